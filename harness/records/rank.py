@@ -1,0 +1,116 @@
+"""What one rank leaves behind: raw seconds and bytes, never a derived figure."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from harness.spec.frozen import Frozen
+
+SCHEMA_VERSION = 1
+
+Phase = Literal[
+    "start", "import", "init_process_group", "build_model", "build_optimizer", "forward_backward", "optimizer_step",
+    "step", "probe", "finish",
+]  # fmt: skip
+
+
+class StepRecord(Frozen):
+    """One training step. Seconds are wall time between device synchronisations; loss is None off the last stage."""
+
+    step: int
+    seconds: float
+    loss: float | None = None
+    grad_norm: float | None = None
+
+
+class MemoryRecord(Frozen):
+    """Peak bytes of one rank. ``meter`` says how they were read; None means this meter cannot say.
+
+    ``allocated``: bytes in live tensors. ``reserved``: bytes held by the caching allocator. ``device_used``: bytes in
+    use on the device by anyone (NVML), joined by GPU UUID from the sampler. ``static``: parameters, gradients and
+    optimizer state after the first step.
+    """
+
+    meter: str
+    max_allocated_bytes: int | None = None
+    max_reserved_bytes: int | None = None
+    max_device_used_bytes: int | None = None
+    static_bytes: int | None = None
+    after_setup_bytes: int | None = None
+    num_alloc_retries: int | None = None
+    num_ooms: int | None = None
+    device_total_bytes: int | None = None
+    host_max_rss_bytes: int | None = None
+
+
+class LayerRecompute(Frozen):
+    """Read back from built layers: how many layers of this rank carry each active recompute flag."""
+
+    num_layers: int
+    modules: dict[str, int] = Field(default_factory=dict)
+    full_layers: int = 0
+
+
+class Failure(Frozen):
+    """How a rank ended badly. ``request_bytes`` is the allocation that failed, where the text says so."""
+
+    kind: Literal["oom", "error", "non_finite_loss", "signal", "lost", "hang", "timeout"]
+    message: str
+    phase: Phase | None = None
+    step: int | None = None
+    request_bytes: int | None = None
+    traceback: str | None = None
+
+
+class Coordinates(Frozen):
+    """Place of a rank in the parallel grid."""
+
+    tp: int = 0
+    pp: int = 0
+    dp: int = 0
+    cp: int = 0
+    ep: int = 0
+
+
+class Device(Frozen):
+    """The device a rank ran on."""
+
+    kind: Literal["cpu", "cuda"]
+    name: str
+    uuid: str | None = None
+    pci_bus_id: str | None = None
+    capability: tuple[int, int] | None = None
+
+
+class RankRecord(Frozen):
+    """``ranks/rank_NNN.json``: written whole on every way out of a rank."""
+
+    schema_version: int = SCHEMA_VERSION
+    rank: int
+    world_size: int
+    hostname: str
+    pid: int
+    finished: bool
+    failure: Failure | None = None
+    coordinates: Coordinates = Coordinates()
+    device: Device | None = None
+    versions: dict[str, str | None] = Field(default_factory=dict)
+    seconds: dict[str, float] = Field(default_factory=dict)
+    steps: tuple[StepRecord, ...] = ()
+    memory: MemoryRecord | None = None
+    recompute: LayerRecompute | None = None
+    counted_flops_per_step: int | None = None
+    num_parameters: int | None = None
+    config: dict[str, str] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Heartbeat(Frozen):
+    """One line of ``ranks/rank_NNN.progress.jsonl``: where a rank is, written as it goes, so it outlives a kill."""
+
+    time_s: float
+    phase: Phase
+    step: int | None = None
+    seconds: float | None = None
+    loss: float | None = None
+    grad_norm: float | None = None

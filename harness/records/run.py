@@ -1,0 +1,87 @@
+"""What one run leaves behind: ``record.json``, the commit point of a run folder."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from harness.records.rank import SCHEMA_VERSION, RankRecord
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.frozen import Frozen
+
+Status = Literal["ok", "oom", "failed", "interrupted"]
+
+
+class EffectiveRecompute(Frozen):
+    """What recompute really does: modules in effect with their layer counts, and the inert ones with the reason."""
+
+    recompute: str
+    modules: dict[str, int] = Field(default_factory=dict)
+    full_layers: int = 0
+    num_layers: int
+    inert_modules: dict[str, str] = Field(default_factory=dict)
+    implementation: str
+
+
+class DeviceSample(Frozen):
+    """What the NVML sampler of one node saw of one GPU over the run. Bytes, watts, MHz; None where NVML would not say."""
+
+    uuid: str
+    name: str
+    index: int
+    total_bytes: int | None = None
+    reserved_bytes: int | None = None
+    baseline_used_bytes: int | None = None
+    max_used_bytes: int | None = None
+    num_samples: int = 0
+    interval_s: float = 0.0
+    max_power_w: float | None = None
+    median_sm_clock_mhz: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    foreign_processes: tuple[str, ...] = ()
+    error: str | None = None
+
+
+class NodeSample(Frozen):
+    """``ranks/nvml_<node>.json``: the sampler's own record; ``error`` says why there are no devices."""
+
+    schema_version: int = SCHEMA_VERSION
+    hostname: str
+    driver_version: str | None = None
+    devices: tuple[DeviceSample, ...] = ()
+    error: str | None = None
+
+
+class Provenance(Frozen):
+    """Where and with what a run was measured. Times are UTC ISO-8601; versions None where not installed."""
+
+    started_at: str
+    finished_at: str
+    duration_s: float
+    command: tuple[str, ...]
+    mbr_perf: str
+    git_commit: str | None = None
+    hostname: str
+    platform: str
+    processor: str
+    device_name: str | None = None
+    driver_version: str | None = None
+    versions: dict[str, str | None] = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict)
+
+
+class RunRecord(Frozen):
+    """Raw facts of a run; figures such as TFLOP/s are derived from it on reading, under a named formula version."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    status: Status
+    spec: ExperimentSpec
+    sources: dict[str, str] = Field(default_factory=dict)
+    fingerprint: str
+    effective: EffectiveRecompute
+    ranks: tuple[RankRecord, ...]
+    nodes: tuple[NodeSample, ...] = ()
+    failure: str | None = None
+    suspect: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    provenance: Provenance

@@ -1,0 +1,169 @@
+"""ExperimentSpec: all that is asked of one run, and its fingerprint."""
+
+import hashlib
+import json
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from harness.spec.frozen import Frozen
+from harness.spec.gpu import GPUS, GpuType
+from harness.spec.model import Count, ModelSpec, Size
+from harness.spec.parallelism import BatchSpec, ParallelismSpec
+from harness.spec.precision import PRECISIONS, Precision
+from harness.spec.recompute import NoRecompute, RecomputePolicy, canonical_text
+
+Task = Literal["pretrain", "sft", "peft"]
+StateDtype = Literal["fp32", "bf16", "fp16", "fp8"]
+
+
+class OptimizerSpec(Frozen):
+    """Adam state and gradients. Dtypes other than fp32 need ``use_precision_aware_optimizer``."""
+
+    use_distributed_optimizer: bool = True
+    use_precision_aware_optimizer: bool = False
+    main_params_dtype: StateDtype = "fp32"
+    main_grads_dtype: StateDtype = "fp32"
+    exp_avg_dtype: StateDtype = "fp32"
+    exp_avg_sq_dtype: StateDtype = "fp32"
+    lr: float = Field(default=1e-4, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip_grad: float = Field(default=1.0, ge=0)
+
+
+class DdpSpec(Frozen):
+    """`DistributedDataParallelConfig` settings."""
+
+    grad_reduce_in_fp32: bool = True
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    average_in_collective: bool = False
+    nccl_ub: bool = False
+    use_megatron_fsdp: bool = False
+
+
+class OffloadSpec(Frozen):
+    """Activations moved to host memory: whole layers, or named modules (fine-grained)."""
+
+    cpu_offloading_num_layers: Size = 0
+    offload_modules: tuple[str, ...] = ()
+
+
+class CudaGraphSpec(Frozen):
+    """CUDA graph capture. ``scope`` is empty for whole layers."""
+
+    impl: Literal["none", "local", "transformer_engine", "full_iteration"] = "none"
+    scope: tuple[Literal["full_iteration", "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"], ...] = ()
+    warmup_steps: Count = 3
+
+
+class KernelSpec(Frozen):
+    """Which implementation runs. ``auto`` is settled before launch by what the machine has, and recorded."""
+
+    transformer_impl: Literal["auto", "transformer_engine", "local"] = "auto"
+    attention_backend: Literal["auto", "flash", "fused", "unfused"] = "auto"
+    gradient_accumulation_fusion: bool = True
+    cross_entropy_loss_fusion: bool = True
+    tp_comm_overlap: bool = False
+    moe_token_dispatcher_type: Literal["alltoall", "allgather", "flex"] = "alltoall"
+    moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = None
+    moe_permute_fusion: bool = False
+    moe_shared_expert_overlap: bool = False
+    overlap_moe_expert_parallel_comm: bool = False
+    moe_expert_capacity_factor: float | None = None
+    moe_pad_expert_input_to_capacity: bool = False
+
+
+class MeasureSpec(Frozen):
+    """How many steps run and which of them count. The window is [start, end), 0-based, after the skipped share."""
+
+    max_steps: Annotated[int, Field(ge=1)] = 50
+    skip_first_percent_time: float = Field(default=0.7, ge=0, lt=1)
+    eval_time_start_step: Size | None = None
+    eval_time_end_step: Size | None = None
+    seed: Size = 1234
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """First and one past the last step that count; step 0 never does unless asked for by number."""
+        start = self.eval_time_start_step
+        if start is None:
+            start = max(1, int(self.max_steps * self.skip_first_percent_time))
+        end = self.max_steps if self.eval_time_end_step is None else min(self.eval_time_end_step, self.max_steps)
+        return start, end
+
+
+class ExperimentSpec(Frozen):
+    """One experiment, complete. Constructing it touches nothing outside."""
+
+    recipe: str
+    family: str
+    task: Task = "pretrain"
+    gpu: str
+    num_gpus: Count
+    gpus_per_node: Count
+    compute_dtype: str
+    model: ModelSpec
+    parallelism: ParallelismSpec = ParallelismSpec()
+    batch: BatchSpec
+    recompute: RecomputePolicy = NoRecompute()
+    optimizer: OptimizerSpec = OptimizerSpec()
+    ddp: DdpSpec = DdpSpec()
+    offload: OffloadSpec = OffloadSpec()
+    cuda_graph: CudaGraphSpec = CudaGraphSpec()
+    kernels: KernelSpec = KernelSpec()
+    env: dict[str, str] = Field(default_factory=dict)
+    measure: MeasureSpec = MeasureSpec()
+
+    @model_validator(mode="after")
+    def _rows_exist(self) -> "ExperimentSpec":
+        if self.gpu not in GPUS:
+            raise ValueError(f"unknown GPU type {self.gpu!r}; known: {', '.join(GPUS)}")
+        if self.compute_dtype not in PRECISIONS:
+            raise ValueError(f"unknown compute dtype {self.compute_dtype!r}; known: {', '.join(PRECISIONS)}")
+        return self
+
+    @property
+    def gpu_type(self) -> GpuType:
+        """The row of ``gpu``."""
+        return GPUS[self.gpu]
+
+    @property
+    def precision(self) -> Precision:
+        """The row of ``compute_dtype``."""
+        return PRECISIONS[self.compute_dtype]
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Copies of the dense model."""
+        return self.parallelism.data_parallel_size(self.num_gpus)
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches per step and GPU."""
+        return self.batch.num_microbatches(self.data_parallel_size)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step over all GPUs."""
+        return self.batch.global_batch_size * self.batch.seq_length
+
+    @property
+    def slug(self) -> str:
+        """``<recipe>.<task>.<dtype>.<n>gpu.<recompute>``, the stem of its golden file."""
+        recompute = canonical_text(self.recompute)
+        return f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu.{recompute}"
+
+    def identity(self) -> dict[str, object]:
+        """Everything that decides a result. Steps and window do not; the seed does (it routes tokens to experts)."""
+        fields = self.model_dump(mode="json")
+        fields["measure"] = {"seed": self.measure.seed}
+        fields["recompute"] = canonical_text(self.recompute)
+        del fields["gpus_per_node"], fields["family"]
+        return fields
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits of :meth:`identity`; equal fingerprints may be compared."""
+        canonical = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]

@@ -1,0 +1,29 @@
+"""Conversions and formatting; inside the program everything is bytes, seconds and FLOP."""
+
+GIB = 1024**3
+MIB = 1024**2
+GB = 10**9
+TERA = 10**12
+
+
+def format_bytes(value: float) -> str:
+    """Bytes as the largest binary unit that keeps at least one digit before the point, e.g. ``1.50 GiB``."""
+    for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", 1024)):
+        if abs(value) >= size:
+            return f"{value / size:.2f} {unit}"
+    return f"{value:.0f} B"
+
+
+def format_seconds(value: float) -> str:
+    """Seconds for people: ``12.3 ms``, ``1.234 s``, ``2 min 05 s``."""
+    if value < 1:
+        return f"{value * 1000:.1f} ms"
+    if value < 120:
+        return f"{value:.3f} s"
+    minutes, seconds = divmod(round(value), 60)
+    return f"{minutes} min {seconds:02d} s"
+
+
+def format_percent(fraction: float) -> str:
+    """A signed fraction as percent: ``-3.1 %``."""
+    return f"{fraction * 100:+.1f} %"
