@@ -1,0 +1,54 @@
+"""How a launch went: what the torchrun agent saw of each rank, and what the harness made of the whole."""
+
+from typing import Literal
+
+from harness.records.rank import SCHEMA_VERSION
+from harness.spec.frozen import Frozen
+
+LaunchStatus = Literal["ok", "failed", "hang", "timeout", "interrupted"]
+
+
+class RankExit(Frozen):
+    """A rank that ended badly. ``exit_code`` is negative for a signal, whose name is ``signal``; text is redacted."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    signal: str | None = None
+    message: str | None = None
+
+
+class AgentRecord(Frozen):
+    """``ranks/launch.json``: the agent of one node, written whole when it ends by itself or by SIGTERM, SIGINT, SIGHUP.
+
+    ``error``: the agent could not start ranks at all (port in use, rendezvous timeout), in words.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    status: Literal["ok", "failed", "signalled", "error"]
+    node_rank: int = 0
+    first_rank: int | None = None
+    failures: tuple[RankExit, ...] = ()
+    signal: int | None = None
+    error: str | None = None
+    seconds: float = 0.0
+
+
+class LaunchOutcome(Frozen):
+    """``ranks/outcome.json``: how the launch ended, as the harness that supervised it saw it.
+
+    ``exit_code`` is the agent's, negative for a signal, None when none was started. ``signal`` is the one that
+    interrupted the harness. ``rank`` is the rank that died first or hung. ``reason`` says the rest in one sentence.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    status: LaunchStatus
+    exit_code: int | None = None
+    agent: AgentRecord | None = None
+    seconds: float = 0.0
+    signal: int | None = None
+    rank: int | None = None
+    reason: str | None = None
+    disk_full: bool = False
+    num_killed: int = 0

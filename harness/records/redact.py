@@ -1,0 +1,49 @@
+"""Secrets out of text, before it reaches a record, a plan or a log that people share."""
+
+import re
+
+MASK = "***"
+
+_SECRET_WORD = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?"
+
+# The word stands alone between underscores or at an end of the name, so that MONKEY=1 stays legible.
+_NAME = rf"(?:[A-Za-z0-9]+[_-])*(?:{_SECRET_WORD})(?:[_-][A-Za-z0-9]+)*"
+_ASSIGNED = re.compile(
+    rf"(?<![A-Za-z0-9])(?P<name>{_NAME}|[A-Z0-9_]*API_?KEY)(?P<mid>[\"']?\s*[=:]\s*|\s+(?=[\"']?hf_))"
+    r"(?P<quote>[\"']?)(?P<value>[^\s\"',;&]+)(?P=quote)",
+    re.IGNORECASE,
+)
+_URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^\s/@\"']+@", re.IGNORECASE)
+_BEARER = re.compile(r"\b(?P<word>Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
+_WELL_KNOWN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|A(?:KIA|SIA)[A-Z0-9]{12,}|gh[opusr]_[A-Za-z0-9]{8,}"
+    r"|github_pat_[A-Za-z0-9_]{8,}|nvapi-[A-Za-z0-9_-]{8,}|xox[abprs]-[A-Za-z0-9-]{8,})"
+)
+# `sorted(x, key=...)`, `unknown key: ...`, `json.dumps(x, sort_keys=True)`, `max_tokens=4096`: what tracebacks are full of.
+_ORDINARY_NAMES = frozenset({"key", "keys", "tokens"})
+_ORDINARY_VALUE = re.compile(r"\d{1,7}|\d+\.\d+|[Tt]rue|[Ff]alse|None|null")
+_SECRET_NAME = re.compile(rf"(?:^|_)(?:{_SECRET_WORD}|[A-Z0-9]*API_?KEY)(?:_|$)", re.IGNORECASE)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable of this name holds a secret by its name: ``HF_TOKEN`` yes, ``MONKEY`` no."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def redact(text: str) -> str:
+    """The text with the values of secrets replaced by ``***``; everything else is kept letter by letter.
+
+    Known by name (``X_TOKEN=...``, ``"password": "..."``), by shape (``hf_``, ``sk-``, ``AKIA``, ``ghp_``, ``Bearer``)
+    and by place (user and password of a URL). Numbers after a secret-like name are kept: ``max_tokens=4096``.
+    """
+    text = _URL_USER.sub(rf"\g<scheme>{MASK}@", text)
+    text = _BEARER.sub(rf"\g<word> {MASK}", text)
+    text = _WELL_KNOWN.sub(MASK, text)
+    return _ASSIGNED.sub(_mask_value, text)
+
+
+def _mask_value(match: re.Match[str]) -> str:
+    if match["name"] in _ORDINARY_NAMES or _ORDINARY_VALUE.fullmatch(match["value"]):
+        return match[0]
+    quote = match["quote"]
+    return f"{match['name']}{match['mid']}{quote}{MASK}{quote}"

@@ -1,0 +1,30 @@
+"""A file is written whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.records.atomic import write_atomically
+
+
+def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_atomically(path, "old")
+    write_atomically(path, "new")
+    assert path.read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_failed_write_keeps_the_old_content_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_atomically(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(path, "half \ud800")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_the_file_is_not_readable_by_everyone(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    write_atomically(path, "x")
+    assert path.stat().st_mode & 0o007 == 0

@@ -1,0 +1,80 @@
+"""Secrets leave no trace in shared text, and ordinary text is left alone."""
+
+import pytest
+
+from harness.records.redact import is_secret_name, redact
+
+CANARY = "CANARYcanary0123456789"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"HF_TOKEN={CANARY}",
+        f"WANDB_API_KEY={CANARY}",
+        f"wandb_api_key: {CANARY}",
+        f"OPENAI_APIKEY={CANARY}",
+        f'{{"password": "{CANARY}"}}',
+        f"DB_PASSWD='{CANARY}'",
+        f"--hf-token={CANARY}",
+        f"--hf_token hf_{CANARY}",
+        f"AWS_SECRET_ACCESS_KEY={CANARY}",
+        f"export MY_CREDENTIALS={CANARY};",
+        f"loading hf_{CANARY} failed",
+        f"sk-{CANARY}",
+        f"ghp_{CANARY}",
+        f"Authorization: Bearer {CANARY}",
+        f"git remote https://me:{CANARY}@github.com/x/y.git",
+        f"http://{CANARY}@proxy:3128",
+        f"TOKEN={CANARY} and KEY={CANARY}",
+    ],
+)
+def test_a_secret_is_masked(text: str) -> None:
+    assert CANARY not in redact(text)
+    assert "***" in redact(text)
+
+
+def test_an_aws_key_id_is_masked() -> None:
+    assert redact("id AKIAIOSFODNN7EXAMPLE used") == "id *** used"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mbr-perf run -m llama -mr llama3_8b --recompute_modules core_attn,layernorm -g h100 -ng 8",
+        "MONKEY=1",
+        "KEYBOARD=dvorak TURKEY=2",
+        "--max_tokens=4096",
+        "num_tokens: 8192",
+        "tokens_per_s_per_gpu 12345.6",
+        "TOKENIZERS_PARALLELISM=false",
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,garbage_collection_threshold:0.8",
+        "https://docs.pytorch.org/docs/stable/elastic/errors.html",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.31 GiB. GPU 0 has a total capacity of 79.11 GiB",
+        "recipes/x.yaml:3: unknown key: recompute_num",
+        "sorted(rows, key=lambda row: row.name), json.dumps(x, sort_keys=True)",
+        "KeyError: 'recompute_modules'",
+        "the bearer of bad news",
+        "risk-free task-force-member",
+    ],
+)
+def test_ordinary_text_is_left_alone(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_the_name_and_the_rest_of_the_line_stay_legible() -> None:
+    assert redact("env HF_TOKEN=abc123xyz python train.py") == "env HF_TOKEN=*** python train.py"
+
+
+def test_redacting_twice_changes_nothing_more() -> None:
+    once = redact(f"HF_TOKEN={CANARY} https://u:{CANARY}@host/")
+    assert redact(once) == once
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [("HF_TOKEN", True), ("WANDB_API_KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("MONKEY", False),
+     ("TOKENIZERS_PARALLELISM", False), ("NCCL_DEBUG", False)],
+)  # fmt: skip
+def test_names_of_secrets_are_known(name: str, secret: bool) -> None:
+    assert is_secret_name(name) == secret
