@@ -5,21 +5,11 @@ from typing import Literal
 from pydantic import Field
 
 from harness.records.rank import SCHEMA_VERSION, RankRecord
+from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 
 Status = Literal["ok", "oom", "failed", "interrupted"]
-
-
-class EffectiveRecompute(Frozen):
-    """What recompute really does: modules in effect with their layer counts, and the inert ones with the reason."""
-
-    recompute: str
-    modules: dict[str, int] = Field(default_factory=dict)
-    full_layers: int = 0
-    num_layers: int
-    inert_modules: dict[str, str] = Field(default_factory=dict)
-    implementation: str
 
 
 class DeviceSample(Frozen):

@@ -139,7 +139,12 @@ def parse_recompute(text: str) -> NoRecompute | SelectiveRecompute | FullRecompu
 
 def _parse_full(text: str) -> FullRecompute:
     parts = text.split(":")
-    if len(parts) not in (3, 4) or parts[1] not in ("uniform", "block") or not parts[2].isdecimal() or int(parts[2]) < 1:
+    if (
+        len(parts) not in (3, 4)
+        or parts[1] not in ("uniform", "block")
+        or not parts[2].isdecimal()
+        or int(parts[2]) < 1
+    ):
         raise ValueError(f"recompute {text!r} is not full:uniform:N or full:block:N with N >= 1")
     if len(parts) == 4 and parts[3] != "distributed":
         raise ValueError(f"recompute {text!r}: the fourth part can only be 'distributed'")
