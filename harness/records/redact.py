@@ -4,10 +4,10 @@ import re
 
 MASK = "***"
 
-_SECRET_WORD = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?"
+_WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?"
 
 # The word stands alone between underscores or at an end of the name, so that MONKEY=1 stays legible.
-_NAME = rf"(?:[A-Za-z0-9]+[_-])*(?:{_SECRET_WORD})(?:[_-][A-Za-z0-9]+)*"
+_NAME = rf"(?:[A-Za-z0-9]+[_-])*(?:{_WORDS})(?:[_-][A-Za-z0-9]+)*"
 _ASSIGNED = re.compile(
     rf"(?<![A-Za-z0-9])(?P<name>{_NAME}|[A-Z0-9_]*API_?KEY)(?P<mid>[\"']?\s*[=:]\s*|\s+(?=[\"']?hf_))"
     r"(?P<quote>[\"']?)(?P<value>[^\s\"',;&]+)(?P=quote)",
@@ -21,8 +21,8 @@ _WELL_KNOWN = re.compile(
 )
 # `sorted(x, key=...)`, `unknown key: ...`, `json.dumps(x, sort_keys=True)`, `max_tokens=4096`: what tracebacks are full of.
 _ORDINARY_NAMES = frozenset({"key", "keys", "tokens"})
-_ORDINARY_VALUE = re.compile(r"\d{1,7}|\d+\.\d+|[Tt]rue|[Ff]alse|None|null")
-_SECRET_NAME = re.compile(rf"(?:^|_)(?:{_SECRET_WORD}|[A-Z0-9]*API_?KEY)(?:_|$)", re.IGNORECASE)
+_ORDINARY_VALUE = re.compile(r"(?:\d{1,7}|\d+\.\d+|[Tt]rue|[Ff]alse|None|null)[)\]}]*")
+_SECRET_NAME = re.compile(rf"(?:^|_)(?:{_WORDS}|[A-Z0-9]*API_?KEY)(?:_|$)", re.IGNORECASE)
 
 
 def is_secret_name(name: str) -> bool:

@@ -1,0 +1,83 @@
+"""torchrun with a result that a program can read: ``python -m harness.engine.agent --result FILE <torchrun arguments>``.
+
+torchrun itself exits 1 whatever happened and says the rest in prose. Here the same arguments go through the same entry
+point, `torch.distributed.run.run`, and what it saw of each rank is written to FILE on every way out but SIGKILL.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.engine.process import be_parent_of_children, die_with_parent
+from harness.records.atomic import write_atomically
+from harness.records.launch import AgentRecord, RankExit
+from harness.records.redact import redact
+
+MAX_MESSAGE = 2000
+
+
+def main(argv: Sequence[str]) -> int:
+    """0 when every rank ended well, 1 when one did not, 128 + N after signal N."""
+    die_with_parent(signal.SIGTERM)
+    be_parent_of_children()
+    if len(argv) < 2 or argv[0] != "--result":
+        print("usage: python -m harness.engine.agent --result FILE <torchrun arguments>", file=sys.stderr)  # noqa: T201
+        return 2
+    record = supervise_ranks(list(argv[2:]))
+    write_atomically(Path(argv[1]), record.model_dump_json(indent=1) + "\n")
+    return 128 + record.signal if record.signal else int(record.status != "ok")
+
+
+def supervise_ranks(torchrun_argv: list[str]) -> AgentRecord:
+    """Run torchrun in this process until it ends; an argument error of its parser exits with 2 as torchrun does."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
+    from torch.distributed.run import parse_args, run
+
+    began = time.monotonic()
+    arguments = parse_args(torchrun_argv)
+    ended: dict[str, Any] = {"status": "ok"}
+    try:
+        run(arguments)
+    except ChildFailedError as error:
+        ended = _failed(error)
+        _tell(error)
+    except SignalException as error:
+        ended = {"status": "signalled", "signal": int(error.sigval)}
+    except (RendezvousError, RuntimeError, OSError, ValueError) as error:
+        ended = {"status": "error", "error": redact(f"{type(error).__name__}: {error}")[:MAX_MESSAGE]}
+        _tell(error)
+    return AgentRecord(node_rank=arguments.node_rank, seconds=round(time.monotonic() - began, 3), **ended)
+
+
+def _failed(error: Any) -> dict[str, Any]:
+    first, _ = error.get_first_failure()
+    exits = [
+        RankExit(
+            rank=rank,
+            local_rank=failure.local_rank,
+            pid=failure.pid,
+            exit_code=failure.exitcode,
+            signal=signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None,
+            message=redact(_text(failure.message))[:MAX_MESSAGE],
+        )
+        for rank, failure in sorted(error.failures.items())
+    ]
+    return {"status": "failed", "first_rank": first, "failures": tuple(exits)}
+
+
+def _text(message: Any) -> str:
+    """torch keeps a string, or a mapping with the exception's text under ``message``."""
+    return str(message.get("message", message)) if isinstance(message, dict) else str(message)
+
+
+def _tell(error: BaseException) -> None:
+    print(redact(str(error)), file=sys.stderr, flush=True)  # noqa: T201 (the launcher's log)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

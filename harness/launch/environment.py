@@ -1,0 +1,194 @@
+"""The environment of ranks: what the table sets, what a recipe or ``-E`` sets, what is inherited, and why."""
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Literal
+
+from harness.errors import BadRequestError, raise_all
+from harness.launch.environment_conflicts import Setting, conflicts, has_expandable_segments
+from harness.launch.environment_rows import ALLOCATOR, ROWS, Asked, Row
+from harness.records.redact import MASK, is_secret_name, redact
+from harness.spec.experiment import ExperimentSpec
+
+Source = Literal["table", "your shell", "spec.env", "--pass_env", "inherited"]
+
+# Shell variables that ranks inherit; the second group does not decide results and stays out of records.
+INHERITED = (
+    "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_*", "NCCL_*", "NVTE_*", "PYTORCH_*", "TORCH_*", "OMP_*", "MKL_*", "UCX_*",
+    "GLOO_*", "SLURM_*", "NVIDIA_*",
+)  # fmt: skip
+INHERITED_UNRECORDED = ("PATH", "HOME", "LANG", "LC_*", "TMPDIR", "VIRTUAL_ENV", "XDG_*")
+
+TORCHRUN_OWNS = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+     "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"}
+)  # fmt: skip
+
+# torch reads both names and the first wins; megatron-core's guards read only the first.
+ALLOCATOR_ALIAS = "PYTORCH_ALLOC_CONF"
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class EnvVar:
+    """One variable of ranks with the reason it is there and who set it."""
+
+    name: str
+    value: str
+    reason: str
+    source: Source
+
+    @property
+    def shown(self) -> str:
+        """The value as people may see it: secrets and variables passed by name only are masked."""
+        hidden = self.source == "--pass_env" or is_secret_name(self.name)
+        return MASK if hidden else redact(self.value)
+
+
+@dataclass(frozen=True)
+class Host:
+    """This machine, as far as a plan depends on it. ``num_cores``: those this process may run on."""
+
+    python: str
+    hostname: str
+    num_cores: int
+    shell: Mapping[str, str]
+
+
+def this_host() -> Host:
+    """The one place outside ranks that reads the process environment."""
+    shell = MappingProxyType(dict(os.environ))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Host(python=sys.executable, hostname=socket.gethostname(), num_cores=cores, shell=shell)
+
+
+def child_environment(
+    spec: ExperimentSpec,
+    shell: Mapping[str, str],
+    pass_env: tuple[str, ...],
+    local_ranks: int,
+    *,
+    num_cores: int = 1,
+    nnodes: int = 1,
+) -> tuple[EnvVar, ...]:
+    """All that ranks get, sorted by name: table < your shell (for names of the table) < ``spec.env``.
+
+    Nothing else of the shell reaches ranks but the inherited names and those in ``pass_env``.
+    Raises BadRequestError, all problems at once, for malformed or reserved names, for a ``pass_env`` name that the
+    shell lacks, and for values that contradict the spec.
+    """
+    problems = [*_bad_names(spec.env, pass_env), *_missing(shell, pass_env), *_two_allocators(spec.env, shell)]
+    spec_env, shell = _one_allocator(spec.env), _one_allocator(shell)
+    asked = Asked(spec, local_ranks, num_cores, nnodes)
+    asked = replace(asked, expandable_segments=_expandable(asked, spec_env, shell))
+    merged = {v.name: v for v in _inherited(shell)}
+    merged |= {v.name: v for v in _passed(shell, pass_env)}
+    merged |= {v.name: v for row in ROWS if (v := _from_row(row, asked, shell)) is not None}
+    merged |= {name: EnvVar(name, value, "recipe or -E", "spec.env") for name, value in spec_env.items()}
+    settings = {name: Setting(v.shown, _told(v)) for name, v in merged.items()}
+    raise_all([*problems, *conflicts(asked, settings)])
+    return tuple(merged[name] for name in sorted(merged))
+
+
+def recordable(environment: Iterable[EnvVar]) -> dict[str, str]:
+    """What may go into a record: variables that decide results, values redacted; nothing passed by ``--pass_env``."""
+    return {v.name: v.shown for v in environment if v.source != "--pass_env" and not _matches(v, INHERITED_UNRECORDED)}
+
+
+def _told(variable: EnvVar) -> str:
+    return variable.reason if variable.source == "table" else variable.source
+
+
+def _matches(variable: EnvVar, patterns: tuple[str, ...]) -> bool:
+    return variable.source == "inherited" and _listed(variable.name, patterns)
+
+
+def _listed(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _inherited(shell: Mapping[str, str]) -> list[EnvVar]:
+    """A name that says secret is not inherited even if it matches a pattern (``NVIDIA_API_KEY``)."""
+    allowed = (*INHERITED, *INHERITED_UNRECORDED)
+    return [
+        EnvVar(name, value, "inherited", "inherited")
+        for name, value in shell.items()
+        if _listed(name, allowed) and not is_secret_name(name)
+    ]
+
+
+def _passed(shell: Mapping[str, str], pass_env: tuple[str, ...]) -> list[EnvVar]:
+    return [EnvVar(name, shell[name], "asked for by name", "--pass_env") for name in pass_env if name in shell]
+
+
+def _from_row(row: Row, asked: Asked, shell: Mapping[str, str]) -> EnvVar | None:
+    value = row.value(asked)
+    if value is None:
+        return None
+    if row.name in shell and not row.forced:
+        return EnvVar(row.name, shell[row.name], row.reason, "your shell")
+    return EnvVar(row.name, value, row.reason, "table")
+
+
+def _expandable(asked: Asked, spec_env: Mapping[str, str], shell: Mapping[str, str]) -> bool:
+    row = next(row for row in ROWS if row.name == ALLOCATOR)
+    value = spec_env.get(ALLOCATOR, shell.get(ALLOCATOR, row.value(asked) or ""))
+    return has_expandable_segments(value)
+
+
+def _one_allocator(environment: Mapping[str, str]) -> dict[str, str]:
+    """The allocator setting under the one name that megatron-core reads too."""
+    kept = dict(environment)
+    value = kept.pop(ALLOCATOR_ALIAS, None)
+    if value is not None:
+        kept.setdefault(ALLOCATOR, value)
+    return kept
+
+
+def _two_allocators(spec_env: Mapping[str, str], shell: Mapping[str, str]) -> list[BadRequestError]:
+    given = {
+        (name, where): environment[name]
+        for where, environment in (("spec.env", spec_env), ("your shell", shell))
+        for name in (ALLOCATOR, ALLOCATOR_ALIAS)
+        if name in environment
+    }
+    names = {name for name, _ in given}
+    if len(names) < 2 or len(set(given.values())) == 1:
+        return []
+    listed = ", ".join(f"{name}={redact(value)} ({where})" for (name, where), value in given.items())
+    return [
+        BadRequestError(
+            f"two allocator settings that differ: {listed}",
+            remedy=f"torch takes {ALLOCATOR} and megatron-core reads no other name; keep only that one",
+        )
+    ]
+
+
+def _bad_names(spec_env: Mapping[str, str], pass_env: tuple[str, ...]) -> list[BadRequestError]:
+    problems = []
+    for name in (*spec_env, *pass_env):
+        if not _NAME.fullmatch(name):
+            problems.append(BadRequestError(f"{name!r} is no name of an environment variable", remedy="-E NAME=VALUE"))
+        if name in TORCHRUN_OWNS or name.startswith("TORCHELASTIC_"):
+            problems.append(BadRequestError(f"{name} is set by torchrun for each rank", remedy=f"leave {name} out"))
+    problems += [
+        BadRequestError(f"{name}: the value holds a NUL byte", remedy=f"give {name} another value")
+        for name, value in spec_env.items()
+        if "\0" in value
+    ]
+    return problems
+
+
+def _missing(shell: Mapping[str, str], pass_env: tuple[str, ...]) -> list[BadRequestError]:
+    return [
+        BadRequestError(f"--pass_env {name}: not set in your shell", remedy=f"export {name}, or leave it out")
+        for name in pass_env
+        if name not in shell
+    ]

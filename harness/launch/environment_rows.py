@@ -1,0 +1,158 @@
+"""The environment of ranks as a table: a variable, when it is set and to what, and why."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.spec.experiment import ExperimentSpec
+
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+EXPANDABLE_SEGMENTS = "expandable_segments:True"
+ATTENTION_SWITCHES = ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What rows may look at. ``num_cores``: processors of this node that the ranks may use."""
+
+    spec: ExperimentSpec
+    local_ranks: int
+    num_cores: int
+    nnodes: int
+    expandable_segments: bool = False
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether ranks use CUDA."""
+        return not self.spec.gpu_type.is_cpu
+
+    @property
+    def before_blackwell(self) -> bool:
+        """Whether the GPU has a compute capability below 10."""
+        capability = self.spec.gpu_type.capability
+        return capability is not None and capability[0] < 10
+
+    @property
+    def captures_graphs(self) -> bool:
+        """Whether CUDA graphs are captured."""
+        return self.spec.cuda_graph.impl != "none"
+
+    @property
+    def attention_backend(self) -> str:
+        """megatron-core's `AttnBackend`; without transformer-engine it is always ``local``."""
+        kernels = self.spec.kernels
+        return kernels.attention_backend if kernels.transformer_impl == "transformer_engine" else "local"
+
+    @property
+    def needs_one_connection(self) -> bool:
+        """Whether order of kernels matters: TP or CP communication overlapped through one hardware queue."""
+        parallelism = self.spec.parallelism
+        split = parallelism.tensor_model_parallel_size > 1 or parallelism.context_parallel_size > 1
+        wants_many = self.spec.kernels.overlap_moe_expert_parallel_comm or self.spec.ddp.use_megatron_fsdp
+        return self.before_blackwell and split and not wants_many
+
+
+@dataclass(frozen=True)
+class Row:
+    """One variable. ``value`` returns None where it is not to be set; ``forced`` where a shell value cannot be right."""
+
+    name: str
+    value: Callable[[Asked], str | None]
+    reason: str
+    forced: bool = False
+
+
+def max_connections(asked: Asked) -> str | None:
+    """`CUDA_DEVICE_MAX_CONNECTIONS`, as Megatron-Bridge's performance scripts choose it."""
+    if not asked.on_gpu:
+        return None
+    if asked.needs_one_connection:
+        return "1"
+    if not asked.before_blackwell or asked.spec.kernels.moe_flex_dispatcher_backend is not None:
+        return "32"
+    return "8"
+
+
+def attention_switch(backend: str) -> Callable[[Asked], str | None]:
+    """1 for the attention backend that transformer-engine shall use, 0 for the others; unset where it chooses."""
+
+    def value(asked: Asked) -> str | None:
+        chosen = asked.attention_backend
+        return None if chosen in ("auto", "local") else str(int(chosen == backend))
+
+    return value
+
+
+def on_gpu(value: str) -> Callable[[Asked], str | None]:
+    """The value on GPUs, unset on the processor."""
+    return lambda asked: value if asked.on_gpu else None
+
+
+def on_cpu(value: str) -> Callable[[Asked], str | None]:
+    """The value on the processor, unset on GPUs."""
+    return lambda asked: None if asked.on_gpu else value
+
+
+def always(value: str) -> Callable[[Asked], str | None]:
+    """The value wherever ranks run."""
+    return lambda _: value
+
+
+def _with_nccl_ub(value: str | None, otherwise: str | None = None) -> Callable[[Asked], str | None]:
+    def choose(asked: Asked) -> str | None:
+        if not asked.on_gpu:
+            return None
+        return value if asked.spec.ddp.nccl_ub else otherwise
+
+    return choose
+
+
+def _graph_register(asked: Asked) -> str | None:
+    return "0" if asked.on_gpu and asked.captures_graphs and asked.expandable_segments else None
+
+
+def _offload(asked: Asked) -> str | None:
+    return "1" if asked.on_gpu and asked.spec.offload.offload_modules else None
+
+
+def _threads(asked: Asked) -> str | None:
+    return None if asked.on_gpu else str(max(1, asked.num_cores // asked.local_ranks))
+
+
+def _loopback(asked: Asked) -> str | None:
+    return "lo" if not asked.on_gpu and asked.nnodes == 1 else None
+
+
+# fmt: off
+ROWS: tuple[Row, ...] = (
+    Row(ALLOCATOR, _with_nccl_ub(None, EXPANDABLE_SEGMENTS),
+        "less fragmentation; not with nccl_ub, whose memory pools refuse it (megatron-core DDP config)"),
+    Row("CUDA_DEVICE_MAX_CONNECTIONS", max_connections,
+        "1 keeps TP/CP communication in order before Blackwell (megatron arguments); else as Megatron-Bridge"),
+    Row("CUDA_DEVICE_ORDER", on_gpu("PCI_BUS_ID"), "device numbers mean the same to CUDA and NVML"),
+    Row("NCCL_GRAPH_REGISTER", _graph_register,
+        "CUDA graphs with expandable segments read freed memory otherwise (megatron-core cuda_graphs.py)"),
+    Row("TORCH_NCCL_AVOID_RECORD_STREAMS", on_gpu("1"), "memory of collectives is freed at once (Megatron-Bridge)"),
+    Row("TORCH_NCCL_HIGH_PRIORITY", on_gpu("1"), "communication kernels are not starved (Megatron-Bridge)"),
+    Row("NCCL_NVLS_ENABLE", _with_nccl_ub("1", "0"), "NVLink SHARP costs memory; needed by nccl_ub (Megatron-Bridge)"),
+    Row("NCCL_CTA_POLICY", _with_nccl_ub("1"), "fewer SMs for collectives on user buffers (Megatron-Bridge)"),
+    Row("NVTE_FWD_LAYERNORM_SM_MARGIN", on_gpu("20"), "SMs left to communication (Megatron-Bridge H100 recipes)"),
+    Row("NVTE_BWD_LAYERNORM_SM_MARGIN", on_gpu("20"), "SMs left to communication (Megatron-Bridge H100 recipes)"),
+    Row("NVTE_ALLOW_NONDETERMINISTIC_ALGO", on_gpu("1"),
+        "transformer-engine's default, stated; a recipe that must be reproducible says 0"),
+    Row("NVTE_CPU_OFFLOAD_V1", _offload, "keeps weights on the GPU with fine-grained offload (megatron arguments)"),
+    Row("NVTE_FLASH_ATTN", attention_switch("flash"), "follows attention_backend (megatron-core language_module.py)"),
+    Row("NVTE_FUSED_ATTN", attention_switch("fused"), "follows attention_backend (megatron-core language_module.py)"),
+    Row("NVTE_UNFUSED_ATTN", attention_switch("unfused"),
+        "follows attention_backend (megatron-core language_module.py)"),
+    Row("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", always("5"), "seconds that torchrun gives ranks to end before SIGKILL"),
+    Row("CUDA_VISIBLE_DEVICES", on_cpu(""), "a CPU run leaves this machine's GPUs alone", forced=True),
+    Row("TORCHDYNAMO_DISABLE", on_cpu("1"), "megatron's jit fuser would compile C++ in the first step"),
+    Row("OMP_NUM_THREADS", _threads, "ranks of this node share its cores evenly"),
+    Row("GLOO_SOCKET_IFNAME", _loopback, "one node talks to itself; no port is opened to the network"),
+    Row("MALLOC_TRIM_THRESHOLD_", on_cpu("8589934592"), "steadier step times: freed memory is kept"),
+    Row("MALLOC_MMAP_THRESHOLD_", on_cpu("33554432"), "steadier step times: tensors below 32 MiB are not mapped anew"),
+    Row("PYTHONFAULTHANDLER", always("1"), "a segmentation fault leaves a Python traceback"),
+    Row("PYTHONUNBUFFERED", always("1"), "the last words of a killed rank are in its log"),
+    Row("TOKENIZERS_PARALLELISM", always("false"), "no threads before fork"),
+)
+# fmt: on
