@@ -71,7 +71,7 @@ def _failed(error: Any) -> dict[str, Any]:
 
 
 def _text(message: Any) -> str:
-    """torch keeps a string, or a mapping with the exception's text under ``message``."""
+    """The text as torch keeps it: a string, or a mapping with the exception's text under ``message``."""
     return str(message.get("message", message)) if isinstance(message, dict) else str(message)
 
 

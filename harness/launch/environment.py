@@ -54,7 +54,7 @@ class EnvVar:
 
 @dataclass(frozen=True)
 class Host:
-    """This machine, as far as a plan depends on it. ``num_cores``: those this process may run on."""
+    """The machine, as far as a plan depends on it. ``num_cores``: those this process may run on."""
 
     python: str
     hostname: str

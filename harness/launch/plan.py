@@ -1,0 +1,163 @@
+"""A launch as a value: what will be started, with which environment, and how long it may take."""
+
+import re
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.launch.environment import EnvVar, child_environment
+from harness.launch.rendezvous import Rendezvous, local_ranks, node_problems, settle
+from harness.launch.request import LaunchRequest
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """Ranks of one node under torchrun. ``worker``: the script part of torchrun's command line.
+
+    Times in seconds; ``timeout_s`` None means no limit. ``num_steps`` serves the estimate of the remaining time.
+    """
+
+    run_dir: Path
+    python: str
+    rendezvous: Rendezvous
+    num_local_ranks: int
+    worker: tuple[str, ...]
+    sampler: tuple[str, ...] | None
+    env: tuple[EnvVar, ...]
+    timeout_s: float | None
+    hang_timeout_s: float
+    num_steps: int
+
+    @property
+    def argv(self) -> tuple[str, ...]:
+        """The agent's command line: torchrun's arguments, static rendezvous (c10d unpickles what strangers send)."""
+        meet = self.rendezvous
+        return (
+            self.python, "-m", "harness.engine.agent", "--result", str(self.agent_file),
+            f"--nnodes={meet.nnodes}", f"--node-rank={meet.node_rank}", f"--nproc-per-node={self.num_local_ranks}",
+            "--rdzv-backend=static", f"--master-addr={meet.master_addr}", f"--master-port={meet.master_port}",
+            "--max-restarts=0", f"--log-dir={self.run_dir / 'logs' / 'torchrun'}",
+            *self.worker,
+        )  # fmt: skip
+
+    @property
+    def ranks(self) -> range:
+        """Global numbers of this node's ranks."""
+        first = self.rendezvous.node_rank * self.num_local_ranks
+        return range(first, first + self.num_local_ranks)
+
+    @property
+    def agent_file(self) -> Path:
+        """Where the agent says how each rank ended; one file per node, for run folders that nodes share."""
+        return self.run_dir / "ranks" / f"launch{self._node_suffix}.json"
+
+    @property
+    def outcome_file(self) -> Path:
+        """Where the harness says how the launch ended."""
+        return self.run_dir / "ranks" / f"outcome{self._node_suffix}.json"
+
+    @property
+    def launcher_log(self) -> Path:
+        """Output of the agent, and of ranks until they have their own log."""
+        return self.run_dir / "logs" / f"launcher{self._node_suffix}.log"
+
+    @property
+    def sampler_log(self) -> Path:
+        """Output of the NVML sampler."""
+        return self.run_dir / "logs" / f"sampler{self._node_suffix}.log"
+
+    @property
+    def sampler_file(self) -> Path | None:
+        """What the sampler writes."""
+        return Path(self.sampler[self.sampler.index("--out") + 1]) if self.sampler else None
+
+    @property
+    def _node_suffix(self) -> str:
+        return f"_node_{self.rendezvous.node_rank:03d}" if self.rendezvous.nnodes > 1 else ""
+
+    def with_new_port(self) -> "LaunchPlan":
+        """The same plan on another free port."""
+        return replace(self, rendezvous=self.rendezvous.with_new_port())
+
+    def render(self) -> str:
+        """The plan for people: commands that can be pasted into a shell, and the environment with reasons."""
+        own = [v for v in self.env if v.source != "inherited"]
+        inherited = [v.name for v in self.env if v.source == "inherited"]
+        limit = "none" if self.timeout_s is None else f"{self.timeout_s:g} s"
+        lines = [
+            f"# run folder {self.run_dir}",
+            f"# node {self.rendezvous.node_rank} of {self.rendezvous.nnodes}, "
+            f"ranks {self.ranks.start} to {self.ranks.stop - 1}",
+            f"# time limit {limit}; a rank hangs after {self.hang_timeout_s:g} s without a heartbeat",
+            "# environment",
+            *(f"export {v.name}={shlex.quote(v.shown)}  # {v.source}: {v.reason}" for v in own),
+            f"# inherited from your shell: {', '.join(inherited) or 'nothing'}",
+        ]
+        if self.sampler:
+            lines += ["# GPU memory sampler", shlex.join(self.sampler) + " &"]
+        return "\n".join([*lines, "# ranks", shlex.join(self.argv)]) + "\n"
+
+    def document(self) -> dict[str, object]:
+        """The plan for programs (JSON); secrets are masked."""
+        return {
+            "launcher": "torchrun",
+            "run_dir": str(self.run_dir),
+            "argv": list(self.argv),
+            "sampler": list(self.sampler) if self.sampler else None,
+            "environment": [
+                {"name": v.name, "value": v.shown, "source": v.source, "reason": v.reason} for v in self.env
+            ],
+            "nnodes": self.rendezvous.nnodes,
+            "node_rank": self.rendezvous.node_rank,
+            "num_local_ranks": self.num_local_ranks,
+            "timeout_s": self.timeout_s,
+            "hang_timeout_s": self.hang_timeout_s,
+        }
+
+
+def build_plan(request: LaunchRequest) -> LaunchPlan:
+    """The torchrun plan of this node; BadRequestError, all at once, for nodes, limits or variables that cannot work."""
+    spec, host, run_dir = request.spec, request.host, request.run_dir.absolute()
+    problems = [*_limit_problems(request), *node_problems(spec, request.nodes)]
+    env: tuple[EnvVar, ...] = ()
+    num_local_ranks = local_ranks(spec, request.nodes)
+    try:
+        env = child_environment(
+            spec, host.shell, request.pass_env, num_local_ranks, num_cores=host.num_cores, nnodes=request.nodes.nnodes
+        )
+    except BadRequestError as error:
+        problems.append(error)
+    raise_all(problems)
+    return LaunchPlan(
+        run_dir=run_dir,
+        python=host.python,
+        rendezvous=settle(spec, request.nodes),
+        num_local_ranks=num_local_ranks,
+        worker=("-m", "harness.engine.worker", "--run_dir", str(run_dir)),
+        sampler=None if spec.gpu_type.is_cpu else _sampler(request, run_dir),
+        env=env,
+        timeout_s=request.timeout_s,
+        hang_timeout_s=request.hang_timeout_s,
+        num_steps=spec.measure.max_steps,
+    )
+
+
+def _sampler(request: LaunchRequest, run_dir: Path) -> tuple[str, ...]:
+    host = re.sub(r"[^A-Za-z0-9._-]", "_", request.host.hostname)
+    out = run_dir / "ranks" / f"nvml_{host}.json"
+    interval = str(request.sample_interval_ms)
+    return (request.host.python, "-m", "harness.engine.nvml", "sample", "--out", str(out), "--interval_ms", interval)
+
+
+def _limit_problems(request: LaunchRequest) -> list[BadRequestError]:
+    limits = (
+        ("--timeout", request.timeout_s, "seconds above 0, or leave it out"),
+        ("--hang_timeout", request.hang_timeout_s, "seconds above 0"),
+        ("--sample_interval_ms", request.sample_interval_ms, "20 to 200 is sensible"),
+    )
+    return [
+        BadRequestError(f"{option} {value:g} must be above 0", remedy=remedy)
+        for option, value, remedy in limits
+        if value is not None and not value > 0
+    ]

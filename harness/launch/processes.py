@@ -1,0 +1,119 @@
+"""Processes that this program started: found by descent, known by pid and start time, never by name."""
+
+import ctypes
+import errno
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that cannot be mistaken for a later one of the same number: ``start_ticks`` is since boot."""
+
+    pid: int
+    start_ticks: int
+
+
+@dataclass(frozen=True)
+class _Stat:
+    process: Process
+    parent_pid: int
+    state: str
+
+
+def adopt_orphans() -> None:
+    """From now on grandchildren whose parent was killed become children of this process, so that it can end them."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(code)}")
+
+
+def identify(pid: int) -> Process | None:
+    """The process that has this number now."""
+    stat = _stat(pid)
+    return stat.process if stat else None
+
+
+def is_alive(process: Process) -> bool:
+    """Whether it still runs; a zombie does not."""
+    stat = _stat(process.pid)
+    return stat is not None and stat.process == process and stat.state not in "ZX"
+
+
+def descendants(root_pid: int) -> tuple[Process, ...]:
+    """Children of ``root_pid``, their children and so on, zombies left out."""
+    children: dict[int, list[_Stat]] = {}
+    for entry in PROC.iterdir():
+        stat = _stat(int(entry.name)) if entry.name.isdecimal() else None
+        if stat is not None:
+            children.setdefault(stat.parent_pid, []).append(stat)
+    found: list[Process] = []
+    pending = [root_pid]
+    while pending:
+        for stat in children.pop(pending.pop(), ()):
+            pending.append(stat.process.pid)
+            if stat.state not in "ZX":
+                found.append(stat.process)
+    return tuple(found)
+
+
+def send(process: Process, number: signal.Signals) -> bool:
+    """Signal exactly this process; False when it is gone. A process that took over its number is left alone."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError as error:
+        if error.errno == errno.ESRCH:
+            return False
+        raise
+    try:
+        if not is_alive(process):
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def catches(process: Process, number: signal.Signals) -> bool:
+    """Whether it has a handler for the signal, whose default would end it."""
+    with suppress(OSError):
+        for line in (PROC / str(process.pid) / "status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def is_stopped(process: Process) -> bool:
+    """Whether a signal or a debugger has stopped it."""
+    stat = _stat(process.pid)
+    return stat is not None and stat.process == process and stat.state in "Tt"
+
+
+def bury(processes: Iterable[Process]) -> None:
+    """Collect the exit status of those that this process adopted; children of a Popen are not to be given here."""
+    for process in processes:
+        with suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+
+
+def _stat(pid: int) -> _Stat | None:
+    """Fields of `/proc/<pid>/stat` (proc(5)); the name in the second one may hold spaces and brackets."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    after_name = text.rpartition(")")[2].split()
+    return _Stat(Process(pid, int(after_name[19])), int(after_name[1]), after_name[0])
