@@ -1,0 +1,253 @@
+"""ExperimentSpec -> megatron-core configuration objects: one mapping, used by ranks and tracer alike."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.optimizer import OptimizerConfig
+from megatron.core.transformer.enums import AttnBackend
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
+
+from harness.spec.experiment import CudaGraphSpec, ExperimentSpec
+from harness.spec.recompute import megatron_fields
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8}
+ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu}
+
+# Fields that megatron-core renamed: our name -> names in newer releases, tried in order.
+RENAMED = {"cuda_graph_scope": ("cuda_graph_modules",), "fp4_param": ("fp4_param_gather",)}
+# Fields that only some releases have and whose absence changes nothing we asked for.
+OPTIONAL = {"moe_use_legacy_grouped_gemm"}
+
+
+class UnknownFieldError(RuntimeError):
+    """The installed megatron-core has no field for something that was asked for."""
+
+
+def fitted(config_class: type, fields: dict[str, Any]) -> dict[str, Any]:
+    """``fields`` under the names that the installed ``config_class`` knows.
+
+    Raises UnknownFieldError where a field exists under no known name: dropping it would train something else.
+    """
+    known = {f.name for f in dataclasses.fields(config_class)}
+    out, missing = {}, []
+    for name, value in fields.items():
+        candidates = [n for n in (name, *RENAMED.get(name, ())) if n in known]
+        if RENAMED.get(name) and candidates[-1:]:
+            out[candidates[-1]] = value  # the newest name: the old one is a deprecated alias
+        elif candidates:
+            out[name] = value
+        elif name not in OPTIONAL:
+            missing.append(name)
+    if missing:
+        raise UnknownFieldError(f"{config_class.__name__} of this megatron-core has no {', '.join(missing)}")
+    return out
+
+
+def transformer_config(spec: ExperimentSpec) -> TransformerConfig:
+    """The `TransformerConfig` (or `MLATransformerConfig`) of ``spec``; ``kernels.transformer_impl`` must be settled."""
+    config_class = MLATransformerConfig if spec.model.mla else TransformerConfig
+    fields = {
+        **_architecture(spec),
+        **_parallel(spec),
+        **_kernels(spec),
+        **_recompute(spec),
+        **_precision(spec),
+        **_cuda_graph(spec.cuda_graph, TransformerConfig),
+        **(_moe(spec) if spec.model.moe else {}),
+        **(_mla(spec) if spec.model.mla else {}),
+        **_offload(spec),
+    }
+    return config_class(**fitted(config_class, fields))
+
+
+def _architecture(spec: ExperimentSpec) -> dict[str, Any]:
+    m = spec.model
+    fields: dict[str, Any] = {
+        "num_layers": m.num_layers,
+        "hidden_size": m.hidden_size,
+        "ffn_hidden_size": m.ffn_hidden_size,
+        "num_attention_heads": m.num_attention_heads,
+        "num_query_groups": None if m.mla else m.query_groups,
+        "kv_channels": None if m.mla else m.head_dim,
+        "gated_linear_unit": m.gated_linear_unit,
+        "activation_func": ACTIVATIONS[m.activation_func],
+        "add_bias_linear": m.add_bias_linear,
+        "normalization": m.normalization,
+        "layernorm_epsilon": m.layernorm_epsilon,
+        "layernorm_zero_centered_gamma": m.layernorm_zero_centered_gamma,
+        "qk_layernorm": m.qk_layernorm,
+        "attention_dropout": m.attention_dropout,
+        "hidden_dropout": m.hidden_dropout,
+        "use_cpu_initialization": spec.gpu_type.is_cpu,
+    }
+    if m.mtp_num_layers:
+        fields |= {"mtp_num_layers": m.mtp_num_layers, "mtp_loss_scaling_factor": m.mtp_loss_scaling_factor}
+    return fields
+
+
+def _parallel(spec: ExperimentSpec) -> dict[str, Any]:
+    p = spec.parallelism
+    interleaved = p.num_virtual_stages > 1
+    return {
+        "tensor_model_parallel_size": p.tensor_model_parallel_size,
+        "pipeline_model_parallel_size": p.pipeline_model_parallel_size,
+        "virtual_pipeline_model_parallel_size": p.virtual_pipeline_model_parallel_size if interleaved else None,
+        "context_parallel_size": p.context_parallel_size,
+        "expert_model_parallel_size": p.expert_model_parallel_size,
+        "expert_tensor_parallel_size": p.expert_tensor_size,
+        "sequence_parallel": p.sequence_parallel,
+        "pipeline_model_parallel_layout": p.pipeline_model_parallel_layout,
+        "account_for_embedding_in_pipeline_split": p.account_for_embedding_in_pipeline_split,
+        "account_for_loss_in_pipeline_split": p.account_for_loss_in_pipeline_split,
+        "num_layers_in_first_pipeline_stage": p.num_layers_in_first_pipeline_stage,
+        "num_layers_in_last_pipeline_stage": p.num_layers_in_last_pipeline_stage,
+        "microbatch_group_size_per_vp_stage": p.microbatch_group_size_per_vp_stage,
+        # Interleaving over batched p2p pairs messages wrongly on gloo (silently wrong gradients) and is refused by
+        # megatron's own launcher at PP 2; without interleaving the overlapped form is refused by the schedule.
+        "overlap_p2p_comm": interleaved,
+        "batch_p2p_comm": not interleaved,
+        # On gloo an in-flight isend still reads the output that deallocation would free.
+        "deallocate_pipeline_outputs": not (interleaved and spec.gpu_type.is_cpu),
+        "variable_seq_lengths": False,
+    }
+
+
+def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
+    k, te = spec.kernels, spec.kernels.transformer_impl == "transformer_engine"
+    backend = k.attention_backend if te else "local"
+    return {
+        "attention_backend": AttnBackend[backend],
+        "bias_activation_fusion": spec.model.activation_func in ("silu", "gelu"),
+        "bias_dropout_fusion": True,
+        "masked_softmax_fusion": te,
+        "persist_layer_norm": te,
+        "apply_rope_fusion": te and spec.model.mla is None,
+        "gradient_accumulation_fusion": te and k.gradient_accumulation_fusion,
+        "cross_entropy_loss_fusion": k.cross_entropy_loss_fusion,
+        "cross_entropy_fusion_impl": "te" if te else "native",
+        "tp_comm_overlap": k.tp_comm_overlap,
+    }
+
+
+def _recompute(spec: ExperimentSpec) -> dict[str, Any]:
+    fields = megatron_fields(spec.recompute)
+    return {
+        "recompute_granularity": fields.recompute_granularity,
+        "recompute_method": fields.recompute_method,
+        "recompute_num_layers": fields.recompute_num_layers,
+        "recompute_modules": list(fields.recompute_modules),
+        "distribute_saved_activations": fields.distribute_saved_activations,
+    }
+
+
+def _precision(spec: ExperimentSpec) -> dict[str, Any]:
+    dtype = DTYPES[spec.precision.params_dtype]
+    return {
+        "bf16": spec.precision.params_dtype == "bf16",
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "autocast_dtype": dtype,
+        **spec.precision.transformer_config,
+    }
+
+
+def _cuda_graph(graph: CudaGraphSpec, config_class: type) -> dict[str, Any]:
+    if graph.impl == "none":
+        return {}
+    known = {f.name for f in dataclasses.fields(config_class)}
+    impl, scope = graph.impl, list(graph.scope)
+    own_impl = "cuda_graph_modules" in known  # full_iteration became an implementation of its own in 0.18
+    if impl == "full_iteration" and not own_impl:
+        impl, scope = "local", ["full_iteration"]
+    elif scope == ["full_iteration"] and own_impl:
+        impl, scope = "full_iteration", []
+    return {"cuda_graph_impl": impl, "cuda_graph_scope": scope, "cuda_graph_warmup_steps": graph.warmup_steps}
+
+
+def _moe(spec: ExperimentSpec) -> dict[str, Any]:
+    k, moe = spec.kernels, spec.model.moe
+    fields = moe.model_dump()
+    freq = moe.moe_layer_freq
+    te = spec.kernels.transformer_impl == "transformer_engine"
+    fields |= {
+        "moe_layer_freq": list(freq) if isinstance(freq, tuple) else freq,
+        "moe_token_dispatcher_type": k.moe_token_dispatcher_type,
+        "moe_permute_fusion": k.moe_permute_fusion,
+        "moe_shared_expert_overlap": k.moe_shared_expert_overlap,
+        "overlap_moe_expert_parallel_comm": k.overlap_moe_expert_parallel_comm,
+        "moe_expert_capacity_factor": k.moe_expert_capacity_factor,
+        "moe_pad_expert_input_to_capacity": k.moe_pad_expert_input_to_capacity,
+        # Only the legacy grouped MLP exists without transformer-engine; releases without it take TE's for granted.
+        "moe_use_legacy_grouped_gemm": moe.moe_grouped_gemm and not te,
+    }
+    if k.moe_flex_dispatcher_backend:
+        fields["moe_flex_dispatcher_backend"] = k.moe_flex_dispatcher_backend
+    return fields
+
+
+def _mla(spec: ExperimentSpec) -> dict[str, Any]:
+    return {**spec.model.mla.model_dump(), "multi_latent_attention": True, "rotary_base": spec.model.rotary_base}
+
+
+def _offload(spec: ExperimentSpec) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if spec.offload.cpu_offloading_num_layers:
+        fields |= {
+            "cpu_offloading": True,
+            "cpu_offloading_weights": False,
+            "cpu_offloading_num_layers": spec.offload.cpu_offloading_num_layers,
+        }
+    if spec.offload.offload_modules:
+        fields |= {"fine_grained_activation_offloading": True, "offload_modules": list(spec.offload.offload_modules)}
+    return fields
+
+
+def ddp_config(spec: ExperimentSpec) -> DistributedDataParallelConfig:
+    """Gradient buffers and their reduction. NaN checks are off: the worker checks the loss itself, after timing."""
+    d = spec.ddp
+    dp_cp = spec.data_parallel_size * spec.parallelism.context_parallel_size
+    mxfp8 = spec.precision.name == "fp8_mx"
+    fields = {
+        "grad_reduce_in_fp32": d.grad_reduce_in_fp32,
+        "overlap_grad_reduce": d.overlap_grad_reduce,
+        "overlap_param_gather": d.overlap_param_gather,
+        "use_distributed_optimizer": spec.optimizer.use_distributed_optimizer,
+        "check_for_nan_in_grad": False,
+        # megatron's launcher: 40M elements, or 1M per data-parallel rank
+        "bucket_size": max(40_000_000, 1_000_000 * dp_cp) if d.overlap_grad_reduce else None,
+        "average_in_collective": d.average_in_collective,
+        "fp8_param_gather": spec.precision.fp8_param_gather,
+        "reuse_grad_buf_for_mxfp8_param_ag": mxfp8,
+        "nccl_ub": d.nccl_ub,
+        "use_megatron_fsdp": d.use_megatron_fsdp,
+    }
+    return DistributedDataParallelConfig(**fitted(DistributedDataParallelConfig, fields))
+
+
+def optimizer_config(spec: ExperimentSpec) -> OptimizerConfig:
+    """Adam with the dtypes of ``spec``."""
+    o = spec.optimizer
+    fields: dict[str, Any] = {
+        "optimizer": "adam",
+        "lr": o.lr,
+        "weight_decay": o.weight_decay,
+        "clip_grad": o.clip_grad,
+        "bf16": spec.precision.params_dtype == "bf16",
+        "params_dtype": DTYPES[spec.precision.params_dtype],
+        "use_distributed_optimizer": o.use_distributed_optimizer,
+        "overlap_param_gather": spec.ddp.overlap_param_gather,
+    }
+    if o.use_precision_aware_optimizer:
+        fields |= {
+            "use_precision_aware_optimizer": True,
+            "main_params_dtype": DTYPES[o.main_params_dtype],
+            "main_grads_dtype": DTYPES[o.main_grads_dtype],
+            "exp_avg_dtype": DTYPES[o.exp_avg_dtype],
+            "exp_avg_sq_dtype": DTYPES[o.exp_avg_sq_dtype],
+        }
+    if "fp8_recipe" in spec.precision.transformer_config:
+        fields["fp8_recipe"] = spec.precision.transformer_config["fp8_recipe"]
+        fields["reuse_grad_buf_for_mxfp8_param_ag"] = spec.precision.name == "fp8_mx"
+    return OptimizerConfig(**fitted(OptimizerConfig, fields))

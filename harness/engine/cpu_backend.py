@@ -1,0 +1,184 @@
+"""The one place where megatron-core is adapted: to run without CUDA, and without transformer-engine.
+
+megatron-core writes ``device="cuda"`` and CUDA streams into its schedules, optimizer and dispatcher. Each adaptation
+below redirects one such use; none changes what is computed. ``NEEDED`` is read by the tests, which leave one out at a
+time and expect the run to fail: an adaptation that a newer megatron-core no longer needs shows up there.
+"""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+_CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """One redirection: why it is needed (megatron-core 0.16.1 places) and how it is applied, once per process."""
+
+    name: str
+    reason: str
+    apply: Callable[[], None]
+
+
+def block_transformer_engine() -> None:
+    """Make `import transformer_engine` an ImportError; call before megatron is imported.
+
+    A transformer-engine wheel on a machine without CUDA raises RuntimeError on import, and megatron guards only
+    against ImportError, so `import megatron.core` itself would die.
+    """
+    sys.modules["transformer_engine"] = None  # type: ignore[assignment]
+
+
+def install(*, without: frozenset[str] = frozenset()) -> None:
+    """Apply every CPU adaptation, and those for a missing transformer-engine; ``without`` is for the tests."""
+    for adaptation in (*CPU_ADAPTATIONS, *LOCAL_ADAPTATIONS):
+        if adaptation.name not in without:
+            adaptation.apply()
+
+
+def install_local() -> None:
+    """On a GPU without transformer-engine: only what the local layer spec lacks."""
+    for adaptation in LOCAL_ADAPTATIONS:
+        adaptation.apply()
+
+
+def _device_is_cpu() -> None:
+    torch.cuda.current_device = lambda: _CPU
+
+
+def _rng_is_cpu() -> None:
+    from megatron.core.tensor_parallel import random as megatron_random
+
+    def get(*_args, **_kwargs):
+        return torch.get_rng_state()
+
+    def put(state, *_args, **_kwargs):
+        torch.set_rng_state(state)
+
+    torch.cuda.get_rng_state, torch.cuda.manual_seed = get, torch.manual_seed
+    megatron_random._get_cuda_rng_state, megatron_random._set_cuda_rng_state = get, put
+
+
+def _cuda_literals_are_cpu() -> None:
+    def redirected(factory):
+        @functools.wraps(factory)
+        def call(*args, **kwargs):
+            if str(kwargs.get("device", "")).startswith("cuda"):
+                kwargs["device"] = _CPU
+            return factory(*args, **kwargs)
+
+        return call
+
+    for name in ("zeros", "ones", "tensor"):
+        setattr(torch, name, redirected(getattr(torch, name)))
+
+
+def _tensor_type_is_cuda() -> None:
+    plain_type = torch.Tensor.type
+
+    def tensor_type(self, *args, **kwargs):
+        out = plain_type(self, *args, **kwargs)
+        return out.replace("torch.", "torch.cuda.", 1) if isinstance(out, str) else out
+
+    torch.Tensor.type = tensor_type
+    torch.Tensor.cuda = lambda self, *_args, **_kwargs: self
+
+
+def _no_cuda_sync() -> None:
+    torch.cuda.synchronize = lambda *_args, **_kwargs: None
+
+
+def _streams_are_inert() -> None:
+    class Stream:
+        def wait_stream(self, *_args):
+            return None
+
+        synchronize = wait_event = wait_stream
+
+        def record_event(self, *_args):
+            return self
+
+    stream = Stream()
+    torch.cuda.Stream = lambda *_args, **_kwargs: stream
+    torch.cuda.current_stream = lambda *_args, **_kwargs: stream
+    torch.cuda.stream = lambda *_args, **_kwargs: contextlib.nullcontext()
+
+
+def _split_sizes_are_numpy() -> None:
+    import megatron.core.transformer.moe.token_dispatcher as dispatcher
+
+    move = dispatcher.maybe_move_tensor_to_cpu
+
+    def to_cpu(tensor, as_numpy=False, record_stream=False):  # noqa: FBT002 (megatron's signature)
+        if as_numpy and torch.is_tensor(tensor) and not tensor.is_cuda:
+            return tensor.numpy()
+        return move(tensor, as_numpy=as_numpy, record_stream=record_stream)
+
+    dispatcher.maybe_move_tensor_to_cpu = to_cpu
+
+
+def _grouped_gemm_on_cpu() -> None:
+    import megatron.core.transformer.moe.grouped_gemm_util as grouped
+
+    class Ops:
+        @staticmethod
+        def gmm(a, b, batch_sizes, trans_a=False, trans_b=False):  # noqa: ARG004, FBT002 (grouped_gemm's signature)
+            parts = zip(a.split(batch_sizes.tolist()), b, strict=True)
+            return torch.cat([x @ (w.t() if trans_b else w) for x, w in parts])
+
+    grouped.grouped_gemm = grouped.ops = Ops
+
+
+def _checkpoint_without_output_fp8() -> None:
+    from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
+
+    plain_init = CheckpointWithoutOutput.__init__
+
+    def init(self, fp8=False, *args, **kwargs):  # noqa: FBT002 (megatron's signature)
+        plain_init(self, fp8, *args, **kwargs)
+        self.fp8 = bool(fp8)
+
+    CheckpointWithoutOutput.__init__ = init
+
+
+def _router_gemm() -> None:
+    import megatron.core.transformer.moe.moe_utils as moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
+
+
+def _mla_knows_te_is_absent() -> None:
+    import megatron.core.transformer.multi_latent_attention as mla
+
+    mla.HAVE_TE = False
+
+
+CPU_ADAPTATIONS = (
+    Adaptation("device_is_cpu", "GlobalMemoryBuffer, gradient buffers, RoPE and p2p ask torch.cuda.current_device()",
+               _device_is_cpu),
+    Adaptation("rng_is_cpu", "the RNG tracker and checkpoint replay save and restore CUDA generator states", _rng_is_cpu),
+    Adaptation("cuda_literals_are_cpu", 'schedules, optimizer, grad clipping and MoE write device="cuda"',
+               _cuda_literals_are_cpu),
+    Adaptation("tensor_type_is_cuda", "the distributed optimizer accepts only torch.cuda.*Tensor type names; tied "
+               "embeddings under PP call .cuda()", _tensor_type_is_cuda),
+    Adaptation("no_cuda_sync", "pipeline p2p and timers call torch.cuda.synchronize()", _no_cuda_sync),
+    Adaptation("streams_are_inert", "DDP and the all-to-all dispatcher create CUDA streams", _streams_are_inert),
+    Adaptation("split_sizes_are_numpy", "all-to-all split sizes stay tensors unless they were on a GPU",
+               _split_sizes_are_numpy),
+    Adaptation("grouped_gemm_on_cpu", "moe_act recompute needs GroupedMLP, whose kernel package is CUDA only",
+               _grouped_gemm_on_cpu),
+)  # fmt: skip
+
+LOCAL_ADAPTATIONS = (
+    Adaptation("checkpoint_without_output_fp8", "layernorm and moe_act recompute: `self.fp8 = fp8 is not None` is true "
+               "for the default False and then uses transformer-engine names", _checkpoint_without_output_fp8),
+    Adaptation("router_gemm", "the MoE router reads te_general_gemm, undefined without transformer-engine", _router_gemm),
+    Adaptation("mla_knows_te_is_absent", "multi_latent_attention sets HAVE_TE from a module that imports without TE",
+               _mla_knows_te_is_absent),
+)  # fmt: skip

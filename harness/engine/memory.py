@@ -1,0 +1,153 @@
+"""Peak memory of one rank: torch's allocator on a GPU, a profiled probe step on the CPU."""
+
+import resource
+from itertools import chain
+
+import torch
+
+from harness.records.rank import MemoryRecord
+
+
+class CudaMeter:
+    """The caching allocator's counters since the process began; nothing is reset, so warm-up and capture count."""
+
+    def __init__(self):
+        self._after_setup = self._static = None
+
+    def after_setup(self, _chunks, _optimizer) -> None:
+        """Parameters and gradient buffers stand; optimizer state does not yet."""
+        self._after_setup = torch.cuda.memory_allocated()
+
+    def after_first_step(self, _chunks, _optimizer) -> None:
+        """Everything that lives between steps stands."""
+        torch.cuda.synchronize()
+        self._static = torch.cuda.memory_allocated()
+
+    def probe(self, _run_step) -> int | None:
+        """Nothing to add on a GPU: the allocator has counted all along. No FLOPs are counted."""
+        return None
+
+    def record(self) -> MemoryRecord:
+        """The peaks so far; also after a failure."""
+        stats = torch.cuda.memory_stats()
+        return MemoryRecord(
+            meter="torch.cuda caching allocator, whole run",
+            max_allocated_bytes=torch.cuda.max_memory_allocated(),
+            max_reserved_bytes=torch.cuda.max_memory_reserved(),
+            num_alloc_retries=stats.get("num_alloc_retries", 0),
+            num_ooms=stats.get("num_ooms", 0),
+            static_bytes=self._static,
+            after_setup_bytes=self._after_setup,
+            device_total_bytes=torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory,
+            host_max_rss_bytes=host_max_rss_bytes(),
+        )
+
+
+class CpuMeter:
+    """Tensors that live between steps, plus the allocator's peak inside one untimed step at the end of the run.
+
+    The kernel's own high-water mark is no substitute: the C allocator keeps freed memory.
+    """
+
+    def __init__(self):
+        self._after_setup = self._static = self._step_peak = None
+
+    def after_setup(self, chunks, optimizer) -> None:
+        """Parameters and gradient buffers stand; optimizer state does not yet."""
+        self._after_setup = static_bytes(chunks, optimizer)
+
+    def after_first_step(self, chunks, optimizer) -> None:
+        """Everything that lives between steps stands."""
+        self._static = static_bytes(chunks, optimizer)
+
+    def probe(self, run_step) -> int | None:
+        """Two further steps, untimed: one under torch's FLOP counter, one under its profiler. Returns the FLOPs."""
+        flops = counted_flops(run_step)
+        self._step_peak = profiled_peak_bytes(run_step)
+        return flops
+
+    def record(self) -> MemoryRecord:
+        """The peak, if the run came as far as the probe."""
+        known = self._static is not None and self._step_peak is not None
+        return MemoryRecord(
+            meter="torch.profiler memory events of one untimed step + live tensors between steps",
+            max_allocated_bytes=self._static + self._step_peak if known else None,
+            static_bytes=self._static,
+            after_setup_bytes=self._after_setup,
+            host_max_rss_bytes=host_max_rss_bytes(),
+        )
+
+
+def host_max_rss_bytes() -> int:
+    """The kernel's high-water mark of this process; it includes the interpreter and libraries."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def static_bytes(chunks, optimizer) -> int:
+    """Bytes of parameters, gradient buffers and optimizer state: every distinct storage counted once."""
+    storages = {}
+    for tensor in chain(_model_tensors(chunks), _optimizer_tensors(optimizer)):
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def _model_tensors(chunks):
+    for chunk in chunks:
+        for module in chunk.modules():  # not chunk.buffers(): megatron's DDP keeps a list under that name
+            yield from (b for b in module._buffers.values() if b is not None)
+        for parameter in chunk.parameters():
+            yield parameter
+            if getattr(parameter, "main_grad", None) is not None:
+                yield parameter.main_grad
+
+
+def _optimizer_tensors(optimizer):
+    for part in getattr(optimizer, "chained_optimizers", [optimizer]):
+        inner = getattr(part, "optimizer", part)
+        for group in inner.param_groups:
+            yield from group["params"]
+        for state in inner.state.values():
+            yield from (v for v in state.values() if torch.is_tensor(v))
+
+
+def profiled_peak_bytes(run_step) -> int:
+    """Highest running sum of the CPU allocator's events while ``run_step()`` runs.
+
+    Frees of blocks that existed before count as negative; a step frees none (gradients live in DDP's buffers). One
+    profiler session per process: a second one slows the step two- to threefold.
+    """
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True,
+                                      acc_events=False)  # fmt: skip
+    with profiler:
+        run_step()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    current = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        current += event.nbytes()
+        peak = max(peak, current)
+    return peak
+
+
+def counted_flops(run_step) -> int:
+    """FLOPs that torch counts while ``run_step()`` runs, recomputed work included.
+
+    Attention is counted as torch counts it on a GPU: the whole score matrix, causal or not. torch's table lacks the
+    CPU's flash kernels, so they are added here.
+    """
+    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
+
+    def forward(query, key, value, *_args, out_shape=None, **_kwargs) -> int:
+        return sdpa_flop_count(query, key, value)
+
+    def backward(grad_out, query, key, value, *_args, out_shape=None, **_kwargs) -> int:
+        return sdpa_backward_flop_count(grad_out, query, key, value)
+
+    aten = torch.ops.aten
+    cpu_attention = {
+        aten._scaled_dot_product_flash_attention_for_cpu: forward,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
+    }
+    with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
+        run_step()
+    return counter.get_total_flops()

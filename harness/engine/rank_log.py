@@ -1,0 +1,80 @@
+"""What a rank writes while it runs: heartbeats as they happen, its record whole on every way out."""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+
+from harness.records.rank import Failure, Heartbeat, Phase, RankRecord, StepRecord
+
+
+class RankLog:
+    """Context manager around a rank's life. Fields set on it end up in ``ranks/rank_NNN.json``."""
+
+    def __init__(self, run_dir: Path, rank: int, world_size: int):
+        self.rank, self.world_size = rank, world_size
+        self.path = run_dir / "ranks" / f"rank_{rank:03d}.json"
+        self.fields: dict[str, object] = {}
+        self.meter = None  # set once the device is known
+        self.steps: list[StepRecord] = []
+        self.notes: list[str] = []
+        self.phase: Phase = "start"
+        self.inside_step: Phase | None = None
+        self.step_index: int | None = None
+        self.seconds: dict[str, float] = {}
+        self._phase_began = time.perf_counter()
+        self._heartbeats = (run_dir / "ranks" / f"rank_{rank:03d}.progress.jsonl").open("a", buffering=1)
+
+    def enter(self, phase: Phase) -> None:
+        """A new phase of the rank's life; the time of the last one is kept."""
+        now = time.perf_counter()
+        self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + now - self._phase_began
+        self.phase, self._phase_began, self.inside_step = phase, now, None
+        self._beat(Heartbeat(time_s=time.time(), phase=phase, step=self.step_index))
+
+    def within_step(self, phase: Phase) -> None:
+        """Where inside a step we are; kept in memory only, because it is on the measured path."""
+        self.inside_step = phase
+
+    def finished_step(self, record: StepRecord) -> None:
+        """A completed step, told at once so that it outlives a kill."""
+        self.steps.append(record)
+        self._beat(Heartbeat(time_s=time.time(), phase="step", **record.model_dump()))
+
+    def _beat(self, heartbeat: Heartbeat) -> None:
+        self._heartbeats.write(json.dumps(heartbeat.model_dump(exclude_none=True)) + "\n")
+
+    def __enter__(self) -> "RankLog":
+        self._beat(Heartbeat(time_s=time.time(), phase="start"))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        from harness.engine.failures import failure_of
+
+        failure: Failure | None = None
+        if error is not None:
+            failure = failure_of(error, phase=self.inside_step or self.phase, step=self.step_index)
+        self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + time.perf_counter() - self._phase_began
+        if self.meter is not None:
+            self.fields["memory"] = self.meter.record()
+        record = RankRecord(
+            rank=self.rank,
+            world_size=self.world_size,
+            hostname=socket.gethostname(),
+            pid=os.getpid(),
+            finished=failure is None,
+            failure=failure,
+            steps=tuple(self.steps),
+            seconds={name: round(value, 6) for name, value in self.seconds.items()},
+            notes=tuple(self.notes),
+            **self.fields,
+        )
+        temporary = self.path.with_suffix(".json.tmp")
+        with temporary.open("w") as file:
+            file.write(record.model_dump_json(indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+        self._heartbeats.close()

@@ -1,0 +1,177 @@
+"""One rank from process group to record: build, read back, train, measure."""
+
+import math
+import os
+import platform
+import time
+from datetime import timedelta
+from importlib import metadata
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state, tensor_parallel
+from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
+
+from harness.engine import cpu_backend
+from harness.engine.config import transformer_config
+from harness.engine.effective import read_back
+from harness.engine.memory import CpuMeter, CudaMeter
+from harness.engine.model import build_chunks, wrap_ddp
+from harness.engine.rank_log import RankLog
+from harness.engine.training import NonFiniteLossError, Trainer
+from harness.records.rank import Coordinates, Device, StepRecord
+from harness.spec.experiment import ExperimentSpec
+
+RECORDED_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy")
+
+
+def run(spec: ExperimentSpec, log: RankLog) -> None:
+    """Train ``spec.measure.max_steps`` steps and fill ``log``; exceptions are the caller's to record."""
+    device = _device(spec, log)
+    log.enter("init_process_group")
+    _adapt(spec)
+    _join(spec, device)
+    log.fields["coordinates"] = _coordinates()
+    trainer = _build(spec, log, device)
+    log.enter("step")
+    _train(spec, log, trainer, device)
+    log.enter("probe")
+    log.fields["counted_flops_per_step"] = log.meter.probe(lambda: trainer.step(index=spec.measure.max_steps))
+    log.enter("finish")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _device(spec: ExperimentSpec, log: RankLog) -> torch.device:
+    log.fields["versions"] = {name: _version(name) for name in RECORDED_PACKAGES} | {"cuda": torch.version.cuda}
+    if spec.gpu_type.is_cpu:
+        log.fields["device"] = Device(kind="cpu", name=_processor_name())
+        log.meter = CpuMeter()
+        return torch.device("cpu")
+    local = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(local)
+    p = torch.cuda.get_device_properties(local)
+    uuid = str(getattr(p, "uuid", "")) or None
+    log.fields["device"] = Device(
+        kind="cuda",
+        name=p.name,
+        uuid=uuid if uuid is None or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}",
+        pci_bus_id=f"{p.pci_domain_id:08X}:{p.pci_bus_id:02X}:{p.pci_device_id:02X}.0",
+        capability=(p.major, p.minor),
+    )
+    log.meter = CudaMeter()
+    return torch.device("cuda", local)
+
+
+def _version(package: str) -> str | None:
+    if package == "torch":
+        return torch.__version__  # the metadata lacks the build tag (+cpu, +cu130)
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _processor_name() -> str:
+    with open("/proc/cpuinfo") as file:  # noqa: PTH123 (a kernel file, read line by line)
+        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _adapt(spec: ExperimentSpec) -> None:
+    if spec.gpu_type.is_cpu:
+        cpu_backend.install()
+    elif spec.kernels.transformer_impl == "local":
+        cpu_backend.install_local()
+
+
+def _join(spec: ExperimentSpec, device: torch.device) -> None:
+    """The default process group, megatron's groups, and every random generator."""
+    p = spec.parallelism
+    timeout = timedelta(minutes=30)
+    if device.type == "cpu":
+        dist.init_process_group("gloo", timeout=timeout)
+    else:
+        dist.init_process_group("nccl", timeout=timeout, device_id=device)
+    extra = {}
+    if spec.model.mtp_num_layers:
+        config = transformer_config(spec)
+        tied = spec.model.share_embeddings_and_output_weights
+
+        def embedding_ranks(pp_ranks: list[int]) -> list[int]:
+            return sorted({pp_ranks[0], *([pp_ranks[-1]] if tied else []), *get_mtp_ranks(pp_ranks, config)})
+
+        extra["get_embedding_ranks"] = embedding_ranks
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=p.tensor_model_parallel_size,
+        pipeline_model_parallel_size=p.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=p.num_virtual_stages if p.num_virtual_stages > 1 else None,
+        context_parallel_size=p.context_parallel_size,
+        expert_model_parallel_size=p.expert_model_parallel_size,
+        expert_tensor_parallel_size=p.expert_tensor_size,
+        **extra,
+    )
+    _seed(spec)
+
+
+def _seed(spec: ExperimentSpec) -> None:
+    seed = spec.measure.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
+    torch.manual_seed(seed)
+    graphs = spec.cuda_graph.impl != "none"
+    tensor_parallel.model_parallel_cuda_manual_seed(
+        seed, te_rng_tracker=graphs and spec.kernels.transformer_impl == "transformer_engine",
+        use_cudagraphable_rng=graphs,
+    )  # fmt: skip
+
+
+def _coordinates() -> Coordinates:
+    return Coordinates(
+        tp=parallel_state.get_tensor_model_parallel_rank(),
+        pp=parallel_state.get_pipeline_model_parallel_rank(),
+        dp=parallel_state.get_data_parallel_rank(),
+        cp=parallel_state.get_context_parallel_rank(),
+        ep=parallel_state.get_expert_model_parallel_rank(),
+    )
+
+
+def _build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
+    log.enter("build_model")
+    config = transformer_config(spec)
+    chunks = wrap_ddp(spec, config, build_chunks(spec, config))
+    log.fields["recompute"] = read_back(chunks, config)
+    log.fields["num_parameters"] = sum(p.numel() for chunk in chunks for p in chunk.parameters())
+    log.fields["config"] = _config_after_init(config)
+    log.enter("build_optimizer")
+    trainer = Trainer(spec, config, chunks, device)
+    log.meter.after_setup(chunks, trainer.optimizer)
+    return trainer
+
+
+def _config_after_init(config) -> dict[str, str]:
+    """megatron-core's own view of the request, after its `__post_init__` changed what it changes."""
+    names = (
+        "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
+        "distribute_saved_activations", "cuda_graph_impl", "cuda_graph_scope", "attention_backend", "fp8", "fp8_recipe",
+        "sequence_parallel", "deallocate_pipeline_outputs", "overlap_p2p_comm", "batch_p2p_comm",
+    )  # fmt: skip
+    return {name: str(getattr(config, name)) for name in names if hasattr(config, name)}
+
+
+def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.device) -> None:
+    for index in range(spec.measure.max_steps):
+        log.step_index = index
+        _synchronize(device)
+        began = time.perf_counter()
+        result = trainer.step(index=index, on_phase=log.within_step)
+        _synchronize(device)
+        log.finished_step(StepRecord(step=index, seconds=time.perf_counter() - began, **vars(result)))
+        if result.loss is not None and not math.isfinite(result.loss):
+            raise NonFiniteLossError(f"loss is {result.loss} at step {index}")
+        if index == 0:
+            log.meter.after_first_step(trainer.chunks, trainer.optimizer)
+    log.step_index = None
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,126 @@
+"""Real training steps: seeded mock data, megatron's schedules, DDP and optimizer."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.utils import get_batch_on_this_cp_rank
+
+from harness.engine.config import optimizer_config
+from harness.spec.experiment import ExperimentSpec
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Loss averaged over the micro-batches (None off the last pipeline stage) and the global gradient norm."""
+
+    loss: float | None
+    grad_norm: float | None
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss became NaN or infinite."""
+
+
+def mock_batches(spec: ExperimentSpec, device: torch.device) -> Iterator[dict[str, torch.Tensor]]:
+    """Endless seeded random tokens [mbs, seq]; equal on all ranks of one model copy, different per data-parallel rank."""
+    batch, seq = spec.batch.micro_batch_size, spec.batch.seq_length
+    generator = torch.Generator().manual_seed(spec.measure.seed + parallel_state.get_data_parallel_rank())
+    positions = torch.arange(seq, device=device)[None].expand(batch, -1)
+    mask = None
+    if spec.kernels.attention_backend == "unfused" and spec.kernels.transformer_impl == "local":
+        mask = torch.triu(torch.ones(1, 1, seq, seq, dtype=torch.bool, device=device), 1)
+    while True:
+        tokens = torch.randint(0, spec.model.vocab_size, (batch, seq + 1), generator=generator).to(device)
+        micro_batch = {
+            "tokens": tokens[:, :-1].contiguous(),
+            "labels": tokens[:, 1:].contiguous(),
+            "loss_mask": torch.ones(batch, seq, device=device),
+            "position_ids": positions,
+        }
+        if spec.parallelism.context_parallel_size > 1:
+            micro_batch = get_batch_on_this_cp_rank(micro_batch)
+        yield {**micro_batch, "attention_mask": mask}
+
+
+def _loss(loss_mask: torch.Tensor, output: torch.Tensor):
+    loss = torch.sum(output.float().view(-1) * loss_mask.view(-1)) / loss_mask.sum()
+    # a copy: the schedule divides the loss by the number of micro-batches in place
+    return loss, {"lm loss": loss.detach().clone()}
+
+
+def _forward_step(batches, model):
+    batch = next(batches)
+    output = model(
+        batch["tokens"],
+        batch["position_ids"],
+        batch["attention_mask"],
+        labels=batch["labels"],
+        loss_mask=batch["loss_mask"],
+    )
+    return output, partial(_loss, batch["loss_mask"])
+
+
+class Trainer:
+    """Model chunks, optimizer and schedule of one rank; :meth:`step` is one optimizer step."""
+
+    def __init__(self, spec: ExperimentSpec, config: TransformerConfig, chunks, device: torch.device):
+        self.spec, self.config, self.chunks = spec, config, chunks
+        self.optimizer = get_megatron_optimizer(optimizer_config(spec), chunks)
+        single = len(chunks) == 1
+        config.grad_scale_func = self.optimizer.scale_loss
+        config.finalize_model_grads_func = finalize_model_grads
+        config.no_sync_func = chunks[0].no_sync if single else [chunk.no_sync for chunk in chunks]
+        self.model = chunks[0] if single else chunks
+        batches = [mock_batches(spec, device) for _ in chunks]
+        self.batches = batches[0] if single else batches
+        self.forward_backward = get_forward_backward_func()
+        self._moe = spec.model.moe is not None
+        if spec.cuda_graph.impl != "none":
+            from harness.engine.cuda_graphs import FullIteration, TeGraphs
+
+            self._graphs = TeGraphs(self) if spec.cuda_graph.impl == "transformer_engine" else None
+            if spec.cuda_graph.impl == "full_iteration" or spec.cuda_graph.scope == ("full_iteration",):
+                self.forward_backward = FullIteration(self.forward_backward, spec.cuda_graph.warmup_steps)
+        else:
+            self._graphs = None
+
+    def forward_backward_once(self) -> list[dict[str, torch.Tensor]]:
+        """All micro-batches forward and backward; gradients are left in the DDP buffers."""
+        for chunk in self.chunks:
+            chunk.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        return self.forward_backward(
+            forward_step_func=_forward_step,
+            data_iterator=self.batches,
+            model=self.model,
+            num_microbatches=self.spec.num_microbatches,
+            seq_length=self.spec.batch.seq_length,
+            micro_batch_size=self.spec.batch.micro_batch_size,
+            forward_only=False,
+        )
+
+    def step(self, *, index: int, on_phase=lambda _phase: None) -> StepResult:
+        """One optimizer step. ``on_phase`` is told where the step is, so that a failure can be placed."""
+        if self._graphs:
+            self._graphs.before_step(index)
+        on_phase("forward_backward")
+        losses = self.forward_backward_once()
+        on_phase("optimizer_step")
+        _ok, grad_norm, _zeros = self.optimizer.step()
+        if self._moe:
+            _forget_aux_losses()
+        loss = sum(float(entry["lm loss"]) for entry in losses) / len(losses) if losses else None
+        return StepResult(loss, None if grad_norm is None else float(grad_norm))
+
+
+def _forget_aux_losses() -> None:
+    from megatron.core.transformer.moe import moe_utils
+
+    moe_utils.clear_aux_losses_tracker()

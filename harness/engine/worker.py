@@ -1,0 +1,51 @@
+"""Entry point of a rank: reads ``spec.json``, trains, and leaves ``ranks/rank_NNN.json`` on every way out."""
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+
+from harness.engine.process import die_with_parent, dump_stacks_on_signal
+from harness.engine.rank_log import RankLog
+from harness.spec.experiment import ExperimentSpec
+
+
+def main() -> int:
+    """Run one rank under torchrun's environment (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT)."""
+    parser = argparse.ArgumentParser(prog="harness.engine.worker")
+    parser.add_argument("--run_dir", type=Path, required=True)
+    run_dir = parser.parse_args().run_dir
+    die_with_parent()
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    _own_log(run_dir / "logs" / f"rank_{rank:03d}.log")
+    dump_stacks_on_signal()
+    spec = ExperimentSpec.model_validate_json((run_dir / "spec.json").read_text())
+    with RankLog(run_dir, rank, world_size) as log:
+        log.enter("import")
+        if spec.gpu_type.is_cpu:
+            _prepare_cpu()
+        from harness.engine.rank_run import run
+
+        run(spec, log)
+    return 0
+
+
+def _own_log(path: Path) -> None:
+    """Everything this rank prints, C libraries included, goes to its own file."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+
+
+def _prepare_cpu() -> None:
+    from harness.engine import cpu_backend
+
+    cpu_backend.block_transformer_engine()
+    warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine|transformer_engine|deprecated).*")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
