@@ -11,7 +11,7 @@ from harness.spec.frozen import Frozen
 class GoldenMetric(Frozen):
     """One value with the spread over the runs it comes from (relative standard deviation; None from one run)."""
 
-    value: float = Field(gt=0)
+    value: int | float = Field(gt=0)
     relative_spread: float | None = None
     note: str | None = None
 

@@ -1,0 +1,1 @@
+"""Judge: from raw records to figures, and from figures to a verdict."""

@@ -1,0 +1,180 @@
+"""The gate: a run's figures against a golden's, signed and direction-aware; absence is never a pass."""
+
+import math
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from harness.analysis.likeness import Likeness
+from harness.analysis.metrics import METRICS, GateKind, Metric, Metrics
+from harness.errors import BadRequestError, ExitCode
+from harness.records.golden import GoldenRecord
+from harness.spec.gpu import GpuType
+
+# A change that equals the threshold passes, whatever binary rounding makes of it (709.93 * 0.95).
+_ROUNDING = 1e-9
+# Medians of three CPU runs differ by more than 10 % in fewer than 1 of 200 pairs; single runs need the row's 15 %.
+_REPEATS_FOR_CPU = 3
+_CPU_REPEATED_THRESHOLD = 0.10
+
+
+class Verdict(StrEnum):
+    """What one metric, or all of them together, say."""
+
+    PASS = "pass"  # noqa: S105 (a verdict)
+    REGRESSION = "regression"
+    IMPROVEMENT = "improvement"
+    INCONCLUSIVE = "inconclusive"
+    NOT_GATED = "not_gated"
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Allowed relative worsening of time and memory metrics; counted FLOPs may not change at all."""
+
+    time: float
+    memory: float
+
+    def of(self, kind: GateKind) -> float:
+        """The fraction for one kind of gate."""
+        return {"time": self.time, "memory": self.memory, "exact": 0.0}[kind]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One row of a comparison. ``change`` is (current - golden) / golden; None where there are not two real numbers."""
+
+    metric: str
+    current: float | None
+    golden: float | None
+    change: float | None
+    threshold: float | None
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All findings, what was unlike, and the outcome. ``golden`` None: there was none to compare with."""
+
+    findings: tuple[Finding, ...]
+    outcome: Verdict
+    golden: GoldenRecord | None = None
+    golden_path: str | None = None
+    likeness: Likeness = field(default_factory=Likeness)
+    note: str = ""
+
+
+def default_thresholds(
+    gpu: GpuType, num_runs: int = 1, *, timing: float | None = None, memory: float | None = None
+) -> Thresholds:
+    """The command line's, else the GPU row's. ``num_runs``: repeats behind the weaker side of the comparison.
+
+    BadRequestError for a threshold that is negative or not a number.
+    """
+    for option, value in (("--timing_threshold", timing), ("--memory_threshold", memory)):
+        if value is not None and not (math.isfinite(value) and value >= 0):
+            raise BadRequestError(f"{option} {value}: not a fraction", remedy="0.05 allows a change of 5 %")
+    row = gpu.timing_threshold
+    if gpu.is_cpu and num_runs >= _REPEATS_FOR_CPU:
+        row = _CPU_REPEATED_THRESHOLD
+    return Thresholds(row if timing is None else timing, gpu.memory_threshold if memory is None else memory)
+
+
+def judge(
+    metrics: Metrics,
+    golden: GoldenRecord,
+    thresholds: Thresholds,
+    *,
+    likeness: Likeness,
+    doubts: tuple[str, ...] = (),
+) -> Comparison:
+    """Every metric of the table against ``golden``. ``doubts`` (failed or suspect run) leave nothing to conclude."""
+    findings = tuple(
+        finding
+        for metric in METRICS
+        if (finding := _finding(metric, metrics, golden, thresholds, likeness, doubts)) is not None
+    )
+    return Comparison(findings, overall(findings), golden, likeness=likeness)
+
+
+def no_golden(metrics: Metrics, note: str) -> Comparison:
+    """The comparison of a run that has nothing to compare with: figures only, and ``note`` says where was looked."""
+    findings = tuple(
+        Finding(metric.name, value, None, None, None, Verdict.NOT_GATED, "no golden")
+        for metric in METRICS
+        if metric.gate and (value := metric.read(metrics)) is not None
+    )
+    return Comparison(findings, Verdict.PASS, note=note)
+
+
+def overall(findings: tuple[Finding, ...]) -> Verdict:
+    """Regression before inconclusive before improvement before pass; inconclusive when nothing was gated."""
+    verdicts = {finding.verdict for finding in findings} - {Verdict.NOT_GATED}
+    for verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.PASS):
+        if verdict in verdicts:
+            return verdict
+    return Verdict.INCONCLUSIVE
+
+
+def exit_code(comparison: Comparison, *, fail_on_improvement: bool = False, require_golden: bool = False) -> ExitCode:
+    """The outcome as the process' exit code."""
+    if comparison.golden is None:
+        return ExitCode.INCONCLUSIVE if require_golden else ExitCode.OK
+    return {
+        Verdict.REGRESSION: ExitCode.REGRESSION,
+        Verdict.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+        Verdict.IMPROVEMENT: ExitCode.IMPROVEMENT if fail_on_improvement else ExitCode.OK,
+    }.get(comparison.outcome, ExitCode.OK)
+
+
+def compare_values(metric: Metric, current: float | None, golden: float | None, threshold: float) -> Finding:
+    """One metric by its numbers alone; inconclusive unless both are finite and positive."""
+    for side, value in (("the run's value", current), ("the golden's value", golden)):
+        if value is None or not math.isfinite(value) or value <= 0:
+            verdict, reason = Verdict.INCONCLUSIVE, f"{side} is {'missing' if value is None else value}"
+            return Finding(metric.name, current, golden, None, threshold, verdict, reason)
+    assert current is not None and golden is not None
+    change = (current - golden) / golden
+    worsening = abs(change) if metric.better == "equal" else change if metric.better == "lower" else -change
+    beyond = abs(change) > threshold and not math.isclose(abs(change), threshold, rel_tol=_ROUNDING)
+    verdict = Verdict.PASS
+    if beyond:
+        verdict = Verdict.REGRESSION if worsening > 0 else Verdict.IMPROVEMENT
+    return Finding(metric.name, current, golden, change, threshold, verdict)
+
+
+def _finding(
+    metric: Metric,
+    metrics: Metrics,
+    golden: GoldenRecord,
+    thresholds: Thresholds,
+    likeness: Likeness,
+    doubts: tuple[str, ...],
+) -> Finding | None:
+    """None where neither side has a value, or only one has and the metric is for reading only."""
+    current, stored = metric.read(metrics), golden.metrics.get(metric.name)
+    if stored is None:
+        if current is None or metric.gate is None:
+            return None
+        return Finding(metric.name, current, None, None, None, Verdict.NOT_GATED, "the golden has no such value")
+    threshold = thresholds.of(metric.gate) if metric.gate else 0.0
+    finding = compare_values(metric, current, stored.value, threshold)
+    if metric.gate is None:
+        return replace(finding, threshold=None, verdict=Verdict.NOT_GATED, reason="for reading; throughput is gated")
+    verdict, reason = _withheld(metric.name, metric.gate, metrics, likeness, doubts)
+    return finding if verdict is None else replace(finding, verdict=verdict, reason=reason)
+
+
+def _withheld(
+    name: str, kind: GateKind, metrics: Metrics, likeness: Likeness, doubts: tuple[str, ...]
+) -> tuple[Verdict | None, str]:
+    """Why the two numbers, whatever they are, allow no verdict; None where they do."""
+    if doubts:
+        return Verdict.INCONCLUSIVE, "; ".join(doubts)
+    against = likeness.against(kind)
+    if against:
+        blocked = any(difference.blocks for difference in against)
+        return (Verdict.INCONCLUSIVE if blocked else Verdict.NOT_GATED), "; ".join(d.text for d in against)
+    if name in metrics.problems:
+        return Verdict.INCONCLUSIVE, metrics.problems[name]
+    return None, ""

@@ -1,0 +1,132 @@
+"""Whether a run and a golden may be compared: same settings, same hardware, same software."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.analysis.metrics import GateKind
+from harness.errors import BadRequestError
+from harness.planning.flops import FORMULA_VERSION
+from harness.records.golden import GoldenRecord
+from harness.records.run import RunRecord
+
+SOFTWARE = ("torch", "megatron-core", "transformer-engine")
+ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
+TIME_ONLY: tuple[GateKind, ...] = ("time",)
+GROUPS = {"software": (*SOFTWARE, "driver_version"), "hardware": ("device_name",)}
+LABELS = ("recipe", "task", "gpu", "compute_dtype", "num_gpus", "recompute")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that is not the same. ``kinds``: the gates it touches; ``blocks`` False: it only takes them out.
+
+    ``name`` is a dotted path of the spec, a package, or ``device_name``, ``driver_version``, ``formula_version``.
+    """
+
+    name: str
+    golden: str | None
+    current: str | None
+    kinds: tuple[GateKind, ...] = ALL_KINDS
+    blocks: bool = True
+    accepted: bool = False
+
+    @property
+    def text(self) -> str:
+        """For people: ``torch: golden 2.9.1, here 2.10.0``."""
+        return f"{self.name}: golden {self.golden or 'none'}, here {self.current or 'none'}"
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """What differs, and what the golden does not say."""
+
+    differences: tuple[Difference, ...] = ()
+    caveats: tuple[str, ...] = ()
+
+    def against(self, kind: GateKind) -> tuple[Difference, ...]:
+        """Differences nobody accepted that touch gates of this kind."""
+        return tuple(d for d in self.differences if kind in d.kinds and not d.accepted)
+
+
+def likeness(record: RunRecord, golden: GoldenRecord, accept: Sequence[str] = ()) -> Likeness:
+    """All differences, those named in ``accept`` (names, groups, or parents of a spec path) marked as accepted.
+
+    What an external golden does not say is a caveat; in a measured one absence is a value (not installed).
+    BadRequestError for an accepted name that can never be a difference.
+    """
+    _check_names(accept, record, golden)
+    found = [*_settings(record, golden), *_environment(record, golden)]
+    unsaid = [d.name for d in found if golden.kind == "external" and d.golden is None]
+    differences = tuple(
+        replace(d, accepted=any(_covers(name, d.name) for name in accept)) for d in found if d.name not in unsaid
+    )
+    return Likeness(differences, (*golden.caveats, *_unsaid_caveat(unsaid)))
+
+
+def _settings(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
+    if golden.fingerprint is not None and golden.fingerprint == record.fingerprint:
+        return []
+    ours, theirs = _leaves(record.spec.identity()), _leaves(golden.spec)
+    if golden.fingerprint is None:
+        labels = {label: str(getattr(golden, label)) for label in LABELS}
+        paths = [path for path in sorted(theirs | labels) if path in LABELS or path in theirs]
+        theirs |= labels
+    else:
+        paths = sorted(ours.keys() | theirs.keys())
+    found = [Difference(p, theirs.get(p), ours.get(p)) for p in paths if theirs.get(p) != ours.get(p)]
+    if not found and golden.fingerprint is not None:
+        return [Difference("fingerprint", golden.fingerprint, record.fingerprint)]
+    return found
+
+
+def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
+    """On a CPU the processor and the torch build decide the time, and nothing else that is measured."""
+    here, there = record.provenance, golden.measured_on
+    is_cpu = record.spec.gpu_type.is_cpu
+    rows = [
+        ("device_name", there.device_name, measured_device(record), is_cpu),
+        ("driver_version", there.driver_version, here.driver_version, False),
+        *((name, there.versions.get(name), here.versions.get(name), is_cpu and name == "torch") for name in SOFTWARE),
+    ]
+    for name, golden_value, current, time_only in rows:
+        if golden_value != current:
+            kinds = TIME_ONLY if time_only else ALL_KINDS
+            yield Difference(name, golden_value, current, kinds=kinds, blocks=not time_only)
+    if golden.formula_version != FORMULA_VERSION:
+        yield Difference("formula_version", golden.formula_version, FORMULA_VERSION, kinds=TIME_ONLY)
+
+
+def measured_device(record: RunRecord) -> str | None:
+    """Product name of what a run was measured on: the GPU's, or for a CPU run the processor's."""
+    if record.spec.gpu_type.is_cpu:
+        return record.provenance.processor
+    return record.provenance.device_name
+
+
+def _unsaid_caveat(names: Sequence[str]) -> tuple[str, ...]:
+    return (f"the golden does not say: {', '.join(names)}",) if names else ()
+
+
+def _leaves(value: object, path: str = "") -> dict[str, str]:
+    """A nested mapping as dotted path to text; lists are leaves."""
+    if not isinstance(value, Mapping):
+        return {path: str(value)}
+    found: dict[str, str] = {}
+    for key, inner in value.items():
+        found |= _leaves(inner, f"{path}.{key}" if path else str(key))
+    return found
+
+
+def _covers(name: str, difference: str) -> bool:
+    return difference == name or difference.startswith(f"{name}.") or difference in GROUPS.get(name, ())
+
+
+def _check_names(accept: Sequence[str], record: RunRecord, golden: GoldenRecord) -> None:
+    fixed = (*SOFTWARE, *GROUPS, "device_name", "driver_version", "formula_version", "fingerprint")
+    paths = _leaves(record.spec.identity()).keys() | _leaves(golden.spec).keys()
+    for name in accept:
+        if name not in fixed and not any(_covers(name, path) for path in paths):
+            raise BadRequestError(
+                f"--accept_difference {name!r}: no such difference",
+                remedy=f"name one of {', '.join(fixed)}, or a setting such as recompute or parallelism.context_parallel_size",
+            )

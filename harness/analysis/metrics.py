@@ -1,0 +1,102 @@
+"""The figures of a run, as one table that the gate, the reports and the history loop over."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.analysis.peaks import Peak
+from harness.planning.flops import FORMULA_VERSION
+
+Better = Literal["higher", "lower", "equal"]
+GateKind = Literal["time", "memory", "exact"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A per-step figure over the window [start, end). ``n`` counts steps; ``stdev`` is the sample's, None from one.
+
+    Over repeated runs ``median`` is the median of the runs' medians and ``stdev`` their spread.
+    """
+
+    median: float
+    mean: float
+    stdev: float | None
+    n: int
+    window: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Everything derived from one run, or from repeats of it. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` fractions.
+
+    ``problems`` says, by metric name, why a figure is absent or no basis for a verdict.
+    """
+
+    tflops_per_gpu: Summary | None
+    step_time_s: Summary | None
+    tokens_per_s_per_gpu: Summary | None
+    peak_allocated_bytes: Peak | None
+    peak_reserved_bytes: Peak | None
+    peak_device_bytes: Peak | None
+    counted_flops_per_step: int | None
+    mfu: float | None
+    hfu: float | None
+    loss_first: float | None
+    loss_last: float | None
+    model_flops_per_step: int
+    recompute_flops_per_step: int
+    problems: dict[str, str] = field(default_factory=dict)
+    formula_version: str = FORMULA_VERSION
+    num_runs: int = 1
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row. ``gate`` names the threshold that applies; None: reported only. ``read`` gives the figure or None."""
+
+    name: str
+    title: str
+    unit: str
+    better: Better
+    gate: GateKind | None
+    read: Callable[[Metrics], float | None]
+
+
+def _median_of(name: str) -> Callable[[Metrics], float | None]:
+    def read(metrics: Metrics) -> float | None:
+        summary: Summary | None = getattr(metrics, name)
+        return None if summary is None else summary.median
+
+    return read
+
+
+def _peak_of(name: str) -> Callable[[Metrics], float | None]:
+    def read(metrics: Metrics) -> float | None:
+        peak: Peak | None = getattr(metrics, name)
+        return None if peak is None else peak.value
+
+    return read
+
+
+def _value_of(name: str) -> Callable[[Metrics], float | None]:
+    def read(metrics: Metrics) -> float | None:
+        value: float | None = getattr(metrics, name)
+        return value
+
+    return read
+
+
+# Step time and token rate are the throughput in other units: gating them too would report one change three times.
+METRICS: tuple[Metric, ...] = (
+    Metric("tflops_per_gpu", "Throughput", "TFLOP/s/GPU", "higher", "time", _median_of("tflops_per_gpu")),
+    Metric("step_time_s", "Step time", "s", "lower", None, _median_of("step_time_s")),
+    Metric("tokens_per_s_per_gpu", "Tokens", "token/s/GPU", "higher", None, _median_of("tokens_per_s_per_gpu")),
+    Metric("peak_allocated_bytes", "Peak allocated", "bytes", "lower", "memory", _peak_of("peak_allocated_bytes")),
+    Metric("peak_reserved_bytes", "Peak reserved", "bytes", "lower", "memory", _peak_of("peak_reserved_bytes")),
+    Metric("peak_device_bytes", "Peak device used", "bytes", "lower", "memory", _peak_of("peak_device_bytes")),
+    Metric("counted_flops_per_step", "Counted FLOPs", "FLOP/step", "equal", "exact", _value_of("counted_flops_per_step")),
+    Metric("mfu", "MFU", "fraction", "higher", None, _value_of("mfu")),
+    Metric("hfu", "HFU", "fraction", "higher", None, _value_of("hfu")),
+)  # fmt: skip
+SUMMARY_METRICS = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
+PEAK_METRICS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")

@@ -1,0 +1,41 @@
+"""Which steps of a run count, and how long each of them took."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.records.rank import RankRecord
+
+MIN_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Window:
+    """Steps ``[start, end)``: seconds of each that every rank recorded, and the steps that some rank did not."""
+
+    start: int
+    end: int
+    seconds: tuple[float, ...]
+    missing: tuple[int, ...]
+
+    @property
+    def problem(self) -> str | None:
+        """Why the window is no basis for a verdict; None when it is one."""
+        if self.end <= self.start:
+            return f"the window [{self.start}, {self.end}) holds no step"
+        if self.missing:
+            return f"{len(self.missing)} of {self.end - self.start} steps in the window are missing, first {self.missing[0]}"
+        if len(self.seconds) < MIN_STEPS:
+            return f"{len(self.seconds)} steps in the window, at least {MIN_STEPS} are needed"
+        return None
+
+
+def window_of(ranks: Sequence[RankRecord], world_size: int, start: int, end: int) -> Window:
+    """Step times over ``[start, end)``: the slowest rank's, because the others wait for it at the next collective.
+
+    A step that any of ``world_size`` ranks did not record is missing, and so is every step when a rank left no record.
+    """
+    times = [{step.step: step.seconds for step in rank.steps if step.seconds > 0} for rank in ranks]
+    whole = len(times) >= world_size
+    complete = [step for step in range(start, end) if whole and all(step in rank for rank in times)]
+    missing = tuple(sorted(set(range(start, end)).difference(complete)))
+    return Window(start, end, tuple(max(rank[step] for rank in times) for step in complete), missing)

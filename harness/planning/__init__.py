@@ -1,0 +1,1 @@
+"""Predict: FLOPs, memory and time of a request, without a GPU."""

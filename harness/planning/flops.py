@@ -1,0 +1,153 @@
+"""Model FLOPs of one optimizer step, and the FLOPs that recompute executes again.
+
+The model formula is the one of Megatron-Bridge (`training/utils/flop_utils.py`) and Megatron-LM
+(`training.py: num_floating_point_operations`): matrix multiplications only, causal attention at half, padded
+vocabulary, backward twice the forward, recompute not counted. A fine-tune with adapters is counted like full training,
+as both do, although frozen weights need no weight gradients.
+"""
+
+from dataclasses import dataclass
+
+from harness.spec.effective import EffectiveRecompute
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.layout import chunks
+from harness.spec.model import ModelSpec
+from harness.spec.recompute import FullRecompute, parse_recompute
+
+FORMULA_VERSION = "model-flops-1"
+
+_FLOPS_PER_MULTIPLY_ADD = 2
+_FORWARD_AND_BACKWARD = 3
+
+
+@dataclass(frozen=True)
+class LayerFlops:
+    """Forward FLOPs of one transformer layer over all tokens of one step.
+
+    ``projections`` are the linear layers around attention and contain ``mla_up_proj``; ``mlp`` is the dense block,
+    ``experts`` the routed and ``shared_experts`` the shared part of an MoE block. Router, norms, softmax and
+    activation functions count as nothing, as in the model formula.
+    """
+
+    projections: int
+    mla_up_proj: int
+    core_attn: int
+    mlp: int
+    experts: int
+    shared_experts: int
+
+    @property
+    def total(self) -> int:
+        """All of one layer."""
+        return self.projections + self.core_attn + self.mlp + self.experts + self.shared_experts
+
+    def of_module(self, module: str) -> int:
+        """What recomputing ``module`` executes again in one layer; 0 for norms and activation functions."""
+        by_module = {
+            "core_attn": self.core_attn,
+            "mlp": self.mlp,
+            "moe": self.experts + self.shared_experts,
+            "shared_experts": self.shared_experts,
+            "mla_up_proj": self.mla_up_proj,
+        }
+        return by_module.get(module, 0)
+
+
+def layer_flops(spec: ExperimentSpec, *, is_moe: bool) -> LayerFlops:
+    """Forward FLOPs of one dense or one MoE layer over the global batch."""
+    model = spec.model
+    per_token = _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step
+    per_weight = per_token * model.hidden_size * (3 if model.gated_linear_unit else 2)
+    projections, up_projections, channels = _mla(model) if model.mla else _grouped_query(model)
+    moe = model.moe if is_moe else None
+    return LayerFlops(
+        projections=per_token * projections,
+        mla_up_proj=per_token * up_projections,
+        # Scores and context each cost channels * seq_length multiply-adds per token; the causal mask halves them.
+        core_attn=spec.tokens_per_step * spec.batch.seq_length * channels,
+        mlp=0 if moe else per_weight * model.ffn_hidden_size,
+        experts=per_weight * moe.moe_router_topk * moe.moe_ffn_hidden_size if moe else 0,
+        shared_experts=per_weight * (moe.moe_shared_expert_intermediate_size or 0) if moe else 0,
+    )
+
+
+def model_flops_per_step(spec: ExperimentSpec) -> int:
+    """Forward and backward FLOPs of one optimizer step over all GPUs, under :data:`FORMULA_VERSION`."""
+    model, num_mtp = spec.model, spec.model.mtp_num_layers or 0
+    vocab_size = model.padded_vocab_size(spec.parallelism.tensor_model_parallel_size)
+    per_token = _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step
+    layers = sum(_layer_totals(spec))
+    mtp_layers = num_mtp * (_mtp_layer(spec).total + per_token * (3 + 2 * model.hidden_size) * model.hidden_size)
+    logits = per_token * model.hidden_size * vocab_size * (num_mtp + 1)
+    return _FORWARD_AND_BACKWARD * (layers + mtp_layers + logits)
+
+
+def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute) -> int:
+    """Forward FLOPs executed a second time in one optimizer step, by the same formula, over all GPUs.
+
+    Nested modules add up, because megatron-core runs them again inside each other: with `moe` and `shared_experts` the
+    shared experts run three times.
+    """
+    policy = parse_recompute(effective.recompute)
+    if isinstance(policy, FullRecompute):
+        return _full_recompute_flops(spec, policy, effective)
+    dense, moe = layer_flops(spec, is_moe=False), layer_flops(spec, is_moe=True)
+    acts_on = {"moe": moe, "shared_experts": moe}
+    return sum(n * acts_on.get(module, dense).of_module(module) for module, n in effective.modules.items())
+
+
+def achieved_tflops(flops: int, seconds: float, num_gpus: int) -> float:
+    """TFLOP/s of each GPU."""
+    return flops / (seconds * num_gpus * 1e12)
+
+
+def utilization(flops: int, seconds: float, num_gpus: int, peak_flops: float) -> float:
+    """Share of the dense peak: MFU from model FLOPs; HFU from model and recompute FLOPs together."""
+    return flops / (seconds * num_gpus * peak_flops)
+
+
+def _layer_totals(spec: ExperimentSpec) -> list[int]:
+    """Forward FLOPs of each decoder layer."""
+    dense, moe = layer_flops(spec, is_moe=False).total, layer_flops(spec, is_moe=True).total
+    return [moe if is_moe else dense for is_moe in spec.model.moe_layer_pattern]
+
+
+def _mtp_layer(spec: ExperimentSpec) -> LayerFlops:
+    """The transformer layer inside a multi-token-prediction layer: of the kind of the last decoder layer."""
+    return layer_flops(spec, is_moe=bool(spec.model.moe_layer_pattern[-1]))
+
+
+def _grouped_query(model: ModelSpec) -> tuple[int, int, int]:
+    """Multiply-adds per token of the projections, of MLA up-projections (none), and attention channels."""
+    query = model.head_dim * model.num_attention_heads
+    key_value = 2 * model.head_dim * model.query_groups
+    return model.hidden_size * (query + key_value) + query * model.hidden_size, 0, 2 * query
+
+
+def _mla(model: ModelSpec) -> tuple[int, int, int]:
+    """As :func:`_grouped_query`, for multi-latent attention; each latent's norm counts one per channel."""
+    mla, heads, hidden = model.mla, model.num_attention_heads, model.hidden_size
+    assert mla is not None
+    query_dim = mla.qk_head_dim + mla.qk_pos_emb_head_dim
+    query_in = mla.q_lora_rank or hidden
+    query_up = query_in * heads * query_dim
+    query_down = mla.q_lora_rank * (hidden + 1) if mla.q_lora_rank else 0
+    key_value_up = mla.kv_lora_rank * heads * (mla.qk_head_dim + mla.v_head_dim)
+    key_value_down = mla.kv_lora_rank * (hidden + 1) + hidden * mla.qk_pos_emb_head_dim
+    output = heads * mla.v_head_dim * hidden
+    up = query_up + key_value_up
+    return up + query_down + key_value_down + output, up, heads * (query_dim + mla.v_head_dim)
+
+
+def _full_recompute_flops(spec: ExperimentSpec, policy: FullRecompute, effective: EffectiveRecompute) -> int:
+    """Whole layers: all of them (uniform), or the first ``num_layers`` of every model chunk (block, never MTP layers)."""
+    if not effective.full_layers:
+        return 0
+    totals = _layer_totals(spec)
+    if policy.method == "uniform":
+        projection = _FLOPS_PER_MULTIPLY_ADD * spec.tokens_per_step * 2 * spec.model.hidden_size**2
+        return sum(totals) + (spec.model.mtp_num_layers or 0) * (_mtp_layer(spec).total + projection)
+    if len(set(totals)) == 1:
+        return effective.full_layers * totals[0]
+    stages = chunks(spec.model, spec.parallelism)
+    return sum(totals[i] for stage in stages for chunk in stage for i in chunk.layers[: policy.num_layers])

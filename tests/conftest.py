@@ -1,0 +1,152 @@
+"""Builders of real specs and records that tests of several stages share."""
+
+from typing import Any
+
+import pytest
+
+from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
+from harness.records.rank import Coordinates, Device, MemoryRecord, RankRecord, StepRecord
+from harness.records.run import Provenance, RunRecord
+from harness.spec.effective import effective_recompute, settled_implementation
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.recompute import parse_recompute
+
+LLAMA3_70B: dict[str, Any] = {
+    "num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672, "num_attention_heads": 64, "num_query_groups": 8,
+    "vocab_size": 128256,
+}  # fmt: skip
+TINY: dict[str, Any] = {
+    "num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 224, "num_attention_heads": 4, "num_query_groups": 2,
+    "vocab_size": 256,
+}  # fmt: skip
+
+
+def build_spec(**changes: Any) -> ExperimentSpec:
+    """Llama3-70B SFT on 32 H100 as published, or the tiny model on CPU with ``gpu="cpu"``; top-level fields replaced."""
+    on_cpu = changes.get("gpu") == "cpu"
+    fields: dict[str, Any] = {
+        "recipe": "llama3_8b" if on_cpu else "llama3_70b",
+        "family": "llama",
+        "task": "pretrain" if on_cpu else "sft",
+        "gpu": "h100",
+        "num_gpus": 2 if on_cpu else 32,
+        "gpus_per_node": 8,
+        "compute_dtype": "fp32" if on_cpu else "fp8_cs",
+        "model": TINY if on_cpu else LLAMA3_70B,
+        "batch": {
+            "micro_batch_size": 1,
+            "global_batch_size": 4 if on_cpu else 32,
+            "seq_length": 32 if on_cpu else 4096,
+        },
+        "recompute": parse_recompute("core_attn"),
+        "measure": {"max_steps": 10 if on_cpu else 50},
+    }
+    if not on_cpu:
+        fields["parallelism"] = {
+            "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4,
+            "virtual_pipeline_model_parallel_size": 5, "sequence_parallel": True,
+        }  # fmt: skip
+    fields |= changes
+    if isinstance(fields["recompute"], str):
+        fields["recompute"] = parse_recompute(fields["recompute"])
+    return ExperimentSpec(**fields)
+
+
+def build_rank(spec: ExperimentSpec, rank: int, seconds: float | list[float] = 1.0, **changes: Any) -> RankRecord:
+    """A rank that finished every step in ``seconds`` and measured memory with the pipeline's first stage highest."""
+    per_step = seconds if isinstance(seconds, list) else [seconds] * spec.measure.max_steps
+    stage = rank * spec.parallelism.pipeline_model_parallel_size // spec.num_gpus
+    is_cpu = spec.gpu_type.is_cpu
+    memory = MemoryRecord(
+        meter="profiler" if is_cpu else "cuda",
+        max_allocated_bytes=58_000_000_000 - stage * 1_000_000_000,
+        max_reserved_bytes=None if is_cpu else 62_000_000_000 - stage * 1_000_000_000,
+        max_device_used_bytes=None if is_cpu else 64_000_000_000 - stage * 1_000_000_000,
+    )
+    fields: dict[str, Any] = {
+        "rank": rank,
+        "world_size": spec.num_gpus,
+        "hostname": "node0",
+        "pid": 1000 + rank,
+        "finished": True,
+        "coordinates": Coordinates(pp=stage),
+        "device": Device(kind="cpu", name="A Processor")
+        if is_cpu
+        else Device(kind="cuda", name="NVIDIA H100 80GB HBM3"),
+        "steps": tuple(StepRecord(step=i, seconds=s, loss=11.0 - i / 10) for i, s in enumerate(per_step)),
+        "memory": memory,
+        "counted_flops_per_step": 1_000_000,
+    }
+    return RankRecord(**fields | changes)
+
+
+def build_record(spec: ExperimentSpec | None = None, seconds: float | list[float] = 1.0, **changes: Any) -> RunRecord:
+    """A whole, successful run of ``spec``."""
+    spec = spec or build_spec()
+    is_cpu = spec.gpu_type.is_cpu
+    provenance = {
+        "started_at": "2026-01-02T03:04:05Z", "finished_at": "2026-01-02T03:05:05Z", "duration_s": 60.0,
+        "command": ("mbr-perf", "run"), "mbr_perf": "0.1.0", "hostname": "node0", "platform": "Linux",
+        "processor": "A Processor", "device_name": None if is_cpu else "NVIDIA H100 80GB HBM3",
+        "driver_version": None if is_cpu else "550.54.15",
+        "versions": {"torch": "2.9.1", "megatron-core": "0.16.1", "transformer-engine": None if is_cpu else "2.11.0"},
+    }  # fmt: skip
+    fields: dict[str, Any] = {
+        "run_id": "20260102T030405Z-llama3-0a1b2c3d",
+        "status": "ok",
+        "spec": spec,
+        "fingerprint": spec.fingerprint,
+        "effective": effective_recompute(spec, settled_implementation(spec)),
+        "ranks": tuple(build_rank(spec, rank, seconds) for rank in range(spec.num_gpus)),
+        "provenance": Provenance(**provenance | changes.pop("provenance", {})),
+    }
+    return RunRecord(**fields | changes)
+
+
+def build_golden(record: RunRecord, metrics: dict[str, float], **changes: Any) -> GoldenRecord:
+    """A measured golden of the settings and the machine of ``record`` with the given values."""
+    spec, where = record.spec, record.provenance
+    fields: dict[str, Any] = {
+        "kind": "measured",
+        "recipe": spec.recipe,
+        "task": spec.task,
+        "gpu": spec.gpu,
+        "compute_dtype": spec.compute_dtype,
+        "num_gpus": spec.num_gpus,
+        "recompute": spec.recompute.text,
+        "fingerprint": record.fingerprint,
+        "spec": spec.identity(),
+        "metrics": {name: GoldenMetric(value=value) for name, value in metrics.items()},
+        "measured_on": MeasuredOn(
+            gpu=spec.gpu,
+            device_name=where.processor if spec.gpu_type.is_cpu else where.device_name,
+            driver_version=where.driver_version,
+            versions=where.versions,
+        ),
+        "formula_version": "model-flops-1",
+        "num_runs": 1,
+        "promoted_at": "2026-01-03T00:00:00Z",
+        "promoted_by": "someone",
+        "reason": "first value",
+    }
+    return GoldenRecord(**fields | changes)
+
+
+@pytest.fixture(name="make_spec")
+def _make_spec() -> Any:
+    return build_spec
+
+
+@pytest.fixture(name="make_rank")
+def _make_rank() -> Any:
+    return build_rank
+
+
+@pytest.fixture(name="make_record")
+def _make_record() -> Any:
+    return build_record
+
+
+@pytest.fixture(name="make_golden")
+def _make_golden() -> Any:
+    return build_golden
