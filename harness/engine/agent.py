@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.engine.process import be_parent_of_children, die_with_parent
 from harness.records.atomic import write_atomically
-from harness.records.launch import AgentRecord, RankExit
+from harness.records.launch import AgentRecord, RankExit, signal_name
 from harness.records.redact import redact
 
 MAX_MESSAGE = 2000
@@ -62,7 +62,7 @@ def _failed(error: Any) -> dict[str, Any]:
             local_rank=failure.local_rank,
             pid=failure.pid,
             exit_code=failure.exitcode,
-            signal=signal.Signals(-failure.exitcode).name if failure.exitcode < 0 else None,
+            signal=signal_name(-failure.exitcode) if failure.exitcode < 0 else None,
             message=redact(_text(failure.message))[:MAX_MESSAGE],
         )
         for rank, failure in sorted(error.failures.items())

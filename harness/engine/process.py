@@ -6,8 +6,8 @@ import os
 import signal
 import sys
 
-# The pid of the process that must outlive this one; set by whoever starts it.
-PARENT_PID = "MBR_PERF_PARENT_PID"
+from harness.records.launch import PARENT_PID_VARIABLE
+
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -24,14 +24,14 @@ def die_with_parent(with_signal: signal.Signals = signal.SIGKILL) -> None:
     if libc.prctl(PR_SET_PDEATHSIG, int(with_signal), 0, 0, 0) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"prctl(PR_SET_PDEATHSIG): {os.strerror(error)}")
-    expected = os.environ.get(PARENT_PID)
+    expected = os.environ.get(PARENT_PID_VARIABLE)
     if expected is not None and os.getppid() != int(expected):
         os.kill(os.getpid(), with_signal)
 
 
 def be_parent_of_children() -> None:
     """Children started from now on check that this process is still their parent."""
-    os.environ[PARENT_PID] = str(os.getpid())
+    os.environ[PARENT_PID_VARIABLE] = str(os.getpid())
 
 
 def dump_stacks_on_signal() -> None:

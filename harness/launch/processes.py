@@ -96,17 +96,12 @@ def catches(process: Process, number: signal.Signals) -> bool:
     return False
 
 
-def is_stopped(process: Process) -> bool:
-    """Whether a signal or a debugger has stopped it."""
-    stat = _stat(process.pid)
-    return stat is not None and stat.process == process and stat.state in "Tt"
-
-
 def bury(processes: Iterable[Process]) -> None:
     """Collect the exit status of those that this process adopted; children of a Popen are not to be given here."""
     for process in processes:
-        with suppress(ChildProcessError):
-            os.waitpid(process.pid, os.WNOHANG)
+        if identify(process.pid) == process:
+            with suppress(ChildProcessError):
+                os.waitpid(process.pid, os.WNOHANG)
 
 
 def _stat(pid: int) -> _Stat | None:

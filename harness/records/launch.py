@@ -1,11 +1,21 @@
 """How a launch went: what the torchrun agent saw of each rank, and what the harness made of the whole."""
 
+import signal
 from typing import Literal
 
 from harness.records.rank import SCHEMA_VERSION
 from harness.spec.frozen import Frozen
 
+# Set for a started process to the pid of the one that must outlive it.
+PARENT_PID_VARIABLE = "MBR_PERF_PARENT_PID"
+
 LaunchStatus = Literal["ok", "failed", "hang", "timeout", "interrupted"]
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; real-time signals have no name of their own."""
+    known = {int(member): member.name for member in signal.Signals}
+    return known.get(number, f"signal {number}")
 
 
 class RankExit(Frozen):

@@ -1,0 +1,67 @@
+"""Everything that one launch started, and how it is brought to an end without leaving anything behind."""
+
+import os
+import signal
+import subprocess
+import time
+
+from harness.launch.interruption import Interruption
+from harness.launch.processes import Process, bury, catches, descendants, identify, is_alive, send
+
+POLL_S = 0.05
+STACK_DUMP_S = 2.0
+TERMINATE_S = 10.0  # above TORCH_ELASTIC_SHUTDOWN_TIMEOUT, so that the agent can still write what it saw
+KILLED_S = 5.0
+
+
+class Crew:
+    """The agent and its descendants. ``num_killed`` counts those that had to be killed after the agent was gone."""
+
+    def __init__(self, agent: subprocess.Popen[bytes]) -> None:
+        self.agent = agent
+        self.num_killed = 0
+        self._agent_process = identify(agent.pid)
+        self._known: set[Process] = set()
+        self._dead: set[Process] = set()
+
+    def look(self) -> None:
+        """Learn of new descendants; one whose parent dies is still known then, as this process adopts it."""
+        for process in [p for p in self._known if not is_alive(p)]:
+            self._known.remove(process)
+            self._dead.add(process)
+        for pid in (self.agent.pid, *(process.pid for process in self._known)):
+            self._known.update(descendants(pid))
+
+    def show_stacks(self) -> None:
+        """Ask every descendant that has a handler for it to write its stacks to its log, and give it time to."""
+        self.look()
+        asked = [p for p in self._known if catches(p, signal.SIGUSR1) and send(p, signal.SIGUSR1)]
+        if asked:
+            time.sleep(STACK_DUMP_S)
+
+    def terminate(self, interruption: Interruption) -> None:
+        """SIGTERM to the agent, which ends its ranks; SIGKILL to all when it takes too long or the user insists."""
+        self.look()
+        if self._agent_process is not None:
+            send(self._agent_process, signal.SIGTERM)
+        deadline = time.monotonic() + TERMINATE_S
+        while self.agent.poll() is None and time.monotonic() < deadline and not interruption.insisted:
+            time.sleep(POLL_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """End what is left, wait until it is gone, and collect it; nothing to do after an orderly end."""
+        self.look()
+        if self.agent.poll() is None:
+            self.agent.kill()
+        self.agent.wait()
+        deadline = time.monotonic() + KILLED_S
+        counted: set[Process] = set()
+        while (left := self._left()) and time.monotonic() < deadline:
+            counted.update(process for process in left if send(process, signal.SIGKILL))
+            time.sleep(POLL_S)
+        self.num_killed += len(counted)
+        bury(self._known | self._dead)
+
+    def _left(self) -> list[Process]:
+        return [process for process in self._known if process.pid != os.getpid() and is_alive(process)]

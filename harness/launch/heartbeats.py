@@ -1,0 +1,136 @@
+"""What ranks say while they run: heartbeat files followed live, turned into progress and a watchdog's verdict."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import get_args
+
+from pydantic import ValidationError
+
+from harness.records.rank import Heartbeat, Phase
+
+PATIENCE_IN_STEPS = 20
+_READ_BYTES = 1 << 20
+_ORDER = {phase: place for place, phase in enumerate(get_args(Phase))}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where the slowest rank is. ``step`` is the last one that every rank has finished, None before the first."""
+
+    elapsed_s: float
+    phase: Phase | None
+    step: int | None
+    num_steps: int
+    slowest_rank: int
+    last_step_s: float | None
+    eta_s: float | None
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A rank that gave no sign of life for longer than ``patience_s``."""
+
+    rank: int
+    age_s: float
+    patience_s: float
+    phase: Phase | None
+    step: int | None
+
+
+@dataclass
+class _Rank:
+    """One rank's file and what it said. ``heard_at`` is this process's clock: a host's wall clock may jump."""
+
+    rank: int
+    path: Path
+    heard_at: float
+    offset: int = 0
+    partial: bytes = b""
+    phase: Phase | None = None
+    step: int | None = None
+    said_at: float = 0.0
+    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=100))
+
+    @property
+    def place(self) -> tuple[int, int, float]:
+        """Sorts ranks by how far they got; among equals the one that fell silent first."""
+        phase = -1 if self.phase is None else _ORDER[self.phase]
+        return phase, -1 if self.step is None else self.step, self.said_at
+
+    def read(self, now: float) -> bool:
+        """Take in what was appended; True when there was a sign of life."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.offset)
+                chunk = file.read(_READ_BYTES)
+        except FileNotFoundError:
+            return False
+        if not chunk:
+            return False
+        self.offset += len(chunk)
+        self.heard_at = now
+        *lines, self.partial = (self.partial + chunk).split(b"\n")
+        for line in lines:
+            self._hear(line)
+        return True
+
+    def _hear(self, line: bytes) -> None:
+        try:
+            heartbeat = Heartbeat.model_validate_json(line)
+        except ValidationError:
+            return  # a torn line of a killed rank: a sign of life without content
+        self.phase, self.said_at = heartbeat.phase, heartbeat.time_s
+        if heartbeat.step is not None and heartbeat.seconds is not None:
+            self.step = heartbeat.step
+            self.seconds.append(heartbeat.seconds)
+
+
+class Heartbeats:
+    """All ranks of this node. Times are of ``time.monotonic``, handed in by the caller."""
+
+    def __init__(self, run_dir: Path, ranks: range, num_steps: int, now: float) -> None:
+        self.num_steps = num_steps
+        self.began = now
+        self._ranks = [
+            _Rank(rank, run_dir / "ranks" / f"rank_{rank:03d}.progress.jsonl", heard_at=now) for rank in ranks
+        ]
+
+    def read(self, now: float) -> bool:
+        """Take in news of every rank; True when there was any."""
+        news = [rank.read(now) for rank in self._ranks]
+        return any(news)
+
+    def progress(self, now: float) -> Progress:
+        """Where the slowest rank is, and when the last step should end at the median pace so far."""
+        slowest = min(self._ranks, key=lambda rank: rank.place)
+        step = slowest.step
+        pace = self._median_step_s()
+        left = None if step is None else max(0, self.num_steps - step - 1)
+        return Progress(
+            elapsed_s=now - self.began,
+            phase=slowest.phase,
+            step=step,
+            num_steps=self.num_steps,
+            slowest_rank=slowest.rank,
+            last_step_s=slowest.seconds[-1] if slowest.seconds else None,
+            eta_s=None if pace is None or left is None else left * pace,
+        )
+
+    def silence(self, now: float, floor_s: float) -> Silence | None:
+        """The rank that got least far of those silent for more than max(``floor_s``, 20 median steps), if any.
+
+        A rank that has finished may wait for the others; only when all have is their silence counted.
+        """
+        patience = max(floor_s, PATIENCE_IN_STEPS * (self._median_step_s() or 0.0))
+        working = [rank for rank in self._ranks if rank.phase != "finish"] or self._ranks
+        silent = [rank for rank in working if now - rank.heard_at > patience]
+        if not silent:
+            return None
+        worst = min(silent, key=lambda rank: rank.place)
+        return Silence(worst.rank, now - worst.heard_at, patience, worst.phase, worst.step)
+
+    def _median_step_s(self) -> float | None:
+        seconds = [s for rank in self._ranks for s in rank.seconds]
+        return median(seconds) if seconds else None

@@ -1,0 +1,114 @@
+"""The replay launcher: a recorded run instead of processes, so that judging and reporting run without a machine."""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from harness.errors import BadRequestError
+from harness.launch.request import LaunchRequest
+from harness.launch.verdict import Ending, verdict
+from harness.records.launch import AgentRecord, LaunchOutcome
+from harness.records.rank import RankRecord
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.frozen import Frozen
+
+Record = TypeVar("Record", bound=Frozen)
+
+RECORDED = ("rank_*.json", "rank_*.progress.jsonl", "nvml_*.json", "launch*.json", "outcome*.json")
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """Which recorded files become those of ``run_dir``. ``note``: set when they were recorded for another spec."""
+
+    run_dir: Path
+    source: Path
+    files: tuple[str, ...]
+    note: str | None = None
+
+    def render(self) -> str:
+        """The plan for people."""
+        note = [f"# {self.note}"] if self.note else []
+        return "\n".join([f"# run folder {self.run_dir}", f"# replay of {self.source}", *note, *self.files]) + "\n"
+
+    def document(self) -> dict[str, object]:
+        """The plan for programs (JSON)."""
+        return {
+            "launcher": "replay",
+            "run_dir": str(self.run_dir),
+            "source": str(self.source),
+            "files": list(self.files),
+            "note": self.note,
+        }
+
+
+def build_replay(request: LaunchRequest) -> ReplayPlan:
+    """The plan; BadRequestError when there is no recorded run, or it is one of another experiment."""
+    if request.replay_from is None:
+        raise BadRequestError("the replay launcher needs a recorded run", remedy="--from RUN_FOLDER")
+    source, run_dir = request.replay_from.absolute(), request.run_dir.absolute()
+    if source.resolve() == run_dir.resolve():
+        raise BadRequestError(f"{source} cannot be replayed into itself", remedy="choose another run folder")
+    recorded = _recorded_spec(source)
+    note = None
+    if recorded.fingerprint != request.spec.fingerprint:
+        note = f"recorded for {recorded.slug} ({recorded.fingerprint}), asked for {request.spec.slug}"
+        if not request.allow_other_spec:
+            raise BadRequestError(
+                f"{source} is another experiment: {note} ({request.spec.fingerprint})",
+                remedy="replay a run of the same spec, or pass --allow_other_spec",
+            )
+    files = sorted({path.name for pattern in RECORDED for path in (source / "ranks").glob(pattern)})
+    if not any(name.startswith("rank_") and name.endswith(".json") for name in files):
+        raise BadRequestError(f"{source}/ranks holds no rank records", remedy="replay a folder of results/runs")
+    return ReplayPlan(run_dir, source, tuple(files), note)
+
+
+def replay(plan: ReplayPlan) -> LaunchOutcome:
+    """Copy the recorded files and say how that launch ended; a record of the outcome counts before all else."""
+    ranks = plan.run_dir / "ranks"
+    for folder in (ranks, plan.run_dir / "logs"):
+        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+    for name in plan.files:
+        shutil.copyfile(plan.source / "ranks" / name, ranks / name)
+    if (ranks / "outcome.json").exists():
+        return _read(LaunchOutcome, ranks / "outcome.json")
+    agent = _read(AgentRecord, ranks / "launch.json") if (ranks / "launch.json").exists() else None
+    ending = _from_ranks(ranks) if agent is None else verdict(agent, int(agent.status != "ok"), "")
+    return LaunchOutcome(
+        status=ending.status,
+        agent=agent,
+        seconds=agent.seconds if agent else 0.0,
+        rank=ending.rank,
+        reason=ending.reason or None,
+    )
+
+
+def _from_ranks(folder: Path) -> Ending:
+    for path in sorted(folder.glob("rank_*.json")):
+        record = _read(RankRecord, path)
+        if not record.finished:
+            why = record.failure.message if record.failure else "it did not finish"
+            return Ending("failed", f"rank {record.rank}: {why}", rank=record.rank)
+    return Ending("ok", "")
+
+
+def _recorded_spec(source: Path) -> ExperimentSpec:
+    path = source / "spec.json"
+    if not path.is_file():
+        raise BadRequestError(f"{source} is no run folder: it has no spec.json", remedy="--from RUN_FOLDER")
+    return _read(ExperimentSpec, path)
+
+
+def _read(kind: type[Record], path: Path) -> Record:
+    try:
+        return kind.model_validate_json(path.read_text())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadRequestError(
+            f"{path}: {where}: {first['msg']}", remedy="the file is damaged, or of another version of mbr-perf"
+        ) from error

@@ -1,0 +1,165 @@
+"""Run a torchrun plan to its end: start it, follow it, stop it when it hangs or is interrupted, say how it went."""
+
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.launch import disk
+from harness.launch.crew import Crew
+from harness.launch.heartbeats import Heartbeats, Progress
+from harness.launch.interruption import Interruption, interruption
+from harness.launch.plan import LaunchPlan
+from harness.launch.processes import adopt_orphans
+from harness.launch.verdict import Ending, hang, port_was_taken, read_agent_record, verdict
+from harness.records.atomic import write_atomically
+from harness.records.launch import PARENT_PID_VARIABLE, LaunchOutcome
+
+POLL_S = 0.1
+LOOK_EVERY_S = 1.0
+SAMPLER_START_S = 10.0
+SAMPLER_STOP_S = 5.0
+
+OnProgress = Callable[[Progress], None]
+
+
+def supervise(plan: LaunchPlan, on_progress: OnProgress) -> LaunchOutcome:
+    """Start the plan and return when nothing of it runs any more; ``ranks/outcome.json`` says the same.
+
+    ``on_progress`` is called from this thread whenever ranks have said something. A port that was taken meanwhile is
+    retried once with another, if this program chose it. RunFailedError: no room on the disk, nothing was started.
+    """
+    _prepare(plan)
+    adopt_orphans()
+    with interruption() as caught, _sampling(plan, caught):
+        outcome = _attempt(plan, on_progress, caught)
+        if plan.rendezvous.chosen_port and port_was_taken(outcome) and caught.signal is None:
+            outcome = _attempt(plan.with_new_port(), on_progress, caught)
+    return _write_outcome(plan, outcome)
+
+
+def _prepare(plan: LaunchPlan) -> None:
+    for folder in ("ranks", "logs"):
+        (plan.run_dir / folder).mkdir(mode=0o750, parents=True, exist_ok=True)
+    disk.require_room(plan.run_dir, disk.free_bytes(plan.run_dir))
+
+
+def _attempt(plan: LaunchPlan, on_progress: OnProgress, caught: Interruption) -> LaunchOutcome:
+    plan.agent_file.unlink(missing_ok=True)
+    began = time.monotonic()
+    crew = Crew(_start(plan, plan.argv, plan.launcher_log))
+    try:
+        stop = _follow(plan, crew, on_progress, caught)
+        if stop is not None and stop.status in ("hang", "timeout"):
+            crew.show_stacks()
+        if stop is not None:
+            crew.terminate(caught)
+    finally:
+        crew.kill()
+    return _outcome(plan, crew, stop, time.monotonic() - began)
+
+
+def _start(plan: LaunchPlan, argv: tuple[str, ...], log: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that Ctrl-C in the terminal reaches the harness only, which then stops it in order."""
+    environment = {v.name: v.value for v in plan.env} | {PARENT_PID_VARIABLE: str(os.getpid())}
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Interruption) -> Ending | None:
+    """Until the agent ends by itself (None), or a reason to stop it comes up."""
+    began = now = time.monotonic()
+    heartbeats = Heartbeats(plan.run_dir, plan.ranks, plan.num_steps, began)
+    looked = began
+    while crew.agent.poll() is None:
+        now = time.monotonic()
+        if heartbeats.read(now):
+            on_progress(heartbeats.progress(now))
+        if now - looked > LOOK_EVERY_S:
+            crew.look()
+            looked = now
+        stop = _reason_to_stop(plan, heartbeats, now, caught)
+        if stop is not None:
+            return stop
+        time.sleep(POLL_S)
+    if heartbeats.read(now):
+        on_progress(heartbeats.progress(now))
+    return None
+
+
+def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught: Interruption) -> Ending | None:
+    if caught.signal is not None:
+        return Ending("interrupted", f"interrupted by {caught.signal.name}", signal=int(caught.signal))
+    elapsed = now - heartbeats.began
+    if plan.timeout_s is not None and elapsed > plan.timeout_s:
+        return Ending("timeout", f"not finished after {elapsed:.0f} s (limit {plan.timeout_s:g} s)")
+    silence = heartbeats.silence(now, plan.hang_timeout_s)
+    return hang(silence) if silence else None
+
+
+def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float) -> LaunchOutcome:
+    agent, unreadable = read_agent_record(plan.agent_file)
+    exit_code = crew.agent.returncode
+    if stop is None:
+        stop = verdict(agent, exit_code, unreadable)
+    full = stop.status != "ok" and disk.is_full(disk.free_bytes(plan.run_dir))
+    return LaunchOutcome(
+        status=stop.status,
+        exit_code=exit_code,
+        agent=agent,
+        seconds=round(seconds, 3),
+        signal=stop.signal,
+        rank=stop.rank,
+        reason=f"disk full; {stop.reason}" if full else stop.reason or None,
+        disk_full=full,
+        num_killed=crew.num_killed,
+    )
+
+
+def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:
+    try:
+        write_atomically(plan.outcome_file, outcome.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        told = f"disk full; {outcome.reason or 'the outcome could not be written'}"
+        return outcome.model_copy(update={"disk_full": True, "reason": told})
+    return outcome
+
+
+@contextmanager
+def _sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[None]:
+    """The sampler around the ranks: they start after its first look, so that what it saw then is not theirs."""
+    if plan.sampler is None or plan.sampler_file is None:
+        yield
+        return
+    plan.sampler_file.unlink(missing_ok=True)
+    sampler = _start(plan, plan.sampler, plan.sampler_log)
+    try:
+        deadline = time.monotonic() + SAMPLER_START_S
+        while not plan.sampler_file.exists() and sampler.poll() is None and time.monotonic() < deadline:
+            if caught.signal is not None:
+                break
+            time.sleep(POLL_S)
+        yield
+    finally:
+        _stop_sampler(sampler)
+
+
+def _stop_sampler(sampler: subprocess.Popen[bytes]) -> None:
+    sampler.terminate()
+    try:
+        sampler.wait(SAMPLER_STOP_S)
+    except subprocess.TimeoutExpired:
+        sampler.kill()
+        sampler.wait()
