@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from harness.analysis.likeness import Likeness
 from harness.analysis.metrics import METRICS, GateKind, Metric, Metrics
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import BadRequestError
 from harness.records.golden import GoldenRecord
 from harness.spec.gpu import GpuType
 
@@ -114,17 +114,6 @@ def overall(findings: tuple[Finding, ...]) -> Verdict:
         if verdict in verdicts:
             return verdict
     return Verdict.INCONCLUSIVE
-
-
-def exit_code(comparison: Comparison, *, fail_on_improvement: bool = False, require_golden: bool = False) -> ExitCode:
-    """The outcome as the process' exit code."""
-    if comparison.golden is None:
-        return ExitCode.INCONCLUSIVE if require_golden else ExitCode.OK
-    return {
-        Verdict.REGRESSION: ExitCode.REGRESSION,
-        Verdict.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
-        Verdict.IMPROVEMENT: ExitCode.IMPROVEMENT if fail_on_improvement else ExitCode.OK,
-    }.get(comparison.outcome, ExitCode.OK)
 
 
 def compare_values(metric: Metric, current: float | None, golden: float | None, threshold: float) -> Finding:

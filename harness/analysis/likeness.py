@@ -1,19 +1,19 @@
 """Whether a run and a golden may be compared: same settings, same hardware, same software."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis.metrics import GateKind
 from harness.errors import BadRequestError
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
+from harness.records.golden_settings import leaves, setting_differences
 from harness.records.run import RunRecord
 
 SOFTWARE = ("torch", "megatron-core", "transformer-engine")
 ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
 TIME_ONLY: tuple[GateKind, ...] = ("time",)
 GROUPS = {"software": (*SOFTWARE, "driver_version"), "hardware": ("device_name",)}
-LABELS = ("recipe", "task", "gpu", "compute_dtype", "num_gpus", "recompute")
 
 
 @dataclass(frozen=True)
@@ -64,19 +64,8 @@ def likeness(record: RunRecord, golden: GoldenRecord, accept: Sequence[str] = ()
 
 
 def _settings(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
-    if golden.fingerprint is not None and golden.fingerprint == record.fingerprint:
-        return []
-    ours, theirs = _leaves(record.spec.identity()), _leaves(golden.spec)
-    if golden.fingerprint is None:
-        labels = {label: str(getattr(golden, label)) for label in LABELS}
-        paths = [path for path in sorted(theirs | labels) if path in LABELS or path in theirs]
-        theirs |= labels
-    else:
-        paths = sorted(ours.keys() | theirs.keys())
-    found = [Difference(p, theirs.get(p), ours.get(p)) for p in paths if theirs.get(p) != ours.get(p)]
-    if not found and golden.fingerprint is not None:
-        return [Difference("fingerprint", golden.fingerprint, record.fingerprint)]
-    return found
+    found = setting_differences(golden, record.spec, record.fingerprint)
+    return [Difference(path, theirs, ours) for path, (theirs, ours) in found.items()]
 
 
 def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
@@ -107,23 +96,13 @@ def _unsaid_caveat(names: Sequence[str]) -> tuple[str, ...]:
     return (f"the golden does not say: {', '.join(names)}",) if names else ()
 
 
-def _leaves(value: object, path: str = "") -> dict[str, str]:
-    """A nested mapping as dotted path to text; lists are leaves."""
-    if not isinstance(value, Mapping):
-        return {path: str(value)}
-    found: dict[str, str] = {}
-    for key, inner in value.items():
-        found |= _leaves(inner, f"{path}.{key}" if path else str(key))
-    return found
-
-
 def _covers(name: str, difference: str) -> bool:
     return difference == name or difference.startswith(f"{name}.") or difference in GROUPS.get(name, ())
 
 
 def _check_names(accept: Sequence[str], record: RunRecord, golden: GoldenRecord) -> None:
     fixed = (*SOFTWARE, *GROUPS, "device_name", "driver_version", "formula_version", "fingerprint")
-    paths = _leaves(record.spec.identity()).keys() | _leaves(golden.spec).keys()
+    paths = leaves(record.spec.identity()).keys() | leaves(golden.spec).keys()
     for name in accept:
         if name not in fixed and not any(_covers(name, path) for path in paths):
             raise BadRequestError(

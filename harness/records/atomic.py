@@ -2,6 +2,8 @@
 
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -11,6 +13,21 @@ def write_atomically(path: Path, text: str) -> None:
     A file or link planted at the temporary name is refused. OSError (disk full, no permission) leaves ``path`` as it
     was and no temporary file behind.
     """
+    with _flushed(path, text) as temporary:
+        temporary.replace(path)
+    _flush_folder(path.parent)
+
+
+def write_once(path: Path, text: str) -> None:
+    """As :func:`write_atomically`, but ``path`` must be free: FileExistsError when something is there already."""
+    with _flushed(path, text) as temporary:
+        path.hardlink_to(temporary)
+    _flush_folder(path.parent)
+
+
+@contextmanager
+def _flushed(path: Path, text: str) -> Iterator[Path]:
+    """A temporary file next to ``path`` with ``text`` on disk; gone afterwards if it was not renamed."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
     try:
@@ -18,11 +35,9 @@ def write_atomically(path: Path, text: str) -> None:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
+        yield temporary
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
 
 
 def _flush_folder(folder: Path) -> None:

@@ -1,0 +1,120 @@
+"""One comparison from start to end: runs, the golden to hold them against, thresholds, verdict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.analysis.derive import combine, derive
+from harness.analysis.gate import Comparison, Verdict, default_thresholds, judge, no_golden
+from harness.analysis.likeness import Likeness, likeness
+from harness.analysis.metrics import Metrics
+from harness.analysis.promotion import promote
+from harness.errors import BadRequestError, ExitCode
+from harness.records.goldens import GoldenSearch, find_golden
+from harness.records.run import RunRecord
+from harness.records.store import read_run
+from harness.spec.experiment import MeasureSpec
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """How strictly to judge. Thresholds None: the GPU row's. ``require_golden``: no golden is inconclusive, not fine.
+
+    ``golden_values_path``: a golden file, or a folder of them; naming it requires a golden.
+    """
+
+    golden_values_path: Path | None = None
+    timing_threshold: float | None = None
+    memory_threshold: float | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+    require_golden: bool = False
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """Steps that count, where the command line says otherwise than the run; the meaning is `MeasureSpec`'s."""
+
+    skip_first_percent_time: float | None = None
+    eval_time_start_step: int | None = None
+    eval_time_end_step: int | None = None
+
+    def over(self, measure: MeasureSpec) -> MeasureSpec:
+        """The run's own window with the given parts replaced. BadRequestError for values out of range."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        try:
+            return MeasureSpec(**measure.model_dump() | given)
+        except ValidationError as error:
+            listed = "; ".join(f"--{problem['loc'][0]}: {problem['msg']}" for problem in error.errors())
+            raise BadRequestError(listed) from error
+
+
+_AS_MEASURED = WindowOptions()
+
+
+def find_reference(
+    reference: str | None, record: RunRecord, options: GateOptions, results: Path | None
+) -> GoldenSearch:
+    """What to hold ``record`` against: a golden file or folder, another run, or the stored golden of its settings.
+
+    A run as reference stands for a golden promoted from it, and is refused for the same reasons.
+    """
+    if reference is None:
+        return find_golden(record.spec, options.golden_values_path)
+    path = Path(reference)
+    if path.exists() and path.name != "record.json" and not (path / "record.json").exists():
+        return find_golden(record.spec, path)
+    other = read_run(reference, results)
+    golden = promote([other], reason="reference run", author="compare", now=datetime.now(UTC)).golden
+    return GoldenSearch(golden, path if path.exists() else Path(other.run_id))
+
+
+def compare_runs(
+    records: Sequence[RunRecord], search: GoldenSearch, options: GateOptions, window: WindowOptions = _AS_MEASURED
+) -> tuple[Metrics, Comparison]:
+    """The figures of one run, or of repeats together, and the verdict. BadRequestError for repeats that are none."""
+    fingerprints = {record.fingerprint for record in records}
+    if len(fingerprints) != 1:
+        raise BadRequestError(f"repeats must have the same settings; fingerprints: {', '.join(sorted(fingerprints))}")
+    metrics = combine([derive(record, window.over(record.spec.measure)) for record in records])
+    doubts = tuple(dict.fromkeys(doubt for record in records for doubt in _doubts(record)))
+    golden = search.golden
+    if golden is None:
+        return metrics, no_golden(metrics, search.note)
+    thresholds = default_thresholds(
+        records[0].spec.gpu_type,
+        min(len(records), golden.num_runs),
+        timing=options.timing_threshold,
+        memory=options.memory_threshold,
+    )
+    alike = _likeness_of_all(records, search, options.accept_differences)
+    comparison = judge(metrics, golden, thresholds, likeness=alike, doubts=doubts)
+    return metrics, replace(comparison, golden_path=str(search.path))
+
+
+def gate_exit_code(comparison: Comparison, options: GateOptions) -> ExitCode:
+    """The comparison's outcome as exit code."""
+    if comparison.golden is None:
+        required = options.require_golden or options.golden_values_path is not None
+        return ExitCode.INCONCLUSIVE if required else ExitCode.OK
+    by_verdict = {Verdict.REGRESSION: ExitCode.REGRESSION, Verdict.INCONCLUSIVE: ExitCode.INCONCLUSIVE}
+    if options.fail_on_improvement:
+        by_verdict[Verdict.IMPROVEMENT] = ExitCode.IMPROVEMENT
+    return by_verdict.get(comparison.outcome, ExitCode.OK)
+
+
+def _doubts(record: RunRecord) -> list[str]:
+    doubts = [f"suspect: {why}" for why in record.suspect]
+    if record.status != "ok":
+        doubts.insert(0, f"the run ended as {record.status}: {record.failure or 'no failure recorded'}")
+    return doubts
+
+
+def _likeness_of_all(records: Sequence[RunRecord], search: GoldenSearch, accept: tuple[str, ...]) -> Likeness:
+    assert search.golden is not None
+    each = [likeness(record, search.golden, accept) for record in records]
+    differences = tuple(dict.fromkeys(difference for alike in each for difference in alike.differences))
+    return Likeness(differences, each[0].caveats)

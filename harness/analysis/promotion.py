@@ -1,0 +1,138 @@
+"""From runs to a golden value set: refused where the runs are no basis for one."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from harness.analysis import statistics
+from harness.analysis.derive import combine, derive
+from harness.analysis.likeness import SOFTWARE, measured_device
+from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
+from harness.errors import BadRequestError, raise_all
+from harness.planning.flops import FORMULA_VERSION
+from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
+from harness.records.goldens import GoldenChange, golden_changes
+from harness.records.run import RunRecord
+
+_SIGNIFICANT_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A new golden and what it changes against the one it replaces."""
+
+    golden: GoldenRecord
+    changes: tuple[GoldenChange, ...]
+
+
+def promote(
+    records: Sequence[RunRecord], *, reason: str, author: str, now: datetime, before: GoldenRecord | None = None
+) -> Promotion:
+    """Golden values from one run or repeats of it: medians of run medians, highest peaks, spread over the runs.
+
+    BadRequestError lists every reason against it: a failed, suspect, short or unfinished run, a run named twice,
+    other settings or another machine among the runs, FLOPs that differ, no reason given.
+    """
+    each = [derive(record) for record in records]
+    raise_all([*_request_problems(records, reason, author), *_mixed(records, each), *_unfit(records, each)])
+    golden = _golden(records, each, combine(each), (reason.strip(), author.strip(), now))
+    return Promotion(golden, golden_changes(before, golden))
+
+
+def _golden(
+    records: Sequence[RunRecord], each: Sequence[Metrics], together: Metrics, signature: tuple[str, str, datetime]
+) -> GoldenRecord:
+    first, (reason, author, now) = records[0], signature
+    spec = first.spec
+    stored = {metric.name: _stored(metric, each, together) for metric in METRICS if _is_stored(metric)}
+    return GoldenRecord(
+        kind="measured",
+        recipe=spec.recipe,
+        task=spec.task,
+        gpu=spec.gpu,
+        compute_dtype=spec.compute_dtype,
+        num_gpus=spec.num_gpus,
+        recompute=spec.recompute.text,
+        fingerprint=first.fingerprint,
+        spec=spec.identity(),
+        metrics={name: value for name, value in stored.items() if value},
+        measured_on=MeasuredOn(
+            gpu=spec.gpu,
+            device_name=measured_device(first),
+            driver_version=first.provenance.driver_version,
+            versions={name: first.provenance.versions.get(name) for name in SOFTWARE},
+        ),
+        formula_version=FORMULA_VERSION,
+        run_ids=tuple(record.run_id for record in records),
+        num_runs=len(records),
+        promoted_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        promoted_by=author,
+        reason=reason,
+    )
+
+
+def _is_stored(metric: Metric) -> bool:
+    return metric.gate is not None or metric.name in SUMMARY_METRICS
+
+
+def _stored(metric: Metric, each: Sequence[Metrics], together: Metrics) -> GoldenMetric | None:
+    value = metric.read(together)
+    if value is None or value <= 0:
+        return None
+    values = [v for run in each if (v := metric.read(run)) is not None]
+    spread = statistics.relative_spread(values)
+    return GoldenMetric(
+        value=value if isinstance(value, int) else float(f"{value:.{_SIGNIFICANT_DIGITS}g}"),
+        relative_spread=None if spread is None else round(spread, 6),
+    )
+
+
+def _request_problems(records: Sequence[RunRecord], reason: str, author: str) -> list[BadRequestError]:
+    problems = []
+    if not records:
+        problems.append(BadRequestError("no run to promote"))
+    if not reason.strip():
+        problems.append(BadRequestError("--reason is empty", remedy="say why this becomes the value to hold others to"))
+    if not author.strip():
+        problems.append(BadRequestError("--author is empty", remedy="pass --author, or set git config user.name"))
+    ids = [record.run_id for record in records]
+    twice = sorted({run for run in ids if ids.count(run) > 1})
+    problems += [BadRequestError(f"run {run} is named twice; one run has no spread") for run in twice]
+    return problems
+
+
+def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadRequestError]:
+    """Repeats are repeats only of the same work on the same machine with the same software."""
+    traits: dict[str, set[str]] = {
+        "settings (fingerprint)": {record.fingerprint for record in records},
+        "counted FLOPs": {str(metrics.counted_flops_per_step) for metrics in each},
+        "device": {str(measured_device(record)) for record in records},
+        "driver": {str(record.provenance.driver_version) for record in records},
+    }
+    traits |= {name: {str(record.provenance.versions.get(name)) for record in records} for name in SOFTWARE}
+    return [
+        BadRequestError(f"the runs differ in {name}: {', '.join(sorted(values))}", remedy="promote runs of one kind")
+        for name, values in traits.items()
+        if len(values) > 1
+    ]
+
+
+def _unfit(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadRequestError]:
+    return [
+        BadRequestError(f"run {record.run_id}: {problem}")
+        for record, metrics in zip(records, each, strict=True)
+        for problem in _run_problems(record, metrics)
+    ]
+
+
+def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
+    problems = [f"suspect: {why}" for why in record.suspect]
+    if record.status != "ok":
+        problems.append(f"is {record.status}: {record.failure or 'no failure recorded'}")
+    if len(record.ranks) < record.spec.num_gpus or not all(rank.finished for rank in record.ranks):
+        problems.append("not every rank finished")
+    for metric in METRICS:
+        present = metric.read(metrics) is not None
+        if metric.gate and metric.name in metrics.problems and (present or metric.gate == "time"):
+            problems.append(f"{metric.name}: {metrics.problems[metric.name]}")
+    return problems

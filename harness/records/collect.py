@@ -1,0 +1,118 @@
+"""What the ranks of a run left behind, whole records and the heartbeats of those that were killed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from harness.errors import BadRequestError
+from harness.records.launch import AgentRecord, LaunchOutcome, RankExit
+from harness.records.rank import Failure, Heartbeat, RankRecord, StepRecord
+from harness.records.run import NodeSample
+from harness.records.strict_json import Document, read_document
+
+FailureKind = Literal["error", "signal", "lost", "hang", "timeout"]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """One record per rank in rank order, what the NVML samplers saw, and what could not be read."""
+
+    ranks: tuple[RankRecord, ...]
+    nodes: tuple[NodeSample, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """How the launch ended, as far as it was written down."""
+
+    exits: dict[int, RankExit]
+    outcomes: tuple[LaunchOutcome, ...]
+
+
+def collect(run_dir: Path, world_size: int) -> Collected:
+    """Every rank's record; one that was killed is rebuilt from its heartbeats, so that its steps are not lost.
+
+    A file that cannot be read becomes a note. Touches nothing on disk.
+    """
+    folder, notes = run_dir / "ranks", list[str]()
+    launch = _launch(folder, notes)
+    ranks = []
+    for rank in range(world_size):
+        record = _read(folder / f"rank_{rank:03d}.json", RankRecord, notes)
+        ranks.append(record or _rebuilt(folder, rank, world_size, launch, notes))
+    nodes = [_read(path, NodeSample, notes) for path in sorted(folder.glob("nvml_*.json"))]
+    return Collected(tuple(ranks), tuple(node for node in nodes if node), tuple(notes))
+
+
+def read_heartbeats(path: Path) -> tuple[tuple[Heartbeat, ...], int]:
+    """The heartbeats of one rank in order, and how many lines are no heartbeat (a kill cuts the last one short)."""
+    if not path.is_file():
+        return (), 0
+    beats, bad = [], 0
+    for line in path.read_bytes().splitlines():
+        try:
+            beats.append(Heartbeat.model_validate_json(line))
+        except ValidationError:
+            bad += 1
+    return tuple(beats), bad
+
+
+def _read(path: Path, schema: type[Document], notes: list[str]) -> Document | None:
+    if not path.is_file():
+        return None
+    try:
+        return read_document(path, schema)
+    except BadRequestError as error:
+        notes.append(error.message)
+        return None
+
+
+def _launch(folder: Path, notes: list[str]) -> _Launch:
+    agents = [_read(path, AgentRecord, notes) for path in sorted(folder.glob("launch*.json"))]
+    outcomes = [_read(path, LaunchOutcome, notes) for path in sorted(folder.glob("outcome*.json"))]
+    exits = {ended.rank: ended for agent in agents if agent for ended in agent.failures}
+    return _Launch(exits, tuple(outcome for outcome in outcomes if outcome))
+
+
+def _rebuilt(folder: Path, rank: int, world_size: int, launch: _Launch, notes: list[str]) -> RankRecord:
+    beats, bad = read_heartbeats(folder / f"rank_{rank:03d}.progress.jsonl")
+    if bad > 1:
+        notes.append(f"rank {rank}: {bad} lines of its progress file are unreadable")
+    ended = launch.exits.get(rank)
+    steps = tuple(
+        StepRecord(step=beat.step, seconds=beat.seconds, loss=beat.loss, grad_norm=beat.grad_norm)
+        for beat in beats
+        if beat.step is not None and beat.seconds is not None
+    )
+    return RankRecord(
+        rank=rank,
+        world_size=world_size,
+        hostname="unknown",
+        pid=ended.pid if ended else 0,
+        finished=False,
+        failure=_failure(rank, launch, beats),
+        steps=steps,
+        notes=("rebuilt from heartbeats: the rank left no record",),
+    )
+
+
+def _failure(rank: int, launch: _Launch, beats: tuple[Heartbeat, ...]) -> Failure:
+    kind, message = _end(rank, launch)
+    last = beats[-1] if beats else None
+    return Failure(kind=kind, message=message, phase=last.phase if last else None, step=last.step if last else None)
+
+
+def _end(rank: int, launch: _Launch) -> tuple[FailureKind, str]:
+    """How a rank without a record ended. A hang is the fault of the rank that is named; a timeout of all."""
+    for outcome in launch.outcomes:
+        if outcome.status == "timeout" or (outcome.status == "hang" and outcome.rank in (rank, None)):
+            return ("timeout" if outcome.status == "timeout" else "hang"), outcome.reason or outcome.status
+    ended = launch.exits.get(rank)
+    if ended is None:
+        return "lost", "left neither a record nor an exit code"
+    if ended.signal:
+        return "signal", ended.message or f"killed by {ended.signal}"
+    return "error", ended.message or f"exit code {ended.exit_code}, and no record"

@@ -1,0 +1,127 @@
+"""The golden values on disk: found by settings, written for review."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import harness
+from harness.errors import BadRequestError
+from harness.records.atomic import write_atomically
+from harness.records.golden import GoldenRecord
+from harness.records.golden_settings import setting_differences
+from harness.records.store import checkout_dir
+from harness.records.strict_json import read_document
+from harness.spec.experiment import ExperimentSpec
+
+_SHIPPED = Path(harness.__file__).parent / "_data" / "golden"
+
+
+@dataclass(frozen=True)
+class GoldenSearch:
+    """The golden for some settings, or why there is none: ``note`` names the place that was looked at."""
+
+    golden: GoldenRecord | None
+    path: Path | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class GoldenChange:
+    """One value that a promotion replaces. ``before`` or ``after`` None: added or dropped."""
+
+    name: str
+    before: str | int | float | None
+    after: str | int | float | None
+
+
+def golden_dir(override: Path | None = None) -> Path:
+    """Where goldens are read: ``override``, else the checkout's ``results/golden``, else those shipped in the wheel."""
+    if override is not None:
+        return override
+    checkout = checkout_dir()
+    return checkout / "results" / "golden" if checkout else _SHIPPED
+
+
+def writable_golden_dir(override: Path | None = None) -> Path:
+    """Where goldens are promoted to: ``override``, else the checkout's, else ``./results/golden``; never the wheel's."""
+    if override is not None:
+        return override
+    return (checkout_dir() or Path()) / "results" / "golden"
+
+
+def golden_path(folder: Path, spec: ExperimentSpec) -> Path:
+    """``<folder>/<gpu>/<recipe>.<task>.<dtype>.<n>gpu.<recompute>.json``."""
+    return folder / spec.gpu / f"{spec.slug}.json"
+
+
+def find_golden(spec: ExperimentSpec, override: Path | None = None) -> GoldenSearch:
+    """The golden for exactly these settings in :func:`golden_dir`; with ``override`` a file, that one whatever it is for.
+
+    BadRequestError when ``override`` does not exist or a file is no golden.
+    """
+    if override is not None and not override.exists():
+        raise BadRequestError(f"--golden_values_path {override}: no such file or folder")
+    if override is not None and override.is_file():
+        return GoldenSearch(read_golden(override), override)
+    path = golden_path(golden_dir(override), spec)
+    if not path.is_file():
+        return GoldenSearch(None, None, f"no golden for these settings: {path} is not there")
+    golden = read_golden(path)
+    different = setting_differences(golden, spec, spec.fingerprint)
+    if different:
+        listed = ", ".join(f"{name} ({ours} here, {theirs} there)" for name, (theirs, ours) in different.items())
+        return GoldenSearch(None, None, f"no golden for these settings: {path} is for others: {listed}")
+    return GoldenSearch(golden, path)
+
+
+def read_golden(path: Path) -> GoldenRecord:
+    """One golden file; BadRequestError names the file and the key."""
+    return read_document(path, GoldenRecord)
+
+
+def list_goldens(folder: Path) -> dict[Path, GoldenRecord]:
+    """Every golden below ``folder`` by path; empty when there is no such folder."""
+    return {path: read_golden(path) for path in sorted(folder.glob("*/*.json"))}
+
+
+def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord) -> Path:
+    """Write the golden at its place, replacing what is there; keys in a fixed order, one per line, for review."""
+    path = golden_path(folder, spec)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, golden_text(golden))
+    return path
+
+
+def golden_text(golden: GoldenRecord) -> str:
+    """The golden as it lies on disk: fields in schema order, the spec and versions by name."""
+    fields = golden.model_dump(mode="json")
+    fields["spec"] = _sorted(fields["spec"])
+    fields["measured_on"]["versions"] = _sorted(fields["measured_on"]["versions"])
+    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
+
+
+def golden_changes(before: GoldenRecord | None, after: GoldenRecord) -> tuple[GoldenChange, ...]:
+    """What a promotion changes: metric by metric, then settings and machine."""
+    old, new = _flat(before) if before else {}, _flat(after)
+    names = [*new, *(name for name in old if name not in new)]
+    return tuple(GoldenChange(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n))
+
+
+def _flat(golden: GoldenRecord) -> dict[str, str | int | float | None]:
+    where = golden.measured_on
+    return {
+        **{name: metric.value for name, metric in golden.metrics.items()},
+        "num_runs": golden.num_runs,
+        "kind": golden.kind,
+        "fingerprint": golden.fingerprint,
+        "device_name": where.device_name,
+        "driver_version": where.driver_version,
+        **dict(sorted(where.versions.items())),
+        "formula_version": golden.formula_version,
+    }
+
+
+def _sorted(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return value
