@@ -1,0 +1,97 @@
+"""A merged layer as an ExperimentSpec; what pydantic refuses is told at the line or option that said it."""
+
+from collections.abc import Iterator
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from harness.recipes.problems import Problems
+from harness.recipes.settings import LEAVES, SECTION_MODELS, Layer, Setting
+from harness.spec.experiment import ExperimentSpec
+
+
+def build_spec(layer: Layer, place: str) -> ExperimentSpec:
+    """The spec of a complete layer. ``place`` (``file:line: points[2]``) opens messages about what is missing.
+
+    Raises BadRequestError with every wrong value at its own source.
+    """
+    try:
+        return ExperimentSpec.model_validate(_nested(layer))
+    except ValidationError as error:
+        problems = Problems()
+        for message, remedy in _explain(error, layer, place):
+            problems.add(message, remedy)
+        problems.raise_if_any()
+        raise
+
+
+def _nested(layer: Layer) -> dict[str, object]:
+    tree: dict[str, object] = {"env": {}}
+    for path, setting in layer.items():
+        *sections, leaf = path.split(".")
+        if path.startswith("env.") and setting.value is None:
+            continue
+        at: dict[str, object] = tree
+        for name in sections:
+            nested = at.setdefault(name, {})
+            assert isinstance(nested, dict)
+            at = nested
+        at[leaf] = setting.value
+    return tree
+
+
+def _explain(error: ValidationError, layer: Layer, place: str) -> Iterator[tuple[str, str]]:
+    """One message per leaf: a union reports each of its arms, and one line about the leaf is enough."""
+    seen: set[str] = set()
+    for detail in error.errors():
+        path = _leaf_path(detail)
+        if path in seen:
+            continue
+        seen.add(path)
+        arms = [d for d in error.errors() if _leaf_path(d) == path]
+        says = " or ".join(dict.fromkeys(_phrase(d) for d in arms))
+        setting = layer.get(path)
+        if setting is not None:
+            yield f"{_opening(setting)}: {says}, is {setting.value!r}", "see recipes/README.md for types and ranges"
+        elif detail["type"] == "missing":
+            yield f"{place}.{path}: missing", f"write {path} in the recipe, or give it as an option"
+        else:
+            yield f"{place}.{path}: {says}{_options_in(path, layer)}", "change one of the values it names"
+
+
+def _leaf_path(detail: ErrorDetails) -> str:
+    parts = [str(part) for part in detail["loc"]]
+    for size in range(len(parts), 0, -1):
+        path = ".".join(parts[:size])
+        if path in LEAVES or path in SECTION_MODELS or path.startswith("env."):
+            return path
+    return ".".join(parts)
+
+
+def _phrase(detail: ErrorDetails) -> str:
+    message = detail["msg"].removeprefix("Value error, ")
+    return message.replace("Input should be", "must be", 1)
+
+
+def _opening(setting: Setting) -> str:
+    return f"{setting.source}: {setting.where}" if setting.where else setting.source
+
+
+def _options_in(section: str, layer: Layer) -> str:
+    """Names the options that touched a section, because they are the likely cause of a mismatch within it."""
+    options = {s.source for path, s in layer.items() if path.startswith(f"{section}.") and s.from_command_line}
+    return f" (given: {', '.join(sorted(options))})" if options else ""
+
+
+def sources_of(spec: ExperimentSpec, layer: Layer) -> dict[str, str]:
+    """Who said each leaf: ``default``, ``file:line`` or the option."""
+    sources: dict[str, str] = {}
+    for path in LEAVES:
+        section = path.rpartition(".")[0]
+        if path == "env":
+            sources.update({f"env.{name}": layer[f"env.{name}"].source for name in spec.env})
+        elif section in ("model.moe", "model.mla") and getattr(spec.model, section.rpartition(".")[2]) is None:
+            sources[section] = "default"
+        else:
+            sources[path] = layer[path].source if path in layer else "default"
+    return sources

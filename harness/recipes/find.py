@@ -1,0 +1,106 @@
+"""Where recipes are, and which file a name means; no file is parsed to find one."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import harness
+from harness.errors import BadRequestError
+from harness.recipes.problems import nearest
+from harness.recipes.recipe_file import NAME_PATTERN, Recipe, load_recipe
+
+_NOT_FAMILIES = frozenset({"suites"})
+
+
+@dataclass(frozen=True)
+class RecipeFile:
+    """A recipe's file before it is read. ``label`` is how messages and sources name it."""
+
+    path: Path
+    label: str
+    name: str | None
+    family: str | None
+
+
+def recipes_dir(override: Path | None = None) -> Path:
+    """The directory of families: ``override``, else the checkout's ``recipes/``, else the installed copy."""
+    package = Path(harness.__file__).parent
+    candidates = [override] if override else [package.parent / "recipes", package / "_data" / "recipes"]
+    for candidate in candidates:
+        if candidate.is_dir():
+            return candidate
+    raise BadRequestError(f"no recipe directory at {', '.join(map(str, candidates))}", remedy="give --recipes_dir DIR")
+
+
+def all_recipe_files(directory: Path) -> list[RecipeFile]:
+    """Every recipe of the directory, by family and name, without opening one."""
+    return [
+        RecipeFile(path, f"{directory.name}/{path.parent.name}/{path.name}", path.stem, path.parent.name)
+        for path in sorted(directory.glob("*/*.yaml"))
+        if path.parent.name not in _NOT_FAMILIES
+    ]
+
+
+def find_recipe_file(name: str, directory: Path | None = None, family: str | None = None) -> RecipeFile:
+    """The file of ``-mr NAME``, or the given path when NAME is one (has a separator or ends in .yaml/.yml).
+
+    Raises BadRequestError with the nearest name for an unknown recipe or family, and for a path that leaves the
+    recipe directory through a link.
+    """
+    if "/" in name or "\\" in name or name.lower().endswith((".yaml", ".yml")):
+        return RecipeFile(_existing(Path(name)), name, None, None)
+    name = name.strip().lower()
+    directory = recipes_dir(directory)
+    files = all_recipe_files(directory)
+    if not re.fullmatch(NAME_PATTERN, name):
+        raise BadRequestError(f"-mr {name!r} is no recipe name",
+                              remedy="letters, digits, _ . - only; to use a file of your own give a path ending in .yaml")  # fmt: skip
+    matches = [file for file in files if file.name == name]
+    if not matches:
+        raise BadRequestError(f"unknown recipe '{name}'", remedy=nearest(name, [str(f.name) for f in files]))
+    _check_family(family, matches[0], files)
+    if not matches[0].path.resolve().is_relative_to(directory.resolve()):
+        raise BadRequestError(f"{matches[0].label} is a link that leaves {directory}", remedy="copy the file instead")
+    return matches[0]
+
+
+def open_recipe(name: str, directory: Path | None = None, family: str | None = None) -> Recipe:
+    """Find and read a recipe; a recipe of the directory must be called like its file and its folder."""
+    file = find_recipe_file(name, directory, family)
+    recipe = load_recipe(file.path, file.label)
+    check_names(recipe, file)
+    if family is not None and recipe.header.family != family.strip().lower():
+        raise BadRequestError(f"-m {family}: recipe '{recipe.header.name}' is of family '{recipe.header.family}'",
+                              remedy=f"-m {recipe.header.family}")  # fmt: skip
+    return recipe
+
+
+def check_names(recipe: Recipe, file: RecipeFile) -> None:
+    """Names inside the file agree with its place, so that a name alone finds it."""
+    for field, inside, outside in (
+        ("name", recipe.header.name, file.name),
+        ("family", recipe.header.family, file.family),
+    ):
+        if outside is not None and inside != outside:
+            raise BadRequestError(f"{file.label}: {field} is '{inside}', but its place says '{outside}'",
+                                  remedy="rename the file or folder, or change the field")  # fmt: skip
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise BadRequestError(
+            f"-mr {path}: no such file", remedy="check the path, or give a name from `mbr-perf recipes list`"
+        )
+    return path
+
+
+def _check_family(family: str | None, file: RecipeFile, files: list[RecipeFile]) -> None:
+    if family is None:
+        return
+    wanted, families = family.strip().lower(), sorted({str(f.family) for f in files})
+    if wanted not in families:
+        raise BadRequestError(f"unknown model family '{wanted}'", remedy=nearest(wanted, families))
+    if wanted != file.family:
+        raise BadRequestError(
+            f"-m {wanted}: recipe '{file.name}' is of family '{file.family}'", remedy=f"-m {file.family}"
+        )

@@ -1,0 +1,167 @@
+"""Which operating point a request means, and how its batch follows another number of GPUs."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from harness.errors import BadRequestError
+from harness.recipes.problems import Problems, nearest
+from harness.recipes.recipe_file import TASKS, OperatingPoint, Recipe
+from harness.recipes.request import Request
+from harness.spec.gpu import GPUS
+from harness.spec.parallelism import ParallelismSpec
+from harness.spec.precision import PRECISIONS
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The point, the number of GPUs to use, what was settled without being asked, and whether the batch must follow."""
+
+    point: OperatingPoint
+    num_gpus: int
+    notes: tuple[str, ...]
+    rescale: bool
+
+
+def choose_point(recipe: Recipe, request: Request) -> Choice:
+    """The operating point that a request selects.
+
+    No GPU type stands in for another unless ``point_gpu`` says so. Raises BadRequestError naming what there is.
+    """
+    check_names(request)
+    task, gpu = request.task or "pretrain", request.point_gpu or request.gpu
+    name = recipe.header.name
+    points = _having(
+        recipe.points, lambda p: p.key.task, task, f"recipe '{name}' has no operating point for task", "--task"
+    )
+    points = _for_gpu(recipe, points, task, gpu, request)
+    points = _for_variant(points, request.variant, f"recipe '{name}' on {gpu}")
+    points, notes = _for_dtype(points, request.compute_dtype, gpu, f"recipe '{name}' on {gpu}")
+    if request.num_gpus is None:
+        return _first_runnable(points, notes)
+    return _with_num_gpus(points, request.num_gpus, notes)
+
+
+def check_names(request: Request) -> None:
+    """GPU types, precision and task exist; all problems at once."""
+    problems = Problems()
+    for option, value, known in (
+        ("--gpu", request.gpu, tuple(GPUS)),
+        ("--point_gpu", request.point_gpu, tuple(GPUS)),
+        ("--compute_dtype", request.compute_dtype, tuple(PRECISIONS)),
+        ("--task", request.task, TASKS),
+    ):
+        if value is not None and value not in known:
+            problems.add(f"{option}: no such value '{value}'", nearest(value, known))
+    if request.num_gpus is not None and request.num_gpus < 1:
+        problems.add(f"--num_gpus: must be 1 or more, is {request.num_gpus}", "give a number of GPUs")
+    problems.raise_if_any()
+
+
+def data_parallel_size(parallelism: ParallelismSpec, num_gpus: int) -> int:
+    """Copies of the model on exactly ``num_gpus``; BadRequestError when the model's cut does not divide them."""
+    copy = parallelism.model_parallel_size
+    if num_gpus % copy:
+        raise BadRequestError(
+            f"--num_gpus {num_gpus} is not divisible by TP x PP x CP = {parallelism.tensor_model_parallel_size} x "
+            f"{parallelism.pipeline_model_parallel_size} x {parallelism.context_parallel_size} = {copy}",
+            remedy="give -tp, -pp, -cp for this number of GPUs, or a multiple of it",
+        )
+    return num_gpus // copy
+
+
+def weak_scaled(global_batch_size: int, base_data_parallel: int, data_parallel: int) -> int:
+    """The global batch size that keeps each GPU's work, as Megatron-Bridge scales it: GBS x DP / base DP.
+
+    >>> weak_scaled(192, 32, 4)
+    24
+    """
+    scaled, rest = divmod(global_batch_size * data_parallel, base_data_parallel)
+    if rest:
+        raise BadRequestError(
+            f"global batch size {global_batch_size} of {base_data_parallel} data-parallel copies does not scale to "
+            f"{data_parallel}: {global_batch_size * data_parallel}/{base_data_parallel} is no whole number",
+            remedy="give -gb",
+        )
+    return scaled
+
+
+def _having(
+    points: Iterable[OperatingPoint], read: Callable[[OperatingPoint], str], wanted: str, message: str, option: str
+) -> list[OperatingPoint]:
+    points = list(points)
+    found = [p for p in points if read(p) == wanted]
+    if not found:
+        there = ", ".join(dict.fromkeys(read(p) for p in points))
+        raise BadRequestError(f"{message} '{wanted}'", remedy=f"there is {option} {there}")
+    return found
+
+
+def _for_gpu(
+    recipe: Recipe, points: list[OperatingPoint], task: str, gpu: str, request: Request
+) -> list[OperatingPoint]:
+    found = [p for p in points if p.key.gpu == gpu]
+    if found:
+        return found
+    gpus = list(dict.fromkeys(p.key.gpu for p in points))
+    borrow = next((g for g in gpus if g != "cpu"), gpus[0])
+    option = f" (--point_gpu {request.point_gpu})" if request.point_gpu else ""
+    raise BadRequestError(
+        f"recipe '{recipe.header.name}' has no {task} operating point for {gpu}{option}; it has points for {', '.join(gpus)}",
+        remedy=f"--point_gpu {borrow} runs the {borrow} point on {request.gpu}, or add a point to {recipe.label}",
+    )
+
+
+def _for_variant(points: list[OperatingPoint], variant: str | None, what: str) -> list[OperatingPoint]:
+    found = [p for p in points if p.key.variant == variant]
+    if found:
+        return found
+    variants = list(dict.fromkeys(p.key.variant for p in points if p.key.variant))
+    if variant is None:
+        raise BadRequestError(f"{what} has only variants", remedy=f"give --variant {' or '.join(variants)}")
+    fix = nearest(variant, variants) if variants else "leave --variant out: there are none"
+    raise BadRequestError(f"{what} has no variant '{variant}'", remedy=fix)
+
+
+def _for_dtype(
+    points: list[OperatingPoint], dtype: str | None, gpu: str, what: str
+) -> tuple[list[OperatingPoint], tuple[str, ...]]:
+    there = list(dict.fromkeys(p.key.compute_dtype for p in points))
+    notes: tuple[str, ...] = ()
+    if dtype is None:
+        usual = GPUS[gpu].default_compute_dtype
+        dtype = usual if usual in there else there[0]
+        if dtype != usual:
+            notes = (f"{what} has no {usual} point: using {dtype} (-c chooses among {', '.join(there)})",)
+    if dtype not in there:
+        raise BadRequestError(f"{what} has no operating point for -c {dtype}", remedy=f"there is -c {', '.join(there)}")
+    return [p for p in points if p.key.compute_dtype == dtype], notes
+
+
+def _first_runnable(points: list[OperatingPoint], notes: tuple[str, ...]) -> Choice:
+    for point in points:
+        if not point.key.inconsistent:
+            if point is not points[0]:
+                notes += (f"{points[0].title} is listed first but cannot run: {'; '.join(points[0].key.inconsistent)}",)
+            return Choice(point, point.key.num_gpus, notes, rescale=False)
+    raise _refusal(points[0])
+
+
+def _with_num_gpus(points: list[OperatingPoint], num_gpus: int, notes: tuple[str, ...]) -> Choice:
+    for point in points:
+        if point.key.num_gpus == num_gpus:
+            if point.key.inconsistent:
+                raise _refusal(point)
+            return Choice(point, num_gpus, notes, rescale=False)
+    runnable = sorted((p for p in points if not p.key.inconsistent), key=lambda p: p.key.num_gpus)
+    if not runnable:
+        raise _refusal(points[0])
+    point = next((p for p in runnable if p.key.num_gpus > num_gpus), runnable[-1])
+    note = f"no operating point for {num_gpus} GPUs: started from {point.title}"
+    return Choice(point, num_gpus, (*notes, note), rescale=True)
+
+
+def _refusal(point: OperatingPoint) -> BadRequestError:
+    return BadRequestError(
+        f"{point.place}: {point.title} cannot run as published: {'; '.join(point.key.inconsistent)}",
+        remedy="choose another point from `mbr-perf recipes show`, or write one of your own in a recipe file",
+    )

@@ -1,0 +1,107 @@
+"""A request and its recipe as one ExperimentSpec in which every value remembers its source."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.recipes.building import build_spec, sources_of
+from harness.recipes.find import open_recipe
+from harness.recipes.layer_freq import with_num_layers
+from harness.recipes.options import options_layer
+from harness.recipes.points import Choice, choose_point, data_parallel_size, weak_scaled
+from harness.recipes.problems import Problems
+from harness.recipes.recipe_file import Recipe
+from harness.recipes.request import Request
+from harness.recipes.settings import Layer, Setting, merge
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.gpu import GPUS
+
+_LAYOUT = "parallelism.pipeline_model_parallel_layout"
+_FREQ = "model.moe.moe_layer_freq"
+_GBS = "batch.global_batch_size"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A spec, who said each of its leaves (``default``, ``file:line``, ``--option``), and notes for the person."""
+
+    spec: ExperimentSpec
+    sources: dict[str, str]
+    notes: tuple[str, ...]
+    recipe_path: Path
+
+
+def resolve(request: Request) -> Resolved:
+    """Default < recipe < operating point < option, leaf by leaf; ``recompute`` is one leaf.
+
+    Raises BadRequestError: an unknown recipe first, then everything else that is wrong, at once.
+    """
+    recipe = open_recipe(request.model_recipe_name, request.recipes_dir, request.model_family_name)
+    return resolve_recipe(recipe, request)
+
+
+def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
+    """:func:`resolve` for a recipe that is already read."""
+    problems = Problems()
+    choice: Choice | None = None
+    options: Layer = {}
+    with problems.collecting():
+        choice = choose_point(recipe, request)
+    with problems.collecting():
+        options = options_layer(request)
+    problems.raise_if_any()
+    assert choice is not None  # otherwise there were problems
+    layer: Layer = merge(choice.point.layer, _identity(request, choice), options)
+    layer, notes = _follow_num_layers(layer)
+    spec = build_spec(layer, choice.point.place)
+    if choice.rescale and not layer[_GBS].from_command_line:
+        layer, note = _follow_num_gpus(layer, spec, choice)
+        spec, notes = build_spec(layer, choice.point.place), (*notes, note)
+    said = [s.note for s in layer.values() if s.note]
+    about = [f"{choice.point.place}: {choice.point.key.note}"] if choice.point.key.note else []
+    return Resolved(spec, sources_of(spec, layer), (*choice.notes, *about, *said, *notes), recipe.path)
+
+
+def _identity(request: Request, choice: Choice) -> Layer:
+    """What the request says about GPUs, over what the point says."""
+    settings: dict[str, Setting] = {}
+    if request.point_gpu is not None and request.gpu != choice.point.key.gpu:
+        settings["gpus_per_node"] = Setting(GPUS[request.gpu].gpus_per_node, "default")
+    settings["gpu"] = Setting(request.gpu, "--gpu")
+    if request.num_gpus is not None:
+        settings["num_gpus"] = Setting(request.num_gpus, "--num_gpus")
+    if request.compute_dtype is not None:
+        settings["compute_dtype"] = Setting(request.compute_dtype, "--compute_dtype")
+    if request.task is not None:
+        settings["task"] = Setting(request.task, "--task")
+    return settings
+
+
+def _follow_num_layers(layer: Layer) -> tuple[Layer, tuple[str, ...]]:
+    """A depth from the command line: the MoE pattern keeps its leading dense layers, a pipeline layout is dropped."""
+    depth = layer.get("model.num_layers")
+    if depth is None or not depth.from_command_line or not isinstance(depth.value, int) or depth.value < 1:
+        return layer, ()
+    changed: dict[str, Setting] = {}
+    notes: list[str] = []
+    freq, layout = layer.get(_FREQ), layer.get(_LAYOUT)
+    if freq is not None and isinstance(freq.value, tuple) and not freq.from_command_line:
+        pattern = tuple(int(v) for v in freq.value if isinstance(v, int))
+        changed[_FREQ] = Setting(with_num_layers(pattern, depth.value), depth.source)
+    if layout is not None and layout.value is not None and not layout.from_command_line:
+        changed[_LAYOUT] = Setting(None, depth.source)
+        notes.append(f"{depth.source} {depth.value}: pipeline layout {layout.value} dropped, layers are split evenly")
+    return merge(layer, changed), tuple(notes)
+
+
+def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> tuple[Layer, str]:
+    """The point's global batch size for another number of data-parallel copies."""
+    key = choice.point.key
+    published = build_spec(choice.point.layer, choice.point.place)
+    base = data_parallel_size(published.parallelism, key.num_gpus)
+    now = data_parallel_size(spec.parallelism, choice.num_gpus)
+    scaled = weak_scaled(published.batch.global_batch_size, base, now)
+    note = (
+        f"global batch size {published.batch.global_batch_size} scaled to {scaled}: "
+        f"{now} data-parallel copies instead of {base} (-gb sets it)"
+    )
+    return merge(layer, {_GBS: Setting(scaled, "--num_gpus")}), note

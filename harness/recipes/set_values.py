@@ -1,0 +1,78 @@
+"""`--set section.field=value` and `-E KEY=VALUE` as settings."""
+
+import re
+from collections.abc import Callable, Iterable
+
+from harness.errors import BadRequestError
+from harness.recipes.layer_freq import read_layer_freq
+from harness.recipes.problems import Problems, nearest
+from harness.recipes.recompute_text import policy_from_text
+from harness.recipes.settings import SECTION_MODELS, Setting, Value, settable_paths
+from harness.recipes.strict_yaml import Table, parse_yaml, plain
+
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def set_settings(assignments: Iterable[str]) -> dict[str, Setting]:
+    """Settings of all ``--set``; raises BadRequestError with every bad path, value and repetition."""
+    return _collect(assignments, "--set", _set_value)
+
+
+def env_settings(assignments: Iterable[str]) -> dict[str, Setting]:
+    """Settings of all ``-E KEY=VALUE``; the first ``=`` splits, the value is taken as it is."""
+    return _collect(assignments, "--env", _env_value)
+
+
+def _collect(
+    assignments: Iterable[str], option: str, read: Callable[[str, str, str], tuple[str, Value]]
+) -> dict[str, Setting]:
+    problems = Problems()
+    settings: dict[str, Setting] = {}
+    for text in assignments:
+        name, equals, value = text.partition("=")
+        with problems.collecting():
+            if not equals:
+                raise BadRequestError(f"{option} {text}: no '='", remedy=f"write {option} NAME=VALUE")
+            path, read_value = read(name.strip(), value, f"{option} {name.strip()}")
+            old = settings.get(path)
+            if old is not None and old.value != read_value:
+                raise BadRequestError(
+                    f"{option} {path} is given twice: {old.value!r}, {read_value!r}", remedy="keep one"
+                )
+            settings[path] = Setting(read_value, f"{option} {path}" if option == "--set" else "--env")
+    problems.raise_if_any()
+    return settings
+
+
+def _env_value(name: str, value: str, place: str) -> tuple[str, Value]:
+    if not _ENV_NAME.fullmatch(name):
+        raise BadRequestError(f"{place}: no name of an environment variable", remedy="letters, digits and _ only")
+    return f"env.{name}", value
+
+
+def _set_value(path: str, text: str, place: str) -> tuple[str, Value]:
+    if path.startswith("env."):
+        return _env_value(path.removeprefix("env."), text, place)
+    if path == "recompute":
+        return path, policy_from_text(text, place)
+    if path in SECTION_MODELS or path == "env":
+        raise BadRequestError(
+            f"{place}: a section cannot be set whole", remedy=f"set a field of it, as in {path}.NAME=VALUE"
+        )
+    if path not in settable_paths():
+        raise BadRequestError(f"{place}: no such setting", remedy=nearest(path, settable_paths()))
+    if path == "model.moe.moe_layer_freq" and "*" in text:
+        return path, _layer_freq(text, place)
+    node = parse_yaml(text, place) if text.strip() else None
+    if node is None or isinstance(node, Table):
+        raise BadRequestError(
+            f"{place}: a value is needed, is {text!r}", remedy="write a number, text, true, false, null or a list"
+        )
+    return path, plain(node)
+
+
+def _layer_freq(text: str, place: str) -> tuple[int, ...]:
+    try:
+        return read_layer_freq(text)
+    except ValueError as error:
+        raise BadRequestError(f"{place}: {error}", remedy="as in [0]*3+[1]*58") from error

@@ -1,0 +1,190 @@
+"""Strict YAML: a tree in which every value knows its line, without the features that make configuration lie."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from harness.errors import BadRequestError
+from harness.recipes.problems import Problems
+from harness.recipes.yaml_scalars import AmbiguousScalarError, ScalarValue, read_plain
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 12
+_LOADER = getattr(
+    yaml, "CSafeLoader", yaml.SafeLoader
+)  # libyaml where PyYAML was built with it; only its parser is used
+
+PlainValue = ScalarValue | tuple["PlainValue", ...] | dict[str, "PlainValue"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One value."""
+
+    value: ScalarValue
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A sequence."""
+
+    nodes: tuple["Node", ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A mapping with text keys; ``key_lines`` says where each key stands."""
+
+    entries: dict[str, "Node"]
+    key_lines: dict[str, int]
+    line: int
+
+
+Node = Scalar | Items | Table
+
+
+def plain(node: Node) -> PlainValue:
+    """The value without lines; sequences become tuples."""
+    match node:
+        case Scalar(value=value):
+            return value
+        case Items(nodes=nodes):
+            return tuple(plain(n) for n in nodes)
+        case Table(entries=entries):
+            return {key: plain(n) for key, n in entries.items()}
+
+
+def read_yaml(path: Path, label: str) -> Node:
+    """The one document of a file; every problem is reported as ``label:line: message``.
+
+    Raises BadRequestError for a file that cannot be read, is not UTF-8, or exceeds 1 MiB, and for all that
+    :func:`parse_yaml` refuses.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise BadRequestError(f"{label}: cannot be read: {error.strerror}", remedy="check the path") from error
+    if len(raw) > MAX_BYTES:
+        raise BadRequestError(f"{label}: larger than 1 MiB", remedy="a recipe is a few KiB; is this the right file?")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise BadRequestError(f"{label}:{line}: not UTF-8", remedy="save the file as UTF-8") from error
+    return parse_yaml(text, label)
+
+
+def parse_yaml(text: str, label: str) -> Node:
+    """The one document of ``text``.
+
+    Refuses, all at once: duplicate keys, anchors, aliases, merge keys, tags, several documents, ambiguous scalars,
+    keys that are not text, more than 12 levels.
+    """
+    reader = _Reader(label)
+    node: Node | None = None
+    with reader.problems.collecting():
+        node = reader.document(text)
+    reader.problems.raise_if_any()
+    if node is None:
+        raise BadRequestError(f"{label}:1: empty document", remedy="write at least one key")
+    return node
+
+
+class _Reader:
+    """Builds the tree from libyaml's events and collects what it refuses."""
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+        self.problems = Problems()
+
+    def refuse(self, line: int, message: str, fix: str) -> None:
+        self.problems.add(f"{self.label}:{line}: {message}", fix)
+
+    def document(self, text: str) -> Node | None:
+        root: Node | None = None
+        documents = 0
+        try:
+            events = iter(yaml.parse(text, Loader=_LOADER))
+            for event in events:
+                if isinstance(event, yaml.DocumentStartEvent):
+                    documents += 1
+                    if documents > 1:
+                        self.refuse(_line(event), "a second document", "keep one document per file")
+                        break
+                    root = self.node(next(events), events, 0)
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            self.refuse(mark.line + 1 if mark else 1, f"not YAML: {error.problem or error.context}", _syntax_fix(error))
+        except yaml.YAMLError as error:
+            self.refuse(1, f"not YAML: {' '.join(str(error).split())}", "remove control characters")
+        return root
+
+    def node(self, event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> Node:
+        line = _line(event)
+        if depth > MAX_DEPTH:
+            raise BadRequestError(f"{self.label}:{line}: more than {MAX_DEPTH} levels", remedy="flatten the document")
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+            self.refuse(line, f"anchors and aliases are not allowed ({event.anchor})", "write the value out")
+        tag = getattr(event, "tag", None)  # scalars and collections have one, aliases do not
+        if tag is not None:
+            self.refuse(line, f"tags are not allowed ({tag})", "remove the tag")
+        if isinstance(event, yaml.ScalarEvent):
+            return Scalar(self.scalar(event), line)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return Items(tuple(self.items(events, depth)), line)
+        if isinstance(event, yaml.MappingStartEvent):
+            return self.table(events, line, depth)
+        return Scalar(None, line)  # an alias, refused above
+
+    def scalar(self, event: yaml.ScalarEvent) -> ScalarValue:
+        if not event.implicit[0]:
+            return str(event.value)
+        try:
+            return read_plain(event.value)
+        except AmbiguousScalarError as error:
+            self.refuse(_line(event), str(error), error.fix)
+            return None
+
+    def items(self, events: Iterator[yaml.Event], depth: int) -> Iterator[Node]:
+        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+            yield self.node(event, events, depth + 1)
+
+    def table(self, events: Iterator[yaml.Event], line: int, depth: int) -> Table:
+        entries: dict[str, Node] = {}
+        key_lines: dict[str, int] = {}
+        while not isinstance(event := next(events), yaml.MappingEndEvent):
+            key_line = _line(event)
+            key = self.key(self.node(event, events, depth + 1), key_line)
+            value = self.node(next(events), events, depth + 1)
+            if key is None:
+                continue
+            if key in entries:
+                self.refuse(key_line, f"duplicate key '{key}', first on line {key_lines[key]}", "keep one of them")
+                continue
+            entries[key], key_lines[key] = value, key_line
+        return Table(entries, key_lines, line)
+
+    def key(self, node: Node, line: int) -> str | None:
+        if not isinstance(node, Scalar) or not isinstance(node.value, str):
+            self.refuse(line, "a key is not text", "quote the key")
+            return None
+        if node.value == "<<":
+            self.refuse(line, "merge keys are not allowed", "write the values out")
+            return None
+        return node.value
+
+
+def _syntax_fix(error: yaml.MarkedYAMLError) -> str:
+    problem = error.problem or ""
+    if "cannot start any token" in problem or "tab" in problem:
+        return "indent with spaces, not tabs, and quote text that starts with % @ or `"
+    return "check brackets, quotes and indentation near this line"
+
+
+def _line(event: yaml.Event) -> int:
+    return event.start_mark.line + 1 if event.start_mark else 1
