@@ -132,7 +132,7 @@ def _full(layers: _Layers, policy: FullRecompute) -> EffectiveRecompute:
         tuple(sum(_units(policy, len(chunk.layers))) for chunk in stage)
         for stage in chunks(spec.model, spec.parallelism)
     )
-    notes = ()
+    notes: tuple[str, ...] = ()
     if spec.model.mtp_num_layers and policy.method == "block":
         notes = ("MTP layers are not recomputed: megatron-core has no block recompute for them",)
     return EffectiveRecompute(
@@ -233,7 +233,7 @@ def pre_mlp_norm_stays_in_graph(spec: ExperimentSpec) -> bool:
         return False
     if spec.model.moe.moe_shared_expert_intermediate_size and kernels.moe_shared_expert_overlap:
         return True
-    return "moe_preprocess" not in graph.scope or kernels.moe_token_dispatcher_type != "alltoall"
+    return "moe_preprocess" not in graph.scope or kernels.moe_token_dispatcher_type in ("allgather", "flex")
 
 
 def _switched_off(layers: _Layers, module: str) -> _Reason | None:

@@ -65,7 +65,7 @@ class KernelSpec(Frozen):
     gradient_accumulation_fusion: bool = True
     cross_entropy_loss_fusion: bool = True
     tp_comm_overlap: bool = False
-    moe_token_dispatcher_type: Literal["alltoall", "allgather", "flex"] = "alltoall"
+    moe_token_dispatcher_type: Literal["alltoall", "allgather", "flex"] = "alltoall"  # noqa: S105 (a dispatcher of tokens)
     moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = None
     moe_permute_fusion: bool = False
     moe_shared_expert_overlap: bool = False

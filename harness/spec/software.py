@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cache
 
 from harness.errors import BadRequestError, raise_all
 from harness.spec.frozen import Frozen
@@ -46,6 +47,7 @@ class Version:
     dev: int
 
 
+@cache
 def parse_version(text: str) -> Version:
     """Read ``1.2.3``, ``2.6.0dev0``, ``0.18rc1`` or ``2.7.0.post1+cu128``; ValueError for anything else."""
     match = _VERSION.fullmatch(text.strip())

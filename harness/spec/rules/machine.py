@@ -1,0 +1,106 @@
+"""What a run of this harness cannot do: on a processor through gloo, and at all."""
+
+from harness.spec.rules.rule import Rule, Values
+from harness.spec.rules.situation import Situation
+
+_CPU = "megatron-core 0.16.1 on CPU with gloo"
+
+
+def _other_gpu(s: Situation) -> Values | None:
+    found = s.software.gpu
+    return {"found": found} if found is not None and found != s.spec.gpu else None
+
+
+def _nodes_not_full(s: Situation) -> bool:
+    return s.spec.num_gpus > s.spec.gpus_per_node and s.spec.num_gpus % s.spec.gpus_per_node != 0
+
+
+CPU_RULES = (
+    Rule("CPU01", "error", lambda s: s.cp > 1,
+         "context_parallel_size {s.cp}: context parallelism needs transformer-engine's attention",
+         "use -cp 1 on cpu",
+         "transformer/dot_product_attention.py:57", "run",
+         "Context parallelism is only supported by TEDotProductAttention!"),
+    Rule("CPU02", "error", lambda s: s.dispatcher == "flex",
+         "the flex dispatcher needs DeepEP or HybridEP, which are CUDA libraries",
+         "use kernels.moe_token_dispatcher_type=alltoall",
+         "transformer/moe/token_dispatcher.py:997", "run",
+         "DeepEP is not installed"),
+    Rule("CPU03", "error", lambda s: s.uses_te,
+         "transformer_engine layers need CUDA",
+         "use kernels.transformer_impl=local (or auto)",
+         _CPU, "run"),
+    Rule("CPU04", "error", lambda s: s.quantized,
+         "{s.spec.compute_dtype} needs transformer-engine and a GPU",
+         "use --compute_dtype fp32 or bf16",
+         _CPU, "source"),
+    Rule("CPU05", "error", lambda s: s.graph.impl != "none",
+         "cuda_graph_impl {s.graph.impl} on a processor",
+         "use --cuda_graph_impl none",
+         _CPU, "source"),
+    Rule("CPU06", "error", lambda s: s.offload.cpu_offloading_num_layers > 0,
+         "there is no host memory to offload to: activations are in it already",
+         "use --activation_offload_layers 0",
+         "transformer_block.py:319", "run",
+         "CPU Offloading is enabled when TE is not present"),
+    Rule("CPU07", "error", lambda s: bool(s.offload.offload_modules),
+         "fine-grained activation offloading needs CUDA streams",
+         "drop offload.offload_modules",
+         "pipeline_parallel/fine_grained_activation_offload.py:411", "run",
+         "torch.cuda.Stream requires CUDA support"),
+    Rule("CPU08", "error", lambda s: s.moe is not None and s.moe.moe_grouped_gemm and s.spec.compute_dtype != "bf16",
+         "grouped GEMM experts run in bf16 only, not in {s.spec.compute_dtype}",
+         "use --compute_dtype bf16, or model.moe.moe_grouped_gemm=false",
+         "transformer/moe/experts.py:225", "run",
+         "Currently GroupedMLP for MoE only supports bf16."),
+    Rule("CPU09", "error", lambda s: "moe_act" in s.modules and s.spec.compute_dtype != "bf16",
+         "moe_act lives in grouped GEMM experts, which run in bf16 only",
+         "use --compute_dtype bf16, or drop moe_act",
+         "transformer/moe/experts.py:225", "run",
+         "Currently GroupedMLP for MoE only supports bf16."),
+    Rule("CPU10", "error", lambda s: s.kernels.tp_comm_overlap,
+         "tp_comm_overlap is transformer-engine's userbuffers on NVLink",
+         "use kernels.tp_comm_overlap=false",
+         _CPU, "source"),
+    Rule("CPU11", "error", lambda s: s.ddp.use_megatron_fsdp,
+         "megatron-fsdp allocates through CUDA streams and memory pools",
+         "use ddp.use_megatron_fsdp=false",
+         _CPU, "source"),
+    Rule("CPU12", "error", lambda s: s.ddp.nccl_ub,
+         "nccl_ub registers CUDA buffers with NCCL; this run uses gloo",
+         "use ddp.nccl_ub=false",
+         _CPU, "source"),
+    Rule("CPU13", "error", lambda s: s.moe is not None and s.kernels.moe_permute_fusion,
+         "moe_permute_fusion is a transformer-engine kernel",
+         "use kernels.moe_permute_fusion=false",
+         f"{_CPU}; transformer_config.py:1834", "run",
+         "fused permutation is not available. Please install TE >= 2.1.0."),
+    Rule("CPU14", "error", lambda s: s.kernels.attention_backend in ("flash", "fused"),
+         "attention_backend {s.kernels.attention_backend}: the local layers have unfused attention only",
+         "use kernels.attention_backend=auto",
+         _CPU, "source"),
+    Rule("CPU15", "error", lambda s: s.optimizer.use_precision_aware_optimizer,
+         "use_precision_aware_optimizer needs transformer-engine's FusedAdam",
+         "use optimizer.use_precision_aware_optimizer=false",
+         "optimizer/optimizer_config.py:409", "source",
+         "--use-precision-aware-optimizer requires FusedAdam from TransformerEngine, but not found."),
+    Rule("CPU16", "error", lambda s: s.kernels.overlap_moe_expert_parallel_comm,
+         "overlap_moe_expert_parallel_comm schedules on CUDA streams",
+         "use kernels.overlap_moe_expert_parallel_comm=false",
+         _CPU, "source"),
+)  # fmt: skip
+
+RUN_RULES = (
+    Rule("RUN01", "error", lambda s: s.spec.task == "peft",
+         "task peft: the worker trains all weights, it has no LoRA adapters",
+         "use --task sft; figures of a full fine-tune are not those of LoRA",
+         "mbr-perf", "harness"),
+    Rule("RUN02", "error", _nodes_not_full,
+         "num_gpus {s.spec.num_gpus} is not a multiple of gpus_per_node {s.spec.gpus_per_node}",
+         "use whole nodes, or say how many GPUs each has with --gpus_per_node",
+         "mbr-perf", "harness"),
+    Rule("RUN03", "warning", _other_gpu,
+         "the request is for {s.spec.gpu}, the machine has {found}",
+         "use -g {found}; results are stored under the GPU that was asked for",
+         "mbr-perf", "harness"),
+)  # fmt: skip
