@@ -7,7 +7,8 @@ from pathlib import Path
 import harness
 from harness.errors import BadRequestError
 from harness.recipes.problems import nearest
-from harness.recipes.recipe_file import NAME_PATTERN, Recipe, load_recipe
+from harness.recipes.recipe import NAME_PATTERN, Recipe
+from harness.recipes.recipe_file import load_recipe
 
 _NOT_FAMILIES = frozenset({"suites"})
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.errors import BadRequestError
 from harness.recipes.problems import Problems, nearest
-from harness.recipes.recipe_file import TASKS, OperatingPoint, Recipe
+from harness.recipes.recipe import TASKS, OperatingPoint, Recipe
 from harness.recipes.request import Request
 from harness.spec.gpu import GPUS
 from harness.spec.parallelism import ParallelismSpec

@@ -1,76 +1,17 @@
 """A recipe file: header, model, shared settings, operating points; read strictly, every fault at its line."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
 
-from pydantic import Field, ValidationError
+from pydantic import ValidationError
 
 from harness.recipes.building import build_spec
 from harness.recipes.problems import Problems, nearest
+from harness.recipes.recipe import OperatingPoint, PointKey, Recipe, RecipeHeader
 from harness.recipes.sections import SectionReader
 from harness.recipes.settings import Layer, Setting, merge
 from harness.recipes.strict_yaml import Items, Node, Scalar, Table, plain, read_yaml
-from harness.spec.experiment import Task
-from harness.spec.frozen import Frozen
 from harness.spec.gpu import GPUS
-from harness.spec.model import Count
 from harness.spec.precision import PRECISIONS
-
-NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
-TASKS: tuple[str, ...] = get_args(Task)
-
-
-class RecipeHeader(Frozen):
-    """What a recipe is called and where its figures come from. ``name`` is the file's stem, ``family`` its folder."""
-
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    family: Annotated[str, Field(pattern=NAME_PATTERN)]
-    title: Annotated[str, Field(min_length=1)]
-    sources: tuple[str, ...] = ()
-
-
-class PointKey(Frozen):
-    """What selects an operating point, and what is known about it.
-
-    ``profile`` names shared settings; ``inconsistent`` holds reasons why the published values cannot run.
-    """
-
-    task: Task
-    gpu: str
-    compute_dtype: str
-    num_gpus: Count
-    gpus_per_node: Count | None = None
-    variant: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
-    profile: str | None = None
-    source: Annotated[str, Field(min_length=1)]
-    note: str | None = None
-    inconsistent: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class OperatingPoint:
-    """One published or chosen way to run the model; ``layer`` is complete but for defaults of the spec."""
-
-    key: PointKey
-    layer: Layer
-    place: str
-
-    @property
-    def title(self) -> str:
-        """``pretrain h100 bf16 8 GPUs (variant large_scale)``."""
-        variant = f" (variant {self.key.variant})" if self.key.variant else ""
-        return f"{self.key.task} {self.key.gpu} {self.key.compute_dtype} {self.key.num_gpus} GPUs{variant}"
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """One recipe file. ``label`` is its path as people write it."""
-
-    header: RecipeHeader
-    path: Path
-    label: str
-    points: tuple[OperatingPoint, ...]
 
 
 def load_recipe(path: Path, label: str) -> Recipe:

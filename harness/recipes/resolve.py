@@ -9,7 +9,7 @@ from harness.recipes.layer_freq import with_num_layers
 from harness.recipes.options import options_layer
 from harness.recipes.points import Choice, choose_point, data_parallel_size, weak_scaled
 from harness.recipes.problems import Problems
-from harness.recipes.recipe_file import Recipe
+from harness.recipes.recipe import Recipe
 from harness.recipes.request import Request
 from harness.recipes.settings import Layer, Setting, merge
 from harness.spec.experiment import ExperimentSpec

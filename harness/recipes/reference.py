@@ -1,0 +1,165 @@
+"""recipes/README.md: every setting with type, default and meaning, written from the models that check recipes."""
+
+import types
+from typing import Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from harness.recipes.meanings import MEANINGS
+from harness.recipes.recipe import PointKey, RecipeHeader
+from harness.recipes.settings import SECTION_MODELS, TOP_SECTIONS
+from harness.spec.frozen import Frozen
+from harness.spec.gpu import GPUS
+from harness.spec.precision import PRECISIONS
+from harness.spec.recompute import MODULES
+
+EXAMPLE = """\
+name: tiny
+family: mine
+title: A model of my own
+model:
+  num_layers: 4
+  hidden_size: 256
+  ffn_hidden_size: 896
+  num_attention_heads: 8
+  vocab_size: 2048
+points:
+  - task: pretrain
+    gpu: cpu
+    compute_dtype: fp32
+    num_gpus: 2
+    parallelism: {pipeline_model_parallel_size: 2}
+    batch: {micro_batch_size: 1, global_batch_size: 4, seq_length: 512}
+    recompute: core_attn
+    kernels: {gradient_accumulation_fusion: false}
+    measure: {max_steps: 12, skip_first_percent_time: 0.2}
+    source: my own
+"""
+"""The smallest recipe that runs anywhere; a test reads and resolves it."""
+
+_INTRO = """\
+# Recipes
+
+This file is generated: `python -m harness.recipes.reference > recipes/README.md`.
+
+A recipe is a model and its operating points: `recipes/<family>/<name>.yaml`. `mbr-perf recipes list` shows all,
+`recipes show NAME` one, `recipes validate [FILE...]` checks files and reports every problem with its line.
+
+## Add a recipe
+
+1. Write `recipes/<family>/<name>.yaml`; `name` and `family` repeat the file's and the folder's name. A file anywhere else
+   works too: `-mr path/to/my.yaml`.
+2. State where the figures come from in `sources` and in each point's `source`.
+3. Give it a `cpu` point that keeps the model's character at a small size, so that it runs on any machine.
+4. `mbr-perf recipes validate`.
+
+```yaml
+{example}```
+
+## How values meet
+
+Default < `model` and `defaults` < the point's `profile` < the point < command line, field by field. `recompute` is one
+value and always replaced whole. An option that is not given says nothing. `null` under `env` takes a variable away.
+`mbr-perf plan --explain` prints who said each value.
+
+`-ng` other than a point's: the next larger point of the same GPU type and precision (else the largest) is used and the
+global batch size follows the number of data-parallel copies, unless `-gb` is given.
+
+YAML is read strictly: no duplicate keys, anchors, merge keys or tags; only `true` and `false` are booleans; numbers are
+written so that YAML 1.1 and 1.2 agree (`1.0e-3`, not `1e-3`); text that looks like a number, date or time is quoted.
+
+## recompute
+
+| text | meaning |
+|---|---|
+| `none` | every activation is kept |
+| `core_attn`, `mlp,core_attn` | these modules of every layer are recomputed |
+| `full:uniform:N` | all layers, in units of N |
+| `full:block:N` | the first N layers of each pipeline chunk |
+
+Modules: {modules}.
+A mapping with megatron-core's fields is read too (`recompute_granularity`, `recompute_method`, `recompute_num_layers`,
+`recompute_modules`, `distribute_saved_activations`), and NeMo's `activations_checkpoint_granularity`, `_method` and
+`_num_layers` and Megatron-LM's `recompute_activations: true`; each translation is noted when the recipe is used.
+"""
+
+
+def render() -> str:
+    """The whole README as Markdown, ending in a newline."""
+    parts = [
+        _INTRO.format(
+            example=EXAMPLE, modules=", ".join(f"`{name}` ({row.reexecutes})" for name, row in MODULES.items())
+        ),
+        _fields("The file", "file", RecipeHeader),
+        "Then `model`, `defaults`, `profiles` (shared settings by name) and `points` (a list).\n",
+        _fields("A point", "point", PointKey),
+        f"GPU types: {_names(tuple(GPUS))}. Precisions: {_names(tuple(PRECISIONS))}.\n",
+        f"Sections of a point, of `defaults` and of a profile: {_names(TOP_SECTIONS)}.\n",
+    ]
+    parts += [_fields(path, path, model) for path, model in SECTION_MODELS.items()]
+    return "\n".join(parts)
+
+
+def _fields(title: str, section: str, model: type[Frozen]) -> str:
+    about = " ".join((model.__doc__ or "").replace("``", "`").split())
+    rows = ["| key | type | default | meaning |", "|---|---|---|---|"]
+    for name, info in model.model_fields.items():
+        if f"{section}.{name}" not in SECTION_MODELS:
+            rows.append(f"| `{name}` | {_type(info)} | {_default(info)} | {MEANINGS[section][name]} |")
+    return f"## {title}\n\n{about}\n\n" + "\n".join(rows) + "\n"
+
+
+def _type(info: FieldInfo) -> str:
+    return _annotation(info.annotation, tuple(info.metadata)).replace("|", "\\|")
+
+
+def _annotation(annotation: object, bounds: tuple[object, ...]) -> str:
+    if annotation is type(None):
+        return "null"
+    if get_origin(annotation) is Literal:
+        return " ".join(f"`{value}`" for value in get_args(annotation))
+    if get_origin(annotation) is tuple:
+        return f"list of {_annotation(get_args(annotation)[0], ())}"
+    if get_origin(annotation) in (Union, types.UnionType):
+        return " or ".join(_annotation(arm, bounds) for arm in get_args(annotation))
+    if hasattr(annotation, "__metadata__"):
+        constraints = [c for m in annotation.__metadata__ for c in getattr(m, "metadata", [m])]
+        return _annotation(get_args(annotation)[0], (*bounds, *constraints))
+    names = {int: "integer", float: "number", str: "text", bool: "true or false"}
+    name = names[annotation] if isinstance(annotation, type) and annotation in names else str(annotation)
+    limits = " ".join(_limit(bound) for bound in bounds if annotation in (int, float))
+    return f"{name} {limits}".strip()
+
+
+def _limit(bound: object) -> str:
+    for attribute, sign in (("ge", ">="), ("gt", ">"), ("le", "<="), ("lt", "<")):
+        if hasattr(bound, attribute):
+            return f"{sign} {getattr(bound, attribute)}"
+    return ""
+
+
+def _default(info: FieldInfo) -> str:
+    if info.default is PydanticUndefined:
+        return "required"
+    if info.default == ():
+        return "empty"
+    return f"`{_yaml(info.default)}`"
+
+
+def _yaml(value: object) -> str:
+    """A default as it would be written in a recipe: 1.0e-05, not 1e-05, which YAML 1.1 reads as text."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = str(value)
+    return text.replace("e-", ".0e-") if isinstance(value, float) and "e-" in text and "." not in text else text
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(render())
