@@ -1,0 +1,23 @@
+"""A harness as a process of its own, to be interrupted and killed: RUN_DIR PYTHON WORKER..."""
+
+import sys
+from pathlib import Path
+
+from harness.launch.execute import execute
+from harness.launch.plan import LaunchPlan
+from harness.launch.rendezvous import Rendezvous, free_port
+
+run_dir, python, *worker = sys.argv[1:]
+plan = LaunchPlan(
+    run_dir=Path(run_dir),
+    python=python,
+    rendezvous=Rendezvous(1, 0, "127.0.0.1", free_port(), chosen_port=True),
+    num_local_ranks=2,
+    worker=tuple(worker),
+    sampler=None,
+    env=(),
+    timeout_s=60.0,
+    hang_timeout_s=60.0,
+    num_steps=5,
+)
+sys.stdout.write(execute(plan, on_progress=lambda _: None).model_dump_json())

@@ -1,0 +1,198 @@
+"""A launch is followed to its end, and nothing of it outlives it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.launch.execute import execute
+from harness.launch.heartbeats import Progress
+from harness.launch.plan import LaunchPlan
+from harness.launch.processes import identify, is_alive
+from harness.records.launch import LaunchOutcome
+
+MakePlan = Callable[..., LaunchPlan]
+HARNESS = Path(__file__).parent / "scripted_harness.py"
+
+
+def run(plan: LaunchPlan) -> LaunchOutcome:
+    return execute(plan, on_progress=lambda _: None)
+
+
+def worker(plan: LaunchPlan, script: str, *arguments: str) -> LaunchPlan:
+    return replace(plan, worker=(script, str(plan.run_dir), *arguments))
+
+
+def rank_pids(run_dir: Path, count: int = 2) -> list[int]:
+    """The pids that the ranks wrote down; waits until all have."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        written = [path.read_text() for path in (run_dir / "ranks").glob("pid_*")]
+        if len(written) == count and all(written):
+            return [int(text) for text in written]
+        time.sleep(0.02)
+    raise AssertionError(f"only {len(written)} of {count} ranks started")
+
+
+def all_gone(pids: list[int], within_s: float = 8.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        left = [p for pid in pids if (p := identify(pid)) is not None and is_alive(p)]
+        if not left:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_run_whose_ranks_all_end_well_is_ok(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+    plan = worker(make_plan(python=fake_python), two_ranks, "ok")
+    outcome = run(plan)
+    assert (outcome.status, outcome.exit_code, outcome.reason, outcome.num_killed) == ("ok", 0, None, 0)
+    assert LaunchOutcome.model_validate_json(plan.outcome_file.read_text()) == outcome
+
+
+def test_progress_reaches_the_caller(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+    plan = worker(make_plan(python=fake_python), two_ranks, "ok")
+    seen: list[Progress] = []
+    execute(plan, on_progress=seen.append)
+    assert (seen[-1].phase, seen[-1].step, seen[-1].last_step_s, seen[-1].eta_s) == ("finish", 4, 0.02, 0.0)
+
+
+def test_a_failing_rank_is_named_with_its_exit_code(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+    outcome = run(worker(make_plan(python=fake_python), two_ranks, "exit3", "1"))
+    assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 1, "rank 1 exited with code 3")
+
+
+def test_a_killed_rank_is_named_with_its_signal(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+    outcome = run(worker(make_plan(python=fake_python), two_ranks, "killed", "1"))
+    assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 1, "rank 1 was killed by SIGKILL")
+
+
+def test_a_silent_rank_is_a_hang_and_leaves_its_stack(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+    plan = worker(make_plan(python=fake_python, hang_timeout_s=0.8), two_ranks, "hang", "1")
+    outcome = run(plan)
+    assert (outcome.status, outcome.rank) == ("hang", 1)
+    assert "blocked_for_ever" in (plan.run_dir / "logs" / "rank_001.log").read_text()
+    assert all_gone(rank_pids(plan.run_dir))
+
+
+def test_a_run_past_its_time_limit_is_stopped(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+    plan = worker(make_plan(python=fake_python, timeout_s=0.8), two_ranks, "hang")
+    outcome = run(plan)
+    assert (outcome.status, outcome.rank) == ("timeout", None)
+    assert all_gone(rank_pids(plan.run_dir))
+
+
+def test_a_dead_agent_takes_its_ranks_with_it(make_plan: MakePlan, fake_python: str) -> None:
+    outcome = run(make_plan("die", python=fake_python))
+    assert (outcome.status, outcome.exit_code) == ("failed", -signal.SIGKILL)
+    assert outcome.reason == "the torchrun agent was killed by SIGKILL and left no record; see logs/launcher.log"
+
+
+def test_orphans_of_a_killed_agent_are_ended(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+    plan = worker(make_plan(python=fake_python), two_ranks, "stubborn")
+
+    def kill_agent() -> None:
+        pid = rank_pids(plan.run_dir)[0]
+        time.sleep(1.3)  # the harness looks for descendants once a second
+        os.kill(int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_agent)
+    killer.start()
+    outcome = run(plan)
+    killer.join()
+    assert (outcome.status, outcome.exit_code, outcome.num_killed) == ("failed", -signal.SIGKILL, 2)
+    assert all_gone(rank_pids(plan.run_dir), within_s=0.5)
+
+
+def test_success_without_a_record_is_no_success(make_plan: MakePlan, fake_python: str) -> None:
+    outcome = run(make_plan("silent-success", python=fake_python))
+    assert (outcome.status, outcome.exit_code) == ("failed", 0)
+
+
+def test_a_record_of_an_earlier_launch_does_not_count(make_plan: MakePlan, fake_python: str) -> None:
+    plan = make_plan("silent-success", python=fake_python)
+    plan.agent_file.parent.mkdir(parents=True)
+    plan.agent_file.write_text('{"status": "ok"}')
+    assert run(plan).status == "failed"
+
+
+def test_a_port_that_was_taken_is_retried_once_with_another(
+    make_plan: MakePlan, fake_python: str, two_ranks: str
+) -> None:
+    plan = worker(make_plan(python=fake_python), two_ranks, "ok", "0", "port-taken-once")
+    assert run(plan).status == "ok"
+    assert len(set((plan.run_dir / "ranks" / "ports").read_text().split())) == 2
+
+
+def test_a_port_that_the_user_chose_is_not_changed(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+    plan = worker(make_plan(python=fake_python), two_ranks, "ok", "0", "port-taken-once")
+    outcome = run(replace(plan, rendezvous=replace(plan.rendezvous, chosen_port=False)))
+    assert (outcome.status, outcome.reason) == (
+        "failed",
+        "torchrun could not start ranks: DistNetworkError: EADDRINUSE",
+    )
+
+
+def test_a_listener_that_fails_does_not_leave_ranks_behind(
+    make_plan: MakePlan, fake_python: str, two_ranks: str
+) -> None:
+    plan = worker(make_plan(python=fake_python), two_ranks, "hang")
+
+    def fail(_: Progress) -> None:
+        rank_pids(plan.run_dir)
+        raise BrokenPipeError("the terminal is gone")
+
+    with pytest.raises(BrokenPipeError):
+        execute(plan, on_progress=fail)
+    assert all_gone(rank_pids(plan.run_dir), within_s=0.5)
+
+
+@contextmanager
+def started_harness(plan: LaunchPlan, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A harness in a process of its own, killed at the end whatever happened."""
+    command = [sys.executable, str(HARNESS), str(plan.run_dir), plan.python, *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as harness:
+        try:
+            yield harness
+        finally:
+            harness.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_harness_stops_its_ranks_and_says_so(
+    make_plan: MakePlan, fake_python: str, two_ranks: str, number: signal.Signals
+) -> None:
+    plan = make_plan(python=fake_python)
+    with started_harness(plan, two_ranks, str(plan.run_dir), "hang") as harness:
+        pids = rank_pids(plan.run_dir)
+        harness.send_signal(number)
+        output, _ = harness.communicate(timeout=10)
+    outcome = json.loads(output)
+    assert (outcome["status"], outcome["signal"], outcome["exit_code"]) == ("interrupted", number, 128 + 15)
+    assert all_gone(pids, within_s=0.5)
+
+
+def test_a_second_ctrl_c_does_not_wait(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+    plan = make_plan(python=fake_python)
+    with started_harness(plan, two_ranks, str(plan.run_dir), "stubborn") as harness:
+        pids = rank_pids(plan.run_dir)
+        time.sleep(0.3)
+        harness.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+        asked_again = time.monotonic()
+        harness.send_signal(signal.SIGINT)
+        output, _ = harness.communicate(timeout=10)
+    assert json.loads(output)["status"] == "interrupted"
+    assert time.monotonic() - asked_again < 3.0
+    assert all_gone(pids, within_s=0.5)
