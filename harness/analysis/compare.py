@@ -8,11 +8,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.analysis.derive import combine, derive
-from harness.analysis.gate import Comparison, Verdict, default_thresholds, judge, no_golden
+from harness.analysis.gate import Comparison, default_thresholds, judge, no_golden
 from harness.analysis.likeness import Likeness, likeness
 from harness.analysis.metrics import Metrics
 from harness.analysis.promotion import promote
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import BadRequestError
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.run import RunRecord
 from harness.records.store import read_run
@@ -83,7 +83,8 @@ def compare_runs(
     doubts = tuple(dict.fromkeys(doubt for record in records for doubt in _doubts(record)))
     golden = search.golden
     if golden is None:
-        return metrics, no_golden(metrics, search.note)
+        required = options.require_golden or options.golden_values_path is not None
+        return metrics, no_golden(metrics, search.note, required=required)
     thresholds = default_thresholds(
         records[0].spec.gpu_type,
         min(len(records), golden.num_runs),
@@ -93,17 +94,6 @@ def compare_runs(
     alike = _likeness_of_all(records, search, options.accept_differences)
     comparison = judge(metrics, golden, thresholds, likeness=alike, doubts=doubts)
     return metrics, replace(comparison, golden_path=str(search.path))
-
-
-def gate_exit_code(comparison: Comparison, options: GateOptions) -> ExitCode:
-    """The comparison's outcome as exit code."""
-    if comparison.golden is None:
-        required = options.require_golden or options.golden_values_path is not None
-        return ExitCode.INCONCLUSIVE if required else ExitCode.OK
-    by_verdict = {Verdict.REGRESSION: ExitCode.REGRESSION, Verdict.INCONCLUSIVE: ExitCode.INCONCLUSIVE}
-    if options.fail_on_improvement:
-        by_verdict[Verdict.IMPROVEMENT] = ExitCode.IMPROVEMENT
-    return by_verdict.get(comparison.outcome, ExitCode.OK)
 
 
 def _doubts(record: RunRecord) -> list[str]:

@@ -97,14 +97,17 @@ def judge(
     return Comparison(findings, overall(findings), golden, likeness=likeness)
 
 
-def no_golden(metrics: Metrics, note: str) -> Comparison:
-    """The comparison of a run that has nothing to compare with: figures only, and ``note`` says where was looked."""
+def no_golden(metrics: Metrics, note: str, *, required: bool = False) -> Comparison:
+    """A run with nothing to compare it with: figures only; ``note`` says where was looked.
+
+    Inconclusive when a golden was ``required``, else fine.
+    """
     findings = tuple(
         Finding(metric.name, value, None, None, None, Verdict.NOT_GATED, "no golden")
         for metric in METRICS
         if metric.gate and (value := metric.read(metrics)) is not None
     )
-    return Comparison(findings, Verdict.PASS, note=note)
+    return Comparison(findings, Verdict.INCONCLUSIVE if required else Verdict.PASS, note=note)
 
 
 def overall(findings: tuple[Finding, ...]) -> Verdict:

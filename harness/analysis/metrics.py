@@ -88,13 +88,13 @@ def _value_of(name: str) -> Callable[[Metrics], float | None]:
 
 # Step time and token rate are the throughput in other units: gating them too would report one change three times.
 METRICS: tuple[Metric, ...] = (
-    Metric("tflops_per_gpu", "Throughput", "TFLOP/s/GPU", "higher", "time", _median_of("tflops_per_gpu")),
+    Metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s/GPU", "higher", "time", _median_of("tflops_per_gpu")),
     Metric("step_time_s", "Step time", "s", "lower", None, _median_of("step_time_s")),
-    Metric("tokens_per_s_per_gpu", "Tokens", "token/s/GPU", "higher", None, _median_of("tokens_per_s_per_gpu")),
+    Metric("tokens_per_s_per_gpu", "Tokens/s/GPU", "token/s/GPU", "higher", None, _median_of("tokens_per_s_per_gpu")),
     Metric("peak_allocated_bytes", "Peak allocated", "bytes", "lower", "memory", _peak_of("peak_allocated_bytes")),
     Metric("peak_reserved_bytes", "Peak reserved", "bytes", "lower", "memory", _peak_of("peak_reserved_bytes")),
     Metric("peak_device_bytes", "Peak device used", "bytes", "lower", "memory", _peak_of("peak_device_bytes")),
-    Metric("counted_flops_per_step", "Counted FLOPs", "FLOP/step", "equal", "exact", _value_of("counted_flops_per_step")),
+    Metric("counted_flops_per_step", "Counted work", "FLOP/step", "equal", "exact", _value_of("counted_flops_per_step")),
     Metric("mfu", "MFU", "fraction", "higher", None, _value_of("mfu")),
     Metric("hfu", "HFU", "fraction", "higher", None, _value_of("hfu")),
 )  # fmt: skip

@@ -1,0 +1,60 @@
+"""Figures for people, each with its unit."""
+
+from harness.analysis.gate import Finding
+from harness.analysis.metrics import METRICS, Metric, Summary
+from harness.units import format_bytes, format_percent, format_seconds
+
+ABSENT = "-"
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+_PREFIXES = ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
+
+
+def figure(metric: Metric, value: float | None) -> str:
+    """A metric's value; the title of the metric names the unit where the value does not."""
+    if value is None:
+        return ABSENT
+    match metric.unit:
+        case "bytes":
+            return format_bytes(value)
+        case "s":
+            return format_seconds(value)
+        case "FLOP/step":
+            return format_flops(value)
+        case "fraction":
+            return f"{value * 100:.1f} %"
+        case _:
+            return format_rate(value)
+
+
+def format_rate(value: float) -> str:
+    """Five significant digits, and no exponent for what people compare: ``709.93``, ``8,192``, ``0.065123``."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.5g}"
+
+
+def format_flops(value: float) -> str:
+    """FLOPs with the largest prefix that keeps a digit before the point: ``57.982 GFLOP``."""
+    for size, unit in _PREFIXES:
+        if value >= size:
+            return f"{value / size:.3f} {unit}"
+    return f"{value:.0f} FLOP"
+
+
+def spread(summary: Summary) -> str:
+    """The standard deviation as a share of the mean."""
+    return ABSENT if summary.stdev is None or not summary.mean else f"{summary.stdev / summary.mean * 100:.1f} %"
+
+
+def allowed_change(finding: Finding) -> str:
+    """The threshold with the sign of a worsening; nothing where nothing was gated."""
+    if finding.threshold is None:
+        return ABSENT
+    better = BY_NAME[finding.metric].better
+    if better == "equal":
+        return "none"
+    return format_percent(-finding.threshold if better == "higher" else finding.threshold)
+
+
+def change(finding: Finding) -> str:
+    """The signed change against the golden."""
+    return ABSENT if finding.change is None else format_percent(finding.change)

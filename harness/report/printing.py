@@ -1,0 +1,37 @@
+"""How text reaches a console: wrapped where somebody watches, whole where somebody reads it later."""
+
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+_WIDEST = 10_000
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table; into a pipe or a file as wide as its content, so that nothing is cut or folded."""
+    before = console.width
+    if not console.is_terminal:
+        console.width = _WIDEST
+        console.width = max(before, Measurement.get(console, console.options, table).maximum)
+    try:
+        console.print(table)
+    finally:
+        console.width = before
+
+
+def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
+    """A table without lines whose cells fold, never end in dots."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    to_the_right = set(right)
+    for column in columns:
+        table.add_column(column, justify="right" if column in to_the_right else "left", overflow="fold")
+    return table
+
+
+def print_lines(console: Console, lines: Iterable[str], style: str = "") -> None:
+    """Text that may hold brackets from users' data: never read as markup, never broken by styling of numbers."""
+    for line in lines:
+        console.print(Text(line, style=style), soft_wrap=not console.is_terminal)

@@ -1,0 +1,65 @@
+"""One row per rank: where it sat, what it held, how fast it was, how it ended."""
+
+from rich.table import Table
+from rich.text import Text
+
+from harness.analysis import peaks, statistics
+from harness.analysis.window import window_of
+from harness.records.rank import RankRecord
+from harness.records.run import RunRecord
+from harness.report.figures import ABSENT
+from harness.units import format_bytes, format_seconds
+
+MAX_ROWS = 16
+
+
+def rank_table(record: RunRecord) -> tuple[Table, str]:
+    """The table, and a sentence on what it leaves out: above ``MAX_ROWS`` ranks the fullest of each stage and the failed."""
+    device_used = peaks.device_used(record.nodes)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step"):
+        table.add_column(column, justify="right")
+    table.add_column("State", overflow="fold")
+    shown = _shown(record.ranks)
+    for rank in shown:
+        table.add_row(
+            str(rank.rank),
+            str(rank.coordinates.pp),
+            *(_bytes(read(rank)) for read in (peaks.allocated, peaks.reserved, device_used)),
+            _step(rank, record),
+            _state(rank),
+        )
+    if len(shown) == len(record.ranks):
+        return table, ""
+    return table, f"{len(record.ranks)} ranks: the fullest of each stage and those that failed; all are in record.json."
+
+
+def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
+    if len(ranks) <= MAX_ROWS:
+        return list(ranks)
+    fullest: dict[int, RankRecord] = {}
+    for rank in ranks:
+        best = fullest.get(rank.coordinates.pp)
+        if best is None or (peaks.allocated(rank) or 0) > (peaks.allocated(best) or 0):
+            fullest[rank.coordinates.pp] = rank
+    failed = {rank.rank for rank in ranks if rank.failure}
+    chosen = {rank.rank for rank in fullest.values()} | failed
+    return [rank for rank in ranks if rank.rank in chosen][: max(MAX_ROWS, len(fullest))]
+
+
+def _bytes(value: int | None) -> str:
+    return ABSENT if value is None else format_bytes(value)
+
+
+def _step(rank: RankRecord, record: RunRecord) -> str:
+    """The rank's own median over the window; below the job's, which waits for the slowest rank each step."""
+    seconds = window_of([rank], 1, *record.spec.measure.window).seconds
+    return format_seconds(statistics.median(seconds)) if seconds else ABSENT
+
+
+def _state(rank: RankRecord) -> Text:
+    if rank.failure is None:
+        return Text("ok") if rank.finished else Text("unfinished", style="yellow")
+    at = f" in {rank.failure.phase}" if rank.failure.phase else ""
+    step = f", step {rank.failure.step}" if rank.failure.step is not None else ""
+    return Text(f"{rank.failure.kind}{at}{step}", style="red")

@@ -1,0 +1,74 @@
+"""What was asked and what of it is in effect, as a two-column table."""
+
+from rich.table import Table
+from rich.text import Text
+
+from harness.records.run import RunRecord
+from harness.spec.experiment import ExperimentSpec
+
+
+def request_table(record: RunRecord) -> Table:
+    """Name and value of everything that decides the result."""
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in _rows(record):
+        table.add_row(name, Text(value))
+    return table
+
+
+def _rows(record: RunRecord) -> list[tuple[str, str]]:
+    spec = record.spec
+    return [
+        ("Run", record.run_id),
+        ("Recipe", f"{spec.recipe}, {spec.task}, {spec.compute_dtype}, {_gpus(spec)}"),
+        ("Parallelism", _parallelism(spec)),
+        ("Batch", _batch(spec)),
+        ("Recompute", spec.recompute.text),
+        *_effects(record),
+        ("Fingerprint", record.fingerprint),
+    ]
+
+
+def _gpus(spec: ExperimentSpec) -> str:
+    if spec.gpu_type.is_cpu:
+        return f"{spec.num_gpus} CPU rank{'s' * (spec.num_gpus > 1)}"
+    return f"{spec.num_gpus} x {spec.gpu_type.title}"
+
+
+def _parallelism(spec: ExperimentSpec) -> str:
+    p = spec.parallelism
+    sizes = {
+        "TP": p.tensor_model_parallel_size,
+        "PP": p.pipeline_model_parallel_size,
+        "VP": p.virtual_pipeline_model_parallel_size,
+        "CP": p.context_parallel_size,
+        "EP": p.expert_model_parallel_size if spec.model.moe else None,
+        "DP": spec.data_parallel_size,
+    }
+    shown = [f"{name} {size}" for name, size in sizes.items() if size]
+    return ", ".join([*shown, *(["sequence parallel"] if p.sequence_parallel else [])])
+
+
+def _batch(spec: ExperimentSpec) -> str:
+    batch = spec.batch
+    return (
+        f"micro {batch.micro_batch_size}, global {batch.global_batch_size} ({spec.num_microbatches} micro-batches), "
+        f"sequence {batch.seq_length}, {spec.measure.max_steps} steps"
+    )
+
+
+def _effects(record: RunRecord) -> list[tuple[str, str]]:
+    """Modules in effect, whole layers, and the inert ones with the reason."""
+    effective = record.effective
+    active = [f"{module}: {layers} of {effective.num_layers} layers" for module, layers in effective.modules.items()]
+    if effective.full_layers:
+        active.append(f"{effective.full_layers} of {effective.num_layers} layers recomputed whole")
+    if effective.does_nothing:
+        active.append("nothing: the run equals one without recompute")
+    inert = [f"{module}: {reason}" for module, reason in effective.inert_modules.items()]
+    return [
+        *(("In effect", line) for line in active),
+        *(("Inert", line) for line in inert),
+        *(("Note", note) for note in effective.notes),
+    ]

@@ -1,0 +1,141 @@
+"""The answer for people at a terminal; piped, the same text at whatever width it needs."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.analysis.gate import Comparison, Finding, Verdict
+from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metrics
+from harness.analysis.outcome import Outcome
+from harness.errors import ExitCode
+from harness.records.run import RunRecord
+from harness.report import figures
+from harness.report.printing import plain_table, print_lines, show
+from harness.report.rank_table import rank_table
+from harness.report.request_table import request_table
+
+_STYLES = {
+    "pass": "green",
+    "improvement": "cyan",
+    "regression": "bold red",
+    "oom": "bold red",
+    "failed": "bold red",
+    "inconclusive": "yellow",
+    "not_gated": "dim",
+}
+
+
+def print_run(
+    console: Console,
+    record: RunRecord,
+    metrics: Metrics,
+    comparison: Comparison,
+    verdict: tuple[Outcome, ExitCode],
+    run_dir: Path,
+) -> None:
+    """A run from the request to the verdict; the last line alone says how it went."""
+    show(console, request_table(record))
+    table, omitted = rank_table(record)
+    console.print()
+    show(console, table)
+    print_lines(console, [omitted] if omitted else [])
+    console.print()
+    show(console, _metrics_table(metrics))
+    print_lines(console, _absent(metrics))
+    print_lines(console, [f"Suspect: {why}" for why in record.suspect], style="yellow")
+    print_lines(console, [f"Note: {note}" for note in record.notes])
+    print_lines(console, [f"Failure: {record.failure}"] if record.failure else [], style="red")
+    console.print()
+    print_comparison(console, comparison)
+    console.print()
+    _closing(console, verdict, str(run_dir))
+
+
+def print_compare(
+    console: Console, records: Sequence[RunRecord], comparison: Comparison, verdict: tuple[Outcome, ExitCode]
+) -> None:
+    """A comparison of runs that were measured earlier."""
+    print_comparison(console, comparison)
+    console.print()
+    _closing(console, verdict, ", ".join(record.run_id for record in records))
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """The findings, what was unlike, and the reasons; nothing but a note without a golden."""
+    golden = comparison.golden
+    if golden is None:
+        print_lines(console, [f"Not compared: {comparison.note}"])
+        return
+    runs = "1 run" if golden.num_runs == 1 else f"{golden.num_runs} runs"
+    print_lines(
+        console, [f"Golden {comparison.golden_path} ({golden.kind}, {runs}, promoted {golden.promoted_at[:10]})"]
+    )
+    show(console, _comparison_table(comparison.findings))
+    judged = ((f.reason, figures.BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
+    print_lines(console, _by_reason(judged))
+    print_lines(console, [f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted])
+    print_lines(console, [f"Caveat: {caveat}" for caveat in comparison.likeness.caveats], style="dim")
+
+
+def _metrics_table(metrics: Metrics) -> Table:
+    table = plain_table(
+        "Metric", "Median", "Mean", "Stdev", "Steps", "Worst rank", right=("Median", "Mean", "Stdev", "Steps")
+    )
+    for metric in METRICS:
+        value = metric.read(metrics)
+        if value is None:
+            continue
+        summary = getattr(metrics, metric.name) if metric.name in SUMMARY_METRICS else None
+        peak = getattr(metrics, metric.name) if metric.unit == "bytes" else None
+        table.add_row(
+            metric.title,
+            figures.figure(metric, value),
+            figures.figure(metric, summary.mean) if summary else "",
+            figures.spread(summary) if summary else "",
+            str(summary.n) if summary else "",
+            f"{peak.rank} (stage {peak.stage})" if peak else "",
+        )
+    return table
+
+
+def _absent(metrics: Metrics) -> list[str]:
+    return _by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
+
+
+def _by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """One line per reason, with all the metrics that share it."""
+    titles: dict[str, list[str]] = {}
+    for reason, title in pairs:
+        titles.setdefault(reason, []).append(title)
+    return [f"{', '.join(shared)}: {reason}" for reason, shared in titles.items()]
+
+
+def _comparison_table(findings: Sequence[Finding]) -> Table:
+    table = plain_table(
+        "Metric", "Run", "Golden", "Change", "Allowed", "Verdict", right=("Run", "Golden", "Change", "Allowed")
+    )
+    for finding in findings:
+        metric, verdict = figures.BY_NAME[finding.metric], finding.verdict
+        table.add_row(
+            metric.title,
+            figures.figure(metric, finding.current),
+            figures.figure(metric, finding.golden),
+            figures.change(finding),
+            figures.allowed_change(finding),
+            Text(verdict.value.replace("_", " "), style=_STYLES[verdict.value]),
+        )
+    return table
+
+
+def _is_judged(finding: Finding) -> bool:
+    """Whether the reason tells news: not for rows that are there for reading only."""
+    return finding.verdict is not Verdict.NOT_GATED or figures.BY_NAME[finding.metric].gate is not None
+
+
+def _closing(console: Console, verdict: tuple[Outcome, ExitCode], where: str) -> None:
+    outcome, exit_code = verdict
+    text = Text.assemble((outcome.upper(), _STYLES[outcome]), f" (exit {int(exit_code)})  {where}")
+    console.print(text, soft_wrap=True)
