@@ -13,6 +13,7 @@ from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.goldens import GoldenChange, golden_changes
 from harness.records.run import RunRecord
+from harness.spec.recompute import canonical_text
 
 _SIGNIFICANT_DIGITS = 6
 
@@ -52,7 +53,7 @@ def _golden(
         gpu=spec.gpu,
         compute_dtype=spec.compute_dtype,
         num_gpus=spec.num_gpus,
-        recompute=spec.recompute.text,
+        recompute=canonical_text(spec.recompute),
         fingerprint=first.fingerprint,
         spec=spec.identity(),
         metrics={name: value for name, value in stored.items() if value},

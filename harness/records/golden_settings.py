@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from harness.records.golden import GoldenRecord
 from harness.spec.experiment import ExperimentSpec
+from harness.spec.recompute import canonical_text, parse_recompute
 
 LABELS = ("recipe", "task", "gpu", "compute_dtype", "num_gpus", "recompute")
 
@@ -34,6 +35,7 @@ def setting_differences(
     ours, theirs = leaves(spec.identity()), leaves(golden.spec)
     if golden.fingerprint is None:
         theirs |= {label: str(getattr(golden, label)) for label in LABELS}
+        theirs["recompute"] = canonical_text(parse_recompute(golden.recompute))
         ours = {path: ours[path] for path in ours if path in theirs}
     paths = sorted(ours.keys() | theirs.keys())
     found = {path: (theirs.get(path), ours.get(path)) for path in paths if theirs.get(path) != ours.get(path)}

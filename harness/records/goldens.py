@@ -79,6 +79,17 @@ def read_golden(path: Path) -> GoldenRecord:
     return read_document(path, GoldenRecord)
 
 
+def named_golden(name: str, override: Path | None = None) -> tuple[Path, GoldenRecord]:
+    """A golden by file, or by its path below :func:`golden_dir` with or without ``.json``."""
+    folder = golden_dir(override)
+    for path in (Path(name), folder / name, folder / f"{name}.json"):
+        if path.is_file():
+            return path, read_golden(path)
+    raise BadRequestError(
+        f"no golden {name!r}: neither a file nor a name below {folder}", remedy="mbr-perf golden list prints the names"
+    )
+
+
 def list_goldens(folder: Path) -> dict[Path, GoldenRecord]:
     """Every golden below ``folder`` by path; empty when there is no such folder."""
     return {path: read_golden(path) for path in sorted(folder.glob("*/*.json"))}
