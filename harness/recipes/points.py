@@ -36,6 +36,8 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
     points = _for_gpu(recipe, points, task, gpu, request)
     points = _for_variant(points, request.variant, f"recipe '{name}' on {gpu}")
     points, notes = _for_dtype(points, request.compute_dtype, gpu, f"recipe '{name}' on {gpu}")
+    if request.point_gpu is not None and gpu != request.gpu:
+        notes += (f"operating point of {gpu} used on {request.gpu}, as asked by --point_gpu",)
     if request.num_gpus is None:
         return _first_runnable(points, notes)
     return _with_num_gpus(points, request.num_gpus, notes)
@@ -51,7 +53,7 @@ def check_names(request: Request) -> None:
         ("--task", request.task, TASKS),
     ):
         if value is not None and value not in known:
-            problems.add(f"{option}: no such value '{value}'", nearest(value, known))
+            problems.add(f"{option}: no such value '{value}'", f"known: {', '.join(known)}")
     if request.num_gpus is not None and request.num_gpus < 1:
         problems.add(f"--num_gpus: must be 1 or more, is {request.num_gpus}", "give a number of GPUs")
     problems.raise_if_any()

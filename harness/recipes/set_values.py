@@ -1,5 +1,6 @@
 """`--set section.field=value` and `-E KEY=VALUE` as settings."""
 
+import difflib
 import re
 from collections.abc import Callable, Iterable
 
@@ -60,15 +61,23 @@ def _set_value(path: str, text: str, place: str) -> tuple[str, Value]:
             f"{place}: a section cannot be set whole", remedy=f"set a field of it, as in {path}.NAME=VALUE"
         )
     if path not in settable_paths():
-        raise BadRequestError(f"{place}: no such setting", remedy=nearest(path, settable_paths()))
+        raise BadRequestError(f"{place}: no such setting", remedy=_nearest_path(path))
     if path == "model.moe.moe_layer_freq" and "*" in text:
         return path, _layer_freq(text, place)
-    node = parse_yaml(text, place) if text.strip() else None
+    node = parse_yaml(text, place, with_lines=False) if text.strip() else None
     if node is None or isinstance(node, Table):
         raise BadRequestError(
             f"{place}: a value is needed, is {text!r}", remedy="write a number, text, true, false, null or a list"
         )
     return path, plain(node)
+
+
+def _nearest_path(path: str) -> str:
+    section = path.rpartition(".")[0]
+    if section in SECTION_MODELS:
+        return nearest(path, [p for p in settable_paths() if p.rpartition(".")[0] == section])
+    close = difflib.get_close_matches(path, settable_paths(), n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else f"sections: {', '.join((*SECTION_MODELS, 'env', 'recompute'))}"
 
 
 def _layer_freq(text: str, place: str) -> tuple[int, ...]:

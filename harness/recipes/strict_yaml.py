@@ -79,31 +79,36 @@ def read_yaml(path: Path, label: str) -> Node:
     return parse_yaml(text, label)
 
 
-def parse_yaml(text: str, label: str) -> Node:
+def parse_yaml(text: str, label: str, *, with_lines: bool = True) -> Node:
     """The one document of ``text``.
 
     Refuses, all at once: duplicate keys, anchors, aliases, merge keys, tags, several documents, ambiguous scalars,
-    keys that are not text, more than 12 levels.
+    keys that are not text, more than 12 levels. ``with_lines=False`` leaves line numbers out of messages, for text
+    that came from an option.
     """
-    reader = _Reader(label)
+    reader = _Reader(label, with_lines=with_lines)
     node: Node | None = None
     with reader.problems.collecting():
         node = reader.document(text)
     reader.problems.raise_if_any()
     if node is None:
-        raise BadRequestError(f"{label}:1: empty document", remedy="write at least one key")
+        raise BadRequestError(f"{reader.place(1)}: empty document", remedy="write at least one key")
     return node
 
 
 class _Reader:
     """Builds the tree from libyaml's events and collects what it refuses."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, *, with_lines: bool) -> None:
         self.label = label
+        self.with_lines = with_lines
         self.problems = Problems()
 
     def refuse(self, line: int, message: str, fix: str) -> None:
-        self.problems.add(f"{self.label}:{line}: {message}", fix)
+        self.problems.add(f"{self.place(line)}: {message}", fix)
+
+    def place(self, line: int) -> str:
+        return f"{self.label}:{line}" if self.with_lines else self.label
 
     def document(self, text: str) -> Node | None:
         root: Node | None = None
@@ -127,7 +132,7 @@ class _Reader:
     def node(self, event: yaml.Event, events: Iterator[yaml.Event], depth: int) -> Node:
         line = _line(event)
         if depth > MAX_DEPTH:
-            raise BadRequestError(f"{self.label}:{line}: more than {MAX_DEPTH} levels", remedy="flatten the document")
+            raise BadRequestError(f"{self.place(line)}: more than {MAX_DEPTH} levels", remedy="flatten the document")
         if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
             self.refuse(line, f"anchors and aliases are not allowed ({event.anchor})", "write the value out")
         tag = getattr(event, "tag", None)  # scalars and collections have one, aliases do not

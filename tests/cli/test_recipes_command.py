@@ -1,0 +1,69 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli.recipes import app
+from harness.errors import BadRequestError
+
+
+def run(*argv: str):
+    return CliRunner().invoke(app, argv, catch_exceptions=False)
+
+
+def test_list_shows_every_recipe_uncut_in_a_pipe():
+    lines = run("list").stdout.splitlines()
+    row = next(line for line in lines if "deepseek_v3" in line)
+    assert row.split()[:5] == ["deepseek_v3", "deepseek", "671.0", "B", "cpu"]
+    assert not any("…" in line for line in lines)
+
+
+def test_list_as_json_is_one_document():
+    document = json.loads(run("list", "--json").stdout)
+    assert document["schema_version"] == 1
+    llama = next(r for r in document["recipes"] if r["recipe"] == "llama3_8b")
+    assert llama["parameters_billion"] == 8.03
+    assert llama["gpus"]["cpu"] == {"tasks": ["pretrain", "sft"], "compute_dtypes": ["fp32"], "num_gpus": [2]}
+
+
+def test_show_prints_model_and_points():
+    text = run("show", "mixtral_8x7b").stdout
+    assert "moe.num_moe_experts" in text
+    assert "core_attn,moe_act" in text
+
+
+def test_show_names_why_a_point_cannot_run():
+    document = json.loads(run("show", "deepseek_v3", "--json").stdout)
+    broken = [p for p in document["points"] if p["inconsistent"]]
+    assert {p["num_gpus"] for p in broken} == {64}
+    assert "no: world 64 not divisible by ETP*EP*PP=512" in run("show", "deepseek_v3").stdout
+
+
+def test_show_of_an_unknown_recipe_is_a_wrong_request():
+    with pytest.raises(BadRequestError, match="unknown recipe 'nothing'"):
+        run("show", "nothing")
+
+
+def test_validate_accepts_all_recipes():
+    assert run("validate").stdout.startswith("ok: 9 recipe files, ")
+
+
+def test_validate_tells_all_problems_of_a_file(tmp_path: Path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("name: bad\nfamily: mine\ntitle: Bad\nmodle: {}\npoints: []\n", encoding="utf-8")
+    with pytest.raises(BadRequestError) as caught:
+        run("validate", str(path))
+    assert [p.message.removeprefix(str(path)) for p in caught.value.problems] == [
+        ":4: modle: no such setting",
+        ":1: model: missing",
+        ":5: points: at least one operating point is needed",
+    ]
+
+
+def test_validate_as_json_exits_with_the_problems(tmp_path: Path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("a: yes\n", encoding="utf-8")
+    result = run("validate", str(path), "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["problems"][0]["message"].startswith(f"{path}:1: 'yes' is ambiguous")

@@ -1,0 +1,86 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.recipes.find import all_recipe_files, find_recipe_file, open_recipe, recipes_dir
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    root = tmp_path / "recipes"
+    for family, name in (("llama", "llama3_8b"), ("gpt", "gpt3_175b")):
+        (root / family).mkdir(parents=True)
+        shutil.copy(recipes_dir() / family / f"{name}.yaml", root / family)
+    return root
+
+
+def test_the_checkout_has_the_recipes():
+    assert recipes_dir() == Path(__file__).parents[2] / "recipes"
+
+
+def test_a_name_is_found_in_any_case():
+    assert find_recipe_file(" LLaMA3_8B ").label == "recipes/llama/llama3_8b.yaml"
+
+
+def test_finding_a_name_opens_no_file(directory: Path):
+    (directory / "llama" / "broken.yaml").write_text("a: [", encoding="utf-8")
+    assert find_recipe_file("gpt3_175b", directory).path == directory / "gpt" / "gpt3_175b.yaml"
+
+
+def test_suites_are_not_recipes(directory: Path):
+    (directory / "suites").mkdir()
+    (directory / "suites" / "nightly.yaml").write_text("a: 1\n", encoding="utf-8")
+    assert [f.name for f in all_recipe_files(directory)] == ["gpt3_175b", "llama3_8b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "problem"),
+    [
+        ("llama3_8", None, "unknown recipe 'llama3_8'\n  did you mean 'llama3_8b'?"),
+        ("llama3_8b", "lama", "unknown model family 'lama'\n  did you mean 'llama'?"),
+        ("llama3_8b", "gpt", "-m gpt: recipe 'llama3_8b' is of family 'llama'\n  -m llama"),
+        (
+            "../secret",
+            None,
+            "-mr ../secret: no such file\n  check the path, or give a name from `mbr-perf recipes list`",
+        ),
+    ],
+)
+def test_an_unknown_name_is_told_with_its_nearest(directory: Path, name: str, family: str | None, problem: str):
+    with pytest.raises(BadRequestError) as caught:
+        open_recipe(name, directory, family)
+    assert str(caught.value) == problem
+
+
+@pytest.mark.parametrize("name", ["a b", "", "-x", "x" * 65, "naïve"])
+def test_a_name_has_one_alphabet(directory: Path, name: str):
+    with pytest.raises(BadRequestError, match="is no recipe name"):
+        find_recipe_file(name, directory)
+
+
+def test_a_link_out_of_the_directory_is_refused(directory: Path, tmp_path: Path):
+    outside = tmp_path / "outside.yaml"
+    shutil.copy(directory / "llama" / "llama3_8b.yaml", outside)
+    (directory / "llama" / "linked.yaml").symlink_to(outside)
+    with pytest.raises(BadRequestError, match="is a link that leaves"):
+        find_recipe_file("linked", directory)
+
+
+def test_a_path_to_ones_own_file_works_and_its_family_is_checked(write):
+    path = write()
+    assert open_recipe(str(path)).header.name == "tiny"
+    with pytest.raises(BadRequestError, match="recipe 'tiny' is of family 'mine'"):
+        open_recipe(str(path), family="llama")
+
+
+def test_the_name_inside_a_shipped_file_is_its_own(directory: Path):
+    (directory / "llama" / "llama3_8b.yaml").rename(directory / "llama" / "other.yaml")
+    with pytest.raises(BadRequestError, match="name is 'llama3_8b', but its place says 'other'"):
+        open_recipe("other", directory)
+
+
+def test_a_missing_directory_is_told(tmp_path: Path):
+    with pytest.raises(BadRequestError, match="no recipe directory at"):
+        recipes_dir(tmp_path / "none")

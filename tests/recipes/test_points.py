@@ -1,0 +1,145 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.recipes.points import choose_point, weak_scaled
+from harness.recipes.recipe import Recipe
+from harness.recipes.recipe_file import load_recipe
+from harness.recipes.request import Request
+from harness.recipes.resolve import resolve_recipe
+
+HEAD = """\
+name: many
+family: mine
+title: Many points
+model: {num_layers: 4, hidden_size: 64, ffn_hidden_size: 128, num_attention_heads: 4, vocab_size: 512}
+points:
+"""
+
+
+def point(gpu="h100", dtype="bf16", gpus=8, extra="", tp=2, gbs=32, task="pretrain") -> str:
+    return f"""\
+  - task: {task}
+    gpu: {gpu}
+    compute_dtype: {dtype}
+    num_gpus: {gpus}
+    parallelism: {{tensor_model_parallel_size: {tp}}}
+    batch: {{micro_batch_size: 1, global_batch_size: {gbs}, seq_length: 128}}
+    source: a test
+{extra}"""
+
+
+BROKEN = "    inconsistent: [world 64 not divisible by 512]\n"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Callable[..., Recipe]:
+    def _recipe(*points: str) -> Recipe:
+        path = tmp_path / "many.yaml"
+        path.write_text(HEAD + "".join(points), encoding="utf-8")
+        return load_recipe(path, "many.yaml")
+
+    return _recipe
+
+
+def ask(**options: object) -> Request:
+    return Request(**{"model_recipe_name": "many", "gpu": "h100", **options})
+
+
+def test_the_first_listed_count_is_the_default(recipe):
+    assert choose_point(recipe(point(gpus=16), point(gpus=8)), ask()).num_gpus == 16
+
+
+def test_a_point_that_cannot_run_is_passed_over_and_named(recipe):
+    choice = choose_point(recipe(point(gpus=64, extra=BROKEN), point(gpus=128)), ask())
+    assert choice.num_gpus == 128
+    assert choice.notes == ("pretrain h100 bf16 64 GPUs is listed first but cannot run: world 64 not divisible by 512",)
+
+
+@pytest.mark.parametrize("options", [{"num_gpus": 64}, {"num_gpus": 64, "tensor_model_parallel_size": 1}])
+def test_a_point_that_cannot_run_is_refused_with_the_reason(recipe, options):
+    with pytest.raises(BadRequestError, match="cannot run as published: world 64 not divisible by 512"):
+        choose_point(recipe(point(gpus=64, extra=BROKEN), point(gpus=128)), ask(**options))
+
+
+@pytest.mark.parametrize(("asked", "start", "scaled"), [(4, 8, 16), (12, 16, 48), (64, 16, 256), (8, 8, None)])
+def test_another_count_starts_from_the_next_larger_point_else_the_largest(recipe, asked, start, scaled):
+    resolved = resolve_recipe(recipe(point(gpus=8, gbs=32), point(gpus=16, gbs=64)), ask(num_gpus=asked))
+    assert resolved.spec.num_gpus == asked
+    assert resolved.spec.batch.global_batch_size == (scaled or 32)
+    assert [n for n in resolved.notes if "started from" in n] == (
+        [f"no operating point for {asked} GPUs: started from pretrain h100 bf16 {start} GPUs"] if scaled else []
+    )
+
+
+@pytest.mark.parametrize(("gbs", "base", "now", "expected"), [(192, 32, 4, 24), (128, 8, 1, 16), (192, 32, 8, 48)])
+def test_the_global_batch_follows_the_data_parallel_copies_as_in_megatron_bridge(gbs, base, now, expected):
+    assert weak_scaled(gbs, base, now) == expected
+
+
+def test_a_global_batch_that_does_not_scale_is_an_error():
+    with pytest.raises(BadRequestError, match="is no whole number"):
+        weak_scaled(32, 3, 2)
+
+
+def test_an_asked_global_batch_is_not_scaled(recipe):
+    resolved = resolve_recipe(recipe(point()), ask(num_gpus=4, global_batch_size=6))
+    assert (resolved.spec.batch.global_batch_size, resolved.sources["batch.global_batch_size"]) == (
+        6,
+        "--global_batch_size",
+    )
+
+
+def test_scaling_uses_the_parallel_sizes_that_were_asked_for(recipe):
+    resolved = resolve_recipe(recipe(point()), ask(num_gpus=4, tensor_model_parallel_size=1))
+    assert resolved.spec.batch.global_batch_size == 32
+
+
+def test_a_count_that_the_parallel_sizes_do_not_divide_is_an_error(recipe):
+    with pytest.raises(BadRequestError, match=r"--num_gpus 3 is not divisible by TP x PP x CP = 2 x 1 x 1 = 2"):
+        resolve_recipe(recipe(point()), ask(num_gpus=3))
+
+
+def test_the_usual_precision_is_taken_when_there_else_the_first_with_a_note(recipe):
+    assert choose_point(recipe(point(dtype="fp8_cs"), point()), ask()).point.key.compute_dtype == "bf16"
+    choice = choose_point(recipe(point(dtype="fp8_cs"), point(dtype="fp8_sc")), ask())
+    assert choice.point.key.compute_dtype == "fp8_cs"
+    assert choice.notes == ("recipe 'many' on h100 has no bf16 point: using fp8_cs (-c chooses among fp8_cs, fp8_sc)",)
+
+
+def test_variants_are_chosen_by_name_only(recipe):
+    many = recipe(point(gpus=4, extra="    variant: large\n"), point(gpus=8))
+    assert choose_point(many, ask()).num_gpus == 8
+    assert choose_point(many, ask(variant="large")).num_gpus == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"gpu": "h200"}, ["no pretrain operating point for h200; it has points for h100", "--point_gpu h100"]),
+        ({"gpu": "h1000"}, ["--gpu: no such value 'h1000'", "known: a100, h100"]),
+        ({"compute_dtype": "fp8_cs"}, ["no operating point for -c fp8_cs", "there is -c bf16"]),
+        ({"compute_dtype": "fp8"}, ["--compute_dtype: no such value 'fp8'", "fp8_cs"]),
+        ({"task": "peft"}, ["has no operating point for task 'peft'", "there is --task pretrain"]),
+        ({"task": "finetune"}, ["--task: no such value 'finetune'", "known: pretrain, sft, peft"]),
+        ({"variant": "large"}, ["has no variant 'large'", "there are none"]),
+        ({"num_gpus": 0}, ["--num_gpus: must be 1 or more, is 0"]),
+    ],
+)
+def test_what_is_not_there_is_told_with_what_is(recipe, options, told):
+    with pytest.raises(BadRequestError) as caught:
+        choose_point(recipe(point()), ask(**options))
+    assert [part for part in told if part not in str(caught.value)] == []
+
+
+def test_only_variants_means_that_one_must_be_named(recipe):
+    with pytest.raises(BadRequestError, match="has only variants"):
+        choose_point(recipe(point(extra="    variant: large\n")), ask())
+
+
+def test_the_point_of_another_gpu_type_is_used_only_when_asked_for(recipe):
+    resolved = resolve_recipe(recipe(point(gpu="gb200", gpus=4)), ask(gpu="h200", point_gpu="gb200"))
+    assert (resolved.spec.gpu, resolved.spec.num_gpus, resolved.spec.gpus_per_node) == ("h200", 4, 8)
+    assert resolved.notes == ("operating point of gb200 used on h200, as asked by --point_gpu",)

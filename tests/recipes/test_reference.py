@@ -1,0 +1,32 @@
+from pathlib import Path
+
+from harness.recipes.meanings import MEANINGS
+from harness.recipes.recipe import PointKey, RecipeHeader
+from harness.recipes.recipe_file import load_recipe
+from harness.recipes.reference import EXAMPLE, render
+from harness.recipes.request import Request
+from harness.recipes.resolve import resolve_recipe
+from harness.recipes.settings import SECTION_MODELS
+
+README = Path(__file__).parents[2] / "recipes" / "README.md"
+
+
+def test_the_readme_is_what_the_models_say():
+    assert README.read_text(encoding="utf-8") == render()
+
+
+def test_every_setting_has_a_meaning_and_no_meaning_is_left_over():
+    models = {**SECTION_MODELS, "file": RecipeHeader, "point": PointKey}
+    fields = {
+        section: {name for name in model.model_fields if f"{section}.{name}" not in SECTION_MODELS}
+        for section, model in models.items()
+    }
+    assert {section: set(texts) for section, texts in MEANINGS.items()} == fields
+
+
+def test_the_example_of_the_readme_runs_on_a_cpu(tmp_path: Path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(EXAMPLE, encoding="utf-8")
+    resolved = resolve_recipe(load_recipe(path, "tiny.yaml"), Request(model_recipe_name="tiny", gpu="cpu"))
+    assert resolved.spec.slug == "tiny.pretrain.fp32.2gpu.core_attn"
+    assert resolved.spec.num_microbatches == 4

@@ -1,0 +1,115 @@
+import time
+
+import pytest
+
+from harness.recipes.building import build_spec
+from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
+from harness.recipes.listing import check_files, full_model
+from harness.recipes.size import parameter_count
+from harness.spec.model import ModelSpec
+
+RECIPES = {f.name: load_recipe(f.path, f.label) for f in all_recipe_files(recipes_dir())}
+POINTS = [(f"{name} {p.title}", p) for name, r in RECIPES.items() for p in r.points]
+
+
+def test_every_recipe_and_every_runnable_point_resolves():
+    checked, problems = check_files([], None)
+    assert problems == []
+    assert len(checked) == len(RECIPES) >= 9
+
+
+@pytest.mark.parametrize("point", [p for _, p in POINTS], ids=[t for t, _ in POINTS])
+def test_grid_and_batch_of_a_point_divide_unless_it_says_why_not(point):
+    spec = build_spec(point.layer, point.place)
+    cut, world = spec.parallelism, spec.num_gpus
+    grids = [world % cut.model_parallel_size]
+    if spec.model.moe:
+        grids.append(
+            world % (cut.expert_tensor_size * cut.expert_model_parallel_size * cut.pipeline_model_parallel_size)
+        )
+        grids.append(spec.model.moe.num_moe_experts % cut.expert_model_parallel_size)
+    batch = spec.batch.global_batch_size % (spec.batch.micro_batch_size * spec.data_parallel_size)
+    assert any([*grids, batch]) == bool(point.key.inconsistent)
+
+
+@pytest.mark.parametrize("point", [p for _, p in POINTS], ids=[t for t, _ in POINTS])
+def test_layers_of_a_point_fill_its_pipeline(point):
+    spec = build_spec(point.layer, point.place)
+    cut = spec.parallelism
+    slots = spec.model.num_layers + cut.account_for_embedding_in_pipeline_split + cut.account_for_loss_in_pipeline_split
+    if cut.pipeline_model_parallel_layout is None:
+        assert slots % (cut.pipeline_model_parallel_size * cut.num_virtual_stages) == 0
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_runs_on_a_cpu_for_pretraining_and_fine_tuning(name):
+    points = [p for p in RECIPES[name].points if p.key.gpu == "cpu"]
+    assert [p.key.task for p in points] == ["pretrain", "sft"]
+    spec = build_spec(points[0].layer, points[0].place)
+    assert (spec.num_gpus, spec.compute_dtype, spec.batch.seq_length) == (2, "fp32", 512)
+    assert parameter_count(spec.model) < 25_000_000
+    # 6 x active parameters x tokens: about 60 GFLOP/s on one core make it a step of at most 1.5 s on two
+    assert 6 * parameter_count(active(spec.model)) * spec.tokens_per_step / 2 < 80e9
+
+
+def active(model: ModelSpec) -> ModelSpec:
+    """The model with as many experts as one token uses."""
+    if model.moe is None:
+        return model
+    return model.model_copy(update={"moe": model.moe.model_copy(update={"num_moe_experts": model.moe.moe_router_topk})})
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_small_model_keeps_the_character_of_the_large_one(name):
+    large = full_model(RECIPES[name])
+    small = build_spec(RECIPES[name].points[0].layer, "").model
+    for field in ("normalization", "gated_linear_unit", "activation_func", "add_bias_linear", "qk_layernorm",
+                  "position_embedding_type", "share_embeddings_and_output_weights", "mtp_num_layers"):  # fmt: skip
+        assert getattr(small, field) == getattr(large, field)
+    assert (small.moe is None, small.mla is None) == (large.moe is None, large.mla is None)
+    assert small.num_attention_heads // small.query_groups == large.num_attention_heads // large.query_groups
+    assert bool(large.moe and large.moe.moe_shared_expert_intermediate_size) == bool(
+        small.moe and small.moe.moe_shared_expert_intermediate_size
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("llama2_7b", 6.74), ("llama3_8b", 8.03), ("llama3_70b", 70.55), ("llama31_405b", 405.85), ("gpt3_175b", 174.6),
+        ("mixtral_8x7b", 46.70), ("deepseek_v3", 671.03), ("qwen3_30b_a3b", 30.53), ("qwen3_235b_a22b", 235.09),
+    ],
+)  # fmt: skip
+def test_models_have_the_published_number_of_parameters(name, billions):
+    assert parameter_count(full_model(RECIPES[name])) / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "gpus", "recompute"),
+    [
+        ("llama2_7b", "a100", 8, "none"),
+        ("llama3_70b", "a100", 64, "core_attn"),
+        ("gpt3_175b", "a100", 128, "core_attn,mlp"),
+        ("mixtral_8x7b", "a100", 64, "core_attn,moe_act"),
+        ("deepseek_v3", "h100", 1024, "core_attn,mla_up_proj,moe_act"),
+        ("llama3_8b", "h100", 64, "core_attn"),
+    ],
+)
+def test_the_classic_examples_are_there(name, gpu, gpus, recompute):
+    found = [
+        p for p in RECIPES[name].points
+        if (p.key.gpu, p.key.num_gpus) == (gpu, gpus) and p.layer["recompute"].value.text == recompute
+    ]  # fmt: skip
+    assert any("activation-recompute guide" in p.key.source for p in found)
+
+
+def test_reading_all_recipes_is_quick():
+    best = min(_cpu_seconds() for _ in range(3))
+    assert best < 0.35
+
+
+def _cpu_seconds() -> float:
+    start = time.process_time()
+    for file in all_recipe_files(recipes_dir()):
+        load_recipe(file.path, file.label)
+    return time.process_time() - start
