@@ -3,19 +3,14 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.launch.request import LaunchRequest
 from harness.launch.verdict import Ending, verdict
 from harness.records.launch import AgentRecord, LaunchOutcome
 from harness.records.rank import RankRecord
+from harness.records.strict_json import read_document
 from harness.spec.experiment import ExperimentSpec
-from harness.spec.frozen import Frozen
-
-Record = TypeVar("Record", bound=Frozen)
 
 RECORDED = ("rank_*.json", "rank_*.progress.jsonl", "nvml_*.json", "launch*.json", "outcome*.json")
 
@@ -75,8 +70,8 @@ def replay(plan: ReplayPlan) -> LaunchOutcome:
     for name in plan.files:
         shutil.copyfile(plan.source / "ranks" / name, ranks / name)
     if (ranks / "outcome.json").exists():
-        return _read(LaunchOutcome, ranks / "outcome.json")
-    agent = _read(AgentRecord, ranks / "launch.json") if (ranks / "launch.json").exists() else None
+        return read_document(ranks / "outcome.json", LaunchOutcome)
+    agent = read_document(ranks / "launch.json", AgentRecord) if (ranks / "launch.json").exists() else None
     ending = _from_ranks(ranks) if agent is None else verdict(agent, int(agent.status != "ok"), "")
     return LaunchOutcome(
         status=ending.status,
@@ -89,7 +84,7 @@ def replay(plan: ReplayPlan) -> LaunchOutcome:
 
 def _from_ranks(folder: Path) -> Ending:
     for path in sorted(folder.glob("rank_*.json")):
-        record = _read(RankRecord, path)
+        record = read_document(path, RankRecord)
         if not record.finished:
             why = record.failure.message if record.failure else "it did not finish"
             return Ending("failed", f"rank {record.rank}: {why}", rank=record.rank)
@@ -100,15 +95,4 @@ def _recorded_spec(source: Path) -> ExperimentSpec:
     path = source / "spec.json"
     if not path.is_file():
         raise BadRequestError(f"{source} is no run folder: it has no spec.json", remedy="--from RUN_FOLDER")
-    return _read(ExperimentSpec, path)
-
-
-def _read(kind: type[Record], path: Path) -> Record:
-    try:
-        return kind.model_validate_json(path.read_text())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise BadRequestError(
-            f"{path}: {where}: {first['msg']}", remedy="the file is damaged, or of another version of mbr-perf"
-        ) from error
+    return read_document(path, ExperimentSpec)

@@ -13,7 +13,11 @@ Status = Literal["ok", "oom", "failed", "interrupted"]
 
 
 class DeviceSample(Frozen):
-    """What the NVML sampler of one node saw of one GPU over the run. Bytes, watts, MHz; None where NVML would not say."""
+    """What the NVML sampler of one node saw of one GPU over the run. Bytes, watts, MHz; None where NVML would not say.
+
+    ``memory_api`` v1 is that of old drivers: its ``used`` includes what the driver reserves for itself, v2's does not.
+    ``num_unidentified_processes``: seen during the run, but from inside a container not to be told from the ranks.
+    """
 
     uuid: str
     name: str
@@ -28,6 +32,8 @@ class DeviceSample(Frozen):
     median_sm_clock_mhz: float | None = None
     throttle_reasons: tuple[str, ...] = ()
     foreign_processes: tuple[str, ...] = ()
+    num_unidentified_processes: int = 0
+    memory_api: Literal["v1", "v2"] | None = None
     error: str | None = None
 
 

@@ -1,0 +1,151 @@
+"""The GPU memory sampler of a node: a fast loop for memory, a slow one for clocks, and a file that survives a kill."""
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import pynvml
+
+from harness.engine.nvml_device import IDLE, THROTTLE_REASONS, Gpu, reason_of
+from harness.engine.nvml_processes import Neighbours
+from harness.records.atomic import write_atomically
+from harness.records.run import DeviceSample, NodeSample
+
+# Clocks and power cost the driver more than memory; listing processes takes its lock for milliseconds.
+SLOW_EVERY_S = 1.0
+PROCESSES_EVERY_S = 10.0
+WRITE_EVERY_S = 2.0
+
+
+@dataclass
+class Track:
+    """What was seen of one GPU so far. ``error`` ends sampling of this GPU; what was seen before stays."""
+
+    gpu: Gpu
+    neighbours: Neighbours
+    baseline_used: int | None = None
+    max_used: int | None = None
+    total: int | None = None
+    reserved: int | None = None
+    num_samples: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+    max_power_w: float | None = None
+    clocks: list[int] = field(default_factory=list)
+    reasons: int = 0
+    error: str | None = None
+
+    def sample_memory(self, now: float) -> None:
+        """One look at memory; an error is kept and this GPU is not asked again."""
+        try:
+            used, self.total, self.reserved = self.gpu.memory()
+        except pynvml.NVMLError as error:
+            self.error = f"{reason_of(error)} after {self.num_samples} samples"
+            return
+        if self.baseline_used is None or self.max_used is None:
+            self.baseline_used, self.max_used, self.first_s = used, used, now
+        self.max_used = max(self.max_used, used)
+        self.num_samples += 1
+        self.last_s = now
+
+    def sample_clocks(self) -> None:
+        """Power, and the clock while there is work: the idle clock says nothing about the run."""
+        power, clock, reasons = self.gpu.power_w(), self.gpu.sm_clock_mhz(), self.gpu.clock_reasons()
+        if power is not None:
+            self.max_power_w = max(power, self.max_power_w or 0.0)
+        self.reasons |= reasons or 0
+        if clock is not None and not (reasons or 0) & IDLE:
+            self.clocks.append(clock)
+
+    def sample(self) -> DeviceSample:
+        """The record of this GPU up to now."""
+        gaps = self.num_samples - 1
+        return DeviceSample(
+            uuid=self.gpu.uuid,
+            name=self.gpu.name,
+            index=self.gpu.index,
+            total_bytes=self.total,
+            reserved_bytes=self.reserved,
+            baseline_used_bytes=self.baseline_used,
+            max_used_bytes=self.max_used,
+            num_samples=self.num_samples,
+            interval_s=round((self.last_s - self.first_s) / gaps, 6) if gaps > 0 else 0.0,
+            max_power_w=self.max_power_w,
+            median_sm_clock_mhz=float(median(self.clocks)) if self.clocks else None,
+            throttle_reasons=tuple(name for bit, name in THROTTLE_REASONS.items() if self.reasons & bit),
+            foreign_processes=tuple(self.neighbours.foreign.values()),
+            num_unidentified_processes=len(self.neighbours.unidentified),
+            memory_api=self.gpu.memory_api if self.num_samples else None,
+            error=self.error,
+        )
+
+
+class Sampler:
+    """All GPUs of this node until ``stop`` says so. NVML must be initialised."""
+
+    def __init__(self, out: Path, interval_s: float, run_pid: int, stop: Callable[[], bool]):
+        self._out, self._interval_s, self._stop = out, interval_s, stop
+        self._tracks: list[Track] = []
+        self._broken: list[DeviceSample] = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                self._tracks.append(Track(Gpu(index), Neighbours(run_pid)))
+            except pynvml.NVMLError as error:
+                self._broken.append(
+                    DeviceSample(uuid=f"index-{index}", name="unknown", index=index, error=reason_of(error))
+                )
+        self._driver = pynvml.nvmlSystemGetDriverVersion()
+
+    def run(self) -> None:
+        """Sample until stopped; the file is whole after the first look and after every rewrite."""
+        self._look_at_processes(Neighbours.before_ranks)
+        self._sweep(time.monotonic(), slow=True)
+        self._publish()
+        now = time.monotonic()
+        slow_at, processes_at, write_at = now + SLOW_EVERY_S, now + PROCESSES_EVERY_S, now + WRITE_EVERY_S
+        while not self._stop():
+            time.sleep(self._interval_s)
+            now = time.monotonic()
+            self._sweep(now, slow=now >= slow_at)
+            slow_at = now + SLOW_EVERY_S if now >= slow_at else slow_at
+            if now >= processes_at:
+                self._look_at_processes(Neighbours.during_run)
+                processes_at = now + PROCESSES_EVERY_S
+            if now >= write_at:
+                self._publish()
+                write_at = now + WRITE_EVERY_S
+        self._sweep(time.monotonic(), slow=False)
+        self._look_at_processes(Neighbours.during_run)
+        write_atomically(self._out, self._text())
+
+    def _sweep(self, now: float, *, slow: bool) -> None:
+        for track in self._tracks:
+            if track.error is None:
+                track.sample_memory(now)
+            if slow and track.error is None:
+                track.sample_clocks()
+
+    def _look_at_processes(self, judge: Callable[[Neighbours, dict[int, int | None]], None]) -> None:
+        for track in self._tracks:
+            processes = track.gpu.processes() if track.error is None else None
+            if processes:
+                judge(track.neighbours, processes)
+
+    def _text(self) -> str:
+        devices = sorted([*(track.sample() for track in self._tracks), *self._broken], key=lambda d: d.index)
+        return document(NodeSample(hostname=socket.gethostname(), driver_version=self._driver, devices=tuple(devices)))
+
+    def _publish(self) -> None:
+        """Safe from a kill, not from a power cut: waiting for the disk would leave a hole in the samples."""
+        temporary = self._out.with_name(f".{self._out.name}.{os.getpid()}.tmp")
+        temporary.write_text(self._text(), encoding="utf-8")
+        temporary.replace(self._out)
+
+
+def document(sample: NodeSample) -> str:
+    """The file's text."""
+    return sample.model_dump_json(indent=1) + "\n"

@@ -1,0 +1,52 @@
+"""The GPUs of this machine, asked for in a child process: a driver that hangs must not hang the command line."""
+
+import subprocess
+
+from pydantic import ValidationError
+
+from harness.launch.environment import Host
+from harness.spec.frozen import Frozen
+from harness.spec.gpu import GpuType, gpu_named
+
+TIMEOUT_S = 10.0
+
+
+class DetectedGpu(Frozen):
+    """One GPU as NVML lists it; ``error`` instead of the rest when it cannot be talked to."""
+
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    total_bytes: int | None = None
+    error: str | None = None
+
+    @property
+    def gpu_type(self) -> GpuType | None:
+        """The row of ``-g`` that fits the product name; None for a product that no row knows."""
+        return gpu_named(self.name) if self.name else None
+
+
+class Detection(Frozen):
+    """What this machine has. ``error`` says why there are no GPUs; None with no GPUs means that NVML found none."""
+
+    driver: str | None = None
+    gpus: tuple[DetectedGpu, ...] = ()
+    error: str | None = None
+
+
+def detect_gpus(host: Host, timeout_s: float = TIMEOUT_S) -> Detection:
+    """Ask NVML. Never raises for a machine without GPU, driver or library: that is what ``error`` says."""
+    command = (host.python, "-m", "harness.engine.nvml", "list")
+    try:
+        asked = subprocess.run(
+            command, env=dict(host.shell), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Detection(error=f"NVML did not answer within {timeout_s:g} s")
+    if asked.returncode != 0:
+        last = asked.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        return Detection(error=f"asking NVML failed with exit code {asked.returncode}: {' '.join(last)}")
+    try:
+        return Detection.model_validate_json(asked.stdout)
+    except ValidationError:
+        return Detection(error=f"NVML's answer cannot be read: {asked.stdout[:200].decode(errors='replace')}")

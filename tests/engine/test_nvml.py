@@ -1,0 +1,244 @@
+"""The sampler and the listing, with the real binding over a scripted driver."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from harness.engine.nvml_processes import Neighbours, descends_from
+from harness.records.run import DeviceSample, NodeSample
+
+GIB = 1024**3
+SOURCE = Path(__file__).parents[1] / "native" / "fake_nvml.c"
+NVML = (sys.executable, "-m", "harness.engine.nvml")
+ENVIRONMENT_OF_TESTS = dict(os.environ)
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the scripted libnvidia-ml.so.1. No gcc is a failure: nothing here would be tested."""
+    folder = tmp_path_factory.mktemp("nvml")
+    out = folder / "libnvidia-ml.so.1"
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1", "-o", out, SOURCE, "-lpthread"]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def driver(library: Path, tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """The environment in which NVML plays the given state lines."""
+
+    def environment(*lines: str) -> dict[str, str]:
+        state = tmp_path / "state"
+        state.write_text("\n".join(lines) + "\n")
+        return {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(state)}
+
+    return environment
+
+
+@contextmanager
+def sampling(environment: dict[str, str], out: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A sampler that has had its first look."""
+    command = (*NVML, "sample", "--out", str(out), "--interval_ms", "10", *arguments)
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            deadline = time.monotonic() + 10
+            while not out.exists() and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            yield process
+        finally:
+            process.terminate()
+
+
+def sampled(environment: dict[str, str], out: Path, seconds: float, *arguments: str) -> NodeSample:
+    with sampling(environment, out, *arguments):
+        time.sleep(seconds)
+    return NodeSample.model_validate_json(out.read_text())
+
+
+def only(node: NodeSample) -> DeviceSample:
+    assert len(node.devices) == 1
+    return node.devices[0]
+
+
+def listing(environment: dict[str, str]) -> dict[str, object]:
+    asked = subprocess.run((*NVML, "list"), env=environment, capture_output=True, check=True, timeout=10)
+    return json.loads(asked.stdout)
+
+
+def test_gpus_are_listed_with_name_uuid_and_memory(driver: Callable[..., dict[str, str]]) -> None:
+    environment = driver("driver 570.1", "gpu 0 uuid=GPU-a total=85899345920", "gpu 1 uuid=GPU-b")
+    name = "NVIDIA H100 80GB HBM3"
+    assert listing(environment) == {
+        "driver": "570.1",
+        "gpus": [
+            {"index": 0, "name": name, "uuid": "GPU-a", "total_bytes": 80 * GIB},
+            {"index": 1, "name": name, "uuid": "GPU-b", "total_bytes": 80 * GIB},
+        ],
+    }
+
+
+def test_a_machine_without_the_library_says_so() -> None:
+    environment = {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": "/nonexistent"}
+    assert listing(environment) == {"error": "NVML Shared Library Not Found (NVML 12)"}
+
+
+def test_a_driver_that_is_not_loaded_says_so(library: Path, tmp_path: Path) -> None:
+    environment = {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(tmp_path / "none")}
+    assert listing(environment) == {"error": "Driver Not Loaded (NVML 9)"}
+
+
+def test_one_gpu_that_cannot_be_talked_to_does_not_hide_the_other(driver: Callable[..., dict[str, str]]) -> None:
+    environment = driver("gpu 0 uuid=GPU-a", "gpu 1 uuid=GPU-b", "err nvmlDeviceGetUUID 15 -1 1")
+    gpus = listing(environment)["gpus"]
+    assert isinstance(gpus, list)
+    assert [gpu.get("uuid") for gpu in gpus] == ["GPU-a", None]
+    assert gpus[1]["error"] == "GPU is lost (NVML 15)"
+
+
+def test_the_peak_of_a_spike_is_kept(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    environment = driver(
+        "gpu 0 uuid=GPU-a reserved=500000000",
+        f"curve 0 step 0:{GIB} 300:{50 * GIB} 380:{2 * GIB}",
+    )
+    device = only(sampled(environment, tmp_path / "out.json", 0.8))
+    assert (device.baseline_used_bytes, device.max_used_bytes) == (GIB, 50 * GIB)
+    assert (device.uuid, device.total_bytes, device.reserved_bytes) == ("GPU-a", 80 * GIB, 500000000)
+    assert (device.memory_api, device.error) == ("v2", None)
+    assert device.num_samples > 10
+    assert 0.005 < device.interval_s < 0.1
+
+
+def test_devices_carry_their_uuid_whatever_their_order(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    environment = driver("gpu 0 uuid=GPU-b used=1000", "gpu 1 uuid=GPU-a used=2000")
+    node = sampled(environment, tmp_path / "out.json", 0.1)
+    assert {d.uuid: d.max_used_bytes for d in node.devices} == {"GPU-b": 1000, "GPU-a": 2000}
+
+
+def test_an_old_driver_is_read_through_v1_and_says_so(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    environment = driver("gpu 0 uuid=GPU-a used=1000 reserved=500", "err nvmlDeviceGetMemoryInfo_v2 13")
+    device = only(sampled(environment, tmp_path / "out.json", 0.1))
+    assert (device.memory_api, device.max_used_bytes, device.reserved_bytes) == ("v1", 1500, None)
+
+
+def test_a_gpu_lost_on_the_way_keeps_what_was_seen(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    environment = driver(
+        "gpu 0 uuid=GPU-a used=7000", "gpu 1 uuid=GPU-b used=8000", "err nvmlDeviceGetMemoryInfo_v2 15 300 1"
+    )
+    healthy, lost = sampled(environment, tmp_path / "out.json", 0.7).devices
+    assert lost.error is not None
+    assert lost.error.startswith("GPU is lost (NVML 15) after ")
+    assert (lost.max_used_bytes, healthy.max_used_bytes, healthy.error) == (8000, 7000, None)
+    assert healthy.num_samples > lost.num_samples
+
+
+def test_memory_that_may_not_be_read_is_unknown_not_zero(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    environment = driver("gpu 0 uuid=GPU-a used=7000", "err nvmlDeviceGetMemoryInfo_v2 4")
+    device = only(sampled(environment, tmp_path / "out.json", 0.1))
+    assert (device.max_used_bytes, device.baseline_used_bytes, device.total_bytes) == (None, None, None)
+    assert device.error == "Insufficient Permissions (NVML 4) after 0 samples"
+
+
+def test_values_that_nvml_refuses_are_absent(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    environment = driver("gpu 0 used=1", "err nvmlDeviceGetPowerUsage 3", "err nvmlDeviceGetClockInfo 4")
+    device = only(sampled(environment, tmp_path / "out.json", 0.1))
+    assert (device.max_power_w, device.median_sm_clock_mhz, device.max_used_bytes) == (None, None, 1)
+
+
+def test_throttling_is_named(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    environment = driver("gpu 0 reasons=0x44 power_mw=699000 sm=1200")
+    device = only(sampled(environment, tmp_path / "out.json", 0.1))
+    assert device.throttle_reasons == ("sw_power_cap", "hw_thermal_slowdown")
+    assert (device.max_power_w, device.median_sm_clock_mhz) == (699.0, 1200.0)
+
+
+def test_the_clock_of_an_idle_gpu_does_not_count(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    device = only(sampled(driver("gpu 0 reasons=0x1 sm=210"), tmp_path / "out.json", 0.1))
+    assert (device.median_sm_clock_mhz, device.throttle_reasons) == (None, ())
+
+
+def test_a_process_that_was_there_before_the_ranks_is_foreign(
+    driver: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    environment = driver("gpu 0 used=1", f"proc 0 pid={os.getpid()} used={GIB}")
+    device = only(sampled(environment, tmp_path / "out.json", 0.1))
+    name = Path("/proc/self/comm").read_text().strip()
+    assert device.foreign_processes == (f"pid {os.getpid()} {name}, 1.00 GiB",)
+
+
+def test_ranks_are_told_from_strangers_by_descent() -> None:
+    with subprocess.Popen(["sleep", "30"]) as rank:
+        neighbours = Neighbours(run_pid=os.getpid(), same_pids=True)
+        neighbours.during_run({rank.pid: 10, 1: None})
+        rank.kill()
+    assert list(neighbours.foreign) == [1]
+    assert neighbours.foreign[1].endswith("unknown memory")
+
+
+def test_inside_a_container_a_stranger_is_only_unidentified() -> None:
+    neighbours = Neighbours(run_pid=os.getpid(), same_pids=False)
+    neighbours.during_run({4194305: 10})
+    assert (neighbours.foreign, neighbours.unidentified) == ({}, {4194305})
+
+
+def test_a_process_descends_from_its_parents_and_not_from_its_children() -> None:
+    with subprocess.Popen(["sleep", "30"]) as child:
+        assert descends_from(child.pid, os.getpid())
+        assert not descends_from(os.getpid(), child.pid)
+        child.kill()
+
+
+def test_a_killed_sampler_leaves_what_it_saw(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with sampling(driver("gpu 0 used=1234"), out) as process:
+        process.kill()
+        process.wait()
+    assert only(NodeSample.model_validate_json(out.read_text())).max_used_bytes == 1234
+
+
+def test_the_file_is_renewed_while_sampling(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    with sampling(driver("gpu 0 used=1234"), out) as process:
+        time.sleep(2.5)
+        process.kill()
+        process.wait()
+    assert only(NodeSample.model_validate_json(out.read_text())).num_samples > 10
+
+
+def test_without_nvml_the_file_says_why(tmp_path: Path) -> None:
+    environment = {**ENVIRONMENT_OF_TESTS, "LD_LIBRARY_PATH": "/nonexistent"}
+    node = sampled(environment, tmp_path / "out.json", 0.0)
+    assert (node.devices, node.error) == ((), "NVML Shared Library Not Found (NVML 12)")
+
+
+def test_the_sampler_ends_when_its_parent_is_killed(driver: Callable[..., dict[str, str]], tmp_path: Path) -> None:
+    out, told = tmp_path / "out.json", tmp_path / "pid"
+    command = [*NVML, "sample", "--out", str(out)]
+    parent_code = (
+        f"import subprocess, time; p = subprocess.Popen({command!r}); open({str(told)!r}, 'w').write(str(p.pid)); "
+        "time.sleep(30)"
+    )
+    with subprocess.Popen([sys.executable, "-c", parent_code], env=driver("gpu 0 used=1")) as parent:
+        deadline = time.monotonic() + 10
+        while not out.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        parent.send_signal(signal.SIGKILL)
+    sampler = int(told.read_text())
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and _runs(sampler):
+        time.sleep(0.02)
+    assert not _runs(sampler)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
