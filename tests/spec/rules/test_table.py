@@ -1,0 +1,68 @@
+"""Every row of the rule table: one request that breaks it, and the nearest one that does not."""
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.spec.effective import settled_implementation
+from harness.spec.recompute import SelectiveRecompute
+from harness.spec.rules.check import check
+from harness.spec.rules.rule import Rule
+from harness.spec.rules.situation import Situation
+from harness.spec.rules.table import RULES
+from harness.spec.software import Software
+
+
+def named(findings) -> set[tuple[str, str]]:
+    return {(finding.id, finding.severity) for finding in findings}
+
+
+def test_a_rule_fires_on_its_request_and_not_on_the_nearest_one_that_keeps_it(case, judge):
+    broken = judge(case.kind, case.breaks)
+    kept = judge(case.kind, case.breaks | case.keeps)
+    assert (case.rule, case.severity) in named(broken)
+    assert (case.rule, case.severity) not in named(kept)
+
+
+def test_the_nearest_request_that_keeps_an_error_rule_is_legal(case, judge):
+    if case.severity == "error":
+        assert [f.message for f in judge(case.kind, case.breaks | case.keeps) if f.blocks] == []
+
+
+def test_every_row_of_the_table_is_fired_by_a_case(all_cases, ask):
+    fired: set[Rule] = set()
+    for case in all_cases:
+        spec, software, rank_env = ask(case.kind, case.breaks)
+        situation = Situation(spec, software, settled_implementation(spec), rank_env)
+        fired |= {row for row in RULES if row.judge(situation)}
+    assert [(row.id, row.severity, row.since) for row in RULES if row not in fired] == []
+
+
+@pytest.mark.parametrize("kind", ["dense", "moe", "deepseek", "cpu", "cpu moe"])
+def test_the_plain_requests_are_without_findings(kind, judge):
+    assert judge(kind, {}) == ()
+
+
+def test_all_problems_are_reported_together_errors_first(judge):
+    findings = judge("dense", {"layers": 9, "pp": 2, "gbs": 63, "recompute": "mlp,layernorm"})
+    assert [f.id for f in findings if f.severity == "error"] == ["P08", "A06"]
+    severities = [f.severity for f in findings]
+    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+    assert set(severities) == {"error", "warning"}
+
+
+def test_a_forced_error_stays_visible_but_blocks_no_more(request_for):
+    spec = request_for("dense", task="peft")
+    software = Software(megatron_core="0.16.1", transformer_engine="2.11")
+    [finding] = check(spec, software, force=frozenset({"RUN01"}))
+    assert (finding.severity, finding.overridden, finding.blocks) == ("error", True, False)
+
+
+def test_forcing_a_rule_that_does_not_exist_is_refused(request_for):
+    with pytest.raises(BadRequestError, match="RUN99: no such rule"):
+        check(request_for("dense"), Software(), force=frozenset({"RUN99"}))
+
+
+def test_a_misspelt_module_gets_a_suggestion(judge):
+    findings = judge("dense", {"recompute": SelectiveRecompute(modules=("core_atn",))})
+    fix = next(f.fix for f in findings if f.id == "R07")
+    assert fix.startswith("did you mean core_attn?")

@@ -1,0 +1,108 @@
+import pytest
+
+from harness.spec.layout import Chunk, LayoutError, chunks, layout_problem, num_virtual_stages
+from harness.spec.layout_string import LayoutSyntaxError, parse_layout
+from harness.spec.model import ModelSpec
+from harness.spec.parallelism import ParallelismSpec
+
+DEEPSEEK_V3 = "Et*3|(tt|)*29m|L"
+
+
+def fields(**given):
+    return given
+
+
+def model(num_layers: int, mtp: int | None = None) -> ModelSpec:
+    return ModelSpec(
+        num_layers=num_layers, hidden_size=64, ffn_hidden_size=64, num_attention_heads=4, vocab_size=128,
+        mtp_num_layers=mtp,
+    )  # fmt: skip
+
+
+def cut(num_layers: int, pp: int, vp: int | None = None, mtp: int | None = None, **fields):
+    par = ParallelismSpec(pipeline_model_parallel_size=pp, virtual_pipeline_model_parallel_size=vp, **fields)
+    return chunks(model(num_layers, mtp), par)
+
+
+def sizes(stages) -> list[list[int]]:
+    return [[len(chunk.layers) for chunk in stage] for stage in stages]
+
+
+def test_an_even_split_numbers_layers_through_the_ranks_of_each_virtual_stage():
+    assert cut(8, pp=2, vp=2, mtp=1) == (
+        (Chunk((0, 1), has_embedding=True), Chunk((4, 5))),
+        (Chunk((2, 3)), Chunk((6, 7), has_loss=True, mtp_layers=1)),
+    )
+
+
+def test_llama31_405b_has_one_layer_fewer_at_both_ends():
+    stages = cut(126, 8, 8, account_for_embedding_in_pipeline_split=True, account_for_loss_in_pipeline_split=True)
+    assert sizes(stages)[0] == [1, 2, 2, 2, 2, 2, 2, 2]
+    assert sizes(stages)[7] == [2, 2, 2, 2, 2, 2, 2, 1]
+    assert sum(map(sum, sizes(stages))) == 126
+
+
+def test_qwen3_235b_has_eleven_layers_at_both_ends_and_twelve_between():
+    stages = cut(94, 8, account_for_embedding_in_pipeline_split=True, account_for_loss_in_pipeline_split=True)
+    assert [stage[0] for stage in sizes(stages)] == [11, 12, 12, 12, 12, 12, 12, 11]
+
+
+def test_deepseek_v3_keeps_mtp_and_loss_in_chunks_without_decoder_layers():
+    stages = cut(61, 16, mtp=1, pipeline_model_parallel_layout=DEEPSEEK_V3)
+    assert sizes(stages) == [[3, 2]] + [[2, 2]] * 13 + [[2, 0], [2, 0]]
+    assert stages[14][1] == Chunk((), mtp_layers=1)
+    assert stages[15][1] == Chunk((), has_loss=True)
+
+
+def test_uneven_ends_leave_the_rest_to_the_middle():
+    stages = cut(13, 4, num_layers_in_first_pipeline_stage=2, num_layers_in_last_pipeline_stage=3)
+    assert sizes(stages) == [[2], [4], [4], [3]]
+
+
+def test_virtual_stages_are_read_from_the_layout_string():
+    par = ParallelismSpec(pipeline_model_parallel_size=16, pipeline_model_parallel_layout=DEEPSEEK_V3)
+    assert num_virtual_stages(par) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "stages"),
+    [
+        ("EttL", ("EttL",)),
+        ("Et*3|(tt|)*2L", ("Ettt", "tt", "tt", "L")),
+        ("E|(t|)*3,mL", ("E", "t", "t", "t", "mL")),
+        ("E(|tt)*2,L", ("E", "tt", "ttL")),
+        ("E(t*2|)*2L", ("Ett", "tt", "L")),
+        ("t*0E", ("E",)),
+    ],
+)
+def test_layout_strings_unroll(text, stages):
+    assert parse_layout(text) == stages
+
+
+@pytest.mark.parametrize("text", ["Ex", "E t", "((t)*2)*2", "(t*2", "t)", "(t)", "()*2", "*3", "t*", "t*2*2"])
+def test_layout_strings_outside_the_grammar_are_refused(text):
+    with pytest.raises(LayoutSyntaxError):
+        parse_layout(text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "num_layers", "given"),
+    [
+        ("P08", 9, fields(pipeline_model_parallel_size=2)),
+        ("P08", 2, fields(pipeline_model_parallel_size=4)),
+        ("P09", 8, fields(pipeline_model_parallel_size=2, virtual_pipeline_model_parallel_size=3)),
+        ("A12", 8, fields(virtual_pipeline_model_parallel_size=2)),
+        ("A12", 8, fields(pipeline_model_parallel_layout="Et*4|t*4L")),
+        ("P15", 8, fields(pipeline_model_parallel_size=2, num_layers_in_first_pipeline_stage=8)),
+        ("P15", 8, fields(num_layers_in_first_pipeline_stage=4, num_layers_in_last_pipeline_stage=4)),
+        ("P15", 8, fields(pipeline_model_parallel_size=3, num_layers_in_first_pipeline_stage=6,
+                        num_layers_in_last_pipeline_stage=6)),
+        ("P13", 8, fields(pipeline_model_parallel_size=2, pipeline_model_parallel_layout="|")),
+    ],
+)  # fmt: skip
+def test_a_cut_that_cannot_be_is_refused_with_its_rule(rule, num_layers, given):
+    par = ParallelismSpec(**given)
+    problem = layout_problem(model(num_layers), par)
+    assert problem is not None and problem.rule == rule
+    with pytest.raises(LayoutError):
+        chunks(model(num_layers), par)
