@@ -36,7 +36,7 @@ def test_show_prints_model_and_points():
 def test_show_names_why_a_point_cannot_run():
     document = json.loads(run("show", "deepseek_v3", "--json").stdout)
     broken = [p for p in document["points"] if p["inconsistent"]]
-    assert {p["num_gpus"] for p in broken} == {64}
+    assert {(p["gpu"], p["num_gpus"]) for p in broken} == {("h100", 64), ("gb200", 256), ("gb300", 256)}
     assert "no: world 64 not divisible by ETP*EP*PP=512" in run("show", "deepseek_v3").stdout
 
 

@@ -6,7 +6,10 @@ from harness.recipes.building import build_spec
 from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
 from harness.recipes.listing import check_files, full_model
 from harness.recipes.size import parameter_count
+from harness.spec.layout import layout_problem
 from harness.spec.model import ModelSpec
+from harness.spec.rules.check import check
+from harness.spec.software import Software
 
 RECIPES = {f.name: load_recipe(f.path, f.label) for f in all_recipe_files(recipes_dir())}
 POINTS = [(f"{name} {p.title}", p) for name, r in RECIPES.items() for p in r.points]
@@ -19,26 +22,29 @@ def test_every_recipe_and_every_runnable_point_resolves():
 
 
 @pytest.mark.parametrize("point", [p for _, p in POINTS], ids=[t for t, _ in POINTS])
-def test_grid_and_batch_of_a_point_divide_unless_it_says_why_not(point):
+def test_grid_batch_and_layers_of_a_point_divide_unless_it_says_why_not(point):
     spec = build_spec(point.layer, point.place)
     cut, world = spec.parallelism, spec.num_gpus
-    grids = [world % cut.model_parallel_size]
+    rests = [
+        world % cut.model_parallel_size,
+        spec.batch.global_batch_size % (spec.batch.micro_batch_size * spec.data_parallel_size),
+    ]
     if spec.model.moe:
-        grids.append(
+        rests.append(
             world % (cut.expert_tensor_size * cut.expert_model_parallel_size * cut.pipeline_model_parallel_size)
         )
-        grids.append(spec.model.moe.num_moe_experts % cut.expert_model_parallel_size)
-    batch = spec.batch.global_batch_size % (spec.batch.micro_batch_size * spec.data_parallel_size)
-    assert any([*grids, batch]) == bool(point.key.inconsistent)
+        rests.append(spec.model.moe.num_moe_experts % cut.expert_model_parallel_size)
+    arithmetic_fails = any(rests) or layout_problem(spec.model, cut) is not None
+    assert arithmetic_fails == bool(point.key.inconsistent)
 
 
-@pytest.mark.parametrize("point", [p for _, p in POINTS], ids=[t for t, _ in POINTS])
-def test_layers_of_a_point_fill_its_pipeline(point):
-    spec = build_spec(point.layer, point.place)
-    cut = spec.parallelism
-    slots = spec.model.num_layers + cut.account_for_embedding_in_pipeline_split + cut.account_for_loss_in_pipeline_split
-    if cut.pipeline_model_parallel_layout is None:
-        assert slots % (cut.pipeline_model_parallel_size * cut.num_virtual_stages) == 0
+OWN = [(t, p) for t, p in POINTS if p.key.gpu == "cpu" or p.key.profile == "example"]
+
+
+@pytest.mark.parametrize("point", [p for _, p in OWN], ids=[t for t, _ in OWN])
+def test_points_of_our_own_break_no_rule(point):
+    findings = check(build_spec(point.layer, point.place), Software())
+    assert [f"{f.id}: {f.message}" for f in findings if f.severity == "error"] == []
 
 
 @pytest.mark.parametrize("name", RECIPES)
