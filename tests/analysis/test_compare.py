@@ -1,0 +1,133 @@
+"""From runs and a reference to metrics and a verdict."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.compare import GateOptions, WindowOptions, compare_runs, find_reference
+from harness.analysis.gate import Verdict
+from harness.analysis.outcome import comparison_outcome, run_outcome
+from harness.errors import BadRequestError
+from harness.records.goldens import GoldenSearch, golden_text, write_golden
+from harness.records.store import write_record
+
+
+def search(golden):
+    return GoldenSearch(golden, Path("results/golden/h100/x.json"))
+
+
+def test_a_comparison_names_its_golden(make_record, make_golden):
+    record = make_record(seconds=2.5)
+    _, comparison = compare_runs([record], search(make_golden(record, {"tflops_per_gpu": 709.93})), GateOptions())
+    assert comparison.golden_path == "results/golden/h100/x.json"
+
+
+def test_cpu_repeats_narrow_the_threshold_only_if_the_golden_has_repeats_too(make_spec, make_record, make_golden):
+    runs = [make_record(make_spec(gpu="cpu"), run_id=f"r{i}") for i in range(3)]
+    for num_runs, threshold in ((1, 0.15), (3, 0.10)):
+        golden = make_golden(runs[0], {"tflops_per_gpu": 1.0}, num_runs=num_runs)
+        _, comparison = compare_runs(runs, search(golden), GateOptions())
+        assert comparison.findings[0].threshold == threshold
+
+
+def test_repeats_of_other_settings_are_refused(make_spec, make_record, make_golden):
+    runs = [make_record(), make_record(make_spec(recompute="mlp"))]
+    with pytest.raises(BadRequestError, match="repeats must have the same settings"):
+        compare_runs(runs, search(make_golden(runs[0], {"tflops_per_gpu": 1.0})), GateOptions())
+
+
+@pytest.mark.parametrize(
+    ("changes", "doubt"),
+    [
+        ({"status": "failed", "failure": "rank 3 died"}, "the run ended as failed: rank 3 died"),
+        ({"suspect": ("GPU 0 was throttled",)}, "suspect: GPU 0 was throttled"),
+    ],
+)
+def test_a_failed_or_suspect_run_is_inconclusive(make_record, make_golden, changes, doubt):
+    record = make_record(seconds=2.5, **changes)
+    _, comparison = compare_runs([record], search(make_golden(record, {"tflops_per_gpu": 1.0})), GateOptions())
+    assert (comparison.outcome, comparison.findings[0].reason) == (Verdict.INCONCLUSIVE, doubt)
+
+
+def test_the_window_may_be_chosen_again(make_record):
+    record = make_record(seconds=[2.0] * 25 + [4.0] * 25)
+    early = WindowOptions(eval_time_start_step=0, eval_time_end_step=10)
+    nothing = GoldenSearch(None, None, "none")
+    assert compare_runs([record], nothing, GateOptions(), early)[0].step_time_s.median == 2.0
+    assert compare_runs([record], nothing, GateOptions())[0].step_time_s.median == 4.0
+
+
+def test_a_window_that_cannot_be_is_an_error(make_spec):
+    with pytest.raises(BadRequestError, match="--skip_first_percent_time"):
+        WindowOptions(skip_first_percent_time=1.5).over(make_spec().measure)
+
+
+def test_the_stored_golden_of_the_settings_is_found(tmp_path, make_record, make_golden):
+    record = make_record()
+    path = write_golden(tmp_path, record.spec, make_golden(record, {"tflops_per_gpu": 700.0}))
+    found = find_reference(None, record, GateOptions(golden_values_path=tmp_path), None)
+    assert (found.path, found.golden.metrics["tflops_per_gpu"].value) == (path, 700.0)
+
+
+def test_a_named_golden_file_is_taken_whatever_it_is_for(tmp_path, make_spec, make_record, make_golden):
+    path = tmp_path / "mine.json"
+    path.write_text(golden_text(make_golden(make_record(), {"tflops_per_gpu": 700.0})))
+    other = make_record(make_spec(recompute="mlp"))
+    assert find_reference(str(path), other, GateOptions(), None).golden.recompute == "core_attn"
+
+
+def test_another_run_is_a_golden_of_one(tmp_path, make_record):
+    reference, record = make_record(seconds=2.5), make_record(seconds=2.6)
+    write_record(tmp_path, reference)
+    found = find_reference(str(tmp_path), record, GateOptions(), None)
+    _, comparison = compare_runs([record], found, GateOptions())
+    assert comparison.outcome is Verdict.PASS
+    assert comparison.findings[0].change == pytest.approx(2.5 / 2.6 - 1, rel=1e-4)
+
+
+def test_a_failed_run_is_no_reference(tmp_path, make_record):
+    write_record(tmp_path, make_record(status="failed", failure="rank 0 died"))
+    with pytest.raises(BadRequestError, match="is failed: rank 0 died"):
+        find_reference(str(tmp_path), make_record(), GateOptions(), None)
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome", "code"),
+    [
+        (GateOptions(), "pass", 0),
+        (GateOptions(require_golden=True), "inconclusive", 6),
+        (GateOptions(golden_values_path=Path("somewhere")), "inconclusive", 6),
+    ],
+)
+def test_naming_a_golden_requires_one(make_record, options, outcome, code):
+    _, comparison = compare_runs([make_record()], GoldenSearch(None, None, "none"), options)
+    assert comparison_outcome(comparison) == (outcome, code)
+
+
+@pytest.mark.parametrize(
+    ("golden", "strict", "outcome", "code"),
+    [
+        (709.645, False, "pass", 0),
+        (800.0, False, "regression", 5),
+        (600.0, False, "improvement", 0),
+        (600.0, True, "improvement", 7),
+    ],
+)
+def test_a_finished_run_ends_as_the_gate_says(make_record, make_golden, golden, strict, outcome, code):
+    record = make_record(seconds=2.5)
+    _, comparison = compare_runs([record], search(make_golden(record, {"tflops_per_gpu": golden})), GateOptions())
+    assert run_outcome("ok", comparison, fail_on_improvement=strict) == (outcome, code)
+
+
+@pytest.mark.parametrize(
+    ("status", "signal", "outcome", "code"),
+    [
+        ("oom", None, "oom", 4),
+        ("failed", None, "failed", 3),
+        ("interrupted", 2, "failed", 130),
+        ("interrupted", 15, "failed", 143),
+    ],
+)
+def test_a_run_that_ended_badly_ends_so_whatever_it_measured(make_record, status, signal, outcome, code):
+    _, comparison = compare_runs([make_record(status=status)], GoldenSearch(None, None, "none"), GateOptions())
+    assert run_outcome(status, comparison, signal=signal) == (outcome, code)

@@ -1,0 +1,113 @@
+"""Runs become golden values only when they deserve it."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from harness.analysis.promotion import promote
+from harness.errors import BadRequestError
+from harness.records.golden import GoldenMetric
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+def promoted(records, **changes):
+    return promote(records, **{"reason": "first values", "author": "someone", "now": NOW} | changes)
+
+
+def repeat(make_record, number, seconds, **changes):
+    return make_record(seconds=seconds, run_id=f"20260102T030405Z-llama3_70b-0000000{number}", **changes)
+
+
+def test_a_golden_says_what_it_was_measured_on_by_whom_and_why(make_record):
+    record = make_record(seconds=2.5)
+    golden = promoted([record]).golden
+    assert (golden.kind, golden.fingerprint, golden.spec) == ("measured", record.fingerprint, record.spec.identity())
+    assert (golden.promoted_at, golden.promoted_by, golden.reason) == (
+        "2026-03-04T05:06:07Z",
+        "someone",
+        "first values",
+    )
+    assert golden.measured_on.device_name == "NVIDIA H100 80GB HBM3"
+    assert golden.measured_on.versions == {"torch": "2.9.1", "megatron-core": "0.16.1", "transformer-engine": "2.11.0"}
+    assert golden.metrics["step_time_s"] == GoldenMetric(value=2.5)
+    assert golden.metrics["peak_allocated_bytes"] == GoldenMetric(value=58_000_000_000)
+    assert (golden.run_ids, golden.num_runs) == ((record.run_id,), 1)
+
+
+def test_repeats_give_medians_and_their_spread(make_record):
+    records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
+    golden = promoted(records).golden
+    assert golden.metrics["step_time_s"] == GoldenMetric(value=2.5, relative_spread=0.04)
+    assert golden.metrics["peak_allocated_bytes"] == GoldenMetric(value=58_000_000_000, relative_spread=0.0)
+    assert golden.num_runs == 3
+
+
+def test_a_promotion_shows_what_it_replaces(make_record):
+    before = promoted([make_record(seconds=2.5)]).golden
+    changes = {c.name: (c.before, c.after) for c in promoted([make_record(seconds=2.0)], before=before).changes}
+    assert changes == {
+        "tflops_per_gpu": (709.639, 887.048),
+        "step_time_s": (2.5, 2.0),
+        "tokens_per_s_per_gpu": (1638.4, 2048.0),
+    }
+
+
+def test_on_a_cpu_the_processor_is_the_device(make_spec, make_record):
+    golden = promoted([make_record(make_spec(gpu="cpu"))]).golden
+    assert golden.measured_on.device_name == "A Processor"
+    assert "peak_reserved_bytes" not in golden.metrics
+
+
+def refused(records, **changes):
+    with pytest.raises(BadRequestError) as caught:
+        promoted(records, **changes)
+    return str(caught.value)
+
+
+def test_every_reason_against_is_told_at_once(make_spec, make_record):
+    short = make_spec(measure={"max_steps": 3})
+    text = refused([make_record(short, suspect=("GPU 3 was throttled",), status="failed", failure="rank 7 died")])
+    assert "suspect: GPU 3 was throttled" in text
+    assert "is failed: rank 7 died" in text
+    assert "tflops_per_gpu: 1 steps in the window, at least 3 are needed" in text
+
+
+def test_an_unfinished_rank_is_refused(make_spec, make_rank, make_record):
+    spec = make_spec(gpu="cpu")
+    ranks = (make_rank(spec, 0), make_rank(spec, 1, finished=False))
+    assert "not every rank finished" in refused([make_record(spec, ranks=ranks)])
+
+
+def test_a_peak_that_one_rank_cannot_confirm_is_refused(make_spec, make_rank, make_record):
+    spec = make_spec(gpu="cpu")
+    ranks = (make_rank(spec, 0), make_rank(spec, 1, memory=None))
+    text = refused([make_record(spec, ranks=ranks)])
+    assert "peak_allocated_bytes: no reading from rank 1; the peak may be higher" in text
+
+
+def test_runs_of_other_settings_machines_or_work_do_not_mix(make_spec, make_rank, make_record):
+    one = repeat(make_record, 1, 2.5)
+    other_settings = repeat(make_record, 2, 2.5, spec=make_spec(recompute="mlp"))
+    other_machine = repeat(make_record, 3, 2.5, provenance={"device_name": "NVIDIA H100 PCIe"})
+    other_work = repeat(
+        make_record, 4, 2.5, ranks=tuple(make_rank(make_spec(), r, 2.5, counted_flops_per_step=1) for r in range(32))
+    )
+    assert "differ in settings (fingerprint)" in refused([one, other_settings])
+    assert "differ in device: NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe" in refused([one, other_machine])
+    assert "differ in counted FLOPs: 32, 32000000" in refused([one, other_work])
+
+
+def test_one_run_twice_is_no_repeat(make_record):
+    assert "is named twice" in refused([make_record(), make_record()])
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"), [({"reason": " "}, "--reason is empty"), ({"author": ""}, "--author is empty")]
+)
+def test_nobody_and_no_reason_promote_nothing(make_record, changes, text):
+    assert text in refused([make_record()], **changes)
+
+
+def test_no_run_promotes_nothing():
+    assert "no run to promote" in refused([])

@@ -1,0 +1,122 @@
+"""Golden values on disk: found by settings, written for review."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.records.golden_settings import leaves
+from harness.records.goldens import (
+    GoldenChange,
+    find_golden,
+    golden_changes,
+    golden_dir,
+    golden_text,
+    list_goldens,
+    named_golden,
+    read_golden,
+    writable_golden_dir,
+    write_golden,
+)
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = ROOT / "results/golden/h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.json"
+VALUES = {"tflops_per_gpu": 700.5, "peak_allocated_bytes": 58_800_000_000}
+
+
+def test_goldens_lie_in_the_checkout_unless_told_otherwise(tmp_path):
+    assert golden_dir() == writable_golden_dir() == ROOT / "results/golden"
+    assert golden_dir(tmp_path) == writable_golden_dir(tmp_path) == tmp_path
+
+
+def test_a_golden_reads_back_as_it_was_written(tmp_path, make_record, make_golden):
+    record = make_record()
+    golden = make_golden(record, VALUES)
+    path = write_golden(tmp_path, record.spec, golden)
+    assert path == tmp_path / "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.json"
+    assert read_golden(path) == golden
+
+
+def test_the_text_is_made_for_review(make_record, make_golden):
+    text = golden_text(make_golden(make_record(), VALUES))
+    assert '      "value": 58800000000,\n' in text
+    assert '      "value": 700.5,\n' in text
+    spec = json.loads(text)["spec"]
+    assert list(spec) == sorted(spec)
+    assert golden_text(make_golden(make_record(), VALUES)) == text
+
+
+def test_a_golden_is_found_for_exactly_its_settings(tmp_path, make_spec, make_record, make_golden):
+    record = make_record()
+    path = write_golden(tmp_path, record.spec, make_golden(record, VALUES))
+    assert find_golden(record.spec, tmp_path).path == path
+    longer = make_spec(batch={"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 8192})
+    found = find_golden(longer, tmp_path)
+    assert found.golden is None
+    assert "is for others: batch.seq_length (8192 here, 4096 there)" in found.note
+    missing = find_golden(make_spec(recompute="mlp"), tmp_path)
+    assert (
+        missing.note
+        == f"no golden for these settings: {tmp_path}/h100/llama3_70b.sft.fp8_cs.32gpu.mlp.json is not there"
+    )
+
+
+def test_steps_and_window_are_no_other_settings(tmp_path, make_spec, make_record, make_golden):
+    record = make_record()
+    write_golden(tmp_path, record.spec, make_golden(record, VALUES))
+    assert find_golden(make_spec(measure={"max_steps": 20}), tmp_path).golden is not None
+
+
+def test_a_named_path_must_exist(tmp_path, make_spec):
+    with pytest.raises(BadRequestError, match="no such file or folder"):
+        find_golden(make_spec(), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("value", ["0", "-1.0", "NaN", "1e999", '"700"', "null"])
+def test_a_golden_without_a_positive_number_is_refused(tmp_path, make_record, make_golden, value):
+    path = tmp_path / "golden.json"
+    path.write_text(golden_text(make_golden(make_record(), VALUES)).replace('"value": 700.5', f'"value": {value}'))
+    with pytest.raises(BadRequestError) as caught:
+        read_golden(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_promotion_lists_what_changes(make_record, make_golden):
+    before = make_golden(make_record(), {"tflops_per_gpu": 700.5, "mfu": 0.4})
+    after = make_golden(make_record(), {"tflops_per_gpu": 690.0, "step_time_s": 2.5}, num_runs=3)
+    assert golden_changes(before, after) == (
+        GoldenChange("tflops_per_gpu", 700.5, 690.0),
+        GoldenChange("step_time_s", None, 2.5),
+        GoldenChange("num_runs", 1, 3),
+        GoldenChange("mfu", 0.4, None),
+    )
+    assert golden_changes(after, after) == ()
+
+
+def test_goldens_are_listed_and_named(tmp_path, make_record, make_golden):
+    record = make_record()
+    path = write_golden(tmp_path, record.spec, make_golden(record, VALUES))
+    assert list(list_goldens(tmp_path)) == [path]
+    for name in (
+        str(path),
+        "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn",
+        "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.json",
+    ):
+        assert named_golden(name, tmp_path)[0] == path
+    with pytest.raises(BadRequestError, match="no golden 'other'"):
+        named_golden("other", tmp_path)
+
+
+def test_the_published_golden_is_external_and_says_what_it_lacks(make_spec):
+    golden = read_golden(PUBLISHED)
+    assert golden.metrics["tflops_per_gpu"].value == 709.93
+    assert golden.metrics["peak_allocated_bytes"].value == 58_800_000_000
+    assert (golden.kind, golden.fingerprint, golden.measured_on.device_name) == ("external", None, None)
+    assert len(golden.caveats) == 5
+    assert PUBLISHED.read_text() == golden_text(golden)
+    assert find_golden(make_spec()).path == PUBLISHED
+
+
+def test_leaves_are_dotted_paths():
+    assert leaves({"a": {"b": 1, "c": [1, 2]}, "d": None}) == {"a.b": "1", "a.c": "[1, 2]", "d": "None"}

@@ -1,0 +1,175 @@
+"""Run folders: exclusive, committed once, found again by name."""
+
+import errno
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError, RunFailedError
+from harness.records.atomic import write_atomically, write_once
+from harness.records.store import checkout_dir, new_run_dir, read_run, results_dir, write_record
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+ROOT = Path(__file__).parents[2]
+
+
+def test_a_run_folder_is_named_by_time_recipe_and_chance(tmp_path):
+    first, second = (new_run_dir(tmp_path, "llama3_8b", now=NOW) for _ in range(2))
+    assert first.parent == tmp_path / "runs"
+    assert first.name.startswith("20260304T050607Z-llama3_8b-")
+    assert len(first.name.rsplit("-", 1)[1]) == 8
+    assert first != second
+    assert sorted(p.name for p in first.iterdir()) == ["logs", "ranks"]
+    assert first.stat().st_mode & 0o007 == 0
+
+
+def test_a_recipe_given_as_a_path_makes_no_folders_of_its_own(tmp_path):
+    name = new_run_dir(tmp_path, "../../etc/my recipe.yaml", now=NOW).name
+    assert name.startswith("20260304T050607Z-etc-my-recipe.yaml-")
+
+
+def test_results_that_cannot_be_written_are_a_bad_request(tmp_path):
+    (tmp_path / "runs").write_text("a file where a folder should be")
+    with pytest.raises(BadRequestError, match="cannot be made"):
+        new_run_dir(tmp_path, "llama3_8b")
+
+
+def test_results_lie_in_the_checkout_unless_told_otherwise(tmp_path):
+    assert checkout_dir() == ROOT
+    assert results_dir() == ROOT / "results"
+    assert results_dir(tmp_path) == tmp_path
+
+
+def test_a_record_reads_back_as_it_was_written(tmp_path, make_record):
+    record = make_record()
+    assert write_record(tmp_path, record) == tmp_path / "record.json"
+    assert read_run(tmp_path) == record
+    assert read_run(tmp_path / "record.json") == record
+    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_committed_run_is_never_overwritten(tmp_path, make_record):
+    write_record(tmp_path, make_record())
+    with pytest.raises(RunFailedError, match="never overwritten"):
+        write_record(tmp_path, make_record(status="failed"))
+    assert read_run(tmp_path).status == "ok"
+    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_link_planted_at_the_name_is_not_followed(tmp_path):
+    victim, path = tmp_path / "victim", tmp_path / "record.json"
+    victim.write_text("mine")
+    path.symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        write_once(path, "theirs")
+    assert victim.read_text() == "mine"
+
+
+def stored(results, make_record, name):
+    run_dir = results / "runs" / name
+    run_dir.mkdir(parents=True)
+    write_record(run_dir, make_record(run_id=name))
+
+
+def test_a_run_is_found_by_the_start_of_its_id_or_by_its_digits(tmp_path, make_record):
+    stored(tmp_path, make_record, "20260304T050607Z-llama3_8b-0a1b2c3d")
+    stored(tmp_path, make_record, "20260305T050607Z-llama3_8b-99999999")
+    for reference in ("20260304", "0a1b2c3d", "20260304T050607Z-llama3_8b-0a1b2c3d"):
+        assert read_run(reference, tmp_path).run_id == "20260304T050607Z-llama3_8b-0a1b2c3d"
+
+
+def test_an_ambiguous_or_unknown_run_names_candidates(tmp_path, make_record):
+    stored(tmp_path, make_record, "20260304T050607Z-llama3_8b-0a1b2c3d")
+    stored(tmp_path, make_record, "20260305T050607Z-llama3_8b-99999999")
+    with pytest.raises(BadRequestError, match="ambiguous: 2 runs") as ambiguous:
+        read_run("2026", tmp_path)
+    assert "20260305T050607Z-llama3_8b-99999999" in str(ambiguous.value)
+    with pytest.raises(BadRequestError, match="neither a path nor the start of a run's id"):
+        read_run("1999", tmp_path)
+
+
+def test_a_run_that_was_never_committed_says_so(tmp_path):
+    with pytest.raises(BadRequestError, match=r"no record\.json: the run is still going"):
+        read_run(tmp_path)
+
+
+def edited(tmp_path, make_record, edit):
+    write_record(tmp_path, make_record())
+    path = tmp_path / "record.json"
+    text = path.read_text()
+    path.chmod(0o640)
+    path.write_text(edit(text))
+    with pytest.raises(BadRequestError) as caught:
+        read_run(path)
+    assert str(path) in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"schema_version": 1', '"schema_version": 2', "schema_version 2 is newer than 1"),
+        ('"status": "ok"', '"status": "ok", "status": "oom"', "the key 'status' is there twice"),
+        ('"duration_s": 60.0', '"duration_s": NaN', "NaN is not a number"),
+        ('"duration_s": 60.0', '"duration_s": 1e999', "provenance.duration_s"),
+        ('"duration_s": 60.0', '"duration_s": "60"', "provenance.duration_s"),
+        ('"status": "ok"', '"status": "fine"', "status: Input should be"),
+        ('"status": "ok"', '"status": "ok", "colour": "red"', "colour: Extra inputs"),
+    ],
+)
+def test_a_record_that_lies_is_refused_by_file_and_key(tmp_path, make_record, old, new, told):
+    assert told in edited(tmp_path, make_record, lambda text: text.replace(old, new, 1))
+
+
+def test_half_a_record_is_refused_by_line(tmp_path, make_record):
+    assert "not JSON" in edited(tmp_path, make_record, lambda text: text[: len(text) // 2])
+
+
+def test_something_else_than_an_object_is_refused(tmp_path, make_record):
+    assert "holds list, not an object" in edited(tmp_path, make_record, lambda _: "[]")
+
+
+def test_all_problems_of_a_record_are_told_together(tmp_path, make_record):
+    def twice(text):
+        return text.replace('"status": "ok"', '"status": "fine"', 1).replace('"pid": 1003', '"pid": "x"', 1)
+
+    told = edited(tmp_path, make_record, twice)
+    assert "status: " in told
+    assert "ranks.3.pid: " in told
+
+
+def test_a_full_disk_keeps_the_old_content_and_leaves_nothing_behind(tmp_path):
+    """A file size limit makes write() fail half-way, as a full disk does."""
+    path = tmp_path / "golden.json"
+    write_atomically(path, "old")
+    script = (
+        "import resource, signal, sys; from pathlib import Path; from harness.records.atomic import write_atomically\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "write_atomically(Path(sys.argv[1]), 'x' * 100_000)"
+    )
+    ended = subprocess.run([sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=False)
+    assert f"OSError: [Errno {errno.EFBIG}]" in ended.stderr
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["golden.json"]
+
+
+def test_a_killed_writer_leaves_the_old_content_or_the_new(tmp_path):
+    path = tmp_path / "record.json"
+    write_atomically(path, json.dumps({"n": -1, "fill": "x" * 200_000}))
+    script = (
+        "import json, sys; from pathlib import Path; from harness.records.atomic import write_atomically\n"
+        "print('go', flush=True)\n"
+        "for n in range(10**6): write_atomically(Path(sys.argv[1]), json.dumps({'n': n, 'fill': 'x' * 200_000}))"
+    )
+    for _ in range(5):
+        writer = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE)
+        with writer:
+            writer.stdout.readline()
+            for _ in range(20):
+                assert len(json.loads(path.read_text())["fill"]) == 200_000
+            writer.kill()
+        assert len(json.loads(path.read_text())["fill"]) == 200_000
