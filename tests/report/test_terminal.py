@@ -1,0 +1,118 @@
+"""The report as a reader sees it, at a terminal and through a pipe."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from harness.analysis.compare import GateOptions, compare_runs
+from harness.analysis.outcome import run_outcome
+from harness.records.goldens import GoldenSearch
+from harness.records.rank import Failure
+from harness.report.rank_table import MAX_ROWS
+from harness.report.terminal import print_run
+
+RUN_DIR = Path("results/runs/20260102T030405Z-llama3_70b-0a1b2c3d")
+
+
+def printed(record, golden=None, *, width=80, terminal=False, options=None, **console):
+    search = GoldenSearch(golden, Path("results/golden/h100/x.json"), "no golden for these settings")
+    metrics, comparison = compare_runs([record], search, options or GateOptions())
+    out = io.StringIO()
+    target = Console(file=out, width=width, force_terminal=terminal, **console)
+    print_run(target, record, metrics, comparison, run_outcome(record.status, comparison), RUN_DIR)
+    assert target.width == width
+    return out.getvalue()
+
+
+def rows(text, start):
+    return [" ".join(line.split()) for line in text.splitlines() if line.startswith(start)]
+
+
+def test_the_last_line_alone_says_how_it_went(make_record, make_golden):
+    record = make_record(seconds=2.5)
+    text = printed(record, make_golden(record, {"tflops_per_gpu": 800.0}))
+    assert text.splitlines()[-1] == f"REGRESSION (exit 5)  {RUN_DIR}"
+
+
+def test_a_comparison_row_has_both_values_the_change_and_the_allowance(make_record, make_golden):
+    record = make_record(seconds=2.5)
+    text = printed(record, make_golden(record, {"tflops_per_gpu": 709.93, "peak_allocated_bytes": 50e9}))
+    assert rows(text, "TFLOP/s/GPU")[-1] == "TFLOP/s/GPU 709.64 709.93 -0.0 % -5.0 % pass"
+    assert rows(text, "Peak allocated")[-1] == "Peak allocated 54.02 GiB 46.57 GiB +16.0 % +5.0 % regression"
+
+
+def test_what_was_asked_and_what_of_it_is_inert_stand_side_by_side(make_spec, make_record):
+    text = printed(make_record(make_spec(recompute="core_attn,layernorm")), width=120)
+    assert rows(text, "Recompute") == ["Recompute core_attn,layernorm"]
+    assert rows(text, "In effect") == ["In effect core_attn: 80 of 80 layers"]
+    assert rows(text, "Inert") == ["Inert layernorm: every norm is fused into the linear layer behind it"]
+
+
+def test_a_piped_report_is_never_cut_however_narrow(make_spec, make_record, make_golden):
+    record = make_record(make_spec(recompute="core_attn,layernorm"), seconds=2.5)
+    golden = make_golden(record, {"tflops_per_gpu": 800.0}, caveats=("a very long caveat " * 20,))
+    narrow, wide = printed(record, golden, width=20), printed(record, golden, width=300)
+    assert [line.rstrip() for line in narrow.splitlines()] == [line.rstrip() for line in wide.splitlines()]
+    assert "…" not in narrow
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_terminal_is_never_overrun(make_spec, make_record, make_golden, width):
+    record = make_record(make_spec(recompute="core_attn,layernorm"), seconds=2.5)
+    golden = make_golden(record, dict.fromkeys(("tflops_per_gpu", "peak_allocated_bytes", "peak_device_bytes"), 1e9))
+    lines = printed(record, golden, width=width, terminal=True, color_system=None).splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert not any("…" in line for line in lines)
+
+
+def test_brackets_in_data_are_text_not_markup(make_record):
+    text = printed(make_record(status="failed", failure="rank 3: [red]ValueError[/red] [Errno 28]"))
+    assert "Failure: rank 3: [red]ValueError[/red] [Errno 28]" in text
+
+
+def test_no_color_is_honoured(make_record, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in printed(make_record(status="failed", failure="x"), terminal=True)
+    monkeypatch.delenv("NO_COLOR")
+    coloured = printed(make_record(status="failed", failure="x"), terminal=True, color_system="standard")
+    assert "\x1b[31m" in coloured
+
+
+def test_few_ranks_are_all_shown_and_many_by_the_fullest_of_each_stage(make_spec, make_rank, make_record):
+    few = printed(make_record(make_spec(gpu="cpu")))
+    assert [line.split()[0] for line in few.splitlines() if line.endswith("  ok   ") or line.rstrip().endswith(" ok")] == [
+        "0", "1",
+    ]  # fmt: skip
+    spec = make_spec()
+    ranks = [make_rank(spec, rank) for rank in range(32)]
+    ranks[13] = make_rank(spec, 13, finished=False, failure=Failure(kind="oom", message="x", phase="step", step=4))
+    many = printed(make_record(spec, ranks=tuple(ranks), status="oom"), width=120)
+    assert len(ranks) > MAX_ROWS
+    shown = [line.split()[0] for line in many.splitlines() if line.rstrip().endswith((" ok", "oom in step, step 4"))]
+    assert shown == ["0", "8", "13", "16", "24"]
+    assert "32 ranks: the fullest of each stage and those that failed; all are in record.json." in many
+
+
+def test_figures_that_are_absent_give_their_reason_once(make_spec, make_record):
+    text = printed(make_record(make_spec(gpu="cpu")))
+    assert "Peak device used: a CPU run has no device memory" in text
+    assert "MFU, HFU: no peak is known for fp32 on cpu" in text
+    assert "Not compared: no golden for these settings" in text
+
+
+def test_accepted_differences_and_caveats_are_named(make_spec, make_record, make_golden):
+    golden = make_golden(make_record(), {"tflops_per_gpu": 709.0}, caveats=("no control",))
+    options = GateOptions(accept_differences=("recompute",))
+    text = printed(make_record(make_spec(recompute="mlp"), seconds=2.5), golden, options=options)
+    assert "Accepted: recompute: golden core_attn, here mlp" in text
+    assert "Caveat: no control" in text
+
+
+def test_a_suspect_run_says_why_it_concludes_nothing(make_record, make_golden):
+    record = make_record(seconds=2.5, suspect=("GPU 0 was throttled",))
+    text = printed(record, make_golden(record, {"tflops_per_gpu": 709.0, "peak_allocated_bytes": 58e9}))
+    assert "Suspect: GPU 0 was throttled" in text
+    assert "TFLOP/s/GPU, Peak allocated: suspect: GPU 0 was throttled" in text
+    assert text.splitlines()[-1].startswith("INCONCLUSIVE (exit 6)")
