@@ -27,9 +27,7 @@ def print_goldens(console: Console, goldens: Mapping[Path, GoldenRecord], folder
 
 def print_golden(console: Console, path: Path, golden: GoldenRecord) -> None:
     """One golden: values, machine, and who promoted it why."""
-    print_lines(
-        console, [str(path), f"{golden.kind}; {golden.num_runs} run(s): {', '.join(golden.run_ids) or 'not ours'}"]
-    )
+    print_lines(console, [str(path), _origin(golden)])
     table = plain_table("Metric", "Value", "Spread", "Note", right=("Value", "Spread"))
     for name, value in golden.metrics.items():
         spread = figures.ABSENT if value.relative_spread is None else f"{value.relative_spread * 100:.2f} %"
@@ -65,3 +63,9 @@ def print_promotion(console: Console, path: Path, changes: Sequence[GoldenChange
     else:
         print_lines(console, ["The values are those that were there."])
     print_lines(console, [f"Written: {path}. It counts once it is committed."])
+
+
+def _origin(golden: GoldenRecord) -> str:
+    if golden.kind == "external":
+        return "external: published elsewhere, not measured by mbr-perf"
+    return f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}: {', '.join(golden.run_ids)}"

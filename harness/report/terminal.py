@@ -8,9 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis.gate import Comparison, Finding, Verdict
+from harness.analysis.likeness import Difference
 from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metrics
 from harness.analysis.outcome import Outcome
 from harness.errors import ExitCode
+from harness.records.golden import GoldenRecord
 from harness.records.run import RunRecord
 from harness.report import figures
 from harness.report.printing import plain_table, print_lines, show
@@ -69,14 +71,12 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     if golden is None:
         print_lines(console, [f"Not compared: {comparison.note}"])
         return
-    runs = "1 run" if golden.num_runs == 1 else f"{golden.num_runs} runs"
-    print_lines(
-        console, [f"Golden {comparison.golden_path} ({golden.kind}, {runs}, promoted {golden.promoted_at[:10]})"]
-    )
+    print_lines(console, [f"Golden {comparison.golden_path} ({_origin(golden)})"])
     show(console, _comparison_table(comparison.findings))
     judged = ((f.reason, figures.BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
     print_lines(console, _by_reason(judged))
     print_lines(console, [f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted])
+    print_lines(console, _way_out(comparison.likeness.differences))
     print_lines(console, [f"Caveat: {caveat}" for caveat in comparison.likeness.caveats], style="dim")
 
 
@@ -128,6 +128,19 @@ def _comparison_table(findings: Sequence[Finding]) -> Table:
             Text(verdict.value.replace("_", " "), style=_STYLES[verdict.value]),
         )
     return table
+
+
+def _origin(golden: GoldenRecord) -> str:
+    if golden.kind == "external":
+        return "external: published elsewhere"
+    return f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}, promoted {golden.promoted_at[:10]}"
+
+
+def _way_out(differences: Sequence[Difference]) -> list[str]:
+    """How to get a verdict in spite of differences that withhold one."""
+    names = [difference.name for difference in differences if not difference.accepted]
+    options = " ".join(f"--accept_difference {name}" for name in names)
+    return [f"To judge all the same: {options}"] if names else []
 
 
 def _is_judged(finding: Finding) -> bool:
