@@ -147,7 +147,7 @@ def _checkpoint_without_output_fp8() -> None:
 
 
 def _router_gemm() -> None:
-    import megatron.core.transformer.moe.moe_utils as moe_utils
+    from megatron.core.transformer.moe import moe_utils
 
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None

@@ -17,6 +17,7 @@ class Norm:
     """RMSNorm or LayerNorm by `config.normalization`; megatron's WrappedTorchNorm refuses sequence parallelism."""
 
     def __new__(cls, config, hidden_size: int, eps: float = 1e-5, **_unused) -> torch.nn.Module:
+        """Called by megatron as a class: Norm(config=..., hidden_size=..., eps=...)."""
         if config.layernorm_zero_centered_gamma:
             return _marked(_ZeroCenteredNorm(config.normalization, hidden_size, eps, config.params_dtype), config)
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
@@ -45,8 +46,7 @@ class FlashCoreAttention(MegatronModule):
     Takes q [sq, b, heads, d], k and v [sk, b, groups, d or d_v]; returns [sq, b, heads * d_v].
     """
 
-    def __init__(self, config, layer_number, attn_mask_type, attention_type, attention_dropout=None, softmax_scale=None,
-                 cp_comm_type=None, pg_collection=None, k_channels=None, v_channels=None):  # fmt: skip
+    def __init__(self, config, attn_mask_type, attention_dropout=None, softmax_scale=None, **_other_megatron_arguments):
         super().__init__(config=config)
         if attn_mask_type != AttnMaskType.causal:
             raise ValueError(f"flash-like attention is causal only, not {attn_mask_type}")
@@ -55,9 +55,8 @@ class FlashCoreAttention(MegatronModule):
         self.softmax_scale = softmax_scale
         self.dropout = config.attention_dropout if attention_dropout is None else attention_dropout
 
-    def forward(self, query, key, value, attention_mask, attn_mask_type=None, attention_bias=None,
-                packed_seq_params=None):  # fmt: skip
-        """Attend; the mask is implied by causality, so ``attention_mask`` is not read."""
+    def forward(self, query, key, value, *_mask, **_other_megatron_arguments):
+        """Attend; causality implies the mask."""
         groups = query.size(2) // key.size(2)
         if groups > 1:
             key, value = key.repeat_interleave(groups, dim=2), value.repeat_interleave(groups, dim=2)
@@ -75,7 +74,8 @@ class FlashCoreAttention(MegatronModule):
 class UnfusedCoreAttention(DotProductAttention):
     """megatron's own attention, which saves the score matrix; also for MLA, whose k and v have sizes of their own."""
 
-    def __init__(self, *args, k_channels=None, v_channels=None, **kwargs):
+    def __init__(self, *args, v_channels=None, **kwargs):
+        kwargs.pop("k_channels", None)  # the base class takes neither size
         super().__init__(*args, **kwargs)
         if v_channels:
             self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition

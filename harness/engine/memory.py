@@ -137,10 +137,10 @@ def counted_flops(run_step) -> int:
     """
     from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-    def forward(query, key, value, *_args, out_shape=None, **_kwargs) -> int:
+    def forward(query, key, value, *_args, **_kwargs) -> int:
         return sdpa_flop_count(query, key, value)
 
-    def backward(grad_out, query, key, value, *_args, out_shape=None, **_kwargs) -> int:
+    def backward(grad_out, query, key, value, *_args, **_kwargs) -> int:
         return sdpa_backward_flop_count(grad_out, query, key, value)
 
     aten = torch.ops.aten

@@ -42,7 +42,9 @@ def wrap_ddp(
     """The chunks under megatron's DistributedDataParallel (or its FSDP)."""
     wrapper = DistributedDataParallel
     if spec.ddp.use_megatron_fsdp:
-        from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel as wrapper
+        from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
+
+        wrapper = FullyShardedDataParallel
     settings = ddp_config(spec)
     return [
         wrapper(config=config, ddp_config=settings, module=chunk, disable_bucketing=i > 0)

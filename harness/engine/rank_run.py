@@ -87,12 +87,18 @@ def _adapt(spec: ExperimentSpec) -> None:
 
 def _join(spec: ExperimentSpec, device: torch.device) -> None:
     """The default process group, megatron's groups, and every random generator."""
-    p = spec.parallelism
     timeout = timedelta(minutes=30)
     if device.type == "cpu":
         dist.init_process_group("gloo", timeout=timeout)
     else:
         dist.init_process_group("nccl", timeout=timeout, device_id=device)
+    join_model_parallel(spec)
+    seed_all(spec)
+
+
+def join_model_parallel(spec: ExperimentSpec) -> None:
+    """Megatron's process groups over the default one."""
+    p = spec.parallelism
     extra = {}
     if spec.model.mtp_num_layers:
         config = transformer_config(spec)
@@ -111,10 +117,10 @@ def _join(spec: ExperimentSpec, device: torch.device) -> None:
         expert_tensor_parallel_size=p.expert_tensor_size,
         **extra,
     )
-    _seed(spec)
 
 
-def _seed(spec: ExperimentSpec) -> None:
+def seed_all(spec: ExperimentSpec) -> None:
+    """Seed torch and megatron's RNG tracker: different per pipeline stage, as megatron's launcher does."""
     seed = spec.measure.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
     torch.manual_seed(seed)
     graphs = spec.cuda_graph.impl != "none"

@@ -8,6 +8,7 @@ from harness.records.rank import SCHEMA_VERSION, RankRecord
 from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
+from harness.spec.rules.finding import Finding
 
 Status = Literal["ok", "oom", "failed", "interrupted"]
 
@@ -78,6 +79,7 @@ class RunRecord(Frozen):
     ranks: tuple[RankRecord, ...]
     nodes: tuple[NodeSample, ...] = ()
     failure: str | None = None
+    findings: tuple[Finding, ...] = ()
     suspect: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     provenance: Provenance

@@ -4,6 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.records.run import RunRecord
+from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
 
 
@@ -18,15 +19,22 @@ def request_table(record: RunRecord) -> Table:
 
 
 def _rows(record: RunRecord) -> list[tuple[str, str]]:
-    spec = record.spec
     return [
         ("Run", record.run_id),
+        *request_rows(record.spec),
+        *effect_rows(record.effective),
+        *((finding.severity.capitalize(), f"{finding.id}: {finding.message}") for finding in record.findings),
+    ]
+
+
+def request_rows(spec: ExperimentSpec) -> list[tuple[str, str]]:
+    """What is asked: recipe, layout, batch, recompute."""
+    return [
         ("Recipe", f"{spec.recipe}, {spec.task}, {spec.compute_dtype}, {_gpus(spec)}"),
         ("Parallelism", _parallelism(spec)),
         ("Batch", _batch(spec)),
         ("Recompute", spec.recompute.text),
-        *_effects(record),
-        ("Fingerprint", record.fingerprint),
+        ("Fingerprint", spec.fingerprint),
     ]
 
 
@@ -58,9 +66,8 @@ def _batch(spec: ExperimentSpec) -> str:
     )
 
 
-def _effects(record: RunRecord) -> list[tuple[str, str]]:
+def effect_rows(effective: EffectiveRecompute) -> list[tuple[str, str]]:
     """Modules in effect, whole layers, and the inert ones with the reason."""
-    effective = record.effective
     active = [f"{module}: {layers} of {effective.num_layers} layers" for module, layers in effective.modules.items()]
     if effective.full_layers:
         active.append(f"{effective.full_layers} of {effective.num_layers} layers recomputed whole")

@@ -36,16 +36,16 @@ class LayoutError(BadRequestError):
 
 def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
     """``stages[pp_rank][vp_stage]``; LayoutError for the first problem, the one megatron-core would stop at."""
-    if num_virtual_stages(parallelism) > 1 and parallelism.pipeline_model_parallel_size == 1:
-        raise LayoutError(
-            "A12",
-            f"{num_virtual_stages(parallelism)} virtual stages need pipeline_model_parallel_size > 1",
-            "pipeline-model-parallel size should be greater than 1 with interleaved schedule",
-        )
-    if parallelism.pipeline_model_parallel_layout is not None:
-        return _cut_by_layout(model, parallelism, parallelism.pipeline_model_parallel_layout)
-    cut = _cut_with_uneven_ends if _has_uneven_ends(parallelism) else _cut_evenly
-    return _numbered(cut(model, parallelism), model.mtp_num_layers or 0)
+    layout = parallelism.pipeline_model_parallel_layout
+    if layout is None and not _has_uneven_ends(parallelism) and not _has_accounting(parallelism):
+        _check_interleaving(parallelism)  # the config checks no even split; the others it checks before groups exist
+    if layout is not None:
+        stages = _cut_by_layout(model, parallelism, layout)
+    else:
+        cut = _cut_with_uneven_ends if _has_uneven_ends(parallelism) else _cut_evenly
+        stages = _numbered(cut(model, parallelism), model.mtp_num_layers or 0)
+    _check_interleaving(parallelism)
+    return stages
 
 
 def layout_problem(model: ModelSpec, parallelism: ParallelismSpec) -> LayoutError | None:
@@ -74,6 +74,15 @@ def _has_uneven_ends(par: ParallelismSpec) -> bool:
 
 def _has_accounting(par: ParallelismSpec) -> bool:
     return par.account_for_embedding_in_pipeline_split or par.account_for_loss_in_pipeline_split
+
+
+def _check_interleaving(par: ParallelismSpec) -> None:
+    if num_virtual_stages(par) > 1 and par.pipeline_model_parallel_size == 1:
+        raise LayoutError(
+            "A12",
+            f"{num_virtual_stages(par)} virtual stages need pipeline_model_parallel_size > 1",
+            "pipeline-model-parallel size should be greater than 1 with interleaved schedule",
+        )
 
 
 def _numbered(sizes: list[list[int]], num_mtp: int) -> Stages:

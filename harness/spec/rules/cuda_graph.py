@@ -20,6 +20,15 @@ def _graphed(condition: Predicate) -> Predicate:
     return fires
 
 
+def _scoped(condition: Predicate) -> Predicate:
+    """``condition``, where the graphs have scopes; a captured iteration has none (G20)."""
+
+    def fires(s: Situation) -> bool | Values | None:
+        return s.graph.impl in ("local", "transformer_engine") and condition(s)
+
+    return fires
+
+
 def _scope(s: Situation) -> frozenset[str]:
     return frozenset(s.graph.scope)
 
@@ -48,9 +57,18 @@ def _hidden_dropout_in_graph(s: Situation) -> bool:
 
 
 def _overlap_with_graphs(s: Situation) -> bool:
-    if not s.kernels.overlap_moe_expert_parallel_comm:
+    """Releases before 0.20 allow transformer_engine graphs only; the scopes are forbidden in all of them."""
+    if not s.overlaps_experts:
         return False
-    return s.graph.impl != "transformer_engine" or not _scope(s).isdisjoint({"moe", "mlp"})
+    if s.graph.impl == "transformer_engine":
+        return not _scope(s).isdisjoint({"moe", "mlp"})
+    return s.mcore_before("0.20.0dev0")
+
+
+def _both_moe_scopes(s: Situation) -> Values | None:
+    if not {"moe", "moe_router"} <= _scope(s):
+        return None
+    return {"field": "cuda_graph_scope" if s.mcore_before("0.18") else "cuda_graph_modules"}
 
 
 def _listed(modules: list[str]) -> Values | None:
@@ -108,10 +126,10 @@ RULES = (
          f"{_CONFIG}:1738", "run",
          "To use full iteration cuda graph, please use cuda_graph_impl=local instead of "
          "cuda_graph_impl=transformer_engine."),
-    Rule("G07", "error", _graphed(lambda s: {"moe", "moe_router"} <= _scope(s)),
+    Rule("G07", "error", _scoped(_both_moe_scopes),
          "cuda_graph_scope holds both moe and moe_router",
          "keep one of the two",
-         f"{_CONFIG}:1743", "run", "cuda_graph_scope must not contain both moe and moe_router."),
+         f"{_CONFIG}:1743", "run", "{field} must not contain both moe and moe_router."),
     Rule("G08", "error",
          lambda s: s.graph.impl == "transformer_engine" and "moe_preprocess" in s.graph.scope
          and "moe_router" not in s.graph.scope,
@@ -119,20 +137,20 @@ RULES = (
          "add moe_router",
          f"{_CONFIG}:1747", "run", "moe_preprocess cuda graph is only supported with moe_router cuda graph."),
     Rule("G09", "error",
-         _graphed(lambda s: s.moe is None and not _scope(s).isdisjoint({"moe", "moe_router"})),
+         _scoped(lambda s: s.moe is None and not _scope(s).isdisjoint({"moe", "moe_router"})),
          "an MoE scope on a dense model",
          "drop the scope",
          f"{_CONFIG}:1751", "run", "moe cuda graph is only supported for MoE."),
-    Rule("G10", "error", _graphed(lambda s: "mlp" in s.graph.scope and _no_dense_layer(s)),
+    Rule("G10", "error", _scoped(lambda s: "mlp" in s.graph.scope and _no_dense_layer(s)),
          "cuda_graph_scope mlp on a model whose layers are all MoE layers",
          "drop mlp",
          f"{_CONFIG}:1757", "run",
          "mlp cuda graph is only supported for dense layers, but not found in the model."),
-    Rule("G11", "error", _graphed(lambda s: "moe" in s.graph.scope and s.is_dropless),
+    Rule("G11", "error", _scoped(lambda s: "moe" in s.graph.scope and s.is_dropless),
          "cuda_graph_scope moe needs token counts that do not depend on the data",
          "set moe_expert_capacity_factor and moe_pad_expert_input_to_capacity, or use moe_router",
          f"{_CONFIG}:1764", "run", "moe cuda graph is only supported with drop-padding MoE."),
-    Rule("G12", "error", _graphed(_preprocess_syncs),
+    Rule("G12", "error", _scoped(_preprocess_syncs),
          "cuda_graph_scope moe_preprocess with a capacity factor but without padding copies counts to the host",
          "set moe_pad_expert_input_to_capacity, or drop moe_preprocess",
          f"{_CONFIG}:1771", "run",
@@ -218,7 +236,7 @@ RULES = (
          "local graphs of MoE parts capture nothing on GPT models, and switch moe recompute off",
          "use --cuda_graph_impl transformer_engine",
          "transformer_layer.py:473", "run"),
-    Rule("G32", "warning", _graphed(lambda s: "mamba" in s.graph.scope),
+    Rule("G32", "warning", _scoped(lambda s: "mamba" in s.graph.scope),
          "cuda_graph_scope mamba on a GPT model captures nothing",
          "drop mamba",
          "transformer/enums.py", "source"),

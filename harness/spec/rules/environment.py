@@ -40,7 +40,7 @@ def _one_connection_missing(s: Situation) -> Values | None:
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
     if not _is_before_blackwell(s) or (s.tp == 1 and s.cp == 1):
         return None
-    if s.ddp.use_megatron_fsdp or s.kernels.overlap_moe_expert_parallel_comm:
+    if s.ddp.use_megatron_fsdp or s.overlaps_experts:
         return None
     if (s.rank_env is None and name not in s.env) or s.env.get(name) == "1":
         return None

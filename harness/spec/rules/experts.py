@@ -10,7 +10,7 @@ def _overlap(condition: Predicate) -> Predicate:
     """``condition``, where the expert-parallel overlap schedule is asked for."""
 
     def fires(s: Situation) -> bool | Values | None:
-        return s.kernels.overlap_moe_expert_parallel_comm and condition(s)
+        return s.overlaps_experts and condition(s)
 
     return fires
 
@@ -79,8 +79,8 @@ RULES = (
          "Flex token dispatcher requires TPxEP > 1"),
     Rule("P18b", "error",
          lambda s: s.dispatcher == "flex" and s.kernels.moe_pad_expert_input_to_capacity
-         and s.kernels.moe_flex_dispatcher_backend == "deepep",
-         "DeepEP cannot pad experts to capacity",
+         and s.kernels.moe_flex_dispatcher_backend != "hybridep",
+         "DeepEP, the default of the flex dispatcher, cannot pad experts to capacity",
          "use kernels.moe_flex_dispatcher_backend=hybridep, or no padding",
          f"{_CONFIG}:1063", "run",
          "Flex token dispatcher with deepep backend does not support moe_pad_expert_input_to_capacity"),
@@ -125,7 +125,7 @@ RULES = (
          "expert bias with {s.moe.moe_router_score_function} routing",
          "use model.moe.moe_router_score_function=sigmoid, or no expert bias",
          f"{_CONFIG}:1593", "run",
-         "Expert bias for aux-loss-free routing only supports sigmoid score function."),
+         "Expert bias for aux-loss-free routing only supports "),
     Rule("P23a", "error", lambda s: s.moe is not None and s.model.add_bias_linear and s.etp != 1,
          "experts with biases and ETP {s.etp}",
          "use model.add_bias_linear=false, or -et 1",
@@ -178,6 +178,10 @@ RULES = (
          f"{_CONFIG}:1892", "run",
          "Pipeline model parallel size must be larger than 1 when enabling overlap_moe_expert_parallel_comm with MTP "
          "layer.", until="0.17"),
+    Rule("P28h", "warning", lambda s: s.moe is None and s.kernels.overlap_moe_expert_parallel_comm,
+         "overlap_moe_expert_parallel_comm on a dense model has no effect",
+         "drop it",
+         f"{_CONFIG}:1852", "source"),
     Rule("P30", "error",
          lambda s: s.model.activation_func == "gelu" and not s.model.gated_linear_unit and not s.model.add_bias_linear,
          "the fused GELU needs biases in the linear layers; this model has none",

@@ -84,7 +84,7 @@ CPU_RULES = (
          "use optimizer.use_precision_aware_optimizer=false",
          "optimizer/optimizer_config.py:409", "source",
          "--use-precision-aware-optimizer requires FusedAdam from TransformerEngine, but not found."),
-    Rule("CPU16", "error", lambda s: s.kernels.overlap_moe_expert_parallel_comm,
+    Rule("CPU16", "error", lambda s: s.overlaps_experts,
          "overlap_moe_expert_parallel_comm schedules on CUDA streams",
          "use kernels.overlap_moe_expert_parallel_comm=false",
          _CPU, "source"),

@@ -48,12 +48,31 @@ def _absent_parts(s: Situation) -> Values | None:
 
 
 def _graph_offload_conflict(s: Situation) -> Values | None:
-    if not s.offload.offload_modules or s.graph.impl == "none" or s.graphs_iteration:
+    """The refusals of megatron-core 0.20, in its order."""
+    if not s.offload.offload_modules or s.graph.impl == "none":
         return None
-    if s.graph.impl == "local" and (not s.graph.scope or not _named(s) <= _INSIDE_EXPERTS):
-        return {"why": "local graphs allow expert_fc1, moe_act and fused_group_mlp only, with a scope"}
+    outside = sorted(_named(s) - _INSIDE_EXPERTS)
+    if s.graphs_locally and outside:
+        text = (
+            "fine-grained activation offloading with cuda_graph_impl='local' only supports offload_modules "
+            f"'expert_fc1', 'moe_act', and 'fused_group_mlp'. Unsupported offload_modules: {outside}."
+        )
+        return {"why": f"local graphs do not allow {', '.join(outside)}", "mcore": text}
+    if s.graphs_locally and not s.graph.scope:
+        text = (
+            "fine-grained activation offloading with cuda_graph_impl='local' is not supported with whole-layer "
+            "CUDA graph capture."
+        )
+        return {"why": "whole layers are captured", "mcore": text}
     if "moe" in s.graph.scope:
-        return {"why": "the moe scope captures what is to be offloaded"}
+        text = "Token-drop MoE is temporarily not supported with activation offloading."
+        return {"why": "the moe scope captures what is to be offloaded", "mcore": text}
+    if s.graphs_iteration:
+        text = (
+            "fine_grained_offloading_max_inflight_offloads must be set when using fine-grained activation offloading "
+            "with full-iteration CUDA graphs "
+        )
+        return {"why": "a captured iteration needs a limit that this harness does not set", "mcore": text}
     return None
 
 
@@ -122,7 +141,7 @@ RULES = (
     Rule("F11", "error", _graph_offload_conflict,
          "offload_modules with {s.graph.impl} CUDA graphs: {why}",
          "drop the graphs, or the offloading",
-         f"Megatron-LM main {_CONFIG}:2930", "source", since="0.20.0dev0"),
+         f"Megatron-LM main {_CONFIG}:2930", "source", "{mcore}", since="0.20.0dev0"),
     Rule("F12", "warning", _absent_parts,
          "offload_modules {absent}: no layer of this model has them as modules of their own",
          "drop them",

@@ -76,7 +76,7 @@ RULES = (
          "num_attention_heads ({s.model.num_attention_heads}) must be a multiple of tensor_model_parallel_size "
          "({s.tp})."),
     Rule("P04", "error",
-         lambda s: s.model.query_groups % s.tp != 0 and s.tp % s.model.query_groups != 0,
+         lambda s: s.model.mla is None and s.model.query_groups % s.tp != 0 and s.tp % s.model.query_groups != 0,
          "{s.model.query_groups} query groups and TP {s.tp}: neither divides the other",
          "use a tensor_model_parallel_size that divides num_query_groups",
          f"{_CONFIG}:939", "run",

@@ -56,6 +56,11 @@ class Situation:
         return self.kernels.moe_token_dispatcher_type if self.moe else None
 
     @property
+    def overlaps_experts(self) -> bool:
+        """Whether MoE communication is overlapped with another micro-batch; a dense model has none."""
+        return self.moe is not None and self.kernels.overlap_moe_expert_parallel_comm
+
+    @property
     def graph(self) -> CudaGraphSpec:
         """CUDA graphs."""
         return self.spec.cuda_graph

@@ -1,0 +1,87 @@
+"""The `mbr-perf` command: its sub-commands, the spelling of options, and the one place where errors become exit codes."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from harness import __version__
+from harness.cli import compare, golden, recipes, run
+from harness.errors import ExitCode, HarnessError
+
+app = typer.Typer(
+    name="mbr-perf",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(*, value: bool) -> None:
+    if value:
+        print(f"mbr-perf {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=lambda value: _version(value=value), is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Performance harness for activation-recompute sweeps on megatron-core.
+
+    Exit codes: 0 passed, 1 bug, 2 wrong request, 3 run failed, 4 out of memory, 5 regression, 6 inconclusive,
+    7 improvement (only with --fail_on_improvement), 130 and 143 interrupted.
+    """
+
+
+app.command("run")(run.run)
+app.command("compare")(compare.compare)
+app.add_typer(golden.app, name="golden")
+app.add_typer(recipes.app, name="recipes")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code. Options may be spelled with `_` or with `-`."""
+    arguments = spelled(sys.argv[1:] if argv is None else argv)
+    try:
+        app(args=arguments, prog_name="mbr-perf")
+    except HarnessError as error:
+        _tell(error, as_json="--json" in arguments)
+        sys.exit(int(error.exit_code))
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe went away: not worth a word
+        sys.exit(int(ExitCode.OK))
+    except KeyboardInterrupt:
+        sys.exit(int(ExitCode.INTERRUPTED))
+
+
+def spelled(arguments: Sequence[str]) -> list[str]:
+    """Long option names with ``_``: `--recompute-modules=mlp` becomes `--recompute_modules=mlp`; values stay."""
+    out: list[str] = []
+    for position, argument in enumerate(arguments):
+        if argument == "--":
+            return [*out, *arguments[position:]]
+        name, equals, value = argument.partition("=")
+        if name.startswith("--") and len(name) > 2:
+            name = "--" + name[2:].replace("-", "_")
+        out.append(name + equals + value)
+    return out
+
+
+def _tell(error: HarnessError, *, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        document = {"schema_version": 1, "error": error.message, "remedy": error.remedy,
+                    "exit_code": int(error.exit_code)}  # fmt: skip
+        print(json.dumps(document, indent=2))
+    print(f"error: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The one crossing from command-line options to the values that the logic takes."""
+
+from typing import Literal
+
+from harness.analysis.compare import GateOptions
+from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions
+from harness.errors import BadRequestError
+from harness.launch.rendezvous import Nodes
+from harness.recipes.request import Request
+from harness.runner.request import RunRequest
+
+_NOT_OF_THE_REQUEST = {"force", "set_values", "env", "gpu", "virtual_pipeline_model_parallel_size"}
+
+
+def experiment_request(options: ExperimentOptions, judge: JudgeOptions | None = None) -> Request:
+    """Options as the request that recipes resolve; ``gpu`` is empty when it was not given and is settled later."""
+    plain = {name: value for name, value in vars(options).items() if name not in _NOT_OF_THE_REQUEST}
+    window = {}
+    if judge is not None:
+        names = ("skip_first_percent_time", "eval_time_start_step", "eval_time_end_step")
+        window = {name: getattr(judge, name) for name in names}
+    return Request(
+        **plain,
+        **window,
+        gpu=options.gpu or "",
+        env=tuple(options.env or ()),
+        set_values=tuple(options.set_values or ()),
+        virtual_pipeline_model_parallel_size=_chunks(options.virtual_pipeline_model_parallel_size),
+    )
+
+
+def _chunks(text: str | None) -> int | Literal["none"] | None:
+    if text is None:
+        return None
+    if text.lower() == "none":
+        return "none"
+    if not text.isdecimal():
+        raise BadRequestError(
+            f"--virtual_pipeline_model_parallel_size {text!r} is neither a count nor none", remedy="e.g. -vp 5"
+        )
+    return int(text)
+
+
+def gate_options(judge: JudgeOptions) -> GateOptions:
+    """How to judge."""
+    return GateOptions(
+        golden_values_path=judge.golden_values_path,
+        timing_threshold=judge.timing_threshold,
+        memory_threshold=judge.memory_threshold,
+        accept_differences=tuple(judge.accept_difference or ()),
+        fail_on_improvement=judge.fail_on_improvement,
+        require_golden=judge.require_golden,
+    )
+
+
+def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions) -> RunRequest:
+    """All of `mbr-perf run` as one value. BadRequestError for options that contradict each other."""
+    if judge.repeats < 1:
+        raise BadRequestError(f"--repeats {judge.repeats} must be at least 1")
+    return RunRequest(
+        asked=experiment_request(asked, judge),
+        force=frozenset(asked.force or ()),
+        gate=gate_options(judge),
+        repeats=judge.repeats,
+        launcher=launch.launcher,
+        replay_from=launch.replay_from,
+        nodes=Nodes(launch.nnodes, launch.node_rank, launch.master_addr, launch.master_port),
+        run_dir=launch.run_dir,
+        timeout_s=launch.timeout,
+        hang_timeout_s=launch.hang_timeout,
+        pass_env=tuple(launch.pass_env or ()),
+        results_dir=launch.results_dir,
+    )

@@ -1,0 +1,144 @@
+"""Options that commands share, spelled as in Megatron-Bridge's performance scripts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_SIZES = "Sizes and batch"
+_RECOMPUTE = "Recompute, offloading, CUDA graphs"
+_JUDGE = "Judging"
+_LAUNCH = "Launching"
+_OUTPUT = "Output"
+
+
+def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> typer.models.OptionInfo:
+    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar)  # type: ignore[no-any-return]
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class ExperimentOptions:
+    """What to run."""
+
+    model_family_name: Annotated[str | None, typer.Option("--model_family_name", "-m", metavar="FAMILY",
+        help="Model family, e.g. llama; checked against the recipe.")] = None
+    model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
+        help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file.")]
+    task: Annotated[str | None, typer.Option("--task", metavar="TASK",
+        help="pretrain (default), sft or peft.")] = None
+    gpu: Annotated[str | None, typer.Option("--gpu", "-g", metavar="GPU",
+        help="h100, h200, a100, b200, b300, gb200, gb300 or cpu. Default: what this machine has; cpu without a GPU.")] = None
+    point_gpu: Annotated[str | None, typer.Option("--point_gpu", metavar="GPU",
+        help="Use the recipe's operating point of another GPU type.")] = None
+    compute_dtype: Annotated[str | None, typer.Option("--compute_dtype", "-c", metavar="DTYPE",
+        help="bf16, fp8_cs, fp8_ds, fp8_sc, fp8_mx, nvfp4; fp32 on cpu.")] = None
+    num_gpus: Annotated[int | None, typer.Option("--num_gpus", "-ng", metavar="N",
+        help="GPUs in all. Default: what the operating point says.")] = None
+    gpus_per_node: Annotated[int | None, typer.Option("--gpus_per_node", "-gn", metavar="N",
+        help="Default: the GPU type's.")] = None
+    variant: Annotated[str | None, typer.Option("--variant", "-cv", metavar="NAME",
+        help="A named variant of the operating point.")] = None
+    set_values: Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE",
+        help="Any setting, e.g. --set kernels.attention_backend=unfused. Repeatable.")] = None
+    env: Annotated[list[str] | None, typer.Option("--env", "-E", metavar="KEY=VALUE",
+        help="A variable of the ranks' environment. Repeatable.")] = None
+    recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR",
+        help="Directory of recipe families.")] = None
+    max_steps: Annotated[int | None, _option("--max_steps", "-ms", metavar="N", help="Training steps.", panel=_SIZES)] = None
+    global_batch_size: Annotated[int | None, _option("--global_batch_size", "-gb", metavar="N", panel=_SIZES,
+        help="Samples per step over all GPUs.")] = None
+    micro_batch_size: Annotated[int | None, _option("--micro_batch_size", "-mb", metavar="N", panel=_SIZES,
+        help="Samples per micro-batch and GPU.")] = None
+    seq_length: Annotated[int | None, _option("--seq_length", "-sl", metavar="N", help="Tokens per sample.", panel=_SIZES)] = None
+    tensor_model_parallel_size: Annotated[int | None, _option("--tensor_model_parallel_size", "-tp", metavar="N", panel=_SIZES,
+        help="TP; also turns sequence parallelism on above 1, off at 1.")] = None
+    pipeline_model_parallel_size: Annotated[int | None, _option("--pipeline_model_parallel_size", "-pp", metavar="N",
+        help="PP.", panel=_SIZES)] = None
+    context_parallel_size: Annotated[int | None, _option("--context_parallel_size", "-cp", metavar="N", help="CP.", panel=_SIZES)] = None
+    virtual_pipeline_model_parallel_size: Annotated[str | None, _option("--virtual_pipeline_model_parallel_size", "-vp",
+        metavar="N|none", help="Model chunks per pipeline stage; none turns interleaving off.", panel=_SIZES)] = None
+    expert_model_parallel_size: Annotated[int | None, _option("--expert_model_parallel_size", "-ep", metavar="N",
+        help="EP.", panel=_SIZES)] = None
+    expert_tensor_parallel_size: Annotated[int | None, _option("--expert_tensor_parallel_size", "-et", metavar="N",
+        help="ETP; megatron-core's default is TP.", panel=_SIZES)] = None
+    num_layers: Annotated[int | None, _option("--num_layers", metavar="N", help="Decoder layers.", panel=_SIZES)] = None
+    hidden_size: Annotated[int | None, _option("--hidden_size", metavar="N", help="Hidden size.", panel=_SIZES)] = None
+    seed: Annotated[int | None, _option("--seed", metavar="N", help="Seed of weights and data.", panel=_SIZES)] = None
+    recompute_modules: Annotated[str | None, _option("--recompute_modules", metavar="LIST|none", panel=_RECOMPUTE,
+        help="Selective recompute of these modules, e.g. core_attn,layernorm; none keeps every activation.")] = None
+    recompute_num_layers: Annotated[int | None, _option("--recompute_num_layers", "-rl", metavar="N", panel=_RECOMPUTE,
+        help="Full recompute of N layers; alone it means block, as in Megatron-Bridge.")] = None
+    recompute_granularity: Annotated[str | None, _option("--recompute_granularity", metavar="selective|full",
+        help="megatron-core's recompute_granularity.", panel=_RECOMPUTE)] = None
+    recompute_method: Annotated[str | None, _option("--recompute_method", metavar="uniform|block", panel=_RECOMPUTE,
+        help="uniform: all layers in units of N; block: the first N of each chunk.")] = None
+    recompute: Annotated[str | None, _option("--recompute", metavar="TEXT", panel=_RECOMPUTE,
+        help="The whole setting in one word: none, core_attn,mlp, full:uniform:1, full:block:4.")] = None
+    distribute_saved_activations: Annotated[bool | None, _option("--distribute_saved_activations/--no_distribute_saved_activations",
+        help="Split saved layer inputs over TP (full recompute only).", panel=_RECOMPUTE)] = None
+    activation_offload_layers: Annotated[int | None, _option("--activation_offload_layers", "-ol", metavar="N",
+        help="Offload activations of N layers to the host.", panel=_RECOMPUTE)] = None
+    cuda_graph_impl: Annotated[str | None, _option("--cuda_graph_impl", metavar="IMPL",
+        help="none, local, transformer_engine or full_iteration.", panel=_RECOMPUTE)] = None
+    cuda_graph_scope: Annotated[str | None, _option("--cuda_graph_scope", metavar="LIST", panel=_RECOMPUTE,
+        help="attn, mlp, moe, moe_router, moe_preprocess, mamba or full_iteration.")] = None
+    force: Annotated[list[str] | None, typer.Option("--force", metavar="RULE_ID",
+        help="Run although this rule calls it an error; recorded. Repeatable.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions:
+    """How to judge."""
+
+    golden_values_path: Annotated[Path | None, _option("--golden_values_path", metavar="PATH", panel=_JUDGE,
+        help="A golden file or a folder of them. Default: the stored golden of these settings, if there is one.")] = None
+    require_golden: Annotated[bool, _option("--require_golden", panel=_JUDGE, help="Exit 6 when there is no golden.")] = False
+    timing_threshold: Annotated[float | None, _option("--timing_threshold", metavar="FRACTION", panel=_JUDGE,
+        help="Allowed loss of throughput. Default 0.05; on cpu 0.15, 0.10 with three repeats.")] = None
+    memory_threshold: Annotated[float | None, _option("--memory_threshold", metavar="FRACTION", panel=_JUDGE,
+        help="Allowed growth of peak memory. Default 0.05; less on cpu.")] = None
+    accept_difference: Annotated[list[str] | None, _option("--accept_difference", metavar="NAME", panel=_JUDGE,
+        help="Compare although this differs from the golden's: a package, driver_version, or software. Repeatable.")] = None
+    fail_on_improvement: Annotated[bool, _option("--fail_on_improvement", panel=_JUDGE,
+        help="Exit 7 on an improvement beyond the threshold.")] = False
+    skip_first_percent_time: Annotated[float | None, _option("--skip_first_percent_time", metavar="FRACTION", panel=_JUDGE,
+        help="Share of the steps that does not count.")] = None
+    eval_time_start_step: Annotated[int | None, _option("--eval_time_start_step", metavar="STEP", panel=_JUDGE,
+        help="First step that counts, from 0; overrides the share.")] = None
+    eval_time_end_step: Annotated[int | None, _option("--eval_time_end_step", metavar="STEP", panel=_JUDGE,
+        help="First step that no longer counts.")] = None
+    repeats: Annotated[int, _option("--repeats", metavar="N", panel=_JUDGE,
+        help="Run N times and compare the median of the runs' medians.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """How to launch."""
+
+    launcher: Annotated[str, _option("--launcher", metavar="NAME", help="torchrun or replay.", panel=_LAUNCH)] = "torchrun"
+    replay_from: Annotated[Path | None, _option("--from", metavar="RUN", help="Recorded run folder of the replay launcher.", panel=_LAUNCH)] = None
+    nnodes: Annotated[int, _option("--nnodes", metavar="N", help="Nodes; run the same command on each.", panel=_LAUNCH)] = 1
+    node_rank: Annotated[int, _option("--node_rank", metavar="R", help="Number of this node.", panel=_LAUNCH)] = 0
+    master_addr: Annotated[str | None, _option("--master_addr", metavar="HOST", help="Address of node 0.", panel=_LAUNCH)] = None
+    master_port: Annotated[int | None, _option("--master_port", metavar="PORT", help="Default: a free port; 29500 with several nodes.", panel=_LAUNCH)] = None
+    run_dir: Annotated[Path | None, _option("--run_dir", metavar="DIR", panel=_LAUNCH,
+        help="Run folder, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
+    timeout: Annotated[float | None, _option("--timeout", metavar="SECONDS", help="Time limit of the run.", panel=_LAUNCH)] = None
+    hang_timeout: Annotated[float, _option("--hang_timeout", metavar="SECONDS", panel=_LAUNCH,
+        help="A rank this long without a sign of life hangs; at least 20 steps are allowed.")] = 600.0
+    pass_env: Annotated[list[str] | None, _option("--pass_env", metavar="NAME", panel=_LAUNCH,
+        help="Hand this variable of your shell to the ranks; it is never recorded. Repeatable.")] = None
+    results_dir: Annotated[Path | None, _option("--results_dir", metavar="DIR", help="Where runs are kept.", panel=_LAUNCH)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutput:
+    """What to print."""
+
+    dryrun: Annotated[bool, _option("--dryrun", "--dry_run", "-d", panel=_OUTPUT,
+        help="Print the plan that would run, with its environment and configuration; start nothing.")] = False
+    explain: Annotated[bool, _option("--explain", panel=_OUTPUT, help="Print where every setting comes from.")] = False
+    as_json: Annotated[bool, _option("--json", panel=_OUTPUT, help="One JSON document on stdout.")] = False
+# fmt: on

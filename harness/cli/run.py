@@ -1,0 +1,26 @@
+"""`mbr-perf run`: train, measure, judge."""
+
+import typer
+
+from harness.cli.option_groups import takes
+from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput
+
+
+@takes(ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput)
+def run(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, output: RunOutput) -> None:
+    """Train with real megatron-core, measure every rank, and judge the result against golden values.
+
+    Without a GPU the recipe's cpu operating point is trained: the same model at a size that two cores manage.
+
+    Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
+    """
+    from harness.cli.asking import run_request
+    from harness.runner.experiment import dry_run, run_experiment
+    from harness.runner.showing import Display
+
+    request = run_request(asked, judge, launch)
+    display = Display(as_json=output.as_json, explain=output.explain)
+    if output.dryrun:
+        dry_run(request, display)
+        return
+    raise typer.Exit(int(run_experiment(request, display)))

@@ -1,0 +1,51 @@
+"""A request in words: what will run, what recompute will do, what the rules say, where each setting comes from."""
+
+from collections.abc import Iterable, Mapping
+
+from harness.report.request_table import effect_rows, request_rows
+from harness.spec.effective import EffectiveRecompute
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.rules.finding import Finding
+
+
+def request_lines(spec: ExperimentSpec) -> list[str]:
+    """Model, point, parallelism, batch and recompute, a line each."""
+    return [f"{name:<13}{value}" for name, value in request_rows(spec)]
+
+
+def effect_lines(effective: EffectiveRecompute) -> list[str]:
+    """Modules in effect with their layers, and the inert ones with the reason."""
+    return [f"{name:<13}{value}" for name, value in effect_rows(effective)]
+
+
+def finding_lines(findings: Iterable[Finding]) -> list[str]:
+    """Warnings, notes and forced errors, with what to do."""
+    words = {"error": "Forced", "warning": "Warning", "note": "Note"}
+    return [f"{words[f.severity]}: {f.id}: {f.message}; {f.fix}" for f in findings]
+
+
+def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
+    """Every setting with its value and its source; defaults last."""
+    values = dict(_leaves(spec.model_dump(mode="json"))) | {"recompute": spec.recompute.text}
+    named = sorted(sources.items(), key=lambda item: (item[1] == "default", item[0]))
+    width = max(map(len, sources), default=0)
+    shown = {path: str(_value(values, path)) for path, _ in named}
+    value_width = min(40, max(map(len, shown.values()), default=0))
+    return [f"{path:<{width}}  {shown[path]:<{value_width}}  {source}" for path, source in named]
+
+
+def _value(values: Mapping[str, object], path: str) -> object:
+    if path in values:
+        return values[path]
+    inner = {name.removeprefix(f"{path}."): value for name, value in values.items() if name.startswith(f"{path}.")}
+    return ", ".join(f"{name} {value}" for name, value in inner.items()) or "none"
+
+
+def _leaves(value: object, path: str = "") -> Iterable[tuple[str, object]]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        yield path, ",".join(map(str, value)) or "none"
+    else:
+        yield path, value

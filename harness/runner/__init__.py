@@ -1,0 +1,1 @@
+"""Do it: the only place where the stages meet."""

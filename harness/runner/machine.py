@@ -1,0 +1,77 @@
+"""What this machine has: software, GPUs, and whether it can run what is asked."""
+
+import platform
+from importlib import metadata
+from importlib.util import find_spec
+
+from harness.errors import BadRequestError
+from harness.launch.devices import Detection, detect_gpus
+from harness.launch.environment import Host
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.software import Software
+
+TRAIN_EXTRA = "pip install 'mbr-perf[train]', or use the environment that trains your models"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def installed_software(gpu: str | None = None) -> Software:
+    """Versions from package metadata; nothing of it is imported. ``gpu``: the row of what this machine has."""
+    return Software(
+        megatron_core=_version("megatron-core"),
+        transformer_engine=_version("transformer-engine"),
+        torch=_version("torch"),
+        python=platform.python_version(),
+        gpu=gpu,
+    )
+
+
+def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
+    """The GPU row to run on and one line that says why: what was asked, else what NVML names, else cpu.
+
+    BadRequestError for a GPU that no row knows, and for GPUs of several types: none of them is assumed.
+    """
+    if asked:
+        return asked.lower(), "--gpu"
+    found = detect_gpus(host)
+    names = sorted({gpu.name for gpu in found.gpus if gpu.name})
+    if not names:
+        return "cpu", f"no NVIDIA GPU on this machine ({found.error or 'NVML lists none'})"
+    rows = {gpu.gpu_type.name if gpu.gpu_type else None for gpu in found.gpus if gpu.name}
+    row = next(iter(rows))
+    if len(rows) > 1 or row is None:
+        raise BadRequestError(
+            f"this machine has {', '.join(names)}: not one GPU type that mbr-perf knows", remedy="name one with --gpu"
+        )
+    return row, f"this machine has {names[0]} (NVML)"
+
+
+def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int) -> None:
+    """BadRequestError unless ranks of ``spec`` can start here: packages, and as many GPUs of that type as ranks."""
+    missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
+    if missing:
+        raise BadRequestError(f"{' and '.join(missing)} not installed in {host.python}", remedy=TRAIN_EXTRA)
+    if spec.gpu_type.is_cpu:
+        return
+    _require_gpus(spec, detect_gpus(host), num_local_ranks)
+
+
+def _require_gpus(spec: ExperimentSpec, found: Detection, num_local_ranks: int) -> None:
+    present = [gpu for gpu in found.gpus if gpu.name]
+    if len(present) < num_local_ranks:
+        why = f" ({found.error})" if found.error else ""
+        raise BadRequestError(
+            f"{num_local_ranks} ranks on this node need as many GPUs; it has {len(present)}{why}",
+            remedy="run where the GPUs are, or --gpu cpu for the scaled-down point, or --dryrun to see the plan",
+        )
+    others = sorted({gpu.name for gpu in present if gpu.name and gpu.gpu_type is not spec.gpu_type})
+    if others:
+        raise BadRequestError(
+            f"--gpu {spec.gpu}, but this machine has {', '.join(others)}",
+            remedy=f"--gpu of what is there, with --point_gpu {spec.gpu} to use that operating point on it",
+        )

@@ -1,0 +1,88 @@
+"""Where and with what a run was measured."""
+
+import platform
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import harness
+from harness.launch.environment import recordable
+from harness.launch.execute import Plan
+from harness.launch.plan import LaunchPlan
+from harness.records.rank import RankRecord
+from harness.records.redact import redact
+from harness.records.run import NodeSample, Provenance
+from harness.records.store import checkout_dir
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Start of a run: the wall clock as a label, the monotonic one for durations."""
+
+    wall: datetime
+    monotonic_s: float
+
+    @classmethod
+    def start(cls) -> "Clock":
+        """Now."""
+        return cls(datetime.now(UTC), time.monotonic())
+
+
+def provenance(
+    clock: Clock, plan: Plan, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], hostname: str
+) -> Provenance:
+    """Facts of this run; versions and devices are those that rank 0 saw, not those of this process."""
+    first = next((rank for rank in ranks if rank.device), None)
+    finished = datetime.now(UTC)
+    return Provenance(
+        started_at=clock.wall.isoformat(timespec="seconds"),
+        finished_at=finished.isoformat(timespec="seconds"),
+        duration_s=round(time.monotonic() - clock.monotonic_s, 3),
+        command=tuple(redact(argument) for argument in sys.argv),
+        mbr_perf=harness.__version__,
+        git_commit=_git_commit(),
+        hostname=hostname,
+        platform=platform.platform(),
+        processor=_processor(),
+        device_name=first.device.name if first and first.device else None,
+        driver_version=next((node.driver_version for node in nodes if node.driver_version), None),
+        versions=first.versions if first else {},
+        environment=recordable(plan.env) if isinstance(plan, LaunchPlan) else {},
+    )
+
+
+def _git_commit() -> str | None:
+    """The checkout's commit, with ``+`` when files differ from it; None for an installed wheel."""
+    checkout = checkout_dir()
+    if checkout is None:
+        return None
+    described = _git(checkout, "rev-parse", "HEAD")
+    dirty = _git(checkout, "status", "--porcelain", "--untracked-files=no")
+    return None if described is None else described + ("+" if dirty else "")
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ("git", "-C", str(folder), *arguments),  # noqa: S607 (the user's own git)
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _processor() -> str:
+    names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text().splitlines() if path.is_file() else []

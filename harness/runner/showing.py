@@ -1,0 +1,97 @@
+"""What a person sees of a run: understood, progress, result. stdout is the answer, stderr the narration."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.analysis.gate import Comparison
+from harness.analysis.metrics import Metrics
+from harness.analysis.outcome import Outcome
+from harness.errors import ExitCode
+from harness.launch.heartbeats import Progress
+from harness.records.run import RunRecord
+from harness.report import json
+from harness.report.progress import step_progress
+from harness.report.request_text import effect_lines, explanation, finding_lines, request_lines
+from harness.report.terminal import print_run
+from harness.runner.understanding import Understood
+
+
+@dataclass(frozen=True)
+class Display:
+    """Where the answer and the narration go."""
+
+    as_json: bool = False
+    explain: bool = False
+
+    @property
+    def _narration(self) -> Console:
+        return Console(stderr=True, highlight=False)
+
+    def plan(self, understood: Understood) -> None:
+        """The dry run: the plan that would run, the settings, what recompute will do."""
+        if self.as_json:
+            self._print(
+                {
+                    "schema_version": json.SCHEMA_VERSION,
+                    "dryrun": True,
+                    "spec": understood.spec.model_dump(mode="json"),
+                    "sources": understood.sources,
+                    "fingerprint": understood.spec.fingerprint,
+                    "effective": understood.effective.model_dump(mode="json"),
+                    "findings": [finding.model_dump(mode="json") for finding in understood.findings],
+                    "notes": list(understood.notes),
+                    "plan": understood.plan.document(),
+                }
+            )
+            return
+        self._lines(Console(highlight=False), [*self._about(understood), "", understood.plan.render().rstrip()])
+        if not self.explain:
+            self._lines(Console(highlight=False), ["", *explanation(understood.spec, understood.sources)])
+
+    def understood(self, understood: Understood) -> None:
+        """Before anything starts: what was understood, and every warning."""
+        self._lines(self._narration, self._about(understood))
+
+    def _about(self, understood: Understood) -> list[str]:
+        lines = [
+            *request_lines(understood.spec),
+            *effect_lines(understood.effective),
+            *(f"Note: {note}" for note in understood.notes),
+            *finding_lines(understood.findings),
+        ]
+        return [*lines, "", *explanation(understood.spec, understood.sources)] if self.explain else lines
+
+    @contextmanager
+    def progress(self, understood: Understood) -> Iterator[Callable[[Progress], None]]:
+        """A live bar on a terminal, a line now and then elsewhere."""
+        with step_progress(self._narration, understood.spec.measure.max_steps) as show:
+            yield lambda p: show(str(p.phase or "start"), p.step, p.last_step_s, p.eta_s)
+
+    def result(
+        self,
+        record: RunRecord,
+        metrics: Metrics,
+        comparison: Comparison,
+        verdict: tuple[Outcome, ExitCode],
+        run_dir: Path,
+        *,
+        num_runs: int = 1,
+    ) -> None:
+        """The answer."""
+        if self.as_json:
+            self._print(json.run_document(record, metrics, comparison, verdict, run_dir) | {"num_runs": num_runs})
+        else:
+            print_run(Console(highlight=False), record, metrics, comparison, verdict, run_dir)
+
+    @staticmethod
+    def _lines(console: Console, lines: list[str]) -> None:
+        for line in lines:
+            console.print(line, markup=False, soft_wrap=True)
+
+    @staticmethod
+    def _print(document: json.Document) -> None:
+        print(json.text(document))  # noqa: T201 (the answer)

@@ -1,0 +1,110 @@
+"""From a request to everything that is known before a start: spec, rules, effective recompute, plan."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.launch.environment import Host
+from harness.launch.execute import LAUNCHERS, Plan
+from harness.launch.plan import LaunchPlan
+from harness.launch.request import LaunchRequest
+from harness.recipes.problems import nearest
+from harness.recipes.resolve import Resolved, resolve
+from harness.runner.machine import installed_software, settled_gpu
+from harness.runner.request import RunRequest
+from harness.spec.effective import EffectiveRecompute, effective_recompute, settled_implementation
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.rules.check import check
+from harness.spec.rules.finding import Finding
+from harness.spec.software import Software
+
+
+@dataclass(frozen=True)
+class Understood:
+    """A request that may start: no rule forbids it. ``sources`` says for every setting where it comes from."""
+
+    spec: ExperimentSpec
+    sources: dict[str, str]
+    notes: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    effective: EffectiveRecompute
+    software: Software
+    plan: Plan
+    host: Host
+
+
+def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
+    """Resolve, settle what the machine decides, judge by the rules, and plan. Starts and writes nothing.
+
+    BadRequestError with every problem found.
+    """
+    resolved, notes = resolve_here(request, host)
+    if request.launcher not in LAUNCHERS:
+        raise BadRequestError(
+            f"--launcher {request.launcher!r}: no such launcher",
+            remedy=f"one of {', '.join(LAUNCHERS)}{nearest(request.launcher, LAUNCHERS)}",
+        )
+    software = installed_software(resolved.spec.gpu)
+    launch = LaunchRequest(
+        spec=resolved.spec,
+        run_dir=run_dir,
+        host=host,
+        nodes=request.nodes,
+        pass_env=request.pass_env,
+        timeout_s=request.timeout_s,
+        hang_timeout_s=request.hang_timeout_s,
+        replay_from=request.replay_from,
+    )
+    plan, problems = _planned(request, launch)
+    env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
+    findings = check(
+        resolved.spec,
+        software,
+        env=env,
+        implementation=settled_implementation(resolved.spec),
+        force=request.force,
+    )
+    problems += [rule_problem(finding) for finding in findings if finding.blocks]
+    raise_all(problems)
+    assert plan is not None
+    effective = effective_recompute(resolved.spec, settled_implementation(resolved.spec), software)
+    return Understood(resolved.spec, resolved.sources, notes, findings, effective, software, plan, host)
+
+
+def resolve_here(request: RunRequest, host: Host) -> tuple[Resolved, tuple[str, ...]]:
+    """The spec with GPU type and layer implementation settled by this machine, and the notes of doing so."""
+    gpu, why = settled_gpu(request.asked.gpu, host)
+    resolved = resolve(replace(request.asked, gpu=gpu))
+    notes = resolved.notes if request.asked.gpu else (f"running on {gpu}: {why}", *resolved.notes)
+    spec, sources = resolved.spec, dict(resolved.sources)
+    if not request.asked.gpu:
+        sources["gpu"] = "this machine"
+    if spec.kernels.transformer_impl == "auto":
+        has_te = installed_software().transformer_engine is not None
+        impl = (
+            "local" if spec.gpu_type.is_cpu or (not has_te and request.launcher == "torchrun") else "transformer_engine"
+        )
+        kernels = spec.kernels.model_copy(update={"transformer_impl": impl})
+        spec = spec.model_copy(update={"kernels": kernels})
+        sources["kernels.transformer_impl"] = "this machine" if not spec.gpu_type.is_cpu else "gpu cpu"
+        if impl == "local" and not spec.gpu_type.is_cpu:
+            notes = (
+                *notes,
+                "transformer-engine is not installed: megatron-core's local layers run, not the fused ones",
+            )
+    return replace(resolved, spec=spec, sources=sources), notes
+
+
+def _planned(request: RunRequest, launch: LaunchRequest) -> tuple[Plan | None, list[BadRequestError]]:
+    try:
+        return LAUNCHERS[request.launcher](launch), []
+    except BadRequestError as error:
+        return None, [error]
+
+
+def rule_problem(finding: Finding) -> BadRequestError:
+    """A violated rule as an error: its id, what is wrong, the fix, and megatron-core's own words for searching."""
+    own = f"\n  megatron-core would say: {finding.mcore_text}" if finding.mcore_text else ""
+    return BadRequestError(
+        f"{finding.id}: {finding.message}", remedy=f"{finding.fix}{own}\n  (--force {finding.id} runs it all the same)"
+    )
