@@ -23,7 +23,7 @@ def test_figures_are_medians_over_the_window_of_the_slowest_rank(make_spec, make
     assert metrics.tokens_per_s_per_gpu.median == pytest.approx(4 * 32 / 2 / 3.0)
     assert metrics.tflops_per_gpu.median == pytest.approx(model_flops_per_step(spec) / 3.0 / 2 / 1e12)
     assert metrics.problems == {
-        "peak_reserved_bytes": "the memory meter (profiler) cannot say",
+        "peak_reserved_bytes": "the run's memory meter cannot say",
         "peak_device_bytes": "a CPU run has no device memory",
         "mfu": "no peak is known for fp32 on cpu",
         "hfu": "no peak is known for fp32 on cpu",
