@@ -73,6 +73,6 @@ def build(kind: str = "dense", **changes: Any) -> ExperimentSpec:
     return ExperimentSpec.model_validate(fields)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def request_for() -> Callable[..., ExperimentSpec]:
     return build

@@ -66,7 +66,9 @@ def _overlap_with_graphs(s: Situation) -> bool:
 
 
 def _both_moe_scopes(s: Situation) -> Values | None:
-    if not {"moe", "moe_router"} <= _scope(s):
+    """Local graphs take the preprocessing for the router."""
+    router = {"moe_router", "moe_preprocess"} if s.graph.impl == "local" else {"moe_router"}
+    if "moe" not in _scope(s) or _scope(s).isdisjoint(router):
         return None
     return {"field": "cuda_graph_scope" if s.mcore_before("0.18") else "cuda_graph_modules"}
 
@@ -137,7 +139,7 @@ RULES = (
          "add moe_router",
          f"{_CONFIG}:1747", "run", "moe_preprocess cuda graph is only supported with moe_router cuda graph."),
     Rule("G09", "error",
-         _scoped(lambda s: s.moe is None and not _scope(s).isdisjoint({"moe", "moe_router"})),
+         _scoped(lambda s: s.moe is None and not _scope(s).isdisjoint(_MOE_SCOPES)),
          "an MoE scope on a dense model",
          "drop the scope",
          f"{_CONFIG}:1751", "run", "moe cuda graph is only supported for MoE."),

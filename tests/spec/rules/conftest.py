@@ -103,6 +103,10 @@ CASES = [Case(*row) for row in (
      keeps(recompute="layernorm")),
     ("F11", "error", "dense", breaks(offload_modules=("core_attn",), graph="local", mcore="0.20.0.dev0"),
      keeps(graph="transformer_engine")),
+    ("F11", "error", "moe", breaks(offload_modules=("moe_act",), graph="local", capacity=1.0, pad=True,
+                                   mcore="0.20.0.dev0"), keeps(graph="transformer_engine", scope=("attn",))),
+    ("F11", "error", "dense", breaks(offload_modules=("core_attn",), graph="full_iteration", mcore="0.20.0.dev0"),
+     keeps(mcore="0.19.0")),
     ("F11", "error", "moe", breaks(offload_modules=("moe_act",), graph="transformer_engine", scope=("moe",),
                                  capacity=1.0, pad=True, mcore="0.20.0.dev0"), keeps(scope=("attn",))),
     ("F12", "warning", "dense", breaks(offload_modules=("core_attn", "expert_fc1")), keeps(offload_modules=("core_attn",))),
@@ -140,6 +144,10 @@ CASES = [Case(*row) for row in (
      keeps(model__hidden_dropout=0.0)),
     ("G18", "error", "moe", breaks(overlap=True, ep=2, graph="full_iteration", capacity=1.0, pad=True),
      keeps(graph="transformer_engine", scope=("attn",))),
+    ("G18", "error", "moe", breaks(overlap=True, ep=2, graph="full_iteration", capacity=1.0, pad=True),
+     keeps(mcore="0.20.0.dev0")),
+    ("G18", "error", "moe", breaks(overlap=True, ep=2, graph="transformer_engine", scope=("moe",), capacity=1.0, pad=True,
+                                   mcore="0.20.0.dev0"), keeps(scope=("attn",))),
     ("G20", "error", "dense", breaks(graph="full_iteration", scope=("attn",)), keeps(scope=())),
     ("G21", "error", "dense", breaks(graph="local", recompute="mlp"), keeps(graph="full_iteration")),
     ("G22", "error", "dense", breaks(graph="transformer_engine", recompute="mlp"), keeps(te="2.12.0")),
@@ -230,6 +238,7 @@ CASES = [Case(*row) for row in (
     ("P28f", "error", "moe", breaks(overlap=True, ep=2, pp=2, vp=2, mtp=2), keeps(mtp=1)),
     ("P28g", "error", "moe", breaks(overlap=True, ep=2, mtp=1), keeps(pp=2, vp=2)),
     ("P28g", "error", "moe", breaks(overlap=True, ep=2, mtp=1), keeps(mcore="0.17.0")),
+    ("P28h", "warning", "dense", breaks(overlap=True), keeps(overlap=False)),
     ("P30", "error", "dense", breaks(model__activation_func="gelu", model__gated_linear_unit=False),
      keeps(model__add_bias_linear=True)),
     ("P32", "error", "moe", breaks(te=None), keeps(te="2.11")),
@@ -323,6 +332,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "config_case" in metafunc.fixturenames:
         raised = [case for case in CASES if case.rule in RAISED_BY_CONFIG and "mcore" not in case.breaks | case.keeps]
         metafunc.parametrize("config_case", raised, ids=[f"{case.rule}-{i}" for i, case in enumerate(raised)])
+
+
+@pytest.fixture(scope="session")
+def raised_by_config() -> set[str]:
+    return RAISED_BY_CONFIG
 
 
 @pytest.fixture

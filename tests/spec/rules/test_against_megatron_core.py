@@ -1,15 +1,17 @@
 """The rows that say what TransformerConfig raises, against the installed megatron-core through the ranks' own mapping."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from harness.spec.recompute import MODULES
 from harness.spec.rules.check import check
-from harness.spec.software import parse_version
+from harness.spec.software import Software, parse_version
 
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def transformer_config():
     from harness.engine.config import transformer_config
 
@@ -45,6 +47,50 @@ def test_the_nearest_legal_request_does_not_raise_it(config_case, ask, transform
 def test_fp8_recompute_without_transformer_engine_fails_as_r13_says(ask, transformer_config):
     spec, software, _ = ask("moe", {"recompute": "moe_act", "dtype": "fp8_cs", "te": None})
     assert text_of(check(spec, software), "R13") in refusal(transformer_config, spec)
+
+
+CHANGES = {
+    "tp": [1, 2, 3, 4], "sp": [False, True], "pp": [1, 2, 4], "vp": [None, 2, 3], "ep": [1, 2], "etp": [None, 1],
+    "mtp": [None, 1, 2], "overlap": [False, True], "dispatcher": ["alltoall", "allgather", "flex"],
+    "capacity": [None, 1.0], "pad": [False, True], "graph": ["none", "local", "transformer_engine", "full_iteration"],
+    "scope": [(), ("attn",), ("mlp",), ("moe",), ("moe_router",), ("attn", "moe_preprocess"), ("moe", "moe_router")],
+    "offload_layers": [0, 2, 8], "offload_modules": [(), ("core_attn",), ("attn_proj",), ("moe_act", "expert_fc1")],
+    "recompute": ["none", "core_attn", "mlp", "moe", "moe_act", "layernorm,shared_experts", "mla_up_proj",
+                  "full:uniform:1", "full:block:2", "full:uniform:1:distributed"],
+    "dtype": ["bf16", "fp32"], "kernels__moe_shared_expert_overlap": [False, True],
+    "model__hidden_dropout": [0.0, 0.1], "model__attention_dropout": [0.0, 0.1], "model__add_bias_linear": [False, True],
+    "model__gated_linear_unit": [True, False], "model__activation_func": ["silu", "gelu"],
+    "model__num_query_groups": [16, 6], "parallelism__account_for_loss_in_pipeline_split": [False, True],
+    "parallelism__num_layers_in_first_pipeline_stage": [None, 2],
+    "kernels__moe_flex_dispatcher_backend": [None, "deepep"],
+}  # fmt: skip
+
+
+@st.composite
+def some_changes(draw) -> dict:
+    names = draw(st.lists(st.sampled_from(sorted(CHANGES)), unique=True, max_size=7))
+    return {name: draw(st.sampled_from(CHANGES[name])) for name in names}
+
+
+@settings(max_examples=300, deadline=None)
+@given(kind=st.sampled_from(["dense", "moe", "deepseek"]), changes=some_changes())
+def test_what_the_config_refuses_is_refused_before_with_the_same_words(kind, changes, request_for, transformer_config):
+    spec = request_for(kind, **changes)
+    text = refusal(transformer_config, spec)
+    errors = [f for f in check(spec, Software(megatron_core="0.16.1", transformer_engine="2.11")) if f.blocks]
+    if text:
+        assert any(f.mcore_text and " ".join(f.mcore_text.split()) in text for f in errors), (text, errors)
+
+
+@settings(max_examples=300, deadline=None)
+@given(kind=st.sampled_from(["dense", "moe", "deepseek"]), changes=some_changes())
+def test_errors_that_name_the_config_are_refusals_of_the_config(
+    kind, changes, request_for, transformer_config, raised_by_config
+):
+    spec = request_for(kind, **changes)
+    found = {f.id for f in check(spec, Software(megatron_core="0.16.1", transformer_engine="2.11")) if f.blocks}
+    if found & raised_by_config:
+        assert refusal(transformer_config, spec) != ""
 
 
 def test_the_modules_are_those_that_megatron_core_allows():
