@@ -254,8 +254,7 @@ def _switched_off(layers: _Layers, module: str) -> _Reason | None:
 
 def _notes(layers: _Layers, active: dict[str, int]) -> tuple[str, ...]:
     notes = []
-    fused = layers.implementation == "transformer_engine" and layers.spec.kernels.attention_backend != "unfused"
-    if "core_attn" in active and fused:
+    if "core_attn" in active and layers.spec.kernels.attention_backend != "unfused":
         notes.append("core_attn: flash and fused attention save no scores, so this frees almost nothing")
     notes += [
         f"{inner}: lies inside moe, so it runs a third time and frees nothing more"

@@ -53,5 +53,7 @@ class BatchSpec(Frozen):
     seq_length: Annotated[int, Field(ge=2)]
 
     def num_microbatches(self, data_parallel_size: int) -> int:
-        """Micro-batches of one step on one GPU: GBS / (MBS x DP)."""
+        """Micro-batches of one step on one GPU: GBS / (MBS x DP); 0 where not one model copy fits."""
+        if data_parallel_size == 0:
+            return 0
         return self.global_batch_size // (self.micro_batch_size * data_parallel_size)

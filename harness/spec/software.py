@@ -10,6 +10,8 @@ from harness.spec.gpu import GPUS
 
 # Rules of this release are assumed where megatron-core is not installed: the one this harness is tested with.
 ASSUMED_MEGATRON_CORE = "0.16.1"
+# Assumed for a GPU job that will run on another machine: the newest release in the range that megatron-core 0.16 declares.
+ASSUMED_TRANSFORMER_ENGINE = "2.11"
 
 _VERSION = re.compile(
     r"v?(?P<release>\d+(?:\.\d+)*)"

@@ -48,10 +48,6 @@ def _too_many_groups(s: Situation) -> Values | None:
     return {"topk": limit[0], "groups": limit[1]}
 
 
-def _experts_without_te(s: Situation) -> bool:
-    return s.te_is_missing and not s.gpu.is_cpu and (s.moe is not None or s.model.mla is not None)
-
-
 def _shared_bias(s: Situation) -> bool:
     has_shared = s.moe is not None and s.moe.moe_shared_expert_intermediate_size is not None
     return has_shared and s.model.add_bias_linear
@@ -189,9 +185,4 @@ RULES = (
          f"{_CONFIG}:1485", "run",
          "When bias_activation_fusion is True, gated_linear_unit is False and activation function is gelu, "
          "add_bias_linear must also be True."),
-    Rule("P32", "error", _experts_without_te,
-         "MoE and MLA models need transformer-engine on a GPU",
-         "install transformer-engine",
-         "transformer/moe/moe_utils.py:1192; transformer/multi_latent_attention.py:184", "run",
-         "name 'te_general_gemm' is not defined"),
 )  # fmt: skip

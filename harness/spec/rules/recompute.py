@@ -86,11 +86,6 @@ def _moe_modules_on_dense(s: Situation) -> Values | None:
     return {"named": ", ".join(named)} if named and s.moe is None else None
 
 
-def _discarding_without_te(s: Situation) -> Values | None:
-    named = [m for m in s.modules if m in ("layernorm", "moe_act")]
-    return {"named": ", ".join(named)} if named and s.te_is_missing and not s.gpu.is_cpu else None
-
-
 def _mtp_full(s: Situation, method: str) -> bool:
     return s.full is not None and s.full.method == method and bool(s.model.mtp_num_layers)
 
@@ -120,7 +115,7 @@ RULES = (
          f"{_CONFIG}:1218", "run",
          "mla_up_proj in recompute_modules is only supported with multi_latent_attention."),
     Rule("R10", "warning",
-         lambda s: "core_attn" in s.modules and s.uses_te and s.kernels.attention_backend != "unfused",
+         lambda s: "core_attn" in s.modules and s.kernels.attention_backend != "unfused",
          "core_attn with flash or fused attention runs the attention again and frees almost nothing",
          "drop core_attn, or measure it against mlp before keeping it",
          f"{_CONFIG}:1224; {_ISSUES}/1225", "run",
@@ -204,11 +199,6 @@ RULES = (
          "layernorm does nothing: {reason}",
          "drop layernorm",
          "transformer_layer.py:384", "source"),
-    Rule("T15", "error", _discarding_without_te,
-         "{named} recompute without transformer-engine fails in the first forward",
-         "install transformer-engine, or drop {named}",
-         "tensor_parallel/random.py:588", "run",
-         "name 'FP8GlobalStateManager' is not defined"),
     Rule("T16", "error",
          lambda s: _mtp_full(s, "uniform") and s.full is not None and s.full.num_layers != 1,
          "full:uniform:{s.full.num_layers} on a model with MTP layers fails in the first forward",
