@@ -18,7 +18,7 @@ class Precision:
     transformer_config: dict[str, str | bool | int] = field(default_factory=dict)
     fp8_param_gather: bool = False
     min_transformer_engine: str | None = None
-    source: str = "mcore_rules 4; Megatron-Bridge mixed_precision.py"
+    source: str = "Megatron-Bridge mixed_precision.py; megatron-core fp8_utils.py"
 
 
 PRECISIONS: dict[str, Precision] = {
