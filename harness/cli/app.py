@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from harness import __version__
-from harness.cli import compare, golden, recipes, run
+from harness.cli import check, compare, golden, recipes, run
 from harness.errors import ExitCode, HarnessError
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ def root(
 
 
 app.command("run")(run.run)
+app.command("check")(check.check)
 app.command("compare")(compare.compare)
 app.add_typer(golden.app, name="golden")
 app.add_typer(recipes.app, name="recipes")

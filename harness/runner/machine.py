@@ -8,7 +8,8 @@ from harness.errors import BadRequestError
 from harness.launch.devices import Detection, detect_gpus
 from harness.launch.environment import Host
 from harness.spec.experiment import ExperimentSpec
-from harness.spec.software import Software
+from harness.spec.gpu import GPUS
+from harness.spec.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume
 
 TRAIN_EXTRA = "pip install 'mbr-perf[train]', or use the environment that trains your models"
 
@@ -29,6 +30,26 @@ def installed_software(gpu: str | None = None) -> Software:
         python=platform.python_version(),
         gpu=gpu,
     )
+
+
+def software_for(gpu: str, host: Host, assume: str | None = None) -> tuple[Software, tuple[str, ...]]:
+    """What a run on ``gpu`` would find, and notes on what of it is assumed.
+
+    Ranks on this machine find what is installed here. A job for a GPU that this machine lacks runs elsewhere: there
+    transformer-engine is taken for granted unless ``assume`` (`--assume`) says otherwise.
+    """
+    installed = installed_software()
+    if assume is not None:
+        return parse_assume(assume, installed), (f"judged for {assume} (--assume)",)
+    if GPUS[gpu].is_cpu or installed.transformer_engine is not None or _has_gpu(gpu, host):
+        return installed, ()
+    elsewhere = installed.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE})
+    note = f"this machine has no {gpu}: transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
+    return elsewhere, (f"{note} (--assume at `mbr-perf check` says otherwise)",)
+
+
+def _has_gpu(gpu: str, host: Host) -> bool:
+    return any(found.gpu_type is GPUS[gpu] for found in detect_gpus(host).gpus)
 
 
 def settled_gpu(asked: str, host: Host) -> tuple[str, str]:

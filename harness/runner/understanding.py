@@ -10,7 +10,7 @@ from harness.launch.plan import LaunchPlan
 from harness.launch.request import LaunchRequest
 from harness.recipes.problems import nearest
 from harness.recipes.resolve import Resolved, resolve
-from harness.runner.machine import installed_software, settled_gpu
+from harness.runner.machine import settled_gpu, software_for
 from harness.runner.request import RunRequest
 from harness.spec.effective import EffectiveRecompute, effective_recompute, settled_implementation
 from harness.spec.experiment import ExperimentSpec
@@ -38,15 +38,15 @@ def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
 
     BadRequestError with every problem found.
     """
-    resolved, notes = resolve_here(request, host)
+    settled = settle(request, host)
+    spec, implementation = settled.spec, settled_implementation(settled.spec)
     if request.launcher not in LAUNCHERS:
         raise BadRequestError(
             f"--launcher {request.launcher!r}: no such launcher",
             remedy=f"one of {', '.join(LAUNCHERS)}{nearest(request.launcher, LAUNCHERS)}",
         )
-    software = installed_software(resolved.spec.gpu)
     launch = LaunchRequest(
-        spec=resolved.spec,
+        spec=spec,
         run_dir=run_dir,
         host=host,
         nodes=request.nodes,
@@ -57,42 +57,45 @@ def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
     )
     plan, problems = _planned(request, launch)
     env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
-    findings = check(
-        resolved.spec,
-        software,
-        env=env,
-        implementation=settled_implementation(resolved.spec),
-        force=request.force,
-    )
+    findings = check(spec, settled.software, env=env, implementation=implementation, force=request.force)
     problems += [rule_problem(finding) for finding in findings if finding.blocks]
     raise_all(problems)
     assert plan is not None
-    effective = effective_recompute(resolved.spec, settled_implementation(resolved.spec), software)
-    return Understood(resolved.spec, resolved.sources, notes, findings, effective, software, plan, host)
+    effective = effective_recompute(spec, implementation, settled.software)
+    return Understood(spec, settled.sources, settled.notes, findings, effective, settled.software, plan, host)
 
 
-def resolve_here(request: RunRequest, host: Host) -> tuple[Resolved, tuple[str, ...]]:
-    """The spec with GPU type and layer implementation settled by this machine, and the notes of doing so."""
+@dataclass(frozen=True)
+class Settled:
+    """A resolved request in which nothing is left to the machine, and the software it is judged for."""
+
+    spec: ExperimentSpec
+    sources: dict[str, str]
+    notes: tuple[str, ...]
+    software: Software
+
+
+def settle(request: RunRequest, host: Host, assume: str | None = None) -> Settled:
+    """Resolve, with the GPU type and the layers' implementation settled by this machine or by ``assume``."""
     gpu, why = settled_gpu(request.asked.gpu, host)
-    resolved = resolve(replace(request.asked, gpu=gpu))
-    notes = resolved.notes if request.asked.gpu else (f"running on {gpu}: {why}", *resolved.notes)
-    spec, sources = resolved.spec, dict(resolved.sources)
+    resolved: Resolved = resolve(replace(request.asked, gpu=gpu))
+    spec, sources, notes = resolved.spec, dict(resolved.sources), resolved.notes
     if not request.asked.gpu:
         sources["gpu"] = "this machine"
+        notes = (f"running on {gpu}: {why}", *notes)
+    software, assumed = software_for(spec.gpu, host, assume)
+    notes = (*notes, *assumed)
     if spec.kernels.transformer_impl == "auto":
-        has_te = installed_software().transformer_engine is not None
-        impl = (
-            "local" if spec.gpu_type.is_cpu or (not has_te and request.launcher == "torchrun") else "transformer_engine"
-        )
-        kernels = spec.kernels.model_copy(update={"transformer_impl": impl})
-        spec = spec.model_copy(update={"kernels": kernels})
-        sources["kernels.transformer_impl"] = "this machine" if not spec.gpu_type.is_cpu else "gpu cpu"
-        if impl == "local" and not spec.gpu_type.is_cpu:
+        local = spec.gpu_type.is_cpu or software.transformer_engine is None
+        impl = "local" if local else "transformer_engine"
+        spec = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"transformer_impl": impl})})
+        sources["kernels.transformer_impl"] = "gpu cpu" if spec.gpu_type.is_cpu else "installed software"
+        if local and not spec.gpu_type.is_cpu:
             notes = (
                 *notes,
                 "transformer-engine is not installed: megatron-core's local layers run, not the fused ones",
             )
-    return replace(resolved, spec=spec, sources=sources), notes
+    return Settled(spec, sources, notes, software)
 
 
 def _planned(request: RunRequest, launch: LaunchRequest) -> tuple[Plan | None, list[BadRequestError]]:

@@ -1,0 +1,73 @@
+"""`mbr-perf check`: every finding about a request, without starting it."""
+
+from dataclasses import dataclass
+
+from harness.errors import BadRequestError, ExitCode, ManyProblemsError
+from harness.launch.environment import Host, child_environment
+from harness.launch.rendezvous import Nodes, local_ranks, node_problems
+from harness.runner.megatron_says import megatron_finding
+from harness.runner.request import RunRequest
+from harness.runner.understanding import settle
+from harness.spec.effective import EffectiveRecompute, effective_recompute, settled_implementation
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.layout import LayoutError
+from harness.spec.rules.check import check
+from harness.spec.rules.finding import SEVERITIES, Finding
+from harness.spec.software import Software
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The verdict on a request. ``effective`` is None for a model that cannot be cut as asked."""
+
+    spec: ExperimentSpec
+    sources: dict[str, str]
+    notes: tuple[str, ...]
+    software: Software
+    findings: tuple[Finding, ...]
+    effective: EffectiveRecompute | None
+
+    @property
+    def exit_code(self) -> ExitCode:
+        """2 when anything forbids the start."""
+        return ExitCode.BAD_REQUEST if any(finding.blocks for finding in self.findings) else ExitCode.OK
+
+
+def check_request(request: RunRequest, host: Host, *, assume: str | None, ask_megatron: bool) -> Checked:
+    """Resolve, then judge by every rule for the installed software, or for what ``assume`` says will be there.
+
+    The installed megatron-core is asked only where nothing else is assumed: its answer would be about another release.
+    """
+    settled = settle(request, host, assume)
+    spec, software = settled.spec, settled.software
+    implementation = settled_implementation(spec)
+    env, findings = _environment(spec, request, host)
+    findings += check(spec, software, env=env, implementation=implementation, force=request.force)
+    if ask_megatron and assume is None and (said := megatron_finding(spec, software, host)):
+        findings.append(said)
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return Checked(spec, settled.sources, settled.notes, software, tuple(findings), _effective(spec, software))
+
+
+def _effective(spec: ExperimentSpec, software: Software) -> EffectiveRecompute | None:
+    try:
+        return effective_recompute(spec, settled_implementation(spec), software)
+    except LayoutError:
+        return None
+
+
+def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple[dict[str, str] | None, list[Finding]]:
+    """The variables that ranks would have; what is wrong with them or with the nodes, as findings."""
+    nodes = request.nodes if request.nodes.nnodes > 1 else Nodes(nnodes=max(1, -(-spec.num_gpus // spec.gpus_per_node)))
+    problems = node_problems(spec, request.nodes) if request.nodes.nnodes > 1 else []
+    env: dict[str, str] | None = None
+    try:
+        variables = child_environment(
+            spec, host.shell, request.pass_env, local_ranks(spec, nodes), num_cores=host.num_cores, nnodes=nodes.nnodes
+        )
+        env = {variable.name: variable.value for variable in variables}
+    except ManyProblemsError as error:
+        problems += error.problems
+    except BadRequestError as error:
+        problems.append(error)
+    return env, [Finding(id="LAUNCH", severity="error", message=p.message, fix=p.remedy) for p in problems]
