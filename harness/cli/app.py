@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from harness import __version__
-from harness.cli import check, compare, golden, recipes, run
+from harness.cli import check, compare, doctor, golden, recipes, rules, run
 from harness.errors import ExitCode, HarnessError
 
 app = typer.Typer(
@@ -42,8 +42,10 @@ def root(
 app.command("run")(run.run)
 app.command("check")(check.check)
 app.command("compare")(compare.compare)
+app.command("doctor")(doctor.doctor)
 app.add_typer(golden.app, name="golden")
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(rules.app, name="rules")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -6,7 +6,8 @@ import subprocess
 import time
 
 from harness.launch.interruption import Interruption
-from harness.launch.processes import Process, bury, catches, descendants, identify, is_alive, send
+from harness.launch.processes import Process, adopted, bury, catches, descendants, identify, is_alive, send
+from harness.records.launch import PARENT_PID_VARIABLE
 
 POLL_S = 0.05
 STACK_DUMP_S = 2.0
@@ -25,10 +26,12 @@ class Crew:
         self._dead: set[Process] = set()
 
     def look(self) -> None:
-        """Learn of new descendants; one whose parent dies is still known then, as this process adopts it."""
+        """Learn of new descendants. Those of a dead agent are this process's own children by now, and carry its number."""
         for process in [p for p in self._known if not is_alive(p)]:
             self._known.remove(process)
             self._dead.add(process)
+        if self.agent.poll() is not None:
+            self._known.update(adopted(f"{PARENT_PID_VARIABLE}={self.agent.pid}"))
         for pid in (self.agent.pid, *(process.pid for process in self._known)):
             self._known.update(descendants(pid))
 
@@ -55,6 +58,7 @@ class Crew:
         if self.agent.poll() is None:
             self.agent.kill()
         self.agent.wait()
+        self.look()
         deadline = time.monotonic() + KILLED_S
         counted: set[Process] = set()
         while (left := self._left()) and time.monotonic() < deadline:

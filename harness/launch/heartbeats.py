@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from harness.records.rank import Heartbeat, Phase
 
 PATIENCE_IN_STEPS = 20
+STARTING_S = 120.0  # torch and megatron come off a shared file system on a cold node
 _READ_BYTES = 1 << 20
 _ORDER = {phase: place for place, phase in enumerate(get_args(Phase))}
 
@@ -58,6 +59,10 @@ class _Rank:
         """Sorts ranks by how far they got; among equals the one that fell silent first."""
         phase = -1 if self.phase is None else _ORDER[self.phase]
         return phase, -1 if self.step is None else self.step, self.said_at
+
+    def patience_s(self, settled_s: float) -> float:
+        """How long it may be silent, given what is enough for a rank at work."""
+        return max(settled_s, STARTING_S) if self.phase in (None, "start", "import") else settled_s
 
     def read(self, now: float) -> bool:
         """Take in what was appended; True when there was a sign of life."""
@@ -121,15 +126,15 @@ class Heartbeats:
     def silence(self, now: float, floor_s: float) -> Silence | None:
         """The rank that got least far of those silent for more than max(``floor_s``, 20 median steps), if any.
 
-        A rank that has finished may wait for the others; only when all have is their silence counted.
+        While Python imports, patience is at least two minutes. A rank that has finished may wait for the others; only when all have is their silence counted.
         """
-        patience = max(floor_s, PATIENCE_IN_STEPS * (self._median_step_s() or 0.0))
+        settled = max(floor_s, PATIENCE_IN_STEPS * (self._median_step_s() or 0.0))
         working = [rank for rank in self._ranks if rank.phase != "finish"] or self._ranks
-        silent = [rank for rank in working if now - rank.heard_at > patience]
+        silent = [rank for rank in working if now - rank.heard_at > rank.patience_s(settled)]
         if not silent:
             return None
         worst = min(silent, key=lambda rank: rank.place)
-        return Silence(worst.rank, now - worst.heard_at, patience, worst.phase, worst.step)
+        return Silence(worst.rank, now - worst.heard_at, worst.patience_s(settled), worst.phase, worst.step)
 
     def _median_step_s(self) -> float | None:
         seconds = [s for rank in self._ranks for s in rank.seconds]

@@ -68,6 +68,26 @@ def descendants(root_pid: int) -> tuple[Process, ...]:
     return tuple(found)
 
 
+def adopted(marker: str) -> tuple[Process, ...]:
+    """Children of this process that were started with ``marker``, a ``NAME=value``, in their environment."""
+    mine = os.getpid()
+    wanted = marker.encode()
+    found = []
+    for process in descendants(mine):
+        stat = _stat(process.pid)
+        if stat is not None and stat.parent_pid == mine and wanted in _environment(process.pid):
+            found.append(process)
+    return tuple(found)
+
+
+def _environment(pid: int) -> list[bytes]:
+    """What the process was started with; nothing for one that is gone or belongs to another user."""
+    try:
+        return (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return []
+
+
 def send(process: Process, number: signal.Signals) -> bool:
     """Signal exactly this process; False when it is gone. A process that took over its number is left alone."""
     try:

@@ -14,11 +14,12 @@ from harness.records.launch import LaunchOutcome
 from harness.records.run import RunRecord
 from harness.records.store import new_run_dir, results_dir, write_record
 from harness.runner.machine import require_machine
+from harness.runner.megatron_says import megatron_finding
 from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
 from harness.runner.provenance import Clock, provenance
 from harness.runner.request import RunRequest
 from harness.runner.showing import Display
-from harness.runner.understanding import Understood, understand
+from harness.runner.understanding import Understood, rule_problem, understand
 
 
 def dry_run(request: RunRequest, display: Display) -> None:
@@ -33,6 +34,7 @@ def run_experiment(request: RunRequest, display: Display) -> ExitCode:
     understood = understand(request, host, request.run_dir or Path("RUN"))
     if isinstance(understood.plan, LaunchPlan):
         require_machine(understood.spec, host, understood.plan.num_local_ranks)
+        _require_megatron(understood)
     _require_folder(request)
     display.understood(understood)
     records: list[tuple[RunRecord, Path, int | None]] = []
@@ -43,6 +45,15 @@ def run_experiment(request: RunRequest, display: Display) -> ExitCode:
     if request.nodes.node_rank > 0:
         return ExitCode.OK if records[-1][0].status == "ok" else ExitCode.RUN_FAILED
     return _judge(request, records, display)
+
+
+def _require_megatron(understood: Understood) -> None:
+    """The installed megatron-core accepts the configuration; asked before GPUs are taken, which a CPU run does not."""
+    if understood.spec.gpu_type.is_cpu:
+        return
+    said = megatron_finding(understood.spec, understood.software, understood.host)
+    if said is not None and said.blocks:
+        raise rule_problem(said)
 
 
 def _require_folder(request: RunRequest) -> None:

@@ -32,6 +32,8 @@ def megatron_finding(spec: ExperimentSpec, software: Software, host: Host) -> Fi
     answer = json.loads(asked.stdout.splitlines()[-1])
     if answer["accepted"]:
         return None
+    if _for_want_of_transformer_engine(answer) and software.transformer_engine is not None:
+        return _unasked("it stops because transformer-engine is not installed on this machine")
     meaning = f": {answer['meaning']}" if answer["meaning"] else ""
     return Finding(
         id="MCORE",
@@ -40,6 +42,10 @@ def megatron_finding(spec: ExperimentSpec, software: Software, host: Host) -> Fi
         fix=f"see {answer['place']} of megatron-core; findings above name the setting where a rule knows it",
         mcore_text=f"{answer['kind']}: {answer['text']}",
     )
+
+
+def _for_want_of_transformer_engine(answer: dict[str, str]) -> bool:
+    return any(word in answer["text"] for word in ("NoneType", "ransformer-engine", "ransformer Engine", "TE >="))
 
 
 def _unasked(why: str) -> Finding:

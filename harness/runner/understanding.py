@@ -43,7 +43,7 @@ def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
     if request.launcher not in LAUNCHERS:
         raise BadRequestError(
             f"--launcher {request.launcher!r}: no such launcher",
-            remedy=f"one of {', '.join(LAUNCHERS)}{nearest(request.launcher, LAUNCHERS)}",
+            remedy=nearest(request.launcher, LAUNCHERS),
         )
     launch = LaunchRequest(
         spec=spec,
@@ -108,6 +108,5 @@ def _planned(request: RunRequest, launch: LaunchRequest) -> tuple[Plan | None, l
 def rule_problem(finding: Finding) -> BadRequestError:
     """A violated rule as an error: its id, what is wrong, the fix, and megatron-core's own words for searching."""
     own = f"\n  megatron-core would say: {finding.mcore_text}" if finding.mcore_text else ""
-    return BadRequestError(
-        f"{finding.id}: {finding.message}", remedy=f"{finding.fix}{own}\n  (--force {finding.id} runs it all the same)"
-    )
+    forced = "" if finding.id == "MCORE" else f"\n  (--force {finding.id} runs it all the same)"
+    return BadRequestError(f"{finding.id}: {finding.message}", remedy=f"{finding.fix}{own}{forced}")

@@ -1,0 +1,36 @@
+"""`mbr-perf doctor`: whether this machine is fit to run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    results_dir: Annotated[Path | None, typer.Option("--results_dir", "--results-dir", metavar="DIR")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Examine this machine: software, GPUs, compiler, results folder, shared memory, clock, port.
+
+    Exits 0 when all is well, 6 with warnings, 2 with problems.
+    """
+    from dataclasses import asdict
+
+    from harness.launch.environment import this_host
+    from harness.records.store import results_dir as settled_results_dir
+    from harness.runner.doctor import examine, exit_code
+
+    lines = examine(this_host(), settled_results_dir(results_dir))
+    code = int(exit_code(lines))
+    if as_json:
+        from harness.report import json
+
+        document = {"schema_version": json.SCHEMA_VERSION, "lines": [asdict(line) for line in lines], "exit_code": code}
+        print(json.text(document))
+    else:
+        from rich.console import Console
+
+        from harness.report.doctor import print_lines
+
+        print_lines(Console(highlight=False), [(line.name, line.state, line.found, line.remedy) for line in lines])
+    raise typer.Exit(code)

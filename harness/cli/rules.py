@@ -1,0 +1,47 @@
+"""`mbr-perf rules`: what the rule table knows."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="List the rules, and explain one.")
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+@app.command("list")
+def list_rules(
+    severity: Annotated[str | None, typer.Option("--severity", help="Only error, warning or note.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Every rule: id, severity, what it says."""
+    from harness.report.rules import print_rules, rules_document
+    from harness.spec.rules.rulebook import entries
+
+    found = entries(severity)
+    if as_json:
+        from harness.report import json
+
+        print(json.text(rules_document(found)))
+        return
+    from rich.console import Console
+
+    print_rules(Console(highlight=False), found)
+
+
+@app.command()
+def show(
+    rule: Annotated[str, typer.Argument(metavar="ID", help="A rule id, e.g. T08.")], as_json: Json = False
+) -> None:
+    """One rule: what it means, the fix, megatron-core's words, the versions it holds for, and the evidence."""
+    from harness.report.rules import print_rule, rules_document
+    from harness.spec.rules.rulebook import entries_named
+
+    found = entries_named(rule)
+    if as_json:
+        from harness.report import json
+
+        print(json.text(rules_document(found)))
+        return
+    from rich.console import Console
+
+    print_rule(Console(highlight=False), found)

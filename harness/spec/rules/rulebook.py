@@ -1,0 +1,87 @@
+"""All rules as entries that can be listed: rows of the table, rows about raw fields, and rules that cannot be broken."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from harness.errors import BadRequestError
+from harness.spec.rules.closed import CLOSED_BY_CONSTRUCTION
+from harness.spec.rules.finding import SEVERITIES
+from harness.spec.rules.raw import RAW_RULES
+from harness.spec.rules.table import RULES
+
+EVIDENCE = {
+    "run": "seen in a run of megatron-core 0.16.1 on CPU",
+    "source": "read in the source, not run",
+    "issue": "reported upstream",
+    "harness": "a limit or a judgement of mbr-perf itself",
+}
+_RAW_EFFECT = {
+    "raises": "megatron-core raises",
+    "warns": "megatron-core warns",
+    "ignores": "megatron-core accepts it and ignores the setting",
+    "hangs": "megatron-core accepts it and hangs",
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One rule for people. ``versions`` are megatron-core's; ``severity`` is "closed" where no request can break it."""
+
+    id: str
+    severity: str
+    message: str
+    fix: str
+    mcore_text: str | None
+    versions: str
+    evidence: str
+    source: str
+
+
+def entries(severity: str | None = None) -> tuple[Entry, ...]:
+    """All entries in id order, or those of one severity. BadRequestError for a severity that there is not."""
+    allowed = (*SEVERITIES, "closed")
+    if severity is not None and severity not in allowed:
+        raise BadRequestError(f"--severity {severity!r}: no such severity", remedy=f"one of {', '.join(allowed)}")
+    found = [entry for entry in _all() if severity in (None, entry.severity)]
+    return tuple(sorted(found, key=lambda entry: _order(entry.id)))
+
+
+def entries_named(rule: str) -> tuple[Entry, ...]:
+    """The entries of one id. BadRequestError with the nearest ids for an unknown one."""
+    every = entries()
+    found = tuple(entry for entry in every if entry.id.lower() == rule.lower())
+    if not found:
+        near = get_close_matches(rule.upper(), [entry.id for entry in every], n=3)
+        hint = f"near: {', '.join(dict.fromkeys(near))}; " if near else ""
+        raise BadRequestError(f"no rule {rule!r}", remedy=f"{hint}`mbr-perf rules list` has them all")
+    return found
+
+
+def _order(identifier: str) -> tuple[str, int, str]:
+    letters = identifier.rstrip("abcdefghijklmnopqrstuvwxyz").rstrip("0123456789")
+    digits = "".join(c for c in identifier[len(letters) :] if c.isdigit())
+    return letters, int(digits or 0), identifier
+
+
+def _all() -> Iterable[Entry]:
+    for rule in RULES:
+        yield Entry(
+            rule.id, rule.severity, rule.message, rule.fix, rule.mcore_text, _versions(rule.since, rule.until),
+            EVIDENCE[rule.evidence], rule.source,
+        )  # fmt: skip
+    for raw in RAW_RULES:
+        yield Entry(
+            raw.id, raw.severity, f"in fields from elsewhere: {raw.message}", raw.fix, raw.mcore_text, "all",
+            _RAW_EFFECT[raw.outcome], raw.source,
+        )  # fmt: skip
+    for identifier, reason in CLOSED_BY_CONSTRUCTION.items():
+        yield Entry(identifier, "closed", f"no request can break it: {reason}", "", None, "all", "", "")
+
+
+def _versions(since: str | None, until: str | None) -> str:
+    if since and until:
+        return f"{since} to before {until}"
+    if since:
+        return f"{since} and later"
+    return f"before {until}" if until else "all"
