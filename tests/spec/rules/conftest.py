@@ -290,6 +290,7 @@ CASES = [Case(*row) for row in (
     ("K16", "note", "dense", breaks(ddp__use_megatron_fsdp=True, recompute="mlp"), keeps(recompute="none")),
     ("K18", "note", "deepseek", breaks(recompute="mla_up_proj", mcore="0.17.0"), keeps(mcore="0.16.1")),
     ("K20", "note", "dense", breaks(graph="local"), keeps(graph="none")),
+    ("K28", "error", "dense", breaks(recompute="mlp", model__add_bias_linear=True), keeps(model__add_bias_linear=False)),
     ("RUN01", "error", "dense", breaks(task="peft"), keeps(task="sft")),
     ("RUN02", "error", "dense", breaks(num_gpus=12, gbs=12), keeps(gpus_per_node=4)),
     ("RUN04", "error", "moe", breaks(te=None), keeps(impl="local")),
