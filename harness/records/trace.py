@@ -1,0 +1,124 @@
+"""What the no-GPU tracer is asked, and what it answers: bytes, FLOPs and communication of model chunks."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from harness.spec.effective import Implementation
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.frozen import Frozen
+from harness.spec.model import Size
+from harness.spec.precision import PeakKey
+
+SCHEMA_VERSION = 1
+
+LayerKind = Literal["dense", "moe"]
+Phase = Literal["forward", "backward", "recompute"]
+OpKind = Literal["gemm", "attention", "elementwise", "comm"]
+CommGroup = Literal["tp", "ep", "cp", "etp"]
+
+
+class TraceCase(Frozen):
+    """One model chunk to trace: ``num_layers`` decoder layers of one kind under the settings of ``spec``.
+
+    ``pre`` adds the embedding, ``post`` the final norm, the output layer and the loss, ``mtp`` the multi-token
+    prediction layers of ``spec`` (they need ``post``). Pipeline and data parallel sizes of ``spec`` play no part: a chunk
+    is traced for one micro-batch on one rank. Results are linear in ``num_layers`` except where ``recompute`` groups
+    layers (uniform N: trace N and 2 N layers; block: a mix of recomputed and kept layers).
+    """
+
+    key: str
+    spec: ExperimentSpec
+    layer_kind: LayerKind
+    num_layers: Size
+    pre: bool = False
+    post: bool = False
+    mtp: bool = False
+
+    @model_validator(mode="after")
+    def _kinds_exist(self) -> "TraceCase":
+        if self.layer_kind == "moe" and self.spec.model.moe is None:
+            raise ValueError(f"{self.key}: layer_kind moe, but the model has no experts")
+        if self.mtp and not (self.post and self.spec.model.mtp_num_layers):
+            raise ValueError(f"{self.key}: mtp needs post and a model with mtp_num_layers")
+        return self
+
+
+class TraceRequest(Frozen):
+    """Input of ``python -m harness.engine.trace``.
+
+    ``imbalance``: tokens that the experts of the traced rank receive, over their balanced share. ``device`` cpu runs
+    the same trace on real tensors, for small models only; the stand-in transformer-engine computes nothing, so it
+    allows meta only.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    cases: tuple[TraceCase, ...]
+    implementation: Implementation
+    imbalance: float = Field(default=1.0, ge=1.0)
+    device: Literal["meta", "cpu"] = "meta"
+
+    @model_validator(mode="after")
+    def _can_be_traced(self) -> "TraceRequest":
+        keys = [case.key for case in self.cases]
+        if len(set(keys)) != len(keys):
+            raise ValueError("two cases have the same key")
+        if self.device == "cpu" and self.implementation != "local":
+            raise ValueError("device cpu needs implementation local: the stand-in transformer-engine computes nothing")
+        return self
+
+
+class OpCost(Frozen):
+    """``count`` executions of operations that cost the same; the figures are totals over all of them.
+
+    ``dtype`` names the peak of ``GpuType.peak_flops`` that bounds them. ``bytes`` are read and written device memory.
+    ``comm_bytes`` are what one rank sends: (n-1)/n of the whole buffer for all-gather, reduce-scatter and all-to-all,
+    twice that for all-reduce (ring). ``overlapped`` communication runs beside GEMMs that do not wait for it.
+    """
+
+    phase: Phase
+    kind: OpKind
+    dtype: PeakKey
+    flops: int = 0
+    bytes: int = 0
+    comm_bytes: int = 0
+    comm_group: CommGroup | None = None
+    overlapped: bool = False
+    count: int = 1
+
+
+class ChunkTrace(Frozen):
+    """Bytes and operations of one micro-batch through one chunk, on one rank.
+
+    ``saved_bytes``: alive between forward and backward, the received hidden states included, the sent ones not where
+    megatron-core deallocates them. ``forward_peak_bytes``: highest above the state before the forward pass.
+    ``backward_peak_bytes``: highest above ``saved_bytes``, the received output gradient included. ``persistent_bytes``:
+    buffers that stay once allocated and belong to no micro-batch (dummy weight gradients, the global memory buffer,
+    rotary tables, cached quantised weights). ``hidden_bytes``: the hidden states that pass between pipeline stages.
+    ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes; main gradients and
+    optimizer state are not in it.
+    """
+
+    saved_bytes: int
+    forward_peak_bytes: int
+    backward_peak_bytes: int
+    persistent_bytes: int
+    hidden_bytes: int
+    num_parameters_dense: int
+    num_parameters_expert: int
+    parameter_bytes: int
+    ops: tuple[OpCost, ...] = ()
+    inert_modules: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class TraceFile(Frozen):
+    """Answer of the tracer. ``refused`` holds the cases that could not be traced, each with the reason."""
+
+    schema_version: int = SCHEMA_VERSION
+    megatron_core: str
+    torch: str
+    stand_in: str | None = None
+    chunks: dict[str, ChunkTrace] = Field(default_factory=dict)
+    refused: dict[str, str] = Field(default_factory=dict)
+    seconds: float
