@@ -58,9 +58,12 @@ def validate(
     recipes_dir: Directory = None,
     as_json: Json = False,
 ) -> None:
-    """Check recipe files: every key, every value, every operating point. Exit code 2 with all problems."""
+    """Check recipe files: every key, every value, every operating point, and the rules of megatron-core 0.16.1.
+
+    Exits 2 with all problems. A published point that breaks a rule is listed, with the rule; a run of it is refused.
+    """
     from harness.errors import raise_all
-    from harness.recipes.listing import check_files
+    from harness.recipes.validation import check_files
 
     checked, problems = check_files(paths or [], recipes_dir)
     if as_json:
@@ -69,6 +72,11 @@ def validate(
             raise typer.Exit(int(problems[0].exit_code))
         return
     raise_all(problems)
+    for row in checked:
+        for title in row["inconsistent"]:
+            print(f"{row['file']}: {title}: listed only, its published arithmetic does not divide")
+        for refused in row["refused"]:
+            print(f"{row['file']}: {refused['point']}: refused by {refused['rule']}: {refused['message']}")
     print(f"ok: {len(checked)} recipe files, {sum(row['points'] for row in checked)} operating points")
 
 

@@ -3,14 +3,10 @@
 from pathlib import Path
 from typing import TypedDict
 
-from harness.errors import BadRequestError
 from harness.recipes.building import build_spec
-from harness.recipes.find import RecipeFile, all_recipe_files, check_names, recipes_dir
-from harness.recipes.problems import Problems
+from harness.recipes.find import all_recipe_files, check_names, recipes_dir
 from harness.recipes.recipe import OperatingPoint, Recipe
 from harness.recipes.recipe_file import load_recipe
-from harness.recipes.request import Request
-from harness.recipes.resolve import resolve_recipe
 from harness.recipes.settings import LEAVES
 from harness.recipes.size import parameter_count
 from harness.spec.model import ModelSpec
@@ -33,13 +29,6 @@ class RecipeRow(TypedDict):
     title: str
     parameters_billion: float
     gpus: dict[str, GpuRow]
-
-
-class CheckedFile(TypedDict):
-    """One file that was checked, with its number of operating points."""
-
-    file: str
-    points: int
 
 
 def full_model(recipe: Recipe) -> ModelSpec:
@@ -113,35 +102,3 @@ def details(recipe: Recipe) -> dict[str, object]:
         "model": model_settings(recipe),
         "points": [point_row(point) for point in recipe.points],
     }
-
-
-def check_files(paths: list[Path], directory: Path | None) -> tuple[list[CheckedFile], list[BadRequestError]]:
-    """Check files (all recipes when ``paths`` is empty): schema, names, and that every runnable point resolves."""
-    files = [RecipeFile(path, str(path), None, None) for path in paths] or all_recipe_files(recipes_dir(directory))
-    problems = Problems()
-    checked: list[CheckedFile] = []
-    for file in files:
-        with problems.collecting():
-            recipe = load_recipe(file.path, file.label)
-            check_names(recipe, file)
-            for point in recipe.points:
-                with problems.collecting():
-                    resolve_point(recipe, point)
-            checked.append({"file": file.label, "points": len(recipe.points)})
-    return checked, problems.found
-
-
-def resolve_point(recipe: Recipe, point: OperatingPoint) -> None:
-    """Resolve one point as its own options would select it; an inconsistent one is listed, not resolved."""
-    if point.key.inconsistent:
-        return
-    key = point.key
-    request = Request(
-        model_recipe_name=recipe.header.name,
-        gpu=key.gpu,
-        task=key.task,
-        compute_dtype=key.compute_dtype,
-        num_gpus=key.num_gpus,
-        variant=key.variant,
-    )
-    resolve_recipe(recipe, request)

@@ -4,8 +4,9 @@ import pytest
 
 from harness.recipes.building import build_spec
 from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
-from harness.recipes.listing import check_files, full_model
+from harness.recipes.listing import full_model
 from harness.recipes.size import parameter_count
+from harness.recipes.validation import check_files
 from harness.spec.layout import layout_problem
 from harness.spec.model import ModelSpec
 from harness.spec.rules.check import check
