@@ -11,6 +11,7 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig, T
 
 from harness.spec.experiment import CudaGraphSpec, ExperimentSpec
 from harness.spec.layout import num_virtual_stages
+from harness.spec.model import ModelSpec
 from harness.spec.recompute import megatron_fields
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8}
@@ -120,7 +121,7 @@ def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
     backend = k.attention_backend if te else "local"
     return {
         "attention_backend": AttnBackend[backend],
-        "bias_activation_fusion": spec.model.activation_func in ("silu", "gelu"),
+        "bias_activation_fusion": _fusible_activation(spec.model),
         "bias_dropout_fusion": True,
         "masked_softmax_fusion": te,
         "persist_layer_norm": te,
@@ -130,6 +131,13 @@ def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
         "cross_entropy_fusion_impl": "te" if te else "native",
         "tp_comm_overlap": k.tp_comm_overlap,
     }
+
+
+def _fusible_activation(model: ModelSpec) -> bool:
+    """Whether megatron-core has a fused kernel: SwiGLU everywhere; GEGLU, and GELU with a bias, outside experts."""
+    if model.activation_func == "silu":
+        return model.gated_linear_unit
+    return model.moe is None and (model.gated_linear_unit or model.add_bias_linear)
 
 
 def _recompute(spec: ExperimentSpec) -> dict[str, Any]:

@@ -106,9 +106,7 @@ def test_the_peak_falls_where_it_must(trained, layout, setting):
     assert max(run.peaks) < max(control.peaks)
 
 
-@pytest.mark.parametrize(
-    ("split", "whole"), [("dense_pp2", "dense"), ("dense_vpp2", "dense"), ("moe_vpp2", "moe")]
-)
+@pytest.mark.parametrize(("split", "whole"), [("dense_pp2", "dense"), ("dense_vpp2", "dense"), ("moe_vpp2", "moe")])
 @pytest.mark.parametrize("setting", ["none", "full:uniform:1"])
 def test_pipeline_gradients_equal_those_of_one_stage_to_the_bit(trained, split, whole, setting):
     expected, actual = trained[f"{whole}.{setting}"].gradients(), trained[f"{split}.{setting}"].gradients()

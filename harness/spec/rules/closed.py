@@ -56,6 +56,7 @@ CLOSED_BY_CONSTRUCTION: dict[str, str] = {
     "P25": _ENGINE + "apply_rope_fusion is off for multi-latent attention",
     "P26": _NO_FIELD + "attention_output_gate",
     "P29": _NO_FIELD + "delay_wgrad_compute",
+    "P30": _ENGINE + "bias_activation_fusion is on only where megatron-core has the kernel",
     "P32": "harness/engine/cpu_backend.py adapts the local layers, on a GPU without transformer-engine too",
     "A02": "derived: ExperimentSpec.data_parallel_size",
     "A04": _ENGINE + "the rank order ends in pp",

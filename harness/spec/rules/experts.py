@@ -41,6 +41,17 @@ def _groups_uneven(s: Situation) -> Values | None:
     return {"groups": limit[1]}
 
 
+def _groups_too_small(s: Situation) -> Values | None:
+    """A group is scored by its best topk / group_topk experts."""
+    moe = s.moe
+    if moe is None or not moe.moe_router_num_groups or not moe.moe_router_group_topk:
+        return None
+    size, wanted = moe.num_moe_experts // moe.moe_router_num_groups, moe.moe_router_topk // moe.moe_router_group_topk
+    if wanted <= size:
+        return None
+    return {"topk": moe.moe_router_topk, "group_topk": moe.moe_router_group_topk, "wanted": wanted, "size": size}
+
+
 def _too_many_groups(s: Situation) -> Values | None:
     limit = _group_limit(s)
     if limit is None or limit[1] is None or limit[0] <= limit[1]:
@@ -115,6 +126,11 @@ RULES = (
          "use at most as many groups as there are",
          f"{_CONFIG}:1643", "run",
          "moe_router_group_topk ({topk}) should be smaller than moe_router_num_groups ({groups})."),
+    Rule("P21d", "error", _groups_too_small,
+         "top-{topk} from {group_topk} groups takes {wanted} experts of each, a group has {size}",
+         "use fewer moe_router_num_groups, or a larger moe_router_group_topk",
+         "moe/moe_utils.py:554", "run",
+         "selected index k out of range"),
     Rule("P22", "error",
          lambda s: s.moe is not None and s.moe.moe_router_enable_expert_bias
          and s.moe.moe_router_score_function != "sigmoid",
@@ -178,11 +194,4 @@ RULES = (
          "overlap_moe_expert_parallel_comm on a dense model has no effect",
          "drop it",
          f"{_CONFIG}:1852", "source"),
-    Rule("P30", "error",
-         lambda s: s.model.activation_func == "gelu" and not s.model.gated_linear_unit and not s.model.add_bias_linear,
-         "the fused GELU needs biases in the linear layers; this model has none",
-         "set model.add_bias_linear, or use a gated activation",
-         f"{_CONFIG}:1485", "run",
-         "When bias_activation_fusion is True, gated_linear_unit is False and activation function is gelu, "
-         "add_bias_linear must also be True."),
 )  # fmt: skip
