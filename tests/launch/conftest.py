@@ -36,6 +36,16 @@ def h100(**changes: Any) -> ExperimentSpec:
     return spec_of(**(fields | changes))
 
 
+@pytest.fixture(name="cpu")
+def _cpu() -> Callable[..., ExperimentSpec]:
+    return spec_of
+
+
+@pytest.fixture(name="h100")
+def _h100() -> Callable[..., ExperimentSpec]:
+    return h100
+
+
 @pytest.fixture
 def host() -> Host:
     return Host(python=sys.executable, hostname="node-1", num_cores=8, shell={"PATH": "/bin", "HOME": "/home/me"})

@@ -1,0 +1,68 @@
+"""A process dies with its parent, and shows its stacks when asked."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+CHILD = "from harness.engine.process import die_with_parent; import time; die_with_parent(); print('alive', flush=True); time.sleep(60)"
+
+
+def run(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=False,
+        timeout=20,
+    )  # fmt: skip
+
+
+def test_a_child_ends_when_its_parent_is_killed() -> None:
+    parent = f"import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', {CHILD!r}]); print(p.pid, flush=True); p.wait()"
+    with subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        assert process.stdout.readline() == "alive\n"
+        process.kill()
+    deadline = time.monotonic() + 5
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not _runs(child)
+
+
+def test_a_child_whose_parent_died_before_it_could_ask_ends_at_once() -> None:
+    code = "from harness.engine.process import die_with_parent; die_with_parent(); print('alive')"
+    ended = run(code, MBR_PERF_PARENT_PID="1")
+    assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, "")
+
+
+def test_a_child_of_the_announced_parent_goes_on() -> None:
+    code = "from harness.engine.process import die_with_parent; die_with_parent(); print('alive')"
+    assert run(code, MBR_PERF_PARENT_PID=str(os.getpid())).stdout == "alive\n"
+
+
+def test_children_are_told_who_their_parent_is() -> None:
+    code = (
+        "import os, subprocess, sys; from harness.engine.process import be_parent_of_children; be_parent_of_children(); "
+        "child = subprocess.run([sys.executable, '-c', 'import os; print(os.environ[\"MBR_PERF_PARENT_PID\"])'], "
+        "capture_output=True, text=True); print(child.stdout.strip() == str(os.getpid()))"
+    )
+    assert run(code).stdout == "True\n"
+
+
+def test_a_process_that_shows_its_stacks_goes_on() -> None:
+    code = (
+        "import os, signal; from harness.engine.process import dump_stacks_on_signal; dump_stacks_on_signal()\n"
+        "def inner(): os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "inner(); print('went on')"
+    )
+    ended = run(code)
+    assert ended.stdout == "went on\n"
+    assert "in inner" in ended.stderr
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

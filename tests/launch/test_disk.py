@@ -1,0 +1,28 @@
+"""A full disk is told as one."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import RunFailedError
+from harness.launch.disk import free_bytes, is_full, require_room
+
+MIB = 1024**2
+
+
+def test_too_little_room_is_refused_before_the_start(tmp_path: Path) -> None:
+    with pytest.raises(RunFailedError, match=r"disk full: 63.00 MiB free for .*, 64.00 MiB needed"):
+        require_room(tmp_path, 63 * MIB)
+
+
+def test_enough_room_is_enough(tmp_path: Path) -> None:
+    require_room(tmp_path, 64 * MIB)
+
+
+def test_less_than_a_mebibyte_is_full() -> None:
+    assert (is_full(MIB - 1), is_full(MIB)) == (True, False)
+
+
+def test_room_is_measured_where_the_run_writes(tmp_path: Path) -> None:
+    assert free_bytes(tmp_path) > 0
+    assert free_bytes(Path("/proc")) == 0

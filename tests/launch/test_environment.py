@@ -1,0 +1,215 @@
+"""What ranks get, from where, and what is refused before anything starts."""
+
+from collections.abc import Callable
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.launch.environment import EnvVar, child_environment, recordable, this_host
+from harness.launch.environment_rows import ROWS
+from harness.spec.experiment import ExperimentSpec
+
+MakeSpec = Callable[..., ExperimentSpec]
+CANARY = "hf_CANARYcanary0123456789"
+TP2 = {"tensor_model_parallel_size": 2}
+GRAPHS = {"impl": "transformer_engine", "scope": ("attn",)}
+
+
+def env_of(spec: ExperimentSpec, shell: dict[str, str] | None = None, **changes: object) -> dict[str, EnvVar]:
+    arguments: dict = {"pass_env": (), "local_ranks": 2, "num_cores": 8, **changes}
+    return {v.name: v for v in child_environment(spec, shell or {}, **arguments)}
+
+
+def values(spec: ExperimentSpec, shell: dict[str, str] | None = None, **changes: object) -> dict[str, str]:
+    return {name: v.value for name, v in env_of(spec, shell, **changes).items()}
+
+
+def refusal(spec: ExperimentSpec, shell: dict[str, str] | None = None, **changes: object) -> str:
+    with pytest.raises(BadRequestError) as refused:
+        env_of(spec, shell, **changes)
+    return str(refused.value)
+
+
+def test_a_cpu_run_gets_exactly_these_variables(cpu: MakeSpec) -> None:
+    assert values(cpu()) == {
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5", "CUDA_VISIBLE_DEVICES": "", "TORCHDYNAMO_DISABLE": "1",
+        "OMP_NUM_THREADS": "4", "GLOO_SOCKET_IFNAME": "lo", "MALLOC_TRIM_THRESHOLD_": "8589934592",
+        "MALLOC_MMAP_THRESHOLD_": "33554432", "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }  # fmt: skip
+
+
+def test_an_h100_run_gets_exactly_these_variables(h100: MakeSpec) -> None:
+    assert values(h100()) == {
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "CUDA_DEVICE_MAX_CONNECTIONS": "8",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "TORCH_NCCL_AVOID_RECORD_STREAMS": "1", "TORCH_NCCL_HIGH_PRIORITY": "1",
+        "NCCL_NVLS_ENABLE": "0", "NVTE_FWD_LAYERNORM_SM_MARGIN": "20", "NVTE_BWD_LAYERNORM_SM_MARGIN": "20",
+        "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "1", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "5", "PYTHONFAULTHANDLER": "1",
+        "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"parallelism": TP2}, "1"),
+        ({"parallelism": {"context_parallel_size": 2}}, "1"),
+        ({"parallelism": TP2, "ddp": {"use_megatron_fsdp": True}}, "8"),
+        ({"parallelism": TP2, "kernels": {"overlap_moe_expert_parallel_comm": True}}, "8"),
+        ({"kernels": {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "deepep"}}, "32"),
+        ({"kernels": {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": "hybridep"}}, "32"),
+        ({"gpu": "a100"}, "8"),
+        ({"gpu": "b200"}, "32"),
+        ({"gpu": "gb300", "gpus_per_node": 4, "parallelism": TP2}, "32"),
+    ],
+)
+def test_the_number_of_hardware_queues_follows_what_overlaps(h100: MakeSpec, changes: dict, expected: str) -> None:
+    assert values(h100(**changes))["CUDA_DEVICE_MAX_CONNECTIONS"] == expected
+
+
+def test_user_buffers_do_without_expandable_segments(h100: MakeSpec) -> None:
+    got = values(h100(ddp={"nccl_ub": True}))
+    assert "PYTORCH_CUDA_ALLOC_CONF" not in got
+    assert (got["NCCL_NVLS_ENABLE"], got["NCCL_CTA_POLICY"]) == ("1", "1")
+
+
+def test_cuda_graphs_with_expandable_segments_turn_graph_registration_off(h100: MakeSpec) -> None:
+    assert values(h100(cuda_graph=GRAPHS))["NCCL_GRAPH_REGISTER"] == "0"
+    without = {"PYTORCH_CUDA_ALLOC_CONF": "garbage_collection_threshold:0.8"}
+    assert "NCCL_GRAPH_REGISTER" not in values(h100(cuda_graph=GRAPHS, env=without))
+
+
+@pytest.mark.parametrize(("backend", "switches"), [("flash", "100"), ("fused", "010"), ("unfused", "001")])
+def test_the_attention_switches_follow_the_backend(h100: MakeSpec, backend: str, switches: str) -> None:
+    got = values(h100(kernels={"transformer_impl": "transformer_engine", "attention_backend": backend}))
+    assert got["NVTE_FLASH_ATTN"] + got["NVTE_FUSED_ATTN"] + got["NVTE_UNFUSED_ATTN"] == switches
+
+
+def test_fine_grained_offload_keeps_weights_where_they_are(h100: MakeSpec) -> None:
+    assert values(h100(offload={"offload_modules": ("moe_act",)}))["NVTE_CPU_OFFLOAD_V1"] == "1"
+
+
+def test_more_ranks_than_cores_still_get_a_thread_each(cpu: MakeSpec) -> None:
+    assert values(cpu(), local_ranks=8, num_cores=2)["OMP_NUM_THREADS"] == "1"
+
+
+def test_several_nodes_are_not_tied_to_the_loopback_interface(cpu: MakeSpec) -> None:
+    assert "GLOO_SOCKET_IFNAME" not in values(cpu(), nnodes=2)
+
+
+def test_your_shell_wins_over_the_table_and_says_so(h100: MakeSpec) -> None:
+    got = env_of(h100(), {"NCCL_NVLS_ENABLE": "1"})["NCCL_NVLS_ENABLE"]
+    assert (got.value, got.source) == ("1", "your shell")
+
+
+def test_the_recipe_and_e_win_over_your_shell(h100: MakeSpec) -> None:
+    got = env_of(h100(env={"NCCL_NVLS_ENABLE": "1"}), {"NCCL_NVLS_ENABLE": "0"})["NCCL_NVLS_ENABLE"]
+    assert (got.value, got.source) == ("1", "spec.env")
+
+
+def test_a_cpu_run_hides_the_gpus_that_your_shell_shows(cpu: MakeSpec) -> None:
+    assert values(cpu(), {"CUDA_VISIBLE_DEVICES": "0,1"})["CUDA_VISIBLE_DEVICES"] == ""
+
+
+def test_only_listed_variables_are_inherited(cpu: MakeSpec) -> None:
+    shell = {
+        "PATH": "/bin", "LC_ALL": "C", "NCCL_DEBUG": "INFO", "SLURM_JOB_ID": "7", "EDITOR": "vi", "WORLD_SIZE": "9",
+        "HF_TOKEN": CANARY, "NVIDIA_API_KEY": CANARY, "SSH_AUTH_SOCK": "/x",
+    }  # fmt: skip
+    inherited = {name for name, v in env_of(cpu(), shell).items() if v.source == "inherited"}
+    assert inherited == {"PATH", "LC_ALL", "NCCL_DEBUG", "SLURM_JOB_ID"}
+
+
+def test_a_token_reaches_ranks_only_by_name_and_no_record_at_all(cpu: MakeSpec) -> None:
+    shell = {"HF_TOKEN": CANARY, "PATH": "/bin"}
+    environment = child_environment(cpu(), shell, ("HF_TOKEN",), 2)
+    passed = next(v for v in environment if v.name == "HF_TOKEN")
+    assert (passed.value, passed.shown, passed.source) == (CANARY, "***", "--pass_env")
+    assert "HF_TOKEN" not in recordable(environment)
+
+
+def test_records_hold_what_decides_results_and_nothing_personal(cpu: MakeSpec) -> None:
+    shell = {"PATH": "/home/me/bin", "HOME": "/home/me", "NCCL_DEBUG": "INFO", "UCX_URL": "http://me:pw123@proxy"}
+    spec = cpu(env={"MY_TOKEN": CANARY, "FLAG": "1"})
+    recorded = recordable(child_environment(spec, shell, (), 2))
+    assert {"PATH", "HOME"} & set(recorded) == set()
+    assert (recorded["NCCL_DEBUG"], recorded["FLAG"]) == ("INFO", "1")
+    assert (recorded["MY_TOKEN"], recorded["UCX_URL"]) == ("***", "http://***@proxy")
+
+
+@pytest.mark.parametrize("where", ["shell", "recipe"])
+def test_the_newer_allocator_name_becomes_the_one_that_megatron_reads(h100: MakeSpec, where: str) -> None:
+    given = {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}
+    got = values(h100(env=given if where == "recipe" else {}), given if where == "shell" else {})
+    assert got["PYTORCH_CUDA_ALLOC_CONF"] == "max_split_size_mb:512"
+    assert "PYTORCH_ALLOC_CONF" not in got
+
+
+def test_two_equal_allocator_settings_are_one(h100: MakeSpec) -> None:
+    same = "expandable_segments:True"
+    got = values(h100(), {"PYTORCH_ALLOC_CONF": same, "PYTORCH_CUDA_ALLOC_CONF": same})
+    assert got["PYTORCH_CUDA_ALLOC_CONF"] == same
+    assert "PYTORCH_ALLOC_CONF" not in got
+
+
+def test_two_different_allocator_settings_are_refused(h100: MakeSpec) -> None:
+    told = refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": "a:1"}), {"PYTORCH_ALLOC_CONF": "b:2"})
+    assert "PYTORCH_CUDA_ALLOC_CONF=a:1 (spec.env), PYTORCH_ALLOC_CONF=b:2 (your shell)" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "shell", "told"),
+    [
+        ({"parallelism": TP2}, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"},
+         "CUDA_DEVICE_MAX_CONNECTIONS=8 (your shell) must be 1"),
+        ({"cuda_graph": GRAPHS}, {"NCCL_GRAPH_REGISTER": "1"}, "NCCL_GRAPH_REGISTER=1 (your shell) must be 0"),
+        ({"cuda_graph": {"impl": "local"}}, {"NCCL_GRAPH_REGISTER": "1"}, "must be 0"),
+        ({"ddp": {"nccl_ub": True}, "env": {"PYTORCH_CUDA_ALLOC_CONF": "x:1,expandable_segments:True"}}, {},
+         "must be without expandable_segments:True"),
+        ({}, {"NVTE_FLASH_ATTN": "0"}, "NVTE_FLASH_ATTN=0 (inherited) must be 1 or unset"),
+        ({"kernels": {"transformer_impl": "transformer_engine", "attention_backend": "fused"}},
+         {"NVTE_UNFUSED_ATTN": "1"}, "NVTE_UNFUSED_ATTN=1 (your shell) must be 0 or unset"),
+        ({"gpu": "cpu"}, {"NVTE_FUSED_ATTN": "1"}, "attention_backend is local"),
+        ({}, {"NVTE_APPLY_QK_LAYER_SCALING": "1"}, "NVTE_APPLY_QK_LAYER_SCALING=1"),
+        ({"offload": {"offload_modules": ("moe_act",)}, "env": {"NVTE_CPU_OFFLOAD_V1": "0"}}, {},
+         "NVTE_CPU_OFFLOAD_V1=0 (spec.env) must be 1"),
+        ({"gpu": "cpu", "env": {"RANK": "0"}}, {}, "RANK is set by torchrun"),
+        ({"gpu": "cpu", "env": {"TORCHELASTIC_RUN_ID": "x"}}, {}, "TORCHELASTIC_RUN_ID is set by torchrun"),
+        ({"gpu": "cpu", "env": {"A B": "0"}}, {}, "'A B' is no name of an environment variable"),
+        ({"gpu": "cpu", "env": {"A": "x\0y"}}, {}, "A: the value holds a NUL byte"),
+    ],
+)  # fmt: skip
+def test_what_contradicts_the_run_is_refused(
+    cpu: MakeSpec, h100: MakeSpec, changes: dict, shell: dict[str, str], told: str
+) -> None:
+    assert told in refusal((cpu if "gpu" in changes else h100)(**changes), shell)
+
+
+def test_graph_registration_is_free_on_blackwell_with_local_graphs(h100: MakeSpec) -> None:
+    spec = h100(gpu="b200", cuda_graph={"impl": "local"}, env={"NCCL_GRAPH_REGISTER": "1"})
+    assert values(spec)["NCCL_GRAPH_REGISTER"] == "1"
+
+
+def test_all_contradictions_are_told_at_once(h100: MakeSpec) -> None:
+    shell = {"CUDA_DEVICE_MAX_CONNECTIONS": "8", "NVTE_FLASH_ATTN": "0"}
+    told = refusal(h100(parallelism=TP2), shell, pass_env=("HF_TOKEN",))
+    assert "CUDA_DEVICE_MAX_CONNECTIONS=8" in told
+    assert "NVTE_FLASH_ATTN=0" in told
+    assert "--pass_env HF_TOKEN: not set in your shell" in told
+
+
+def test_an_error_does_not_tell_a_secret(h100: MakeSpec) -> None:
+    told = refusal(h100(env={"PYTORCH_CUDA_ALLOC_CONF": CANARY}), {"PYTORCH_ALLOC_CONF": "x"})
+    assert CANARY not in told
+
+
+def test_each_variable_of_the_table_is_there_once() -> None:
+    names = [row.name for row in ROWS]
+    assert sorted(set(names)) == sorted(names)
+
+
+def test_the_shell_is_read_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MBR_TEST_VARIABLE", "x")
+    host = this_host()
+    assert host.shell["MBR_TEST_VARIABLE"] == "x"
+    assert host.num_cores >= 1

@@ -1,0 +1,151 @@
+"""Heartbeat files become progress, and silence becomes a verdict."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.launch.heartbeats import Heartbeats
+
+
+class Ranks:
+    """The heartbeat files of a run folder, written by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "ranks").mkdir()
+        self.folder = folder
+
+    def raw(self, rank: int, text: str) -> None:
+        with (self.folder / "ranks" / f"rank_{rank:03d}.progress.jsonl").open("a") as file:
+            file.write(text)
+
+    def say(self, rank: int, phase: str, time_s: float = 0.0, **fields: float) -> None:
+        self.raw(rank, json.dumps({"time_s": time_s, "phase": phase, **fields}) + "\n")
+
+    def step(self, rank: int, step: int, seconds: float = 1.0, time_s: float = 0.0) -> None:
+        self.say(rank, "step", time_s, step=step, seconds=seconds)
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Ranks:
+    return Ranks(tmp_path)
+
+
+def follow(ranks: Ranks, count: int = 2, num_steps: int = 10) -> Heartbeats:
+    return Heartbeats(ranks.folder, range(count), num_steps, now=100.0)
+
+
+def test_nothing_said_is_no_news(ranks: Ranks) -> None:
+    heartbeats = follow(ranks)
+    assert not heartbeats.read(101.0)
+    progress = heartbeats.progress(101.0)
+    assert (progress.phase, progress.step, progress.eta_s, progress.elapsed_s) == (None, None, None, 1.0)
+
+
+def test_progress_is_that_of_the_slowest_rank(ranks: Ranks) -> None:
+    heartbeats = follow(ranks)
+    ranks.step(0, 3, seconds=2.0)
+    ranks.step(1, 2, seconds=4.0)
+    assert heartbeats.read(101.0)
+    progress = heartbeats.progress(101.0)
+    assert (progress.slowest_rank, progress.step, progress.last_step_s, progress.eta_s) == (1, 2, 4.0, 7 * 3.0)
+
+
+def test_news_of_every_rank_is_read_in_one_go(ranks: Ranks) -> None:
+    heartbeats = follow(ranks)
+    ranks.step(0, 0)
+    ranks.step(1, 0)
+    heartbeats.read(101.0)
+    assert not heartbeats.read(102.0)
+
+
+def test_half_a_line_is_kept_until_the_rest_comes(ranks: Ranks) -> None:
+    heartbeats = follow(ranks, count=1)
+    line = json.dumps({"time_s": 1.0, "phase": "step", "step": 4, "seconds": 1.0})
+    ranks.raw(0, line[:20])
+    heartbeats.read(101.0)
+    assert heartbeats.progress(101.0).step is None
+    ranks.raw(0, line[20:] + "\n")
+    heartbeats.read(102.0)
+    assert heartbeats.progress(102.0).step == 4
+
+
+def test_a_line_that_is_no_heartbeat_is_a_sign_of_life_only(ranks: Ranks) -> None:
+    heartbeats = follow(ranks, count=1)
+    ranks.step(0, 1)
+    ranks.raw(0, "\x00garbage{\n")
+    assert heartbeats.read(101.0)
+    assert heartbeats.progress(101.0).step == 1
+
+
+def test_silence_within_patience_is_no_hang(ranks: Ranks) -> None:
+    heartbeats = follow(ranks, count=1)
+    ranks.step(0, 0)
+    heartbeats.read(101.0)
+    assert heartbeats.silence(111.0, floor_s=10.0) is None
+
+
+def test_silence_beyond_the_floor_is_a_hang(ranks: Ranks) -> None:
+    heartbeats = follow(ranks, count=1)
+    ranks.step(0, 0, seconds=0.1)
+    heartbeats.read(101.0)
+    silence = heartbeats.silence(111.5, floor_s=10.0)
+    assert silence is not None
+    assert (silence.rank, silence.age_s, silence.patience_s, silence.step) == (0, 10.5, 10.0, 0)
+
+
+def test_long_steps_earn_twenty_times_their_patience(ranks: Ranks) -> None:
+    heartbeats = follow(ranks, count=1)
+    ranks.step(0, 0, seconds=3.0)
+    heartbeats.read(101.0)
+    assert heartbeats.silence(160.0, floor_s=10.0) is None
+    assert heartbeats.silence(161.5, floor_s=10.0) is not None
+
+
+@pytest.mark.parametrize("phases", [(), ("start",), ("start", "import")])
+def test_importing_may_take_two_minutes(ranks: Ranks, phases: tuple[str, ...]) -> None:
+    heartbeats = follow(ranks, count=1)
+    for phase in phases:
+        ranks.say(0, phase)
+    heartbeats.read(100.0)
+    assert heartbeats.silence(219.0, floor_s=10.0) is None
+    assert heartbeats.silence(221.0, floor_s=10.0) is not None
+
+
+def test_the_rank_that_got_least_far_is_named(ranks: Ranks) -> None:
+    heartbeats = follow(ranks, count=3)
+    ranks.step(0, 5)
+    ranks.step(1, 4)
+    ranks.step(2, 5)
+    heartbeats.read(101.0)
+    silence = heartbeats.silence(200.0, floor_s=10.0)
+    assert silence is not None
+    assert silence.rank == 1
+
+
+def test_among_equals_the_one_that_fell_silent_first_is_named(ranks: Ranks) -> None:
+    heartbeats = follow(ranks)
+    ranks.step(0, 5, time_s=7.2)
+    ranks.step(1, 5, time_s=7.1)
+    heartbeats.read(101.0)
+    silence = heartbeats.silence(200.0, floor_s=10.0)
+    assert silence is not None
+    assert silence.rank == 1
+
+
+def test_a_finished_rank_may_wait_for_the_others(ranks: Ranks) -> None:
+    heartbeats = follow(ranks)
+    ranks.say(0, "finish")
+    ranks.step(1, 5, seconds=0.1)
+    heartbeats.read(101.0)
+    ranks.step(1, 6, seconds=0.1)
+    heartbeats.read(120.0)
+    assert heartbeats.silence(125.0, floor_s=10.0) is None
+
+
+def test_ranks_that_all_finished_but_do_not_end_hang(ranks: Ranks) -> None:
+    heartbeats = follow(ranks)
+    ranks.say(0, "finish")
+    ranks.say(1, "finish")
+    heartbeats.read(101.0)
+    assert heartbeats.silence(112.0, floor_s=10.0) is not None

@@ -1,0 +1,129 @@
+"""A plan is a value that can be read before it runs."""
+
+import json
+import shlex
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.launch.environment import Host
+from harness.launch.plan import LaunchPlan, build_plan
+from harness.launch.rendezvous import Nodes, free_port, settle
+from harness.launch.request import LaunchRequest
+from harness.spec.experiment import ExperimentSpec
+
+MakeSpec = Callable[..., ExperimentSpec]
+TWO_NODES = Nodes(nnodes=2, node_rank=1, master_addr="node-0")
+
+
+def plan_of(spec: ExperimentSpec, host: Host, run_dir: Path = Path("/runs/x"), **changes: object) -> LaunchPlan:
+    fields: dict = {"spec": spec, "run_dir": run_dir, "host": host, **changes}
+    return build_plan(LaunchRequest(**fields))
+
+
+def test_one_node_runs_torchrun_with_static_rendezvous_on_the_loopback(cpu: MakeSpec, host: Host) -> None:
+    plan = plan_of(cpu(), host, nodes=Nodes(master_port=29555))
+    assert plan.argv == (
+        host.python, "-m", "harness.engine.agent", "--result", "/runs/x/ranks/launch.json", "--nnodes=1",
+        "--node-rank=0", "--nproc-per-node=2", "--rdzv-backend=static", "--master-addr=127.0.0.1",
+        "--master-port=29555", "--max-restarts=0", "--log-dir=/runs/x/logs/torchrun", "-m", "harness.engine.worker",
+        "--run_dir", "/runs/x",
+    )  # fmt: skip
+    assert (plan.sampler, plan.ranks, plan.rendezvous.chosen_port) == (None, range(2), False)
+
+
+def test_a_free_port_is_chosen_for_one_node(cpu: MakeSpec, host: Host) -> None:
+    plan = plan_of(cpu(), host)
+    assert plan.rendezvous.chosen_port
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", plan.rendezvous.master_port))
+
+
+def test_gpus_are_sampled_under_the_name_of_the_node(h100: MakeSpec, host: Host) -> None:
+    plan = plan_of(h100(), replace(host, hostname="../node 1"), sample_interval_ms=20)
+    assert plan.sampler == (
+        host.python, "-m", "harness.engine.nvml", "sample", "--out", "/runs/x/ranks/nvml_.._node_1.json",
+        "--interval_ms", "20",
+    )  # fmt: skip
+
+
+def test_each_node_of_several_has_its_ranks_and_its_own_files(h100: MakeSpec, host: Host) -> None:
+    plan = plan_of(h100(num_gpus=16), host, nodes=TWO_NODES)
+    assert {"--nnodes=2", "--node-rank=1", "--nproc-per-node=8", "--master-addr=node-0", "--master-port=29500"} <= set(
+        plan.argv
+    )
+    assert plan.ranks == range(8, 16)
+    assert (plan.agent_file.name, plan.launcher_log.name) == ("launch_node_001.json", "launcher_node_001.log")
+
+
+def test_the_run_folder_is_absolute_whatever_was_typed(cpu: MakeSpec, host: Host) -> None:
+    assert plan_of(cpu(), host, run_dir=Path("results/x")).worker[-1] == str(Path.cwd() / "results/x")
+
+
+def test_the_rendered_plan_can_be_pasted_into_a_shell(cpu: MakeSpec, host: Host) -> None:
+    plan = plan_of(cpu(env={"FLAG": "a b;c"}), host, run_dir=Path("/runs/a b"))
+    lines = plan.render().splitlines()
+    assert tuple(shlex.split(lines[-1])) == plan.argv
+    assert "export FLAG='a b;c'  # spec.env: recipe or -E" in lines
+    assert "# inherited from your shell: HOME, PATH" in lines
+
+
+def test_a_plan_tells_no_secret(cpu: MakeSpec, host: Host) -> None:
+    shell = {"HF_TOKEN": "canary-1", **host.shell}
+    spec = cpu(env={"WANDB_API_KEY": "canary-2"})
+    plan = plan_of(spec, replace(host, shell=shell), pass_env=("HF_TOKEN",))
+    assert {v.value for v in plan.env} >= {"canary-1", "canary-2"}
+    assert "canary" not in plan.render() + json.dumps(plan.document())
+
+
+def test_the_document_is_json_and_says_who_set_what(h100: MakeSpec, host: Host) -> None:
+    document = json.loads(json.dumps(plan_of(h100(), host, timeout_s=60.0).document()))
+    assert (document["num_local_ranks"], document["timeout_s"]) == (8, 60.0)
+    assert {v["name"]: v["source"] for v in document["environment"]}["CUDA_DEVICE_ORDER"] == "table"
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "nodes", "told"),
+    [
+        (16, Nodes(), "num_gpus 16 is more than the 8 of one node"),
+        (16, Nodes(), "--nnodes 2 --node_rank 0..1 --master_addr HOST"),
+        (12, TWO_NODES, "num_gpus 12 is not nnodes x gpus_per_node = 2 x 8 = 16"),
+        (16, replace(TWO_NODES, node_rank=2), "--node_rank 2 of 2 nodes"),
+        (8, Nodes(node_rank=1), "--node_rank 1 of 1 nodes"),
+        (16, Nodes(nnodes=2), "--nnodes 2 needs an address to meet at"),
+        (16, replace(TWO_NODES, master_addr="-x;y"), "--master_addr '-x;y' is no address"),
+        (8, Nodes(master_port=70000), "--master_port 70000 is no TCP port"),
+        (8, Nodes(nnodes=0), "--nnodes 0: at least one node"),
+    ],
+)
+def test_nodes_that_cannot_meet_are_refused(h100: MakeSpec, host: Host, num_gpus: int, nodes: Nodes, told: str) -> None:
+    with pytest.raises(BadRequestError, match=r".") as refused:
+        plan_of(h100(num_gpus=num_gpus), host, nodes=nodes)
+    assert told in str(refused.value)
+
+
+def test_problems_of_nodes_limits_and_environment_are_told_together(h100: MakeSpec, host: Host) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        plan_of(h100(num_gpus=16), host, timeout_s=0.0, hang_timeout_s=-1.0, pass_env=("NOWHERE",))
+    told = str(refused.value)
+    for part in ("--timeout 0 must be above 0", "--hang_timeout -1", "num_gpus 16", "--pass_env NOWHERE"):
+        assert part in told
+
+
+def test_a_new_port_changes_nothing_else(cpu: MakeSpec, host: Host) -> None:
+    plan = plan_of(cpu(), host)
+    other = plan.with_new_port()
+    assert replace(other, rendezvous=plan.rendezvous) == plan
+
+
+def test_ports_given_out_are_usable() -> None:
+    assert 1024 <= free_port() <= 65535
+
+
+def test_an_address_of_ones_own_is_kept_on_one_node(cpu: MakeSpec) -> None:
+    meet = settle(cpu(), Nodes(master_addr="10.0.0.7", master_port=1234))
+    assert (meet.master_addr, meet.master_port, meet.chosen_port) == ("10.0.0.7", 1234, False)

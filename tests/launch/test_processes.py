@@ -1,0 +1,102 @@
+"""Processes are told apart by number and start time, and only our own are touched."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from harness.launch.processes import adopt_orphans, adopted, bury, catches, descendants, identify, is_alive, send
+
+Child = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield process
+        process.kill()
+
+
+def test_a_signal_reaches_its_process(child: Child) -> None:
+    process = identify(child.pid)
+    assert process is not None
+    assert send(process, signal.SIGTERM)
+    assert child.wait(5) == -signal.SIGTERM
+
+
+def test_a_process_that_took_over_the_number_is_left_alone(child: Child) -> None:
+    process = identify(child.pid)
+    assert process is not None
+    assert not send(replace(process, start_ticks=process.start_ticks - 1), signal.SIGKILL)
+    assert child.poll() is None
+
+
+def test_a_dead_process_is_neither_alive_nor_signalled(child: Child) -> None:
+    process = identify(child.pid)
+    assert process is not None
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
+    assert not is_alive(process)
+    assert not send(process, signal.SIGTERM)
+    child.wait()
+    assert identify(child.pid) is None
+    assert not send(process, signal.SIGTERM)
+
+
+def test_grandchildren_are_found() -> None:
+    command = ["sh", "-c", "sleep 60 & echo $!; wait"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        grandchild = int(parent.stdout.readline())
+        found = {process.pid for process in descendants(os.getpid())}
+        assert {parent.pid, grandchild} <= found
+        assert {process.pid for process in descendants(parent.pid)} == {grandchild}
+        os.kill(grandchild, signal.SIGKILL)
+
+
+def test_only_a_process_with_a_handler_is_said_to_catch_a_signal(child: Child) -> None:
+    former = signal.signal(signal.SIGUSR1, lambda *_: None)
+    try:
+        me = identify(os.getpid())
+        assert me is not None
+        assert catches(me, signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    other = identify(child.pid)
+    assert other is not None
+    assert not catches(other, signal.SIGUSR1)
+
+
+def test_an_orphan_comes_home_and_is_known_by_its_mark() -> None:
+    adopt_orphans()
+    mark = f"MBR_TEST_MARK={os.getpid()}"
+    name, value = mark.split("=")
+    command = ["sh", "-c", "sleep 60 >/dev/null & echo $!"]
+    made = subprocess.run(command, env={**os.environ, name: value}, stdout=subprocess.PIPE, text=True, check=True)
+    orphan = int(made.stdout)
+    process = identify(orphan)
+    assert process is not None
+    assert adopted(mark) == (process,)
+    assert adopted("MBR_TEST_MARK=other") == ()
+    assert send(process, signal.SIGKILL)
+    deadline = time.monotonic() + 5
+    while identify(orphan) is not None and time.monotonic() < deadline:
+        bury([process])
+        time.sleep(0.01)
+    assert identify(orphan) is None
+
+
+def test_a_name_with_brackets_and_spaces_does_not_confuse() -> None:
+    code = (
+        "import ctypes, time; ctypes.CDLL(None).prctl(15, b'a) S 1 (b', 0, 0, 0); print(1, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as renamed:
+        assert renamed.stdout is not None
+        renamed.stdout.readline()
+        assert renamed.pid in {process.pid for process in descendants(os.getpid())}
+        renamed.kill()

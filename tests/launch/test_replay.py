@@ -1,0 +1,113 @@
+"""A recorded run stands in for a launch."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.launch.environment import Host
+from harness.launch.execute import LAUNCHERS, execute
+from harness.launch.request import LaunchRequest
+from harness.records.launch import LaunchOutcome
+from harness.records.rank import Failure, RankRecord
+from harness.spec.experiment import ExperimentSpec
+
+MakeSpec = Callable[..., ExperimentSpec]
+
+
+def rank_record(rank: int, failure: Failure | None = None) -> str:
+    record = RankRecord(
+        rank=rank, world_size=2, hostname="n", pid=1, finished=failure is None, failure=failure
+    )  # fmt: skip
+    return record.model_dump_json()
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, cpu: MakeSpec) -> Path:
+    """A run folder of two ranks that ended well, as an older version left it: without launch or outcome."""
+    folder = tmp_path / "recorded"
+    (folder / "ranks").mkdir(parents=True)
+    (folder / "spec.json").write_text(cpu().model_dump_json())
+    for rank in range(2):
+        (folder / "ranks" / f"rank_{rank:03d}.json").write_text(rank_record(rank))
+        (folder / "ranks" / f"rank_{rank:03d}.progress.jsonl").write_text("")
+    (folder / "ranks" / "pid_0").write_text("1")
+    return folder
+
+
+@pytest.fixture
+def request_for(cpu: MakeSpec, host: Host, tmp_path: Path, recorded: Path) -> LaunchRequest:
+    return LaunchRequest(spec=cpu(), run_dir=tmp_path / "new", host=host, replay_from=recorded)
+
+
+def replayed(request: LaunchRequest) -> LaunchOutcome:
+    return execute(LAUNCHERS["replay"](request), on_progress=lambda _: None)
+
+
+def test_the_records_of_the_ranks_are_copied_and_nothing_else(request_for: LaunchRequest, recorded: Path) -> None:
+    assert replayed(request_for).status == "ok"
+    names = {path.name for path in (request_for.run_dir / "ranks").iterdir()}
+    assert names == {
+        "rank_000.json", "rank_001.json", "rank_000.progress.jsonl", "rank_001.progress.jsonl",
+    }  # fmt: skip
+    assert (request_for.run_dir / "ranks" / "rank_001.json").read_text() == rank_record(1)
+
+
+def test_planning_a_replay_writes_nothing(request_for: LaunchRequest, recorded: Path) -> None:
+    plan = LAUNCHERS["replay"](request_for)
+    assert f"# replay of {recorded}" in plan.render()
+    assert json.loads(json.dumps(plan.document()))["files"][0] == "rank_000.json"
+    assert not request_for.run_dir.exists()
+
+
+def test_a_recorded_failure_stays_one(request_for: LaunchRequest, recorded: Path) -> None:
+    failure = Failure(kind="oom", message="CUDA out of memory")
+    (recorded / "ranks" / "rank_001.json").write_text(rank_record(1, failure))
+    outcome = replayed(request_for)
+    assert (outcome.status, outcome.rank, outcome.reason) == ("failed", 1, "rank 1: CUDA out of memory")
+
+
+def test_a_recorded_outcome_is_the_outcome(request_for: LaunchRequest, recorded: Path) -> None:
+    was = LaunchOutcome(status="hang", exit_code=143, seconds=12.5, rank=1, reason="rank 1 gave no sign of life")
+    (recorded / "ranks" / "outcome.json").write_text(was.model_dump_json())
+    assert replayed(request_for) == was
+
+
+def test_what_the_agent_saw_counts_without_an_outcome(request_for: LaunchRequest, recorded: Path) -> None:
+    failures = [{"rank": 1, "local_rank": 1, "pid": 7, "exit_code": -9, "signal": "SIGKILL"}]
+    agent = {"status": "failed", "first_rank": 1, "failures": failures, "seconds": 3.5}
+    (recorded / "ranks" / "launch.json").write_text(json.dumps(agent))
+    outcome = replayed(request_for)
+    assert (outcome.status, outcome.rank, outcome.seconds) == ("failed", 1, 3.5)
+
+
+def test_another_experiment_is_refused(request_for: LaunchRequest, cpu: MakeSpec) -> None:
+    other = replace(request_for, spec=cpu(task="sft"))
+    with pytest.raises(BadRequestError, match=r"is another experiment: recorded for tiny\.pretrain\.fp32\.2gpu\.none"):
+        LAUNCHERS["replay"](other)
+
+
+def test_another_experiment_is_replayed_on_request_and_noted(request_for: LaunchRequest, cpu: MakeSpec) -> None:
+    other = replace(request_for, spec=cpu(task="sft"), allow_other_spec=True)
+    assert "# recorded for tiny.pretrain.fp32.2gpu.none" in LAUNCHERS["replay"](other).render()
+    assert replayed(other).status == "ok"
+
+
+def test_a_run_is_not_replayed_into_itself(request_for: LaunchRequest, recorded: Path) -> None:
+    with pytest.raises(BadRequestError, match="cannot be replayed into itself"):
+        LAUNCHERS["replay"](replace(request_for, run_dir=recorded))
+
+
+@pytest.mark.parametrize(("missing", "told"), [("spec.json", "is no run folder"), ("ranks", "holds no rank records")])
+def test_a_folder_without_a_run_is_refused(request_for: LaunchRequest, recorded: Path, missing: str, told: str) -> None:
+    (recorded / missing).rename(recorded / "elsewhere")
+    with pytest.raises(BadRequestError, match=told):
+        LAUNCHERS["replay"](request_for)
+
+
+def test_a_replay_needs_a_run(request_for: LaunchRequest) -> None:
+    with pytest.raises(BadRequestError, match="needs a recorded run"):
+        LAUNCHERS["replay"](replace(request_for, replay_from=None))

@@ -1,0 +1,64 @@
+"""The sampler frames the ranks: it looks first and writes last."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from harness.launch.execute import execute
+from harness.launch.plan import LaunchPlan
+
+MakePlan = Callable[..., LaunchPlan]
+
+SAMPLER = """
+import json, os, pathlib, signal, sys, time
+out = pathlib.Path(sys.argv[sys.argv.index("--out") + 1])
+ranks_at_first_look = len(list(out.parent.glob("pid_*")))
+def finish(number, frame):
+    out.write_text(json.dumps({"at_start": ranks_at_first_look, "at_end": len(list(out.parent.glob("pid_*")))}))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, finish)
+time.sleep(0.3)
+out.write_text("{}")
+time.sleep(60)
+"""
+
+
+def with_sampler(plan: LaunchPlan, tmp_path: Path, code: str) -> LaunchPlan:
+    script = tmp_path / "sampler.py"
+    script.write_text(code)
+    return replace(plan, sampler=(sys.executable, str(script), "--out", str(plan.run_dir / "ranks" / "nvml_n.json")))
+
+
+def run_of(make_plan: MakePlan, python: str, script: str) -> LaunchPlan:
+    plan = make_plan(python=python)
+    return replace(plan, worker=(script, str(plan.run_dir), "ok"))
+
+
+def test_the_sampler_looks_before_the_first_rank_and_after_the_last(
+    make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path
+) -> None:
+    plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, SAMPLER)
+    assert execute(plan, on_progress=lambda _: None).status == "ok"
+    assert plan.sampler_file is not None
+    assert json.loads(plan.sampler_file.read_text()) == {"at_start": 0, "at_end": 2}
+
+
+def test_a_sampler_that_dies_does_not_stop_the_run(
+    make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path
+) -> None:
+    plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, "raise SystemExit('no driver')")
+    assert execute(plan, on_progress=lambda _: None).status == "ok"
+    assert plan.sampler_log.read_text() == "no driver\n"
+
+
+def test_a_sample_of_an_earlier_run_is_not_taken_for_this_one(
+    make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path
+) -> None:
+    plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, "raise SystemExit(1)")
+    assert plan.sampler_file is not None
+    plan.sampler_file.parent.mkdir(parents=True)
+    plan.sampler_file.write_text("old")
+    execute(plan, on_progress=lambda _: None)
+    assert not plan.sampler_file.exists()

@@ -1,0 +1,51 @@
+"""Who began a failure, from exit codes and signals."""
+
+import pytest
+
+from harness.launch.verdict import first_failure, port_was_taken, verdict
+from harness.records.launch import AgentRecord, LaunchOutcome, RankExit
+
+
+def ended(*exits: tuple[int, int, str | None], first: int) -> AgentRecord:
+    failures = tuple(RankExit(rank=r, local_rank=r, pid=r, exit_code=code, signal=name) for r, code, name in exits)
+    return AgentRecord(status="failed", first_rank=first, failures=failures)
+
+
+@pytest.mark.parametrize(
+    ("record", "rank"),
+    [
+        (ended((0, -15, "SIGTERM"), (1, 3, None), first=0), 1),
+        (ended((0, 1, None), (1, -9, "SIGKILL"), first=0), 1),
+        (ended((0, 1, None), (1, 1, None), first=1), 1),
+        (ended((0, -11, "SIGSEGV"), (1, -9, "SIGKILL"), first=1), 1),
+        (ended((0, -15, "SIGTERM"), (1, -15, "SIGTERM"), first=1), 1),
+    ],
+)
+def test_the_rank_that_began_it_is_not_one_that_torchrun_ended(record: AgentRecord, rank: int) -> None:
+    first = first_failure(record)
+    assert first is not None
+    assert first.rank == rank
+
+
+@pytest.mark.parametrize(
+    ("agent", "exit_code", "status", "reason"),
+    [
+        (AgentRecord(status="ok"), 0, "ok", ""),
+        (AgentRecord(status="ok"), 1, "failed", "the torchrun agent exited with code 1; see logs/launcher.log"),
+        (AgentRecord(status="signalled", signal=15), 143, "failed", "somebody sent SIGTERM to the torchrun agent"),
+        (AgentRecord(status="error", error="no port"), 1, "failed", "torchrun could not start ranks: no port"),
+        (ended((4, -34 - 1, "signal 35"), first=4), 1, "failed", "rank 4 was killed by signal 35"),
+        (None, -9, "failed", "the torchrun agent was killed by SIGKILL and left no record; see logs/launcher.log"),
+        (None, 0, "failed", "the torchrun agent exited with code 0 and left no record; see logs/launcher.log"),
+    ],
+)
+def test_the_ending_says_what_happened(agent: AgentRecord | None, exit_code: int, status: str, reason: str) -> None:
+    ending = verdict(agent, exit_code, "left no record")
+    assert (ending.status, ending.reason) == (status, reason)
+
+
+def test_only_an_agent_that_could_not_listen_lost_its_port() -> None:
+    taken = AgentRecord(status="error", error="DistNetworkError: EADDRINUSE")
+    assert port_was_taken(LaunchOutcome(status="failed", agent=taken))
+    assert not port_was_taken(LaunchOutcome(status="failed", agent=AgentRecord(status="error", error="timeout")))
+    assert not port_was_taken(LaunchOutcome(status="failed"))
