@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from harness.analysis.compare import GateOptions
+from harness.analysis.compare import GateOptions, WindowOptions
 from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions
 from harness.errors import BadRequestError
 from harness.launch.rendezvous import Nodes
@@ -15,10 +15,7 @@ _NOT_OF_THE_REQUEST = {"force", "set_values", "env", "gpu", "virtual_pipeline_mo
 def experiment_request(options: ExperimentOptions, judge: JudgeOptions | None = None) -> Request:
     """Options as the request that recipes resolve; ``gpu`` is empty when it was not given and is settled later."""
     plain = {name: value for name, value in vars(options).items() if name not in _NOT_OF_THE_REQUEST}
-    window = {}
-    if judge is not None:
-        names = ("skip_first_percent_time", "eval_time_start_step", "eval_time_end_step")
-        window = {name: getattr(judge, name) for name in names}
+    window = {} if judge is None else vars(window_options(judge))
     return Request(
         **plain,
         **window,
@@ -41,6 +38,11 @@ def _chunks(text: str | None) -> int | Literal["none"] | None:
     return int(text)
 
 
+def window_options(judge: JudgeOptions) -> WindowOptions:
+    """Which steps count."""
+    return WindowOptions(judge.skip_first_percent_time, judge.eval_time_start_step, judge.eval_time_end_step)
+
+
 def gate_options(judge: JudgeOptions) -> GateOptions:
     """How to judge."""
     return GateOptions(
@@ -55,13 +57,13 @@ def gate_options(judge: JudgeOptions) -> GateOptions:
 
 def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions) -> RunRequest:
     """All of `mbr-perf run` as one value. BadRequestError for options that contradict each other."""
-    if judge.repeats < 1:
-        raise BadRequestError(f"--repeats {judge.repeats} must be at least 1")
+    if launch.repeats < 1:
+        raise BadRequestError(f"--repeats {launch.repeats} must be at least 1")
     return RunRequest(
         asked=experiment_request(asked, judge),
         force=frozenset(asked.force or ()),
         gate=gate_options(judge),
-        repeats=judge.repeats,
+        repeats=launch.repeats,
         launcher=launch.launcher,
         replay_from=launch.replay_from,
         nodes=Nodes(launch.nnodes, launch.node_rank, launch.master_addr, launch.master_port),

@@ -11,12 +11,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Golden values: promote runs to them, list and show them.")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-GoldenDir = Annotated[
-    Path | None, typer.Option("--golden_dir", "--golden-dir", metavar="DIR", help="Default: results/golden.")
-]
-Results = Annotated[
-    Path | None, typer.Option("--results_dir", "--results-dir", metavar="DIR", help="Where runs are kept.")
-]
+GoldenDir = Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")]
+Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", help="Where runs are kept.")]
 
 
 @app.command()

@@ -109,14 +109,14 @@ class JudgeOptions:
         help="First step that counts, from 0; overrides the share.")] = None
     eval_time_end_step: Annotated[int | None, _option("--eval_time_end_step", metavar="STEP", panel=_JUDGE,
         help="First step that no longer counts.")] = None
-    repeats: Annotated[int, _option("--repeats", metavar="N", panel=_JUDGE,
-        help="Run N times and compare the median of the runs' medians.")] = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """How to launch."""
+    """How to launch, and how often."""
 
+    repeats: Annotated[int, _option("--repeats", metavar="N", panel=_LAUNCH,
+        help="Run N times and compare the median of the runs' medians.")] = 1
     launcher: Annotated[str, _option("--launcher", metavar="NAME", help="torchrun or replay.", panel=_LAUNCH)] = "torchrun"
     replay_from: Annotated[Path | None, _option("--from", metavar="RUN", help="Recorded run folder of the replay launcher.", panel=_LAUNCH)] = None
     nnodes: Annotated[int, _option("--nnodes", metavar="N", help="Nodes; run the same command on each.", panel=_LAUNCH)] = 1

@@ -14,7 +14,7 @@ SCHEMA_VERSION = 1
 
 app = typer.Typer(no_args_is_help=True, help="List, show and check recipes.")
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Directory = Annotated[Path | None, typer.Option("--recipes_dir", "--recipes-dir", help="Directory of recipe families.")]
+Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory of recipe families.")]
 
 
 @app.command("list")

@@ -53,7 +53,7 @@ def print_run(
     console.print()
     print_comparison(console, comparison)
     console.print()
-    _closing(console, verdict, str(run_dir))
+    _closing(console, verdict, str(run_dir), compared=comparison.golden is not None)
 
 
 def print_compare(
@@ -62,7 +62,7 @@ def print_compare(
     """A comparison of runs that were measured earlier."""
     print_comparison(console, comparison)
     console.print()
-    _closing(console, verdict, ", ".join(record.run_id for record in records))
+    _closing(console, verdict, ", ".join(record.run_id for record in records), compared=comparison.golden is not None)
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
@@ -148,7 +148,8 @@ def _is_judged(finding: Finding) -> bool:
     return finding.verdict is not Verdict.NOT_GATED or figures.BY_NAME[finding.metric].gate is not None
 
 
-def _closing(console: Console, verdict: tuple[Outcome, ExitCode], where: str) -> None:
+def _closing(console: Console, verdict: tuple[Outcome, ExitCode], where: str, *, compared: bool) -> None:
     outcome, exit_code = verdict
-    text = Text.assemble((outcome.upper(), _STYLES[outcome]), f" (exit {int(exit_code)})  {where}")
+    nothing = ", compared with nothing" if outcome == "pass" and not compared else ""
+    text = Text.assemble((outcome.upper(), _STYLES[outcome]), f" (exit {int(exit_code)}{nothing})  {where}")
     console.print(text, soft_wrap=True)

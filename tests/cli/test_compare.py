@@ -8,6 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from harness.cli.app import spelled
 from harness.cli.compare import compare
 from harness.errors import BadRequestError
 from harness.records.goldens import golden_text
@@ -39,7 +40,7 @@ def _golden(tmp_path, make_record, make_golden):
 
 
 def invoke(results, *arguments):
-    return CliRunner().invoke(APP, [RUN_ID, *map(str, arguments), "--results_dir", str(results)])
+    return CliRunner().invoke(APP, spelled([RUN_ID, *map(str, arguments), "--results_dir", str(results)]))
 
 
 @pytest.mark.parametrize(
@@ -137,4 +138,7 @@ def test_two_answers_to_one_question_are_refused(results, golden):
 def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
     script = "import sys, harness.cli.compare, harness.cli.golden; print([m for m in sys.modules if m.startswith('harness.')])"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert loaded.strip() == "['harness.cli', 'harness.cli.compare', 'harness.cli.golden']"
+    assert (
+        loaded.strip()
+        == "['harness.cli', 'harness.cli.option_groups', 'harness.cli.options', 'harness.cli.compare', 'harness.cli.golden']"
+    )

@@ -45,8 +45,12 @@ def test_show_of_an_unknown_recipe_is_a_wrong_request():
         run("show", "nothing")
 
 
-def test_validate_accepts_all_recipes():
-    assert run("validate").stdout.startswith("ok: 9 recipe files, ")
+def test_validate_accepts_all_recipes_and_lists_the_points_that_cannot_run():
+    lines = run("validate").stdout.splitlines()
+    assert lines[-1].startswith("ok: 9 recipe files, ")
+    listed = [line for line in lines if "its published arithmetic does not divide" in line]
+    assert any(line.startswith("recipes/deepseek/deepseek_v3.yaml: pretrain h100 bf16 64 GPUs: ") for line in listed)
+    assert any("recipes/gpt/gpt3_175b.yaml" in line and "refused by K28" in line for line in lines)
 
 
 def test_validate_tells_all_problems_of_a_file(tmp_path: Path):
