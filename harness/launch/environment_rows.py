@@ -148,7 +148,7 @@ ROWS: tuple[Row, ...] = (
     Row("CUDA_VISIBLE_DEVICES", on_cpu(""), "a CPU run leaves this machine's GPUs alone", forced=True),
     Row("TORCHDYNAMO_DISABLE", on_cpu("1"), "megatron's jit fuser would compile C++ in the first step"),
     Row("OMP_NUM_THREADS", _threads, "ranks of this node share its cores evenly"),
-    Row("GLOO_SOCKET_IFNAME", _loopback, "one node talks to itself; no port is opened to the network"),
+    Row("GLOO_SOCKET_IFNAME", _loopback, "ranks of one node talk over the loopback interface"),
     Row("MALLOC_TRIM_THRESHOLD_", on_cpu("8589934592"), "steadier step times: freed memory is kept"),
     Row("MALLOC_MMAP_THRESHOLD_", on_cpu("33554432"), "steadier step times: tensors below 32 MiB are not mapped anew"),
     Row("PYTHONFAULTHANDLER", always("1"), "a segmentation fault leaves a Python traceback"),

@@ -57,8 +57,10 @@ def build_replay(request: LaunchRequest) -> ReplayPlan:
                 remedy="replay a run of the same spec, or pass --allow_other_spec",
             )
     files = sorted({path.name for pattern in RECORDED for path in (source / "ranks").glob(pattern)})
-    if not any(name.startswith("rank_") and name.endswith(".json") for name in files):
-        raise BadRequestError(f"{source}/ranks holds no rank records", remedy="replay a folder of results/runs")
+    if not any(name.startswith("rank_") for name in files):  # killed ranks leave heartbeats and no record
+        raise BadRequestError(
+            f"{source}/ranks holds no records or heartbeats of ranks", remedy="replay a folder of results/runs"
+        )
     return ReplayPlan(run_dir, source, tuple(files), note)
 
 

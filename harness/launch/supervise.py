@@ -132,7 +132,7 @@ def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        told = f"disk full; {outcome.reason or 'the outcome could not be written'}"
+        told = outcome.reason if outcome.disk_full else f"disk full; {outcome.reason or 'the outcome is not on disk'}"
         return outcome.model_copy(update={"disk_full": True, "reason": told})
     return outcome
 
