@@ -83,7 +83,7 @@ def test_the_author_is_gits_user(tmp_path, run, monkeypatch):
 
 def test_goldens_are_listed(tmp_path, run):
     promote(tmp_path, run("a"), "--reason", "first")
-    done = invoke("list", "--golden-dir", tmp_path / "golden")
+    done = invoke("list", "--golden_dir", tmp_path / "golden")
     (row,) = [line.split() for line in done.stdout.splitlines() if line.startswith("h100/")]
     assert row[:4] == [NAME, "measured", "1", "7"]
     assert len(json.loads(invoke("list", "--golden_dir", tmp_path / "golden", "--json").stdout)["goldens"]) == 1
