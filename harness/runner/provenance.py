@@ -13,6 +13,7 @@ from harness.launch.environment import recordable
 from harness.launch.execute import Plan
 from harness.launch.plan import LaunchPlan
 from harness.records.rank import RankRecord
+from harness.records.processor import processor_name
 from harness.records.redact import redact
 from harness.records.run import NodeSample, Provenance
 from harness.records.store import checkout_dir
@@ -46,7 +47,7 @@ def provenance(
         git_commit=_git_commit(),
         hostname=hostname,
         platform=platform.platform(),
-        processor=_processor(),
+        processor=processor_name(),
         device_name=first.device.name if first and first.device else None,
         driver_version=next((node.driver_version for node in nodes if node.driver_version), None),
         versions=first.versions if first else {},
@@ -76,13 +77,3 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _processor() -> str:
-    names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _cpuinfo() -> list[str]:
-    path = Path("/proc/cpuinfo")
-    return path.read_text().splitlines() if path.is_file() else []
