@@ -8,6 +8,7 @@ import typer
 
 from harness import __version__
 from harness.cli import check, compare, doctor, golden, recipes, rules, run
+from harness.cli.short_options import WholeShortOptions
 from harness.errors import ExitCode, HarnessError
 
 app = typer.Typer(
@@ -39,8 +40,8 @@ def root(
     """
 
 
-app.command("run")(run.run)
-app.command("check")(check.check)
+app.command("run", cls=WholeShortOptions)(run.run)
+app.command("check", cls=WholeShortOptions)(check.check)
 app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 app.add_typer(golden.app, name="golden")

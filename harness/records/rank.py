@@ -61,6 +61,14 @@ class Failure(Frozen):
     request_bytes: int | None = None
     traceback: str | None = None
 
+    @property
+    def when(self) -> str:
+        """``in forward_backward of step 2``; a heartbeat of phase ``step`` is written when that step has ended."""
+        if self.phase == "step":
+            return "in the first step" if self.step is None else f"after step {self.step}"
+        parts = (f"in {self.phase}" if self.phase else "", f"of step {self.step}" if self.step is not None else "")
+        return " ".join(part for part in parts if part)
+
 
 class Coordinates(Frozen):
     """Place of a rank in the parallel grid."""

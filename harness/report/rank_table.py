@@ -60,6 +60,4 @@ def _step(rank: RankRecord, record: RunRecord) -> str:
 def _state(rank: RankRecord) -> Text:
     if rank.failure is None:
         return Text("ok") if rank.finished else Text("unfinished", style="yellow")
-    at = f" in {rank.failure.phase}" if rank.failure.phase else ""
-    step = f", step {rank.failure.step}" if rank.failure.step is not None else ""
-    return Text(f"{rank.failure.kind}{at}{step}", style="red")
+    return Text(f"{rank.failure.kind} {rank.failure.when}".rstrip(), style="red")

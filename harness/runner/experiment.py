@@ -16,6 +16,7 @@ from harness.records.store import new_run_dir, results_dir, write_record
 from harness.runner.machine import require_machine
 from harness.runner.megatron_says import megatron_finding
 from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
+from harness.runner.placement import placed
 from harness.runner.provenance import Clock, provenance
 from harness.runner.request import RunRequest
 from harness.runner.showing import Display
@@ -96,8 +97,9 @@ def _run_folder(request: RunRequest) -> Path:
 def _record(understood: Understood, clock: Clock, run_dir: Path, outcome: LaunchOutcome) -> RunRecord:
     spec = understood.spec
     collected = collect(run_dir, spec.num_gpus)
-    status, failure = status_of(outcome, collected.ranks)
-    otherwise = built_otherwise(understood.effective, collected.ranks)
+    ranks = placed(collected.ranks, spec)
+    status, failure = status_of(outcome, ranks)
+    otherwise = built_otherwise(understood.effective, ranks)
     return RunRecord(
         run_id=run_dir.name,
         status=status,
@@ -105,13 +107,13 @@ def _record(understood: Understood, clock: Clock, run_dir: Path, outcome: Launch
         sources=understood.sources,
         fingerprint=spec.fingerprint,
         effective=understood.effective,
-        ranks=collected.ranks,
+        ranks=ranks,
         nodes=collected.nodes,
         failure=failure,
         findings=understood.findings,
         suspect=(*doubts(collected.nodes), *([otherwise] if otherwise else [])),
         notes=(*understood.notes, *collected.notes),
-        provenance=provenance(clock, understood.plan, collected.ranks, collected.nodes, understood.host.hostname),
+        provenance=provenance(clock, understood.plan, ranks, collected.nodes, understood.host.hostname),
     )
 
 

@@ -34,18 +34,19 @@ def _culprit(ranks: tuple[RankRecord, ...]) -> RankRecord | None:
 def _rank_of_evidence(rank: RankRecord) -> tuple[bool, int, int]:
     failure = rank.failure
     assert failure is not None
-    victim = failure.kind == "error" and any(text in failure.message for text in _PEER_TEXTS)
-    return victim, _STRENGTH.index(failure.kind), rank.rank
+    return _is_victim(failure), _STRENGTH.index(failure.kind), rank.rank
+
+
+def _is_victim(failure: Failure) -> bool:
+    """Whether another rank's end explains this one: a lost connection, or torchrun's SIGTERM to those that are left."""
+    if failure.kind == "signal":
+        return "SIGTERM" in failure.message
+    return failure.kind == "error" and any(text in failure.message for text in _PEER_TEXTS)
 
 
 def _sentence(rank: RankRecord, failure: Failure) -> str:
     where = f"rank {rank.rank} (stage {rank.coordinates.pp})"
-    when = "".join(
-        (
-            f" in {failure.phase}" if failure.phase else "",
-            f" of step {failure.step}" if failure.step is not None else "",
-        )
-    )
+    when = f" {failure.when}" if failure.when else ""
     if failure.kind == "oom":
         asking = f", asking for {format_bytes(failure.request_bytes)}" if failure.request_bytes else ""
         return f"{where} ran out of memory{when}{asking}: {_first_line(failure.message)}"

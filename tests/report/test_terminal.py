@@ -90,7 +90,7 @@ def test_few_ranks_are_all_shown_and_many_by_the_fullest_of_each_stage(make_spec
     ranks[13] = make_rank(spec, 13, finished=False, failure=Failure(kind="oom", message="x", phase="step", step=4))
     many = printed(make_record(spec, ranks=tuple(ranks), status="oom"), width=120)
     assert len(ranks) > MAX_ROWS
-    shown = [line.split()[0] for line in many.splitlines() if line.rstrip().endswith((" ok", "oom in step, step 4"))]
+    shown = [line.split()[0] for line in many.splitlines() if line.rstrip().endswith((" ok", "oom after step 4"))]
     assert shown == ["0", "8", "13", "16", "24"]
     assert "32 ranks: the fullest of each stage and those that failed; all are in record.json." in many
 
