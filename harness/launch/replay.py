@@ -85,6 +85,11 @@ def replay(plan: ReplayPlan) -> LaunchOutcome:
 
 
 def _from_ranks(folder: Path) -> Ending:
+    """Without a word of the launch itself, only ranks that all finished make a good ending."""
+    for beats in sorted(folder.glob("rank_*.progress.jsonl")):
+        rank = int(beats.name.split("_")[1].split(".")[0])
+        if not (folder / f"rank_{rank:03d}.json").exists():
+            return Ending("failed", f"rank {rank} left heartbeats and no record", rank=rank)
     for path in sorted(folder.glob("rank_*.json")):
         record = read_document(path, RankRecord)
         if not record.finished:

@@ -84,6 +84,13 @@ def test_what_the_agent_saw_counts_without_an_outcome(request_for: LaunchRequest
     assert (outcome.status, outcome.rank, outcome.seconds) == ("failed", 1, 3.5)
 
 
+def test_a_rank_that_left_only_heartbeats_did_not_end_well(request_for: LaunchRequest, recorded: Path) -> None:
+    (recorded / "ranks" / "rank_001.json").unlink()
+    outcome = replayed(request_for)
+    assert (outcome.status, outcome.rank) == ("failed", 1)
+    assert outcome.reason == "rank 1 left heartbeats and no record"
+
+
 def test_another_experiment_is_refused(request_for: LaunchRequest, cpu: MakeSpec) -> None:
     other = replace(request_for, spec=cpu(task="sft"))
     with pytest.raises(BadRequestError, match=r"is another experiment: recorded for tiny\.pretrain\.fp32\.2gpu\.none"):
@@ -101,7 +108,9 @@ def test_a_run_is_not_replayed_into_itself(request_for: LaunchRequest, recorded:
         LAUNCHERS["replay"](replace(request_for, run_dir=recorded))
 
 
-@pytest.mark.parametrize(("missing", "told"), [("spec.json", "is no run folder"), ("ranks", "holds no rank records")])
+@pytest.mark.parametrize(
+    ("missing", "told"), [("spec.json", "is no run folder"), ("ranks", "holds no records or heartbeats of ranks")]
+)
 def test_a_folder_without_a_run_is_refused(request_for: LaunchRequest, recorded: Path, missing: str, told: str) -> None:
     (recorded / missing).rename(recorded / "elsewhere")
     with pytest.raises(BadRequestError, match=told):
