@@ -1,6 +1,7 @@
 """ExperimentSpec -> megatron-core configuration objects: one mapping, used by ranks and tracer alike."""
 
 import dataclasses
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -126,7 +127,7 @@ def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
         "masked_softmax_fusion": te,
         "persist_layer_norm": te,
         "apply_rope_fusion": te and spec.model.mla is None,
-        "gradient_accumulation_fusion": te and k.gradient_accumulation_fusion,
+        "gradient_accumulation_fusion": te and k.gradient_accumulation_fusion and has_weight_gradient_kernel(),
         "cross_entropy_loss_fusion": k.cross_entropy_loss_fusion,
         "cross_entropy_fusion_impl": "te" if te else "native",
         "tp_comm_overlap": k.tp_comm_overlap,
@@ -138,6 +139,14 @@ def _fusible_activation(model: ModelSpec) -> bool:
     if model.activation_func == "silu":
         return model.gated_linear_unit
     return model.moe is None and (model.gated_linear_unit or model.add_bias_linear)
+
+
+def has_weight_gradient_kernel() -> bool:
+    """Whether Apex's `fused_weight_gradient_mlp_cuda` is there: the output layer is megatron's own and needs it.
+
+    With transformer-engine but without Apex, `tensor_parallel/layers.py` refuses gradient_accumulation_fusion.
+    """
+    return find_spec("fused_weight_gradient_mlp_cuda") is not None
 
 
 def _recompute(spec: ExperimentSpec) -> dict[str, Any]:

@@ -7,6 +7,7 @@ time and expect the run to fail: an adaptation that a newer megatron-core no lon
 
 import contextlib
 import functools
+import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,8 +123,13 @@ def _split_sizes_are_numpy() -> None:
     dispatcher.maybe_move_tensor_to_cpu = to_cpu
 
 
-def _grouped_gemm_on_cpu() -> None:
-    import megatron.core.transformer.moe.grouped_gemm_util as grouped
+def _grouped_gemm_is_matmul() -> None:
+    name = "megatron.core.transformer.moe.grouped_gemm_util"
+    if importlib.util.find_spec(name) is None:
+        return  # from 0.17 on the local experts run one after the other, whatever moe_grouped_gemm says
+    grouped = importlib.import_module(name)
+    if grouped.grouped_gemm is not None and torch.cuda.is_available():
+        return
 
     class Ops:
         @staticmethod
@@ -171,8 +177,6 @@ CPU_ADAPTATIONS = (
     Adaptation("streams_are_inert", "DDP and the all-to-all dispatcher create CUDA streams", _streams_are_inert),
     Adaptation("split_sizes_are_numpy", "all-to-all split sizes stay tensors unless they were on a GPU",
                _split_sizes_are_numpy),
-    Adaptation("grouped_gemm_on_cpu", "moe_act recompute needs GroupedMLP, whose kernel package is CUDA only",
-               _grouped_gemm_on_cpu),
 )  # fmt: skip
 
 LOCAL_ADAPTATIONS = (
@@ -181,4 +185,6 @@ LOCAL_ADAPTATIONS = (
     Adaptation("router_gemm", "the MoE router reads te_general_gemm, undefined without transformer-engine", _router_gemm),
     Adaptation("mla_knows_te_is_absent", "multi_latent_attention sets HAVE_TE from a module that imports without TE",
                _mla_knows_te_is_absent),
+    Adaptation("grouped_gemm_is_matmul", "moe_act recompute needs GroupedMLP, whose kernels are a CUDA package of their "
+               "own: without it one matrix product per expert computes the same", _grouped_gemm_is_matmul),
 )  # fmt: skip

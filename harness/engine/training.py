@@ -72,7 +72,7 @@ class Trainer:
 
     def __init__(self, spec: ExperimentSpec, config: TransformerConfig, chunks, device: torch.device):
         self.spec, self.config, self.chunks = spec, config, chunks
-        self.optimizer = get_megatron_optimizer(optimizer_config(spec), chunks)
+        self.optimizer = get_megatron_optimizer(optimizer_config(spec), chunks, use_gloo_process_groups=False)
         single = len(chunks) == 1
         config.grad_scale_func = self.optimizer.scale_loss
         config.finalize_model_grads_func = finalize_model_grads

@@ -194,6 +194,8 @@ def _moe_act(layers: _Layers) -> _Effect:
     moe = layers.spec.model.moe
     if moe and not moe.moe_grouped_gemm:
         return "only grouped GEMM experts have it; moe_grouped_gemm is off"
+    if moe and layers.implementation == "local" and not layers.version < parse_version("0.17"):
+        return "the local experts of this megatron-core run one after the other, without it"
     return _moe(layers)
 
 

@@ -59,6 +59,12 @@ def test_moe_act_needs_grouped_experts(request_for):
     assert found.inert_modules == {"moe_act": "only grouped GEMM experts have it; moe_grouped_gemm is off"}
 
 
+def test_local_experts_have_no_moe_act_from_0_17_on(request_for):
+    spec = request_for("moe", recompute="moe_act", impl="local")
+    assert effective_recompute(spec, "local").modules == {"moe_act": EVERY_LAYER}
+    assert effective_recompute(spec, "local", MCORE_018).does_nothing
+
+
 @pytest.mark.parametrize("graph", ["local", "full_iteration"])
 def test_local_graphs_switch_moe_off_in_0_16(graph, request_for):
     spec = request_for("moe", recompute="moe", graph=graph, capacity=1.0, pad=True)
