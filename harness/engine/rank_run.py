@@ -2,7 +2,6 @@
 
 import math
 import os
-import platform
 import time
 from datetime import timedelta
 from importlib import metadata
@@ -13,12 +12,13 @@ from megatron.core import parallel_state, tensor_parallel
 from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 
 from harness.engine import cpu_backend
-from harness.engine.config import transformer_config
+from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.effective import read_back
 from harness.engine.memory import CpuMeter, CudaMeter
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.rank_log import RankLog
 from harness.engine.training import NonFiniteLossError, Trainer
+from harness.records.processor import processor_name
 from harness.records.rank import Coordinates, Device, StepRecord
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.layout import num_virtual_stages
@@ -46,7 +46,7 @@ def run(spec: ExperimentSpec, log: RankLog) -> None:
 def _device(spec: ExperimentSpec, log: RankLog) -> torch.device:
     log.fields["versions"] = {name: _version(name) for name in RECORDED_PACKAGES} | {"cuda": torch.version.cuda}
     if spec.gpu_type.is_cpu:
-        log.fields["device"] = Device(kind="cpu", name=_processor_name())
+        log.fields["device"] = Device(kind="cpu", name=processor_name())
         log.meter = CpuMeter()
         return torch.device("cpu")
     local = int(os.environ["LOCAL_RANK"])
@@ -71,12 +71,6 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _processor_name() -> str:
-    with open("/proc/cpuinfo") as file:  # noqa: PTH123 (a kernel file, read line by line)
-        names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def _adapt(spec: ExperimentSpec) -> None:
@@ -116,6 +110,8 @@ def join_model_parallel(spec: ExperimentSpec) -> None:
         context_parallel_size=p.context_parallel_size,
         expert_model_parallel_size=p.expert_model_parallel_size,
         expert_tensor_parallel_size=p.expert_tensor_size,
+        # they only serve checkpoints, and on a node whose name does not resolve they cannot be made
+        create_gloo_process_groups=False,
         **extra,
     )
 
@@ -146,6 +142,7 @@ def _build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
     config = transformer_config(spec)
     chunks = wrap_ddp(spec, config, build_chunks(spec, config))
     log.fields["recompute"] = read_back(chunks, config)
+    log.notes.extend(_given_up(spec))
     log.fields["num_parameters"] = sum(p.numel() for chunk in chunks for p in chunk.parameters())
     log.fields["config"] = _config_after_init(config)
     log.enter("build_optimizer")
@@ -154,12 +151,21 @@ def _build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
     return trainer
 
 
+def _given_up(spec: ExperimentSpec) -> list[str]:
+    """What was asked for and this machine's software cannot do, with the reason."""
+    te = spec.kernels.transformer_impl == "transformer_engine"
+    if te and spec.kernels.gradient_accumulation_fusion and not has_weight_gradient_kernel():
+        return ["gradient_accumulation_fusion is off: Apex's fused_weight_gradient_mlp_cuda is not installed"]
+    return []
+
+
 def _config_after_init(config) -> dict[str, str]:
     """megatron-core's own view of the request, after its `__post_init__` changed what it changes."""
     names = (
         "recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules",
         "distribute_saved_activations", "cuda_graph_impl", "cuda_graph_scope", "attention_backend", "fp8", "fp8_recipe",
-        "sequence_parallel", "deallocate_pipeline_outputs", "overlap_p2p_comm", "batch_p2p_comm",
+        "gradient_accumulation_fusion", "sequence_parallel", "deallocate_pipeline_outputs", "overlap_p2p_comm",
+        "batch_p2p_comm",
     )  # fmt: skip
     return {name: str(getattr(config, name)) for name in names if hasattr(config, name)}
 
