@@ -41,6 +41,7 @@ class RankLog:
     def finished_step(self, record: StepRecord) -> None:
         """A completed step, told at once so that it outlives a kill."""
         self.steps.append(record)
+        self.inside_step = None
         self._beat(Heartbeat(time_s=time.time(), phase="step", **record.model_dump()))
 
     def _beat(self, heartbeat: Heartbeat) -> None:

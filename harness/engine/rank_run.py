@@ -177,12 +177,19 @@ def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.d
         began = time.perf_counter()
         result = trainer.step(index=index, on_phase=log.within_step)
         _synchronize(device)
-        log.finished_step(StepRecord(step=index, seconds=time.perf_counter() - began, **vars(result)))
-        if result.loss is not None and not math.isfinite(result.loss):
+        seconds = time.perf_counter() - began
+        loss, grad_norm = _finite(result.loss), _finite(result.grad_norm)
+        log.finished_step(StepRecord(step=index, seconds=seconds, loss=loss, grad_norm=grad_norm))
+        if result.loss is not None and loss is None:
             raise NonFiniteLossError(f"loss is {result.loss} at step {index}")
         if index == 0:
             log.meter.after_first_step(trainer.chunks, trainer.optimizer)
     log.step_index = None
+
+
+def _finite(value: float | None) -> float | None:
+    """``value`` where it is a number that a record can hold."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 def _synchronize(device: torch.device) -> None:

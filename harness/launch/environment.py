@@ -179,6 +179,14 @@ def _bad_names(spec_env: Mapping[str, str], pass_env: tuple[str, ...]) -> list[B
         if name in TORCHRUN_OWNS or name.startswith("TORCHELASTIC_"):
             problems.append(BadRequestError(f"{name} is set by torchrun for each rank", remedy=f"leave {name} out"))
     problems += [
+        BadRequestError(
+            f"{name} is a secret by its name, and recipe and -E variables are recorded",
+            remedy=f"export it and hand it over by name: --pass_env {name}",
+        )
+        for name in spec_env
+        if is_secret_name(name)
+    ]
+    problems += [
         BadRequestError(f"{name}: the value holds a NUL byte", remedy=f"give {name} another value")
         for name, value in spec_env.items()
         if "\0" in value

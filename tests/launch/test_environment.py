@@ -130,11 +130,18 @@ def test_a_token_reaches_ranks_only_by_name_and_no_record_at_all(cpu: MakeSpec) 
 
 def test_records_hold_what_decides_results_and_nothing_personal(cpu: MakeSpec) -> None:
     shell = {"PATH": "/home/me/bin", "HOME": "/home/me", "NCCL_DEBUG": "INFO", "UCX_URL": "http://me:pw123@proxy"}
-    spec = cpu(env={"MY_TOKEN": CANARY, "FLAG": "1"})
+    spec = cpu(env={"PROXY": f"http://me:{CANARY}@proxy", "FLAG": "1"})
     recorded = recordable(child_environment(spec, shell, (), 2))
     assert {"PATH", "HOME"} & set(recorded) == set()
     assert (recorded["NCCL_DEBUG"], recorded["FLAG"]) == ("INFO", "1")
-    assert (recorded["MY_TOKEN"], recorded["UCX_URL"]) == ("***", "http://***@proxy")
+    assert (recorded["PROXY"], recorded["UCX_URL"]) == ("http://***@proxy", "http://***@proxy")
+
+
+def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(cpu: MakeSpec) -> None:
+    with pytest.raises(BadRequestError, match="MY_TOKEN is a secret by its name") as refused:
+        child_environment(cpu(env={"MY_TOKEN": CANARY}), {}, (), 2)
+    assert refused.value.remedy == "export it and hand it over by name: --pass_env MY_TOKEN"
+    assert CANARY not in str(refused.value)
 
 
 @pytest.mark.parametrize("where", ["shell", "recipe"])
