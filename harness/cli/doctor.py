@@ -7,7 +7,9 @@ import typer
 
 
 def doctor(
-    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR")] = None,
+    results_dir: Annotated[
+        Path | None, typer.Option("--results_dir", metavar="DIR", help="Where runs are kept.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """Examine this machine: software, GPUs, compiler, results folder, shared memory, clock, port.
