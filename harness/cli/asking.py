@@ -70,6 +70,7 @@ def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOpt
         run_dir=launch.run_dir,
         timeout_s=launch.timeout,
         hang_timeout_s=launch.hang_timeout,
+        sample_interval_ms=launch.sample_interval_ms,
         pass_env=tuple(launch.pass_env or ()),
         results_dir=launch.results_dir,
     )

@@ -128,6 +128,8 @@ class LaunchOptions:
     timeout: Annotated[float | None, _option("--timeout", metavar="SECONDS", help="Time limit of the run.", panel=_LAUNCH)] = None
     hang_timeout: Annotated[float, _option("--hang_timeout", metavar="SECONDS", panel=_LAUNCH,
         help="A rank this long without a sign of life hangs; at least 20 steps are allowed.")] = 600.0
+    sample_interval_ms: Annotated[int, _option("--sample_interval_ms", metavar="MS", panel=_LAUNCH,
+        help="How often the memory in use on the GPUs is looked at; 0: never, and that figure is missing.")] = 50
     pass_env: Annotated[list[str] | None, _option("--pass_env", metavar="NAME", panel=_LAUNCH,
         help="Hand this variable of your shell to the ranks; it is never recorded. Repeatable.")] = None
     results_dir: Annotated[Path | None, _option("--results_dir", metavar="DIR", help="Where runs are kept.", panel=_LAUNCH)] = None

@@ -135,7 +135,7 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
         rendezvous=settle(spec, request.nodes),
         num_local_ranks=num_local_ranks,
         worker=("-m", "harness.engine.worker", "--run_dir", str(run_dir)),
-        sampler=None if spec.gpu_type.is_cpu else _sampler(request, run_dir),
+        sampler=None if spec.gpu_type.is_cpu or not request.sample_interval_ms else _sampler(request, run_dir),
         env=env,
         timeout_s=request.timeout_s,
         hang_timeout_s=request.hang_timeout_s,
@@ -154,10 +154,14 @@ def _limit_problems(request: LaunchRequest) -> list[BadRequestError]:
     limits = (
         ("--timeout", request.timeout_s, "seconds above 0, or leave it out"),
         ("--hang_timeout", request.hang_timeout_s, "seconds above 0"),
-        ("--sample_interval_ms", request.sample_interval_ms, "20 to 200 is sensible"),
     )
-    return [
+    problems = [
         BadRequestError(f"{option} {value:g} must be above 0", remedy=remedy)
         for option, value, remedy in limits
         if value is not None and not value > 0
     ]
+    interval = request.sample_interval_ms
+    if interval < 0:
+        told = f"--sample_interval_ms {interval} must not be below 0"
+        problems.append(BadRequestError(told, remedy="20 to 200 is sensible; 0 switches the sampler off"))
+    return problems

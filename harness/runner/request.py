@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.analysis.compare import GateOptions
 from harness.launch.rendezvous import Nodes
-from harness.launch.request import HANG_TIMEOUT_S
+from harness.launch.request import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 from harness.recipes.request import Request
 
 
@@ -23,5 +23,6 @@ class RunRequest:
     run_dir: Path | None = None
     timeout_s: float | None = None
     hang_timeout_s: float = HANG_TIMEOUT_S
+    sample_interval_ms: int = SAMPLE_INTERVAL_MS
     pass_env: tuple[str, ...] = ()
     results_dir: Path | None = None

@@ -53,6 +53,7 @@ def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
         pass_env=request.pass_env,
         timeout_s=request.timeout_s,
         hang_timeout_s=request.hang_timeout_s,
+        sample_interval_ms=request.sample_interval_ms,
         replay_from=request.replay_from,
     )
     plan, problems = _planned(request, launch)

@@ -51,6 +51,11 @@ def test_gpus_are_sampled_under_the_name_of_the_node(h100: MakeSpec, host: Host)
     )  # fmt: skip
 
 
+def test_the_sampler_can_be_switched_off(h100: MakeSpec, host: Host) -> None:
+    assert plan_of(h100(), host, sample_interval_ms=0).sampler is None
+    assert plan_of(h100(), host, sample_interval_ms=0).document()["sampler"] is None
+
+
 def test_each_node_of_several_has_its_ranks_and_its_own_files(h100: MakeSpec, host: Host) -> None:
     plan = plan_of(h100(num_gpus=16), host, nodes=TWO_NODES)
     assert {"--nnodes=2", "--node-rank=1", "--nproc-per-node=8", "--master-addr=node-0", "--master-port=29500"} <= set(
@@ -108,9 +113,12 @@ def test_nodes_that_cannot_meet_are_refused(h100: MakeSpec, host: Host, num_gpus
 
 def test_problems_of_nodes_limits_and_environment_are_told_together(h100: MakeSpec, host: Host) -> None:
     with pytest.raises(BadRequestError) as refused:
-        plan_of(h100(num_gpus=16), host, timeout_s=0.0, hang_timeout_s=-1.0, pass_env=("NOWHERE",))
+        plan_of(
+            h100(num_gpus=16), host, timeout_s=0.0, hang_timeout_s=-1.0, sample_interval_ms=-5, pass_env=("NOWHERE",)
+        )
     told = str(refused.value)
-    for part in ("--timeout 0 must be above 0", "--hang_timeout -1", "num_gpus 16", "--pass_env NOWHERE"):
+    for part in ("--timeout 0 must be above 0", "--hang_timeout -1", "num_gpus 16", "--pass_env NOWHERE",
+                 "--sample_interval_ms -5 must not be below 0"):  # fmt: skip
         assert part in told
 
 
