@@ -1,0 +1,75 @@
+"""`mbr-perf run --dryrun`: the plan that would run, and nothing else happens."""
+
+import json
+
+from harness.cli.asking import run_request
+from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions
+from harness.launch.environment import this_host
+from harness.runner.understanding import understand
+
+PORT = 29511
+REQUEST = ("-m", "llama", "-mr", "llama3_8b", "-g", "cpu", "--recompute_modules", "core_attn,layernorm")
+
+
+def understood(run_dir, **launch):
+    asked = ExperimentOptions(
+        model_family_name="llama", model_recipe_name="llama3_8b", gpu="cpu", recompute_modules="core_attn,layernorm"
+    )
+    request = run_request(asked, JudgeOptions(), LaunchOptions(run_dir=run_dir, master_port=PORT, **launch))
+    return understand(request, this_host(), run_dir)
+
+
+def dry_run(mbr_perf, run_dir, *more):
+    answer = mbr_perf("run", *REQUEST, "--dryrun", "--run_dir", run_dir, "--master_port", PORT, *more)
+    assert (answer.code, answer.err) == (0, "")
+    return answer.out
+
+
+def test_the_plan_is_printed_as_the_plan_renders_itself(mbr_perf, tmp_path):
+    expected = understood(tmp_path / "run").plan.render()
+    assert f"--master-port={PORT}" in expected
+    assert expected in dry_run(mbr_perf, tmp_path / "run")
+
+
+def test_every_setting_is_listed_with_its_source(mbr_perf, tmp_path):
+    lines = dry_run(mbr_perf, tmp_path / "run").splitlines()
+    recompute = next(line for line in lines if line.startswith("recompute "))
+    assert recompute.split() == ["recompute", "core_attn,layernorm", "--recompute_modules"]
+    layers = next(line for line in lines if line.startswith("model.num_layers "))
+    assert layers.split()[1] == "8"
+    assert "llama3_8b.yaml" in layers
+    assert len([line for line in lines if line.startswith("model.num_layers ")]) == 1
+
+
+def test_nothing_is_written_or_started(mbr_perf, tmp_path):
+    dry_run(mbr_perf, tmp_path / "run", "--results_dir", tmp_path / "results")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_json_document_is_the_same_plan(mbr_perf, tmp_path):
+    document = json.loads(dry_run(mbr_perf, tmp_path / "run", "--json"))
+    expected = understood(tmp_path / "run")
+    assert document["plan"] == expected.plan.document()
+    assert document["spec"] == expected.spec.model_dump(mode="json")
+    assert document["fingerprint"] == expected.spec.fingerprint
+    assert document["effective"]["modules"] == {"core_attn": 8, "layernorm": 8}
+    assert [finding["id"] for finding in document["findings"]] == [finding.id for finding in expected.findings]
+    assert (document["schema_version"], document["dryrun"]) == (1, True)
+
+
+def test_secrets_of_the_shell_do_not_show(mbr_perf, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_canarycanarycanarycanary")
+    monkeypatch.setenv("PASSED_BY_NAME", "canary_by_name")
+    for more in ((), ("--json",), ("--explain",)):
+        told = dry_run(mbr_perf, tmp_path / "run", "--pass_env", "HF_TOKEN", "--pass_env", "PASSED_BY_NAME", *more)
+        assert "HF_TOKEN" in told
+        assert "canary" not in told
+
+
+def test_a_job_for_a_gpu_that_is_not_here_is_planned_all_the_same(mbr_perf, tmp_path):
+    run = ("run", "-mr", "llama3_70b", "-g", "gb200", "--nnodes", "8", "--master_addr", "node0")
+    answer = mbr_perf(*run, "--dryrun", "--run_dir", tmp_path / "run")
+    assert answer.code == 0
+    assert "--nnodes=8" in answer.out
+    assert "# GPU memory sampler" in answer.out
+    assert "transformer-engine 2.11 is assumed where the job runs" in answer.out

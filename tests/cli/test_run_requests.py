@@ -1,0 +1,89 @@
+"""A wrong request ends with exit code 2, says where and what, and names the nearest right one. Nothing is started."""
+
+from importlib.util import find_spec
+
+import pytest
+
+RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("-mr", "llama3_8bb"), "unknown recipe 'llama3_8bb'\n  did you mean 'llama3_8b'?"),
+        (("-mr", "llama3_8b", "-m", "lama"), "unknown model family 'lama'\n  did you mean 'llama'?"),
+        (("-mr", "llama3_8b", "-m", "mixtral"), "-m mixtral: recipe 'llama3_8b' is of family 'llama'\n  -m llama"),
+        ((*RECIPE, "--recompute_modules", "core_atn"), "module 'core_atn'\n  did you mean 'core_attn'?"),
+        ((*RECIPE, "--recompute_granularity", "selectiv"), "'selectiv'\n  did you mean 'selective'?"),
+        ((*RECIPE, "--recompute_method", "unifrm"), "--recompute_method: no such value 'unifrm'\n  did you mean 'uniform'?"),
+        ((*RECIPE, "--cuda_graph_impl", "loca"), "--cuda_graph_impl: no such value 'loca'\n  did you mean 'local'?"),
+        ((*RECIPE, "--set", "model.num_layer=3"), "--set model.num_layer: no such setting\n  did you mean 'model.num_layers'?"),
+        ((*RECIPE, "--launcher", "torchrum"), "--launcher 'torchrum': no such launcher\n  did you mean 'torchrun'?"),
+        (("-mr", "llama3_8b", "-g", "h1000"), "--gpu: no such value 'h1000'\n  known: a100, h100, h200, b200"),
+        ((*RECIPE, "-c", "bf61"), "--compute_dtype: no such value 'bf61'\n  known: fp32, bf16"),
+        ((*RECIPE, "--task", "sftt"), "--task: no such value 'sftt'\n  known: pretrain, sft, peft"),
+        ((*RECIPE, "-vp", "two"), "--virtual_pipeline_model_parallel_size 'two' is neither a count nor none"),
+        ((*RECIPE, "--max_steps", "0"), "--max_steps: must be greater than or equal to 1, is 0"),
+        ((*RECIPE, "--timeout", "-1"), "--timeout -1 must be above 0"),
+        ((*RECIPE, "--repeats", "0"), "--repeats 0 must be at least 1"),
+        ((*RECIPE, "--repeats", "2", "--run_dir", "somewhere"), "--run_dir names one run, --repeats makes several"),
+        ((*RECIPE, "--launcher", "replay"), "the replay launcher needs a recorded run\n  --from RUN_FOLDER"),
+        ((*RECIPE, "-E", "RANK=3"), "RANK is set by torchrun for each rank\n  leave RANK out"),
+        ((*RECIPE, "--pass_env", "NO_SUCH_NAME"), "--pass_env NO_SUCH_NAME: not set in your shell"),
+        ((*RECIPE, "-pp", "3"), "num_gpus 2 is not a multiple of TP 1 x PP 3 x CP 1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_request_says_what_is_wrong_and_what_to_do(mbr_perf, tmp_path, arguments, told):
+    answer = mbr_perf("run", *arguments, "--results_dir", tmp_path / "results")
+    assert answer.code == 2
+    assert answer.out == ""
+    assert told in answer.err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (("-mq", "3"), "no such option: -mq (did you mean -m or -ms or -mr?)"),
+        (("--recompute_modles", "mlp"), "No such option: --recompute_modles"),
+        (("--max_steps", "many"), "Invalid value for '--max_steps'"),
+    ],
+)
+def test_a_slip_in_an_option_is_not_guessed_at(mbr_perf, typed, told):
+    answer = mbr_perf("run", *RECIPE, *typed)
+    assert answer.code == 2
+    assert told in answer.err
+
+
+def test_problems_of_several_stages_are_told_together(mbr_perf):
+    wrong = ("-c", "bf61", "--recompute_modules", "core_atn", "--set", "model.num_layer=3")
+    told = mbr_perf("run", *RECIPE, *wrong).err
+    assert all(word in told for word in ("bf61", "core_atn", "model.num_layer:"))
+    wrong = ("-E", "RANK=3", "--timeout", "-1", "-tp", "3")
+    told = mbr_perf("run", *RECIPE, *wrong).err
+    assert all(word in told for word in ("RANK is set by torchrun", "--timeout -1", "A01: num_gpus 2", "P04: "))
+
+
+def test_dashes_and_underscores_mean_the_same(mbr_perf):
+    dashed = mbr_perf("run", *RECIPE, "--recompute-modules", "core_atn", "--global-batch-size", "4")
+    assert dashed == mbr_perf("run", *RECIPE, "--recompute_modules", "core_atn", "--global_batch_size", "4")
+    assert "did you mean 'core_attn'?" in dashed.err
+
+
+def test_a_rule_can_be_overruled_and_the_record_will_say_so(mbr_perf):
+    without_effect = ("run", *RECIPE, "--recompute_modules", "moe", "--dryrun")
+    refused = mbr_perf(*without_effect)
+    assert refused.code == 2
+    assert "EFF01: recompute moe has no effect" in refused.err
+    assert "(--force EFF01 runs it all the same)" in refused.err
+    forced = mbr_perf(*without_effect, "--force", "EFF01")
+    assert forced.code == 0
+    assert "Forced: EFF01: recompute moe has no effect" in forced.out
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is what is told first")
+def test_a_gpu_run_without_the_gpus_is_refused_before_anything_is_written(mbr_perf, tmp_path):
+    answer = mbr_perf("run", "-mr", "llama3_8b", "-g", "b300", "--results_dir", tmp_path / "results")
+    assert answer.code == 2
+    assert "ranks on this node need as many GPUs; it has 0" in answer.err
+    assert not (tmp_path / "results").exists()
