@@ -38,11 +38,11 @@ def mbr_perf(capsys):
 
 @pytest.fixture
 def replay(mbr_perf, tmp_path):
-    """Replay one of the recorded runs into a results folder of its own."""
+    """Replay a recorded run, or a changed copy of one, into a results folder of its own."""
 
-    def run(name, *arguments):
+    def run(name, *arguments, folder=REPLAYS):
         gpu = "h100" if name in ("oom", "throttled") else "cpu"
-        recorded = ("-mr", REPLAYS / "replayed.yaml", "-g", gpu, "--launcher", "replay", "--from", REPLAYS / name)
+        recorded = ("-mr", REPLAYS / "replayed.yaml", "-g", gpu, "--launcher", "replay", "--from", folder / name)
         return mbr_perf("run", *recorded, "--results_dir", tmp_path / "results", *arguments)
 
     return run

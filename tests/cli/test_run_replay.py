@@ -1,0 +1,231 @@
+"""`mbr-perf run` from request to exit code on recorded runs: everything but the training itself is real."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.records.store import read_run
+
+REPLAYS = Path(__file__).parents[1] / "data" / "replay"
+RUN_KEYS = {
+    "schema_version", "run_id", "outcome", "exit_code", "run_dir", "spec", "effective", "metrics", "ranks", "comparison",
+    "prediction", "provenance",
+}  # fmt: skip
+SUMMARIES = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
+PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
+
+
+@pytest.fixture(name="replayed")
+def _replayed(replay, tmp_path):
+    """The JSON document of a replayed run and its committed record; both must say the same."""
+
+    def run(name, *arguments, **where):
+        answer = replay(name, "--json", *arguments, **where)
+        document = json.loads(answer.out)
+        assert document["exit_code"] == answer.code
+        return document, read_run(document["run_dir"])
+
+    return run
+
+
+@pytest.fixture(name="golden")
+def _golden(mbr_perf, replayed, tmp_path):
+    """A golden promoted from a recorded run, its values multiplied: ``golden("ok", tflops_per_gpu=2)``."""
+
+    def promote(name, where=REPLAYS, **factors):
+        document, _ = replayed(name, folder=where)
+        made = mbr_perf("golden", "promote", document["run_dir"], "--reason", "first", "--golden_dir", tmp_path / "golden",
+                        "--json")  # fmt: skip
+        assert made.code == 0, made.err
+        content = json.loads(made.out)["golden"]
+        for metric, factor in factors.items():
+            content["metrics"][metric]["value"] *= factor
+        path = tmp_path / "golden.json"
+        path.write_text(json.dumps(content))
+        return path
+
+    return promote
+
+
+def test_a_good_run_passes_and_says_that_nothing_was_compared(replay):
+    answer = replay("ok")
+    assert answer.code == 0
+    assert answer.out.splitlines()[-1].startswith("PASS (exit 0")
+    assert "Not compared: no golden for these settings" in answer.out
+    assert "core_attn: 2 of 2 layers" in answer.err
+
+
+def test_the_json_document_has_the_keys_that_stay(replayed):
+    document, record = replayed("ok")
+    assert set(document) >= RUN_KEYS
+    assert document["outcome"] == "pass"
+    assert document["effective"]["modules"] == {"core_attn": 2, "layernorm": 2}
+    assert document["effective"]["inert_modules"] == {}
+    assert all(set(document["metrics"][name]) >= {"median", "mean", "stdev", "n", "window"} for name in SUMMARIES)
+    assert set(document["metrics"]["peak_allocated_bytes"]) >= {"value", "rank"}
+    assert [document["metrics"][name] for name in PEAKS[1:]] == [None, None]
+    assert document["run_id"] == record.run_id
+    assert document["spec"] == record.spec.model_dump(mode="json")
+
+
+def test_the_figures_are_those_of_the_recorded_steps(replayed):
+    document, record = replayed("ok")
+    slowest = [max(rank.steps[step].seconds for rank in record.ranks) for step in range(2, 8)]
+    faster, slower = sorted(slowest)[2:4]
+    assert document["metrics"]["step_time_s"]["median"] == pytest.approx((faster + slower) / 2)
+    assert document["metrics"]["step_time_s"]["window"] == [2, 8]
+    assert document["metrics"]["tokens_per_s_per_gpu"]["median"] == pytest.approx(
+        (4 * 256 / 2 / faster + 4 * 256 / 2 / slower) / 2
+    )
+    assert document["metrics"]["peak_allocated_bytes"]["value"] == record.ranks[0].memory.max_allocated_bytes
+
+
+def test_a_run_folder_holds_the_request_the_plan_and_the_record(replayed):
+    document, record = replayed("ok")
+    run_dir = Path(document["run_dir"])
+    names = {path.name for path in run_dir.iterdir()}
+    assert names == {"spec.json", "plan.txt", "record.json", "ranks", "logs"}
+    assert json.loads((run_dir / "spec.json").read_text()) == document["spec"]
+    assert "# replay of" in (run_dir / "plan.txt").read_text()
+    assert record.status == "ok"
+
+
+def test_out_of_memory_is_blamed_on_the_rank_that_ran_out(replayed):
+    document, record = replayed("oom")
+    assert (document["outcome"], document["exit_code"], record.status) == ("oom", 4, "oom")
+    assert record.failure.startswith(
+        "rank 0 (stage 0) ran out of memory in forward_backward of step 2, asking for 2.31 GiB: "
+        "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.31 GiB."
+    )
+    assert document["metrics"]["step_time_s"] is None
+    assert [document["metrics"][name]["rank"] for name in PEAKS] == [0, 0, 0]
+
+
+def test_a_loss_that_is_no_number_fails_the_run(replayed):
+    document, record = replayed("non_finite_loss")
+    assert (document["outcome"], document["exit_code"], record.status) == ("failed", 3, "failed")
+    assert record.failure == (
+        "rank 1 (stage 1) failed in optimizer_step of step 4: NonFiniteLossError: loss is nan at step 4"
+    )
+
+
+def test_a_killed_rank_is_named_and_its_steps_are_kept(replayed):
+    document, record = replayed("killed")
+    assert (document["outcome"], document["exit_code"]) == ("failed", 3)
+    assert record.failure == "rank 1 (stage 1) failed after step 5: Signal 9 (SIGKILL) received by PID 1001"
+    assert [len(rank.steps) for rank in record.ranks] == [6, 6]
+    assert [rank.coordinates.pp for rank in record.ranks] == [0, 1]
+    assert document["metrics"]["step_time_s"]["n"] == 4
+
+
+def test_failed_runs_end_in_the_failure_and_the_word(replay):
+    for name, word in (("oom", "OOM (exit 4)"), ("killed", "FAILED (exit 3)"), ("non_finite_loss", "FAILED (exit 3)")):
+        lines = replay(name).out.splitlines()
+        assert lines[-1].startswith(word)
+        assert [line for line in lines if line.startswith("Failure: rank ")] != []
+
+
+@pytest.mark.parametrize(
+    ("factors", "options", "code", "outcome"),
+    [
+        ({}, (), 0, "pass"),
+        ({"tflops_per_gpu": 2.0}, (), 5, "regression"),
+        ({"tflops_per_gpu": 2.0}, ("--timing_threshold", "0.6"), 0, "pass"),
+        ({"tflops_per_gpu": 0.5}, (), 0, "improvement"),
+        ({"tflops_per_gpu": 0.5}, ("--fail_on_improvement",), 7, "improvement"),
+        ({"peak_allocated_bytes": 0.5}, (), 5, "regression"),
+        ({"peak_allocated_bytes": 0.5}, ("--memory-threshold", "1.5"), 0, "pass"),
+    ],
+)
+def test_the_verdict_is_the_exit_code(replayed, golden, factors, options, code, outcome):
+    document, _ = replayed("ok", "--golden_values_path", golden("ok", **factors), *options)
+    assert (document["exit_code"], document["outcome"]) == (code, outcome)
+    assert {"metric", "current", "golden", "change", "threshold", "verdict"} <= set(document["comparison"][0])
+
+
+def test_a_golden_that_is_required_must_be_there(replay, tmp_path):
+    (tmp_path / "none").mkdir()
+    required = replay("ok", "--require_golden")
+    assert required.code == 6
+    assert required.out.splitlines()[-1].startswith("INCONCLUSIVE (exit 6)")
+    assert replay("ok", "--golden_values_path", tmp_path / "none").code == 6
+
+
+def test_a_golden_path_that_is_not_there_is_told_with_the_run_that_is_kept(replay, tmp_path):
+    answer = replay("ok", "--golden_values_path", tmp_path / "nowhere")
+    assert answer.code == 2
+    (kept,) = (tmp_path / "results" / "runs").iterdir()
+    assert f"the run itself is kept in {kept}" in answer.err
+    assert read_run(kept).status == "ok"
+
+
+def test_other_software_is_inconclusive_until_accepted(replay, golden):
+    path = golden("ok")
+    content = json.loads(path.read_text())
+    content["measured_on"]["versions"]["megatron-core"] = "0.15.0"
+    path.write_text(json.dumps(content))
+    unlike = replay("ok", "--golden_values_path", path)
+    assert unlike.code == 6
+    assert "To judge all the same: --accept_difference megatron-core" in unlike.out
+    assert replay("ok", "--golden_values_path", path, "--accept_difference", "megatron-core").code == 0
+
+
+def test_too_few_steps_are_inconclusive(replayed, golden):
+    document, _ = replayed("truncated", "--golden_values_path", golden("ok"))
+    assert (document["exit_code"], document["outcome"]) == (6, "inconclusive")
+    assert "5 of 6 steps in the window are missing" in json.dumps(document["comparison"])
+
+
+def test_a_throttled_gpu_makes_the_verdict_inconclusive(replayed, golden, tmp_path):
+    shutil.copytree(REPLAYS / "throttled", tmp_path / "throttled")
+    sample = tmp_path / "throttled" / "ranks" / "nvml_node0.json"
+    sample.write_text(sample.read_text().replace('"hw_thermal_slowdown"', ""))
+    path = golden("throttled", where=tmp_path)
+    document, record = replayed("throttled", "--golden_values_path", path, folder=tmp_path)
+    assert (document["exit_code"], record.suspect) == (0, ())
+    document, record = replayed("throttled", "--golden_values_path", path)
+    assert (document["exit_code"], document["outcome"]) == (6, "inconclusive")
+    assert record.suspect == ("GPU 1 of node0 was throttled: hw_thermal_slowdown",)
+
+
+def test_a_suspect_run_is_no_golden(replayed, mbr_perf, tmp_path):
+    document, _ = replayed("throttled")
+    refused = mbr_perf(
+        "golden", "promote", document["run_dir"], "--reason", "first", "--golden_dir", tmp_path / "golden"
+    )
+    assert refused.code == 2
+    assert "GPU 1 of node0 was throttled" in refused.err
+    assert not (tmp_path / "golden").exists()
+
+
+def test_a_recording_of_other_settings_is_refused(replay, tmp_path):
+    answer = replay("ok", "--recompute_modules", "none")
+    assert answer.code == 2
+    assert "is another experiment" in answer.err
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_committed_run_is_never_overwritten(replay, tmp_path):
+    assert replay("ok", "--run_dir", tmp_path / "mine").code == 0
+    before = (tmp_path / "mine" / "record.json").read_bytes()
+    again = replay("killed", "--run_dir", tmp_path / "mine")
+    assert again.code == 2
+    assert "already holds a run" in again.err
+    assert (tmp_path / "mine" / "record.json").read_bytes() == before
+
+
+def test_repeats_are_runs_of_their_own_judged_together(replayed, tmp_path):
+    document, _ = replayed("ok", "--repeats", "3")
+    assert document["num_runs"] == 3
+    assert len(list((tmp_path / "results" / "runs").iterdir())) == 3
+    document, _ = replayed("killed", "--repeats", "3")
+    assert (document["num_runs"], document["exit_code"]) == (1, 3)
+
+
+def test_a_recorded_run_can_be_compared_later(replayed, mbr_perf, golden, tmp_path):
+    path = golden("ok", tflops_per_gpu=2.0)
+    document, _ = replayed("ok")
+    later = mbr_perf("compare", document["run_id"], path, "--results_dir", tmp_path / "results")
+    assert later.code == 5
