@@ -1,0 +1,117 @@
+"""The rules that hold the design up, on the source itself."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[1]
+HARNESS = ROOT / "harness"
+SOURCES = sorted(HARNESS.rglob("*.py"))
+TEXTS = sorted(
+    path
+    for folder in ("harness", "recipes", "scripts", "tests", "results")
+    for path in (ROOT / folder).rglob("*")
+    if path.is_file() and "__pycache__" not in path.parts and "runs" not in path.parts
+)
+DRAWERS = {"utils", "util", "helpers", "helper", "misc", "common", "base", "core", "manager"}
+MAX_LINES = 400
+HEAVY = {"torch", "megatron", "transformer_engine", "pynvml", "numpy"}
+
+
+def is_engine(path):
+    return (HARNESS / "engine") in path.parents
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+def test_stages_depend_downwards_only():
+    assert lint_imports(config_filename=str(ROOT / "pyproject.toml"), no_cache=True) == 0
+
+
+def test_there_are_no_drawers():
+    named = [name_of(path) for path in TEXTS if {path.stem, *path.relative_to(ROOT).parts[:-1]} & DRAWERS]
+    assert named == []
+
+
+def test_every_package_is_in_the_guide():
+    guide = (HARNESS / "README.md").read_text()
+    packages = {path.parent.name for path in HARNESS.glob("*/__init__.py")}
+    assert {name for name in packages if f"{name}/" not in guide} == set()
+
+
+@pytest.mark.parametrize("folder", ["harness", "tests"])
+def test_files_stay_small(folder):
+    lines = {name_of(path): len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
+    assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+def test_every_module_says_what_it_is_for():
+    silent = [name_of(path) for path in SOURCES if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert silent == []
+
+
+def reads_the_environment(tree):
+    """Whether code touches os.environ, os.getenv or os.putenv under any name it was imported as."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "environb", "getenv", "putenv", "unsetenv"):
+            return True
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module == "os"
+            and {"environ", "getenv"} & {a.name for a in node.names}
+        ):
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("code", "reads"),
+    [
+        ("import os\nos.environ['A']", True),
+        ("from os import getenv as g", True),
+        ("import os as o\no.getenv('A')", True),
+        ("environ = 3", False),
+    ],
+)
+def test_reading_the_environment_is_recognised(code, reads):
+    assert reads_the_environment(ast.parse(code)) is reads
+
+
+def test_only_the_environment_room_and_ranks_read_the_environment():
+    allowed = HARNESS / "launch" / "environment.py"
+    readers = [p for p in SOURCES if reads_the_environment(ast.parse(p.read_text())) and not is_engine(p)]
+    assert [name_of(path) for path in readers] == [name_of(allowed)]
+
+
+def imports_of(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield (node.module or "").partition(".")[0]
+
+
+def test_only_ranks_import_the_training_stack_even_inside_functions():
+    heavy = {name_of(p): HEAVY & set(imports_of(ast.parse(p.read_text()))) for p in SOURCES if not is_engine(p)}
+    assert {name: found for name, found in heavy.items() if found} == {}
+
+
+def test_nothing_swallows_every_exception():
+    """`except Exception` is for the one place whose answer is whatever megatron-core raised."""
+    broad = [
+        name_of(path)
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ExceptHandler)
+        and (node.type is None or (isinstance(node.type, ast.Name) and node.type.id in ("Exception", "BaseException")))
+    ]
+    assert set(broad) <= {"harness/engine/config_probe.py"}
+
+
+def test_nothing_is_left_to_do_later():
+    words = ("TO" + "DO", "FIX" + "ME", "XX" + "X:")
+    assert [name_of(p) for p in SOURCES if any(word in p.read_text() for word in words)] == []
