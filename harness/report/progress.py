@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -16,12 +17,15 @@ Show = Callable[[str, int | None, float | None, float | None], None]
 
 
 @contextmanager
-def step_progress(console: Console, num_steps: int) -> Iterator[Show]:
-    """Yields ``show(phase, last finished step or None, seconds of it, seconds left)``, to be called as often as one likes."""
+def step_progress(console: Console, num_steps: int, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Show]:
+    """Yields ``show(phase, last finished step or None, seconds of it, seconds left)``, to be called as often as one likes.
+
+    ``clock`` (seconds) decides when a pipe has waited long enough for another line.
+    """
     if console.is_terminal:
         yield from _bar(console, num_steps)
     else:
-        yield _plain(console, num_steps)
+        yield _PlainLines(console, num_steps, clock).show
 
 
 def _bar(console: Console, num_steps: int) -> Iterator[Show]:
@@ -31,25 +35,29 @@ def _bar(console: Console, num_steps: int) -> Iterator[Show]:
         task = bar.add_task("start", total=num_steps, eta="")
 
         def show(phase: str, step: int | None, _last_step_s: float | None, eta_s: float | None) -> None:
-            eta = "" if eta_s is None else f"{format_seconds(eta_s)} left"
+            eta = f"{format_seconds(eta_s)} left" if eta_s else ""
             bar.update(task, description=phase, completed=0 if step is None else step + 1, eta=eta)
 
         yield show
 
 
-def _plain(console: Console, num_steps: int) -> Show:
-    state: dict[str, object] = {"phase": None, "step": None, "said_at": -EVERY_S}
+@dataclass
+class _PlainLines:
+    """A line for every new phase, and for news within one every ``EVERY_S`` seconds."""
 
-    def show(phase: str, step: int | None, last_step_s: float | None, eta_s: float | None) -> None:
-        now = time.monotonic()
-        new_phase = phase != state["phase"]
-        due = step != state["step"] and now - float(str(state["said_at"])) >= EVERY_S
-        if not new_phase and not due:
+    console: Console
+    num_steps: int
+    clock: Callable[[], float]
+    phase: str | None = None
+    step: int | None = None
+    said_at: float = 0.0
+
+    def show(self, phase: str, step: int | None, last_step_s: float | None, eta_s: float | None) -> None:
+        now = self.clock()
+        if phase == self.phase and (step == self.step or now - self.said_at < EVERY_S):
             return
-        state.update(phase=phase, step=step, said_at=now)
-        done = "" if step is None else f" {step + 1}/{num_steps}"
+        self.phase, self.step, self.said_at = phase, step, now
+        done = "" if step is None else f" {step + 1}/{self.num_steps}"
         took = "" if last_step_s is None else f", {format_seconds(last_step_s)} per step"
-        left = "" if eta_s is None else f", {format_seconds(eta_s)} left"
-        console.print(f"{phase}{done}{took}{left}", markup=False, soft_wrap=True)
-
-    return show
+        left = f", {format_seconds(eta_s)} left" if eta_s else ""
+        self.console.print(f"{phase}{done}{took}{left}", markup=False, soft_wrap=True)

@@ -1,0 +1,57 @@
+"""Progress: a line now and then in a pipe, a bar on a terminal."""
+
+import io
+import itertools
+
+from rich.console import Console
+
+from harness.report.progress import step_progress
+
+
+def told(reports, *, terminal=False, every_s=0.01):
+    """What is written for a sequence of (phase, last step, seconds of it, seconds left), ``every_s`` seconds apart."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=terminal, width=100, color_system=None, highlight=False)
+    clock = itertools.count(0, every_s)
+    with step_progress(console, 12, clock=lambda: next(clock)) as show:
+        for report in reports:
+            show(*report)
+    return out.getvalue() if terminal else out.getvalue().splitlines()
+
+
+def test_a_pipe_gets_one_line_per_phase():
+    reports = [
+        ("start", None, None, None),
+        ("import", None, None, None),
+        ("import", None, None, None),
+        ("step", 0, 0.5, 5.5),
+        ("probe", 11, 0.25, 0.0),
+    ]
+    assert told(reports) == [
+        "start",
+        "import",
+        "step 1/12, 500.0 ms per step, 5.500 s left",
+        "probe 12/12, 250.0 ms per step",
+    ]
+
+
+def test_steps_are_told_again_only_after_ten_seconds():
+    steps = [("step", step, 0.01, 0.1) for step in range(12)]
+    assert [line.split(",")[0] for line in told(steps)] == ["step 1/12"]
+    assert [line.split(",")[0] for line in told(steps, every_s=2.5)] == ["step 1/12", "step 5/12", "step 9/12"]
+
+
+def test_the_same_step_is_not_told_twice():
+    assert len(told([("step", 3, 0.01, 0.1)] * 5, every_s=60)) == 1
+
+
+def test_a_terminal_gets_a_bar_that_counts_steps_and_goes_away():
+    shown = told([("step", 5, 0.5, 3.0)], terminal=True)
+    assert "step" in shown
+    assert "6/12" in shown
+    assert "3.000 s left" in shown
+    assert shown.endswith("\x1b[2K")
+
+
+def test_words_of_a_phase_are_not_taken_for_markup():
+    assert told([("[bold]step", 0, 1.0, 1.0)])[0].startswith("[bold]step 1/12")
