@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.option_groups import takes
-from harness.cli.options import ExperimentOptions
+from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,20 +28,20 @@ class CheckOptions:
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
 
 
-@takes(ExperimentOptions, CheckOptions)
-def check(asked: ExperimentOptions, how: CheckOptions) -> None:
+@takes(ExperimentOptions, JudgeOptions, LaunchOptions, CheckOptions)
+def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, how: CheckOptions) -> None:
     """Judge a request by every rule, and by the installed megatron-core, without starting anything.
 
-    Takes the options of `mbr-perf run` that say what to run. Exits 2 when the request is illegal, else 0.
+    Takes the options of `mbr-perf run`. Exits 2 when the request is illegal, else 0.
     """
-    from harness.cli.asking import experiment_request
+    from harness.cli.asking import run_request
     from harness.launch.environment import this_host
     from harness.report.findings import check_document, print_check
     from harness.runner.checking import check_request
-    from harness.runner.request import RunRequest
 
-    request = RunRequest(asked=experiment_request(asked), force=frozenset(asked.force or ()))
-    checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron)
+    checked = check_request(
+        run_request(asked, judge, launch), this_host(), assume=how.assume, ask_megatron=not how.no_megatron
+    )
     verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
     if how.as_json:
         from harness.report import json

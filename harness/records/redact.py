@@ -22,12 +22,14 @@ _WELL_KNOWN = re.compile(
 # `sorted(x, key=...)`, `unknown key: ...`, `json.dumps(x, sort_keys=True)`, `max_tokens=4096`: what tracebacks are full of.
 _ORDINARY_NAMES = frozenset({"key", "keys", "tokens"})
 _ORDINARY_VALUE = re.compile(r"(?:\d{1,7}|\d+\.\d+|[Tt]rue|[Ff]alse|None|null)[)\]}]*")
+# Counts, such as HybridEP's NUM_OF_TOKENS_PER_CHUNK_COMBINE_API.
+_COUNT_NAME = re.compile(r"(?:NUM|MAX|MIN)_", re.IGNORECASE)
 _SECRET_NAME = re.compile(rf"(?:^|_)(?:{_WORDS}|[A-Z0-9]*API_?KEY)(?:_|$)", re.IGNORECASE)
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name holds a secret by its name: ``HF_TOKEN`` yes, ``MONKEY`` no."""
-    return _SECRET_NAME.search(name) is not None
+    """Whether a variable of this name holds a secret by its name: ``HF_TOKEN`` yes, ``MONKEY`` and ``MAX_TOKENS`` no."""
+    return _SECRET_NAME.search(name) is not None and _COUNT_NAME.match(name) is None
 
 
 def redact(text: str) -> str:

@@ -1,5 +1,6 @@
 """`mbr-perf check`: every finding about a request, without starting it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError, ExitCode, ManyProblemsError
@@ -7,7 +8,7 @@ from harness.launch.environment import Host, child_environment
 from harness.launch.rendezvous import Nodes, local_ranks, node_problems
 from harness.runner.megatron_says import megatron_finding
 from harness.runner.request import RunRequest
-from harness.runner.understanding import settle
+from harness.runner.understanding import launcher_problems, settle
 from harness.spec.effective import EffectiveRecompute, effective_recompute, settled_implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.layout import LayoutError
@@ -43,10 +44,17 @@ def check_request(request: RunRequest, host: Host, *, assume: str | None, ask_me
     implementation = settled_implementation(spec)
     env, findings = _environment(spec, request, host)
     findings += check(spec, software, env=env, implementation=implementation, force=request.force)
-    if ask_megatron and assume is None and (said := megatron_finding(spec, software, host)):
-        findings.append(said)
+    if ask_megatron and assume is None:
+        findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return Checked(spec, settled.sources, settled.notes, software, tuple(findings), _effective(spec, software))
+
+
+def _with_rule(said: Finding, findings: Iterable[Finding]) -> Finding:
+    """megatron-core's refusal, pointing to the rule that knows these words."""
+    own = said.mcore_text or ""
+    known = [f.id for f in findings if f.mcore_text and f.mcore_text.strip() in own]
+    return said.model_copy(update={"fix": f"do what {known[0]} says"}) if known else said
 
 
 def _effective(spec: ExperimentSpec, software: Software) -> EffectiveRecompute | None:
@@ -59,7 +67,8 @@ def _effective(spec: ExperimentSpec, software: Software) -> EffectiveRecompute |
 def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple[dict[str, str] | None, list[Finding]]:
     """The variables that ranks would have; what is wrong with them or with the nodes, as findings."""
     nodes = request.nodes if request.nodes.nnodes > 1 else Nodes(nnodes=max(1, -(-spec.num_gpus // spec.gpus_per_node)))
-    problems = node_problems(spec, request.nodes) if request.nodes.nnodes > 1 else []
+    problems = launcher_problems(request.launcher)
+    problems += node_problems(spec, request.nodes) if request.nodes.nnodes > 1 else []
     env: dict[str, str] | None = None
     try:
         variables = child_environment(

@@ -36,16 +36,20 @@ def software_for(gpu: str, host: Host, assume: str | None = None) -> tuple[Softw
     """What a run on ``gpu`` would find, and notes on what of it is assumed.
 
     Ranks on this machine find what is installed here. A job for a GPU that this machine lacks runs elsewhere: there
-    transformer-engine is taken for granted unless ``assume`` (`--assume`) says otherwise.
+    transformer-engine is taken for granted. What ``assume`` (`--assume`) names replaces either.
     """
-    installed = installed_software()
-    if assume is not None:
-        return parse_assume(assume, installed), (f"judged for {assume} (--assume)",)
-    if GPUS[gpu].is_cpu or installed.transformer_engine is not None or _has_gpu(gpu, host):
-        return installed, ()
-    elsewhere = installed.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE})
-    note = f"this machine has no {gpu}: transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
-    return elsewhere, (f"{note} (--assume at `mbr-perf check` says otherwise)",)
+    found = installed_software()
+    notes: tuple[str, ...] = ()
+    if not GPUS[gpu].is_cpu and found.transformer_engine is None and not _has_gpu(gpu, host):
+        found = found.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE})
+        where = (
+            f"this machine has no {gpu}: transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
+        )
+        notes = (f"{where} (--assume at `mbr-perf check` says otherwise)",)
+    if assume is None:
+        return found, notes
+    unnamed = notes if "transformer-engine" not in assume else ()
+    return parse_assume(assume, found), (*unnamed, f"judged for {assume} (--assume)")
 
 
 def _has_gpu(gpu: str, host: Host) -> bool:

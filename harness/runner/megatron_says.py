@@ -1,51 +1,89 @@
 """The dry run of the installed megatron-core, as a finding beside our own."""
 
-import json
 import subprocess
+from collections.abc import Mapping
+
+from pydantic import ValidationError
 
 from harness.launch.environment import Host
 from harness.spec.experiment import ExperimentSpec
+from harness.spec.frozen import Frozen
 from harness.spec.rules.finding import Finding
 from harness.spec.software import Software
 
 TIMEOUT_S = 60.0
 
+# What megatron-core 0.16 says where it misses transformer-engine: the last is its comparison of no version with one.
+_MISSING = ("ransformer-engine", "ransformer Engine", "TransformerEngine", "TE >=", "TE version", "'NoneType'")
 
-def megatron_finding(spec: ExperimentSpec, software: Software, host: Host) -> Finding | None:
-    """What the real `TransformerConfig` says of ``spec``; None when it accepts it.
 
-    A note when it cannot be asked: nothing is claimed on its behalf.
+class Answer(Frozen):
+    """What ``harness.engine.config_probe`` prints: ``kind``, ``text`` and ``place`` of the exception unless accepted."""
+
+    accepted: bool
+    kind: str = ""
+    text: str = ""
+    meaning: str | None = None
+    place: str | None = None
+    without_transformer_engine: bool = False
+
+
+def megatron_finding(
+    spec: ExperimentSpec,
+    software: Software,
+    host: Host,
+    env: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> Finding:
+    """What the real `TransformerConfig` says of ``spec`` under the ranks' variables ``env``.
+
+    An error when it refuses, else a note. A note also when it cannot be asked, hangs or crashes: nothing is claimed on
+    its behalf.
     """
-    if software.megatron_core is None or software.torch is None:
-        return _unasked("megatron-core is not installed here")
+    missing = [name for name, version in _needed(software) if version is None]
+    if missing:
+        return _unasked(f"{' and '.join(missing)} not installed here")
     command = (host.python, "-m", "harness.engine.config_probe")
     try:
         asked = subprocess.run(
-            command, input=spec.model_dump_json(), env=dict(host.shell), capture_output=True, text=True,
-            timeout=TIMEOUT_S, check=False,
+            command, input=spec.model_dump_json(), env={**host.shell, **(env or {})}, capture_output=True, text=True,
+            errors="replace", timeout=timeout_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return _unasked(f"megatron-core did not answer within {TIMEOUT_S:g} s")
+        return _unasked(f"megatron-core did not answer within {timeout_s:g} s")
     if asked.returncode != 0:
-        last = asked.stderr.strip().splitlines()[-1:] or ["no message"]
-        return _unasked(f"asking megatron-core failed: {last[0][:300]}")
-    answer = json.loads(asked.stdout.splitlines()[-1])
-    if answer["accepted"]:
-        return None
-    if _for_want_of_transformer_engine(answer) and software.transformer_engine is not None:
+        last = asked.stderr.strip().splitlines()[-1:] or ["it said nothing"]
+        return _unasked(f"asking megatron-core ended with exit code {asked.returncode}: {last[0][:300]}")
+    try:
+        said = Answer.model_validate_json((asked.stdout.splitlines() or [""])[-1])
+    except ValidationError:
+        return _unasked(f"the answer cannot be read: {asked.stdout[:200]!r}")
+    return _finding(said, str(software.megatron_core), software)
+
+
+def _needed(software: Software) -> tuple[tuple[str, str | None], ...]:
+    return ("megatron-core", software.megatron_core), ("torch", software.torch)
+
+
+def _finding(said: Answer, version: str, software: Software) -> Finding:
+    if said.accepted:
+        but = " but for what transformer-engine decides, which is not installed here"
+        message = f"megatron-core {version} accepts the configuration{but if said.without_transformer_engine else ''}"
+        return Finding(id="MCORE", severity="note", message=message, fix="")
+    if said.without_transformer_engine and software.transformer_engine and any(w in said.text for w in _MISSING):
         return _unasked("it stops because transformer-engine is not installed on this machine")
-    meaning = f": {answer['meaning']}" if answer["meaning"] else ""
+    meaning = f": {said.meaning}" if said.meaning else ""
+    fix = (
+        f"read {said.place} of megatron-core" if said.place else f"upgrade megatron-core {version}, or drop the setting"
+    )
     return Finding(
         id="MCORE",
         severity="error",
-        message=f"megatron-core {software.megatron_core} refuses this configuration{meaning}",
-        fix=f"see {answer['place']} of megatron-core; findings above name the setting where a rule knows it",
-        mcore_text=f"{answer['kind']}: {answer['text']}",
+        message=f"megatron-core {version} refuses this configuration{meaning}",
+        fix=f"{fix}; where a rule knows the setting, its finding names it",
+        mcore_text=f"{said.kind}: {said.text}".removesuffix(": "),
     )
-
-
-def _for_want_of_transformer_engine(answer: dict[str, str]) -> bool:
-    return any(word in answer["text"] for word in ("NoneType", "ransformer-engine", "ransformer Engine", "TE >="))
 
 
 def _unasked(why: str) -> Finding:

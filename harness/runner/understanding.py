@@ -16,7 +16,7 @@ from harness.spec.effective import EffectiveRecompute, effective_recompute, sett
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.rules.check import check
 from harness.spec.rules.finding import Finding
-from harness.spec.software import Software
+from harness.spec.software import Software, parse_assume
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,7 @@ def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
     """
     settled = settle(request, host)
     spec, implementation = settled.spec, settled_implementation(settled.spec)
-    if request.launcher not in LAUNCHERS:
-        raise BadRequestError(
-            f"--launcher {request.launcher!r}: no such launcher",
-            remedy=nearest(request.launcher, LAUNCHERS),
-        )
+    raise_all(launcher_problems(request.launcher))
     launch = LaunchRequest(
         spec=spec,
         run_dir=run_dir,
@@ -78,10 +74,13 @@ class Settled:
 
 def settle(request: RunRequest, host: Host, assume: str | None = None) -> Settled:
     """Resolve, with the GPU type and the layers' implementation settled by this machine or by ``assume``."""
-    gpu, why = settled_gpu(request.asked.gpu, host)
+    assumed_gpu = parse_assume(assume, Software()).gpu if assume is not None else None
+    gpu, why = settled_gpu(request.asked.gpu or assumed_gpu or "", host)
     resolved: Resolved = resolve(replace(request.asked, gpu=gpu))
     spec, sources, notes = resolved.spec, dict(resolved.sources), resolved.notes
-    if not request.asked.gpu:
+    if not request.asked.gpu and assumed_gpu:
+        sources["gpu"] = "--assume"
+    elif not request.asked.gpu:
         sources["gpu"] = "this machine"
         notes = (f"running on {gpu}: {why}", *notes)
     software, assumed = software_for(spec.gpu, host, assume)
@@ -97,6 +96,13 @@ def settle(request: RunRequest, host: Host, assume: str | None = None) -> Settle
                 "transformer-engine is not installed: megatron-core's local layers run, not the fused ones",
             )
     return Settled(spec, sources, notes, software)
+
+
+def launcher_problems(name: str) -> list[BadRequestError]:
+    """Empty for a launcher that there is."""
+    if name in LAUNCHERS:
+        return []
+    return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, LAUNCHERS))]
 
 
 def _planned(request: RunRequest, launch: LaunchRequest) -> tuple[Plan | None, list[BadRequestError]]:

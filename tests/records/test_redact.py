@@ -74,7 +74,7 @@ def test_redacting_twice_changes_nothing_more() -> None:
 @pytest.mark.parametrize(
     ("name", "secret"),
     [("HF_TOKEN", True), ("WANDB_API_KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("MONKEY", False),
-     ("TOKENIZERS_PARALLELISM", False), ("NCCL_DEBUG", False)],
+     ("TOKENIZERS_PARALLELISM", False), ("NCCL_DEBUG", False), ("NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", False)],
 )  # fmt: skip
 def test_names_of_secrets_are_known(name: str, secret: bool) -> None:
     assert is_secret_name(name) == secret

@@ -1,8 +1,9 @@
 """All rules against one request."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
+from difflib import get_close_matches
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, raise_all
 from harness.spec.effective import Implementation, settled_implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.rules.finding import SEVERITIES, Finding
@@ -32,12 +33,17 @@ def check(
 
 
 def _know_all(force: frozenset[str]) -> None:
-    unknown = sorted(force - {rule.id for rule in RULES})
-    if unknown:
-        raise BadRequestError(
-            f"--force {', '.join(unknown)}: no such rule",
-            remedy="`mbr-perf rules` lists them; `check` names those violated",
-        )
+    known = {rule.id for rule in RULES}
+    raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])
+
+
+def _unknown(identifier: str, known: Set[str]) -> BadRequestError:
+    near = get_close_matches(identifier.upper(), sorted(known), n=3)
+    hint = f"near: {', '.join(near)}; " if near else ""
+    return BadRequestError(
+        f"--force {identifier}: no such rule",
+        remedy=f"{hint}`mbr-perf check` names those violated, `mbr-perf rules list` has them all",
+    )
 
 
 def _forced(finding: Finding) -> Finding:
