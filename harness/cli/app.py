@@ -9,6 +9,7 @@ import typer
 from harness import __version__
 from harness.cli import check, compare, doctor, golden, recipes, rules, run
 from harness.cli.short_options import WholeShortOptions
+from harness.cli.streams import readers_may_leave
 from harness.errors import ExitCode, HarnessError
 
 app = typer.Typer(
@@ -52,16 +53,14 @@ app.add_typer(rules.app, name="rules")
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code. Options may be spelled with `_` or with `-`."""
     arguments = spelled(sys.argv[1:] if argv is None else argv)
-    try:
-        app(args=arguments, prog_name="mbr-perf")
-    except HarnessError as error:
-        _tell(error, as_json="--json" in arguments)
-        sys.exit(int(error.exit_code))
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe went away: not worth a word
-        sys.exit(int(ExitCode.OK))
-    except KeyboardInterrupt:
-        sys.exit(int(ExitCode.INTERRUPTED))
+    with readers_may_leave():
+        try:
+            app(args=arguments, prog_name="mbr-perf")
+        except HarnessError as error:
+            _tell(error, as_json="--json" in arguments)
+            sys.exit(int(error.exit_code))
+        except KeyboardInterrupt:
+            sys.exit(int(ExitCode.INTERRUPTED))
 
 
 def spelled(arguments: Sequence[str]) -> list[str]:
