@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pynvml
 
-from harness.engine.nvml_device import Gpu, reason_of
+from harness.engine.nvml_device import Gpu, optional, reason_of
 from harness.engine.nvml_sampler import Sampler, document
 from harness.engine.process import die_with_parent
 from harness.records.atomic import write_atomically
@@ -36,18 +36,24 @@ def main(argv: Sequence[str]) -> int:
 
 
 def listing() -> dict:
-    """``{"driver": ..., "gpus": [{index, name, uuid, total_bytes}]}``, or ``{"error": ...}``."""
+    """``{"driver": ..., "cuda": ..., "gpus": [{index, name, uuid, total_bytes}]}``, or ``{"error": ...}``."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
         return {"error": reason_of(error)}
     try:
         gpus = [_listed(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return {"driver": pynvml.nvmlSystemGetDriverVersion(), "gpus": gpus}
+        return {"driver": pynvml.nvmlSystemGetDriverVersion(), "cuda": _cuda_of_driver(), "gpus": gpus}
     except pynvml.NVMLError as error:
         return {"error": reason_of(error)}
     finally:
         pynvml.nvmlShutdown()
+
+
+def _cuda_of_driver() -> str | None:
+    """The newest CUDA that the driver supports, which NVML codes as 1000 x major + 10 x minor."""
+    code = optional(pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    return None if code is None else f"{code // 1000}.{code % 1000 // 10}"
 
 
 def _listed(index: int) -> dict:

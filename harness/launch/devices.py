@@ -27,9 +27,13 @@ class DetectedGpu(Frozen):
 
 
 class Detection(Frozen):
-    """What this machine has. ``error`` says why there are no GPUs; None with no GPUs means that NVML found none."""
+    """What this machine has. ``error`` says why there are no GPUs; None with no GPUs means that NVML found none.
+
+    ``cuda`` is the newest CUDA that the driver supports, e.g. ``12.8``.
+    """
 
     driver: str | None = None
+    cuda: str | None = None
     gpus: tuple[DetectedGpu, ...] = ()
     error: str | None = None
 

@@ -3,52 +3,46 @@
 import os
 import shutil
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from harness.errors import ExitCode
-from harness.launch.devices import Detection, detect_gpus
+from harness.launch.devices import DetectedGpu, Detection, detect_gpus
 from harness.launch.disk import free_bytes
 from harness.launch.environment import Host
 from harness.launch.rendezvous import free_port
 from harness.records.atomic import write_atomically
-from harness.runner.machine import TRAIN_EXTRA, installed_software
+from harness.runner.examination import Line, State
+from harness.runner.machine import declared_requirements, installed_software
+from harness.runner.software_fit import Declared, software_lines
 from harness.spec.gpu import GPUS
 from harness.spec.software import Software, parse_version
 from harness.units import GIB, format_bytes
 
-State = Literal["ok", "warning", "problem"]
-
 SHARED_MEMORY_BYTES = GIB
 RESULTS_BYTES = GIB
 EARLIEST_PLAUSIBLE_S = 1_735_689_600  # 2025-01-01: a clock before this release is wrong
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (where NCCL and torch put shared memory)
+OLDEST_PYTHON = (3, 11)
 
-
-@dataclass(frozen=True)
-class Line:
-    """One examination. ``remedy`` is what to do unless the state is ok."""
-
-    name: str
-    state: State
-    found: str
-    remedy: str = ""
+_NO_LIBRARY = "NVML Shared Library Not Found"
+_NO_BINDING = "No module named 'pynvml'"
 
 
 def examine(host: Host, results: Path) -> tuple[Line, ...]:
     """Every line, whatever the others say."""
-    software = installed_software()
+    software, declared = installed_software(), Declared(declared_requirements())
     gpus = detect_gpus(host)
     parts: tuple[Iterator[Line], ...] = (
-        _python(),
-        _packages(software, has_gpu=bool(gpus.gpus)),
-        _gpus(gpus),
-        _compiler(software),
-        _results(results),
-        _shared_memory(),
-        _clock(),
+        python_line(sys.version_info[:2]),
+        software_lines(software, declared, gpus),
+        gpu_lines(gpus),
+        compiler_line(software, host.shell.get("PATH", os.defpath), Path(sysconfig.get_path("include"))),
+        results_line(results),
+        shared_memory_line(SHARED_MEMORY),
+        clock_line(time.time()),
         _port(),
     )
     return tuple(line for part in parts for line in part)
@@ -62,72 +56,62 @@ def exit_code(lines: tuple[Line, ...]) -> ExitCode:
     return ExitCode.INCONCLUSIVE if "warning" in states else ExitCode.OK
 
 
-def _python() -> Iterator[Line]:
-    found = f"{sys.version.split()[0]} at {sys.executable}"
-    yield Line("Python", "ok" if sys.version_info >= (3, 11) else "problem", found, "use Python 3.11 or newer")
+def python_line(version: tuple[int, ...]) -> Iterator[Line]:
+    """The interpreter that ranks would run with too."""
+    found = f"{'.'.join(map(str, version))} at {sys.executable}"
+    yield Line("Python", "ok" if version >= OLDEST_PYTHON else "problem", found, "use Python 3.11 or newer")
 
 
-def _packages(software: Software, *, has_gpu: bool) -> Iterator[Line]:
-    yield _package("torch", software.torch, "2.6", TRAIN_EXTRA)
-    yield _package("megatron-core", software.megatron_core, "0.16", TRAIN_EXTRA)
-    if not has_gpu:
-        return
-    te, remedy = software.transformer_engine, "pip install 'transformer-engine[pytorch]>=2.9,<2.12'"
-    if te is None:
-        yield Line(
-            "transformer-engine",
-            "warning",
-            "not installed: local layers run, FP8 and MLA or MoE kernels do not",
-            remedy,
-        )
-    elif not parse_version("2.9.0a0") < parse_version(te) < parse_version("2.12.0"):
-        yield Line(
-            "transformer-engine", "warning", f"{te}: outside 2.9 to 2.11, which megatron-core 0.16 declares", remedy
-        )
-    else:
-        yield Line("transformer-engine", "ok", te)
-
-
-def _package(name: str, version: str | None, at_least: str, remedy: str) -> Line:
-    if version is None:
-        return Line(name, "warning", "not installed: this machine plans and judges, it cannot train", remedy)
-    if parse_version(version) < parse_version(at_least):
-        return Line(name, "problem", f"{version} is older than {at_least}", f"pip install '{name}>={at_least}'")
-    return Line(name, "ok", version)
-
-
-def _gpus(found: Detection) -> Iterator[Line]:
+def gpu_lines(found: Detection) -> Iterator[Line]:
+    """Driver and each GPU; without any, whether that is because there is none or because it cannot be asked."""
     if not found.gpus:
-        yield Line("GPU", "ok", f"none ({found.error or 'NVML lists none'}): runs use --gpu cpu")
+        yield _without_gpu(found.error)
         return
     yield Line("NVIDIA driver", "ok" if found.driver else "warning", found.driver or "unknown", "update the driver")
     for gpu in found.gpus:
-        name = f"GPU {gpu.index}"
-        if gpu.error or gpu.name is None:
-            yield Line(name, "problem", gpu.error or "NVML gives no name", "nvidia-smi says more; it may need a reset")
-        elif gpu.gpu_type is None:
-            yield Line(name, "warning", f"{gpu.name}: no row of mbr-perf", f"name one with --gpu: {', '.join(GPUS)}")
-        else:
-            size = format_bytes(gpu.total_bytes) if gpu.total_bytes else "unknown memory"
-            yield Line(name, "ok", f"{gpu.name}, {size}: --gpu {gpu.gpu_type.name}")
+        yield _gpu(gpu)
 
 
-def _compiler(software: Software) -> Iterator[Line]:
-    """From 0.17 on, output-discarding recompute compiles an extension in the first backward."""
+def _without_gpu(error: str | None) -> Line:
+    if error is None or _NO_LIBRARY in error:
+        return Line("GPU", "ok", f"none ({error or 'NVML lists none'}): runs use --gpu cpu")
+    if _NO_BINDING in error:
+        return Line("GPU", "problem", "unknown: NVML's Python binding is not installed", "pip install nvidia-ml-py")
+    return Line("GPU", "warning", f"unknown: {error}", "if this machine has NVIDIA GPUs, nvidia-smi must list them")
+
+
+def _gpu(gpu: DetectedGpu) -> Line:
+    name = f"GPU {gpu.index}"
+    if gpu.error or gpu.name is None:
+        return Line(name, "problem", gpu.error or "NVML gives no name", "nvidia-smi says more; it may need a reset")
+    if gpu.gpu_type is None:
+        known = ", ".join(row for row in GPUS if row != "cpu")
+        return Line(name, "warning", f"{gpu.name}: mbr-perf has no row for it", f"name the nearest with --gpu: {known}")
+    size = format_bytes(gpu.total_bytes) if gpu.total_bytes else "unknown memory"
+    return Line(name, "ok", f"{gpu.name}, {size}: --gpu {gpu.gpu_type.name}")
+
+
+def compiler_line(software: Software, path: str, headers: Path) -> Iterator[Line]:
+    """Nothing before megatron-core 0.17: from then on, output-discarding recompute compiles an extension (rule K18)."""
     if software.megatron_core is None or parse_version(software.megatron_core) < parse_version("0.17"):
         return
-    missing = [tool for tool in ("c++", "ninja") if shutil.which(tool) is None]
+    missing = [tool for tool in ("c++", "ninja") if shutil.which(tool, path=path) is None]
+    if not (headers / "Python.h").is_file():
+        missing.append("Python.h")
     if missing:
+        found = (
+            f"no {' and no '.join(missing)}: layernorm, moe_act and mla_up_proj recompute fail in the first backward"
+        )
         yield Line(
-            "compiler", "warning",
-            f"no {' and no '.join(missing)}: layernorm, moe_act and mla_up_proj recompute fail in the first backward",
-            "install a C++ compiler and ninja on every node",
-        )  # fmt: skip
+            "compiler", "warning", found, "on every node: apt-get install g++ ninja-build python3-dev, or the like"
+        )
     else:
-        yield Line("compiler", "ok", "c++ and ninja")
+        yield Line("compiler", "ok", "c++, ninja and Python.h")
 
 
-def _results(results: Path) -> Iterator[Line]:
+def results_line(results: Path) -> Iterator[Line]:
+    """Whether a file can be written, flushed and renamed there, as records are."""
+    name, other = "results folder", "name a writable one with --results_dir"
     try:
         results.mkdir(parents=True, exist_ok=True)
         probe = results / f".doctor-{os.getpid()}"
@@ -135,36 +119,39 @@ def _results(results: Path) -> Iterator[Line]:
         probe.unlink()
         free = free_bytes(results)
     except OSError as error:
-        yield Line(
-            "results folder", "problem", f"{results}: {error.strerror}", "name a writable one with --results_dir"
-        )
+        yield Line(name, "problem", f"{results}: {error.strerror}", other)
         return
     state: State = "ok" if free >= RESULTS_BYTES else "warning"
     found = f"{results}: fsync and atomic rename work, {format_bytes(free)} free"
-    yield Line("results folder", state, found, f"keep {format_bytes(RESULTS_BYTES)} free")
+    yield Line(name, state, found, f"keep {format_bytes(RESULTS_BYTES)} free, or {other}")
 
 
-def _shared_memory() -> Iterator[Line]:
-    path = Path("/dev/shm")  # noqa: S108 (where NCCL and torch put shared memory)
-    if not path.is_dir():
-        yield Line("shared memory", "warning", "no /dev/shm", "NCCL within a node needs it")
+def shared_memory_line(folder: Path) -> Iterator[Line]:
+    """A container has 64 MiB unless told otherwise, and NCCL then fails with a bus error."""
+    remedy = "in a container: --shm-size=8g or --ipc=host"
+    if not folder.is_dir():
+        yield Line("shared memory", "warning", f"no {folder}, which NCCL needs within a node", remedy)
         return
-    size = shutil.disk_usage(path).total
-    yield Line("shared memory", "ok" if size >= SHARED_MEMORY_BYTES else "warning", format_bytes(size),
-               "in a container: --shm-size=8g or --ipc=host")  # fmt: skip
+    size = shutil.disk_usage(folder).total
+    state: State = "ok" if size >= SHARED_MEMORY_BYTES else "warning"
+    yield Line("shared memory", state, f"{format_bytes(size)} at {folder}", remedy)
 
 
-def _clock() -> Iterator[Line]:
-    now = time.time()
-    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now))
-    yield Line("clock", "ok" if now > EARLIEST_PLAUSIBLE_S else "warning", stamp, "set the clock: run folders carry it")
+def clock_line(now_s: float) -> Iterator[Line]:
+    """Names of run folders carry the time, and histories are ordered by it."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
+    state: State = "ok" if now_s > EARLIEST_PLAUSIBLE_S else "warning"
+    yield Line("clock", state, stamp, "set the clock (timedatectl set-ntp true): run folders carry its time")
 
 
 def _port() -> Iterator[Line]:
-    yield _attempt("port", lambda: f"{free_port()} is free on the loopback interface", "ranks meet on a TCP port")
+    yield attempt(
+        "port", lambda: f"{free_port()} is free on the loopback interface", "bring the interface up: ip link set lo up"
+    )
 
 
-def _attempt(name: str, probe: Callable[[], str], remedy: str) -> Line:
+def attempt(name: str, probe: Callable[[], str], remedy: str) -> Line:
+    """What ``probe`` found, or the error of the operating system as a problem."""
     try:
         return Line(name, "ok", probe())
     except OSError as error:

@@ -11,6 +11,8 @@ from harness.spec.experiment import ExperimentSpec
 from harness.spec.gpu import GPUS
 from harness.spec.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume
 
+TRAINING = {"torch": "2.6", "megatron-core": "0.16"}  # oldest releases that ranks run with; as the extra `train`
+# pip finds the installed harness and adds what its extra `train` lists.
 TRAIN_EXTRA = "pip install 'mbr-perf[train]', or use the environment that trains your models"
 
 
@@ -19,6 +21,12 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def declared_requirements() -> dict[str, tuple[str, ...]]:
+    """What the packages that ranks import require of others, as their metadata have it; absent ones are left out."""
+    names = [name for name in (*TRAINING, "transformer-engine") if _version(name) is not None]
+    return {name: tuple(metadata.requires(name) or ()) for name in names}
 
 
 def installed_software(gpu: str | None = None) -> Software:

@@ -78,6 +78,7 @@ def test_gpus_are_listed_with_name_uuid_and_memory(driver: Callable[..., dict[st
     name = "NVIDIA H100 80GB HBM3"
     assert listing(environment) == {
         "driver": "570.1",
+        "cuda": "13.0",
         "gpus": [
             {"index": 0, "name": name, "uuid": "GPU-a", "total_bytes": 80 * GIB},
             {"index": 1, "name": name, "uuid": "GPU-b", "total_bytes": 80 * GIB},
