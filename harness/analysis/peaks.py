@@ -41,7 +41,7 @@ def reserved(rank: RankRecord) -> int | None:
 def device_used(nodes: Sequence[NodeSample]) -> Callable[[RankRecord], int | None]:
     """Reader of peak bytes in use on a rank's device by anyone, joined with the NVML samples by GPU UUID."""
     sampled = {
-        _bare_uuid(device.uuid): device.max_used_bytes
+        bare_uuid(device.uuid): device.max_used_bytes
         for node in nodes
         for device in node.devices
         if device.num_samples > 0
@@ -51,11 +51,11 @@ def device_used(nodes: Sequence[NodeSample]) -> Callable[[RankRecord], int | Non
         own = (rank.memory or MemoryRecord(meter="none")).max_device_used_bytes
         if own is not None or rank.device is None or rank.device.uuid is None:
             return own
-        return sampled.get(_bare_uuid(rank.device.uuid))
+        return sampled.get(bare_uuid(rank.device.uuid))
 
     return read
 
 
-def _bare_uuid(uuid: str) -> str:
+def bare_uuid(uuid: str) -> str:
     """NVML prints ``GPU-<uuid>``; torch prints the same UUID without the prefix."""
     return uuid.lower().removeprefix("gpu-")

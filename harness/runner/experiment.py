@@ -1,18 +1,21 @@
 """One run from request to exit code."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.analysis.compare import compare_runs, find_reference
-from harness.analysis.outcome import run_outcome
-from harness.errors import BadRequestError, ExitCode, HarnessError
+from harness.analysis.outcome import run_outcome, status_exit_code
+from harness.errors import BadRequestError, ExitCode
+from harness.launch.disk import full_disk_told
 from harness.launch.environment import this_host
 from harness.launch.execute import execute
 from harness.launch.plan import LaunchPlan
 from harness.records.atomic import write_atomically
 from harness.records.collect import collect
+from harness.records.goldens import find_golden
 from harness.records.launch import LaunchOutcome
 from harness.records.run import RunRecord
-from harness.records.store import new_run_dir, results_dir, write_record
+from harness.records.store import RECORD, new_run_dir, results_dir, write_record
 from harness.runner.machine import require_machine
 from harness.runner.megatron_says import megatron_finding
 from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
@@ -29,31 +32,42 @@ def dry_run(request: RunRequest, display: Display) -> None:
     display.plan(understand(request, this_host(), run_dir))
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """One launch: its committed record, where it lies, and the signal that interrupted it."""
+
+    record: RunRecord
+    run_dir: Path
+    signal: int | None
+
+
 def run_experiment(request: RunRequest, display: Display) -> ExitCode:
     """Train ``request.repeats`` times, judge the runs together, print the answer; the exit code is the verdict's."""
     host = this_host()
     understood = understand(request, host, request.run_dir or Path("RUN"))
     if isinstance(understood.plan, LaunchPlan):
         require_machine(understood.spec, host, understood.plan.num_local_ranks)
-        _require_megatron(understood)
+        _require_megatron(understood, understood.plan)
+        find_golden(understood.spec, request.gate.golden_values_path)  # one that cannot be read is told before the run
     _require_folder(request)
     display.understood(understood)
-    records: list[tuple[RunRecord, Path, int | None]] = []
+    runs: list[_Ran] = []
     for _ in range(request.repeats):
-        records.append(_one_run(request, display))
-        if records[-1][0].status != "ok":
+        runs.append(_one_run(request, display))
+        if runs[-1].record.status != "ok":
             break
     if request.nodes.node_rank > 0:
-        return ExitCode.OK if records[-1][0].status == "ok" else ExitCode.RUN_FAILED
-    return _judge(request, records, display)
+        return status_exit_code(runs[-1].record.status, runs[-1].signal)
+    return _judge(request, runs, display)
 
 
-def _require_megatron(understood: Understood) -> None:
+def _require_megatron(understood: Understood, plan: LaunchPlan) -> None:
     """The installed megatron-core accepts the configuration; asked before GPUs are taken, which a CPU run does not."""
     if understood.spec.gpu_type.is_cpu:
         return
-    said = megatron_finding(understood.spec, understood.software, understood.host)
-    if said is not None and said.blocks:
+    variables = {variable.name: variable.value for variable in plan.env}
+    said = megatron_finding(understood.spec, understood.software, understood.host, variables)
+    if said.blocks:
         raise rule_problem(said)
 
 
@@ -67,30 +81,40 @@ def _require_folder(request: RunRequest) -> None:
         raise BadRequestError("--run_dir names one run, --repeats makes several", remedy="leave one of them out")
 
 
-def _one_run(request: RunRequest, display: Display) -> tuple[RunRecord, Path, int | None]:
-    """Launch once and commit the record; whatever ends the launch, what the ranks measured is on disk."""
+def _one_run(request: RunRequest, display: Display) -> _Ran:
+    """Launch once and, on the first node, commit the record; whatever ends the launch, what ranks measured is on disk.
+
+    RunFailedError when the disk has no room for it.
+    """
     clock = Clock.start()
     run_dir = _run_folder(request)
     understood = understand(request, this_host(), run_dir)
-    write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
-    write_atomically(run_dir / "plan.txt", understood.plan.render())
+    with full_disk_told(run_dir):
+        write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
+        write_atomically(run_dir / "plan.txt", understood.plan.render())
     with display.progress(understood) as on_progress:
         outcome = execute(understood.plan, on_progress=on_progress)
-    if request.nodes.node_rank > 0:
-        return _record(understood, clock, run_dir, outcome), run_dir, outcome.signal
     record = _record(understood, clock, run_dir, outcome)
-    write_record(run_dir, record)
-    return record, run_dir, outcome.signal
+    if request.nodes.node_rank == 0:
+        with full_disk_told(run_dir):
+            write_record(run_dir, record)
+    return _Ran(record, run_dir, outcome.signal)
 
 
 def _run_folder(request: RunRequest) -> Path:
+    """A folder without ranks of another run: what they left would be read as this run's."""
     if request.run_dir is None:
         recipe = Path(request.asked.model_recipe_name).stem
         return new_run_dir(results_dir(request.results_dir), recipe)
-    if (request.run_dir / "record.json").exists():
+    if (request.run_dir / RECORD).exists() or any((request.run_dir / "ranks").glob("rank_*")):
         raise BadRequestError(f"{request.run_dir} already holds a run", remedy="name a new folder")
-    for folder in ("ranks", "logs"):
-        (request.run_dir / folder).mkdir(parents=True, exist_ok=True)
+    try:
+        for folder in ("ranks", "logs"):
+            (request.run_dir / folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequestError(
+            f"--run_dir {request.run_dir}: cannot be made: {error.strerror}", remedy="name a writable folder"
+        ) from error
     return request.run_dir
 
 
@@ -111,20 +135,21 @@ def _record(understood: Understood, clock: Clock, run_dir: Path, outcome: Launch
         nodes=collected.nodes,
         failure=failure,
         findings=understood.findings,
-        suspect=(*doubts(collected.nodes), *([otherwise] if otherwise else [])),
+        suspect=(*doubts(collected.nodes, ranks), *([otherwise] if otherwise else [])),
         notes=(*understood.notes, *collected.notes),
         provenance=provenance(clock, understood.plan, ranks, collected.nodes, understood.host.hostname),
     )
 
 
-def _judge(request: RunRequest, runs: list[tuple[RunRecord, Path, int | None]], display: Display) -> ExitCode:
-    records = [record for record, _, _ in runs]
-    last, run_dir, signal = runs[-1]
+def _judge(request: RunRequest, runs: list[_Ran], display: Display) -> ExitCode:
+    records, last = [run.record for run in runs], runs[-1]
+    judged = records if last.record.status == "ok" else [last.record]
     try:
-        search = find_reference(None, last, request.gate, request.results_dir)
-    except HarnessError as error:
-        raise type(error)(error.message, remedy=f"{error.remedy}; the run itself is kept in {run_dir}") from error
-    metrics, comparison = compare_runs(records if last.status == "ok" else [last], search, request.gate)
-    verdict = run_outcome(last.status, comparison, fail_on_improvement=request.gate.fail_on_improvement, signal=signal)
-    display.result(last, metrics, comparison, verdict, run_dir, num_runs=len(records))
+        search = find_reference(None, last.record, request.gate, request.results_dir)
+        metrics, comparison = compare_runs(judged, search, request.gate)
+    except BadRequestError as error:
+        raise BadRequestError(str(error), remedy=f"the run itself is kept in {last.run_dir}") from error
+    fail_on_improvement = request.gate.fail_on_improvement
+    verdict = run_outcome(last.record.status, comparison, fail_on_improvement=fail_on_improvement, signal=last.signal)
+    display.result(last.record, metrics, comparison, verdict, last.run_dir, run_ids=[r.run_id for r in records])
     return verdict[1]

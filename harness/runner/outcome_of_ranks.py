@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from harness.analysis.peaks import bare_uuid
 from harness.records.launch import LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.records.run import NodeSample, Status
@@ -19,11 +20,18 @@ def status_of(outcome: LaunchOutcome, ranks: tuple[RankRecord, ...]) -> tuple[St
     culprit = _culprit(ranks)
     if outcome.status == "interrupted":
         return "interrupted", outcome.reason
-    if culprit is not None and culprit.failure is not None:
-        return ("oom" if culprit.failure.kind == "oom" else "failed"), _sentence(culprit, culprit.failure)
+    if culprit is not None and culprit.failure is not None and not _launch_knows_more(outcome, culprit.failure):
+        sentence = _sentence(culprit, culprit.failure)
+        full = "disk full; " if outcome.disk_full else ""
+        return ("oom" if culprit.failure.kind == "oom" else "failed"), full + sentence
     if outcome.status != "ok":
         return "failed", outcome.reason or outcome.status
     return "ok", None
+
+
+def _launch_knows_more(outcome: LaunchOutcome, failure: Failure) -> bool:
+    """Whether no rank left a trace of its end, as when torchrun could not start any, or died itself."""
+    return failure.kind == "lost" and outcome.status != "ok" and outcome.reason is not None
 
 
 def _culprit(ranks: tuple[RankRecord, ...]) -> RankRecord | None:
@@ -57,11 +65,17 @@ def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:300] if text.strip() else "no message"
 
 
-def doubts(nodes: Iterable[NodeSample]) -> tuple[str, ...]:
-    """Reasons not to trust the timing of a run: throttled clocks, other processes on its GPUs."""
+def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
+    """Reasons not to trust the timing of a run: throttled clocks, other processes on its GPUs.
+
+    The sampler sees every GPU of a node; those that no rank ran on are somebody else's affair.
+    """
+    own = {bare_uuid(rank.device.uuid) for rank in ranks if rank.device and rank.device.uuid}
     found = []
     for node in nodes:
         for device in node.devices:
+            if bare_uuid(device.uuid) not in own:
+                continue
             name = f"GPU {device.index} of {node.hostname}"
             if device.throttle_reasons:
                 found.append(f"{name} was throttled: {', '.join(device.throttle_reasons)}")

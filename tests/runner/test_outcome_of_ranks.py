@@ -1,0 +1,161 @@
+"""Who is to blame for a failed run, and what makes a good one doubtful."""
+
+import pytest
+
+from harness.records.launch import LaunchOutcome
+from harness.records.rank import Coordinates, Device, Failure, LayerRecompute
+from harness.records.run import DeviceSample, NodeSample
+from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
+from harness.spec.effective import effective_recompute, settled_implementation
+
+OK = LaunchOutcome(status="ok", exit_code=0)
+FAILED = LaunchOutcome(status="failed", exit_code=1, reason="rank 0 exited with code 1")
+PEER_GONE = Failure(kind="error", message="RuntimeError: Connection closed by peer [127.0.0.1]:1", phase="step")
+OUT_OF_MEMORY = Failure(
+    kind="oom", message="CUDA out of memory.\nmore", phase="forward_backward", step=3, request_bytes=2**31
+)
+
+
+@pytest.fixture(name="ranks")
+def _ranks(make_spec, make_rank):
+    """Ranks of the tiny two-stage run, each with the given failure or none."""
+
+    def build(*failures):
+        spec = make_spec(gpu="cpu")
+        return tuple(
+            make_rank(spec, rank, failure=failure, finished=failure is None, coordinates=Coordinates(pp=rank))
+            for rank, failure in enumerate(failures)
+        )
+
+    return build
+
+
+def test_ranks_without_failure_and_a_good_launch_are_ok(ranks):
+    assert status_of(OK, ranks(None, None)) == ("ok", None)
+
+
+def test_the_rank_that_ran_out_of_memory_is_named_and_not_its_victims(ranks):
+    assert status_of(FAILED, ranks(PEER_GONE, OUT_OF_MEMORY)) == (
+        "oom",
+        "rank 1 (stage 1) ran out of memory in forward_backward of step 3, asking for 2.00 GiB: CUDA out of memory.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "blamed"),
+    [
+        (PEER_GONE, Failure(kind="error", message="ValueError: no"), 1),
+        (Failure(kind="error", message="ValueError: no"), PEER_GONE, 0),
+        (Failure(kind="signal", message="killed by SIGTERM"), Failure(kind="signal", message="killed by SIGKILL"), 1),
+        (Failure(kind="signal", message="killed by SIGTERM"), Failure(kind="error", message="ValueError: no"), 1),
+        (Failure(kind="signal", message="Signal 15 (SIGTERM) received by PID 9"), Failure(kind="hang", message="x"), 1),
+        (Failure(kind="error", message="KeyError: 'x'"), Failure(kind="non_finite_loss", message="loss is nan"), 1),
+        (Failure(kind="lost", message="left nothing"), Failure(kind="error", message="KeyError: 'x'"), 1),
+        (Failure(kind="error", message="ValueError: a"), Failure(kind="error", message="ValueError: b"), 0),
+    ],
+)
+def test_the_cause_is_told_from_its_consequences(ranks, first, second, blamed):
+    status, sentence = status_of(FAILED, ranks(first, second))
+    assert status == "failed"
+    assert sentence.startswith(f"rank {blamed} (stage {blamed}) failed")
+
+
+@pytest.mark.parametrize(
+    ("failure", "when"),
+    [
+        (Failure(kind="error", message="x", phase="build_model"), " in build_model"),
+        (Failure(kind="error", message="x", phase="optimizer_step", step=2), " in optimizer_step of step 2"),
+        (Failure(kind="signal", message="x", phase="step", step=5), " after step 5"),
+        (Failure(kind="signal", message="x", phase="step"), " in the first step"),
+        (Failure(kind="lost", message="x"), ""),
+    ],
+)
+def test_the_sentence_says_when(ranks, failure, when):
+    assert status_of(OK, ranks(None, failure)) == ("failed", f"rank 1 (stage 1) failed{when}: x")
+
+
+def test_a_launch_that_started_no_rank_tells_why(ranks):
+    lost = Failure(kind="lost", message="left neither a record nor an exit code")
+    taken = LaunchOutcome(status="failed", exit_code=1, reason="torchrun could not start ranks: EADDRINUSE")
+    assert status_of(taken, ranks(lost, lost)) == ("failed", "torchrun could not start ranks: EADDRINUSE")
+
+
+def test_a_rank_that_vanished_from_a_good_launch_is_a_failure(ranks):
+    lost = Failure(kind="lost", message="left neither a record nor an exit code")
+    status, sentence = status_of(OK, ranks(None, lost))
+    assert (status, sentence) == ("failed", "rank 1 (stage 1) failed: left neither a record nor an exit code")
+
+
+def test_an_interruption_counts_before_what_it_did_to_ranks(ranks):
+    stopped = LaunchOutcome(status="interrupted", signal=2, reason="interrupted by SIGINT")
+    killed = Failure(kind="signal", message="killed by SIGTERM")
+    assert status_of(stopped, ranks(killed, killed)) == ("interrupted", "interrupted by SIGINT")
+
+
+def test_a_full_disk_is_told_with_the_rank_it_hit(ranks):
+    full = LaunchOutcome(status="failed", exit_code=1, reason="disk full; rank 0 exited with code 1", disk_full=True)
+    failure = Failure(kind="error", message="OSError: No space left on device", phase="step", step=1)
+    _, sentence = status_of(full, ranks(failure, None))
+    assert sentence == "disk full; rank 0 (stage 0) failed after step 1: OSError: No space left on device"
+
+
+def test_ranks_without_failure_do_not_hide_a_failed_launch(ranks):
+    assert status_of(FAILED, ranks(None, None)) == ("failed", "rank 0 exited with code 1")
+
+
+def sample(uuid, **changes):
+    return NodeSample(hostname="n", devices=(DeviceSample(uuid=uuid, name="GPU", index=3, **changes),))
+
+
+@pytest.fixture(name="on_gpu")
+def _on_gpu(make_spec, make_rank):
+    device = Device(kind="cuda", name="GPU", uuid="GPU-AA-1")
+    return (make_rank(make_spec(), 0, device=device),)
+
+
+def test_throttling_and_neighbours_make_a_run_suspect(on_gpu):
+    assert doubts([sample("gpu-aa-1", throttle_reasons=("sw_power_cap", "hw_thermal"))], on_gpu) == (
+        "GPU 3 of n was throttled: sw_power_cap, hw_thermal",
+    )
+    assert doubts([sample("aa-1", foreign_processes=("python (4711)",))], on_gpu) == (
+        "GPU 3 of n was shared with python (4711)",
+    )
+    assert doubts([sample("GPU-AA-1")], on_gpu) == ()
+
+
+def test_gpus_that_no_rank_ran_on_do_not_matter(on_gpu):
+    assert doubts([sample("GPU-BB-2", throttle_reasons=("hw_thermal",), foreign_processes=("x",))], on_gpu) == ()
+
+
+@pytest.fixture(name="built")
+def _built(make_spec, make_rank):
+    """What is said of layers built on every rank of the two-stage run."""
+
+    def judge(recompute, *layers):
+        spec = make_spec(gpu="cpu", recompute=recompute, parallelism={"pipeline_model_parallel_size": 2})
+        ranks = tuple(make_rank(spec, rank, recompute=built) for rank, built in enumerate(layers))
+        return built_otherwise(effective_recompute(spec, settled_implementation(spec)), ranks)
+
+    return judge
+
+
+def test_layers_built_as_expected_are_no_doubt(built):
+    layers = LayerRecompute(num_layers=2, modules={"mlp": 2})
+    assert built("mlp", layers, layers) is None
+
+
+def test_layers_built_otherwise_are_a_doubt(built):
+    layers = LayerRecompute(num_layers=2, modules={"mlp": 2})
+    assert built("core_attn", layers, layers) == "the built layers recompute {'mlp': 4}, expected {'core_attn': 4}"
+    nothing = LayerRecompute(num_layers=2)
+    assert built("mlp", nothing, nothing) == "the built layers recompute nothing, expected {'mlp': 4}"
+
+
+def test_full_recompute_is_counted_in_layers(built):
+    whole, half = LayerRecompute(num_layers=2, full_layers=2), LayerRecompute(num_layers=2, full_layers=1)
+    assert built("full:uniform:1", whole, whole) is None
+    assert built("full:uniform:1", whole, half) == "the built layers recompute 3, expected 4"
+
+
+def test_a_rank_that_never_built_layers_leaves_nothing_to_say(built):
+    assert built("mlp", LayerRecompute(num_layers=2), None) is None

@@ -1,0 +1,78 @@
+"""From a request to everything that is known before a start."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError, ManyProblemsError
+from harness.launch.environment import Host
+from harness.recipes.request import Request
+from harness.runner.request import RunRequest
+from harness.runner.understanding import settle, understand
+
+REPLAYED = str(Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml")
+
+
+@pytest.fixture
+def host():
+    """A machine whose Python has no NVML to ask."""
+    return Host(python=sys.executable, hostname="node0", num_cores=4, shell={"PATH": "/bin"})
+
+
+def request_for(gpu="cpu", recipe=REPLAYED, **changes):
+    asked = {name: changes.pop(name) for name in list(changes) if name in Request.__dataclass_fields__}
+    return RunRequest(asked=Request(model_recipe_name=recipe, gpu=gpu, **asked), **changes)
+
+
+def test_what_the_machine_decides_is_settled_with_its_source(host):
+    settled = settle(request_for(gpu=""), host)
+    assert (settled.spec.gpu, settled.sources["gpu"]) == ("cpu", "this machine")
+    assert settled.notes[0].startswith("running on cpu: no NVIDIA GPU on this machine")
+
+
+def test_a_gpu_that_was_asked_for_is_not_looked_for(host):
+    settled = settle(request_for(gpu="H100"), host)
+    assert settled.spec.gpu == "h100"
+    assert not any("running on" in note for note in settled.notes)
+
+
+@pytest.mark.parametrize(("gpu", "implementation"), [("cpu", "local"), ("h100", "transformer_engine")])
+def test_the_implementation_of_layers_is_settled(host, gpu, implementation):
+    assert settle(request_for(gpu=gpu, recipe="llama3_8b"), host).spec.kernels.transformer_impl == implementation
+
+
+def test_nothing_is_left_to_settle_in_the_spec_that_runs(host, tmp_path):
+    understood = understand(request_for(recipe="llama3_8b"), host, tmp_path / "run")
+    assert "auto" not in (understood.spec.gpu, understood.spec.kernels.transformer_impl)
+    assert understood.plan.run_dir == tmp_path / "run"
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_setting_has_a_source(host, tmp_path):
+    understood = understand(request_for(seq_length=128), host, tmp_path)
+    assert understood.sources["batch.seq_length"] == "--seq_length"
+    assert "replayed.yaml" in understood.sources["model.num_layers"]
+    assert understood.sources["optimizer.lr"] == "default"
+
+
+def test_a_rule_that_forbids_the_start_is_an_error_with_the_way_out(host, tmp_path):
+    with pytest.raises(BadRequestError, match="EFF01") as error:
+        understand(request_for(recompute_modules="moe"), host, tmp_path)
+    assert "--force EFF01" in error.value.remedy
+
+
+def test_problems_of_plan_and_rules_are_raised_together(host, tmp_path):
+    with pytest.raises(ManyProblemsError) as error:
+        understand(request_for(recompute_modules="moe", timeout_s=-1.0, env=("RANK=1",)), host, tmp_path)
+    told = [problem.message for problem in error.value.problems]
+    assert any("--timeout" in message for message in told)
+    assert any("RANK" in message for message in told)
+    assert any("EFF01" in message for message in told)
+
+
+def test_variables_of_the_ranks_are_judged_by_the_rules(host, tmp_path):
+    """expandable segments and NCCL user buffers do not go together; only the plan knows the final environment."""
+    conflicting = ("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",)
+    with pytest.raises(BadRequestError, match="nccl_ub"):
+        understand(request_for(gpu="h100", env=conflicting, set_values=("ddp.nccl_ub=true",)), host, tmp_path)
