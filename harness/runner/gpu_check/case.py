@@ -1,0 +1,83 @@
+"""One entry of the result: what was run, what held, and the figures."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from harness.analysis.derive import derive
+from harness.analysis.peaks import Peak
+from harness.records.run import RunRecord
+from harness.runner.gpu_check.checks import Check
+
+CaseVerdict = Literal["pass", "fail", "skipped", "not_run"]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run measured: seconds, bytes, losses. None where there is no reading."""
+
+    step_time_s: float | None = None
+    tflops_per_gpu: float | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    peak_device_bytes: int | None = None
+    static_bytes: int | None = None
+    loss_first: float | None = None
+    loss_last: float | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """``name`` is the stem of its file; ``seconds`` the wall time of its runs. Without checks it was not run.
+
+    ``record`` is that of the run whose figures these are.
+    """
+
+    name: str
+    recompute: str = "none"
+    checks: tuple[Check, ...] = ()
+    figures: Figures = Figures()
+    seconds: float = 0.0
+    record: RunRecord | None = field(default=None, repr=False)
+
+    @property
+    def verdict(self) -> CaseVerdict:
+        """The worst of its checks: one that fails, else one that passes, else skipped; not_run without checks."""
+        verdicts = {check.verdict for check in self.checks}
+        if "fail" in verdicts:
+            return "fail"
+        if "pass" in verdicts:
+            return "pass"
+        return "skipped" if verdicts else "not_run"
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """What failed, in words."""
+        return tuple(f"{check.name}: {check.found}" for check in self.checks if check.verdict == "fail")
+
+
+def case_name(*parts: str) -> str:
+    """``dense.full-uniform-1``: letters, digits, ``.``, ``_`` and ``-`` only, so that any file system takes it."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", ".".join(parts))
+
+
+def figures_of(record: RunRecord | None) -> Figures:
+    """The figures of a run; all absent for one that left no record."""
+    if record is None:
+        return Figures()
+    metrics = derive(record)
+    memory = record.ranks[0].memory if record.ranks else None
+    return Figures(
+        step_time_s=metrics.step_time_s.median if metrics.step_time_s else None,
+        tflops_per_gpu=metrics.tflops_per_gpu.median if metrics.tflops_per_gpu else None,
+        peak_allocated_bytes=_value(metrics.peak_allocated_bytes),
+        peak_reserved_bytes=_value(metrics.peak_reserved_bytes),
+        peak_device_bytes=_value(metrics.peak_device_bytes),
+        static_bytes=memory.static_bytes if memory else None,
+        loss_first=metrics.loss_first,
+        loss_last=metrics.loss_last,
+    )
+
+
+def _value(peak: Peak | None) -> int | None:
+    return peak.value if peak else None

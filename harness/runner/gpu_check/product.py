@@ -1,0 +1,44 @@
+"""Runs `mbr-perf run` as a person would: a process, an exit code, a run folder."""
+
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import harness
+from harness.launch.environment import Host
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, read_run
+
+LAST_LINES = 5
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run. ``record`` is None where none was committed; ``said`` are the last lines of its narration."""
+
+    exit_code: int
+    seconds: float
+    run_dir: Path
+    record: RunRecord | None
+    said: str
+
+
+def run_product(host: Host, options: Sequence[str], run_dir: Path, timeout_s: float) -> Ran:
+    """`mbr-perf run OPTIONS` into a new ``run_dir``, stopped by the product itself after ``timeout_s``."""
+    command = (host.python, "-m", "harness.cli.app", "run", *options,
+               "--run_dir", str(run_dir), "--timeout", f"{timeout_s:.0f}", "--json")  # fmt: skip
+    began = time.monotonic()
+    done = subprocess.run(
+        command,
+        cwd=Path(harness.__file__).parents[1],
+        env=dict(host.shell),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = "\n".join(done.stderr.strip().splitlines()[-LAST_LINES:])
+    record = read_run(run_dir) if (run_dir / RECORD).is_file() else None
+    return Ran(done.returncode, round(time.monotonic() - began, 1), run_dir, record, said)

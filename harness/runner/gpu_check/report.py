@@ -1,0 +1,116 @@
+"""Results on disk and on the screen."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.errors import ExitCode
+from harness.records.atomic import write_atomically
+from harness.report.figures import ABSENT
+from harness.report.printing import plain_table, print_lines, show
+from harness.runner.gpu_check.case import Case
+from harness.runner.gpu_check.target import Target
+from harness.units import format_bytes, format_seconds
+
+SCHEMA_VERSION = 1
+
+Document = dict[str, object]
+
+
+def exit_code(cases: Sequence[Case]) -> ExitCode:
+    """3 when something failed, 6 when something could not be run in time, 0 when all that ran passed."""
+    verdicts = {case.verdict for case in cases}
+    if "fail" in verdicts:
+        return ExitCode.RUN_FAILED
+    return ExitCode.INCONCLUSIVE if "not_run" in verdicts or "pass" not in verdicts else ExitCode.OK
+
+
+def write_case(folder: Path, target: Target, case: Case) -> None:
+    """``<folder>/<case>.json``: short, for people to keep."""
+    _write(folder / f"{case.name}.json", case_document(target, case))
+
+
+def case_document(target: Target, case: Case) -> Document:
+    """One case: setting, checks, figures, and what it was measured with."""
+    record = case.record
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "check": case.name,
+        "verdict": case.verdict,
+        "recompute": case.recompute,
+        "checks": [asdict(check) for check in case.checks],
+        "figures": asdict(case.figures),
+        "seconds": round(case.seconds, 1),
+        "fingerprint": record.fingerprint if record else None,
+        "modules": record.effective.modules if record else {},
+        "status": record.status if record else None,
+        "failure": record.failure if record else None,
+        "suspect": list(record.suspect) if record else [],
+        "notes": [note for rank in record.ranks for note in rank.notes] if record else [],
+        "versions": record.provenance.versions if record else {},
+        **_device(target),
+        "measured_at": record.provenance.started_at if record else None,
+        "git_commit": record.provenance.git_commit if record else None,
+    }
+
+
+def write_summary(folder: Path, target: Target, cases: Sequence[Case], seconds: float) -> None:
+    """``<folder>/summary.json``: every case with verdict, figures and failures."""
+    versions = next((case.record.provenance.versions for case in cases if case.record), {})
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "exit_code": int(exit_code(cases)),
+        "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+        **_device(target),
+        "versions": versions,
+        "cases": [
+            {"check": case.name, "verdict": case.verdict, "recompute": case.recompute, "seconds": case.seconds,
+             **asdict(case.figures), "checks": {check.name: f"{check.verdict}: {check.found}" for check in case.checks}}
+            for case in cases
+        ],
+    }  # fmt: skip
+    _write(folder / "summary.json", document)
+
+
+def _device(target: Target) -> Document:
+    return {"gpu": target.gpu, "device": target.device, "driver": target.driver, "total_bytes": target.total_bytes}
+
+
+def _write(path: Path, document: Document) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def print_cases(console: Console, cases: Sequence[Case]) -> None:
+    """One table, then every failure and everything that was left out, in words."""
+    figures = ("Step", "Allocated", "Reserved", "Device used")
+    table = plain_table("Check", "Verdict", *figures, "Loss", "Wall", right={*figures, "Wall"})
+    for case in cases:
+        f = case.figures
+        lost = ABSENT if f.loss_first is None or f.loss_last is None else f"{f.loss_first:.4f} to {f.loss_last:.4f}"
+        table.add_row(
+            case.name, case.verdict, ABSENT if f.step_time_s is None else format_seconds(f.step_time_s),
+            *(_bytes(value) for value in (f.peak_allocated_bytes, f.peak_reserved_bytes, f.peak_device_bytes)),
+            lost, format_seconds(case.seconds),
+        )  # fmt: skip
+    show(console, table)
+    print_lines(console, _remarks(cases))
+
+
+def _remarks(cases: Iterable[Case]) -> list[str]:
+    remarks = []
+    for case in cases:
+        remarks += [f"{case.name} failed: {text}" for text in case.failures]
+        remarks += [f"{case.name}: {c.name} skipped: {c.found}" for c in case.checks if c.verdict == "skipped"]
+        if case.verdict == "not_run":
+            remarks.append(f"{case.name} was not run: the time limit was reached")
+    return remarks
+
+
+def _bytes(value: int | None) -> str:
+    return ABSENT if value is None else format_bytes(value)

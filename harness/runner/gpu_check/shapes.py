@@ -1,0 +1,71 @@
+"""The shapes that are trained, and which recompute settings are legal and act on each."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.recipes.request import Request
+from harness.runner.gpu_check.target import Target
+from harness.runner.request import RunRequest
+from harness.runner.understanding import Settled, settle
+from harness.spec.effective import effective_recompute, settled_implementation
+from harness.spec.recompute import MODULES, parse_recompute
+from harness.spec.rules.check import check
+
+FULL = ("full:uniform:1", "full:block:1")
+
+# Full-width points are kept under one GPU type and borrowed by every other.
+POINTS_OF = "h100"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A recipe file of scripts/gpu-check.d. ``needs_te``: left out where transformer-engine is not installed."""
+
+    name: str
+    recipe: Path
+    needs_te: bool = False
+
+    def options(self, target: Target) -> tuple[str, ...]:
+        """What `mbr-perf run` is told to train this shape on ``target``; the recompute setting is the caller's."""
+        options = ["-mr", str(self.recipe), "--gpu", target.gpu, "--compute_dtype", "bf16"]
+        if not target.is_rehearsal:
+            options += ["--point_gpu", POINTS_OF]
+        variant = target.variant(self.name)
+        return (*options, "--variant", variant) if variant else tuple(options)
+
+    def settle(self, target: Target) -> Settled:
+        """The request as the product understands it on this machine."""
+        asked = Request(
+            model_recipe_name=str(self.recipe),
+            gpu=target.gpu,
+            point_gpu=None if target.is_rehearsal else POINTS_OF,
+            variant=target.variant(self.name),
+            compute_dtype="bf16",
+        )
+        return settle(RunRequest(asked=asked), target.host)
+
+
+def shapes(recipes: Path) -> tuple[Shape, ...]:
+    """Dense, mixture of experts, latent attention: in the order of what a machine most likely can do."""
+    return (
+        Shape("dense", recipes / "dense.yaml"),
+        Shape("moe", recipes / "moe.yaml"),
+        Shape("mla", recipes / "mla.yaml", needs_te=True),
+    )
+
+
+def legal_settings(settled: Settled) -> tuple[str, ...]:
+    """No recompute, each module that acts, all of them at once, whole layers: whatever no rule forbids."""
+    single = [name for name in MODULES if acts(settled, name)]
+    together = [",".join(single)] if len(single) > 1 and acts(settled, ",".join(single)) else []
+    return ("none", *single, *together, *(text for text in FULL if acts(settled, text)))
+
+
+def acts(settled: Settled, text: str) -> bool:
+    """Whether a setting is legal for this request and software, and every module it names does something."""
+    spec = settled.spec.model_copy(update={"recompute": parse_recompute(text)})
+    implementation = settled_implementation(spec)
+    if any(finding.blocks for finding in check(spec, settled.software, implementation=implementation)):
+        return False
+    effect = effective_recompute(spec, implementation, settled.software)
+    return not effect.does_nothing and not effect.inert_modules
