@@ -28,12 +28,19 @@ def run_outcome(
     status: Status, comparison: Comparison, *, fail_on_improvement: bool = False, signal: int | None = None
 ) -> tuple[Outcome, ExitCode]:
     """Outcome and exit code of a run. ``signal``: the one that interrupted it."""
+    if status == "ok":
+        return comparison_outcome(comparison, fail_on_improvement=fail_on_improvement)
+    return ("oom" if status == "oom" else "failed"), status_exit_code(status, signal)
+
+
+def status_exit_code(status: Status, signal: int | None = None) -> ExitCode:
+    """Exit code of how a run ended, before it is judged. ``signal``: the one that interrupted it."""
     match status:
         case "ok":
-            return comparison_outcome(comparison, fail_on_improvement=fail_on_improvement)
+            return ExitCode.OK
         case "oom":
-            return "oom", ExitCode.OUT_OF_MEMORY
+            return ExitCode.OUT_OF_MEMORY
         case "failed":
-            return "failed", ExitCode.RUN_FAILED
+            return ExitCode.RUN_FAILED
         case "interrupted":
-            return "failed", ExitCode.TERMINATED if signal == _SIGTERM else ExitCode.INTERRUPTED
+            return ExitCode.TERMINATED if signal == _SIGTERM else ExitCode.INTERRUPTED

@@ -1,6 +1,9 @@
 """Room on the file system of a run folder."""
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness.errors import RunFailedError
@@ -22,6 +25,24 @@ def require_room(folder: Path, free_bytes: int) -> None:
 def is_full(free_bytes: int) -> bool:
     """Whether writes are failing, or about to."""
     return free_bytes < FULL_BYTES
+
+
+def says_full(error: OSError) -> bool:
+    """Whether the error means that the file system, or this user's share of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def full_disk_told(folder: Path) -> Iterator[None]:
+    """RunFailedError where the block finds the disk full; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if not says_full(error):
+            raise
+        raise RunFailedError(
+            f"disk full: nothing more can be written in {folder}", remedy="free some space; what was written is kept"
+        ) from error
 
 
 def free_bytes(folder: Path) -> int:

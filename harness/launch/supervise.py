@@ -1,6 +1,5 @@
 """Run a torchrun plan to its end: start it, follow it, stop it when it hangs or is interrupted, say how it went."""
 
-import errno
 import os
 import subprocess
 import time
@@ -130,7 +129,7 @@ def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:
     try:
         write_atomically(plan.outcome_file, outcome.model_dump_json(indent=1) + "\n")
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not disk.says_full(error):
             raise
         told = outcome.reason if outcome.disk_full else f"disk full; {outcome.reason or 'the outcome is not on disk'}"
         return outcome.model_copy(update={"disk_full": True, "reason": told})

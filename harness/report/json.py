@@ -41,6 +41,7 @@ def run_document(
         "exit_code": int(exit_code),
         "status": record.status,
         "failure": record.failure,
+        "findings": [finding.model_dump(mode="json") for finding in record.findings],
         "suspect": list(record.suspect),
         "notes": list(record.notes),
         "run_dir": str(run_dir),

@@ -12,8 +12,8 @@ import harness
 from harness.launch.environment import recordable
 from harness.launch.execute import Plan
 from harness.launch.plan import LaunchPlan
-from harness.records.rank import RankRecord
 from harness.records.processor import processor_name
+from harness.records.rank import RankRecord
 from harness.records.redact import redact
 from harness.records.run import NodeSample, Provenance
 from harness.records.store import checkout_dir

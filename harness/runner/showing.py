@@ -1,6 +1,6 @@
 """What a person sees of a run: understood, progress, result. stdout is the answer, stderr the narration."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,11 +79,12 @@ class Display:
         verdict: tuple[Outcome, ExitCode],
         run_dir: Path,
         *,
-        num_runs: int = 1,
+        run_ids: Sequence[str],
     ) -> None:
-        """The answer."""
+        """The answer: figures and verdict of all runs in ``run_ids``, ranks of the last one, ``record``."""
         if self.as_json:
-            self._print(json.run_document(record, metrics, comparison, verdict, run_dir) | {"num_runs": num_runs})
+            document = json.run_document(record, metrics, comparison, verdict, run_dir)
+            self._print(document | {"num_runs": len(run_ids), "run_ids": list(run_ids)})
         else:
             print_run(Console(highlight=False), record, metrics, comparison, verdict, run_dir)
 
