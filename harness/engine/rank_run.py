@@ -57,11 +57,18 @@ def _device(spec: ExperimentSpec, log: RankLog) -> torch.device:
         kind="cuda",
         name=p.name,
         uuid=uuid if uuid is None or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}",
-        pci_bus_id=f"{p.pci_domain_id:08X}:{p.pci_bus_id:02X}:{p.pci_device_id:02X}.0",
+        pci_bus_id=_pci_bus_id(p),
         capability=(p.major, p.minor),
     )
     log.meter = CudaMeter()
     return torch.device("cuda", local)
+
+
+def _pci_bus_id(properties) -> str | None:
+    """As NVML writes it; torch releases whose device properties lack it (their stubs still do) say None."""
+    if not hasattr(properties, "pci_domain_id"):
+        return None
+    return f"{properties.pci_domain_id:08X}:{properties.pci_bus_id:02X}:{properties.pci_device_id:02X}.0"
 
 
 def _version(package: str) -> str | None:

@@ -105,14 +105,15 @@ def out_of_memory(ran: Ran) -> tuple[Check, ...]:
         holds=ran.exit_code == ExitCode.OUT_OF_MEMORY and status == "oom",
         found=f"exit {ran.exit_code}, {status}",
     )
-    failure = next((rank.failure for rank in record.ranks if rank.failure), None) if record else None
-    if failure is None:
+    failed = next((rank for rank in record.ranks if rank.failure), None) if record else None
+    if failed is None or failed.failure is None:
         return ended, judged("says_where", holds=False, found="no rank says why")
+    failure = failed.failure
     asked = format_bytes(failure.request_bytes) if failure.request_bytes else "nothing"
     where = judged(
         "says_where",
         holds=failure.kind == "oom" and failure.phase is not None and bool(failure.request_bytes),
-        found=f"{failure.kind} in {failure.phase} of step {failure.step}, asking for {asked}",
+        found=f"{failure.kind} of rank {failed.rank} in {failure.phase} of step {failure.step}, asking for {asked}",
     )
     return ended, where
 
