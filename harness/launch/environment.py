@@ -21,9 +21,12 @@ Source = Literal["table", "your shell", "spec.env", "--pass_env", "inherited"]
 # Shell variables that ranks inherit; the second group does not decide results and stays out of records.
 INHERITED = (
     "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_*", "NCCL_*", "NVTE_*", "PYTORCH_*", "TORCH_*", "OMP_*", "MKL_*", "UCX_*",
-    "GLOO_*", "SLURM_*", "NVIDIA_*",
+    "GLOO_*", "SLURM_*", "NVIDIA_*", "TRITON_*", "TORCHINDUCTOR_*",
 )  # fmt: skip
-INHERITED_UNRECORDED = ("PATH", "HOME", "LANG", "LC_*", "TMPDIR", "VIRTUAL_ENV", "XDG_*")
+# USER and LOGNAME name torch's kernel cache where the user id has no entry in passwd; Triton compiles with CC.
+INHERITED_UNRECORDED = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TMPDIR", "VIRTUAL_ENV", "XDG_*", "CC", "CXX",
+)  # fmt: skip
 
 TORCHRUN_OWNS = frozenset(
     {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
