@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-pytestmark = pytest.mark.train
+pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]  # torch and megatron warn on import
 
 
 def test_a_parameter_that_a_checkpoint_returns_becomes_the_checkpoints_own_output():
