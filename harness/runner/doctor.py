@@ -76,8 +76,10 @@ def _without_gpu(error: str | None) -> Line:
     if error is None or _NO_LIBRARY in error:
         return Line("GPU", "ok", f"none ({error or 'NVML lists none'}): runs use --gpu cpu")
     if _NO_BINDING in error:
-        return Line("GPU", "problem", "unknown: NVML's Python binding is not installed", "pip install nvidia-ml-py")
-    return Line("GPU", "warning", f"unknown: {error}", "if this machine has NVIDIA GPUs, nvidia-smi must list them")
+        found = "none (NVML cannot be asked: its Python binding is not installed)"
+        return Line("GPU", "problem", found, "pip install nvidia-ml-py")
+    found = f"none (NVML cannot be asked: {error})"
+    return Line("GPU", "warning", found, "if this machine has NVIDIA GPUs, nvidia-smi must list them")
 
 
 def _gpu(gpu: DetectedGpu) -> Line:

@@ -1,0 +1,131 @@
+"""megatron-core's word on a request: its refusal, its approval, and silence that is told as silence."""
+
+import json
+import sys
+import time
+
+import pytest
+
+from harness.launch.environment import Host, this_host
+from harness.runner.megatron_says import megatron_finding
+from harness.spec.software import Software
+
+INSTALLED = Software(megatron_core="0.16.1", torch="2.9.1")
+WITH_TE = INSTALLED.model_copy(update={"transformer_engine": "2.11"})
+
+
+@pytest.fixture
+def host(tmp_path):
+    """A machine whose interpreter is a script with the given body."""
+
+    def scripted(body):
+        path = tmp_path / "python"
+        path.write_text(f"#!{sys.executable}\nimport os, signal, sys, time\n{body}\n")
+        path.chmod(0o755)
+        return Host(python=str(path), hostname="node", num_cores=1, shell={"PATH": "/usr/bin:/bin", "SET": "by shell"})
+
+    return scripted
+
+
+@pytest.fixture
+def said(host, make_spec):
+    """The finding for what a scripted megatron-core prints."""
+
+    def finding(body, software=INSTALLED, env=None, **options):
+        return megatron_finding(make_spec(), software, host(body), env, **options)
+
+    return finding
+
+
+def prints(**answer):
+    return f"print({json.dumps(answer)!r})"
+
+
+def test_a_refusal_is_an_error_with_megatron_cores_words(said):
+    finding = said(prints(accepted=False, kind="ValueError", text="no such thing", place="transformer_config.py:7"))
+    assert (finding.id, finding.severity, finding.blocks) == ("MCORE", "error", True)
+    assert finding.message == "megatron-core 0.16.1 refuses this configuration"
+    assert finding.mcore_text == "ValueError: no such thing"
+    assert "transformer_config.py:7" in finding.fix
+
+
+def test_an_empty_text_is_told_with_its_meaning(said):
+    answer = prints(accepted=False, kind="AssertionError", text="", meaning="a setting is empty", place="a.py:1")
+    finding = said(answer)
+    assert finding.message == "megatron-core 0.16.1 refuses this configuration: a setting is empty"
+    assert finding.mcore_text == "AssertionError"
+
+
+def test_a_field_that_the_release_lacks_needs_no_place(said):
+    finding = said(prints(accepted=False, kind="UnknownField", text="TransformerConfig has no mla_flash"))
+    assert finding.severity == "error"
+    assert finding.fix.startswith("upgrade megatron-core 0.16.1, or drop the setting")
+
+
+def test_approval_is_a_note(said):
+    finding = said(prints(accepted=True))
+    assert (finding.severity, finding.message) == ("note", "megatron-core 0.16.1 accepts the configuration")
+
+
+def test_approval_without_transformer_engine_says_so(said):
+    finding = said(prints(accepted=True, without_transformer_engine=True), WITH_TE)
+    assert "but for what transformer-engine decides" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("text", "software", "severity"),
+    [
+        ("fused permutation is not available. Please install TE >= 2.1.0.", WITH_TE, "note"),
+        ("fused permutation is not available. Please install TE >= 2.1.0.", INSTALLED, "error"),
+        ("moe_act needs moe_grouped_gemm", WITH_TE, "error"),
+    ],
+)
+def test_only_a_want_of_transformer_engine_is_forgiven_and_only_where_the_job_has_it(said, text, software, severity):
+    answer = prints(accepted=False, kind="ValueError", text=text, place="a.py:1", without_transformer_engine=True)
+    assert said(answer, software).severity == severity
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("sys.exit('ImportError: libcudart.so.12')", "ended with exit code 1: ImportError: libcudart.so.12"),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "ended with exit code -11: it said nothing"),
+        ("print('hello')", "the answer cannot be read: 'hello\\n'"),
+        ("pass", "the answer cannot be read: ''"),
+    ],
+)
+def test_a_probe_that_does_not_answer_is_a_note(said, body, why):
+    finding = said(body)
+    assert (finding.severity, finding.blocks) == ("note", False)
+    assert why in finding.message
+
+
+def test_a_probe_that_hangs_is_a_note_in_time(said):
+    began = time.monotonic()
+    finding = said("time.sleep(60)", timeout_s=0.5)
+    assert finding.severity == "note"
+    assert finding.message.endswith("megatron-core did not answer within 0.5 s")
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("software", "missing"),
+    [(Software(), "megatron-core and torch"), (Software(torch="2.9"), "megatron-core"),
+     (Software(megatron_core="0.16.1"), "torch")],
+)  # fmt: skip
+def test_what_is_not_installed_is_not_asked(said, software, missing):
+    finding = said("raise SystemExit('was asked')", software)
+    assert finding.message == f"megatron-core's own configuration was not built: {missing} not installed here"
+
+
+def test_megatron_core_sees_the_variables_of_the_ranks(said):
+    body = "sys.exit(' '.join([os.environ['SET'], os.environ['NCCL_GRAPH_REGISTER']]))"
+    assert said(body, env={"NCCL_GRAPH_REGISTER": "0"}).message.endswith("by shell 0")
+
+
+@pytest.mark.train
+def test_the_installed_megatron_core_is_asked_about_a_gpu_without_transformer_engine(make_spec):
+    spec = make_spec(recompute="mla_up_proj", compute_dtype="bf16", kernels={"transformer_impl": "transformer_engine"})
+    finding = megatron_finding(spec, WITH_TE, this_host())
+    assert finding.severity == "error"
+    assert "mla_up_proj in recompute_modules is only supported with" in finding.mcore_text

@@ -1,0 +1,79 @@
+"""The rule table as people read it."""
+
+import re
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.spec.rules.closed import CLOSED_BY_CONSTRUCTION
+from harness.spec.rules.raw import RAW_RULES
+from harness.spec.rules.rulebook import entries, entries_named, readable
+from harness.spec.rules.table import RULES
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("num_gpus {s.spec.num_gpus} over TP {s.tp} x ETP {s.etp}", "num_gpus <num_gpus> over TP <TP> x ETP <ETP>"),
+        ("on {s.gpu.name} with recompute {s.spec.recompute.text}", "on <gpu> with recompute <recompute>"),
+        ("is {s.env[NVTE_FLASH_ATTN]}, not {old!r}", "is <NVTE_FLASH_ATTN>, not <old>"),
+        ("{hint}known: {known}", "known: <known>"),
+        ("no values", "no values"),
+    ],
+)
+def test_values_of_a_request_are_shown_by_name(template, text):
+    assert readable(template) == text
+
+
+def test_no_template_reaches_a_reader():
+    texts = [(e.id, text) for e in entries() for text in (e.message, e.fix, e.mcore_text or "")]
+    assert [(rule, text) for rule, text in texts if "{" in text or "}" in text] == []
+
+
+def test_every_message_says_something_without_the_values_of_a_request():
+    words = {(e.id, e.message): re.sub(r"<\w+>", "", e.message).strip(" =,") for e in entries()}
+    assert [found for found, rest in words.items() if len(rest) < 12] == []
+
+
+def test_every_row_and_every_closed_rule_is_listed():
+    assert len(entries()) == len(RULES) + len(RAW_RULES) + len(CLOSED_BY_CONSTRUCTION)
+
+
+def test_rules_come_in_the_order_of_their_numbers():
+    ids = [e.id for e in entries() if e.id.startswith("R") and not e.id.startswith("RUN")]
+    assert (ids[0], ids[-1]) == ("R01", "R23")
+    assert ids.index("R09") < ids.index("R10")
+
+
+def test_rules_of_one_severity_are_picked():
+    assert {e.severity for e in entries("note")} == {"note"}
+    assert len(entries("closed")) == len(CLOSED_BY_CONSTRUCTION)
+
+
+def test_a_severity_that_there_is_not_is_refused():
+    with pytest.raises(BadRequestError, match="'fatal': no such severity") as caught:
+        entries("fatal")
+    assert caught.value.remedy == "one of error, warning, note, closed"
+
+
+def test_a_rule_is_found_in_either_case_with_its_versions_and_evidence():
+    (entry,) = entries_named("t08")
+    assert (entry.id, entry.severity, entry.versions) == ("T08", "error", "before 0.17")
+    assert entry.evidence == "seen in a run of megatron-core 0.16.1 on CPU"
+    assert entry.mcore_text == "index <bad> is out of range"
+    assert "transformer_block.py" in entry.source
+
+
+def test_an_id_with_rows_for_several_releases_shows_them_all():
+    assert [e.versions for e in entries_named("V04")] == ["before 0.18", "0.18 to before 0.19", "0.19 and later"]
+
+
+def test_a_closed_rule_says_why_no_request_can_break_it():
+    (entry,) = entries_named("A19")
+    assert (entry.severity, entry.message) == ("closed", "no request can break it: ModelSpec.padded_vocab_size pads")
+
+
+def test_an_unknown_rule_gets_the_nearest_ids():
+    with pytest.raises(BadRequestError, match="no rule 'T8'") as caught:
+        entries_named("T8")
+    assert "T08" in caught.value.remedy
