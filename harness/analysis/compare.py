@@ -1,6 +1,6 @@
 """One comparison from start to end: runs, the golden to hold them against, thresholds, verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,11 +48,18 @@ class WindowOptions:
         try:
             return MeasureSpec(**measure.model_dump() | given)
         except ValidationError as error:
-            listed = "; ".join(f"--{problem['loc'][0]}: {problem['msg']}" for problem in error.errors())
-            raise BadRequestError(listed) from error
+            listed = "; ".join(f"{_options(problem['loc'], given)}: {problem['msg']}" for problem in error.errors())
+            raise BadRequestError(
+                listed, remedy=f"the run has steps 0 to {measure.max_steps - 1}; the skipped share is below 1"
+            ) from error
 
 
 _AS_MEASURED = WindowOptions()
+
+
+def _options(place: tuple[int | str, ...], given: Iterable[str]) -> str:
+    """The option at fault, or all that were given where they do not fit together."""
+    return ", ".join(f"--{name}" for name in (place or given))
 
 
 def find_reference(
@@ -75,7 +82,10 @@ def find_reference(
 def compare_runs(
     records: Sequence[RunRecord], search: GoldenSearch, options: GateOptions, window: WindowOptions = _AS_MEASURED
 ) -> tuple[Metrics, Comparison]:
-    """The figures of one run, or of repeats together, and the verdict. BadRequestError for repeats that are none."""
+    """The figures of one run, or of repeats together, and the verdict. BadRequestError for repeats that are none.
+
+    Without a golden only runs that ended well are fine.
+    """
     fingerprints = {record.fingerprint for record in records}
     if len(fingerprints) != 1:
         raise BadRequestError(f"repeats must have the same settings; fingerprints: {', '.join(sorted(fingerprints))}")
@@ -84,7 +94,9 @@ def compare_runs(
     golden = search.golden
     if golden is None:
         required = options.require_golden or options.golden_values_path is not None
-        return metrics, no_golden(metrics, search.note, required=required)
+        ended = sorted({record.status for record in records} - {"ok"})
+        note = f"the run ended as {', '.join(ended)}; {search.note}" if ended else search.note
+        return metrics, no_golden(metrics, note, required=required or bool(ended))
     thresholds = default_thresholds(
         records[0].spec.gpu_type,
         min(len(records), golden.num_runs),

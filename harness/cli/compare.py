@@ -1,6 +1,6 @@
 """`mbr-perf compare`: judge a run that was measured earlier."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -46,6 +46,7 @@ def compare(what: CompareOptions, judge: JudgeOptions) -> None:
         raise BadRequestError(
             f"GOLDEN {what.golden} and --golden_values_path {gate.golden_values_path} are two answers; give one"
         )
+    gate = replace(gate, require_golden=gate.require_golden or what.golden is not None)
     records = tuple(read_run(reference, what.results_dir) for reference in (what.run, *(what.repeat or ())))
     search = find_reference(what.golden, records[0], gate, what.results_dir)
     metrics, comparison = compare_runs(records, search, gate, window_options(judge))

@@ -90,6 +90,7 @@ def _console() -> "Console":
 
 
 def _default_author() -> str:
+    """Git's user, else the system's; empty, which a promotion refuses, where neither has a name."""
     import os
     import pwd
     import shutil
@@ -100,4 +101,7 @@ def _default_author() -> str:
         asked = subprocess.run([git, "config", "user.name"], capture_output=True, text=True, timeout=10, check=False)
         if asked.returncode == 0 and asked.stdout.strip():
             return asked.stdout.strip()
-    return pwd.getpwuid(os.getuid()).pw_name
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may run as a user that its passwd file lacks
+        return ""

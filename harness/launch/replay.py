@@ -17,17 +17,15 @@ RECORDED = ("rank_*.json", "rank_*.progress.jsonl", "nvml_*.json", "launch*.json
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """Which recorded files become those of ``run_dir``. ``note``: set when they were recorded for another spec."""
+    """Which recorded files become those of ``run_dir``."""
 
     run_dir: Path
     source: Path
     files: tuple[str, ...]
-    note: str | None = None
 
     def render(self) -> str:
         """The plan for people."""
-        note = [f"# {self.note}"] if self.note else []
-        return "\n".join([f"# run folder {self.run_dir}", f"# replay of {self.source}", *note, *self.files]) + "\n"
+        return "\n".join([f"# run folder {self.run_dir}", f"# replay of {self.source}", *self.files]) + "\n"
 
     def document(self) -> dict[str, object]:
         """The plan for programs (JSON)."""
@@ -36,7 +34,6 @@ class ReplayPlan:
             "run_dir": str(self.run_dir),
             "source": str(self.source),
             "files": list(self.files),
-            "note": self.note,
         }
 
 
@@ -48,20 +45,18 @@ def build_replay(request: LaunchRequest) -> ReplayPlan:
     if source.resolve() == run_dir.resolve():
         raise BadRequestError(f"{source} cannot be replayed into itself", remedy="choose another run folder")
     recorded = _recorded_spec(source)
-    note = None
     if recorded.fingerprint != request.spec.fingerprint:
-        note = f"recorded for {recorded.slug} ({recorded.fingerprint}), asked for {request.spec.slug}"
-        if not request.allow_other_spec:
-            raise BadRequestError(
-                f"{source} is another experiment: {note} ({request.spec.fingerprint})",
-                remedy="replay a run of the same spec, or pass --allow_other_spec",
-            )
+        raise BadRequestError(
+            f"{source} is another experiment: recorded for {recorded.slug} ({recorded.fingerprint}), "
+            f"asked for {request.spec.slug} ({request.spec.fingerprint})",
+            remedy=f"ask for the settings in {source / 'spec.json'}",
+        )
     files = sorted({path.name for pattern in RECORDED for path in (source / "ranks").glob(pattern)})
     if not any(name.startswith("rank_") for name in files):  # killed ranks leave heartbeats and no record
         raise BadRequestError(
             f"{source}/ranks holds no records or heartbeats of ranks", remedy="replay a folder of results/runs"
         )
-    return ReplayPlan(run_dir, source, tuple(files), note)
+    return ReplayPlan(run_dir, source, tuple(files))
 
 
 def replay(plan: ReplayPlan) -> LaunchOutcome:

@@ -16,8 +16,7 @@ class LaunchRequest:
     """``timeout_s`` None: as long as it takes. ``hang_timeout_s`` is the floor of the watchdog's patience.
 
     ``sample_interval_ms`` 0: no GPU memory sampler, and no figure of the memory in use on the device.
-    ``replay_from``: the recorded run folder of the replay launcher; ``allow_other_spec`` accepts one that was recorded
-    for another fingerprint.
+    ``replay_from``: the recorded run folder of the replay launcher.
     """
 
     spec: ExperimentSpec
@@ -29,4 +28,3 @@ class LaunchRequest:
     hang_timeout_s: float = HANG_TIMEOUT_S
     sample_interval_ms: int = SAMPLE_INTERVAL_MS
     replay_from: Path | None = None
-    allow_other_spec: bool = False

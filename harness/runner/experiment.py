@@ -10,6 +10,7 @@ from harness.launch.disk import full_disk_told
 from harness.launch.environment import this_host
 from harness.launch.execute import execute
 from harness.launch.plan import LaunchPlan
+from harness.launch.replay import ReplayPlan
 from harness.records.atomic import write_atomically
 from harness.records.collect import collect
 from harness.records.goldens import find_golden
@@ -136,9 +137,14 @@ def _record(understood: Understood, clock: Clock, run_dir: Path, outcome: Launch
         failure=failure,
         findings=understood.findings,
         suspect=(*doubts(collected.nodes, ranks), *([otherwise] if otherwise else [])),
-        notes=(*understood.notes, *collected.notes),
+        notes=(*understood.notes, *_replay_note(understood), *collected.notes),
         provenance=provenance(clock, understood.plan, ranks, collected.nodes, understood.host.hostname),
     )
+
+
+def _replay_note(understood: Understood) -> tuple[str, ...]:
+    plan = understood.plan
+    return (f"replayed from {plan.source}: nothing was measured",) if isinstance(plan, ReplayPlan) else ()
 
 
 def _judge(request: RunRequest, runs: list[_Ran], display: Display) -> ExitCode:

@@ -83,6 +83,14 @@ class MeasureSpec(Frozen):
     eval_time_end_step: Size | None = None
     seed: Size = 1234
 
+    @model_validator(mode="after")
+    def _asked_window_holds_a_step(self) -> "MeasureSpec":
+        start, end = self.window
+        asked = self.eval_time_start_step is not None or self.eval_time_end_step is not None
+        if asked and start >= end:
+            raise ValueError(f"the window [{start}, {end}) of {self.max_steps} steps holds none")
+        return self
+
     @property
     def window(self) -> tuple[int, int]:
         """First and one past the last step that count; step 0 never does unless asked for by number."""

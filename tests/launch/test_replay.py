@@ -97,12 +97,6 @@ def test_another_experiment_is_refused(request_for: LaunchRequest, cpu: MakeSpec
         LAUNCHERS["replay"](other)
 
 
-def test_another_experiment_is_replayed_on_request_and_noted(request_for: LaunchRequest, cpu: MakeSpec) -> None:
-    other = replace(request_for, spec=cpu(task="sft"), allow_other_spec=True)
-    assert "# recorded for tiny.pretrain.fp32.2gpu.none" in LAUNCHERS["replay"](other).render()
-    assert replayed(other).status == "ok"
-
-
 def test_a_run_is_not_replayed_into_itself(request_for: LaunchRequest, recorded: Path) -> None:
     with pytest.raises(BadRequestError, match="cannot be replayed into itself"):
         LAUNCHERS["replay"](replace(request_for, run_dir=recorded))
