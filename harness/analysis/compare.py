@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.analysis.derive import combine, derive
-from harness.analysis.gate import Comparison, default_thresholds, judge, no_golden
+from harness.analysis.gate import Comparison, default_thresholds, judge, no_golden, require_fractions
 from harness.analysis.likeness import Likeness, likeness
 from harness.analysis.metrics import Metrics
 from harness.analysis.promotion import promote
@@ -32,6 +32,10 @@ class GateOptions:
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
     require_golden: bool = False
+
+    def __post_init__(self) -> None:
+        """Thresholds are fractions, also where no golden will be found to apply them to."""
+        require_fractions(timing=self.timing_threshold, memory=self.memory_threshold)
 
 
 @dataclass(frozen=True)

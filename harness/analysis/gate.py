@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from harness.analysis.likeness import Likeness
 from harness.analysis.metrics import METRICS, GateKind, Metric, Metrics
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, raise_all
 from harness.records.golden import GoldenRecord
 from harness.spec.gpu import GpuType
 
@@ -71,13 +71,23 @@ def default_thresholds(
 
     BadRequestError for a threshold that is negative or not a number.
     """
-    for option, value in (("--timing_threshold", timing), ("--memory_threshold", memory)):
-        if value is not None and not (math.isfinite(value) and value >= 0):
-            raise BadRequestError(f"{option} {value}: not a fraction", remedy="0.05 allows a change of 5 %")
+    require_fractions(timing=timing, memory=memory)
     row = gpu.timing_threshold
     if gpu.is_cpu and num_runs >= _REPEATS_FOR_CPU:
         row = _CPU_REPEATED_THRESHOLD
     return Thresholds(row if timing is None else timing, gpu.memory_threshold if memory is None else memory)
+
+
+def require_fractions(*, timing: float | None, memory: float | None) -> None:
+    """BadRequestError for a threshold of the command line that is negative or not a number."""
+    options = (("--timing_threshold", timing), ("--memory_threshold", memory))
+    raise_all(
+        [
+            BadRequestError(f"{option} {value}: not a fraction", remedy="0.05 allows a change of 5 %")
+            for option, value in options
+            if value is not None and not (math.isfinite(value) and value >= 0)
+        ]
+    )
 
 
 def judge(

@@ -57,9 +57,22 @@ def test_the_window_may_be_chosen_again(make_record):
     assert compare_runs([record], nothing, GateOptions())[0].step_time_s.median == 4.0
 
 
+def test_a_window_without_a_step_names_the_options_that_make_it(make_spec):
+    with pytest.raises(BadRequestError, match="--eval_time_start_step, --eval_time_end_step: .* holds none"):
+        WindowOptions(eval_time_start_step=9, eval_time_end_step=9).over(make_spec().measure)
+
+
 def test_a_window_that_cannot_be_is_an_error(make_spec):
     with pytest.raises(BadRequestError, match="--skip_first_percent_time"):
         WindowOptions(skip_first_percent_time=1.5).over(make_spec().measure)
+
+
+@pytest.mark.parametrize("value", [-0.01, float("nan"), float("inf")])
+def test_a_threshold_that_is_no_fraction_is_an_error_even_without_a_golden(value):
+    with pytest.raises(BadRequestError, match="--timing_threshold .* not a fraction"):
+        GateOptions(timing_threshold=value)
+    with pytest.raises(BadRequestError, match="--memory_threshold .* not a fraction"):
+        GateOptions(memory_threshold=value)
 
 
 def test_the_stored_golden_of_the_settings_is_found(tmp_path, make_record, make_golden):
