@@ -126,7 +126,8 @@ class Heartbeats:
     def silence(self, now: float, floor_s: float) -> Silence | None:
         """The rank that got least far of those silent for more than max(``floor_s``, 20 median steps), if any.
 
-        While Python imports, patience is at least two minutes. A rank that has finished may wait for the others; only when all have is their silence counted.
+        While Python imports, patience is at least two minutes. A rank that has finished may wait for the others; only
+        when all have is their silence counted.
         """
         settled = max(floor_s, PATIENCE_IN_STEPS * (self._median_step_s() or 0.0))
         working = [rank for rank in self._ranks if rank.phase != "finish"] or self._ranks

@@ -28,7 +28,7 @@ def figure(metric: Metric, value: float | None) -> str:
 
 
 def format_rate(value: float) -> str:
-    """Five significant digits, and no exponent for what people compare: ``709.93``, ``8,192``, ``0.065123``."""
+    """Five significant digits, from ten thousand on whole numbers: ``709.93``, ``8192``, ``12,345``, ``0.065123``."""
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.5g}"
 
 

@@ -58,7 +58,7 @@ def test_the_window_may_be_chosen_again(make_record):
 
 
 def test_a_window_without_a_step_names_the_options_that_make_it(make_spec):
-    with pytest.raises(BadRequestError, match="--eval_time_start_step, --eval_time_end_step: .* holds none"):
+    with pytest.raises(BadRequestError, match=r"--eval_time_start_step, --eval_time_end_step: .* holds none"):
         WindowOptions(eval_time_start_step=9, eval_time_end_step=9).over(make_spec().measure)
 
 
@@ -69,9 +69,9 @@ def test_a_window_that_cannot_be_is_an_error(make_spec):
 
 @pytest.mark.parametrize("value", [-0.01, float("nan"), float("inf")])
 def test_a_threshold_that_is_no_fraction_is_an_error_even_without_a_golden(value):
-    with pytest.raises(BadRequestError, match="--timing_threshold .* not a fraction"):
+    with pytest.raises(BadRequestError, match=r"--timing_threshold .* not a fraction"):
         GateOptions(timing_threshold=value)
-    with pytest.raises(BadRequestError, match="--memory_threshold .* not a fraction"):
+    with pytest.raises(BadRequestError, match=r"--memory_threshold .* not a fraction"):
         GateOptions(memory_threshold=value)
 
 
