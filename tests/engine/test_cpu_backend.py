@@ -1,0 +1,80 @@
+"""Each adaptation of megatron-core is needed: a run that has all of them trains, the same without it does not."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.engine.cpu_backend import CPU_ADAPTATIONS, LOCAL_ADAPTATIONS
+
+_spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
+shapes = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(shapes)
+
+pytestmark = [pytest.mark.train, pytest.mark.slow]
+ROOT = Path(__file__).parents[2]
+
+DENSE = shapes.experiment(shapes.DENSE, "layernorm")
+DROPOUT = shapes.experiment(shapes.DENSE, "mlp", dropout=0.1)
+PIPELINE = shapes.experiment(shapes.DENSE, num_gpus=2, pipeline_model_parallel_size=2)
+EXPERTS = shapes.experiment(shapes.MIXTRAL, num_gpus=2, expert_model_parallel_size=2)
+GROUPED = shapes.experiment(shapes.GROUPED, "moe_act", dtype="bf16")
+DEEPSEEK = shapes.experiment(shapes.DEEPSEEK, "mla_up_proj", attention="unfused")
+
+NO_CUDA = "AssertionError: Torch not compiled with CUDA enabled"
+# Adaptation -> a small run that needs it, and how that run ends without it.
+NEEDED_BY = {
+    "device_is_cpu": (DENSE, NO_CUDA),
+    "rng_is_cpu": (DROPOUT, NO_CUDA),
+    "cuda_literals_are_cpu": (DENSE, NO_CUDA),
+    "tensor_type_is_cuda": (DENSE, "TypeError: Wrapped parameters must be one of torch.cuda.FloatTensor"),
+    "no_cuda_sync": (PIPELINE, NO_CUDA),
+    "streams_are_inert": (EXPERTS, "RuntimeError: torch.cuda.Stream requires CUDA support"),
+    "split_sizes_are_numpy": (EXPERTS, "TypeError: all_to_all_single(): incompatible function arguments"),
+    "grouped_gemm_is_matmul": (GROUPED, "AssertionError: Grouped GEMM is not available"),
+    "checkpoint_without_output_fp8": (DENSE, "NameError: name 'FP8GlobalStateManager' is not defined"),
+    "router_gemm": (EXPERTS, "NameError: name 'te_general_gemm' is not defined"),
+    "mla_knows_te_is_absent": (DEEPSEEK, "TypeError: isinstance() arg 2 must be a type"),
+}
+
+
+@pytest.fixture(name="outcomes", scope="module")
+def _outcomes(tmp_path_factory):
+    """Name of the adaptation left out, or ``with_all.<number>``, -> "trained" or an error."""
+    folder = tmp_path_factory.mktemp("leave_one_out")
+    cases = [
+        {"name": name, "without": name, "spec": json.loads(spec.model_dump_json())}
+        for name, (spec, _) in NEEDED_BY.items()
+    ]
+    whole = {json.dumps(case["spec"]): case["spec"] for case in cases}
+    cases += [{"name": f"with_all.{i}", "without": None, "spec": spec} for i, spec in enumerate(whole.values())]
+    (folder / "cases.json").write_text(json.dumps(cases))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/engine/ranks/leave_one_out.py"), "cases.json", "out.json"], cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": str(ROOT),
+             "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads((folder / "out.json").read_text())
+
+
+def test_every_adaptation_has_a_run_that_needs_it():
+    rows = (*CPU_ADAPTATIONS, *LOCAL_ADAPTATIONS)
+    assert {row.name for row in rows} == set(NEEDED_BY)
+    assert all(row.reason for row in rows)
+
+
+def test_the_runs_train_with_all_adaptations(outcomes):
+    whole = {name: outcome for name, outcome in outcomes.items() if name.startswith("with_all")}
+    assert len(whole) == 6
+    assert {name: outcome for name, outcome in whole.items() if outcome != "trained"} == {}
+
+
+@pytest.mark.parametrize("adaptation", NEEDED_BY)
+def test_without_it_the_run_that_needs_it_fails(outcomes, adaptation):
+    assert outcomes[adaptation].startswith(NEEDED_BY[adaptation][1])
