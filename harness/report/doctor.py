@@ -5,12 +5,15 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
+from harness.report.printing import print_hanging
+
+_INDENT = 9  # behind the state
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
 def print_lines(console: Console, lines: Iterable[tuple[str, str, str, str]]) -> None:
     """Lines of (name, state, what was found, remedy)."""
     for name, state, found, remedy in lines:
-        console.print(Text.assemble((f"{state:<8}", _STYLES[state]), f" {name}: {found}"), soft_wrap=True)
+        print_hanging(console, Text.assemble((f"{state:<8}", _STYLES[state]), f" {name}: {found}"), _INDENT)
         if state != "ok" and remedy:
-            console.print(Text(f"         {remedy}"), soft_wrap=True)
+            print_hanging(console, Text(f"{' ' * _INDENT}{remedy}"), _INDENT)

@@ -7,12 +7,13 @@ from rich.text import Text
 
 from harness.errors import ExitCode
 from harness.report.json import SCHEMA_VERSION, Document
-from harness.report.printing import print_lines
+from harness.report.printing import print_hanging, print_lines
 from harness.report.request_text import effect_lines, explanation, request_lines
 from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.rules.finding import Finding
 
+_VALUES = 13  # the column in which request_lines begins values
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
@@ -48,25 +49,36 @@ def print_check(
     sources: Mapping[str, str] | None = None,
 ) -> None:
     """The request, what its recompute does, every finding, one closing line."""
-    print_lines(console, [*request_lines(spec), *(effect_lines(effective) if effective else [])])
-    print_lines(console, [f"Note: {note}" for note in notes])
+    for line in (*request_lines(spec), *(effect_lines(effective) if effective else [])):
+        print_hanging(console, Text(line), _VALUES)
+    for note in notes:
+        print_hanging(console, Text(f"Note: {note}"), 6)
     if sources:
         print_lines(console, ["", *explanation(spec, sources)])
     for finding in findings:
         console.print()
         _print_finding(console, finding)
     console.print()
-    counts = {severity: sum(f.severity == severity for f in findings) for severity in _STYLES}
-    counted = ", ".join(f"{n} {severity}{'s' * (n != 1)}" for severity, n in counts.items())
+    counted = ", ".join(f"{n} {word}{'s' * (n != 1)}" for word, n in _counts(findings).items())
     word, style = ("LEGAL", "green") if exit_code == ExitCode.OK else ("ILLEGAL", "bold red")
     console.print(Text.assemble((word, style), f" (exit {int(exit_code)})  {counted}"), soft_wrap=True)
 
 
+def _counts(findings: Iterable[Finding]) -> dict[str, int]:
+    """How many of each kind; forced errors apart, and only where there are any."""
+    words = [_word(finding) for finding in findings]
+    forced = {"forced error": n} if (n := words.count("forced")) else {}
+    return forced | {severity: words.count(severity) for severity in _STYLES}
+
+
+def _word(finding: Finding) -> str:
+    return "forced" if finding.overridden else finding.severity
+
+
 def _print_finding(console: Console, finding: Finding) -> None:
-    word = "forced" if finding.overridden else finding.severity
-    head = Text.assemble((word, _STYLES[finding.severity]), f" {finding.id}: {finding.message}")
-    console.print(head, soft_wrap=not console.is_terminal)
+    head = Text.assemble((_word(finding), _STYLES[finding.severity]), f" {finding.id}: {finding.message}")
+    print_hanging(console, head, 2)
     if finding.fix:
-        print_lines(console, [f"  fix: {finding.fix}"])
+        print_hanging(console, Text(f"  fix: {finding.fix}"), 7)
     if finding.mcore_text:
-        print_lines(console, [f"  megatron-core: {finding.mcore_text}"], style="dim")
+        print_hanging(console, Text(f"  megatron-core: {finding.mcore_text}", style="dim"), 4)

@@ -11,15 +11,19 @@ _WIDEST = 10_000
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table; into a pipe or a file as wide as its content, so that nothing is cut or folded."""
-    before = console.width
-    if not console.is_terminal:
-        console.width = _WIDEST
-        console.width = max(before, Measurement.get(console, console.options, table).maximum)
-    try:
+    """Print a table; into a pipe or a file as wide as its content and without trailing blanks: nothing cut or folded."""
+    if console.is_terminal:
         console.print(table)
+        return
+    before = console.width
+    console.width = _WIDEST
+    console.width = max(before, Measurement.get(console, console.options, table).maximum)
+    try:
+        with console.capture() as captured:
+            console.print(table)
     finally:
         console.width = before
+    print_lines(console, (line.rstrip() for line in captured.get().splitlines()))
 
 
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
@@ -35,3 +39,12 @@ def print_lines(console: Console, lines: Iterable[str], style: str = "") -> None
     """Text that may hold brackets from users' data: never read as markup, never broken by styling of numbers."""
     for line in lines:
         console.print(Text(line, style=style), soft_wrap=not console.is_terminal)
+
+
+def print_hanging(console: Console, text: Text, indent: int) -> None:
+    """One paragraph; where somebody watches, its further lines begin ``indent`` columns in."""
+    if not console.is_terminal:
+        console.print(text, soft_wrap=True)
+        return
+    for number, line in enumerate(text.wrap(console, max(20, console.width - indent))):
+        console.print(Text(" " * indent if number else "") + line, soft_wrap=True)

@@ -4,9 +4,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 
 from rich.console import Console
+from rich.text import Text
 
 from harness.report.json import SCHEMA_VERSION, Document
-from harness.report.printing import plain_table, print_lines, show
+from harness.report.printing import plain_table, print_hanging, show
 from harness.spec.rules.rulebook import Entry
 
 
@@ -16,7 +17,7 @@ def rules_document(entries: Iterable[Entry]) -> Document:
 
 
 def print_rules(console: Console, entries: tuple[Entry, ...]) -> None:
-    """One row a rule; braces stand for values of the request."""
+    """One row a rule; ``<name>`` stands for a value of the request."""
     table = plain_table("Rule", "Severity", "megatron-core", "Says")
     for entry in entries:
         table.add_row(entry.id, entry.severity, entry.versions, entry.message)
@@ -35,4 +36,5 @@ def print_rule(console: Console, entries: tuple[Entry, ...]) -> None:
             ("evidence", entry.evidence),
             ("source", entry.source),
         )
-        print_lines(console, [f"{entry.id}: {entry.message}", *(f"  {n}: {v}" for n, v in rows if v)])
+        for line in (f"{entry.id}: {entry.message}", *(f"  {name}: {value}" for name, value in rows if value)):
+            print_hanging(console, Text(line), 4)

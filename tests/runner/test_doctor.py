@@ -1,0 +1,165 @@
+"""Each examination of the doctor: well, unwell, and the remedy."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ExitCode
+from harness.launch.devices import DetectedGpu, Detection
+from harness.launch.environment import this_host
+from harness.runner import doctor
+from harness.runner.examination import Line
+from harness.spec.software import Software
+from harness.units import GIB
+
+
+def only(lines):
+    (line,) = lines
+    return line
+
+
+def test_this_machine_is_examined_in_every_respect(tmp_path):
+    names = [line.name for line in doctor.examine(this_host(), tmp_path)]
+    assert names[:3] == ["Python", "torch", "megatron-core"]
+    assert {"results folder", "shared memory", "clock", "port"} <= set(names)
+    assert any("GPU" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("states", "code"),
+    [(("ok", "ok"), ExitCode.OK), (("ok", "warning"), ExitCode.INCONCLUSIVE), (("warning", "problem"), ExitCode.BAD_REQUEST)],
+)  # fmt: skip
+def test_the_worst_line_decides_the_exit_code(states, code):
+    assert doctor.exit_code(tuple(Line("x", state, "") for state in states)) == code
+
+
+@pytest.mark.parametrize(("version", "state"), [((3, 10), "problem"), ((3, 11), "ok"), ((3, 14), "ok")])
+def test_an_old_python_is_a_problem(version, state):
+    assert only(doctor.python_line(version)).state == state
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "remedy"),
+    [
+        (None, "ok", ""),
+        ("NVML Shared Library Not Found (NVML 12)", "ok", ""),
+        ("Driver Not Loaded (NVML 9)", "warning", "nvidia-smi"),
+        ("NVML did not answer within 10 s", "warning", "nvidia-smi"),
+        ("asking NVML failed with exit code 1: ModuleNotFoundError: No module named 'pynvml'", "problem",
+         "pip install nvidia-ml-py"),
+    ],
+)  # fmt: skip
+def test_a_machine_without_gpu_is_well_and_one_that_cannot_be_asked_is_not(error, state, remedy):
+    line = only(doctor.gpu_lines(Detection(error=error)))
+    assert (line.name, line.state) == ("GPU", state)
+    assert remedy in line.remedy
+
+
+def test_gpus_are_listed_each_with_its_row_or_its_fault():
+    gpus = (
+        DetectedGpu(index=0, name="NVIDIA H100 80GB HBM3", total_bytes=80 * GIB),
+        DetectedGpu(index=1, name="NVIDIA Quadro P400"),
+        DetectedGpu(index=2, error="GPU is lost (NVML 15)"),
+    )
+    lines = list(doctor.gpu_lines(Detection(driver="570.1", gpus=gpus)))
+    assert [(line.name, line.state) for line in lines] == [
+        ("NVIDIA driver", "ok"), ("GPU 0", "ok"), ("GPU 1", "warning"), ("GPU 2", "problem"),
+    ]  # fmt: skip
+    assert lines[1].found == "NVIDIA H100 80GB HBM3, 80.00 GiB: --gpu h100"
+    assert "cpu" not in lines[2].remedy
+    assert lines[3].found == "GPU is lost (NVML 15)"
+
+
+@pytest.fixture
+def toolbox(tmp_path):
+    """A folder for PATH with these programs, and one for headers, with Python.h if asked."""
+
+    def build(*tools, header=True):
+        for tool in tools:
+            (tmp_path / tool).write_text("#!/bin/sh\n")
+            (tmp_path / tool).chmod(0o755)
+        if header:
+            (tmp_path / "Python.h").write_text("")
+        return str(tmp_path), tmp_path
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("tools", "header", "found"),
+    [
+        (("c++", "ninja"), True, "c++, ninja and Python.h"),
+        (("c++",), True, "no ninja: "),
+        ((), False, "no c++ and no ninja and no Python.h: "),
+    ],
+)
+def test_megatron_core_0_17_needs_a_compiler(toolbox, tools, header, found):
+    line = only(doctor.compiler_line(Software(megatron_core="0.17.0"), *toolbox(*tools, header=header)))
+    assert line.found.startswith(found)
+    assert line.state == ("warning" if found.startswith("no") else "ok")
+    assert "ninja" in line.found
+
+
+@pytest.mark.parametrize("version", [None, "0.16.1"])
+def test_megatron_core_before_0_17_needs_none(toolbox, version):
+    assert list(doctor.compiler_line(Software(megatron_core=version), *toolbox())) == []
+
+
+def test_a_results_folder_is_made_and_left_empty(tmp_path):
+    line = only(doctor.results_line(tmp_path / "new" / "results"))
+    assert line.found.startswith(f"{tmp_path}/new/results: fsync and atomic rename work, ")
+    assert list((tmp_path / "new" / "results").iterdir()) == []
+
+
+def test_a_results_folder_that_is_a_file_is_a_problem(tmp_path):
+    (tmp_path / "file").write_text("")
+    line = only(doctor.results_line(tmp_path / "file" / "results"))
+    assert (line.state, line.found) == ("problem", f"{tmp_path}/file/results: Not a directory")
+    assert "--results_dir" in line.remedy
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write into read-only folders")
+def test_a_read_only_results_folder_is_a_problem(tmp_path):
+    tmp_path.chmod(0o500)
+    line = only(doctor.results_line(tmp_path))
+    tmp_path.chmod(0o700)
+    assert (line.state, line.found) == ("problem", f"{tmp_path}: Permission denied")
+
+
+def test_a_file_system_that_refuses_files_is_a_problem():
+    line = only(doctor.results_line(Path("/proc/self")))
+    assert line.state == "problem"
+
+
+def test_shared_memory_that_is_not_there_is_a_warning(tmp_path):
+    line = only(doctor.shared_memory_line(tmp_path / "shm"))
+    assert (line.state, line.remedy) == ("warning", "in a container: --shm-size=8g or --ipc=host")
+
+
+def test_shared_memory_is_told_with_its_size(tmp_path):
+    line = only(doctor.shared_memory_line(tmp_path))
+    assert line.found.endswith(f"iB at {tmp_path}")
+
+
+@pytest.mark.parametrize(("now_s", "state"), [(0.0, "warning"), (1_800_000_000.0, "ok")])
+def test_a_clock_before_this_release_is_wrong(now_s, state):
+    assert only(doctor.clock_line(now_s)).state == state
+
+
+def test_the_clock_is_told_in_utc():
+    assert only(doctor.clock_line(1_800_000_000.0)).found == "2027-01-15T08:00:00Z"
+
+
+def test_an_error_of_the_operating_system_is_a_problem_with_its_remedy():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+
+        def take_it_too():
+            with socket.socket() as probe:
+                probe.bind(taken.getsockname())
+            return "free"
+
+        line = doctor.attempt("port", take_it_too, "wait")
+    assert line == Line("port", "problem", "[Errno 98] Address already in use", "wait")
