@@ -1,0 +1,105 @@
+"""`mbr-perf check`: a verdict for people and programs, with the options of `run`."""
+
+import json
+
+import pytest
+
+FAST = ("--no_megatron", "-g", "cpu")
+
+
+def test_the_answer_of_the_documentation(mbr_perf):
+    done = mbr_perf("check", "-m", "llama", "-mr", "llama3_8b", "--recompute_modules", "core_attn,layernorm", *FAST)
+    lines = done.out.splitlines()
+    assert (done.code, done.err) == (0, "")
+    assert "Recompute    core_attn,layernorm" in lines
+    assert "In effect    layernorm: 8 of 8 layers" in lines
+    assert lines[-1] == "LEGAL (exit 0)  0 errors, 1 warning, 0 notes"
+
+
+def test_an_illegal_request_exits_2_with_the_fix(mbr_perf):
+    done = mbr_perf("check", "-mr", "llama3_8b", "--recompute_modules", "mla_up_proj", *FAST)
+    assert done.code == 2
+    assert (
+        "error R09: mla_up_proj needs multi-latent attention; this model has none\n  fix: drop mla_up_proj\n"
+        in done.out
+    )
+    assert done.out.splitlines()[-1].startswith("ILLEGAL (exit 2)  2 errors, ")
+
+
+@pytest.mark.train
+def test_megatron_cores_own_refusal_stands_beside_the_rule(mbr_perf):
+    done = mbr_perf("check", "-mr", "llama3_8b", "-g", "cpu", "--recompute_modules", "mla_up_proj", "--json")
+    document = json.loads(done.out)
+    found = {finding["id"]: finding for finding in document["findings"]}
+    assert (done.code, document["exit_code"], found["MCORE"]["severity"]) == (2, 2, "error")
+    assert found["MCORE"]["mcore_text"] == f"ValueError: {found['R09']['mcore_text']}"
+
+
+def test_the_json_document_has_the_keys_of_the_contract(mbr_perf):
+    done = mbr_perf("check", "-mr", "llama3_8b", "--recompute_modules", "core_attn", "--json", *FAST)
+    document = json.loads(done.out)
+    assert {"schema_version", "findings", "effective", "exit_code"} <= set(document)
+    assert set(document["findings"][0]) == {"id", "severity", "message", "fix", "mcore_text", "overridden"}
+    assert document["effective"]["recompute"] == "core_attn"
+
+
+def test_force_overrides_the_named_rules_and_says_so(mbr_perf):
+    asked = ("check", "-mr", "llama3_8b", "--recompute_modules", "mla_up_proj", *FAST, "--force", "R09")
+    assert mbr_perf(*asked).code == 2
+    done = mbr_perf(*asked, "--force", "EFF01", "--json")
+    overridden = {finding["id"] for finding in json.loads(done.out)["findings"] if finding["overridden"]}
+    assert (done.code, overridden) == (0, {"R09", "EFF01"})
+
+
+def test_force_of_an_unknown_rule_exits_2_with_the_nearest(mbr_perf):
+    done = mbr_perf("check", "-mr", "llama3_8b", "--force", "r09", *FAST)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("error: --force r09: no such rule\n  near: R09")
+
+
+def test_explain_names_the_source_of_every_setting(mbr_perf):
+    done = mbr_perf("check", "-mr", "llama3_8b", "--recompute_modules", "core_attn", "--explain", *FAST)
+    rows = [line.split() for line in done.out.splitlines()]
+    assert ["recompute", "core_attn", "--recompute_modules"] in rows
+    assert ["gpu", "cpu", "--gpu"] in rows
+    assert any(row[:1] == ["model.num_layers"] and row[-1].startswith("recipes/llama/llama3_8b.yaml:") for row in rows)
+
+
+@pytest.mark.parametrize(("version", "code"), [("0.16.1", 2), ("0.17.0", 0)])
+def test_other_software_is_assumed_by_name(mbr_perf, version, code):
+    asked = ("check", "-mr", "llama3_8b", "-g", "cpu", "--recompute", "full:uniform:3", "--num_layers", "8")
+    done = mbr_perf(*asked, "--assume", f"megatron-core={version}")
+    assert (done.code, "T08" in done.out) == (code, code == 2)
+    assert f"Note: judged for megatron-core={version} (--assume)" in done.out
+
+
+def test_a_job_for_another_machine_is_judged_for_what_is_assumed_there(mbr_perf):
+    asked = ("check", "-mr", "llama3_8b", "--assume", "megatron-core=0.19.2,transformer-engine=2.11,gpu=h100", "--json")
+    document = json.loads(mbr_perf(*asked).out)
+    assert (document["spec"]["gpu"], document["sources"]["gpu"]) == ("h100", "--assume")
+
+
+@pytest.mark.parametrize(
+    ("assume", "told"),
+    [
+        ("megatron=0.17", "unknown name 'megatron'"),
+        ("torch", "is not a version"),
+        ("gpu=h900", "unknown GPU type 'h900'"),
+    ],
+)
+def test_what_cannot_be_assumed_exits_2(mbr_perf, assume, told):
+    done = mbr_perf("check", "-mr", "llama3_8b", "--assume", assume, *FAST)
+    assert done.code == 2
+    assert told in done.err
+
+
+def test_the_options_of_run_are_taken_launching_included(mbr_perf):
+    launch = ("--nnodes", "2", "--node_rank", "5", "--timeout", "60", "--timing_threshold", "0.1")
+    done = mbr_perf("check", "-mr", "llama3_8b", "--max_steps", "20", *launch, *FAST)
+    assert done.code == 2
+    assert "error LAUNCH: --node_rank 5 of 2 nodes" in done.out
+
+
+def test_nothing_is_written(mbr_perf, tmp_path):
+    done = mbr_perf("check", "-mr", "llama3_8b", "--results_dir", tmp_path / "results", *FAST)
+    assert (done.code, list(tmp_path.iterdir())) == (0, [])

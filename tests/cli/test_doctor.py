@@ -1,0 +1,86 @@
+"""`mbr-perf doctor` over a scripted driver: every line ok, or with its remedy; the exit code says which."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "native" / "fake_nvml.c"
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory):
+    """A folder with the scripted libnvidia-ml.so.1. No gcc is a failure: nothing here would be tested."""
+    folder = tmp_path_factory.mktemp("nvml")
+    out = folder / "libnvidia-ml.so.1"
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1", "-o", out, SOURCE, "-lpthread"]
+    subprocess.run(command, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def doctor(library, tmp_path):
+    """Run the command where NVML plays the given state lines; no lines: the driver is not loaded."""
+
+    def run(*state, results=None, as_json=True):
+        script = tmp_path / "state"
+        if state:
+            script.write_text("\n".join(state) + "\n")
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(script)}
+        options = ["--results_dir", str(results or tmp_path / "results"), *(["--json"] if as_json else [])]
+        command = [sys.executable, "-m", "harness.cli.app", "doctor", *options]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    return run
+
+
+def by_name(done):
+    return {line["name"]: line for line in json.loads(done.stdout)["lines"]}
+
+
+def test_gpus_and_driver_are_listed_with_what_fits_them(doctor):
+    found = by_name(doctor("driver 570.1", "gpu 0 uuid=GPU-a total=85899345920"))
+    assert (found["NVIDIA driver"]["state"], found["NVIDIA driver"]["found"]) == ("ok", "570.1")
+    assert found["GPU 0"]["found"] == "NVIDIA H100 80GB HBM3, 80.00 GiB: --gpu h100"
+    assert "transformer-engine" in found
+
+
+def test_a_torch_that_cannot_use_the_gpus_is_a_problem_and_exits_2(doctor):
+    done = doctor("driver 570.1", "gpu 0 uuid=GPU-a")
+    line = by_name(done)["CUDA"]
+    if line["state"] == "ok":
+        pytest.skip("the installed torch is a build for CUDA")
+    assert (line["state"], done.returncode) == ("problem", 2)
+    assert line["remedy"].startswith("pip install --force-reinstall torch")
+
+
+def test_a_lost_gpu_is_a_problem(doctor):
+    done = doctor("gpu 0 uuid=GPU-a", "gpu 1 uuid=GPU-b", "err nvmlDeviceGetUUID 15 -1 1")
+    assert by_name(done)["GPU 1"]["found"] == "GPU is lost (NVML 15)"
+    assert (by_name(done)["GPU 1"]["state"], done.returncode) == ("problem", 2)
+
+
+def test_a_driver_that_is_not_loaded_is_a_warning_and_exits_6(doctor):
+    done = doctor()
+    assert by_name(done)["GPU"]["found"] == "none (NVML cannot be asked: Driver Not Loaded (NVML 9))"
+    assert (by_name(done)["GPU"]["state"], done.returncode) == ("warning", 6)
+
+
+def test_a_results_folder_that_cannot_be_written_is_a_problem_with_its_remedy(doctor, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = doctor(results=tmp_path / "file")
+    assert by_name(done)["results folder"]["remedy"] == "name a writable one with --results_dir"
+    assert (json.loads(done.stdout)["exit_code"], done.returncode) == (2, 2)
+
+
+def test_for_people_every_line_that_is_not_ok_is_followed_by_its_remedy(doctor, tmp_path):
+    (tmp_path / "file").write_text("")
+    lines = doctor(results=tmp_path / "file", as_json=False).stdout.splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("problem  results folder: "))
+    assert lines[at + 1] == "         name a writable one with --results_dir"
+    at = next(i for i, line in enumerate(lines) if line.startswith("warning  GPU: none ("))
+    assert lines[at + 1] == "         if this machine has NVIDIA GPUs, nvidia-smi must list them"
+    assert any(line.startswith("ok       megatron-core: ") for line in lines)

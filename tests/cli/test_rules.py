@@ -1,0 +1,50 @@
+"""`mbr-perf rules`: the table and one rule of it."""
+
+import json
+
+
+def test_list_has_a_line_for_every_rule_uncut_in_a_pipe(mbr_perf):
+    lines = mbr_perf("rules", "list").out.splitlines()
+    assert lines[0].split() == ["Rule", "Severity", "megatron-core", "Says"]
+    assert lines[-1] == f"{len(lines) - 2} rules; `mbr-perf rules show ID` explains one"
+    assert [line for line in lines if "…" in line or "{" in line or line != line.rstrip()] == []
+
+
+def test_list_picks_a_severity(mbr_perf):
+    rows = [line.split() for line in mbr_perf("rules", "list", "--severity", "note").out.splitlines()[1:-1]]
+    assert {row[1] for row in rows} == {"note"}
+
+
+def test_an_unknown_severity_exits_2(mbr_perf):
+    done = mbr_perf("rules", "list", "--severity", "fatal")
+    assert (done.code, done.out) == (2, "")
+    assert "one of error, warning, note, closed" in done.err
+
+
+def test_show_explains_a_rule_with_its_evidence(mbr_perf):
+    assert mbr_perf("rules", "show", "t08").out.splitlines() == [
+        "T08: full:uniform:<num_layers> does not divide model chunks of <sizes> layers",
+        "  severity: error",
+        "  fix: use one of <divisors>, full:block, or megatron-core 0.17",
+        "  megatron-core: index <bad> is out of range",
+        "  versions: before 0.17",
+        "  evidence: seen in a run of megatron-core 0.16.1 on CPU",
+        "  source: transformer_block.py:532; https://github.com/NVIDIA/Megatron-LM/pull/3562",
+    ]
+
+
+def test_show_of_an_unknown_rule_exits_2_with_the_nearest(mbr_perf):
+    done = mbr_perf("rules", "show", "T8")
+    assert (done.code, done.out) == (2, "")
+    assert "no rule 'T8'" in done.err
+    assert "T08" in done.err
+
+
+def test_both_answer_in_json(mbr_perf):
+    every = json.loads(mbr_perf("rules", "list", "--json").out)
+    one = json.loads(mbr_perf("rules", "show", "T08", "--json").out)
+    assert every["schema_version"] == one["schema_version"] == 1
+    assert [rule for rule in every["rules"] if rule["id"] == "T08"] == one["rules"]
+    assert set(one["rules"][0]) == {
+        "id", "severity", "message", "fix", "mcore_text", "versions", "evidence", "source",
+    }  # fmt: skip
