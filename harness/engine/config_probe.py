@@ -57,7 +57,7 @@ def answer(spec: ExperimentSpec) -> dict[str, Any]:
         transformer_config(spec)
     except UnknownFieldError as error:
         return {"accepted": False, "kind": "UnknownField", "text": str(error)}
-    except Exception as error:  # (whatever megatron-core raises is the answer)
+    except Exception as error:  # whatever megatron-core raises is the answer
         place = place_in_megatron(error)
         if place is None:
             raise
