@@ -4,11 +4,12 @@ import subprocess
 
 from pydantic import ValidationError
 
-from harness.launch.environment import Host
+from harness.launch.environment import SAFE_PATH, Host
 from harness.spec.frozen import Frozen
 from harness.spec.gpu import GpuType, gpu_named
 
 TIMEOUT_S = 10.0
+NO_BINDING = "No module named 'pynvml'"
 
 
 class DetectedGpu(Frozen):
@@ -29,28 +30,35 @@ class DetectedGpu(Frozen):
 class Detection(Frozen):
     """What this machine has. ``error`` says why there are no GPUs; None with no GPUs means that NVML found none.
 
-    ``cuda`` is the newest CUDA that the driver supports, e.g. ``12.8``.
+    ``unanswered``: the question itself failed, so that there may be GPUs all the same. ``cuda`` is the newest CUDA that the driver supports, e.g. ``12.8``.
     """
 
     driver: str | None = None
     cuda: str | None = None
     gpus: tuple[DetectedGpu, ...] = ()
     error: str | None = None
+    unanswered: bool = False
 
 
 def detect_gpus(host: Host, timeout_s: float = TIMEOUT_S) -> Detection:
     """Ask NVML. Never raises for a machine without GPU, driver or library: that is what ``error`` says."""
     command = (host.python, "-m", "harness.engine.nvml", "list")
+    env = {**host.shell, **SAFE_PATH}
     try:
         asked = subprocess.run(
-            command, env=dict(host.shell), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
-        return Detection(error=f"NVML did not answer within {timeout_s:g} s")
+        return _unanswered(f"NVML did not answer within {timeout_s:g} s")
     if asked.returncode != 0:
         last = asked.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return Detection(error=f"asking NVML failed with exit code {asked.returncode}: {' '.join(last)}")
+        return _unanswered(f"asking NVML failed with exit code {asked.returncode}: {' '.join(last)}")
     try:
         return Detection.model_validate_json(asked.stdout)
     except ValidationError:
-        return Detection(error=f"NVML's answer cannot be read: {asked.stdout[:200].decode(errors='replace')}")
+        return _unanswered(f"NVML's answer cannot be read: {asked.stdout[:200].decode(errors='replace')}")
+
+
+def _unanswered(error: str) -> Detection:
+    """An installation without NVML's Python binding, as on a login node, is taken for a machine without GPU."""
+    return Detection(error=error, unanswered=NO_BINDING not in error)

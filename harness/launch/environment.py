@@ -33,6 +33,9 @@ TORCHRUN_OWNS = frozenset(
      "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT"}
 )  # fmt: skip
 
+# For children that run our own modules: a folder called harness where the user stands must not be taken for this one.
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+
 # torch reads both names and the first wins; megatron-core's guards read only the first.
 ALLOCATOR_ALIAS = "PYTORCH_ALLOC_CONF"
 

@@ -153,6 +153,7 @@ ROWS: tuple[Row, ...] = (
     Row("MALLOC_MMAP_THRESHOLD_", on_cpu("33554432"), "steadier step times: tensors below 32 MiB are not mapped anew"),
     Row("PYTHONFAULTHANDLER", always("1"), "a segmentation fault leaves a Python traceback"),
     Row("PYTHONUNBUFFERED", always("1"), "the last words of a killed rank are in its log"),
+    Row("PYTHONSAFEPATH", always("1"), "a folder called harness where you stand is not taken for this program"),
     Row("TOKENIZERS_PARALLELISM", always("false"), "no threads before fork"),
 )
 # fmt: on

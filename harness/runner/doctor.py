@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from harness.errors import ExitCode
-from harness.launch.devices import DetectedGpu, Detection, detect_gpus
+from harness.launch.devices import NO_BINDING, DetectedGpu, Detection, detect_gpus
 from harness.launch.disk import free_bytes
 from harness.launch.environment import Host
 from harness.launch.rendezvous import free_port
@@ -28,7 +28,6 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (where NCCL and torch put shared 
 OLDEST_PYTHON = (3, 11)
 
 _NO_LIBRARY = "NVML Shared Library Not Found"
-_NO_BINDING = "No module named 'pynvml'"
 
 
 def examine(host: Host, results: Path) -> tuple[Line, ...]:
@@ -75,7 +74,7 @@ def gpu_lines(found: Detection) -> Iterator[Line]:
 def _without_gpu(error: str | None) -> Line:
     if error is None or _NO_LIBRARY in error:
         return Line("GPU", "ok", f"none ({error or 'NVML lists none'}): runs use --gpu cpu")
-    if _NO_BINDING in error:
+    if NO_BINDING in error:
         found = "none (NVML cannot be asked: its Python binding is not installed)"
         return Line("GPU", "problem", found, "pip install nvidia-ml-py")
     found = f"none (NVML cannot be asked: {error})"

@@ -67,12 +67,18 @@ def _has_gpu(gpu: str, host: Host) -> bool:
 def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
     """The GPU row to run on and one line that says why: what was asked, else what NVML names, else cpu.
 
-    BadRequestError for a GPU that no row knows, and for GPUs of several types: none of them is assumed.
+    BadRequestError for a GPU that no row knows, for GPUs of several types, and for GPUs that cannot be talked to: none
+    of them is assumed, and none is taken for a machine without.
     """
     if asked:
         return asked.lower(), "--gpu"
     found = detect_gpus(host)
     names = sorted({gpu.name for gpu in found.gpus if gpu.name})
+    unsure = found.error if found.unanswered else next((gpu.error for gpu in found.gpus if gpu.error), None)
+    if not names and unsure:
+        raise BadRequestError(
+            f"what GPUs this machine has cannot be told: {unsure}", remedy="name one with --gpu, or cpu"
+        )
     if not names:
         return "cpu", f"no NVIDIA GPU on this machine ({found.error or 'NVML lists none'})"
     rows = {gpu.gpu_type.name if gpu.gpu_type else None for gpu in found.gpus if gpu.name}

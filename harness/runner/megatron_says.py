@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from pydantic import ValidationError
 
-from harness.launch.environment import Host
+from harness.launch.environment import SAFE_PATH, Host
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 from harness.spec.rules.finding import Finding
@@ -47,7 +47,7 @@ def megatron_finding(
     command = (host.python, "-m", "harness.engine.config_probe")
     try:
         asked = subprocess.run(
-            command, input=spec.model_dump_json(), env={**host.shell, **(env or {})}, capture_output=True, text=True,
+            command, input=spec.model_dump_json(), env={**host.shell, **(env or {}), **SAFE_PATH}, capture_output=True, text=True,
             errors="replace", timeout=timeout_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -41,7 +41,8 @@ def test_an_unknown_product_has_no_type(answering: Host) -> None:
 def test_a_driver_that_hangs_does_not_hang_us(answering: Host) -> None:
     answer(answering, "exec sleep 60")
     began = time.monotonic()
-    assert detect_gpus(answering, timeout_s=0.3).error == "NVML did not answer within 0.3 s"
+    found = detect_gpus(answering, timeout_s=0.3)
+    assert (found.error, found.unanswered) == ("NVML did not answer within 0.3 s", True)
     assert time.monotonic() - began < 5
 
 
@@ -53,6 +54,13 @@ def test_a_crash_is_told_with_its_last_line(answering: Host) -> None:
 def test_an_answer_that_is_no_listing_is_told(answering: Host) -> None:
     answer(answering, "echo hello")
     assert detect_gpus(answering).error == "NVML's answer cannot be read: hello\n"
+
+
+def test_a_folder_of_the_same_name_does_not_answer_for_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert not detect_gpus(this_host()).unanswered
 
 
 def test_a_machine_without_the_library_says_why() -> None:
