@@ -1,0 +1,92 @@
+"""Stands in for the interpreter that gpu-check starts: lists a GPU, and plays `mbr-perf run` on it in no time.
+
+``SCRIPTED_FAULT`` names one thing that goes wrong.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from harness.recipes.request import Request
+from harness.recipes.resolve import resolve
+from harness.records.rank import Device, Failure, LayerRecompute, MemoryRecord, RankRecord, StepRecord
+from harness.records.run import DeviceSample, NodeSample, Provenance, RunRecord
+from harness.records.store import write_record
+from harness.spec.effective import effective_recompute
+from harness.spec.software import Software
+
+GB = 10**9
+UUID = "GPU-1"
+FAULT = os.environ.get("SCRIPTED_FAULT", "")
+TOTAL_BYTES = int(os.environ.get("SCRIPTED_TOTAL_BYTES", 141 * GB))
+
+
+def options_of(argv):
+    parser = argparse.ArgumentParser()
+    for name in ("--gpu", "--compute_dtype", "--point_gpu", "--variant", "--recompute"):
+        parser.add_argument(name)
+    for name in ("--num_layers", "--micro_batch_size", "--global_batch_size", "--max_steps"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("-mr", dest="model_recipe_name")
+    parser.add_argument("--run_dir", type=Path)
+    parser.add_argument("--sample_interval_ms", type=int, default=50)
+    parser.add_argument("--timeout")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args(argv)
+
+
+def record_of(options):
+    asked = {k: v for k, v in vars(options).items() if k not in ("run_dir", "sample_interval_ms", "timeout", "json")}
+    spec = resolve(Request(**asked)).spec
+    effective = effective_recompute(spec, "local", Software(megatron_core="0.16.1"))
+    full = effective.full_layers > 0
+    out_of_memory = options.num_layers is not None and FAULT != "oom_fits"
+    allocated = (12 if full and FAULT == "full_costs_more" else 8 if full else 10) * GB
+    reserved = allocated + (40 if FAULT == "reserved_above_device" else 1) * GB
+    loss = 10.4 + (0.5 if FAULT == "other_loss" and options.recompute != "none" else 0.0)
+    slow = 1.2 if FAULT == "slow_sampler" and options.sample_interval_ms else 1.0
+    steps = [StepRecord(step=i, seconds=0.1 * slow, loss=loss - i / 100) for i in range(spec.measure.max_steps)]
+    failure = Failure(kind="oom", message="CUDA out of memory", phase="forward_backward", step=0, request_bytes=GB)
+    rank = RankRecord(
+        rank=0, world_size=1, hostname="here", pid=1, finished=not out_of_memory,
+        failure=failure if out_of_memory else None, device=Device(kind="cuda", name="NVIDIA H200", uuid=UUID),
+        steps=() if out_of_memory else tuple(steps),
+        memory=MemoryRecord(meter="scripted", max_allocated_bytes=allocated, max_reserved_bytes=reserved),
+        recompute=LayerRecompute(
+            num_layers=2, full_layers=effective.full_layers,
+            modules={} if FAULT == "other_layers" else effective.modules,
+        ),
+    )  # fmt: skip
+    seen = DeviceSample(uuid=UUID, name="NVIDIA H200", index=0, max_used_bytes=20 * GB, num_samples=9)
+    node = NodeSample(hostname="here", driver_version="580.1", devices=(seen,))
+    return RunRecord(
+        run_id=options.run_dir.name, status="oom" if out_of_memory else "ok", spec=spec, fingerprint=spec.fingerprint,
+        effective=effective, ranks=(rank,), nodes=(node,) if options.sample_interval_ms else (),
+        provenance=Provenance(
+            started_at="2026-01-02T03:04:05+00:00", finished_at="2026-01-02T03:04:06+00:00", duration_s=1.0,
+            command=(), mbr_perf="0.1.0", hostname="here", platform="Linux", processor="A Processor",
+            versions={"torch": "2.11.0"},
+        ),
+    )  # fmt: skip
+
+
+def main(argv):
+    module, rest = argv[1], argv[2:]
+    if module == "harness.engine.nvml":
+        gpu = {"index": 0, "name": "NVIDIA H200", "uuid": UUID, "total_bytes": TOTAL_BYTES}
+        sys.stdout.write(json.dumps({"driver": "580.1", "gpus": [gpu]}))
+        return 0
+    assert (module, rest[0]) == ("harness.cli.app", "run")
+    options = options_of(rest[1:])
+    if FAULT == "crash" and options.recompute == "mlp":
+        sys.stderr.write("it fell over\n")
+        return 3
+    record = record_of(options)
+    options.run_dir.mkdir(parents=True)
+    write_record(options.run_dir, record)
+    return 4 if record.status == "oom" else 0
+
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,75 @@
+"""What gpu-check leaves behind: files for people, one table, an exit code."""
+
+import io
+import json
+import re
+
+import pytest
+from rich.console import Console
+
+from harness.runner.gpu_check.case import Case, Figures, case_name
+from harness.runner.gpu_check.checks import Check
+from harness.runner.gpu_check.report import exit_code, print_cases, write_case, write_summary
+from harness.runner.gpu_check.stages import survive_oom, train_settings
+
+PASSED = Case("dense.none", checks=(Check("trained", "pass", "exit 0, ok"),), figures=Figures(step_time_s=0.1))
+FAILED = Case("dense.mlp", "mlp", (Check("trained", "pass", ""), Check("same_losses", "fail", "worst 0.5")))
+SKIPPED = Case("mla", checks=(Check("trained", "skipped", "transformer-engine is not installed"),))
+NOT_RUN = Case("moe.none")
+
+
+@pytest.mark.parametrize(
+    ("cases", "code"),
+    [
+        ([PASSED], 0),
+        ([PASSED, SKIPPED], 0),
+        ([PASSED, FAILED, NOT_RUN], 3),
+        ([PASSED, NOT_RUN], 6),
+        ([SKIPPED], 6),
+        ([], 6),
+    ],
+)
+def test_the_exit_code_is_that_of_the_worst_case(cases, code):
+    assert int(exit_code(cases)) == code
+
+
+def test_names_of_files_hold_plain_characters_only():
+    assert case_name("moe", "core_attn,moe", "full:uniform:1") == "moe.core_attn-moe.full-uniform-1"
+
+
+def test_a_case_is_kept_with_what_it_was_measured_on(machine, shape, tmp_path):
+    runs = machine()
+    for case in train_settings(runs, shape("dense"), ("mlp",)):
+        write_case(tmp_path / "h200", runs.target, case)
+    kept = json.loads((tmp_path / "h200" / "dense.mlp.json").read_text())
+    assert {key: kept[key] for key in ("verdict", "recompute", "modules", "device", "driver", "versions", "status")} == {
+        "verdict": "pass", "recompute": "mlp", "modules": {"mlp": 2}, "device": "NVIDIA H200", "driver": "580.1",
+        "versions": {"torch": "2.11.0"}, "status": "ok",
+    }  # fmt: skip
+    assert kept["figures"]["peak_device_bytes"] == 20 * 10**9
+    assert re.fullmatch(r"[0-9a-f]{16}", kept["fingerprint"])
+
+
+def test_the_summary_holds_every_case_and_its_checks(machine, shape, tmp_path):
+    runs = machine("oom_fits")
+    cases = [*survive_oom(runs, shape("dense")), NOT_RUN]
+    write_summary(tmp_path, runs.target, cases, 12.34)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["exit_code"], summary["seconds"], summary["gpu"]) == (3, 12.3, "h200")
+    assert [(case["check"], case["verdict"]) for case in summary["cases"]] == [
+        ("dense.oom", "fail"), ("dense.after_oom", "pass"), ("moe.none", "not_run"),
+    ]  # fmt: skip
+    assert summary["cases"][0]["checks"]["recorded_as_oom"] == "fail: exit 0, ok"
+
+
+def test_the_table_tells_failures_and_what_was_left_out():
+    out = io.StringIO()
+    print_cases(Console(file=out, width=80), [PASSED, FAILED, SKIPPED, NOT_RUN])
+    text = out.getvalue()
+    for told in (
+        "dense.mlp failed: same_losses: worst 0.5",
+        "mla: trained skipped: transformer-engine is not installed",
+        "moe.none was not run: the time limit was reached",
+    ):
+        assert told in text
+    assert "100.0 ms" in text

@@ -1,0 +1,107 @@
+"""Which settings are tried on which shape: those that are legal and do something there."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.launch.environment import Host
+from harness.recipes.find import all_recipe_files, recipes_dir
+from harness.recipes.recipe_file import load_recipe
+from harness.runner.gpu_check.shapes import acts, legal_settings
+from harness.runner.gpu_check.target import find_target
+from harness.spec.software import Software
+
+FULL = ("full:uniform:1", "full:block:1")
+NO_TE = {"megatron_core": "0.16.1", "transformer_engine": None}
+
+
+@pytest.fixture
+def settled(machine, shape):
+    """A shape as understood on a scripted H200 with the given software."""
+
+    def make(name, **software):
+        found = shape(name).settle(machine().target)
+        impl = "transformer_engine" if software["transformer_engine"] else "local"
+        kernels = found.spec.kernels.model_copy(update={"transformer_impl": impl})
+        return replace(found, spec=found.spec.model_copy(update={"kernels": kernels}), software=Software(**software))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "single"),
+    [
+        ("dense", ("core_attn", "layernorm", "mlp")),
+        ("moe", ("core_attn", "layernorm", "moe", "moe_act")),
+        ("mla", ("core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts", "mla_up_proj")),
+    ],
+)
+def test_local_layers_are_tried_under_every_module_they_have(settled, name, single):
+    assert legal_settings(settled(name, **NO_TE)) == ("none", *single, ",".join(single), *FULL)
+
+
+def test_with_transformer_engine_a_dense_layer_has_no_norm_of_its_own(settled):
+    found = settled("dense", megatron_core="0.16.1", transformer_engine="2.11.0")
+    assert legal_settings(found) == ("none", "core_attn", "mlp", "core_attn,mlp", *FULL)
+
+
+def test_later_releases_have_no_moe_act_without_transformer_engine(settled):
+    assert "moe_act" not in legal_settings(settled("moe", megatron_core="0.19.2", transformer_engine=None))
+
+
+def test_a_module_that_does_nothing_is_not_tried(settled):
+    assert not acts(settled("dense", **NO_TE), "core_attn,moe")
+
+
+@pytest.mark.parametrize("name", ["dense", "moe", "mla"])
+@pytest.mark.parametrize("total_gb", [24, 141])
+def test_two_layers_are_trained_at_real_widths(machine, shape, name, total_gb):
+    spec = shape(name).settle(machine(total_bytes=total_gb * 10**9).target).spec
+    assert (spec.gpu, spec.num_gpus, spec.compute_dtype, spec.model.num_layers) == ("h200", 1, "bf16", 2)
+    assert spec.model.hidden_size == (7168 if name == "mla" else 4096)
+    assert spec.batch.seq_length == (4096 if total_gb > 24 else 2048)
+
+
+@pytest.mark.parametrize("name", ["dense", "moe", "mla"])
+def test_states_of_the_small_variant_leave_room_on_24_gb(machine, shape, name):
+    spec = shape(name).settle(machine(total_bytes=24 * 10**9).target).spec
+    assert 18 * num_parameters(spec.model) < 21 * 10**9
+
+
+def num_parameters(m):
+    """Weights of a two-layer model of gpu-check: embedding, head, attention, feed-forward; norms do not count."""
+    h, glu = m.hidden_size, 3
+    attention = 2 * h * m.num_attention_heads * m.head_dim + 2 * h * m.query_groups * m.head_dim
+    if m.mla:
+        qk = m.mla.qk_head_dim + m.mla.qk_pos_emb_head_dim
+        up = m.num_attention_heads * (
+            m.mla.q_lora_rank * qk + m.mla.kv_lora_rank * (m.mla.qk_head_dim + m.mla.v_head_dim)
+        )
+        down = h * (m.mla.q_lora_rank + m.mla.kv_lora_rank + m.mla.qk_pos_emb_head_dim)
+        attention = up + down + h * m.num_attention_heads * m.mla.v_head_dim
+    layers = 0
+    for is_moe in m.moe_layer_pattern:
+        dense = glu * h * m.ffn_hidden_size
+        shared = (m.moe.moe_shared_expert_intermediate_size or 0) if m.moe else 0
+        experts = glu * h * (m.moe.num_moe_experts * m.moe.moe_ffn_hidden_size + shared) if m.moe else 0
+        layers += attention + (experts if is_moe else dense)
+    return 2 * m.padded_vocab_size(1) * h + layers
+
+
+def test_shapes_are_no_recipes_of_the_listing(shape):
+    listed = {file.path.resolve() for file in all_recipe_files(recipes_dir())}
+    for name in ("dense", "moe", "mla"):
+        recipe = load_recipe(shape(name).recipe, "x")
+        assert recipe.header.name == name
+        assert shape(name).recipe.resolve() not in listed
+
+
+def test_a_machine_without_gpu_is_told_what_to_do(tmp_path):
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho \'{"error": "Driver Not Loaded (NVML 9)"}\'\n')
+    python.chmod(0o755)
+    host = Host(python=str(python), hostname="here", num_cores=1, shell={})
+    with pytest.raises(BadRequestError, match=r"no NVIDIA GPU .*NVML 9.*\n.*--rehearse"):
+        find_target(host, rehearse=False)
+    assert find_target(host, rehearse=True).is_rehearsal
