@@ -1,0 +1,207 @@
+"""The order in which a pipeline rank runs its micro-batches, and the hidden states it holds beside them.
+
+The arithmetic is that of megatron-core 0.16 `pipeline_parallel/schedules.py`: no pipelining, 1F1B, and interleaved 1F1B
+with overlapped point-to-point messages, the only form that ranks of this harness use with several virtual stages.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.layout import num_virtual_stages
+
+Pass = Literal["forward", "backward"]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One forward or backward pass of one micro-batch through one model chunk of the rank.
+
+    ``buffers``: hidden states, or gradients of them, that are alive during the pass and belong neither to it nor to a
+    micro-batch between its passes: received ahead of use, or not yet let go after sending.
+    """
+
+    direction: Pass
+    chunk: int
+    buffers: int = 0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What decides the order on one pipeline rank. ``group_size`` is `microbatch_group_size_per_vp_stage`.
+
+    ``extra_warmup`` is 1 where expert-parallel communication overlaps with the next micro-batch.
+    """
+
+    pp_size: int
+    pp_rank: int
+    num_microbatches: int
+    vp_size: int = 1
+    group_size: int | None = None
+    extra_warmup: int = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the rank holds the embedding."""
+        return self.pp_rank == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the rank computes the loss."""
+        return self.pp_rank == self.pp_size - 1
+
+    @property
+    def num_passes(self) -> int:
+        """Forward passes of a step on this rank, over all its chunks."""
+        return self.num_microbatches * self.vp_size
+
+    @property
+    def num_warmup(self) -> int:
+        """Forward passes before the first backward pass of the steady phase (`get_pp_rank_microbatches`)."""
+        behind = self.pp_size - self.pp_rank - 1
+        if self.vp_size == 1:
+            return min(behind, self.num_microbatches)
+        warmup = 2 * behind + (self.vp_size - 1) * (self.group_size or self.pp_size) + self.extra_warmup
+        return min(warmup, self.num_passes)
+
+    @cached_property
+    def chunk_of(self) -> tuple[int, ...]:
+        """Model chunk of every forward pass in order (`get_schedule_table`); backward passes mirror the chunks."""
+        group = self.group_size or self.pp_size
+        starts = range(0, self.num_microbatches, group)
+        sizes = (min(group, self.num_microbatches - start) for start in starts)
+        return tuple(chunk for size in sizes for chunk in range(self.vp_size) for _ in range(size))
+
+    def events(self) -> tuple[Event, ...]:
+        """All passes of one step in order."""
+        if self.vp_size > 1:
+            return tuple(_Interleaved(self).run())
+        return tuple(_one_forward_one_backward(self) if self.pp_size > 1 else _no_pipelining(self))
+
+
+def schedule_of(spec: ExperimentSpec, pp_rank: int) -> Schedule:
+    """The schedule of one pipeline rank of ``spec``."""
+    parallelism = spec.parallelism
+    return Schedule(
+        pp_size=parallelism.pipeline_model_parallel_size,
+        pp_rank=pp_rank,
+        num_microbatches=spec.num_microbatches,
+        vp_size=num_virtual_stages(parallelism),
+        group_size=parallelism.microbatch_group_size_per_vp_stage,
+        extra_warmup=int(spec.model.moe is not None and spec.kernels.overlap_moe_expert_parallel_comm),
+    )
+
+
+def _no_pipelining(schedule: Schedule) -> Iterator[Event]:
+    for _ in range(schedule.num_microbatches):
+        yield Event("forward", 0)
+        yield Event("backward", 0)
+
+
+def _one_forward_one_backward(schedule: Schedule) -> Iterator[Event]:
+    """1F1B. Local variables of megatron-core's loop keep the gradients of the previous pass alive."""
+    received_grad, sent_grad = int(not schedule.is_last), int(not schedule.is_first)
+    for _ in range(schedule.num_warmup):
+        yield Event("forward", 0)
+    num_steady = schedule.num_microbatches - schedule.num_warmup
+    for i in range(num_steady):
+        yield Event("forward", 0, buffers=(received_grad + sent_grad) * (i > 0))
+        yield Event("backward", 0, buffers=sent_grad * (i > 0))
+    for i in range(schedule.num_warmup):
+        yield Event("backward", 0, buffers=sent_grad * (i > 0 or num_steady > 0))
+
+
+_MicroBatch = tuple[int, int]  # chunk, and its number in that chunk
+
+
+class _Interleaved:
+    """Interleaved 1F1B: counts what is received ahead of use and what nobody has let go yet.
+
+    A chunk keeps the input of its latest forward pass (`TransformerBlock.input_tensor`), and with it the gradient of
+    that input, until its next forward pass; the loop keeps the last input received during warm-up: two buffers each,
+    once the backward pass is over.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._s = schedule
+        self._inputs = int(not schedule.is_first)  # the first input is received before the loop
+        self._gradients = 0
+        self._sent: _MicroBatch | None = None  # whose input gradient was sent last
+        self._begun = [0] * schedule.vp_size
+        self._finished = [0] * schedule.vp_size
+        self._last_of_warmup: _MicroBatch | None = None
+
+    def run(self) -> Iterator[Event]:
+        """All passes; the last input of a step is never followed by another."""
+        s = self._s
+        num_warmup, num_steady = s.num_warmup, s.num_passes - s.num_warmup
+        for k in range(num_warmup):
+            yield self._forward(k)
+            received = k < s.num_passes - 1 and self._receives(k, forward=True)
+            self._inputs += received
+            self._last_of_warmup = self._micro_batch(self._awaited(k)) if received else None
+        self._gradients += int(not s.is_last)
+        for k in range(num_steady):
+            forward = self._forward(num_warmup + k)
+            yield forward
+            self._inputs += k < num_steady - 1 and self._receives(num_warmup + k, forward=True)
+            ends_here = s.is_last and forward.chunk == s.vp_size - 1
+            yield self._backward(k, unsent_output=int(not ends_here))
+            self._gradients += self._receives(k, forward=False)
+        for k in range(num_steady, s.num_passes):
+            yield self._backward(k, unsent_output=0)
+            self._gradients += k < s.num_passes - 1 and self._receives(k, forward=False)
+
+    def _forward(self, k: int) -> Event:
+        chunk = self._s.chunk_of[k]
+        self._inputs -= int(self._has_input(chunk))
+        self._begun[chunk] += 1
+        return Event("forward", chunk, self._inputs + self._gradients + self._kept())
+
+    def _backward(self, k: int, unsent_output: int) -> Event:
+        """The output of the pass before is freed at the next forward pass."""
+        s = self._s
+        chunk = s.vp_size - 1 - s.chunk_of[k]
+        self._gradients -= int(not (s.is_last and chunk == s.vp_size - 1))
+        buffers = self._inputs + self._gradients + self._kept() + unsent_output
+        self._sent = (chunk, self._finished[chunk]) if self._has_input(chunk) else None
+        self._finished[chunk] += 1
+        return Event("backward", chunk, buffers)
+
+    def _has_input(self, chunk: int) -> bool:
+        return not (self._s.is_first and chunk == 0)
+
+    def _kept(self) -> int:
+        """Inputs and their gradients of finished micro-batches; the gradient sent last may be one of them."""
+        latest = {(chunk, begun - 1) for chunk, begun in enumerate(self._begun) if begun and self._has_input(chunk)}
+        held = latest | ({self._last_of_warmup} if self._last_of_warmup else set())
+        kept = {(chunk, number) for chunk, number in held if number < self._finished[chunk]}
+        return 2 * len(kept) + int(self._sent is not None and self._sent not in kept)
+
+    def _awaited(self, k: int) -> int:
+        """The forward pass whose input is received after pass ``k``: one chunk further for what comes around."""
+        s = self._s
+        if not s.is_first:
+            return k + 1
+        chunk, number = self._micro_batch(k - (s.pp_size - 1))
+        passes = (i for i, c in enumerate(s.chunk_of) if c == chunk + 1)
+        return next(i for n, i in enumerate(passes) if n == number)
+
+    def _micro_batch(self, k: int) -> _MicroBatch:
+        chunk = self._s.chunk_of[k]
+        return chunk, self._s.chunk_of[:k].count(chunk)
+
+    def _receives(self, k: int, *, forward: bool) -> bool:
+        """Whether a message for a later pass is awaited after pass ``k`` (`recv_tensor_from_previous_stage`).
+
+        The leading rank of a direction hears from the rank at the other end, which is PP - 1 passes behind it and whose
+        last chunk sends nothing on.
+        """
+        s = self._s
+        leads = s.is_first if forward else s.is_last
+        if not leads:
+            return True
+        behind = k - (s.pp_size - 1)
+        return behind >= 0 and s.chunk_of[behind] != s.vp_size - 1
