@@ -96,10 +96,18 @@ def list_goldens(folder: Path) -> dict[Path, GoldenRecord]:
 
 
 def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord) -> Path:
-    """Write the golden at its place, replacing what is there; keys in a fixed order, one per line, for review."""
+    """Write the golden at its place, replacing what is there; keys in a fixed order, one per line, for review.
+
+    BadRequestError where it cannot be written; what was there is kept.
+    """
     path = golden_path(folder, spec)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, golden_text(golden))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, golden_text(golden))
+    except OSError as error:
+        raise BadRequestError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name a writable folder with --golden_dir"
+        ) from error
     return path
 
 

@@ -120,3 +120,10 @@ def test_the_published_golden_is_external_and_says_what_it_lacks(make_spec):
 
 def test_leaves_are_dotted_paths():
     assert leaves({"a": {"b": 1, "c": [1, 2]}, "d": None}) == {"a.b": "1", "a.c": "[1, 2]", "d": "None"}
+
+
+def test_a_golden_that_cannot_be_written_is_told_with_the_way_out(tmp_path, make_record, make_golden):
+    (tmp_path / "file").write_text("")
+    record = make_record()
+    with pytest.raises(BadRequestError, match="cannot be written: Not a directory\\n  name a writable folder"):
+        write_golden(tmp_path / "file", record.spec, make_golden(record, {"tflops_per_gpu": 1.0}))
