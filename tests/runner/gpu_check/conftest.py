@@ -16,11 +16,15 @@ FOLDER = Path(__file__).parent
 RECIPES = Path(__file__).parents[3] / "scripts" / "gpu-check.d"
 
 
+GPU = '{"driver": "580.1", "gpus": [{"index": 0, "name": "NVIDIA H200", "uuid": "GPU-1", "total_bytes": %s}]}'
+
+
 @pytest.fixture(scope="session")
 def python(tmp_path_factory):
-    """The interpreter of that machine."""
+    """The interpreter of that machine: lists a GPU when NVML is asked for, and plays every run."""
     path = tmp_path_factory.mktemp("python") / "python"
-    path.write_text(f"#!{sys.executable}\n{(FOLDER / 'scripted_product.py').read_text()}")
+    script = f'[ "$2" = harness.engine.nvml ] && exec echo "$SCRIPTED_GPU"\nexec {sys.executable} {FOLDER}/scripted_product.py "$@"'
+    path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
@@ -30,7 +34,7 @@ def machine(python, tmp_path):
     """Makes the runs of a scripted machine on which one thing goes wrong, or nothing."""
 
     def make(fault="", *, seconds=60.0, total_bytes=141 * 10**9, rehearse=False):
-        shell = {"SCRIPTED_FAULT": fault, "SCRIPTED_TOTAL_BYTES": str(total_bytes)}
+        shell = {"SCRIPTED_FAULT": fault, "SCRIPTED_GPU": GPU % total_bytes}
         target = find_target(Host(python=python, hostname="here", num_cores=8, shell=shell), rehearse=rehearse)
         return Runs(target, tmp_path / "runs", time.monotonic() + seconds)
 

@@ -1,10 +1,9 @@
-"""Stands in for the interpreter that gpu-check starts: lists a GPU, and plays `mbr-perf run` on it in no time.
+"""Stands in for `mbr-perf run` on a GPU: leaves a record in no time.
 
 ``SCRIPTED_FAULT`` names one thing that goes wrong.
 """
 
 import argparse
-import json
 import os
 import sys
 from pathlib import Path
@@ -20,7 +19,6 @@ from harness.spec.software import Software
 GB = 10**9
 UUID = "GPU-1"
 FAULT = os.environ.get("SCRIPTED_FAULT", "")
-TOTAL_BYTES = int(os.environ.get("SCRIPTED_TOTAL_BYTES", 141 * GB))
 
 
 def options_of(argv):
@@ -73,13 +71,8 @@ def record_of(options):
 
 
 def main(argv):
-    module, rest = argv[1], argv[2:]
-    if module == "harness.engine.nvml":
-        gpu = {"index": 0, "name": "NVIDIA H200", "uuid": UUID, "total_bytes": TOTAL_BYTES}
-        sys.stdout.write(json.dumps({"driver": "580.1", "gpus": [gpu]}))
-        return 0
-    assert (module, rest[0]) == ("harness.cli.app", "run")
-    options = options_of(rest[1:])
+    assert argv[:3] == ["-m", "harness.cli.app", "run"]
+    options = options_of(argv[3:])
     if FAULT == "crash" and options.recompute == "mlp":
         sys.stderr.write("it fell over\n")
         return 3
