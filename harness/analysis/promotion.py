@@ -12,7 +12,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.goldens import GoldenChange, golden_changes
-from harness.records.run import RunRecord
+from harness.records.run import REPLAYED, RunRecord
 from harness.spec.recompute import canonical_text
 
 _SIGNIFICANT_DIGITS = 6
@@ -27,17 +27,37 @@ class Promotion:
 
 
 def promote(
-    records: Sequence[RunRecord], *, reason: str, author: str, now: datetime, before: GoldenRecord | None = None
+    records: Sequence[RunRecord],
+    *,
+    reason: str,
+    author: str,
+    now: datetime,
+    before: GoldenRecord | None = None,
+    replace_other: bool = False,
 ) -> Promotion:
     """Golden values from one run or repeats of it: medians of run medians, highest peaks, spread over the runs.
 
     BadRequestError lists every reason against it: a failed, suspect, short or unfinished run, a run named twice,
-    other settings or another machine among the runs, FLOPs that differ, no reason given.
+    other settings or another machine among the runs, FLOPs that differ, no reason given, a golden of other settings in
+    the same place unless ``replace_other``.
     """
     each = [derive(record) for record in records]
-    raise_all([*_request_problems(records, reason, author), *_mixed(records, each), *_unfit(records, each)])
+    other = [] if replace_other else _other_settings(records[0], before)
+    raise_all([*_request_problems(records, reason, author), *_mixed(records, each), *_unfit(records, each), *other])
     golden = _golden(records, each, combine(each), (reason.strip(), author.strip(), now))
     return Promotion(golden, golden_changes(before, golden))
+
+
+def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadRequestError]:
+    """File names hold recipe, task, precision, count and recompute; a proxy with fewer layers has the same name."""
+    if before is None or before.fingerprint in (None, record.fingerprint):
+        return []
+    return [
+        BadRequestError(
+            f"the golden there is for other settings: fingerprint {before.fingerprint}, the run has {record.fingerprint}",
+            remedy="keep them apart with --golden_dir, or replace it with --replace_other",
+        )
+    ]
 
 
 def _golden(
@@ -128,6 +148,7 @@ def _unfit(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadReq
 
 def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
     problems = [f"suspect: {why}" for why in record.suspect]
+    problems += [note for note in record.notes if note.startswith(REPLAYED)]
     if record.status != "ok":
         problems.append(f"is {record.status}: {record.failure or 'no failure recorded'}")
     if len(record.ranks) < record.spec.num_gpus or not all(rank.finished for rank in record.ranks):

@@ -20,6 +20,9 @@ def promote(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders or ids; repeats of one setting.")],
     reason: Annotated[str, typer.Option("--reason", help="Why this becomes the value to hold others to.")],
     author: Annotated[str | None, typer.Option("--author", help="Default: git's user.name, else the OS user.")] = None,
+    replace_other: Annotated[
+        bool, typer.Option("--replace_other", help="Replace a golden of other settings that has the same file name.")
+    ] = False,
     golden_dir: GoldenDir = None,
     results_dir: Results = None,
     as_json: Json = False,
@@ -42,6 +45,7 @@ def promote(
         author=author or _default_author(),
         now=datetime.now(UTC),
         before=read_golden(there) if there.is_file() else None,
+        replace_other=replace_other,
     )
     path = write_golden(folder, records[0].spec, promoted.golden)
     if as_json:

@@ -61,7 +61,7 @@ A recipe is a model and its operating points: `recipes/<family>/<name>.yaml`. `m
 
 Default < `model` and `defaults` < the point's `profile` < the point < command line, field by field. `recompute` is one
 value and always replaced whole. An option that is not given says nothing. `null` under `env` takes a variable away.
-`mbr-perf plan --explain` prints who said each value.
+`mbr-perf run --dryrun --explain` prints who said each value.
 
 `-ng` other than a point's: the next larger point of the same GPU type and precision (else the largest) is used and the
 global batch size follows the number of data-parallel copies, unless `-gb` is given.

@@ -1,10 +1,13 @@
 """Whole files: a reader, or a process killed half-way, meets the old content or the new, never half of it."""
 
+import errno
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK})
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -19,9 +22,20 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_once(path: Path, text: str) -> None:
-    """As :func:`write_atomically`, but ``path`` must be free: FileExistsError when something is there already."""
+    """As :func:`write_atomically`, but ``path`` must be free: FileExistsError when something is there already.
+
+    A hard link claims the name in one step. File systems without hard links get a rename after a look: there, of two
+    writers in the same instant the later one wins.
+    """
     with _flushed(path, text) as temporary:
-        path.hardlink_to(temporary)
+        try:
+            path.hardlink_to(temporary)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            if path.exists():
+                raise FileExistsError(errno.EEXIST, "is there already", str(path)) from error
+            temporary.replace(path)
     _flush_folder(path.parent)
 
 

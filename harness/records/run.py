@@ -10,6 +10,8 @@ from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 from harness.spec.rules.finding import Finding
 
+REPLAYED = "replayed from "  # how the note of a run begins in which nothing was measured
+
 Status = Literal["ok", "oom", "failed", "interrupted"]
 
 

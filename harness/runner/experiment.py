@@ -15,7 +15,7 @@ from harness.records.atomic import write_atomically
 from harness.records.collect import collect
 from harness.records.goldens import find_golden
 from harness.records.launch import LaunchOutcome
-from harness.records.run import RunRecord
+from harness.records.run import REPLAYED, RunRecord
 from harness.records.store import RECORD, new_run_dir, results_dir, write_record
 from harness.runner.machine import require_machine
 from harness.runner.megatron_says import megatron_finding
@@ -144,7 +144,7 @@ def _record(understood: Understood, clock: Clock, run_dir: Path, outcome: Launch
 
 def _replay_note(understood: Understood) -> tuple[str, ...]:
     plan = understood.plan
-    return (f"replayed from {plan.source}: nothing was measured",) if isinstance(plan, ReplayPlan) else ()
+    return (f"{REPLAYED}{plan.source}: nothing was measured",) if isinstance(plan, ReplayPlan) else ()
 
 
 def _judge(request: RunRequest, runs: list[_Ran], display: Display) -> ExitCode:

@@ -7,6 +7,7 @@ import pytest
 from harness.analysis.promotion import promote
 from harness.errors import BadRequestError
 from harness.records.golden import GoldenMetric
+from harness.records.run import REPLAYED
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
@@ -111,3 +112,17 @@ def test_nobody_and_no_reason_promote_nothing(make_record, changes, text):
 
 def test_no_run_promotes_nothing():
     assert "no run to promote" in refused([])
+
+
+def test_a_golden_of_other_settings_is_replaced_only_on_request(make_record):
+    run = make_record()
+    before = promoted([run]).golden.model_copy(update={"fingerprint": "0" * 16})
+    told = {"reason": "new", "author": "me", "now": NOW, "before": before}
+    with pytest.raises(BadRequestError, match="for other settings"):
+        promote([run], **told)
+    assert promote([run], **told, replace_other=True).golden.fingerprint == run.fingerprint
+
+
+def test_a_replayed_run_measured_nothing_that_could_be_promoted(make_record):
+    replayed = make_record().model_copy(update={"notes": (f"{REPLAYED}elsewhere: nothing was measured",)})
+    assert "replayed from elsewhere" in refused([replayed])
