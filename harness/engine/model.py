@@ -54,6 +54,19 @@ def wrap_ddp(
 
 
 def _chunk(spec: ExperimentSpec, config: TransformerConfig, vp_stage: int | None) -> GPTModel:
+    return gpt_model(
+        spec,
+        config,
+        vp_stage,
+        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
+        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
+    )
+
+
+def gpt_model(
+    spec: ExperimentSpec, config: TransformerConfig, vp_stage: int | None, *, pre_process: bool, post_process: bool
+) -> GPTModel:
+    """The GPTModel of one stage: with the embedding where ``pre_process``, with output layer and loss where ``post_process``."""
     m = spec.model
     block, mtp = _block_specs(spec, config, vp_stage)
     return GPTModel(
@@ -61,8 +74,8 @@ def _chunk(spec: ExperimentSpec, config: TransformerConfig, vp_stage: int | None
         block,
         vocab_size=m.padded_vocab_size(spec.parallelism.tensor_model_parallel_size),
         max_sequence_length=spec.batch.seq_length,
-        pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=vp_stage),
-        post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=vp_stage),
+        pre_process=pre_process,
+        post_process=post_process,
         share_embeddings_and_output_weights=m.share_embeddings_and_output_weights,
         position_embedding_type=m.position_embedding_type,
         rotary_percent=m.rotary_percent,

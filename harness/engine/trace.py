@@ -1,0 +1,67 @@
+"""Entry point of the no-GPU tracer: ``python -m harness.engine.trace --request FILE --out FILE``.
+
+A process of its own, because what it does to torch and megatron-core cannot be undone.
+"""
+
+import argparse
+import logging
+import sys
+import time
+import warnings
+from importlib import metadata
+from pathlib import Path
+
+from harness.records.atomic import write_atomically
+from harness.records.trace import TraceFile, TraceRequest
+
+STAND_IN = Path(__file__).parent / "stand_in"
+
+
+def main() -> int:
+    """Trace every case of the request and write the answer whole."""
+    began = time.perf_counter()
+    parser = argparse.ArgumentParser(prog="harness.engine.trace")
+    parser.add_argument("--request", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    request = TraceRequest.model_validate_json(arguments.request.read_text())
+    stand_in = prepare(transformer_engine=request.implementation == "transformer_engine")
+
+    from harness.engine.tracing.run import trace_all
+
+    chunks, refused = trace_all(request)
+    answer = TraceFile(
+        megatron_core=metadata.version("megatron-core"),
+        torch=metadata.version("torch"),
+        stand_in=stand_in,
+        chunks=chunks,
+        refused=refused,
+        seconds=time.perf_counter() - began,
+    )
+    write_atomically(arguments.out, answer.model_dump_json())
+    return 0
+
+
+def prepare(*, transformer_engine: bool) -> str | None:
+    """Make this process a tracing one; returns the stand-in's version. Call before megatron.core is imported."""
+    from harness.engine import cpu_backend
+    from harness.engine.tracing import adaptations
+
+    warnings.filterwarnings("ignore", module="megatron")
+    warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine|transformer_engine|deprecated).*")
+    logging.getLogger().setLevel(logging.ERROR)
+    adaptations.install_before_import()
+    version = None
+    if transformer_engine:
+        sys.path.insert(0, str(STAND_IN))
+        import transformer_engine as stand_in
+
+        version = stand_in.__version__
+    else:
+        cpu_backend.block_transformer_engine()
+    adaptations.install(transformer_engine=transformer_engine)
+    return version
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The no-GPU tracer: real megatron-core modules on tensors without data, every allocation and operation recorded."""

@@ -1,0 +1,133 @@
+"""Everything that lets real megatron-core run on tensors without data, each with its reason.
+
+None of it changes which modules run or what they save. All of it is process-wide: a process that traces does nothing else.
+"""
+
+import functools
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch.utils._device import _device_constructors
+
+from harness.engine import cpu_backend
+from harness.engine.cpu_backend import Adaptation
+from harness.engine.tracing import kernels, routing
+from harness.engine.tracing.place import PLACE
+from harness.engine.tracing.tracer import active, fusible
+
+_FACTORIES = ("empty", "zeros", "ones", "full", "tensor", "arange", "randn")
+_SHARED = ("no_cuda_sync", "streams_are_inert")
+
+
+def install_before_import() -> None:
+    """What must stand before megatron.core is imported: its package imports the fused functions."""
+    torch.compile = lambda function=None, **_options: fusible if function is None else fusible(function)
+
+
+def install(*, transformer_engine: bool) -> None:
+    """Apply every adaptation; ``transformer_engine`` says that its stand-in is importable."""
+    rows = [row for row in cpu_backend.CPU_ADAPTATIONS if row.name in _SHARED]
+    if not transformer_engine:
+        rows += [row for row in cpu_backend.CPU_ADAPTATIONS if row.name == "grouped_gemm_on_cpu"]
+        rows += cpu_backend.LOCAL_ADAPTATIONS
+    for row in (*rows, *ADAPTATIONS):
+        row.apply()
+
+
+def _device_is_place() -> None:
+    torch.cuda.current_device = lambda: PLACE.device
+    torch.Tensor.cuda = lambda self, *_args, **_kwargs: self.to(PLACE.device)
+
+    def redirected(factory):
+        @functools.wraps(factory)
+        def call(*args, **kwargs):
+            if str(kwargs.get("device", "")).startswith("cuda"):
+                kwargs["device"] = PLACE.device
+            if kwargs.get("pin_memory"):
+                kwargs["pin_memory"] = False
+            return factory(*args, **kwargs)
+
+        return call
+
+    _device_constructors()  # caches the plain functions: the device context knows factories by identity
+    for name in _FACTORIES:
+        setattr(torch, name, redirected(getattr(torch, name)))
+
+
+class NoRandomStates:
+    """A generator tracker that tracks nothing: no random number decides what is saved."""
+
+    @contextmanager
+    def fork(self, *_name):
+        """Nothing to fork."""
+        yield
+
+    def get_states(self) -> dict:
+        """None."""
+        return {}
+
+    def set_states(self, states: dict) -> None:
+        """Nothing to restore."""
+
+    def is_initialized(self) -> bool:
+        """Always, so that layers hand it on."""
+        return True
+
+
+def _rng_holds_no_states() -> None:
+    from megatron.core.tensor_parallel import random as megatron_random
+
+    def states():
+        # a CPU run keeps torch's generator state (5056 bytes) twice per checkpoint; a GPU run keeps them on the host
+        if PLACE.stands_for_cuda:
+            return None, None, {}
+        return tuple(torch.empty(5056, dtype=torch.uint8, device=PLACE.device) for _ in range(2)) + ({},)
+
+    megatron_random._get_all_rng_states = states
+    megatron_random._set_all_rng_states = lambda *_states: None
+    megatron_random._CUDA_RNG_STATE_TRACKER = NoRandomStates()
+    megatron_random._CUDA_RNG_STATE_TRACKER_INITIALIZED = True
+
+
+def _recompute_is_a_phase() -> None:
+    from megatron.core.tensor_parallel import random as megatron_random
+
+    megatron_random._fork_rng = lambda: active().recomputing() if active() else nullcontext()
+
+
+def _storages_report_their_size() -> None:
+    resize, copy = torch.UntypedStorage.resize_, torch.UntypedStorage.copy_
+
+    def resize_(storage, size):
+        resize(storage, size)
+        if active():
+            active().ledger.resized(storage)
+
+    def copy_(storage, source, non_blocking=None):
+        return storage if storage.device.type == "meta" else copy(storage, source, non_blocking)
+
+    torch.UntypedStorage.resize_, torch.UntypedStorage.copy_ = resize_, copy_
+
+
+def _fused_weight_gradient() -> None:
+    from megatron.core.tensor_parallel import layers
+
+    layers.fused_weight_gradient_mlp_cuda = kernels.FusedWeightGradient
+    layers._grad_accum_fusion_available = True
+
+
+ADAPTATIONS = (
+    Adaptation("device_is_place", 'megatron-core asks torch.cuda.current_device() and writes device="cuda"; tensors that '
+               "claim to be on cuda abort a build of torch without it", _device_is_place),
+    Adaptation("rng_holds_no_states", "checkpoints save and restore CUDA generator states; meta tensors draw nothing",
+               _rng_holds_no_states),
+    Adaptation("recompute_is_a_phase", "both kinds of checkpoint fork the generators around the repeated forward pass, "
+               "and nothing else does", _recompute_is_a_phase),
+    Adaptation("storages_report_their_size", "output-discarding checkpoints empty and refill storages under living "
+               "tensors; meta storages cannot be copied", _storages_report_their_size),
+    Adaptation("fused_weight_gradient", "the output layer accumulates its weight gradient in an Apex kernel",
+               _fused_weight_gradient),
+    Adaptation("kernels_of_the_target", "torch chooses attention, norm and dropout kernels by device, and they save "
+               "different tensors", kernels.install),
+    Adaptation("balanced_routing", "dropless dispatch reads token counts back to the host", routing.install),
+)  # fmt: skip

@@ -1,0 +1,104 @@
+"""A trace case made into a model: the spec of a one-stage job with the case's layers, fake process groups, GPTModel."""
+
+from math import lcm
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.transformer.module import Float16Module
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from harness.engine.config import transformer_config
+from harness.engine.model import gpt_model
+from harness.engine.tracing.chunk import Batch, Chunk
+from harness.engine.tracing.place import PLACE
+from harness.records.trace import TraceCase
+from harness.spec.effective import Implementation
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.parallelism import ParallelismSpec
+
+
+def stage_spec(case: TraceCase, implementation: Implementation) -> ExperimentSpec:
+    """The spec of a job whose only pipeline stage is the chunk: the same layers, widths and settings."""
+    spec = case.spec
+    num_layers = max(case.num_layers, 1)  # a chunk without layers is built with one and loses it
+    model = {"num_layers": num_layers, "mtp_num_layers": spec.model.mtp_num_layers if case.mtp else None}
+    if spec.model.moe:
+        is_moe = int(case.layer_kind == "moe")
+        model["moe"] = spec.model.moe.model_copy(update={"moe_layer_freq": (is_moe,) * num_layers})
+    p = spec.parallelism
+    parallelism = ParallelismSpec(
+        tensor_model_parallel_size=p.tensor_model_parallel_size,
+        context_parallel_size=p.context_parallel_size,
+        expert_model_parallel_size=p.expert_model_parallel_size,
+        expert_tensor_parallel_size=p.expert_tensor_parallel_size,
+        sequence_parallel=p.sequence_parallel,
+    )
+    return spec.model_copy(
+        update={
+            "model": spec.model.model_copy(update=model),
+            "parallelism": parallelism,
+            "kernels": spec.kernels.model_copy(update={"transformer_impl": implementation}),
+            "num_gpus": world_size(parallelism),
+        }
+    )
+
+
+def world_size(p: ParallelismSpec) -> int:
+    """The smallest job in which the dense and the expert groups of one stage both fit."""
+    return lcm(
+        p.tensor_model_parallel_size * p.context_parallel_size, p.expert_tensor_size * p.expert_model_parallel_size
+    )
+
+
+def join(p: ParallelismSpec) -> None:
+    """Rank 0 of a process group that sends nothing, with megatron's groups over it; a matching one is kept."""
+    sizes = (p.tensor_model_parallel_size, p.context_parallel_size, p.expert_model_parallel_size, p.expert_tensor_size)
+    if dist.is_initialized():
+        if getattr(join, "sizes", None) == sizes:
+            return
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+    dist.init_process_group("fake", rank=0, world_size=world_size(p), store=FakeStore())
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=sizes[0],
+        context_parallel_size=sizes[1],
+        expert_model_parallel_size=sizes[2],
+        expert_tensor_parallel_size=sizes[3],
+        create_gloo_process_groups=False,
+    )
+    join.sizes = sizes
+
+
+def build(case: TraceCase, spec: ExperimentSpec) -> Chunk:
+    """The chunk of ``case``; ``spec`` is its stage spec."""
+    config = transformer_config(spec)
+    config.perform_initialization = PLACE.is_real
+    config.use_cpu_initialization = False  # the master weights would be made and cut on the host
+    if PLACE.is_real:
+        model = gpt_model(spec, config, None, pre_process=case.pre, post_process=case.post)
+    else:
+        with PLACE.device:
+            model = gpt_model(spec, config, None, pre_process=case.pre, post_process=case.post)
+    if not case.num_layers:
+        model.decoder.layers = torch.nn.ModuleList()
+        model.decoder.num_layers_per_pipeline_rank = 0
+    if not case.post:
+        model.decoder.final_layernorm = None  # one stage alone would own it
+    if config.bf16:
+        model = Float16Module(config, model)
+    reduced = torch.float32 if spec.ddp.grad_reduce_in_fp32 else config.params_dtype
+    return Chunk(model, _batch(spec, config), reduced, pre=case.pre, post=case.post)
+
+
+def _batch(spec: ExperimentSpec, config) -> Batch:
+    p, b = spec.parallelism, spec.batch
+    length = b.seq_length // p.context_parallel_size
+    rows = length // p.tensor_model_parallel_size if p.sequence_parallel else length
+    return Batch(
+        size=b.micro_batch_size,
+        length=length,
+        hidden_shape=(rows, b.micro_batch_size, spec.model.hidden_size),
+        hidden_dtype=config.params_dtype,
+        needs_mask=spec.kernels.attention_backend == "unfused" and spec.kernels.transformer_impl == "local",
+    )

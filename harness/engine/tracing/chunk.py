@@ -1,0 +1,161 @@
+"""One model chunk: built from its spec, run forward and backward once, every byte accounted for."""
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from megatron.core.transformer.module import Float16Module
+from torch.autograd import Variable
+
+from harness.engine.tracing.ledger import StorageLedger
+from harness.engine.tracing.parameters import attach_main_grads, workspaces
+from harness.engine.tracing.place import PLACE
+from harness.engine.tracing.tracer import Tracer
+from harness.records.trace import OpCost
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sizes of one micro-batch on one rank: sequence after context parallelism, hidden states after sequence parallelism."""
+
+    size: int
+    length: int
+    hidden_shape: tuple[int, int, int]
+    hidden_dtype: torch.dtype
+    needs_mask: bool
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one pass took; fields as in `ChunkTrace`."""
+
+    saved_bytes: int
+    forward_peak_bytes: int
+    backward_peak_bytes: int
+    persistent_bytes: int
+    workspace_bytes: int
+    ops: tuple[OpCost, ...]
+    leaked_bytes: int
+
+
+class Chunk:
+    """A GPTModel (maybe in its Float16Module) that stands for one pipeline stage's chunk."""
+
+    def __init__(
+        self, model: torch.nn.Module, batch: Batch, main_grad_dtype: torch.dtype, *, pre: bool, post: bool
+    ) -> None:
+        self.model, self.batch, self.pre, self.post = model, batch, pre, post
+        self._main_grad_dtype = main_grad_dtype
+        self.config = model.config
+        self.gpt = model.module if isinstance(model, Float16Module) else model
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Bytes of the hidden states that pass between pipeline stages."""
+        return prod(self.batch.hidden_shape) * self.batch.hidden_dtype.itemsize
+
+    def measure(self) -> Measured:
+        """Two passes: the first leaves behind what stays allocated, the second is recorded."""
+        attach_main_grads(self.model, self._main_grad_dtype)
+        ledger = StorageLedger()
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            ledger.add(tensor)
+        start = ledger.mark()
+        self._pass(self._tracer(ledger))
+        gc.collect()
+        before = ledger.mark()
+        tracer = self._tracer(ledger)
+        forward_peak, saved, backward_peak = self._pass(tracer)
+        gc.collect()
+        workspace_bytes = workspaces(self.model)
+        return Measured(
+            saved_bytes=saved,
+            forward_peak_bytes=forward_peak,
+            backward_peak_bytes=backward_peak,
+            persistent_bytes=before - start - workspace_bytes,
+            workspace_bytes=workspace_bytes,
+            ops=tracer.tally.rows(),
+            leaked_bytes=ledger.live_bytes - before,
+        )
+
+    def _tracer(self, ledger: StorageLedger) -> Tracer:
+        return Tracer(ledger, PLACE.device.type, fuses=PLACE.stands_for_cuda)
+
+    def _pass(self, tracer: Tracer) -> tuple[int, int, int]:
+        """Forward peak over the start, bytes saved, backward peak over the saved."""
+        ledger = tracer.ledger
+        with _no_collection(), tracer:
+            start = ledger.mark()
+            received = self._received()
+            output = self._forward(received)
+            forward_peak = ledger.peak_bytes - start
+            saved = ledger.mark() - start
+            tracer.phase = "backward"
+            self._backward(output)
+            backward_peak = ledger.peak_bytes - start - saved
+            del received, output
+            self.gpt.set_input_tensor(None)
+        return forward_peak, saved, backward_peak
+
+    def _received(self) -> torch.Tensor | None:
+        if self.pre:
+            return None
+        hidden = self._hidden()
+        hidden.requires_grad_()
+        self.gpt.set_input_tensor(hidden)
+        return hidden
+
+    def _hidden(self) -> torch.Tensor:
+        return torch.empty(self.batch.hidden_shape, dtype=self.batch.hidden_dtype, device=PLACE.device)
+
+    def _forward(self, received: torch.Tensor | None) -> torch.Tensor:
+        batch = self._micro_batch()
+        output = self.model(
+            batch["tokens"], batch["position_ids"], batch["attention_mask"], labels=batch["labels"],
+            loss_mask=batch["loss_mask"],
+        )  # fmt: skip
+        if self.post:
+            mask = batch["loss_mask"]
+            return torch.sum(output.float().view(-1) * mask.view(-1)) / mask.sum()
+        if self.config.deallocate_pipeline_outputs:
+            # once sent, only the graph behind the output is needed (megatron's deallocate_output_tensor)
+            output.data = torch.empty((1,), dtype=output.dtype, device=output.device)
+        return output
+
+    def _micro_batch(self) -> dict[str, torch.Tensor | None]:
+        """Tokens, labels, loss mask as the worker makes them; every stage reads them, not only the ends."""
+        size, length, device = self.batch.size, self.batch.length, PLACE.device
+        ids = [torch.zeros(size, length, dtype=torch.long, device=device) for _ in range(2)]
+        mask = None
+        if self.batch.needs_mask:
+            mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=device).triu_(1)
+        return {
+            "tokens": ids[0],
+            "labels": ids[1],
+            "loss_mask": torch.ones(size, length, device=device),
+            "position_ids": torch.arange(length, device=device)[None].expand(size, -1),
+            "attention_mask": mask,
+        }
+
+    def _backward(self, output: torch.Tensor) -> None:
+        grad = torch.ones_like(output) if self.post else self._hidden()
+        # As megatron's custom_backward: torch.autograd.backward refuses an output whose data was taken away.
+        Variable._execution_engine.run_backward(
+            tensors=(output,), grad_tensors=(grad,), keep_graph=False, create_graph=False, inputs=(),
+            allow_unreachable=True, accumulate_grad=True,
+        )  # fmt: skip
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """When Python collects cycles must not decide what counts as alive."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+

@@ -1,0 +1,85 @@
+"""What a collective costs one rank, read off the c10d operation."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.distributed import ProcessGroup
+
+from harness.engine.tracing.tally import tensor_bytes, tensors_in
+from harness.records.trace import CommGroup
+
+c10d = torch.ops.c10d
+
+# Share of the whole buffer that a rank of a ring of n sends, over (n - 1) / n.
+_WHOLE, _TWICE = 1, 2
+_BASES = {
+    c10d._allgather_base_: (_WHOLE, "out"),
+    c10d._reduce_scatter_base_: (_WHOLE, "in"),
+    c10d.alltoall_base_: (_WHOLE, "in"),
+    c10d.allreduce_: (_TWICE, "in"),
+    c10d.allgather_: (_WHOLE, "out"),
+    c10d.reduce_scatter_: (_WHOLE, "in"),
+    c10d.broadcast_: (_WHOLE, "in"),
+}
+
+
+@dataclass(frozen=True)
+class Comm:
+    """Bytes one rank sends, over which group, and whether the caller waits later."""
+
+    bytes: int
+    group: CommGroup
+    overlapped: bool
+
+
+class UnknownCollectiveError(RuntimeError):
+    """megatron-core used a collective whose cost is not in the table."""
+
+
+def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | None:
+    """The cost of a c10d call; None for a group of one and for barriers."""
+    packet = func._overloadpacket
+    if packet in (c10d.barrier, c10d.monitored_barrier_):
+        return None
+    if packet not in _BASES:
+        raise UnknownCollectiveError(f"no cost is known for {packet}")
+    values = _by_name(func, args, kwargs)
+    group = ProcessGroup.unbox(values["process_group"])
+    num_ranks = group.size()
+    if num_ranks == 1:
+        return None
+    factor, side = _BASES[packet]
+    whole = sum(map(tensor_bytes, tensors_in(_side(values, side))))
+    sent = factor * whole * (num_ranks - 1) // num_ranks
+    return Comm(sent, _label(group), bool(values.get("async_op", True)))
+
+
+def _by_name(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> dict[str, object]:
+    names = [argument.name for argument in func._schema.arguments]
+    return dict(zip(names, args, strict=False)) | kwargs
+
+
+def _side(values: dict[str, object], side: str) -> object:
+    names = ("output_tensor", "output_tensors", "output") if side == "out" else (
+        "input_tensor", "input_tensors", "input", "tensors",
+    )  # fmt: skip
+    return next(values[name] for name in names if values.get(name) is not None)
+
+
+def _label(group: ProcessGroup) -> CommGroup:
+    """The name of a megatron group; a group over several dimensions goes by the one its traffic is for."""
+    from megatron.core import parallel_state as state  # not at the top: adaptations come first
+
+    known: tuple[tuple[CommGroup, object], ...] = (
+        ("tp", state._TENSOR_MODEL_PARALLEL_GROUP),
+        ("ep", state._EXPERT_MODEL_PARALLEL_GROUP),
+        ("etp", state._EXPERT_TENSOR_PARALLEL_GROUP),
+        ("cp", state._CONTEXT_PARALLEL_GROUP),
+        ("ep", state._EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP),
+        ("tp", state._TENSOR_AND_CONTEXT_PARALLEL_GROUP),
+        ("tp", state._MODEL_PARALLEL_GROUP),
+    )
+    for label, candidate in known:
+        if candidate is not None and candidate.group_name == group.group_name:
+            return label
+    raise UnknownCollectiveError(f"process group {group.group_name} is none of megatron's model-parallel groups")

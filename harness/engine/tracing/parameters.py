@@ -1,0 +1,55 @@
+"""Parameters of a traced chunk: how many, in how many bytes, and what happens to their gradients."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Elements of dense and expert parameters of one rank, and the bytes they are stored in for compute."""
+
+    dense: int
+    expert: int
+    bytes: int
+
+
+def count(model: torch.nn.Module) -> ParameterCount:
+    """Experts are the routed ones; shared experts are dense parameters. Tied parameters count once."""
+    dense = expert = num_bytes = 0
+    for name, parameter in model.named_parameters():
+        if ".experts." in name:
+            expert += parameter.numel()
+        else:
+            dense += parameter.numel()
+        num_bytes += stored_bytes(parameter)
+    return ParameterCount(dense, expert, num_bytes)
+
+
+def stored_bytes(parameter: torch.nn.Parameter) -> int:
+    """Bytes of data and, for parameters that transformer-engine keeps quantised, of their transposes and scales."""
+    quantized = getattr(parameter, "stand_in_quantized_bytes", None)
+    return parameter.numel() * parameter.element_size() if quantized is None else quantized
+
+
+def workspaces(model: torch.nn.Module) -> int:
+    """Bytes of quantised copies that layers keep of weights stored in high precision."""
+    tensors = [t for module in model.modules() for t in getattr(module, "stand_in_workspace", ())]
+    return sum(t.untyped_storage().nbytes() for t in tensors)
+
+
+def attach_main_grads(model: torch.nn.Module, dtype: torch.dtype) -> None:
+    """Give every parameter its gradient buffer and the hook by which megatron's DDP empties ``.grad`` into it."""
+    for parameter in model.parameters():
+        if not parameter.requires_grad:
+            continue
+        parameter.main_grad = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
+        parameter.grad_added_to_main_grad = False
+        parameter.register_post_accumulate_grad_hook(_into_main_grad)
+
+
+def _into_main_grad(parameter: torch.nn.Parameter) -> None:
+    if not parameter.grad_added_to_main_grad:
+        parameter.main_grad.add_(parameter.grad)
+    parameter.grad = None
+    parameter.grad_added_to_main_grad = False

@@ -1,0 +1,167 @@
+"""Token routing with known counts: every rank sends and receives the same, scaled by the imbalance asked for.
+
+Dropless megatron-core sizes its buffers by counts that it reads back from the device. Without data they are set: each
+rank sends its tokens evenly, and the traced rank receives ``imbalance`` times its even share.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+
+import torch
+
+from harness.engine.tracing.place import PLACE
+
+
+@dataclass
+class Routing:
+    """What every dispatcher of this process assumes."""
+
+    imbalance: float = 1.0
+
+
+ROUTING = Routing()
+
+
+class HostCounts(list):
+    """Token counts on the host, with the few methods of tensors and arrays that megatron calls on them."""
+
+    def tolist(self) -> list[int]:
+        """A plain list."""
+        return list(self)
+
+    def ravel(self) -> "HostCounts":
+        """Already flat."""
+        return self
+
+    def numel(self) -> int:
+        """How many counts."""
+        return len(self)
+
+    @property
+    def T(self) -> "HostCounts":  # noqa: N802 (numpy's name)
+        """Equal counts look the same transposed."""
+        return self
+
+
+def spread(num_tokens: int, num_ways: int) -> HostCounts:
+    """Counts that add up to ``num_tokens`` and differ by one at most.
+
+    >>> spread(5, 2)
+    [3, 2]
+    """
+    small, more = divmod(num_tokens, num_ways)
+    return HostCounts([small + 1] * more + [small] * (num_ways - more))
+
+
+class _Selected(torch.autograd.Function):
+    """`masked_select` with a known number of hits; saves what torch saves: the input and the mask."""
+
+    @staticmethod
+    def forward(ctx, values, mask, num_selected):
+        """[any shape] -> [num_selected]."""
+        ctx.save_for_backward(values, mask)
+        return values.new_empty(num_selected)
+
+    @staticmethod
+    def backward(ctx, grad):
+        """Scatter the gradient back."""
+        return torch.zeros_like(ctx.saved_tensors[0], dtype=grad.dtype), None, None
+
+
+def install() -> None:
+    """Replace the counting of the all-to-all and all-gather dispatchers, and the selection by a routing map."""
+    from megatron.core.transformer.moe import moe_utils, token_dispatcher
+
+    alltoall = token_dispatcher.MoEAlltoAllTokenDispatcher
+    alltoall.preprocess = _alltoall_counts(alltoall.preprocess)
+    alltoall._maybe_dtoh_and_synchronize = lambda _self, _point, counts=None: counts
+    token_dispatcher.MoEAllGatherTokenDispatcher.dispatch_postprocess = _allgather_postprocess
+    token_dispatcher.permute = _counting(moe_utils.permute, lambda call: call["num_out_tokens"])
+    token_dispatcher.unpermute = _counting(moe_utils.unpermute, lambda call: call["permuted_tokens"].shape[0])
+    _select_by_count()
+
+
+def _alltoall_counts(static_counts: Callable) -> Callable:
+    def preprocess(dispatcher, routing_map):
+        if dispatcher.drop_and_pad:
+            return static_counts(dispatcher, routing_map)  # every expert gets its capacity, whatever the data
+        sent = routing_map.shape[0] * dispatcher.config.moe_router_topk
+        received = round(sent * _imbalance(dispatcher))
+        dispatcher.num_out_tokens = sent
+        tp, ep, local = dispatcher.tp_size, dispatcher.ep_size, dispatcher.num_local_experts
+        if ep > 1 or tp > 1:
+            dispatcher.input_splits, dispatcher.output_splits = spread(sent, ep), spread(received, ep)
+            dispatcher.output_splits_tp = HostCounts([received] * tp)
+        else:
+            received = sent  # one rank holds all experts: it gets what it sends
+        if local > 1:
+            dispatcher.num_global_tokens_per_local_expert = spread(received * tp, tp * ep * local)
+        return spread(received * tp, local)
+
+    return preprocess
+
+
+def _imbalance(dispatcher) -> float:
+    """Tokens beyond the capacity factor are dropped, so it bounds what a rank receives."""
+    limit = dispatcher.config.moe_expert_capacity_factor
+    return ROUTING.imbalance if limit is None else min(ROUTING.imbalance, limit)
+
+
+def _allgather_postprocess(dispatcher, hidden_states, probs):
+    """As megatron's own method, with known counts: all tokens are gathered, those of the local experts selected."""
+    from megatron.core.transformer.moe import token_dispatcher
+
+    first, last = dispatcher.local_expert_indices[0], dispatcher.local_expert_indices[-1] + 1
+    dispatcher.hidden_shape_before_permute = hidden_states.shape
+    dispatcher.local_map = dispatcher.routing_map[:, first:last].contiguous()
+    dispatcher.local_probs = probs[:, first:last].contiguous()
+    balanced = hidden_states.shape[0] * dispatcher.router_topk / dispatcher.ep_size
+    num_selected = round(balanced * (ROUTING.imbalance if dispatcher.ep_size > 1 else 1))
+    counts = spread(num_selected, dispatcher.num_local_experts)
+    permuted, _, dispatcher.reversed_local_input_permutation_mapping = token_dispatcher.permute(
+        hidden_states, dispatcher.local_map, num_out_tokens=num_selected, fused=dispatcher.config.moe_permute_fusion
+    )
+    with _expecting(num_selected):
+        dispatcher.local_probs = dispatcher.local_probs.T.contiguous().masked_select(dispatcher.local_map.T.contiguous())
+    dispatcher.routing_map = None
+    return permuted, counts, dispatcher.local_probs
+
+
+_expected: ContextVar[int | None] = ContextVar("expected", default=None)
+
+
+@contextmanager
+def _expecting(num_selected: int) -> Iterator[None]:
+    token = _expected.set(num_selected)
+    try:
+        yield
+    finally:
+        _expected.reset(token)
+
+
+def _counting(function: Callable, count_of: Callable[[dict], int]) -> Callable:
+    """``function`` knowing how many elements its `masked_select` finds."""
+    parameters = inspect.signature(function)
+
+    @wraps(function)
+    def call(*args, **kwargs):
+        with _expecting(count_of(parameters.bind(*args, **kwargs).arguments)):
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _select_by_count() -> None:
+    masked_select = torch.Tensor.masked_select
+
+    def select(values, mask):
+        expected = _expected.get()
+        if PLACE.is_real or expected is None:
+            return masked_select(values, mask)
+        return _Selected.apply(values, mask, expected)
+
+    torch.Tensor.masked_select = select

@@ -1,0 +1,88 @@
+"""All cases of a request, one after another in one process."""
+
+import gc
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.models.common.embeddings import rotary_pos_embedding, yarn_rotary_pos_embedding
+from megatron.core.transformer.moe import moe_utils
+
+from harness.engine.tracing.assumptions import notes_of, refusal
+from harness.engine.tracing.building import build, join, stage_spec
+from harness.engine.tracing.parameters import count
+from harness.engine.tracing.place import PLACE
+from harness.engine.tracing.routing import ROUTING
+from harness.records.trace import ChunkTrace, TraceCase, TraceRequest
+from harness.spec.effective import Implementation, effective_recompute
+
+
+class LeakError(RuntimeError):
+    """A pass left tensors behind that belong to no micro-batch: what was measured is not what a step costs."""
+
+
+def trace_all(request: TraceRequest) -> tuple[dict[str, ChunkTrace], dict[str, str]]:
+    """The traced chunks by key, and the refused cases with the reason each."""
+    gc.freeze()  # what the imports made never dies: looking through it would take longer than a trace
+    PLACE.device = torch.device(request.device)
+    ROUTING.imbalance = request.imbalance
+    chunks: dict[str, ChunkTrace] = {}
+    refused: dict[str, str] = {}
+    for case in request.cases:
+        reason = refusal(case, request)
+        if reason:
+            refused[case.key] = reason
+            continue
+        try:
+            chunks[case.key] = trace(case, request.implementation)
+        except (ValueError, AssertionError) as error:  # how megatron-core turns down a configuration
+            refused[case.key] = f"megatron-core: {error or type(error).__name__}"
+    return chunks, refused
+
+
+def trace(case: TraceCase, implementation: Implementation) -> ChunkTrace:
+    """One case; ValueError or AssertionError where megatron-core refuses its configuration."""
+    spec = stage_spec(case, implementation)
+    PLACE.target = "cpu" if spec.gpu_type.is_cpu else "cuda"
+    join(spec.parallelism)
+    _forget_shared_buffers()
+    chunk = build(case, spec)
+    measured = chunk.measure()
+    if measured.leaked_bytes:
+        raise LeakError(f"{case.key}: {measured.leaked_bytes} bytes are still alive after the backward pass")
+    parameters = count(chunk.model)
+    return ChunkTrace(
+        saved_bytes=measured.saved_bytes,
+        forward_peak_bytes=measured.forward_peak_bytes,
+        backward_peak_bytes=measured.backward_peak_bytes,
+        persistent_bytes=measured.persistent_bytes,
+        hidden_bytes=chunk.hidden_bytes,
+        num_parameters_dense=parameters.dense,
+        num_parameters_expert=parameters.expert,
+        parameter_bytes=parameters.bytes + measured.workspace_bytes,
+        ops=measured.ops,
+        inert_modules=tuple(effective_recompute(spec, implementation).inert_modules),
+        notes=notes_of(case, implementation),
+    )
+
+
+def _forget_shared_buffers() -> None:
+    """Buffers and tables that megatron-core keeps per process, so that every case finds the same start."""
+    parallel_state.destroy_global_memory_buffer()
+    parallel_state._set_global_memory_buffer()
+    moe_utils.get_moe_layer_wise_logging_tracker().clear()
+    for cached in (
+        rotary_pos_embedding.RotaryEmbedding.forward,
+        yarn_rotary_pos_embedding.YarnRotaryEmbedding.forward,
+        yarn_rotary_pos_embedding._yarn_get_concentration_factor,
+    ):
+        cached.cache_clear()
+    _forget_dummy_gradients()
+
+
+def _forget_dummy_gradients() -> None:
+    from megatron.core.extensions.transformer_engine import HAVE_TE
+
+    if HAVE_TE:
+        from transformer_engine.pytorch.module.base import forget_dummy_wgrads
+
+        forget_dummy_wgrads()

@@ -1,0 +1,137 @@
+"""One dispatch mode that sees every operation: allocations go to the ledger, costs to the tally."""
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from harness.engine.tracing import collectives
+from harness.engine.tracing.flops import classify
+from harness.engine.tracing.ledger import StorageLedger
+from harness.engine.tracing.tally import Op, Tally, peak_key, tensor_bytes, tensors_in
+from harness.records.trace import CommGroup, OpKind, Phase
+from harness.spec.precision import PeakKey
+
+aten = torch.ops.aten
+
+# Operations that move no data: they allocate, or give an existing storage another shape.
+_FREE = {
+    aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.detach, aten.alias,
+    aten.lift_fresh, aten._unsafe_view, aten.resize_, aten.set_, aten.record_stream,
+}  # fmt: skip
+
+_active: "Tracer | None" = None
+
+
+def active() -> "Tracer | None":
+    """The tracer that is recording now."""
+    return _active
+
+
+class Tracer(TorchDispatchMode):
+    """Records what runs inside it. ``fuses``: functions that megatron hands to torch.compile count as one kernel.
+
+    Only tensors on ``device_type`` count: generator states and split sizes of a meta trace live on the host.
+    """
+
+    def __init__(self, ledger: StorageLedger, device_type: str, *, fuses: bool) -> None:
+        super().__init__()
+        self.ledger, self.device_type, self.fuses = ledger, device_type, fuses
+        self.tally = Tally()
+        self.phase: Phase = "forward"
+        self._region: list[weakref.ref] | None = None
+
+    def __enter__(self):
+        global _active
+        _active = self
+        return super().__enter__()
+
+    def __exit__(self, *exc_info):
+        global _active
+        _active = None
+        return super().__exit__(*exc_info)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run ``func`` and record it."""
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        produced = [t for t in tensors_in(out) if t.device.type == self.device_type]
+        if self._region is not None:
+            self._region.extend(weakref.ref(t.untyped_storage()) for t in produced)
+            return out
+        for tensor in produced:
+            self.ledger.add(tensor)
+        if func.namespace == "c10d":
+            self._record_collective(func, args, kwargs)
+        elif func.namespace == "aten" and not func.is_view and func._overloadpacket not in _FREE and produced:
+            self._record(func._overloadpacket, args, kwargs, out, produced)
+        return out
+
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        """What runs inside is the repetition of a forward pass."""
+        before, self.phase = self.phase, "recompute"
+        try:
+            yield
+        finally:
+            self.phase = before
+
+    def kernel(self, kind: OpKind, dtype: PeakKey, *, flops: int = 0, num_bytes: int = 0) -> None:
+        """Record a kernel that runs outside of aten."""
+        self.tally.add(Op(self.phase, kind, dtype, flops=flops, bytes=num_bytes))
+
+    def send(self, num_bytes: int, group: CommGroup, *, overlapped: bool) -> None:
+        """Record ``num_bytes`` sent by this rank."""
+        self.tally.add(Op(self.phase, "comm", "bf16", comm_bytes=num_bytes, comm_group=group, overlapped=overlapped))
+
+    @contextmanager
+    def one_kernel(self, inputs: object, kind: OpKind = "elementwise", flops: int = 0) -> Iterator[None]:
+        """What runs inside is one kernel: intermediate results never reach memory, what outlives the block does."""
+        if self._region is not None:
+            yield
+            return
+        self._region = []
+        try:
+            yield
+        finally:
+            produced, self._region = self._region, None
+            self._close_region(inputs, produced, kind, flops)
+
+    def _close_region(self, inputs: object, produced: list[weakref.ref], kind: OpKind, flops: int) -> None:
+        read = list(tensors_in(inputs))
+        written = 0
+        for reference in produced:
+            storage = reference()
+            if storage is not None and not self.ledger.knows(storage):
+                written += storage.nbytes()
+                self.ledger.add_storage(storage)
+        dtype = peak_key(read[0].dtype) if read else "bf16"
+        self.kernel(kind, dtype, flops=flops, num_bytes=sum(map(tensor_bytes, read)) + written)
+
+    def _record(self, packet, args, kwargs, out, produced) -> None:
+        kind, flops = classify(packet, args, kwargs, out)
+        read = list(tensors_in((args, kwargs)))
+        num_bytes = sum(map(tensor_bytes, read)) + sum(map(tensor_bytes, produced))
+        self.kernel(kind, peak_key((read or produced)[0].dtype), flops=flops, num_bytes=num_bytes)
+
+    def _record_collective(self, func, args, kwargs) -> None:
+        comm = collectives.cost_of(func, args, kwargs)
+        if comm is not None:
+            self.send(comm.bytes, comm.group, overlapped=comm.overlapped)
+
+
+def fusible(function: Callable) -> Callable:
+    """Stands for `torch.compile` under megatron's `jit_fuser`: one kernel when the active tracer fuses, else eager."""
+
+    @wraps(function)
+    def call(*args, **kwargs):
+        tracer = active()
+        if tracer is None or not tracer.fuses:
+            return function(*args, **kwargs)
+        with tracer.one_kernel((args, kwargs)):
+            return function(*args, **kwargs)
+
+    return call
