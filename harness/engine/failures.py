@@ -1,9 +1,11 @@
-"""An exception of a rank as a recorded failure: out of memory, non-finite loss, or an error."""
+"""An exception of a rank as a recorded failure: out of memory, non-finite loss, or an error.
+
+Imports neither torch nor megatron-core, whose import may be what failed.
+"""
 
 import re
 import traceback
 
-from harness.engine.training import NonFiniteLossError
 from harness.records.rank import Failure, Phase
 from harness.records.redact import redact
 
@@ -14,14 +16,21 @@ OOM_PATTERNS = tuple(
         r"out of memory",
         r"CUBLAS_STATUS_ALLOC_FAILED",
         r"CUDNN_STATUS_ALLOC_FAILED",
+        r"CUDNN_STATUS_INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED",
         r"Failed to CUDA calloc",
         r"exceed per_process_memory_fraction limit",
         r"DefaultCPUAllocator: can't allocate memory",
     )
 )
-REQUEST = re.compile(r"(?:Tried to allocate|you tried to allocate) ([\d.]+)(?:\s*(bytes|[KMGT]iB))?")
-UNIT_BYTES = {"bytes": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4, None: 1}
-MAX_TEXT = 8000
+REQUEST = re.compile(
+    r"(?:[Tt]ried to allocate|Requested size:|CUDA calloc(?: async)?) (\d+(?:\.\d+)?) (bytes|[KMGT]iB)"
+)
+UNIT_BYTES = {"bytes": 1, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
+MAX_TEXT = 8000  # characters; twice as many are searched for secrets, so that none is cut in two at the edge
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss or the gradient norm became NaN or infinite."""
 
 
 def failure_of(error: BaseException, *, phase: Phase, step: int | None) -> Failure:
@@ -35,9 +44,9 @@ def failure_of(error: BaseException, *, phase: Phase, step: int | None) -> Failu
     request = REQUEST.search(text) if kind == "oom" else None
     return Failure(
         kind=kind,
-        message=redact(text)[:MAX_TEXT],
+        message=redact(text[: 2 * MAX_TEXT])[:MAX_TEXT],
         phase=phase,
         step=step,
         request_bytes=round(float(request[1]) * UNIT_BYTES[request[2]]) if request else None,
-        traceback=redact("".join(traceback.format_exception(error)))[-MAX_TEXT:],
+        traceback=redact("".join(traceback.format_exception(error))[-2 * MAX_TEXT :])[-MAX_TEXT:],
     )

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from harness.records.rank import Failure, Heartbeat, Phase, RankRecord, StepRecord
+from harness.engine.failures import failure_of
+from harness.records.rank import Failure, Heartbeat, MemoryRecord, Phase, RankRecord, StepRecord
 
 
 class RankLog:
@@ -52,14 +53,11 @@ class RankLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        from harness.engine.failures import failure_of
-
         failure: Failure | None = None
         if error is not None:
             failure = failure_of(error, phase=self.inside_step or self.phase, step=self.step_index)
         self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + time.perf_counter() - self._phase_began
-        if self.meter is not None:
-            self.fields["memory"] = self.meter.record()
+        self.fields["memory"] = self._memory()
         record = RankRecord(
             rank=self.rank,
             world_size=self.world_size,
@@ -79,3 +77,13 @@ class RankLog:
             os.fsync(file.fileno())
         temporary.replace(self.path)
         self._heartbeats.close()
+
+    def _memory(self) -> MemoryRecord | None:
+        """The meter's reading; a device that failed may refuse it, which must not cost the rest of the record."""
+        if self.meter is None:
+            return None
+        try:
+            return self.meter.record()
+        except RuntimeError as error:
+            self.notes.append(f"memory could not be read: {error}")
+            return None

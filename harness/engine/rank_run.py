@@ -14,10 +14,11 @@ from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 from harness.engine import cpu_backend
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.effective import read_back
+from harness.engine.failures import NonFiniteLossError
 from harness.engine.memory import CpuMeter, CudaMeter
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.rank_log import RankLog
-from harness.engine.training import NonFiniteLossError, Trainer
+from harness.engine.training import StepResult, Trainer
 from harness.records.processor import processor_name
 from harness.records.rank import Coordinates, Device, StepRecord
 from harness.spec.experiment import ExperimentSpec
@@ -187,8 +188,7 @@ def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.d
         seconds = time.perf_counter() - began
         loss, grad_norm = _finite(result.loss), _finite(result.grad_norm)
         log.finished_step(StepRecord(step=index, seconds=seconds, loss=loss, grad_norm=grad_norm))
-        if result.loss is not None and loss is None:
-            raise NonFiniteLossError(f"loss is {result.loss} at step {index}")
+        _require_finite(result, index)
         if index == 0:
             log.meter.after_first_step(trainer.chunks, trainer.optimizer)
     log.step_index = None
@@ -197,6 +197,13 @@ def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.d
 def _finite(value: float | None) -> float | None:
     """``value`` where it is a number that a record can hold."""
     return value if value is not None and math.isfinite(value) else None
+
+
+def _require_finite(result: StepResult, index: int) -> None:
+    """NonFiniteLossError; without a loss scaler a gradient that is no number ruins the next step."""
+    for name, value in (("loss", result.loss), ("gradient norm", result.grad_norm)):
+        if value is not None and not math.isfinite(value):
+            raise NonFiniteLossError(f"{name} is {value} at step {index}")
 
 
 def _synchronize(device: torch.device) -> None:

@@ -24,10 +24,6 @@ class StepResult:
     grad_norm: float | None
 
 
-class NonFiniteLossError(RuntimeError):
-    """The loss became NaN or infinite."""
-
-
 def mock_batches(spec: ExperimentSpec, device: torch.device) -> Iterator[dict[str, torch.Tensor]]:
     """Endless seeded random tokens [mbs, seq]; equal on all ranks of one model copy, different per data-parallel rank."""
     batch, seq = spec.batch.micro_batch_size, spec.batch.seq_length

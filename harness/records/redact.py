@@ -13,7 +13,8 @@ _ASSIGNED = re.compile(
     r"(?P<quote>[\"']?)(?P<value>[^\s\"',;&]+)(?P=quote)",
     re.IGNORECASE,
 )
-_URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)[^\s/@\"']+@", re.IGNORECASE)
+# A scheme of any length would be tried from every letter of a long text to its end.
+_URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/@\"']+@", re.IGNORECASE)
 _BEARER = re.compile(r"\b(?P<word>Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
 _WELL_KNOWN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|A(?:KIA|SIA)[A-Z0-9]{12,}|gh[opusr]_[A-Za-z0-9]{8,}"

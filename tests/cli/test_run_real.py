@@ -172,3 +172,12 @@ def test_a_model_that_cannot_be_built_is_told_by_rank_and_phase(tmp_path):
     assert [finding.id for finding in record.findings if finding.severity == "error"] == ["P08"]
     assert {rank.failure.phase for rank in record.ranks} == {"build_model"}
     assert [rank.coordinates.pp for rank in record.ranks] == [0, 1]
+
+
+def test_training_that_breaks_is_a_failure_of_its_own_kind(tmp_path):
+    done, run_dir = train(tmp_path, "--set", "optimizer.lr=1.0e+30", "--max_steps", "4")
+    record = read_run(run_dir)
+    assert done.returncode == 3
+    assert {rank.failure.kind for rank in record.ranks} == {"non_finite_loss"}
+    assert "gradient norm is nan at step 1" in record.failure
+    assert [len(rank.steps) for rank in record.ranks] == [2, 2]

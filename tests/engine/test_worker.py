@@ -1,0 +1,127 @@
+"""The worker as torchrun starts it: it leaves a record on every way out. One rank each, without torchrun."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.records.collect import read_heartbeats
+from harness.records.rank import RankRecord
+from harness.spec.experiment import ExperimentSpec
+
+ROOT = Path(__file__).parents[2]
+MODEL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 128}
+
+
+def spec_of(**changes):
+    fields = {
+        "recipe": "tiny", "family": "test", "gpu": "cpu", "num_gpus": 1, "gpus_per_node": 8, "compute_dtype": "fp32",
+        "model": MODEL, "batch": {"micro_batch_size": 1, "global_batch_size": 2, "seq_length": 32},
+        "kernels": {"transformer_impl": "local", "gradient_accumulation_fusion": False}, "measure": {"max_steps": 3},
+    }  # fmt: skip
+    return ExperimentSpec(**fields | changes)
+
+
+@pytest.fixture
+def worker(tmp_path):
+    """Run one rank to its end; its record and its exit code."""
+
+    def run(spec, **environment):
+        for folder in ("ranks", "logs"):
+            (tmp_path / folder).mkdir()
+        (tmp_path / "spec.json").write_text(spec.model_dump_json())
+        settings = {
+            "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+            "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT),
+        }  # fmt: skip
+        command = [sys.executable, "-m", "harness.engine.worker", "--run_dir", str(tmp_path)]
+        done = subprocess.run(
+            command,
+            env={**os.environ, **settings, **environment},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        record = RankRecord.model_validate_json((tmp_path / "ranks" / "rank_000.json").read_text())
+        return record, done
+
+    return run
+
+
+@pytest.mark.train
+def test_a_good_rank_leaves_its_steps_its_memory_and_its_layers(worker, tmp_path):
+    record, done = worker(spec_of(recompute={"granularity": "selective", "modules": ("mlp",)}))
+    assert (done.returncode, record.finished, record.failure) == (0, True, None)
+    assert [step.step for step in record.steps] == [0, 1, 2]
+    assert record.recompute.modules == {"mlp": 2}
+    assert record.memory.max_allocated_bytes > record.memory.static_bytes > record.memory.after_setup_bytes > 0
+    assert record.counted_flops_per_step > 0
+    assert record.versions["transformer-engine"] is None or record.device.kind == "cpu"
+    assert set(record.seconds) >= {"import", "init_process_group", "build_model", "build_optimizer", "step", "probe"}
+
+
+@pytest.mark.train
+def test_it_says_where_it_is_as_it_goes(worker, tmp_path):
+    record, _ = worker(spec_of())
+    beats, bad = read_heartbeats(tmp_path / "ranks" / "rank_000.progress.jsonl")
+    assert bad == 0
+    phases = list(dict.fromkeys(beat.phase for beat in beats))
+    assert phases == [
+        "start",
+        "import",
+        "init_process_group",
+        "build_model",
+        "build_optimizer",
+        "step",
+        "probe",
+        "finish",
+    ]
+    told = [(beat.step, beat.seconds, beat.loss) for beat in beats if beat.seconds is not None]
+    assert told == [(step.step, step.seconds, step.loss) for step in record.steps]
+
+
+@pytest.mark.train
+def test_what_a_rank_prints_is_in_its_own_log(worker, tmp_path):
+    _, done = worker(spec_of())
+    assert (done.stdout, done.stderr) == ("", "")
+    assert (tmp_path / "logs" / "rank_000.log").is_file()
+
+
+@pytest.mark.train
+def test_a_model_that_cannot_be_built_leaves_a_record(worker, tmp_path):
+    record, done = worker(spec_of(recompute={"granularity": "selective", "modules": ("moe_act",)}))
+    assert done.returncode == 1
+    assert (record.finished, record.failure.kind, record.failure.phase) == (False, "error", "build_model")
+    assert "moe_act" in record.failure.message
+    assert record.failure.message in (tmp_path / "logs" / "rank_000.log").read_text()
+    assert "in transformer_config" in record.failure.traceback
+    assert record.steps == ()
+
+
+@pytest.mark.train
+def test_a_process_group_that_does_not_form_leaves_a_record(worker):
+    record, done = worker(spec_of(), GLOO_SOCKET_IFNAME="no_such_interface")
+    assert done.returncode == 1
+    assert (record.failure.kind, record.failure.phase) == ("error", "init_process_group")
+
+
+def test_a_stack_that_cannot_be_imported_leaves_a_record(worker, tmp_path):
+    broken = tmp_path / "broken" / "torch"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')\n")
+    record, done = worker(spec_of(), PYTHONPATH=f"{broken.parent}:{ROOT}")
+    assert done.returncode == 1
+    assert (record.failure.kind, record.failure.phase) == ("error", "import")
+    assert record.failure.message == "OSError: libcudart.so.12: cannot open shared object file"
+
+
+@pytest.mark.train
+def test_memory_that_runs_out_is_told_with_what_was_asked_for(worker):
+    """An embedding of 2 PiB: more than a process can address, whatever the machine promises."""
+    huge = spec_of(model={**MODEL, "vocab_size": 2**37, "hidden_size": 4096}, measure={"max_steps": 1})
+    record, _ = worker(huge)
+    assert (record.failure.kind, record.failure.phase) == ("oom", "build_model")
+    assert record.failure.request_bytes == 2**37 * 4096 * 4
