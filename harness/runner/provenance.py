@@ -44,7 +44,7 @@ def provenance(
         duration_s=round(time.monotonic() - clock.monotonic_s, 3),
         command=tuple(redact(argument) for argument in sys.argv),
         mbr_perf=harness.__version__,
-        git_commit=_git_commit(),
+        git_commit=git_commit(),
         hostname=hostname,
         platform=platform.platform(),
         processor=processor_name(),
@@ -55,7 +55,7 @@ def provenance(
     )
 
 
-def _git_commit() -> str | None:
+def git_commit() -> str | None:
     """The checkout's commit, with ``+`` when files differ from it; None for an installed wheel."""
     checkout = checkout_dir()
     if checkout is None:

@@ -1,0 +1,72 @@
+"""``scripts/bench [NAME...]``: measures, prints one table, keeps the results."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from first_run import first_run
+from overhead import overhead
+from processes import BenchmarkFailedError
+from result import Result, is_quiet, keep, machine
+from rich.console import Console
+from rules_speed import rules_speed
+from startup import help_text, recipes_list
+
+from harness.errors import ExitCode
+from harness.records.store import results_dir
+from harness.report.printing import plain_table, print_lines, show
+
+BENCHMARKS: dict[str, Callable[[], Result]] = {
+    "startup_help": help_text,
+    "startup_recipes_list": recipes_list,
+    "first_run": first_run,
+    "overhead": overhead,
+    "rules_speed": rules_speed,
+}
+
+
+def main() -> int:
+    """0 when every goal is met, 5 when one is missed, 6 when noise forbids a verdict, 3 when a run failed."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=main.__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("--out", type=Path, default=results_dir() / "benchmarks", help="where results are kept")
+    options = parser.parse_args()
+    unknown = set(options.names) - set(BENCHMARKS)
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
+    return int(measure(options.names or list(BENCHMARKS), options.out))
+
+
+def measure(names: list[str], folder: Path) -> ExitCode:
+    """One benchmark after the other; what was measured before one fails is kept."""
+    narration, measured_on, results = Console(stderr=True, highlight=False), machine(), list[Result]()
+    for name in names:
+        narration.print(f"measuring {name}", markup=False)
+        try:
+            results.append(BENCHMARKS[name]())
+        except BenchmarkFailedError as error:
+            print_lines(narration, [f"{name}: {error}"])
+            return ExitCode.RUN_FAILED
+        keep(folder, results[-1], measured_on)
+    report(results, measured_on)
+    verdicts = {result.verdict for result in results}
+    if "missed" in verdicts:
+        return ExitCode.REGRESSION
+    return ExitCode.INCONCLUSIVE if "inconclusive" in verdicts else ExitCode.OK
+
+
+def report(results: list[Result], measured_on: dict[str, object]) -> None:
+    """The table, and a word about the machine."""
+    console = Console(highlight=False)
+    table = plain_table("Benchmark", "What", "Value", "Goal", "Verdict", right=("Value", "Goal"))
+    for r in results:
+        table.add_row(r.name, r.title, f"{r.value:g} {r.unit}", f"{r.goal:g} {r.unit}", r.verdict)
+    show(console, table)
+    print_lines(console, [f"{r.name}: {r.inconclusive}" for r in results if r.verdict == "inconclusive"])
+    if not is_quiet(measured_on):
+        print_lines(console, [f"the machine was busy before (load {measured_on['load_before']}): measure again"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""Processes with a clock on them."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class BenchmarkFailedError(RuntimeError):
+    """Something that was to be timed did not end well."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Wall and processor seconds of one process and its children, and its output."""
+
+    wall_s: float
+    cpu_s: float
+    stdout: str
+
+
+def timed(command: Sequence[str], env: dict[str, str] | None = None) -> Timed:
+    """Run to the end. BenchmarkFailedError with the last words of a command that does not exit with 0."""
+    before, began = os.times(), time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    wall, after = time.perf_counter() - began, os.times()
+    if done.returncode != 0:
+        last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-10:])
+        raise BenchmarkFailedError(f"{' '.join(command)} exited with {done.returncode}:\n{last}")
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return Timed(wall, cpu, done.stdout)
+
+
+def mbr_perf(*arguments: str) -> tuple[str, ...]:
+    """The command line of the product under this interpreter."""
+    return (sys.executable, "-m", "harness.cli.app", *arguments)

@@ -1,0 +1,73 @@
+"""One benchmark's outcome, and what it was measured on."""
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from harness.records.atomic import write_atomically
+from harness.records.processor import processor_name
+from harness.runner.machine import installed_software
+from harness.runner.provenance import git_commit
+
+Verdict = Literal["met", "missed", "inconclusive"]
+
+# Half a core of other work per core bends every time that is measured here.
+QUIET_LOAD = 0.5
+
+
+@dataclass(frozen=True)
+class Result:
+    """``value`` against ``goal`` (at most), both in ``unit``. ``details``: samples and spread, by name."""
+
+    name: str
+    title: str
+    value: float
+    goal: float
+    unit: str
+    details: dict[str, object] = field(default_factory=dict)
+    inconclusive: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the goal is met; missed only where the measurement is good enough to say so."""
+        if self.value <= self.goal:
+            return "met"
+        return "inconclusive" if self.inconclusive else "missed"
+
+
+def machine() -> dict[str, object]:
+    """Processor, cores, and the load before the first benchmark: what else ran here."""
+    return {
+        "processor": processor_name(),
+        "num_cores": len(os.sched_getaffinity(0)),
+        "platform": platform.platform(),
+        "load_before": round(os.getloadavg()[0], 2),
+    }
+
+
+def is_quiet(measured_on: dict[str, object]) -> bool:
+    """Whether little else ran on the machine before."""
+    load, cores = measured_on["load_before"], measured_on["num_cores"]
+    return float(str(load)) <= QUIET_LOAD * float(str(cores))
+
+
+def keep(folder: Path, result: Result, measured_on: dict[str, object]) -> Path:
+    """Write ``<folder>/<name>.json`` whole."""
+    document = {
+        "schema_version": 1,
+        **asdict(result),
+        "verdict": result.verdict,
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": measured_on,
+        "quiet": is_quiet(measured_on),
+        "versions": installed_software().model_dump(exclude={"gpu"}),
+        "git_commit": git_commit(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{result.name}.json"
+    write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return path
