@@ -1,0 +1,153 @@
+"""Peak memory of every pipeline stage, as a sum whose parts have names.
+
+A rank has three candidates for its peak: the fullest moment of the schedule, the loss with its logits, and the
+optimizer step, which no recompute setting lowers.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.planning.compose import ChunkCost, PassSizes
+from harness.planning.model_states import ModelStates, model_states
+from harness.planning.pieces import Parameters
+from harness.planning.schedule import Event, Schedule, schedule_of
+from harness.spec.experiment import ExperimentSpec
+
+PeakName = Literal["schedule", "loss and logits", "optimizer step"]
+
+# Bytes that stay in torch's allocator beside everything traced: cuBLAS and transformer-engine workspaces. Read off the
+# steady allocation of small H100 runs among Megatron-LM's published golden values; no peak was fitted.
+GPU_WORKSPACE_BYTES = 101_000_000
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is alive at one moment of the schedule, in bytes, model states left out.
+
+    ``activations``: saved of all micro-batches in flight, and hidden states between stages. ``logits``: what the output
+    layer, the loss and MTP layers add. ``transient``: the running pass.
+    """
+
+    activations: int
+    logits: int
+    transient: int
+    in_loss: bool
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.activations + self.logits + self.transient
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Peak of one pipeline stage. The parts add up to ``total``; ``peaks`` holds all three candidates."""
+
+    pp_rank: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    transient: int
+    overhead: int
+    total: int
+    peak: PeakName
+    peaks: dict[PeakName, int]
+    parameters: Parameters
+
+
+def stage_memory(spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ...]) -> StageMemory:
+    """The ledger of one stage; ``chunks`` in order of their virtual stage."""
+    parameters = Parameters()
+    for chunk in chunks:
+        parameters = parameters + chunk.parameters
+    states = model_states(spec, parameters)
+    overhead = _overhead(spec, chunks)
+    moments = _moments(spec, schedule_of(spec, pp_rank), chunks)
+    fullest = max(moments, key=lambda moment: moment.total)
+    peaks = _peaks(states, overhead, moments)
+    if peaks["optimizer step"] >= states.total + overhead + fullest.total:
+        fullest = Moment(activations=0, logits=0, transient=states.step_transient, in_loss=False)
+        name: PeakName = "optimizer step"
+    else:
+        name = "loss and logits" if fullest.in_loss and fullest.total > _bare(moments) else "schedule"
+    return StageMemory(
+        pp_rank=pp_rank,
+        weights=states.weights,
+        gradients=states.gradients,
+        optimizer=states.optimizer,
+        activations=fullest.activations,
+        logits=fullest.logits,
+        transient=fullest.transient,
+        overhead=overhead,
+        total=states.total + overhead + fullest.total,
+        peak=name,
+        peaks=peaks,
+        parameters=parameters,
+    )
+
+
+def _peaks(states: ModelStates, overhead: int, moments: tuple[Moment, ...]) -> dict[PeakName, int]:
+    standing = states.total + overhead
+    peaks: dict[PeakName, int] = {
+        "schedule": standing + _bare(moments),
+        "optimizer step": standing + states.step_transient,
+    }
+    losses = [moment.total for moment in moments if moment.in_loss]
+    return peaks | ({"loss and logits": standing + max(losses)} if losses else {})
+
+
+def _bare(moments: tuple[Moment, ...]) -> int:
+    """The fullest moment outside of the chunk with the loss; everywhere, if that chunk is the only one."""
+    elsewhere = [moment.total for moment in moments if not moment.in_loss]
+    return max(elsewhere or [moment.total - moment.logits for moment in moments])
+
+
+def _moments(spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...]) -> tuple[Moment, ...]:
+    """The peak of every pass of a step, in order."""
+    keeps_outputs = _keeps_outputs(spec)
+    in_flight = [0] * len(chunks)
+    moments = []
+    for event in schedule.events():
+        moments.append(_moment(event, chunks, in_flight, keeps_outputs=keeps_outputs))
+        in_flight[event.chunk] += 1 if event.direction == "forward" else -1
+    return tuple(moments)
+
+
+def _moment(event: Event, chunks: tuple[ChunkCost, ...], in_flight: list[int], *, keeps_outputs: bool) -> Moment:
+    running = chunks[event.chunk]
+    saved = sum(n * chunk.body.saved for n, chunk in zip(in_flight, chunks, strict=True))
+    with_loss = sum(n * chunk.sizes.saved for n, chunk in zip(in_flight, chunks, strict=True))
+    outputs = sum(n for n, chunk in zip(in_flight, chunks, strict=True) if not chunk.has_loss) * keeps_outputs
+    body, sizes = _peak(running.body, event), _peak(running.sizes, event)
+    return Moment(
+        activations=saved + (event.buffers + outputs) * running.hidden_bytes,
+        logits=with_loss - saved + max(0, sizes - body),
+        transient=min(body, sizes),
+        in_loss=running.has_loss,
+    )
+
+
+def _peak(sizes: PassSizes, event: Event) -> int:
+    return sizes.forward_peak if event.direction == "forward" else sizes.backward_peak
+
+
+def _keeps_outputs(spec: ExperimentSpec) -> bool:
+    """Whether sent outputs stay alive until their backward pass: interleaving over gloo, see `harness/engine/config`."""
+    return spec.gpu_type.is_cpu and schedule_of(spec, 0).vp_size > 1
+
+
+def _overhead(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
+    """Buffers that stay: those of layers, those shared by all chunks, rotary tables, workspaces of libraries."""
+    tables = (sum(bool(chunk.sizes.saved) for chunk in chunks) - 1) * _rotary_table_bytes(spec)
+    workspace = 0 if spec.gpu_type.is_cpu else GPU_WORKSPACE_BYTES
+    return sum(chunk.persistent for chunk in chunks) + max(chunk.shared for chunk in chunks) + tables + workspace
+
+
+def _rotary_table_bytes(spec: ExperimentSpec) -> int:
+    """The fp32 table that every further chunk caches; the first one's is among the traced buffers."""
+    model = spec.model
+    if model.position_embedding_type != "rope" or model.mla is not None:
+        return 0
+    return 4 * spec.batch.seq_length * int(model.head_dim * model.rotary_percent)

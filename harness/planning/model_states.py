@@ -1,0 +1,97 @@
+"""Bytes of parameters, gradients and optimizer state of one rank, and what the optimizer step takes on top.
+
+Bytes per parameter were read off megatron-core 0.16.1's own DistributedDataParallel and DistributedOptimizer, built at
+full size on meta tensors: bf16 weights with bf16 gradients and two data-parallel ranks take 10 bytes per parameter
+between steps and 12 inside one, because `DistributedOptimizer._copy_model_grads_to_main_grads` casts its shard to fp32.
+"""
+
+from dataclasses import dataclass
+
+from harness.planning.pieces import Parameters
+from harness.spec.experiment import ExperimentSpec, StateDtype
+
+_SIZE: dict[StateDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
+
+
+@dataclass(frozen=True)
+class ModelStates:
+    """Bytes on one rank. ``step_transient`` is alive inside the optimizer step only."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    step_transient: int
+
+    @property
+    def total(self) -> int:
+        """What is alive between steps."""
+        return self.weights + self.gradients + self.optimizer
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Bytes per parameter: gradient buffer (never sharded), optimizer state and step transient (sharded)."""
+
+    gradient: int
+    optimizer: int
+    step_transient: int
+
+
+def state_bytes(spec: ExperimentSpec) -> StateBytes:
+    """Bytes per parameter under ``spec``'s optimizer.
+
+    transformer-engine's FusedAdam, used with ``use_precision_aware_optimizer``, stores only the lower 16 bits beside a
+    bf16 weight where its own fp32 master weight is asked for (`store_param_remainders`), and reads gradients where they
+    are; moments below fp32 are widened to fp32 for the step. With quantised weights megatron-core keeps the fp32 master
+    itself, except under delayed scaling (`OptimizerConfig.__post_init__`).
+    """
+    optimizer, widened = spec.optimizer, 0
+    trains_fp32 = spec.precision.params_dtype == "fp32"
+    gradient = 4 if spec.ddp.grad_reduce_in_fp32 or trains_fp32 else 2
+    master = 0 if trains_fp32 else 4
+    moments = 2 * _SIZE["fp32"]
+    cast = 0 if gradient == 4 else 4
+    if optimizer.use_precision_aware_optimizer:
+        dtypes = (optimizer.exp_avg_dtype, optimizer.exp_avg_sq_dtype)
+        moments = sum(_SIZE[dtype] for dtype in dtypes)
+        widened = sum(4 for dtype in dtypes if dtype != "fp32")
+        if _adam_owns_master(spec):
+            master = 2 if optimizer.main_params_dtype == "fp32" else _SIZE[optimizer.main_params_dtype]
+            cast = 0
+    return StateBytes(gradient, master + moments, cast + widened)
+
+
+def _adam_owns_master(spec: ExperimentSpec) -> bool:
+    recipe = spec.precision.transformer_config.get("fp8_recipe")
+    return spec.optimizer.main_params_dtype != "fp32" or recipe in (None, "delayed")
+
+
+def model_states(spec: ExperimentSpec, parameters: Parameters) -> ModelStates:
+    """The states of one rank that holds ``parameters``."""
+    per = state_bytes(spec)
+    sharded = _sharded(spec, parameters)
+    return ModelStates(
+        weights=parameters.stored_bytes,
+        gradients=per.gradient * (parameters.dense + parameters.expert),
+        optimizer=round(per.optimizer * sharded),
+        step_transient=round(per.step_transient * sharded),
+    )
+
+
+def expert_data_parallel_size(spec: ExperimentSpec) -> int:
+    """Ranks that hold the same experts and share their optimizer state."""
+    p = spec.parallelism
+    return max(
+        1, spec.num_gpus // (p.pipeline_model_parallel_size * p.expert_model_parallel_size * p.expert_tensor_size)
+    )
+
+
+def dense_data_parallel_size(spec: ExperimentSpec) -> int:
+    """Ranks that share the optimizer state of dense parameters: data-parallel and context-parallel ones."""
+    return max(1, spec.data_parallel_size * spec.parallelism.context_parallel_size)
+
+
+def _sharded(spec: ExperimentSpec, parameters: Parameters) -> float:
+    if not spec.optimizer.use_distributed_optimizer:
+        return parameters.dense + parameters.expert
+    return parameters.dense / dense_data_parallel_size(spec) + parameters.expert / expert_data_parallel_size(spec)

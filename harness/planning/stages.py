@@ -1,0 +1,130 @@
+"""Every chunk of a request, composed of traces."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from harness.planning.compose import ChunkCost, Ends, compose
+from harness.planning.pieces import Piece, end_piece, frame_piece, layer_piece, unit_piece
+from harness.planning.trace_cases import CaseMaker, base_policies, kind_of, single
+from harness.records.trace import ChunkTrace, LayerKind, TraceCase
+from harness.spec.effective import Implementation
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.layout import Chunk, Stages, chunks
+from harness.spec.recompute import FullRecompute, NoRecompute, RecomputePolicy
+
+
+class MissingTraceError(LookupError):
+    """A trace that composition needs was not made: the tracer refused it, or nobody asked for it."""
+
+
+@dataclass(frozen=True)
+class Composer:
+    """One request and the means to compose it. Without ``traces`` it only says what has to be traced."""
+
+    spec: ExperimentSpec
+    implementation: Implementation
+
+    @cached_property
+    def _make(self) -> CaseMaker:
+        return CaseMaker(self.spec, self.implementation)
+
+    @cached_property
+    def stages(self) -> Stages:
+        """Layers of every chunk; LayoutError where the model cannot be cut as asked."""
+        return chunks(self.spec.model, self.spec.parallelism)
+
+    def cases(self) -> tuple[TraceCase, ...]:
+        """All traces that :meth:`chunk_costs` reads."""
+        recorder = _Recorder()
+        self._costs(recorder)
+        return tuple({case.key: case for case in recorder.cases}.values())
+
+    def chunk_costs(self, traces: Mapping[str, ChunkTrace]) -> tuple[tuple[ChunkCost, ...], ...]:
+        """``costs[pp_rank][vp_stage]``; MissingTraceError for a trace that is not there."""
+        return self._costs(_Reader(traces))
+
+    def _costs(self, book: "_Recorder | _Reader") -> tuple[tuple[ChunkCost, ...], ...]:
+        made: dict[object, ChunkCost] = {}
+
+        def cost(chunk: Chunk) -> ChunkCost:
+            pattern = self.spec.model.moe_layer_pattern
+            alike = (tuple(pattern[i] for i in chunk.layers), chunk.has_embedding, chunk.has_loss, chunk.mtp_layers)
+            if alike not in made:
+                made[alike] = self._cost(chunk, book)
+            return made[alike]
+
+        return tuple(tuple(cost(chunk) for chunk in stage) for stage in self.stages)
+
+    def _cost(self, chunk: Chunk, book: "_Recorder | _Reader") -> ChunkCost:
+        kind = kind_of(self.spec.model, chunk, 0)
+        one = book[self._make.layers(kind, NoRecompute(), 1)]
+        frame = frame_piece(one, self._layer(kind, NoRecompute(), book))
+        return compose(frame, self._units(chunk, book), self._ends(chunk, book), one.hidden_bytes)
+
+    def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Recorder | _Reader") -> Piece:
+        one, two = (book[self._make.layers(kind, policy, n)] for n in (1, 2))
+        return layer_piece(one, two)
+
+    def _units(self, chunk: Chunk, book: "_Recorder | _Reader") -> list[Piece]:
+        policy, pattern = self.spec.recompute, self.spec.model.moe_layer_pattern
+        kinds: list[LayerKind] = ["moe" if pattern[i] else "dense" for i in chunk.layers]
+        pieces = {(kind, base): self._layer(kind, base, book) for kind in set(kinds) for base in base_policies(policy)}
+        if not isinstance(policy, FullRecompute):
+            return [pieces[kind, policy] for kind in kinds]
+        kept = [pieces[kind, NoRecompute()] for kind in kinds]
+        again = [pieces[kind, single(policy)] for kind in kinds]
+        n = policy.num_layers
+        if policy.method == "block":
+            return again[:n] + kept[n:]
+        return [unit_piece(again[i : i + n], kept[i : i + n]) for i in range(0, len(kinds), n)]
+
+    def _ends(self, chunk: Chunk, book: "_Recorder | _Reader") -> Ends:
+        """Embedding and loss do not depend on the recompute setting; MTP layers do."""
+        first = last = None
+        if chunk.has_embedding:
+            kind = kind_of(self.spec.model, chunk, 0)
+            first = end_piece(book[self._make.first(kind)], book[self._make.layers(kind, NoRecompute(), 1)])
+        if chunk.has_loss or chunk.mtp_layers:
+            kind, policy = kind_of(self.spec.model, chunk, -1), self._policy_of_mtp(chunk)
+            without = self._make.first(kind) if chunk.has_embedding else self._make.layers(kind, policy, 1)
+            closing = self._make.last(kind, policy, pre=chunk.has_embedding, mtp=bool(chunk.mtp_layers))
+            last = end_piece(book[closing], book[without])
+        return Ends(first, last)
+
+    def _policy_of_mtp(self, chunk: Chunk) -> RecomputePolicy:
+        """What MTP layers of this chunk recompute: block leaves them out, uniform takes each by itself."""
+        policy = self.spec.recompute
+        if not chunk.mtp_layers or chunk.has_embedding:
+            return NoRecompute()
+        if isinstance(policy, FullRecompute):
+            return single(policy) if policy.method == "uniform" else NoRecompute()
+        return policy
+
+
+class _Recorder:
+    """Answers every question with nothing, and remembers it."""
+
+    _NOTHING = ChunkTrace(
+        saved_bytes=0, forward_peak_bytes=0, backward_peak_bytes=0, persistent_bytes=0, hidden_bytes=0,
+        num_parameters_dense=0, num_parameters_expert=0, parameter_bytes=0,
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.cases: list[TraceCase] = []
+
+    def __getitem__(self, case: TraceCase) -> ChunkTrace:
+        self.cases.append(case)
+        return self._NOTHING
+
+
+class _Reader:
+    """Looks traces up."""
+
+    def __init__(self, traces: Mapping[str, ChunkTrace]) -> None:
+        self._traces = traces
+
+    def __getitem__(self, case: TraceCase) -> ChunkTrace:
+        if case.key not in self._traces:
+            raise MissingTraceError(case.key)
+        return self._traces[case.key]

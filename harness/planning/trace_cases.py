@@ -1,0 +1,134 @@
+"""Which small chunks have to be traced to know a request, and the request reduced to what such a chunk depends on."""
+
+import hashlib
+from dataclasses import dataclass
+
+from harness.records.trace import LayerKind, TraceCase
+from harness.spec.effective import Implementation, effective_recompute
+from harness.spec.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec
+from harness.spec.layout import Chunk
+from harness.spec.model import ModelSpec
+from harness.spec.parallelism import BatchSpec, ParallelismSpec
+from harness.spec.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
+
+KINDS: tuple[LayerKind, LayerKind] = ("dense", "moe")  # by the 0 or 1 of `moe_layer_pattern`
+
+
+@dataclass(frozen=True)
+class CaseMaker:
+    """Makes trace cases of one request; equal cases of different requests have equal keys.
+
+    Pipeline, data parallelism, optimizer and steps are composition, so a sweep over them costs no new trace.
+    """
+
+    spec: ExperimentSpec
+    implementation: Implementation
+
+    def layers(self, kind: LayerKind, policy: RecomputePolicy, num_layers: int) -> TraceCase:
+        """A chunk of ``num_layers`` layers and nothing else."""
+        return self._case(kind, policy, num_layers=num_layers)
+
+    def first(self, kind: LayerKind) -> TraceCase:
+        """One kept layer behind the embedding."""
+        return self._case(kind, NoRecompute(), pre=True)
+
+    def last(self, kind: LayerKind, policy: RecomputePolicy, *, pre: bool, mtp: bool) -> TraceCase:
+        """One layer before MTP layers, output layer and loss; with the embedding where one chunk has both."""
+        return self._case(kind, policy, pre=pre, post=True, mtp=mtp)
+
+    def _case(
+        self,
+        kind: LayerKind,
+        policy: RecomputePolicy,
+        *,
+        num_layers: int = 1,
+        pre: bool = False,
+        post: bool = False,
+        mtp: bool = False,
+    ) -> TraceCase:
+        spec = _reduced(self.spec, kind, self.implementation, mtp=mtp)
+        spec = spec.model_copy(update={"recompute": _in_effect(spec, policy, self.implementation)})
+        case = TraceCase(key="", spec=spec, layer_kind=kind, num_layers=num_layers, pre=pre, post=post, mtp=mtp)
+        text = f"{self.implementation} {case.model_dump_json()}"
+        return case.model_copy(update={"key": hashlib.sha256(text.encode()).hexdigest()[:24]})
+
+
+def base_policies(policy: RecomputePolicy) -> tuple[RecomputePolicy, ...]:
+    """What is traced for ``policy``: full recompute of any N is composed of kept and singly recomputed layers."""
+    if not isinstance(policy, FullRecompute):
+        return (policy,)
+    return NoRecompute(), single(policy)
+
+
+def single(policy: FullRecompute) -> FullRecompute:
+    """Full recompute with one layer per checkpoint."""
+    return FullRecompute(
+        method="uniform", num_layers=1, distribute_saved_activations=policy.distribute_saved_activations
+    )
+
+
+def kind_of(model: ModelSpec, chunk: Chunk, layer: int) -> LayerKind:
+    """Kind of the chunk's ``layer``-th layer; of the model's last one where the chunk has none."""
+    pattern = model.moe_layer_pattern
+    return KINDS[pattern[chunk.layers[layer]] if chunk.layers else pattern[-1]]
+
+
+def _in_effect(spec: ExperimentSpec, policy: RecomputePolicy, implementation: Implementation) -> RecomputePolicy:
+    """``policy`` without modules that this kind of layer lacks, so that equal computations are traced once."""
+    if not isinstance(policy, SelectiveRecompute):
+        return policy
+    asked = spec.model_copy(update={"recompute": policy})
+    active = tuple(sorted(effective_recompute(asked, implementation).modules))
+    return SelectiveRecompute(modules=active) if active else NoRecompute()
+
+
+def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementation, *, mtp: bool) -> ExperimentSpec:
+    """``spec`` without anything that one chunk of one kind of layer does not depend on.
+
+    What the tracer cannot do is left out too; `assumptions` says so and widens the range.
+    """
+    model = spec.model.model_copy(
+        update={
+            "num_layers": 1,
+            "mtp_num_layers": spec.model.mtp_num_layers if mtp else None,
+            "moe": spec.model.moe and spec.model.moe.model_copy(update={"moe_layer_freq": (KINDS.index(kind),)}),
+        }
+    )
+    p = spec.parallelism
+    return ExperimentSpec(
+        recipe="",
+        family="",
+        gpu=spec.gpu,
+        num_gpus=1,
+        gpus_per_node=1,
+        compute_dtype=spec.compute_dtype,
+        model=model,
+        parallelism=ParallelismSpec(
+            tensor_model_parallel_size=p.tensor_model_parallel_size,
+            context_parallel_size=p.context_parallel_size,
+            expert_model_parallel_size=p.expert_model_parallel_size,
+            expert_tensor_parallel_size=p.expert_tensor_size,
+            sequence_parallel=p.sequence_parallel,
+        ),
+        batch=BatchSpec(
+            micro_batch_size=spec.batch.micro_batch_size,
+            global_batch_size=spec.batch.micro_batch_size,
+            seq_length=spec.batch.seq_length,
+        ),
+        ddp=DdpSpec(grad_reduce_in_fp32=spec.ddp.grad_reduce_in_fp32, use_megatron_fsdp=spec.ddp.use_megatron_fsdp),
+        offload=spec.offload,
+        cuda_graph=CudaGraphSpec(),
+        kernels=_traceable(spec.kernels, implementation),
+    )
+
+
+def _traceable(kernels: KernelSpec, implementation: Implementation) -> KernelSpec:
+    flex = kernels.moe_token_dispatcher_type == "flex"
+    return kernels.model_copy(
+        update={
+            "transformer_impl": implementation,
+            "overlap_moe_expert_parallel_comm": False,
+            "moe_token_dispatcher_type": "alltoall" if flex else kernels.moe_token_dispatcher_type,
+            "moe_flex_dispatcher_backend": None,
+        }
+    )
