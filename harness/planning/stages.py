@@ -84,10 +84,12 @@ class Composer:
         first = last = None
         if chunk.has_embedding:
             kind = kind_of(self.spec.model, chunk, 0)
-            first = end_piece(book[self._make.first(kind)], book[self._make.layers(kind, NoRecompute(), 1)])
+            first = end_piece(
+                book[self._make.first(kind, NoRecompute())], book[self._make.layers(kind, NoRecompute(), 1)]
+            )
         if chunk.has_loss or chunk.mtp_layers:
             kind, policy = kind_of(self.spec.model, chunk, -1), self._policy_of_mtp(chunk)
-            without = self._make.first(kind) if chunk.has_embedding else self._make.layers(kind, policy, 1)
+            without = self._make.first(kind, policy) if chunk.has_embedding else self._make.layers(kind, policy, 1)
             closing = self._make.last(kind, policy, pre=chunk.has_embedding, mtp=bool(chunk.mtp_layers))
             last = end_piece(book[closing], book[without])
         return Ends(first, last)
@@ -95,7 +97,7 @@ class Composer:
     def _policy_of_mtp(self, chunk: Chunk) -> RecomputePolicy:
         """What MTP layers of this chunk recompute: block leaves them out, uniform takes each by itself."""
         policy = self.spec.recompute
-        if not chunk.mtp_layers or chunk.has_embedding:
+        if not chunk.mtp_layers:
             return NoRecompute()
         if isinstance(policy, FullRecompute):
             return single(policy) if policy.method == "uniform" else NoRecompute()

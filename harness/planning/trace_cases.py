@@ -28,9 +28,9 @@ class CaseMaker:
         """A chunk of ``num_layers`` layers and nothing else."""
         return self._case(kind, policy, num_layers=num_layers)
 
-    def first(self, kind: LayerKind) -> TraceCase:
-        """One kept layer behind the embedding."""
-        return self._case(kind, NoRecompute(), pre=True)
+    def first(self, kind: LayerKind, policy: RecomputePolicy) -> TraceCase:
+        """One layer behind the embedding."""
+        return self._case(kind, policy, pre=True)
 
     def last(self, kind: LayerKind, policy: RecomputePolicy, *, pre: bool, mtp: bool) -> TraceCase:
         """One layer before MTP layers, output layer and loss; with the embedding where one chunk has both."""
@@ -123,7 +123,7 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
 
 
 def _traceable(kernels: KernelSpec, implementation: Implementation) -> KernelSpec:
-    flex = kernels.moe_token_dispatcher_type == "flex"
+    flex = kernels.moe_token_dispatcher_type == "flex"  # noqa: S105 (a dispatcher of tokens)
     return kernels.model_copy(
         update={
             "transformer_impl": implementation,
