@@ -42,7 +42,7 @@ def promote(
     the same place unless ``replace_other``.
     """
     each = [derive(record) for record in records]
-    other = [] if replace_other else _other_settings(records[0], before)
+    other = _other_settings(records[0], before) if records and not replace_other else []
     raise_all([*_request_problems(records, reason, author), *_mixed(records, each), *_unfit(records, each), *other])
     golden = _golden(records, each, combine(each), (reason.strip(), author.strip(), now))
     return Promotion(golden, golden_changes(before, golden))
