@@ -1,0 +1,175 @@
+"""A spec becomes megatron-core's configuration: everything that was asked arrives, nothing else does."""
+
+import importlib.util
+import os
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+
+_spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
+shapes = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(shapes)
+
+pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]  # torch and megatron warn on import
+
+
+@pytest.fixture(name="engine", scope="module")
+def _engine():
+    """The mapping under test, imported where transformer-engine is blocked; megatron-core's traces in os.environ go."""
+    from harness.engine import cpu_backend
+
+    before = dict(os.environ)
+    cpu_backend.block_transformer_engine()
+    from harness.engine import config
+
+    yield config
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def as_values(config):
+    """Its fields but for the weights' initialisers, which are new functions every time."""
+    return {f.name: getattr(config, f.name) for f in fields(config) if not f.name.endswith("init_method")}
+
+
+def changed(engine, spec, **parts):
+    """The fields of megatron-core's configuration that differ when parts of the spec are replaced."""
+    other = spec.model_copy(update=parts)
+    before, after = as_values(engine.transformer_config(spec)), as_values(engine.transformer_config(other))
+    return {name for name in before if before[name] != after[name]}
+
+
+# A change of the model, and the fields of TransformerConfig that must follow.
+MODEL_CHANGES = [
+    ({"num_layers": 2}, {"num_layers"}),
+    ({"hidden_size": 128}, {"hidden_size", "kv_channels"}),
+    ({"ffn_hidden_size": 256}, {"ffn_hidden_size"}),
+    ({"num_attention_heads": 8}, {"num_attention_heads", "kv_channels"}),
+    ({"num_query_groups": 4}, {"num_query_groups"}),
+    ({"num_query_groups": None}, {"num_query_groups"}),
+    ({"kv_channels": 32}, {"kv_channels"}),
+    ({"gated_linear_unit": False}, {"gated_linear_unit", "bias_activation_fusion"}),
+    ({"activation_func": "gelu"}, {"activation_func"}),
+    ({"add_bias_linear": True}, {"add_bias_linear"}),
+    ({"normalization": "LayerNorm"}, {"normalization"}),
+    ({"layernorm_epsilon": 1e-6}, {"layernorm_epsilon"}),
+    ({"layernorm_zero_centered_gamma": True}, {"layernorm_zero_centered_gamma"}),
+    ({"qk_layernorm": True}, {"qk_layernorm"}),
+    ({"attention_dropout": 0.1}, {"attention_dropout"}),
+    ({"hidden_dropout": 0.1}, {"hidden_dropout"}),
+    ({"mtp_num_layers": 1, "mtp_loss_scaling_factor": 0.3}, {"mtp_num_layers", "mtp_loss_scaling_factor"}),
+]
+
+
+@pytest.mark.parametrize(("change", "follows"), MODEL_CHANGES, ids=lambda value: str(value)[:40])
+def test_every_part_of_the_model_arrives(engine, change, follows):
+    spec = shapes.experiment(shapes.DENSE)
+    assert changed(engine, spec, model=spec.model.model_copy(update=change)) == follows
+
+
+def test_every_field_of_the_model_is_accounted_for():
+    """What is not in TransformerConfig is an argument of GPTModel."""
+    of_gpt_model = {
+        "vocab_size", "make_vocab_size_divisible_by", "share_embeddings_and_output_weights", "position_embedding_type",
+        "rotary_base", "rotary_percent", "rope_scaling_factor",
+    }  # fmt: skip
+    in_config = {name for change, _ in MODEL_CHANGES for name in change} | {"moe", "mla"}
+    assert in_config | of_gpt_model == set(type(shapes.DENSE).model_fields)
+
+
+@pytest.mark.parametrize("section", ["moe", "mla"])
+def test_experts_and_latent_attention_arrive_field_by_field(engine, section):
+    spec = shapes.experiment(shapes.DEEPSEEK)
+    config = as_values(engine.transformer_config(spec))
+    asked = getattr(spec.model, section).model_dump()
+    frequency = asked.pop("moe_layer_freq", None)
+    assert {name: config[name] for name in asked} == asked
+    assert frequency is None or config["moe_layer_freq"] == list(frequency)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "granularity", "method", "num_layers", "modules", "distributed"),
+    [
+        ("core_attn,layernorm", "selective", None, None, ["core_attn", "layernorm"], False),
+        ("mlp", "selective", None, None, ["mlp"], False),
+        ("full:uniform:2", "full", "uniform", 2, ["core_attn"], False),
+        ("full:block:3", "full", "block", 3, ["core_attn"], False),
+    ],
+)
+def test_recompute_arrives_whole(engine, recompute, granularity, method, num_layers, modules, distributed):
+    config = engine.transformer_config(shapes.experiment(shapes.DENSE, recompute))
+    assert (config.recompute_granularity, config.recompute_method, config.recompute_num_layers) == (
+        granularity, method, num_layers,
+    )  # fmt: skip
+    assert config.distribute_saved_activations is distributed
+    if granularity == "selective":
+        assert config.recompute_modules == modules
+
+
+def test_no_recompute_leaves_nothing_over(engine):
+    config = engine.transformer_config(shapes.experiment(shapes.DENSE, "none"))
+    assert (config.recompute_granularity, config.recompute_method, config.recompute_num_layers) == (None, None, None)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_precision_of_weights_pipeline_and_autocast_agree(engine, dtype):
+    config = engine.transformer_config(shapes.experiment(shapes.DENSE, dtype=dtype))
+    assert {config.params_dtype, config.pipeline_dtype, config.autocast_dtype} == {engine.DTYPES[dtype]}
+    assert config.bf16 is (dtype == "bf16")
+
+
+def test_gradients_and_optimizer_follow_the_spec(engine):
+    spec = shapes.experiment(shapes.DENSE)
+    ddp = spec.ddp.model_copy(update={"overlap_grad_reduce": True, "average_in_collective": True})
+    optimizer = spec.optimizer.model_copy(update={"lr": 0.5, "clip_grad": 2.0, "use_distributed_optimizer": False})
+    spec = spec.model_copy(update={"ddp": ddp, "optimizer": optimizer})
+    buckets = engine.ddp_config(spec)
+    assert (buckets.overlap_grad_reduce, buckets.average_in_collective, buckets.bucket_size) == (True, True, 40_000_000)
+    assert buckets.check_for_nan_in_grad is False
+    adam = engine.optimizer_config(spec)
+    assert (adam.optimizer, adam.lr, adam.clip_grad, adam.use_distributed_optimizer) == ("adam", 0.5, 2.0, False)
+
+
+@dataclass
+class Older:
+    """A release that still calls the scope of CUDA graphs a scope."""
+
+    cuda_graph_impl: str = "none"
+    cuda_graph_scope: tuple = ()
+
+
+@dataclass
+class Newer:
+    """A release that renamed it and keeps the old name as a deprecated alias."""
+
+    cuda_graph_impl: str = "none"
+    cuda_graph_scope: tuple = ()
+    cuda_graph_modules: tuple = ()
+
+
+def test_renamed_fields_go_by_their_newest_name(engine):
+    asked = {"cuda_graph_impl": "local", "cuda_graph_scope": ["attn"]}
+    assert engine.fitted(Older, asked) == asked
+    assert engine.fitted(Newer, asked) == {"cuda_graph_impl": "local", "cuda_graph_modules": ["attn"]}
+
+
+def test_a_field_that_no_release_knows_is_never_dropped(engine):
+    with pytest.raises(engine.UnknownFieldError, match="Older of this megatron-core has no fp8, moe_new"):
+        engine.fitted(Older, {"cuda_graph_impl": "local", "fp8": "hybrid", "moe_new": 1})
+    assert engine.fitted(Older, {"moe_use_legacy_grouped_gemm": True}) == {}
+
+
+@pytest.mark.parametrize(
+    ("impl", "scope", "release", "expected"),
+    [
+        ("full_iteration", (), Older, ("local", ["full_iteration"])),
+        ("local", ("full_iteration",), Newer, ("full_iteration", [])),
+        ("local", ("full_iteration",), Older, ("local", ["full_iteration"])),
+        ("transformer_engine", ("attn",), Newer, ("transformer_engine", ["attn"])),
+    ],
+)
+def test_graphs_of_a_whole_iteration_are_asked_for_as_the_release_wants(engine, impl, scope, release, expected):
+    graph = type(shapes.experiment(shapes.DENSE).cuda_graph)(impl=impl, scope=scope)
+    asked = engine._cuda_graph(graph, release)
+    assert (asked["cuda_graph_impl"], asked["cuda_graph_scope"]) == expected

@@ -1,0 +1,108 @@
+"""Traps of megatron-core that cannot be stepped into: the configuration or the type closes them."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from harness.spec.recompute import FullRecompute, SelectiveRecompute, parse_recompute
+
+_spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
+shapes = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(shapes)
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch and megatron warn on import
+INTERLEAVED = {"num_gpus": 2, "pipeline_model_parallel_size": 2, "virtual_pipeline_model_parallel_size": 2}
+PIPELINE = {"num_gpus": 2, "pipeline_model_parallel_size": 2}
+
+
+@pytest.fixture(name="transformer_config", scope="module")
+def _transformer_config():
+    from harness.engine import cpu_backend
+
+    before = dict(os.environ)
+    cpu_backend.block_transformer_engine()
+    from harness.engine.config import transformer_config
+
+    yield transformer_config
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def on_gpu(spec):
+    return spec.model_copy(update={"gpu": "h100"})
+
+
+@pytest.mark.train
+def test_interleaving_never_uses_batched_messages(transformer_config):
+    """Batched p2p pairs messages of model chunks wrongly on gloo: the gradients are wrong and nothing says so."""
+    for spec in (
+        shapes.experiment(shapes.DENSE, **INTERLEAVED),
+        on_gpu(shapes.experiment(shapes.DENSE, **INTERLEAVED)),
+    ):
+        config = transformer_config(spec)
+        assert (config.overlap_p2p_comm, config.batch_p2p_comm) == (True, False)
+
+
+@pytest.mark.train
+def test_without_interleaving_it_is_the_reverse(transformer_config):
+    """The 1F1B schedule refuses overlapped p2p."""
+    for spec in (shapes.experiment(shapes.DENSE, **PIPELINE), on_gpu(shapes.experiment(shapes.DENSE, **PIPELINE))):
+        config = transformer_config(spec)
+        assert (config.overlap_p2p_comm, config.batch_p2p_comm) == (False, True)
+
+
+@pytest.mark.train
+def test_outputs_in_flight_are_not_freed_on_cpu(transformer_config):
+    """gloo sends asynchronously from the tensor that deallocation would empty; NCCL's streams keep it alive."""
+    spec = shapes.experiment(shapes.DENSE, **INTERLEAVED)
+    assert transformer_config(spec).deallocate_pipeline_outputs is False
+    assert transformer_config(on_gpu(spec)).deallocate_pipeline_outputs is True
+    assert transformer_config(shapes.experiment(shapes.DENSE, **PIPELINE)).deallocate_pipeline_outputs is True
+
+
+@pytest.mark.train
+def test_interleaving_by_a_layout_string_counts_as_interleaving(transformer_config):
+    """megatron-core derives the number of chunks from the layout; who only looks at VP sends batched messages."""
+    layout = {"pipeline_model_parallel_layout": "Et|t|t|tL", "num_gpus": 2, "pipeline_model_parallel_size": 2}
+    config = transformer_config(shapes.experiment(shapes.DENSE, **layout))
+    assert config.virtual_pipeline_model_parallel_size == 2
+    assert (config.overlap_p2p_comm, config.batch_p2p_comm) == (True, False)
+
+
+@pytest.mark.parametrize("method", ["uniform", "block"])
+@pytest.mark.parametrize("num_layers", [0, -1, None])
+def test_full_recompute_of_no_layers_does_not_construct(method, num_layers):
+    """uniform with 0 layers never ends its loop over layers."""
+    with pytest.raises(ValidationError, match="num_layers"):
+        FullRecompute(method=method, num_layers=num_layers)
+    with pytest.raises(ValueError, match="is not full:uniform:N or full:block:N with N >= 1"):
+        parse_recompute(f"full:{method}:{num_layers}")
+
+
+def test_selective_recompute_of_nothing_does_not_construct():
+    """An empty list means core_attn to megatron-core."""
+    with pytest.raises(ValidationError, match="at least 1 item"):
+        SelectiveRecompute(modules=())
+    with pytest.raises(ValueError, match="an empty module name"):
+        parse_recompute("")
+
+
+def test_selective_recompute_has_no_layers_to_count():
+    """megatron-core refuses recompute_num_layers with selective recompute, long after the GPUs were taken."""
+    with pytest.raises(ValidationError, match="num_layers"):
+        SelectiveRecompute(modules=("mlp",), num_layers=2)
+
+
+@pytest.mark.train
+def test_the_reported_loss_is_not_divided_by_the_number_of_micro_batches():
+    """The schedule divides the loss in place; a report that shares its memory would shrink with it."""
+    import torch
+
+    from harness.engine.training import _loss
+
+    loss, report = _loss(torch.ones(4), torch.full((4,), 3.0))
+    loss /= 8
+    assert float(report["lm loss"]) == 3.0
