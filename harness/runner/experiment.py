@@ -10,6 +10,7 @@ from harness.launch.disk import full_disk_told
 from harness.launch.environment import this_host
 from harness.launch.execute import execute
 from harness.launch.plan import LaunchPlan
+from harness.launch.rendezvous import Nodes
 from harness.launch.replay import ReplayPlan
 from harness.records.atomic import write_atomically
 from harness.records.collect import collect
@@ -19,6 +20,7 @@ from harness.records.run import REPLAYED, RunRecord
 from harness.records.store import RECORD, new_run_dir, results_dir, write_record
 from harness.runner.machine import require_machine
 from harness.runner.megatron_says import megatron_finding
+from harness.runner.other_nodes import wait_for_other_nodes
 from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
 from harness.runner.placement import placed
 from harness.runner.provenance import Clock, provenance
@@ -92,14 +94,20 @@ def _one_run(request: RunRequest, display: Display) -> _Ran:
     understood = understand(request, this_host(), run_dir)
     with full_disk_told(run_dir):
         write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
-        write_atomically(run_dir / "plan.txt", understood.plan.render())
+        write_atomically(run_dir / _plan_name(request.nodes), understood.plan.render())
     with display.progress(understood) as on_progress:
         outcome = execute(understood.plan, on_progress=on_progress)
-    record = _record(understood, clock, run_dir, outcome)
+    late = wait_for_other_nodes(run_dir, request.nodes) if request.nodes.node_rank == 0 else ()
+    record = _record(understood, clock, run_dir, outcome, late)
     if request.nodes.node_rank == 0:
         with full_disk_told(run_dir):
             write_record(run_dir, record)
     return _Ran(record, run_dir, outcome.signal)
+
+
+def _plan_name(nodes: Nodes) -> str:
+    """The first node's plan has the plain name; nodes share the folder."""
+    return f"plan_node_{nodes.node_rank:03d}.txt" if nodes.node_rank else "plan.txt"
 
 
 def _run_folder(request: RunRequest) -> Path:
@@ -119,7 +127,9 @@ def _run_folder(request: RunRequest) -> Path:
     return request.run_dir
 
 
-def _record(understood: Understood, clock: Clock, run_dir: Path, outcome: LaunchOutcome) -> RunRecord:
+def _record(
+    understood: Understood, clock: Clock, run_dir: Path, outcome: LaunchOutcome, late_nodes: tuple[str, ...] = ()
+) -> RunRecord:
     spec = understood.spec
     collected = collect(run_dir, spec.num_gpus)
     ranks = placed(collected.ranks, spec)
@@ -137,7 +147,7 @@ def _record(understood: Understood, clock: Clock, run_dir: Path, outcome: Launch
         failure=failure,
         findings=understood.findings,
         suspect=(*doubts(collected.nodes, ranks), *([otherwise] if otherwise else [])),
-        notes=(*understood.notes, *_replay_note(understood), *collected.notes),
+        notes=(*understood.notes, *_replay_note(understood), *late_nodes, *collected.notes),
         provenance=provenance(clock, understood.plan, ranks, collected.nodes, understood.host.hostname),
     )
 
