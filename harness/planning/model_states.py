@@ -69,7 +69,7 @@ def _adam_owns_master(spec: ExperimentSpec) -> bool:
 def model_states(spec: ExperimentSpec, parameters: Parameters) -> ModelStates:
     """The states of one rank that holds ``parameters``."""
     per = state_bytes(spec)
-    sharded = _sharded(spec, parameters)
+    sharded = owned_parameters(spec, parameters)
     return ModelStates(
         weights=parameters.stored_bytes,
         gradients=per.gradient * (parameters.dense + parameters.expert),
@@ -78,7 +78,7 @@ def model_states(spec: ExperimentSpec, parameters: Parameters) -> ModelStates:
     )
 
 
-def expert_data_parallel_size(spec: ExperimentSpec) -> int:
+def _expert_data_parallel_size(spec: ExperimentSpec) -> int:
     """Ranks that hold the same experts and share their optimizer state."""
     p = spec.parallelism
     return max(
@@ -86,12 +86,13 @@ def expert_data_parallel_size(spec: ExperimentSpec) -> int:
     )
 
 
-def dense_data_parallel_size(spec: ExperimentSpec) -> int:
+def _dense_data_parallel_size(spec: ExperimentSpec) -> int:
     """Ranks that share the optimizer state of dense parameters: data-parallel and context-parallel ones."""
     return max(1, spec.data_parallel_size * spec.parallelism.context_parallel_size)
 
 
-def _sharded(spec: ExperimentSpec, parameters: Parameters) -> float:
+def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> float:
+    """Parameters whose optimizer state one rank holds."""
     if not spec.optimizer.use_distributed_optimizer:
         return parameters.dense + parameters.expert
-    return parameters.dense / dense_data_parallel_size(spec) + parameters.expert / expert_data_parallel_size(spec)
+    return parameters.dense / _dense_data_parallel_size(spec) + parameters.expert / _expert_data_parallel_size(spec)

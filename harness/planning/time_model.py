@@ -1,0 +1,170 @@
+"""Step time: a roofline per operation with communication, pipeline bubble, gradient reduction, optimizer step."""
+
+from dataclasses import dataclass
+
+from harness.planning.compose import ChunkCost
+from harness.planning.hardware import (
+    FAST,
+    LAUNCH_S,
+    LIKELY,
+    SLOW,
+    Efficiency,
+    Group,
+    group_bandwidth,
+    group_size,
+)
+from harness.planning.model_states import owned_parameters, state_bytes
+from harness.planning.pieces import Parameters
+from harness.planning.schedule import schedule_of
+from harness.planning.work import Work
+from harness.records.trace import OpCost
+from harness.spec.experiment import ExperimentSpec
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one optimizer step, and what they consist of at the likely efficiencies.
+
+    ``low_s`` and ``high_s`` are the same model at efficiencies that are rarely beaten or missed. ``compute_s`` is the
+    slowest pipeline stage without waiting, ``recompute_s`` the part of it that runs a second time. ``host_bound``: the
+    host may not launch kernels as fast as the GPU finishes them.
+    """
+
+    likely_s: float
+    low_s: float
+    high_s: float
+    compute_s: float
+    recompute_s: float
+    bubble_s: float
+    reduction_s: float
+    optimizer_s: float
+    host_bound: bool
+
+
+def step_time(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ...]) -> StepTime:
+    """Time of ``stages[pp_rank][vp_stage]``; for GPUs only."""
+    likely, fast, slow = (_Clock(spec, efficiency).step(stages) for efficiency in (LIKELY, FAST, SLOW))
+    launches = max(sum(count for chunk in stage for _, count in chunk.work) for stage in stages)
+    launch_s = LAUNCH_S * launches * spec.num_microbatches
+    return StepTime(
+        likely_s=likely.total,
+        low_s=fast.total,
+        high_s=max(slow.total, launch_s),
+        compute_s=likely.compute,
+        recompute_s=likely.recompute,
+        bubble_s=likely.bubble,
+        reduction_s=likely.reduction,
+        optimizer_s=likely.optimizer,
+        host_bound=launch_s > likely.compute,
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    compute: float
+    recompute: float
+    bubble: float
+    reduction: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.bubble + self.reduction + self.optimizer
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """One set of efficiencies."""
+
+    spec: ExperimentSpec
+    efficiency: Efficiency
+
+    def step(self, stages: tuple[tuple[ChunkCost, ...], ...]) -> _Step:
+        """1F1B: every stage works M micro-batches; first and last wait PP - 1 micro-batches of one chunk."""
+        schedule = schedule_of(self.spec, 0)
+        seconds = [sum(self.passes(chunk.work) for chunk in stage) for stage in stages]
+        slowest = max(seconds)
+        worst = stages[seconds.index(slowest)]
+        parameters = Parameters()
+        for chunk in worst:
+            parameters = parameters + chunk.parameters
+        num = self.spec.num_microbatches
+        backward = sum(self.passes(chunk.work, "backward", "recompute") for chunk in worst)
+        return _Step(
+            compute=num * slowest + self._messages(worst),
+            recompute=num * sum(self.passes(chunk.work, "recompute") for chunk in worst),
+            bubble=(len(stages) - 1) / schedule.vp_size * sum(seconds) / len(seconds),
+            reduction=self._reduction(parameters, backward, slowest - backward),
+            optimizer=self._optimizer(parameters),
+        )
+
+    def passes(self, work: Work, *phases: str) -> float:
+        """Seconds of one micro-batch; overlapped communication costs what exceeds the computation beside it."""
+        total = 0.0
+        for phase in phases or ("forward", "backward", "recompute"):
+            computing = hidden = waiting = 0.0
+            for op, count in work:
+                if op.phase != phase:
+                    continue
+                if op.kind != "comm":
+                    computing += count * self._compute(op)
+                elif op.overlapped:
+                    hidden += count * self._communicate(op)
+                else:
+                    waiting += count * self._communicate(op)
+            total += max(computing, hidden) + waiting
+        return total
+
+    def _compute(self, op: OpCost) -> float:
+        gpu, e = self.spec.gpu_type, self.efficiency
+        moving = op.bytes / (gpu.memory_bandwidth * e.memory)
+        if op.kind == "elementwise":
+            return moving
+        peak = gpu.peak_flops.get(op.dtype, gpu.peak_flops["bf16"] / 2)  # fp32 GEMMs run as TF32, at half of BF16
+        share = e.attention if op.kind == "attention" else e.gemm_bf16
+        if op.kind == "gemm" and op.dtype in ("fp8", "fp4"):
+            share = e.gemm_low_precision
+        return max(op.flops / (peak * share), moving)
+
+    def _communicate(self, op: OpCost) -> float:
+        if op.comm_group is None or not op.comm_bytes:
+            return 0.0
+        return op.comm_bytes / (group_bandwidth(self.spec, op.comm_group) * self.efficiency.link)
+
+    def _messages(self, stage: tuple[ChunkCost, ...]) -> float:
+        """Hidden states and gradients between stages; interleaved schedules send them beside computation."""
+        if self.spec.parallelism.pipeline_model_parallel_size == 1 or len(stage) > 1:
+            return 0.0
+        bandwidth = group_bandwidth(self.spec, "dp") * self.efficiency.link  # the next stage lies at least as far away
+        return 2 * self.spec.num_microbatches * stage[0].hidden_bytes / bandwidth
+
+    def _reduction(self, parameters: Parameters, backward_s: float, forward_s: float) -> float:
+        """Gradients to their owners and parameters back; overlapped, what one micro-batch does not hide."""
+        ddp = self.spec.ddp
+        per_gradient = state_bytes(self.spec).gradient
+        per_weight = 1 if self.spec.precision.fp8_param_gather else 2
+        gradients = self._exchanged(parameters, per_gradient)
+        if not self.spec.optimizer.use_distributed_optimizer:
+            return max(0.0, 2 * gradients - (backward_s if ddp.overlap_grad_reduce else 0.0))
+        weights = self._exchanged(parameters, per_weight)
+        return max(0.0, gradients - (backward_s if ddp.overlap_grad_reduce else 0.0)) + max(
+            0.0, weights - (forward_s if ddp.overlap_param_gather else 0.0)
+        )
+
+    def _exchanged(self, parameters: Parameters, bytes_each: int) -> float:
+        """Seconds of a reduce-scatter or all-gather of ``bytes_each`` per parameter."""
+        seconds = 0.0
+        owners: dict[Group, int] = {"dp": parameters.dense, "edp": parameters.expert}
+        for group, count in owners.items():
+            size = group_size(self.spec, group)
+            sent = bytes_each * count * (size - 1) / size
+            seconds += sent / (group_bandwidth(self.spec, group) * self.efficiency.link)
+        return seconds
+
+    def _optimizer(self, parameters: Parameters) -> float:
+        """Adam reads and writes its state, reads gradients, writes weights: bound by memory."""
+        per = state_bytes(self.spec)
+        moved = owned_parameters(self.spec, parameters) * (
+            2 * per.optimizer + 2 * per.step_transient + per.gradient + 2
+        )
+        return moved / (self.spec.gpu_type.memory_bandwidth * self.efficiency.memory)
