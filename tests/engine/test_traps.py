@@ -83,7 +83,7 @@ def test_full_recompute_of_no_layers_does_not_construct(method, num_layers):
 
 
 def test_selective_recompute_of_nothing_does_not_construct():
-    """An empty list means core_attn to megatron-core."""
+    """To megatron-core an empty list recomputes nothing, silently, and no list at all means core_attn."""
     with pytest.raises(ValidationError, match="at least 1 item"):
         SelectiveRecompute(modules=())
     with pytest.raises(ValueError, match="an empty module name"):
