@@ -103,11 +103,11 @@ def equal_in_effect(a: ExperimentSpec, b: ExperimentSpec, software: Software = N
         k: v for k, v in b.identity().items() if k not in ignored
     }:
         return False
-    return _computation(a, software) == _computation(b, software)
+    return computation(a, software) == computation(b, software)
 
 
-def _computation(spec: ExperimentSpec, software: Software) -> object:
-    """Modules, or the sizes of the checkpointed units of every chunk; nothing else distinguishes two settings."""
+def computation(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> object:
+    """What recompute settings of one request are compared by: modules, or the checkpointed units of every chunk."""
     effect = effective_recompute(spec, settled_implementation(spec), software)
     policy = spec.recompute
     if not isinstance(policy, FullRecompute) or effect.does_nothing:

@@ -1,0 +1,98 @@
+"""Peak memory and step time of one request under one recompute setting."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.planning.assumptions import Assumption, assumptions, band
+from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step
+from harness.planning.ledger import StageMemory, stage_memory
+from harness.planning.stages import Composer
+from harness.planning.time_model import StepTime, step_time
+from harness.records.trace import ChunkTrace
+from harness.spec.effective import Implementation, effective_recompute
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.software import Software
+
+Verdict = Literal["FITS", "TIGHT", "OOM"]
+
+# What a rank takes of a GPU beside torch's allocator: a CUDA context with its kernels is about half a GiB, NCCL's
+# communicators as much again. A run records the real figure: peak_device_bytes less peak_reserved_bytes.
+OUTSIDE_ALLOCATOR_BYTES = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """All bytes are of the worst rank of a stage; ``range_bytes`` holds the peak under every assumption.
+
+    ``time`` is None where seconds are not predicted (cpu). ``recompute_flops`` is per step over all GPUs.
+    """
+
+    spec: ExperimentSpec
+    stages: tuple[StageMemory, ...]
+    range_bytes: tuple[int, int]
+    time: StepTime | None
+    model_flops: int
+    recompute_flops: int
+    assumptions: tuple[Assumption, ...]
+
+    @property
+    def worst(self) -> StageMemory:
+        """The stage with the highest peak."""
+        return max(self.stages, key=lambda stage: stage.total)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The peak of the worst stage."""
+        return self.worst.total
+
+    @property
+    def tflops_per_gpu(self) -> float | None:
+        """Model TFLOP/s of each GPU at the likely step time."""
+        return achieved_tflops(self.model_flops, self.time.likely_s, self.spec.num_gpus) if self.time else None
+
+    def overhead_over(self, control: "Prediction") -> float:
+        """Share by which a step takes longer than the control's; by FLOPs where no seconds are predicted."""
+        if self.time and control.time:
+            return self.time.likely_s / control.time.likely_s - 1
+        return (self.model_flops + self.recompute_flops) / (control.model_flops + control.recompute_flops) - 1
+
+
+def predict(
+    spec: ExperimentSpec,
+    implementation: Implementation,
+    traces: Mapping[str, ChunkTrace],
+    imbalanced: Mapping[str, ChunkTrace] | None = None,
+    software: Software | None = None,
+) -> Prediction:
+    """Compose ``traces``; ``imbalanced`` are the same cases with uneven routing, for the upper end of the range.
+
+    MissingTraceError where a trace is missing, LayoutError where the model cannot be cut.
+    """
+    composer = Composer(spec, implementation)
+    costs = composer.chunk_costs(traces)
+    stages = tuple(stage_memory(spec, pp_rank, chunks) for pp_rank, chunks in enumerate(costs))
+    rows = assumptions(spec, implementation)
+    lower, higher = band(rows)
+    peak = max(stage.total for stage in stages)
+    upper = peak
+    if imbalanced:
+        uneven = composer.chunk_costs(imbalanced)
+        upper = max(stage_memory(spec, pp_rank, chunks).total for pp_rank, chunks in enumerate(uneven))
+    effective = effective_recompute(spec, implementation, software or Software())
+    return Prediction(
+        spec=spec,
+        stages=stages,
+        range_bytes=(round(peak * (1 - lower)), round(max(peak, upper) * (1 + higher))),
+        time=None if spec.gpu_type.is_cpu else step_time(spec, costs),
+        model_flops=model_flops_per_step(spec),
+        recompute_flops=recompute_flops_per_step(spec, effective),
+        assumptions=rows,
+    )
+
+
+def verdict(peak_bytes: int, capacity_bytes: int, margin: float) -> Verdict:
+    """FITS below ``capacity`` less ``margin`` (a fraction); OOM where not even the context has room beside the peak."""
+    if peak_bytes <= capacity_bytes * (1 - margin):
+        return "FITS"
+    return "TIGHT" if peak_bytes + OUTSIDE_ALLOCATOR_BYTES <= capacity_bytes else "OOM"

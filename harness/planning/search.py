@@ -1,0 +1,163 @@
+"""All settings of one request, judged against the memory of its GPU, and the cheapest that fits."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from harness.planning.prediction import Prediction, Verdict, predict, verdict
+from harness.planning.settings import Candidate, Candidates
+from harness.planning.stages import Composer, MissingTraceError
+from harness.records.trace import ChunkTrace, TraceCase
+from harness.spec.effective import Implementation
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.recompute import NoRecompute
+from harness.spec.software import Software
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a setting must keep. ``capacity_bytes`` None: the memory is not known, nothing is judged.
+
+    ``margin``: share of the memory that stays free of tensors. ``max_overhead``: share of the step time, None for any.
+    """
+
+    capacity_bytes: int | None
+    margin: float = 0.06
+    max_overhead: float | None = None
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """The largest peak that fits."""
+        return None if self.capacity_bytes is None else int(self.capacity_bytes * (1 - self.margin))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting. ``prediction`` is None for an illegal one and where the tracer declined; ``reason`` says which."""
+
+    candidate: Candidate
+    prediction: Prediction | None
+    verdict: Verdict | None
+    overhead: float | None
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """The setting as text."""
+        return self.candidate.text
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The answer for one layout. ``control`` is the row without recompute, None where it could not be predicted."""
+
+    spec: ExperimentSpec
+    rows: tuple[Row, ...]
+    inert: dict[str, str]
+    skipped: tuple[str, ...]
+    limits: Limits
+    recommended: Row | None
+
+    @property
+    def control(self) -> Row | None:
+        """The row that every overhead refers to."""
+        return next((row for row in self.rows if row.text == NoRecompute().text and row.prediction), None)
+
+    def row_of(self, text: str) -> Row | None:
+        """The row of a setting, if it is one of them."""
+        return next((row for row in self.rows if row.text == text), None)
+
+
+def required_cases(found: Candidates, implementation: Implementation) -> tuple[TraceCase, ...]:
+    """All traces that the legal settings need, each once."""
+    cases: dict[str, TraceCase] = {}
+    for candidate in found.rows:
+        if candidate.is_legal:
+            cases |= {case.key: case for case in Composer(candidate.spec, implementation).cases()}
+    return tuple(cases.values())
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What the tracer answered: chunks by key with even and with uneven routing, and reasons for those it declined."""
+
+    even: Mapping[str, ChunkTrace]
+    uneven: Mapping[str, ChunkTrace] | None
+    refused: Mapping[str, str]
+
+
+def plan(
+    spec: ExperimentSpec,
+    found: Candidates,
+    traces: Traces,
+    limits: Limits,
+    implementation: Implementation,
+    software: Software,
+) -> Plan:
+    """Predict every legal setting and choose."""
+    predicted = [(candidate, *_predicted(candidate, traces, implementation, software)) for candidate in found.rows]
+    control = next((p for candidate, p, _ in predicted if p and candidate.text == NoRecompute().text), None)
+    rows = tuple(
+        Row(
+            candidate=candidate,
+            prediction=prediction,
+            verdict=_verdict(prediction, limits),
+            overhead=prediction.overhead_over(control) if prediction and control else None,
+            reason=reason,
+        )
+        for candidate, prediction, reason in predicted
+    )
+    return Plan(spec, rows, found.inert, found.skipped, limits, recommended(rows, limits))
+
+
+def _predicted(
+    candidate: Candidate, traces: Traces, implementation: Implementation, software: Software
+) -> tuple[Prediction | None, str]:
+    if not candidate.is_legal:
+        return None, "; ".join(f"{f.id}: {f.message}" for f in candidate.findings if f.blocks)
+    try:
+        return predict(candidate.spec, implementation, traces.even, traces.uneven, software), ""
+    except MissingTraceError:
+        reasons = (traces.refused.get(case.key) for case in Composer(candidate.spec, implementation).cases())
+        return None, next((reason for reason in reasons if reason), "not traced")
+
+
+def _verdict(prediction: Prediction | None, limits: Limits) -> Verdict | None:
+    if prediction is None or limits.capacity_bytes is None:
+        return None
+    return verdict(prediction.peak_bytes, limits.capacity_bytes, limits.margin)
+
+
+def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:
+    """The cheapest setting that fits, else the cheapest tight one; of equally cheap ones the smallest.
+
+    None where nothing fits, or where the memory is not known.
+    """
+    affordable = [row for row in rows if _is_affordable(row, limits)]
+    for wanted in ("FITS", "TIGHT"):
+        fitting = [row for row in affordable if row.verdict == wanted]
+        if fitting:
+            return min(fitting, key=_cost)
+    return None
+
+
+def _is_affordable(row: Row, limits: Limits) -> bool:
+    return limits.max_overhead is None or (row.overhead is not None and row.overhead <= limits.max_overhead)
+
+
+def _cost(row: Row) -> tuple[float, int]:
+    assert row.prediction is not None
+    overhead = row.overhead if row.overhead is not None else row.prediction.recompute_flops / row.prediction.model_flops
+    return round(overhead, 4), row.prediction.peak_bytes
+
+
+def dominated(rows: tuple[Row, ...], by: Callable[[Row], tuple[float, int]] = _cost) -> frozenset[str]:
+    """Settings that cost at least as much as another and do not need less memory."""
+    known = [row for row in rows if row.prediction]
+    out = set()
+    for row in known:
+        cost, peak = by(row)
+        for other in known:
+            other_cost, other_peak = by(other)
+            if other_cost <= cost and other_peak <= peak and (other_cost, other_peak) != (cost, peak):
+                out.add(row.text)
+    return frozenset(out)
