@@ -1,0 +1,119 @@
+"""What to try, in the order in which it costs: allocator, modules, whole layers, parallelism."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.planning.search import Plan, Row
+from harness.spec.recompute import FullRecompute, SelectiveRecompute
+
+Step = Literal["allocator", "modules", "layers", "parallelism"]
+
+_EXPANDABLE = "expandable_segments:True"
+_ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+
+
+@dataclass(frozen=True)
+class ModuleWorth:
+    """One setting of modules against no recompute. ``seconds_per_byte`` None: it frees nothing."""
+
+    text: str
+    saved_bytes: int
+    extra_s: float | None
+    extra_flops: int
+
+    @property
+    def price(self) -> float:
+        """Seconds, or FLOPs where no seconds are predicted, per byte freed; infinite where nothing is freed."""
+        cost = self.extra_flops if self.extra_s is None else self.extra_s
+        return cost / self.saved_bytes if self.saved_bytes > 0 else float("inf")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One step of the ladder; ``settles``: whether it is enough by itself."""
+
+    step: Step
+    text: str
+    settles: bool
+
+
+def module_worths(plan: Plan) -> tuple[ModuleWorth, ...]:
+    """Single modules, the cheapest per byte first."""
+    control = plan.control
+    if control is None or control.prediction is None:
+        return ()
+    worths = []
+    for row in plan.rows:
+        policy = row.candidate.spec.recompute
+        if row.prediction is None or not isinstance(policy, SelectiveRecompute) or len(policy.modules) > 1:
+            continue
+        now, before = row.prediction, control.prediction
+        extra = now.time.likely_s - before.time.likely_s if now.time and before.time else None
+        saved = before.peak_bytes - now.peak_bytes
+        worths.append(ModuleWorth(row.text, saved, extra, now.recompute_flops - before.recompute_flops))
+    return tuple(sorted(worths, key=lambda worth: worth.price))
+
+
+def advice(plan: Plan) -> tuple[Advice, ...]:
+    """The ladder from the control down to the first step that suffices; empty where nothing can be judged."""
+    control = plan.control
+    if control is None or control.prediction is None or plan.limits.budget_bytes is None or control.verdict == "FITS":
+        return ()
+    steps = [_allocator(plan, control), _modules(plan), _layers(plan)]
+    settled = next((i for i, step in enumerate(steps) if step.settles), None)
+    return tuple(steps[: settled + 1]) if settled is not None else (*steps, _parallelism(plan))
+
+
+def _allocator(plan: Plan, control: Row) -> Advice:
+    """Fragmentation is the one kind of shortage that costs nothing to cure; it cannot cure a peak that is too high."""
+    is_set = _EXPANDABLE in plan.spec.env.get(_ALLOCATOR, "")
+    if control.verdict == "TIGHT":
+        have = "is set already" if is_set else "first, it costs nothing"
+        text = f"{_ALLOCATOR}={_EXPANDABLE} ({have}): without recompute the tensors fit, fragmentation may not"
+    else:
+        text = f"{_ALLOCATOR}={_EXPANDABLE} is not enough: without recompute the tensors alone exceed the memory"
+    return Advice("allocator", text, settles=False)
+
+
+def _modules(plan: Plan) -> Advice:
+    fitting = _cheapest(plan, SelectiveRecompute)
+    ranked = [worth.text for worth in module_worths(plan) if worth.saved_bytes > 0]
+    order = f"cheapest per GiB freed first: {', '.join(ranked)}" if ranked else "no module frees anything here"
+    if fitting:
+        return Advice(
+            "modules", f"--recompute_modules {fitting.text} is the cheapest that fits ({order})", settles=True
+        )
+    return Advice("modules", f"no set of modules fits ({order})", settles=False)
+
+
+def _layers(plan: Plan) -> Advice:
+    fitting = _cheapest(plan, FullRecompute)
+    if fitting:
+        return Advice("layers", f"--recompute {fitting.text} is the cheapest of whole layers that fits", settles=True)
+    return Advice("layers", "not even recompute of every layer fits", settles=False)
+
+
+def _parallelism(plan: Plan) -> Advice:
+    predicted = [row.prediction for row in plan.rows if row.prediction]
+    floor = max(min(predicted, key=lambda p: p.peak_bytes).stages, key=lambda stage: stage.peaks["optimizer step"])
+    budget = plan.limits.budget_bytes or 0
+    if floor.peaks["optimizer step"] > budget:
+        why = f"the optimizer step of stage {floor.pp_rank} alone exceeds the memory, which no recompute lowers"
+    else:
+        why = "activations are too large for this layout"
+    return Advice(
+        "parallelism", f"{why}: more pipeline or tensor parallelism (--over pp=... --over tp=...), or more GPUs",
+        settles=False,
+    )  # fmt: skip
+
+
+def _cheapest(plan: Plan, kind: type[SelectiveRecompute | FullRecompute]) -> Row | None:
+    fitting = [
+        row
+        for row in plan.rows
+        if row.verdict == "FITS" and row.overhead is not None and isinstance(row.candidate.spec.recompute, kind)
+    ]
+    allowed = plan.limits.max_overhead
+    fitting = [row for row in fitting if allowed is None or (row.overhead or 0.0) <= allowed]
+    return min(fitting, key=lambda row: (round(row.overhead or 0.0, 4), row.prediction.peak_bytes if row.prediction else 0),
+               default=None)  # fmt: skip

@@ -1,0 +1,108 @@
+"""Traces for a plan: from the cache, else from tracer processes, side by side where there are cores."""
+
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import harness
+from harness.errors import BadRequestError, RunFailedError
+from harness.launch.environment import SAFE_PATH, Host
+from harness.planning.assumptions import IMBALANCE
+from harness.planning.search import Traces
+from harness.planning.trace_cache import CachedTrace, TraceCache, tracer_fingerprint
+from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest
+from harness.runner.machine import TRAIN_EXTRA, installed_software
+from harness.spec.effective import Implementation
+
+TIMEOUT_S = 900.0
+# A tracer takes two to five seconds to start and a fraction of a second per chunk.
+_CASES_PER_PROCESS = 12
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """Makes traces on ``host``; ``cache`` None makes them all anew."""
+
+    host: Host
+    cache: TraceCache | None
+
+    def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, uneven: bool) -> Traces:
+        """All ``cases``; with ``uneven`` also under unevenly routed tokens, which only chunks with experts notice.
+
+        BadRequestError without torch and megatron-core, RunFailedError when a tracer dies.
+        """
+        experts = tuple(case for case in cases if case.layer_kind == "moe") if uneven else ()
+        even = self._all(cases, implementation, 1.0)
+        found = even if not experts else even | self._all(experts, implementation, IMBALANCE)
+        refused = {key: trace.refused for key, trace in (even | found).items() if trace.refused}
+        return Traces(_chunks(even), _chunks(found) if experts else None, refused)
+
+    def _all(
+        self, cases: tuple[TraceCase, ...], implementation: Implementation, imbalance: float
+    ) -> dict[str, CachedTrace]:
+        found = {case.key: self.cache.read(case.key, imbalance) for case in cases} if self.cache else {}
+        have = {key: trace for key, trace in found.items() if trace is not None}
+        missing = [case for case in cases if case.key not in have]
+        if not missing:
+            return have
+        _require_megatron(self.host)
+        num = max(1, min(self.host.num_cores, len(missing) // _CASES_PER_PROCESS))
+        requests = [
+            TraceRequest(cases=tuple(missing[i::num]), implementation=implementation, imbalance=imbalance)
+            for i in range(num)
+        ]
+        with ThreadPoolExecutor(num) as pool:
+            for answer in pool.map(self._run, requests):
+                have |= self._kept(answer, imbalance)
+        return have
+
+    def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:
+        about = {"megatron_core": answer.megatron_core, "torch": answer.torch, "stand_in": answer.stand_in}
+        traces = {key: CachedTrace(**about, chunk=chunk) for key, chunk in answer.chunks.items()}
+        traces |= {key: CachedTrace(**about, refused=reason) for key, reason in answer.refused.items()}
+        if self.cache:
+            for key, trace in traces.items():
+                self.cache.write(key, imbalance, trace)
+        return traces
+
+    def _run(self, request: TraceRequest) -> TraceFile:
+        """One tracer process. One thread: it computes nothing that more could speed up."""
+        env = {**self.host.shell, **SAFE_PATH, "OMP_NUM_THREADS": "1"}
+        with tempfile.TemporaryDirectory(prefix="mbr-perf-trace-") as folder:
+            asked, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
+            asked.write_text(request.model_dump_json())
+            command = (self.host.python, "-m", "harness.engine.trace", "--request", str(asked), "--out", str(answer))
+            try:
+                done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            except subprocess.TimeoutExpired as error:
+                raise RunFailedError(f"the tracer did not finish within {TIMEOUT_S:g} s") from error
+            if done.returncode != 0:
+                last = "\n  ".join(done.stderr.strip().splitlines()[-3:]) or "no message"
+                raise RunFailedError(f"the tracer failed (exit {done.returncode}): {last}")
+            return TraceFile.model_validate_json(answer.read_bytes())
+
+
+def trace_cache(shell: Mapping[str, str]) -> TraceCache:
+    """`$XDG_CACHE_HOME/mbr-perf/traces`, by default below `~/.cache`, for the installed tracer."""
+    root = Path(shell["XDG_CACHE_HOME"]) if shell.get("XDG_CACHE_HOME") else Path.home() / ".cache"
+    software = installed_software()
+    package = Path(harness.__file__).parent
+    fingerprint = tracer_fingerprint(package, (software.megatron_core, software.torch, software.python))
+    return TraceCache(root / "mbr-perf" / "traces" / fingerprint)
+
+
+def _chunks(traces: Mapping[str, CachedTrace]) -> dict[str, ChunkTrace]:
+    return {key: trace.chunk for key, trace in traces.items() if trace.chunk}
+
+
+def _require_megatron(host: Host) -> None:
+    missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
+    if missing:
+        raise BadRequestError(
+            f"the planner traces megatron-core, and {' and '.join(missing)} is not installed in {host.python}",
+            remedy=f"no GPU is needed, torch for CPU does: {TRAIN_EXTRA}",
+        )
