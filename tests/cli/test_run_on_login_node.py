@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.records.goldens import golden_text
+from harness.records.store import read_run
+
 ROOT = Path(__file__).parents[2]
 REPLAYS = ROOT / "tests" / "data" / "replay"
 ABSENT = ("torch", "megatron", "transformer_engine", "pynvml", "numpy")
@@ -76,16 +79,15 @@ def test_it_works_without_the_training_stack(login_node, arguments, told):
     assert told in done.stdout
 
 
-def test_recorded_runs_are_judged_there(login_node, tmp_path):
+def test_recorded_runs_are_replayed_and_judged_there(login_node, tmp_path, make_record, make_golden):
     recorded = ("-mr", REPLAYS / "replayed.yaml", "-g", "cpu", "--launcher", "replay", "--from", REPLAYS / "ok")
-    results = ("--results_dir", tmp_path / "results")
-    first = login_node("run", *recorded, *results, "--json")
-    assert first.returncode == 0
-    run_id = json.loads(first.stdout)["run_id"]
-    golden = ("--golden_dir", tmp_path / "golden")
-    assert login_node("golden", "promote", run_id, "--reason", "first", *golden, *results).returncode == 0
-    compared = login_node("compare", run_id, tmp_path / "golden", *results)
-    assert (compared.returncode, compared.stdout.splitlines()[-1].split()[0]) == (0, "PASS")
+    done = login_node("run", *recorded, "--results_dir", tmp_path / "results", "--json")
+    record = read_run(json.loads(done.stdout)["run_dir"])
+    assert (done.returncode, record.status) == (0, "ok")
+    golden = tmp_path / "golden.json"
+    golden.write_text(golden_text(make_golden(record, {"peak_allocated_bytes": 1_000_000})))
+    compared = login_node("compare", record.run_id, golden, "--results_dir", tmp_path / "results")
+    assert (compared.returncode, compared.stdout.splitlines()[-1].split()[0]) == (5, "REGRESSION")
 
 
 def test_a_run_there_is_refused_with_what_is_missing(login_node, tmp_path):

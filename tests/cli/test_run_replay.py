@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.records.goldens import golden_text
 from harness.records.store import read_run
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
@@ -31,22 +32,21 @@ def _replayed(replay, tmp_path):
 
 
 @pytest.fixture(name="golden")
-def _golden(mbr_perf, replayed, tmp_path):
-    """A golden promoted from a recorded run, its values multiplied: ``golden("ok", tflops_per_gpu=2)``."""
+def _golden(replayed, make_golden, tmp_path):
+    """A golden with the figures of a recorded run, multiplied: ``golden("ok", tflops_per_gpu=2)``."""
 
-    def promote(name, where=REPLAYS, **factors):
-        document, _ = replayed(name, folder=where)
-        made = mbr_perf("golden", "promote", document["run_dir"], "--reason", "first", "--golden_dir", tmp_path / "golden",
-                        "--json")  # fmt: skip
-        assert made.code == 0, made.err
-        content = json.loads(made.out)["golden"]
-        for metric, factor in factors.items():
-            content["metrics"][metric]["value"] *= factor
+    def write(name, where=REPLAYS, **factors):
+        document, record = replayed(name, folder=where)
+        metrics = document["metrics"]
+        figures = {metric: metrics[metric]["median"] for metric in SUMMARIES}
+        figures |= {metric: metrics[metric]["value"] for metric in PEAKS if metrics[metric]}
+        assert set(factors) <= set(figures)
         path = tmp_path / "golden.json"
-        path.write_text(json.dumps(content))
+        values = {metric: value * factors.get(metric, 1.0) for metric, value in figures.items()}
+        path.write_text(golden_text(make_golden(record, values)))
         return path
 
-    return promote
+    return write
 
 
 def test_a_good_run_passes_and_says_that_nothing_was_compared(replay):
@@ -190,13 +190,13 @@ def test_a_throttled_gpu_makes_the_verdict_inconclusive(replayed, golden, tmp_pa
     assert record.suspect == ("GPU 1 of node0 was throttled: hw_thermal_slowdown",)
 
 
-def test_a_suspect_run_is_no_golden(replayed, mbr_perf, tmp_path):
-    document, _ = replayed("throttled")
+def test_a_replayed_run_is_no_golden(replayed, mbr_perf, tmp_path):
+    document, _ = replayed("ok")
     refused = mbr_perf(
         "golden", "promote", document["run_dir"], "--reason", "first", "--golden_dir", tmp_path / "golden"
     )
     assert refused.code == 2
-    assert "GPU 1 of node0 was throttled" in refused.err
+    assert "nothing was measured" in refused.err
     assert not (tmp_path / "golden").exists()
 
 
