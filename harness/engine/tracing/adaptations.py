@@ -104,16 +104,13 @@ def _storages_report_their_size() -> None:
             active().ledger.resized(storage)
 
     def copy_(storage, source, non_blocking=None):
-        return storage if storage.device.type == "meta" else copy(storage, source, non_blocking)
+        if storage.device.type != "meta":
+            return copy(storage, source, non_blocking)
+        if active():
+            active().kernel("elementwise", "bf16", num_bytes=2 * storage.nbytes())
+        return storage
 
     torch.UntypedStorage.resize_, torch.UntypedStorage.copy_ = resize_, copy_
-
-
-def _fused_weight_gradient() -> None:
-    from megatron.core.tensor_parallel import layers
-
-    layers.fused_weight_gradient_mlp_cuda = kernels.FusedWeightGradient
-    layers._grad_accum_fusion_available = True
 
 
 ADAPTATIONS = (
@@ -125,8 +122,6 @@ ADAPTATIONS = (
                "and nothing else does", _recompute_is_a_phase),
     Adaptation("storages_report_their_size", "output-discarding checkpoints empty and refill storages under living "
                "tensors; meta storages cannot be copied", _storages_report_their_size),
-    Adaptation("fused_weight_gradient", "the output layer accumulates its weight gradient in an Apex kernel",
-               _fused_weight_gradient),
     Adaptation("kernels_of_the_target", "torch chooses attention, norm and dropout kernels by device, and they save "
                "different tensors", kernels.install),
     Adaptation("balanced_routing", "dropless dispatch reads token counts back to the host", routing.install),

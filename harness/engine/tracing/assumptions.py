@@ -64,6 +64,10 @@ def _cuts_unevenly(case: TraceCase) -> bool:
 
 ASSUMPTIONS = (
     Assumption(
+        "Apex's fused weight gradient is there, as in NVIDIA's images; without it weight gradients are allocated first",
+        lambda case: case.spec.kernels.gradient_accumulation_fusion and not case.spec.gpu_type.is_cpu,
+    ),
+    Assumption(
         "CUDA graphs: eager execution was traced; graphs keep static buffers and a memory pool of their own",
         lambda case: case.spec.cuda_graph.impl != "none",
     ),

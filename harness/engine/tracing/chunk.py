@@ -59,9 +59,9 @@ class Chunk:
 
     def measure(self) -> Measured:
         """Two passes: the first leaves behind what stays allocated, the second is recorded."""
-        attach_main_grads(self.model, self._main_grad_dtype)
+        main_grads = attach_main_grads(self.model, self._main_grad_dtype)
         ledger = StorageLedger()
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
+        for tensor in (*self.model.parameters(), *self.model.buffers(), *main_grads):
             ledger.add(tensor)
         start = ledger.mark()
         self._pass(self._tracer(ledger))

@@ -3,27 +3,11 @@
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own spelling)
 
-from harness.engine.tracing.flops import gemm_flops
 from harness.engine.tracing.place import PLACE
 from harness.engine.tracing.tally import peak_key, tensor_bytes
 from harness.engine.tracing.tracer import active
 
 aten = torch.ops.aten
-
-
-class FusedWeightGradient:
-    """Apex's `fused_weight_gradient_mlp_cuda`: the product is added to the main gradient, nothing is allocated."""
-
-    @staticmethod
-    def wgrad_gemm_accum_fp32(inputs, grad_output, main_grad) -> None:
-        """``main_grad += grad_output^T inputs``."""
-        tracer = active()
-        if tracer is not None:
-            flops = gemm_flops(inputs.numel(), grad_output.shape[-1])
-            moved = tensor_bytes(inputs) + tensor_bytes(grad_output) + 2 * tensor_bytes(main_grad)
-            tracer.kernel("gemm", peak_key(inputs.dtype), flops=flops, num_bytes=moved)
-
-    wgrad_gemm_accum_fp16 = wgrad_gemm_accum_fp32
 
 
 class FusedRmsNorm(torch.autograd.Function):

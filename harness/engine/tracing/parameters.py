@@ -38,14 +38,17 @@ def workspaces(model: torch.nn.Module) -> int:
     return sum(t.untyped_storage().nbytes() for t in tensors)
 
 
-def attach_main_grads(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Give every parameter its gradient buffer and the hook by which megatron's DDP empties ``.grad`` into it."""
-    for parameter in model.parameters():
-        if not parameter.requires_grad:
-            continue
+def attach_main_grads(model: torch.nn.Module, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Give every parameter its gradient buffer and the hook by which megatron's DDP empties ``.grad`` into it.
+
+    Returns the buffers: they belong to the optimizer's ledger, not to the chunk's.
+    """
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trained:
         parameter.main_grad = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
         parameter.grad_added_to_main_grad = False
         parameter.register_post_accumulate_grad_hook(_into_main_grad)
+    return [parameter.main_grad for parameter in trained]
 
 
 def _into_main_grad(parameter: torch.nn.Parameter) -> None:

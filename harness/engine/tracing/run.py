@@ -1,6 +1,7 @@
 """All cases of a request, one after another in one process."""
 
 import gc
+import os
 
 import torch
 from megatron.core import parallel_state
@@ -14,6 +15,7 @@ from harness.engine.tracing.place import PLACE
 from harness.engine.tracing.routing import ROUTING
 from harness.records.trace import ChunkTrace, TraceCase, TraceRequest
 from harness.spec.effective import Implementation, effective_recompute
+from harness.spec.experiment import ExperimentSpec
 
 
 class LeakError(RuntimeError):
@@ -43,6 +45,8 @@ def trace(case: TraceCase, implementation: Implementation) -> ChunkTrace:
     """One case; ValueError or AssertionError where megatron-core refuses its configuration."""
     spec = stage_spec(case, implementation)
     PLACE.target = "cpu" if spec.gpu_type.is_cpu else "cuda"
+    if implementation == "transformer_engine":
+        _stand_in_for(spec)
     join(spec.parallelism)
     _forget_shared_buffers()
     chunk = build(case, spec)
@@ -77,6 +81,15 @@ def _forget_shared_buffers() -> None:
     ):
         cached.cache_clear()
     _forget_dummy_gradients()
+
+
+def _stand_in_for(spec: ExperimentSpec) -> None:
+    """Tell the stand-in which GPU it is on; megatron-core sets the attention variables itself and refuses others."""
+    from transformer_engine.pytorch.machine import MACHINE
+
+    MACHINE.capability = spec.gpu_type.capability
+    for name in ("NVTE_FLASH_ATTN", "NVTE_FUSED_ATTN", "NVTE_UNFUSED_ATTN"):
+        os.environ.pop(name, None)
 
 
 def _forget_dummy_gradients() -> None:

@@ -1,0 +1,94 @@
+"""Checkpointing under quantisation (2.11 `distributed.py`) and the generator tracker that megatron-core subclasses."""
+
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from transformer_engine.pytorch.fp8 import FP8GlobalStateManager, fp8_autocast
+
+from harness.engine.tracing.tracer import active
+
+
+class CudaRNGStatesTracker:
+    """Tracks nothing."""
+
+    def reset(self) -> None:
+        """Nothing to reset."""
+
+    def set_states(self, states) -> None:
+        """Nothing to set."""
+
+    def add(self, name, seed) -> None:
+        """Nothing to add."""
+
+
+def get_all_rng_states() -> dict:
+    """None."""
+    return {}
+
+
+class _Phase:
+    enabled = False
+    recomputing = False
+
+
+def is_fp8_activation_recompute_enabled() -> bool:
+    """Whether a checkpoint is running."""
+    return _Phase.enabled
+
+
+def in_fp8_activation_recompute_phase() -> bool:
+    """Whether it repeats its forward pass."""
+    return _Phase.recomputing
+
+
+@contextmanager
+def activation_recompute_forward(activation_recompute=False, recompute_phase=False):  # noqa: FBT002
+    """Marks the first or the repeated forward pass of a checkpoint."""
+    before = _Phase.enabled, _Phase.recomputing
+    _Phase.enabled, _Phase.recomputing = activation_recompute, recompute_phase
+    try:
+        yield
+    finally:
+        _Phase.enabled, _Phase.recomputing = before
+
+
+class _Checkpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, distribute, group, kwargs, *args):
+        with torch.no_grad(), activation_recompute_forward(True, False):
+            out = function(*args, **kwargs)
+        if distribute:
+            ctx.first_shape = args[0].shape
+            args[0].data = torch.empty(args[0].numel() // group.size(), dtype=args[0].dtype, device=args[0].device)
+        # inputs only: everything else is computed again
+        ctx.save_for_backward(*(a if torch.is_tensor(a) else None for a in args))
+        ctx.others = [None if torch.is_tensor(a) else a for a in args]
+        ctx.function, ctx.distribute, ctx.group, ctx.kwargs = function, distribute, group, kwargs
+        ctx.enabled, ctx.recipe = FP8GlobalStateManager.FP8_ENABLED, FP8GlobalStateManager.RECIPE
+        return out
+
+    @staticmethod
+    def backward(ctx, *grads):
+        args = [other if saved is None else saved for saved, other in zip(ctx.saved_tensors, ctx.others, strict=True)]
+        if ctx.distribute:
+            whole = torch.empty(ctx.first_shape, dtype=args[0].dtype, device=args[0].device)
+            dist.all_gather_into_tensor(whole.view(-1), args[0], group=ctx.group)
+            args[0].data = whole
+        args = [a.detach().requires_grad_(a.requires_grad) if torch.is_tensor(a) else a for a in args]
+        with (
+            active().recomputing(),
+            torch.enable_grad(),
+            activation_recompute_forward(True, True),
+            fp8_autocast(ctx.enabled, fp8_recipe=ctx.recipe),
+        ):
+            out = ctx.function(*args, **ctx.kwargs)
+        outputs = out if isinstance(out, tuple) else (out,)
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=True) if torch.is_tensor(o) and o.requires_grad]
+        torch.autograd.backward([o for o, _ in pairs], [g for _, g in pairs])
+        return *(None,) * 4, *(a.grad if torch.is_tensor(a) else None for a in args)
+
+
+def checkpoint(function, *args, distribute_saved_activations=False, get_rng_state_tracker=None, tp_group=None, **kwargs):  # noqa: ARG001
+    """Keep the inputs, repeat the forward pass in backward."""
+    return _Checkpoint.apply(function, distribute_saved_activations, tp_group, kwargs, *args)

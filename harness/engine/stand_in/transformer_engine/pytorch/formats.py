@@ -1,0 +1,134 @@
+"""Quantised tensors: how many bytes each recipe stores, and which parts of them (transformer-engine 2.11 `tensor/`).
+
+A quantised tensor has data for reading along rows (forward GEMM) and along columns (weight gradient), each with scales.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from transformer_engine.common import recipe as recipes
+from transformer_engine.pytorch.machine import MACHINE
+
+from harness.engine.tracing.tally import tensor_bytes
+from harness.engine.tracing.tracer import active
+from harness.spec.precision import PeakKey
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+@dataclass(frozen=True)
+class QuantFormat:
+    """One recipe's storage. Scale functions take rows and columns and return bytes.
+
+    ``per_tensor`` formats keep one scale; only their row data can be gathered, and column data is a transposed copy that
+    Blackwell does not need. ``fused_norm``: the norm kernel writes quantised output, without one in high precision.
+    ``reads``: passes over the input that a quantisation takes.
+    """
+
+    name: str
+    peak: PeakKey
+    bits: int
+    row_scale_bytes: Callable[[int, int], int]
+    column_scale_bytes: Callable[[int, int], int]
+    weight_scale_bytes: Callable[[int, int], int]
+    per_tensor: bool = False
+    fused_norm: bool = False
+    reads: int = 1
+
+    @property
+    def shares_data(self) -> bool:
+        """Whether one copy serves rows and columns."""
+        return self.per_tensor and not MACHINE.needs_transposes
+
+    def weight_bytes(self, rows: int, columns: int) -> int:
+        """A weight with everything that forward and backward GEMMs need."""
+        copies = 1 if self.shares_data else 2
+        return copies * (rows * columns * self.bits // 8 + self.weight_scale_bytes(rows, columns))
+
+
+# Scales: fp32 per tensor; fp32 per 1 x 128 (weights 128 x 128), padded to 4; E8M0 per 32, padded to 128 x 4; E4M3 per 16,
+# padded likewise, and one fp32 maximum per tensor.
+_PER_TENSOR = dict.fromkeys(("row_scale_bytes", "column_scale_bytes", "weight_scale_bytes"), lambda _m, _k: 4)
+FORMATS: dict[type, QuantFormat] = {
+    recipes.DelayedScaling: QuantFormat("delayed", "fp8", 8, **_PER_TENSOR, per_tensor=True, fused_norm=True),
+    recipes.Float8CurrentScaling: QuantFormat("current", "fp8", 8, **_PER_TENSOR, per_tensor=True, reads=2),
+    recipes.Float8BlockScaling: QuantFormat(
+        "blockwise", "fp8", 8,
+        row_scale_bytes=lambda m, k: 4 * -(-k // 128) * _up(m, 4),
+        column_scale_bytes=lambda m, k: 4 * -(-m // 128) * _up(k, 4),
+        weight_scale_bytes=lambda m, k: 4 * -(-m // 128) * _up(-(-k // 128), 4),
+    ),
+    recipes.MXFP8BlockScaling: QuantFormat(
+        "mxfp8", "fp8", 8,
+        row_scale_bytes=lambda m, k: _up(m, 128) * _up(-(-k // 32), 4),
+        column_scale_bytes=lambda m, k: _up(-(-m // 32), 4) * _up(k, 128),
+        weight_scale_bytes=lambda m, k: _up(m, 128) * _up(-(-k // 32), 4),
+        fused_norm=True,
+    ),
+    recipes.NVFP4BlockScaling: QuantFormat(
+        "nvfp4", "fp4", 4,
+        row_scale_bytes=lambda m, k: _up(m, 128) * _up(-(-k // 16), 4) + 4,
+        column_scale_bytes=lambda m, k: _up(k, 128) * _up(-(-m // 16), 4) + 4,
+        weight_scale_bytes=lambda m, k: _up(m, 128) * _up(-(-k // 16), 4) + 4,
+        reads=2,
+    ),
+}  # fmt: skip
+
+
+def format_of(recipe: recipes.Recipe) -> QuantFormat:
+    """The format of a recipe; megatron-core subclasses DelayedScaling."""
+    return next(row for kind, row in FORMATS.items() if isinstance(recipe, kind))
+
+
+@dataclass
+class Quantized:
+    """Row and column parts of one quantised matrix; either may be absent, both may be one."""
+
+    format: QuantFormat
+    shape: tuple[int, int]
+    rows: torch.Tensor | None
+    columns: torch.Tensor | None
+
+    def only_rows(self) -> "Quantized":
+        """Column data let go."""
+        return Quantized(self.format, self.shape, self.rows, None)
+
+    def only_columns(self) -> "Quantized":
+        """Row data let go, unless it serves columns too."""
+        return Quantized(self.format, self.shape, None, self.columns)
+
+    def tensors(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """What autograd has to save."""
+        return self.rows, self.columns
+
+    def with_columns(self) -> "Quantized":
+        """Per-tensor row data transposed where the GPU needs it; all others were quantised both ways from the start."""
+        if self.columns is not None:
+            return self
+        if self.format.shares_data:
+            return Quantized(self.format, self.shape, self.rows, self.rows)
+        columns = torch.empty_like(self.rows)
+        active().kernel("elementwise", self.format.peak, num_bytes=2 * tensor_bytes(self.rows))
+        return Quantized(self.format, self.shape, self.rows, columns)
+
+
+def quantize(x: torch.Tensor, fmt: QuantFormat, *, rows: bool, columns: bool, splits: tuple[int, ...] = ()) -> Quantized:
+    """Quantise a matrix; ``splits`` cuts its rows into separately scaled parts that share one allocation."""
+    num_columns = x.shape[1]
+    parts = splits or (x.shape[0],)
+    row_part = column_part = None
+    if rows or (columns and fmt.shares_data):
+        row_part = _buffer(x, fmt, sum(fmt.row_scale_bytes(m, num_columns) for m in parts))
+    if columns:
+        scales = sum(fmt.column_scale_bytes(m, num_columns) for m in parts)
+        column_part = row_part if fmt.shares_data else _buffer(x, fmt, scales)
+    written = {id(t): tensor_bytes(t) for t in (row_part, column_part) if t is not None}
+    active().kernel("elementwise", fmt.peak, num_bytes=fmt.reads * tensor_bytes(x) + sum(written.values()))
+    return Quantized(fmt, tuple(x.shape), row_part, column_part)
+
+
+def _buffer(x: torch.Tensor, fmt: QuantFormat, scale_bytes: int) -> torch.Tensor:
+    return torch.empty(x.numel() * fmt.bits // 8 + scale_bytes, dtype=torch.uint8, device=x.device)

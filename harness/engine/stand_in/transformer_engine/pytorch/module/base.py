@@ -1,0 +1,66 @@
+"""What all layers share: quantised weights and gradients that go straight to their buffer."""
+
+import torch
+from torch.nn import Parameter
+from transformer_engine.pytorch.formats import QuantFormat, format_of, quantize
+from transformer_engine.pytorch.fp8 import FP8GlobalStateManager
+
+_dummy_wgrads: dict[tuple, torch.Tensor] = {}
+
+
+def get_dummy_wgrad(shape: list[int], dtype: torch.dtype, zero: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002
+    """An empty gradient for autograd's books, one per shape, kept for good: the real one was accumulated by the GEMM."""
+    key = (*shape, dtype)
+    if key not in _dummy_wgrads:
+        _dummy_wgrads[key] = torch.empty(shape, dtype=dtype, device="cuda")
+    if zero:
+        _dummy_wgrads[key].zero_()
+    return _dummy_wgrads[key].detach()
+
+
+def forget_dummy_wgrads() -> None:
+    """As in a fresh process."""
+    _dummy_wgrads.clear()
+
+
+class TransformerEngineBaseModule(torch.nn.Module):
+    """A layer with weights."""
+
+    def set_tensor_parallel_group(self, tp_group) -> None:
+        """megatron-core sets it late when groups come late."""
+        self.tp_group = tp_group
+
+    def make_weight(self, name: str, shape: tuple[int, int], dtype: torch.dtype, device) -> None:
+        """A weight; inside `fp8_model_init` it is stored quantised only."""
+        weight = Parameter(torch.empty(shape, dtype=dtype, device=device))
+        recipe = FP8GlobalStateManager.MODEL_INIT_RECIPE
+        if recipe is not None:
+            weight.stand_in_quantized_bytes = format_of(recipe).weight_bytes(*shape)
+        self.register_parameter(name, weight)
+
+    def quantized_weights(self, weights, fmt: QuantFormat, is_first_microbatch: bool | None):
+        """Quantised copies of weights in high precision, to be saved for backward; kept ones need no saving.
+
+        With ``is_first_microbatch`` known, 2.11 keeps the copy on the layer and refreshes it once per step
+        (`get_weight_workspace`); the refresh is priced in the warm-up pass only, as one micro-batch of many.
+        """
+        if hasattr(weights[0], "stand_in_quantized_bytes"):
+            return ()
+        if is_first_microbatch is None:
+            return tuple(t for w in weights for t in _copies(w, fmt))
+        if not hasattr(self, "stand_in_workspace"):
+            self.stand_in_workspace = tuple(t for w in weights for t in _copies(w, fmt))
+        return ()
+
+
+def _copies(weight: torch.Tensor, fmt: QuantFormat) -> tuple[torch.Tensor, ...]:
+    both = quantize(weight.detach(), fmt, rows=True, columns=True)
+    return (both.rows,) if both.rows is both.columns else (both.rows, both.columns)
+
+
+def weight_grad(weight: torch.Tensor, main_grad, like: torch.Tensor) -> torch.Tensor:
+    """What autograd is told is the gradient of ``weight``: the dummy when the GEMM accumulated it."""
+    if main_grad is None:
+        return torch.empty(weight.shape, dtype=weight.dtype, device=like.device)
+    weight.grad_added_to_main_grad = True
+    return get_dummy_wgrad(list(main_grad.shape), weight.dtype, zero=getattr(weight, "zero_out_wgrad", False))
