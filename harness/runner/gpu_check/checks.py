@@ -18,6 +18,10 @@ Verdict = Literal["pass", "fail", "skipped"]
 FIRST_LOSS_TOLERANCE = 1e-3
 LOSS_TOLERANCE = 1e-2
 
+# Of two layers, one is whole in memory while it is replayed; where weights and optimizer make the peak, both are equal
+# but for small temporaries.
+PEAK_TOLERANCE = 0.01
+
 
 @dataclass(frozen=True)
 class Check:
@@ -88,12 +92,13 @@ def same_losses(record: RunRecord, control: RunRecord) -> Check:
 
 
 def peak_not_above(record: RunRecord, control: RunRecord) -> Check:
-    """Whole-layer recompute needs no more memory than none."""
+    """Whole-layer recompute needs no more memory than none, within PEAK_TOLERANCE."""
     mine, others = derive(record).peak_allocated_bytes, derive(control).peak_allocated_bytes
     if mine is None or others is None:
         return judged("peak_not_above", holds=False, found="a peak is missing")
     found = f"{format_bytes(mine.value)} against {format_bytes(others.value)} without recompute"
-    return judged("peak_not_above", holds=mine.value <= others.value, found=found)
+    holds = mine.value <= others.value * (1 + PEAK_TOLERANCE)
+    return judged("peak_not_above", holds=holds, found=found)
 
 
 def out_of_memory(ran: Ran) -> tuple[Check, ...]:
