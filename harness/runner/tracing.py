@@ -29,9 +29,10 @@ class Tracing:
 
     host: Host
     cache: TraceCache | None
+    timeout_s: float = TIMEOUT_S
 
     def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, uneven: bool) -> Traces:
-        """All ``cases``; with ``uneven`` also under unevenly routed tokens, which only chunks with experts notice.
+        """Answers to all ``cases``; with ``uneven`` also under unevenly routed tokens, which only chunks with experts notice.
 
         BadRequestError without torch and megatron-core, RunFailedError when a tracer dies.
         """
@@ -61,9 +62,9 @@ class Tracing:
         return have
 
     def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:
-        about = {"megatron_core": answer.megatron_core, "torch": answer.torch, "stand_in": answer.stand_in}
-        traces = {key: CachedTrace(**about, chunk=chunk) for key, chunk in answer.chunks.items()}
-        traces |= {key: CachedTrace(**about, refused=reason) for key, reason in answer.refused.items()}
+        about = CachedTrace(megatron_core=answer.megatron_core, torch=answer.torch, stand_in=answer.stand_in)
+        traces = {key: about.model_copy(update={"chunk": chunk}) for key, chunk in answer.chunks.items()}
+        traces |= {key: about.model_copy(update={"refused": reason}) for key, reason in answer.refused.items()}
         if self.cache:
             for key, trace in traces.items():
                 self.cache.write(key, imbalance, trace)
@@ -77,9 +78,11 @@ class Tracing:
             asked.write_text(request.model_dump_json())
             command = (self.host.python, "-m", "harness.engine.trace", "--request", str(asked), "--out", str(answer))
             try:
-                done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+                done = subprocess.run(
+                    command, env=env, capture_output=True, text=True, timeout=self.timeout_s, check=False
+                )
             except subprocess.TimeoutExpired as error:
-                raise RunFailedError(f"the tracer did not finish within {TIMEOUT_S:g} s") from error
+                raise RunFailedError(f"the tracer did not finish within {self.timeout_s:g} s") from error
             if done.returncode != 0:
                 last = "\n  ".join(done.stderr.strip().splitlines()[-3:]) or "no message"
                 raise RunFailedError(f"the tracer failed (exit {done.returncode}): {last}")

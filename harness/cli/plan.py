@@ -1,0 +1,99 @@
+"""`mbr-perf plan`: which recompute setting to use, without a GPU."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.option_groups import takes
+from harness.cli.options import ExperimentOptions
+
+if TYPE_CHECKING:
+    from harness.runner.plan import PlanRequest
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What must fit, what to vary, and what to print."""
+
+    margin: Annotated[float, typer.Option("--margin", metavar="FRACTION",
+        help="Share of the GPU's memory that must stay free of tensors.")] = 0.06
+    fit_into: Annotated[float | None, typer.Option("--fit_into", metavar="GIB",
+        help="Memory to fit into instead of the GPU's.")] = None
+    max_overhead: Annotated[float | None, typer.Option("--max_overhead", metavar="FRACTION",
+        help="Recommend nothing that makes a step longer by more than this.")] = None
+    over: Annotated[list[str] | None, typer.Option("--over", metavar="NAME=N,N,...",
+        help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 --over pp=4,8. Repeatable.")] = None
+    assume: Annotated[str | None, typer.Option("--assume", metavar="NAME=VERSION,...",
+        help="Judge by the rules for other software, e.g. transformer-engine=none for the local layers.")] = None
+    no_cache: Annotated[bool, typer.Option("--no_cache", help="Trace anew and keep nothing.")] = False
+    show_all: Annotated[bool, typer.Option("--all", help="Also print settings that another beats in memory and time.")] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+# fmt: on
+
+
+@takes(ExperimentOptions, PlanOptions)
+def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
+    """Predict peak memory and step time of every recompute setting, and say which to use. Needs no GPU.
+
+    Real megatron-core layers are traced without data. Exits 0 also when nothing fits: that is the answer.
+    """
+    from rich.console import Console
+
+    from harness.launch.environment import this_host
+    from harness.report import json
+    from harness.report.plan_json import plan_document
+    from harness.report.plan_sweep import print_layouts
+    from harness.report.plan_terminal import print_plan
+    from harness.report.printing import print_lines
+    from harness.report.request_text import explanation
+    from harness.runner.plan import plan_request
+
+    planned = plan_request(_request(asked, how), this_host())
+    layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
+    best = planned.best.name if planned.best else None
+    if how.as_json:
+        print(json.text(plan_document(layouts, best)))
+        return
+    console = Console(highlight=False)
+    first = planned.layouts[0]
+    if len(layouts) > 1:
+        print_layouts(console, layouts, best)
+    elif first.plan and first.settled:
+        print_plan(console, first.plan, first.settled.notes, show_all=how.show_all)
+    if how.explain and first.settled:
+        print_lines(console, ["", *explanation(first.settled.spec, first.settled.sources)])
+
+
+def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
+    """The options as one value. BadRequestError for an --over that cannot be read."""
+    from harness.cli.asking import experiment_request
+    from harness.runner.plan import PlanRequest
+
+    return PlanRequest(
+        asked=experiment_request(asked),
+        margin=how.margin,
+        fit_into_gib=how.fit_into,
+        max_overhead=how.max_overhead,
+        over=tuple(_swept(text) for text in how.over or ()),
+        use_cache=not how.no_cache,
+        assume=how.assume,
+    )
+
+
+def _swept(text: str) -> tuple[str, tuple[int | None, ...]]:
+    """`tp=2,4`, or `vp=none,5`."""
+    from harness.errors import BadRequestError
+    from harness.runner.plan import SWEPT
+
+    name, _, values = text.partition("=")
+    numbers = [value.strip() for value in values.split(",")]
+    if name not in SWEPT:
+        raise BadRequestError(
+            f"--over {text}: {name!r} cannot be varied", remedy=f"one of {', '.join(SWEPT)}, e.g. tp=2,4"
+        )
+    if not all((n.isdecimal() and int(n) > 0) or (n == "none" and name == "vp") for n in numbers):
+        raise BadRequestError(f"--over {text}: values are counts", remedy=f"e.g. --over {name}=2,4")
+    return name, tuple(None if n == "none" else int(n) for n in numbers)

@@ -1,0 +1,94 @@
+"""Plans and predictions as JSON: bytes and seconds, keys that only ever grow."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from harness.planning.advice import advice, module_worths
+from harness.planning.assumptions import assumptions
+from harness.planning.ledger import StageMemory
+from harness.planning.prediction import Prediction
+from harness.planning.search import Plan, Row
+from harness.report.json import SCHEMA_VERSION, Document
+from harness.spec.effective import settled_implementation
+
+_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead", "total")
+
+
+def plan_document(layouts: Sequence[tuple[str, Plan | None, str]], best: str | None) -> Document:
+    """``mbr-perf plan --json``; ``layouts`` are name, plan and problem, ``best`` the name of the recommended one."""
+    plans = [(name, plan) for name, plan, _ in layouts if plan is not None]
+    chosen = next((plan.recommended for name, plan in plans if name == best), None)
+    lines = {row.text: None for _, plan in plans for row in assumptions(plan.spec, settled_implementation(plan.spec))}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "settings": [_row(row, name) for name, plan in plans for row in plan.rows],
+        "recommended": chosen.text if chosen else None,
+        "recommended_layout": best if chosen and best else None,
+        "assumptions": list(lines),
+        "layouts": [_layout(name, plan, problem) for name, plan, problem in layouts],
+    }
+
+
+def _layout(name: str, plan: Plan | None, problem: str) -> Document:
+    if plan is None:
+        return {"layout": name or None, "problem": problem}
+    recommended = plan.recommended
+    return {
+        "layout": name or None,
+        "problem": None,
+        "spec": plan.spec.model_dump(mode="json"),
+        "capacity_bytes": plan.limits.capacity_bytes,
+        "margin": plan.limits.margin,
+        "max_overhead": plan.limits.max_overhead,
+        "recommended": recommended.text if recommended else None,
+        "inert_modules": plan.inert,
+        "not_combined": list(plan.skipped),
+        "modules_by_price": [asdict(worth) for worth in module_worths(plan)],
+        "advice": [asdict(step) for step in advice(plan)],
+    }
+
+
+def _row(row: Row, layout: str) -> Document:
+    return {
+        "layout": layout or None,
+        "recompute": row.text,
+        "legal": row.candidate.is_legal,
+        "rules": list(row.candidate.rules),
+        "inert_modules": list(row.candidate.inert_modules),
+        "reason": row.reason or None,
+        **_figures(row.prediction),
+        "recompute_overhead": row.overhead,
+        "verdict": row.verdict,
+    }
+
+
+def prediction_document(prediction: Prediction | None, reason: str = "") -> Document | None:
+    """What a run keeps of its prediction; with only ``reason`` where there is none."""
+    if prediction is None:
+        return {"reason": reason} if reason else None
+    return {**_figures(prediction), "assumptions": [row.text for row in prediction.assumptions]}
+
+
+def _figures(prediction: Prediction | None) -> Document:
+    if prediction is None:
+        keys = ("peak_bytes", "peak_range_bytes", "worst_stage", "peak", "step_time_s", "step_time_range_s",
+                "tflops_per_gpu")  # fmt: skip
+        return dict.fromkeys(keys) | {"stages": []}
+    time, worst = prediction.time, prediction.worst
+    return {
+        "peak_bytes": worst.total,
+        "peak_range_bytes": list(prediction.range_bytes),
+        "worst_stage": worst.pp_rank,
+        "peak": worst.peak,
+        "stages": [_stage(stage) for stage in prediction.stages],
+        "step_time_s": time.likely_s if time else None,
+        "step_time_range_s": [time.low_s, time.high_s] if time else None,
+        "tflops_per_gpu": prediction.tflops_per_gpu,
+        "model_flops_per_step": prediction.model_flops,
+        "recompute_flops_per_step": prediction.recompute_flops,
+    }
+
+
+def _stage(stage: StageMemory) -> Document:
+    parts: Document = {name: getattr(stage, name) for name in _PARTS}
+    return {"pp_rank": stage.pp_rank, **parts, "peak": stage.peak, "peaks": dict(stage.peaks)}

@@ -1,0 +1,165 @@
+"""A plan for people: one row per setting, what the peak consists of, what to do, what is taken for granted."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness.planning.advice import advice, module_worths
+from harness.planning.assumptions import assumptions
+from harness.planning.search import Plan, Row, dominated
+from harness.report.printing import plain_table, print_hanging, print_lines, show
+from harness.report.request_text import request_lines
+from harness.spec.effective import settled_implementation
+from harness.units import GIB, format_percent, format_seconds
+
+_STYLES = {"FITS": "green", "TIGHT": "yellow", "OOM": "red"}
+_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
+# Above this many settings those that another beats in both memory and time are folded.
+_MANY_ROWS = 20
+# The breakdown stands beside the figures from this width on, below them on narrower screens.
+_WIDE = 132
+
+
+def print_plan(console: Console, plan: Plan, notes: Sequence[str], *, show_all: bool = False) -> None:
+    """Everything about one layout."""
+    print_lines(console, [line for line in request_lines(plan.spec) if not line.startswith("Recompute")])
+    print_lines(console, [f"Note: {note}" for note in notes])
+    console.print()
+    rows = _shown(plan, show_all=show_all)
+    wide = not console.is_terminal or console.width >= _WIDE
+    show(console, _table(plan, rows, with_parts=wide))
+    _print_left_out(console, plan, len([row for row in plan.rows if row.prediction]) - len(rows))
+    if not wide:
+        console.print()
+        console.print(Text("What the peak of the worst stage consists of, GiB", style="bold"))
+        show(console, _parts_table(rows))
+    console.print()
+    _print_ranking(console, plan)
+    for number, step in enumerate(advice(plan), 1):
+        print_hanging(console, Text(f"{number}. {step.text}"), 3)
+    _print_answer(console, plan)
+    print_assumptions(console, plan)
+
+
+def _shown(plan: Plan, *, show_all: bool) -> list[Row]:
+    rows = [row for row in plan.rows if row.prediction]
+    if show_all or len(rows) <= _MANY_ROWS:
+        return rows
+    keep = {"none", plan.spec.recompute.text, plan.recommended.text if plan.recommended else ""}
+    beaten = dominated(tuple(rows)) - keep
+    return [row for row in rows if row.text not in beaten]
+
+
+def _table(plan: Plan, rows: Sequence[Row], *, with_parts: bool) -> Table:
+    parts = [name.capitalize() for name in _PARTS] if with_parts else []
+    right = ("Peak GiB", "Range GiB", "Step", "Cost", *parts)
+    columns = ("Recompute", "Peak GiB", "Range GiB", "Stage", "Step", "Cost")
+    table = plain_table(*columns, *parts, "", right=right)
+    for row in rows:
+        assert row.prediction is not None
+        worst, time = row.prediction.worst, row.prediction.time
+        low, high = row.prediction.range_bytes
+        cells = [
+            _name(plan, row), _gib(worst.total), f"{_gib(low)}-{_gib(high)}", str(worst.pp_rank),
+            format_seconds(time.likely_s) if time else "-",
+            "-" if row.overhead is None else format_percent(row.overhead),
+            *([_gib(getattr(worst, name)) for name in _PARTS] if with_parts else []),
+        ]  # fmt: skip
+        table.add_row(*(Text(cell) for cell in cells), _verdict(row))
+    return table
+
+
+def _parts_table(rows: Sequence[Row]) -> Table:
+    names = {"weights": "weight", "gradients": "grad", "optimizer": "optim", "activations": "activ",
+             "transient": "trans", "overhead": "over"}  # fmt: skip
+    columns = [names.get(name, name) for name in _PARTS]
+    table = plain_table("Recompute", *columns, "peak at", right=columns)
+    for row in rows:
+        assert row.prediction is not None
+        worst = row.prediction.worst
+        table.add_row(Text(row.text), *(_gib(getattr(worst, name)) for name in _PARTS), worst.peak)
+    return table
+
+
+def _name(plan: Plan, row: Row) -> str:
+    marks = [mark for mark, holds in (("*", row is plan.recommended), ("asked", row.text == plan.spec.recompute.text))
+             if holds]  # fmt: skip
+    return f"{row.text} {' '.join(marks)}".rstrip()
+
+
+def _verdict(row: Row) -> Text:
+    return Text(row.verdict or "", style=_STYLES.get(row.verdict or "", ""))
+
+
+def _gib(value: float) -> str:
+    size = value / GIB
+    return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
+
+
+def _print_left_out(console: Console, plan: Plan, num_folded: int) -> None:
+    if num_folded:
+        text = f"{num_folded} settings that another beats in memory and time are not shown (--all shows them)"
+        print_hanging(console, Text(text, style="dim"), 2)
+    for row in plan.rows:
+        if row.prediction is None:
+            print_hanging(console, Text(f"{row.text}: {row.reason}", style="dim"), 2)
+    model = {name: why for name, why in plan.inert.items() if "no such module" not in why}
+    reasons: dict[str, list[str]] = {}
+    for name, why in model.items():
+        reasons.setdefault(why, []).append(name)
+    for why, names in reasons.items():
+        print_hanging(console, Text(f"No effect here: {', '.join(names)} ({why})", style="dim"), 2)
+    for text in plan.skipped:
+        print_hanging(console, Text(f"Not tried: {text}", style="dim"), 2)
+
+
+def _print_ranking(console: Console, plan: Plan) -> None:
+    """Modules by what each byte costs."""
+    worths = module_worths(plan)
+    if not worths:
+        return
+    said = []
+    for worth in worths:
+        if worth.saved_bytes <= 0:
+            said.append(f"{worth.text} frees nothing")
+        elif worth.extra_s is None:
+            said.append(f"{worth.text} {_gib(worth.saved_bytes)} GiB freed")
+        else:
+            price = worth.price * GIB * 1000
+            said.append(f"{worth.text} {price:.1f} ms per GiB ({_gib(worth.saved_bytes)} GiB freed)")
+    print_hanging(console, Text(f"Price of modules: {'; '.join(said)}"), 2)
+
+
+def _print_answer(console: Console, plan: Plan) -> None:
+    capacity, best = plan.limits.capacity_bytes, plan.recommended
+    if capacity is None:
+        print_lines(console, ["Nothing is judged: the memory is not known (--fit_into GIB says what to fit into)"])
+        return
+    limit = f"{_gib(capacity)} GiB less {plan.limits.margin * 100:g} % margin"
+    if best is None or best.prediction is None:
+        print_lines(console, [f"Nothing fits into {limit}"], style="bold red")
+        return
+    cost = "" if best.overhead is None else f", {format_percent(best.overhead)} step time"
+    doubt = "" if best.verdict == "FITS" else ", TIGHT: within the margin"
+    used = f"{_gib(best.prediction.peak_bytes)} of {limit}{cost}{doubt}"
+    print_hanging(console, Text.assemble(("Use ", "bold"), (_option(best), "bold green"), f"  ({used})"), 4)
+
+
+def _option(row: Row) -> str:
+    return f"--recompute {row.text}"
+
+
+def print_assumptions(console: Console, plan: Plan) -> None:
+    """What the figures rest on."""
+    time = plan.control.prediction.time if plan.control and plan.control.prediction else None
+    texts = [row.text for row in assumptions(plan.spec, settled_implementation(plan.spec))]
+    if time:
+        texts.append(f"a step without recompute: {format_seconds(time.low_s)} to {format_seconds(time.high_s)}")
+        if time.host_bound:
+            texts.append("host-bound: kernels may finish faster than the host launches them, which hides recompute")
+    console.print()
+    console.print(Text("Assumptions", style="bold"))
+    for text in texts:
+        print_hanging(console, Text(f"- {text}"), 2)

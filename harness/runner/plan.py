@@ -1,0 +1,198 @@
+"""`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several; and one prediction for `run`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+
+from harness.errors import BadRequestError, HarnessError
+from harness.launch.environment import Host, this_host
+from harness.planning.assumptions import is_routed_naturally
+from harness.planning.prediction import Prediction
+from harness.planning.prediction import predict as predicted
+from harness.planning.search import Limits, Plan, plan, required_cases
+from harness.planning.settings import Candidates, candidates
+from harness.planning.stages import Composer, MissingTraceError
+from harness.recipes.request import Request
+from harness.records.trace import TraceCase
+from harness.runner.request import RunRequest
+from harness.runner.tracing import Tracing, trace_cache
+from harness.runner.understanding import Settled, settle
+from harness.spec.effective import Implementation, settled_implementation
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.layout import LayoutError
+from harness.spec.software import Software
+from harness.units import GIB
+
+# Names of `--over`, and the option each stands for.
+SWEPT = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "vp": "virtual_pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "et": "expert_tensor_parallel_size",
+    "mb": "micro_batch_size",
+    "gb": "global_batch_size",
+    "sl": "seq_length",
+    "ng": "num_gpus",
+}
+# A run may wait this long for its prediction, which it can do without.
+_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """All that `mbr-perf plan` asks for. ``over``: values by name of :data:`SWEPT`; None turns interleaving off."""
+
+    asked: Request
+    margin: float = 0.06
+    fit_into_gib: float | None = None
+    max_overhead: float | None = None
+    over: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
+    use_cache: bool = True
+    assume: str | None = None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One point of the sweep: its name, and its plan or the reason why there is none."""
+
+    name: str
+    settled: Settled | None
+    plan: Plan | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """All layouts in the order asked for. ``best`` is None where nothing fits, or where nothing is judged."""
+
+    layouts: tuple[Layout, ...]
+
+    @property
+    def best(self) -> Layout | None:
+        """The layout whose recommended setting takes the shortest time per token."""
+        fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]
+        return min(fitting, key=_seconds_per_token, default=None)
+
+
+def plan_request(request: PlanRequest, host: Host) -> Planned:
+    """Predict all settings of all layouts; one tracer run serves them all.
+
+    BadRequestError for a wrong request, for layouts none of which is legal, and without megatron-core.
+    """
+    _check(request)
+    found = [_found(request, values, host) for values in _points(request)]
+    legal = [layout for layout in found if isinstance(layout, _Found)]
+    if not legal:
+        problems = [layout.problem for layout in found if isinstance(layout, Layout)]
+        raise BadRequestError("\n".join(dict.fromkeys(problems)), remedy="`mbr-perf check` explains each rule")
+    tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None)
+    return Planned(tuple(_planned(request, layout, legal, tracing) for layout in found))
+
+
+@dataclass(frozen=True)
+class _Found:
+    name: str
+    settled: Settled
+    candidates: Candidates
+    cases: tuple[TraceCase, ...]
+
+    @property
+    def implementation(self) -> Implementation:
+        return settled_implementation(self.settled.spec)
+
+
+def _check(request: PlanRequest) -> None:
+    if not 0 <= request.margin < 1:
+        raise BadRequestError(f"--margin {request.margin:g} is no share of the memory", remedy="e.g. 0.06")
+    if request.fit_into_gib is not None and request.fit_into_gib <= 0:
+        raise BadRequestError(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB")
+    if request.max_overhead is not None and request.max_overhead < 0:
+        raise BadRequestError(
+            f"--max_overhead {request.max_overhead:g} is no share of the step time", remedy="e.g. 0.1"
+        )
+
+
+def _points(request: PlanRequest) -> list[dict[str, int | None]]:
+    names = [name for name, _ in request.over]
+    return [dict(zip(names, values, strict=True)) for values in product(*(values for _, values in request.over))]
+
+
+def _found(request: PlanRequest, values: Mapping[str, int | None], host: Host) -> _Found | Layout:
+    """The settings of one layout, or why it has none."""
+    name = " ".join(f"{key}={value or 'none'}" for key, value in values.items())
+    options = {SWEPT[key]: value if value is not None else "none" for key, value in values.items()}
+    asked = replace(request.asked, **options)  # type: ignore[arg-type]
+    if not values:
+        return _legal(name, settle(RunRequest(asked=asked), host, request.assume))
+    try:
+        return _legal(name, settle(RunRequest(asked=asked), host, request.assume))
+    except BadRequestError as error:
+        return Layout(name, None, None, error.message)
+
+
+def _legal(name: str, settled: Settled) -> _Found | Layout:
+    implementation = settled_implementation(settled.spec)
+    try:
+        found = candidates(settled.spec, settled.software, implementation)
+    except LayoutError as error:
+        return Layout(name, settled, None, f"{error.rule}: {error.message}")
+    if not any(candidate.is_legal for candidate in found.rows):
+        first = next(finding for finding in found.rows[0].findings if finding.blocks)
+        return Layout(name, settled, None, f"{first.id}: {first.message}")
+    return _Found(name, settled, found, required_cases(found, implementation))
+
+
+def _planned(request: PlanRequest, layout: _Found | Layout, legal: list[_Found], tracing: Tracing) -> Layout:
+    if isinstance(layout, Layout):
+        return layout
+    spec = layout.settled.spec
+    alike = [other for other in legal if other.implementation == layout.implementation]
+    together = {case.key: case for other in alike for case in other.cases}
+    uneven = is_routed_naturally(spec)
+    traces = tracing.traces(tuple(together.values()), layout.implementation, uneven=uneven)
+    limits = Limits(_capacity(request, spec), request.margin, request.max_overhead)
+    made = plan(spec, layout.candidates, traces, limits, layout.implementation, layout.settled.software)
+    return Layout(layout.name, layout.settled, made)
+
+
+def _capacity(request: PlanRequest, spec: ExperimentSpec) -> int | None:
+    if request.fit_into_gib is not None:
+        return int(request.fit_into_gib * GIB)
+    return spec.gpu_type.memory_bytes or None
+
+
+def _seconds_per_token(layout: Layout) -> tuple[float, float]:
+    """Throughput decides; where no seconds are predicted, the smallest overhead."""
+    assert layout.plan is not None and layout.plan.recommended is not None
+    row = layout.plan.recommended
+    time = row.prediction.time if row.prediction else None
+    seconds = time.likely_s / layout.plan.spec.tokens_per_step if time else 0.0
+    return seconds, row.overhead or 0.0
+
+
+@dataclass(frozen=True)
+class RunPrediction:
+    """What `run` keeps beside its measurement: a prediction, or the reason why there is none."""
+
+    prediction: Prediction | None
+    reason: str = ""
+
+
+def predict(
+    spec: ExperimentSpec, software: Software, implementation: Implementation, host: Host | None = None
+) -> RunPrediction:
+    """Predict one settled request; never raises for a request that may run, because a run must not fail for it."""
+    host = host or this_host()
+    try:
+        composer = Composer(spec, implementation)
+        tracing = Tracing(host, trace_cache(host.shell), timeout_s=_PATIENCE_S)
+        traces = tracing.traces(composer.cases(), implementation, uneven=is_routed_naturally(spec))
+        if traces.refused:
+            return RunPrediction(None, next(iter(traces.refused.values())))
+        return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software))
+    except MissingTraceError as error:
+        return RunPrediction(None, f"chunk {error} was not traced")
+    except (HarnessError, OSError) as error:
+        return RunPrediction(None, str(error).splitlines()[0])
