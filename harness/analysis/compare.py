@@ -102,7 +102,7 @@ def compare_runs(
         note = f"the run ended as {', '.join(ended)}; {search.note}" if ended else search.note
         return metrics, no_golden(metrics, note, required=required or bool(ended))
     thresholds = default_thresholds(
-        records[0].spec.gpu_type,
+        records[0].spec,
         min(len(records), golden.num_runs),
         timing=options.timing_threshold,
         memory=options.memory_threshold,

@@ -48,7 +48,7 @@ def check_files(paths: list[Path], directory: Path | None) -> tuple[list[Checked
             refused: list[RefusedPoint] = []
             for point in recipe.points:
                 with problems.collecting():
-                    refused += _refused(recipe, point)
+                    refused += refusals(recipe, point)
             listed = [point_title(point) for point in recipe.points if point.key.inconsistent]
             checked.append(
                 {"file": file.label, "points": len(recipe.points), "inconsistent": listed, "refused": refused}
@@ -62,7 +62,7 @@ def point_title(point: OperatingPoint) -> str:
     return " ".join(filter(None, (key.task, key.gpu, key.compute_dtype, f"{key.num_gpus} GPUs", key.variant)))
 
 
-def _refused(recipe: Recipe, point: OperatingPoint) -> list[RefusedPoint]:
+def refusals(recipe: Recipe, point: OperatingPoint) -> list[RefusedPoint]:
     """The errors of the rule table at one point; none for one that is listed as inconsistent anyway."""
     if point.key.inconsistent:
         return []

@@ -51,7 +51,7 @@ def allowed_change(finding: Finding) -> str:
         return ABSENT
     better = BY_NAME[finding.metric].better
     if better == "equal":
-        return "none"
+        return "must be equal"
     return format_percent(-finding.threshold if better == "higher" else finding.threshold)
 
 

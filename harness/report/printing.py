@@ -11,10 +11,15 @@ _WIDEST = 10_000
 
 
 def show(console: Console, table: Table) -> None:
-    """Print a table; into a pipe or a file as wide as its content and without trailing blanks: nothing cut or folded."""
+    """Print a table; into a pipe or a file as wide as its content: nothing cut or folded."""
     if console.is_terminal:
         console.print(table)
-        return
+    else:
+        show_whole(console, table)
+
+
+def show_whole(console: Console, table: Table) -> None:
+    """As wide as the content, without trailing blanks, also at a terminal: many narrow columns cannot be folded."""
     before = console.width
     console.width = _WIDEST
     console.width = max(before, Measurement.get(console, console.options, table).maximum)
@@ -23,7 +28,8 @@ def show(console: Console, table: Table) -> None:
             console.print(table)
     finally:
         console.width = before
-    print_lines(console, (line.rstrip() for line in captured.get().splitlines()))
+    for line in captured.get().splitlines():
+        console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
 
 
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:

@@ -7,9 +7,9 @@ from rich.text import Text
 
 from harness.recipes.listing import RecipeRow, model_settings, point_row
 from harness.recipes.recipe import OperatingPoint, Recipe
-from harness.recipes.validation import CheckedFile
+from harness.recipes.validation import CheckedFile, refusals
 from harness.report.figures import ABSENT
-from harness.report.printing import plain_table, print_lines, show
+from harness.report.printing import plain_table, print_lines, show, show_whole
 
 # Column and key of `point_row`, in the order of the table.
 _POINT = {
@@ -44,9 +44,9 @@ def print_recipe(console: Console, recipe: Recipe) -> None:
     show(console, model)
     points = plain_table(*_POINT, "runs")
     for point in recipe.points:
-        points.add_row(*map(Text, _point_cells(point)))
+        points.add_row(*map(Text, _point_cells(recipe, point)))
     console.print()
-    show(console, points)
+    show_whole(console, points)
 
 
 def print_checked(console: Console, checked: Iterable[CheckedFile]) -> None:
@@ -63,8 +63,8 @@ def print_checked(console: Console, checked: Iterable[CheckedFile]) -> None:
     print_lines(console, [f"ok: {len(files)} recipe files, {points} operating points"])
 
 
-def _point_cells(point: OperatingPoint) -> list[str]:
+def _point_cells(recipe: Recipe, point: OperatingPoint) -> list[str]:
     row = point_row(point)
     cells = [ABSENT if row[name] is None else str(row[name]) for name in _POINT.values()]
-    reasons = point.key.inconsistent
+    reasons = point.key.inconsistent or [f"rule {refused['rule']}" for refused in refusals(recipe, point)]
     return [*cells, f"no: {'; '.join(reasons)}" if reasons else "yes"]

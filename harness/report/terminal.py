@@ -76,7 +76,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     judged = ((f.reason, figures.BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
     print_lines(console, _by_reason(judged))
     print_lines(console, [f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted])
-    print_lines(console, _way_out(comparison.likeness.differences))
+    if any(finding.current is not None for finding in comparison.findings):
+        print_lines(console, _way_out(comparison.likeness.differences))
     print_lines(console, [f"Caveat: {caveat}" for caveat in comparison.likeness.caveats], style="dim")
 
 
@@ -151,5 +152,6 @@ def _is_judged(finding: Finding) -> bool:
 def _closing(console: Console, verdict: tuple[Outcome, ExitCode], where: str, *, compared: bool) -> None:
     outcome, exit_code = verdict
     nothing = ", compared with nothing" if outcome == "pass" and not compared else ""
-    text = Text.assemble((outcome.upper(), _STYLES[outcome]), f" (exit {int(exit_code)}{nothing})  {where}")
+    word = "INTERRUPTED" if exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) else outcome.upper()
+    text = Text.assemble((word, _STYLES[outcome]), f" (exit {int(exit_code)}{nothing})  {where}")
     console.print(text, soft_wrap=True)

@@ -113,12 +113,12 @@ def compiler_line(software: Software, path: str, headers: Path) -> Iterator[Line
 def results_line(results: Path) -> Iterator[Line]:
     """Whether a file can be written, flushed and renamed there, as records are."""
     name, other = "results folder", "name a writable one with --results_dir"
+    there = next(folder for folder in (results.absolute(), *results.absolute().parents) if folder.exists())
     try:
-        results.mkdir(parents=True, exist_ok=True)
-        probe = results / f".doctor-{os.getpid()}"
+        probe = there / f".doctor-{os.getpid()}"
         write_atomically(probe, "probe\n")
         probe.unlink()
-        free = free_bytes(results)
+        free = free_bytes(there)
     except OSError as error:
         yield Line(name, "problem", f"{results}: {error.strerror}", other)
         return

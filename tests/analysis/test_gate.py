@@ -13,7 +13,6 @@ from harness.analysis.metrics import METRICS
 from harness.errors import BadRequestError
 from harness.planning.flops import model_flops_per_step
 from harness.records.rank import MemoryRecord, StepRecord
-from harness.spec.gpu import GPUS
 
 UPSTREAM = json.loads((Path(__file__).parents[1] / "data/bridge/evaluate.json").read_text())
 METRIC = {metric.name: metric for metric in METRICS}
@@ -189,12 +188,18 @@ def test_no_golden_is_fine_unless_one_is_required(make_record):
         ("cpu", 3, 0.10, 0.005),
     ],
 )
-def test_thresholds_come_from_the_gpu_row_and_repeats(gpu, num_runs, time, memory):
-    assert default_thresholds(GPUS[gpu], num_runs) == Thresholds(time, memory)
-    assert default_thresholds(GPUS[gpu], num_runs, timing=0.25, memory=0.2) == Thresholds(0.25, 0.2)
+def test_thresholds_come_from_the_gpu_row_and_repeats(make_spec, gpu, num_runs, time, memory):
+    assert default_thresholds(make_spec(gpu=gpu), num_runs) == Thresholds(time, memory)
+    assert default_thresholds(make_spec(gpu=gpu), num_runs, timing=0.25, memory=0.2) == Thresholds(0.25, 0.2)
+
+
+def test_cpu_ranks_that_exchange_activations_repeat_their_memory_less_well(make_spec):
+    tensor_parallel = {"tensor_model_parallel_size": 2, "sequence_parallel": True}
+    assert default_thresholds(make_spec(gpu="cpu", parallelism=tensor_parallel)).memory == 0.15
+    assert default_thresholds(make_spec(gpu="cpu", parallelism={"pipeline_model_parallel_size": 2})).memory == 0.005
 
 
 @pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
-def test_a_threshold_is_a_fraction(value):
+def test_a_threshold_is_a_fraction(make_spec, value):
     with pytest.raises(BadRequestError, match="--timing_threshold"):
-        default_thresholds(GPUS["h100"], timing=value)
+        default_thresholds(make_spec(), timing=value)

@@ -26,7 +26,7 @@ def torchrun(script, num_ranks, *arguments, env=None):
     root = Path(__file__).parents[2]
     settings = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "PYTHONPATH": str(root), "GLOO_SOCKET_IFNAME": "lo"}
     return subprocess.run(
-        command, env={**os.environ, **settings, **(env or {})}, capture_output=True, text=True, timeout=300
+        command, env={**os.environ, **settings, **(env or {})}, capture_output=True, text=True, timeout=300, check=False
     )
 
 

@@ -5,6 +5,7 @@ CASES.json: {"reference": bool, "cases": [{"name", "spec"}]}. Writes OUT_DIR/ran
 OUT_DIR/<name>.rank_N.pt with the gradients under names that do not depend on the parallel layout.
 """
 
+# ruff: noqa: E402 (transformer-engine is blocked before megatron is imported)
 import json
 import re
 import sys
