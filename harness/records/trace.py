@@ -94,7 +94,9 @@ class ChunkTrace(Frozen):
     megatron-core deallocates them. ``forward_peak_bytes``: highest above the state before the forward pass.
     ``backward_peak_bytes``: highest above ``saved_bytes``, the received output gradient included. ``persistent_bytes``:
     buffers that stay once allocated and belong to no micro-batch (dummy weight gradients, the global memory buffer,
-    rotary tables, cached quantised weights). ``hidden_bytes``: the hidden states that pass between pipeline stages.
+    rotary tables). ``lingering_bytes``: what the backward pass leaves behind until the same chunk's next forward pass
+    replaces it (token dispatchers hold on to the graph: inputs and their gradients of every MoE layer under full
+    recompute, https://github.com/NVIDIA/Megatron-LM/issues/3221). ``hidden_bytes``: the hidden states that pass between pipeline stages.
     ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes; main gradients and
     optimizer state are not in it.
     """
@@ -103,6 +105,7 @@ class ChunkTrace(Frozen):
     forward_peak_bytes: int
     backward_peak_bytes: int
     persistent_bytes: int
+    lingering_bytes: int = 0
     hidden_bytes: int
     num_parameters_dense: int
     num_parameters_expert: int

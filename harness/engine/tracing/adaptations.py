@@ -81,7 +81,8 @@ def _rng_holds_no_states() -> None:
         # a CPU run keeps torch's generator state (5056 bytes) twice per checkpoint; a GPU run keeps them on the host
         if PLACE.stands_for_cuda:
             return None, None, {}
-        return tuple(torch.empty(5056, dtype=torch.uint8, device=PLACE.device) for _ in range(2)) + ({},)
+        torch_state, cuda_state = (torch.empty(5056, dtype=torch.uint8, device=PLACE.device) for _ in range(2))
+        return torch_state, cuda_state, {}
 
     megatron_random._get_all_rng_states = states
     megatron_random._set_all_rng_states = lambda *_states: None

@@ -28,6 +28,13 @@ def _recomputes(case: TraceCase, module: str) -> bool:
     return isinstance(case.spec.recompute, SelectiveRecompute) and module in case.spec.recompute.modules
 
 
+def _cuts_unevenly(case: TraceCase) -> bool:
+    policy = case.spec.recompute
+    if not isinstance(policy, FullRecompute) or policy.method != "uniform":
+        return False
+    return case.num_layers % policy.num_layers != 0
+
+
 REFUSALS = (
     Refusal(
         "megatron-core defect: `mlp` recompute returns the bias parameter from its checkpoint, and the backward pass then "
@@ -36,7 +43,7 @@ REFUSALS = (
     ),
     Refusal(
         "the flex dispatcher is not modelled: its kernels (DeepEP, HybridEP) own their buffers",
-        lambda case: case.layer_kind == "moe" and case.spec.kernels.moe_token_dispatcher_type == "flex",
+        lambda case: case.layer_kind == "moe" and case.spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
     ),
     Refusal("Megatron-FSDP is not modelled: parameters come and go", lambda case: case.spec.ddp.use_megatron_fsdp),
     Refusal(
@@ -50,16 +57,9 @@ REFUSALS = (
     ),
     Refusal(
         "uniform recompute: megatron-core 0.16 needs a chunk whose layers are a multiple of recompute_num_layers",
-        lambda case: _cuts_unevenly(case),
+        _cuts_unevenly,
     ),
 )
-
-
-def _cuts_unevenly(case: TraceCase) -> bool:
-    policy = case.spec.recompute
-    if not isinstance(policy, FullRecompute) or policy.method != "uniform":
-        return False
-    return case.num_layers % policy.num_layers != 0
 
 
 ASSUMPTIONS = (

@@ -1,11 +1,13 @@
 """A trace case made into a model: the spec of a one-stage job with the case's layers, fake process groups, GPTModel."""
 
+from contextlib import nullcontext
 from math import lcm
 
 import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.transformer.module import Float16Module
+from megatron.core.transformer.transformer_config import TransformerConfig
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.engine.config import transformer_config
@@ -51,40 +53,54 @@ def world_size(p: ParallelismSpec) -> int:
     )
 
 
-def join(p: ParallelismSpec) -> None:
-    """Rank 0 of a process group that sends nothing, with megatron's groups over it; a matching one is kept."""
-    sizes = (p.tensor_model_parallel_size, p.context_parallel_size, p.expert_model_parallel_size, p.expert_tensor_size)
-    if dist.is_initialized():
-        if getattr(join, "sizes", None) == sizes:
+_Sizes = tuple[int, int, int, int]
+
+
+class Groups:
+    """Rank 0 of process groups that send nothing, with megatron's groups over them; kept while the sizes stay."""
+
+    def __init__(self) -> None:
+        self._sizes: _Sizes | None = None
+
+    def join(self, p: ParallelismSpec) -> None:
+        """Groups of the sizes of ``p``, without pipeline or data parallelism."""
+        tp, cp, ep, etp = sizes = (
+            p.tensor_model_parallel_size, p.context_parallel_size, p.expert_model_parallel_size, p.expert_tensor_size,
+        )  # fmt: skip
+        if sizes == self._sizes:
             return
-        parallel_state.destroy_model_parallel()
-        dist.destroy_process_group()
-    dist.init_process_group("fake", rank=0, world_size=world_size(p), store=FakeStore())
-    parallel_state.initialize_model_parallel(
-        tensor_model_parallel_size=sizes[0],
-        context_parallel_size=sizes[1],
-        expert_model_parallel_size=sizes[2],
-        expert_tensor_parallel_size=sizes[3],
-        create_gloo_process_groups=False,
-    )
-    join.sizes = sizes
+        if self._sizes:
+            parallel_state.destroy_model_parallel()
+            dist.destroy_process_group()
+        self._sizes = sizes
+        dist.init_process_group("fake", rank=0, world_size=world_size(p), store=FakeStore())
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=tp,
+            context_parallel_size=cp,
+            expert_model_parallel_size=ep,
+            expert_tensor_parallel_size=etp,
+            create_gloo_process_groups=False,
+        )
 
 
-def build(case: TraceCase, spec: ExperimentSpec) -> Chunk:
-    """The chunk of ``case``; ``spec`` is its stage spec."""
+def stage_config(spec: ExperimentSpec) -> TransformerConfig:
+    """megatron-core's configuration of a stage spec; on meta there is nothing to initialise."""
     config = transformer_config(spec)
     config.perform_initialization = PLACE.is_real
     config.use_cpu_initialization = False  # the master weights would be made and cut on the host
-    if PLACE.is_real:
+    return config
+
+
+def build(case: TraceCase, spec: ExperimentSpec, config: TransformerConfig) -> Chunk:
+    """The chunk of ``case``; ``spec`` and ``config`` are its stage's."""
+    # Parameters are made on the traced device, but the forward pass runs outside: host integers stay on the host.
+    with nullcontext() if PLACE.is_real else PLACE.device:
         model = gpt_model(spec, config, None, pre_process=case.pre, post_process=case.post)
-    else:
-        with PLACE.device:
-            model = gpt_model(spec, config, None, pre_process=case.pre, post_process=case.post)
     if not case.num_layers:
         model.decoder.layers = torch.nn.ModuleList()
         model.decoder.num_layers_per_pipeline_rank = 0
     if not case.post:
-        model.decoder.final_layernorm = None  # one stage alone would own it
+        model.decoder.final_layernorm = None  # a stage in the middle has none
     if config.bf16:
         model = Float16Module(config, model)
     reduced = torch.float32 if spec.ddp.grad_reduce_in_fp32 else config.params_dtype

@@ -36,9 +36,9 @@ class Measured:
     forward_peak_bytes: int
     backward_peak_bytes: int
     persistent_bytes: int
+    lingering_bytes: int
     workspace_bytes: int
     ops: tuple[OpCost, ...]
-    leaked_bytes: int
 
 
 class Chunk:
@@ -59,14 +59,14 @@ class Chunk:
 
     def measure(self) -> Measured:
         """Two passes: the first leaves behind what stays allocated, the second is recorded."""
-        main_grads = attach_main_grads(self.model, self._main_grad_dtype)
         ledger = StorageLedger()
+        main_grads = attach_main_grads(self.model, self._main_grad_dtype)
         for tensor in (*self.model.parameters(), *self.model.buffers(), *main_grads):
             ledger.add(tensor)
-        start = ledger.mark()
+        ledger.new_epoch()
         self._pass(self._tracer(ledger))
         gc.collect()
-        before = ledger.mark()
+        ledger.new_epoch()
         tracer = self._tracer(ledger)
         forward_peak, saved, backward_peak = self._pass(tracer)
         gc.collect()
@@ -75,10 +75,10 @@ class Chunk:
             saved_bytes=saved,
             forward_peak_bytes=forward_peak,
             backward_peak_bytes=backward_peak,
-            persistent_bytes=before - start - workspace_bytes,
+            persistent_bytes=ledger.live_of(1) - workspace_bytes,
+            lingering_bytes=ledger.live_bytes,
             workspace_bytes=workspace_bytes,
             ops=tracer.tally.rows(),
-            leaked_bytes=ledger.live_bytes - before,
         )
 
     def _tracer(self, ledger: StorageLedger) -> Tracer:
@@ -90,7 +90,7 @@ class Chunk:
         with _no_collection(), tracer:
             start = ledger.mark()
             received = self._received()
-            output = self._forward(received)
+            output = self._forward()
             forward_peak = ledger.peak_bytes - start
             saved = ledger.mark() - start
             tracer.phase = "backward"
@@ -111,7 +111,7 @@ class Chunk:
     def _hidden(self) -> torch.Tensor:
         return torch.empty(self.batch.hidden_shape, dtype=self.batch.hidden_dtype, device=PLACE.device)
 
-    def _forward(self, received: torch.Tensor | None) -> torch.Tensor:
+    def _forward(self) -> torch.Tensor:
         batch = self._micro_batch()
         output = self.model(
             batch["tokens"], batch["position_ids"], batch["attention_mask"], labels=batch["labels"],
@@ -157,5 +157,3 @@ def _no_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-

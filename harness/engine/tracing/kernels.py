@@ -22,7 +22,7 @@ class FusedRmsNorm(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx, _grad):
         """Gradients of input and weight."""
         x, weight, _ = ctx.saved_tensors
         active().kernel("elementwise", peak_key(x.dtype), num_bytes=3 * tensor_bytes(x))

@@ -126,7 +126,9 @@ def _allgather_postprocess(dispatcher, hidden_states, probs):
         hidden_states, dispatcher.local_map, num_out_tokens=num_selected, fused=dispatcher.config.moe_permute_fusion
     )
     with _expecting(num_selected):
-        dispatcher.local_probs = dispatcher.local_probs.T.contiguous().masked_select(dispatcher.local_map.T.contiguous())
+        dispatcher.local_probs = dispatcher.local_probs.T.contiguous().masked_select(
+            dispatcher.local_map.T.contiguous()
+        )
     dispatcher.routing_map = None
     return permuted, counts, dispatcher.local_probs
 

@@ -9,7 +9,7 @@ from megatron.core.models.common.embeddings import rotary_pos_embedding, yarn_ro
 from megatron.core.transformer.moe import moe_utils
 
 from harness.engine.tracing.assumptions import notes_of, refusal
-from harness.engine.tracing.building import build, join, stage_spec
+from harness.engine.tracing.building import Groups, build, stage_config, stage_spec
 from harness.engine.tracing.parameters import count
 from harness.engine.tracing.place import PLACE
 from harness.engine.tracing.routing import ROUTING
@@ -18,15 +18,11 @@ from harness.spec.effective import Implementation, effective_recompute
 from harness.spec.experiment import ExperimentSpec
 
 
-class LeakError(RuntimeError):
-    """A pass left tensors behind that belong to no micro-batch: what was measured is not what a step costs."""
-
-
 def trace_all(request: TraceRequest) -> tuple[dict[str, ChunkTrace], dict[str, str]]:
     """The traced chunks by key, and the refused cases with the reason each."""
-    gc.freeze()  # what the imports made never dies: looking through it would take longer than a trace
     PLACE.device = torch.device(request.device)
     ROUTING.imbalance = request.imbalance
+    groups = Groups()
     chunks: dict[str, ChunkTrace] = {}
     refused: dict[str, str] = {}
     for case in request.cases:
@@ -34,31 +30,38 @@ def trace_all(request: TraceRequest) -> tuple[dict[str, ChunkTrace], dict[str, s
         if reason:
             refused[case.key] = reason
             continue
+        if len(chunks) < 2:
+            gc.freeze()  # what imports and first calls made never dies: looking through it would outlast a trace
         try:
-            chunks[case.key] = trace(case, request.implementation)
+            chunks[case.key] = trace(case, request.implementation, groups)
         except (ValueError, AssertionError) as error:  # how megatron-core turns down a configuration
             refused[case.key] = f"megatron-core: {error or type(error).__name__}"
     return chunks, refused
 
 
-def trace(case: TraceCase, implementation: Implementation) -> ChunkTrace:
-    """One case; ValueError or AssertionError where megatron-core refuses its configuration."""
+def prepared(case: TraceCase, implementation: Implementation, groups: Groups) -> ExperimentSpec:
+    """The stage spec of ``case``, with the process set up for it: target, groups, shared buffers as at the start."""
     spec = stage_spec(case, implementation)
     PLACE.target = "cpu" if spec.gpu_type.is_cpu else "cuda"
     if implementation == "transformer_engine":
         _stand_in_for(spec)
-    join(spec.parallelism)
+    groups.join(spec.parallelism)
     _forget_shared_buffers()
-    chunk = build(case, spec)
+    return spec
+
+
+def trace(case: TraceCase, implementation: Implementation, groups: Groups) -> ChunkTrace:
+    """One case; ValueError or AssertionError where megatron-core refuses its configuration."""
+    spec = prepared(case, implementation, groups)
+    chunk = build(case, spec, stage_config(spec))
     measured = chunk.measure()
-    if measured.leaked_bytes:
-        raise LeakError(f"{case.key}: {measured.leaked_bytes} bytes are still alive after the backward pass")
     parameters = count(chunk.model)
     return ChunkTrace(
         saved_bytes=measured.saved_bytes,
         forward_peak_bytes=measured.forward_peak_bytes,
         backward_peak_bytes=measured.backward_peak_bytes,
         persistent_bytes=measured.persistent_bytes,
+        lingering_bytes=measured.lingering_bytes,
         hidden_bytes=chunk.hidden_bytes,
         num_parameters_dense=parameters.dense,
         num_parameters_expert=parameters.expert,
@@ -74,6 +77,7 @@ def _forget_shared_buffers() -> None:
     parallel_state.destroy_global_memory_buffer()
     parallel_state._set_global_memory_buffer()
     moe_utils.get_moe_layer_wise_logging_tracker().clear()
+    moe_utils.MoEAuxLossAutoScaler.main_loss_backward_scale = None
     for cached in (
         rotary_pos_embedding.RotaryEmbedding.forward,
         yarn_rotary_pos_embedding.YarnRotaryEmbedding.forward,

@@ -23,12 +23,14 @@ _FREE = {
     aten.lift_fresh, aten._unsafe_view, aten.resize_, aten.set_, aten.record_stream,
 }  # fmt: skip
 
-_active: "Tracer | None" = None
+
+class _Recording:
+    tracer: "Tracer | None" = None
 
 
 def active() -> "Tracer | None":
     """The tracer that is recording now."""
-    return _active
+    return _Recording.tracer
 
 
 class Tracer(TorchDispatchMode):
@@ -45,13 +47,11 @@ class Tracer(TorchDispatchMode):
         self._region: list[weakref.ref] | None = None
 
     def __enter__(self):
-        global _active
-        _active = self
+        _Recording.tracer = self
         return super().__enter__()
 
     def __exit__(self, *exc_info):
-        global _active
-        _active = None
+        _Recording.tracer = None
         return super().__exit__(*exc_info)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

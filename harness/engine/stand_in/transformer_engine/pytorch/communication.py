@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+
 from transformer_engine.pytorch.formats import QuantFormat, Quantized, quantize
 
 
@@ -20,7 +21,7 @@ def gather(x: torch.Tensor, group, *, overlapped: bool = False) -> torch.Tensor:
 
 
 def scatter_sum(x: torch.Tensor, group, *, overlapped: bool = False) -> torch.Tensor:
-    """This rank's rows of the sum of all ranks' ``x``."""
+    """Rows of this rank in the sum of all ranks' ``x``."""
     if num_ranks(group) == 1:
         return x
     out = torch.empty((x.shape[0] // group.size(), *x.shape[1:]), dtype=x.dtype, device=x.device)

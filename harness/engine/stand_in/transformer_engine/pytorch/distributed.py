@@ -4,9 +4,9 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
-from transformer_engine.pytorch.fp8 import FP8GlobalStateManager, fp8_autocast
 
 from harness.engine.tracing.tracer import active
+from transformer_engine.pytorch.fp8 import FP8GlobalStateManager, fp8_autocast
 
 
 class CudaRNGStatesTracker:
@@ -89,6 +89,13 @@ class _Checkpoint(torch.autograd.Function):
         return *(None,) * 4, *(a.grad if torch.is_tensor(a) else None for a in args)
 
 
-def checkpoint(function, *args, distribute_saved_activations=False, get_rng_state_tracker=None, tp_group=None, **kwargs):  # noqa: ARG001
+def checkpoint(
+    function,
+    *args,
+    distribute_saved_activations=False,
+    get_rng_state_tracker=None,  # noqa: ARG001 (no random number decides what is saved)
+    tp_group=None,
+    **kwargs,
+):
     """Keep the inputs, repeat the forward pass in backward."""
     return _Checkpoint.apply(function, distribute_saved_activations, tp_group, kwargs, *args)

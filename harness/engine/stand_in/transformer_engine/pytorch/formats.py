@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from transformer_engine.common import recipe as recipes
-from transformer_engine.pytorch.machine import MACHINE
 
 from harness.engine.tracing.tally import tensor_bytes
 from harness.engine.tracing.tracer import active
 from harness.spec.precision import PeakKey
+from transformer_engine.common import recipe as recipes
+from transformer_engine.pytorch.machine import MACHINE
 
 
 def _up(size: int, unit: int) -> int:
@@ -115,7 +115,9 @@ class Quantized:
         return Quantized(self.format, self.shape, self.rows, columns)
 
 
-def quantize(x: torch.Tensor, fmt: QuantFormat, *, rows: bool, columns: bool, splits: tuple[int, ...] = ()) -> Quantized:
+def quantize(
+    x: torch.Tensor, fmt: QuantFormat, *, rows: bool, columns: bool, splits: tuple[int, ...] = ()
+) -> Quantized:
     """Quantise a matrix; ``splits`` cuts its rows into separately scaled parts that share one allocation."""
     num_columns = x.shape[1]
     parts = splits or (x.shape[0],)

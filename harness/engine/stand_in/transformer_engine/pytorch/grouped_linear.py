@@ -2,6 +2,7 @@
 
 import torch
 from torch.nn import Parameter
+
 from transformer_engine.pytorch.formats import format_of, quantize
 from transformer_engine.pytorch.fp8 import FP8GlobalStateManager
 from transformer_engine.pytorch.gemm import record_gemm
@@ -10,7 +11,7 @@ from transformer_engine.pytorch.module.base import TransformerEngineBaseModule, 
 
 class _Grouped(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, layer, splits, fmt, num_copies, records_grad, *tensors):  # noqa: PLR0913, PLR0917
+    def forward(ctx, x, layer, splits, fmt, num_copies, records_grad, *tensors):
         weights = tensors[: layer.num_gemms]
         matrix = x.reshape(-1, layer.in_features)
         operand = matrix
@@ -43,8 +44,7 @@ class _Grouped(torch.autograd.Function):
         # the inner dimension is the tokens, however they are split over the experts
         record_gemm((layer.out_features, grad.shape[0], layer.in_features), dgrad, fmt)
         wgrads = [
-            g if m is None else weight_grad(w, m, grad)
-            for g, w, m in zip(wgrads, weights, main_grads, strict=True)
+            g if m is None else weight_grad(w, m, grad) for g, w, m in zip(wgrads, weights, main_grads, strict=True)
         ]
         del quantized_grad, requantized
         grad_biases = [torch.empty_like(b) for b in biases]

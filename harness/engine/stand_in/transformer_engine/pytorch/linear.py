@@ -2,6 +2,7 @@
 
 import torch
 from torch.nn import Parameter
+
 from transformer_engine.pytorch.formats import Quantized, format_of
 from transformer_engine.pytorch.fp8 import FP8GlobalStateManager
 from transformer_engine.pytorch.linear_plan import Operand, Plan, gradients, product, release
@@ -11,7 +12,7 @@ from transformer_engine.pytorch.norms import norm_backward, norm_forward
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, weight, bias, layer, plan, copies):  # noqa: PLR0913, PLR0917
+    def forward(ctx, x, weight, bias, layer, plan, copies):
         matrix = x.reshape(-1, x.shape[-1])
         operand = matrix if plan.fmt is None else plan.quantized_input(matrix)
         out = product(plan, operand, weight)

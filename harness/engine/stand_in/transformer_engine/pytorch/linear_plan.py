@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
+
 from transformer_engine.pytorch.communication import (
     gather,
     gather_columns,
@@ -86,7 +87,9 @@ class Gradients:
     buffers: tuple = ()
 
 
-def gradients(plan: Plan, grad: torch.Tensor, kept: Operand, weight: torch.Tensor, main_grad, *, bias: bool) -> Gradients:
+def gradients(
+    plan: Plan, grad: torch.Tensor, kept: Operand, weight: torch.Tensor, main_grad, *, bias: bool
+) -> Gradients:
     """Both backward GEMMs with their communication; ``kept`` is the input as saved, the layer's own unless original."""
     num_out, num_in = weight.shape
     grad = grad.reshape(-1, num_out).contiguous()

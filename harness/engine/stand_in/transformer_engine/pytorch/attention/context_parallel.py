@@ -1,10 +1,10 @@
 """Ring attention over context-parallel ranks (2.11 `context_parallel.py`, AttnFuncWithCPAndKVP2P, the default)."""
 
 import torch
-from transformer_engine.pytorch.attention.kernels import causal_flops, record, row_statistics
 
 from harness.engine.tracing.tally import tensor_bytes
 from harness.engine.tracing.tracer import active
+from transformer_engine.pytorch.attention.kernels import causal_flops, record, row_statistics
 
 
 class _Ring(torch.autograd.Function):

@@ -5,6 +5,7 @@ from math import sqrt
 
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own spelling)
+
 from transformer_engine.pytorch.attention.context_parallel import ring_attention
 from transformer_engine.pytorch.attention.kernels import fused_attention
 
@@ -43,7 +44,7 @@ class DotProductAttention(torch.nn.Module):
     with all allowed, cuDNN's fused kernel, which 2.11 prefers on Hopper and later.
     """
 
-    def __init__(self, num_attention_heads, kv_channels, attention_dropout=0.0, softmax_scale=None, cp_group=None,  # noqa: PLR0913
+    def __init__(self, num_attention_heads, kv_channels, attention_dropout=0.0, softmax_scale=None, cp_group=None,
                  **_options):  # fmt: skip
         super().__init__()
         width = kv_channels[0] if isinstance(kv_channels, tuple) else kv_channels

@@ -2,6 +2,7 @@
 
 import torch
 from torch.nn import Parameter
+
 from transformer_engine.pytorch.formats import QuantFormat, format_of, quantize
 from transformer_engine.pytorch.fp8 import FP8GlobalStateManager
 
@@ -38,7 +39,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
             weight.stand_in_quantized_bytes = format_of(recipe).weight_bytes(*shape)
         self.register_parameter(name, weight)
 
-    def quantized_weights(self, weights, fmt: QuantFormat, is_first_microbatch: bool | None):
+    def quantized_weights(self, weights, fmt: QuantFormat, is_first_microbatch):
         """Quantised copies of weights in high precision, to be saved for backward; kept ones need no saving.
 
         With ``is_first_microbatch`` known, 2.11 keeps the copy on the layer and refreshes it once per step
