@@ -82,20 +82,21 @@ def end_piece(with_end: ChunkTrace, without: ChunkTrace) -> Piece:
     )
 
 
-def unit_piece(checkpointed: list[Piece], kept: list[Piece]) -> Piece:
+def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -> Piece:
     """Layers under one checkpoint, from the same layers recomputed singly and kept.
 
-    Only the unit's input is saved. Its backward pass recomputes all layers before the last one's gradients are due, so
-    the others are held as if nothing were recomputed.
+    Of the inputs, ``input_bytes`` each, only the unit's is saved. Its backward pass recomputes all layers before the
+    last one's gradients are due, so the others are held as if nothing were recomputed. Inside its forward pass one more
+    hidden state is alive.
     """
-    last = checkpointed[-1]
+    last, further = checkpointed[-1], len(checkpointed) - 1
     held = sum(piece.saved for piece in kept[:-1])
     work, parameters = Work(), Parameters()
     for piece in checkpointed:
         work, parameters = work + piece.work, parameters + piece.parameters
     return Piece(
-        saved=checkpointed[0].saved,
-        forward_over=max(piece.forward_over for piece in checkpointed),
+        saved=sum(piece.saved for piece in checkpointed) - further * input_bytes,
+        forward_over=max(piece.forward_over for piece in checkpointed) + input_bytes * (further > 0),
         backward_over=last.backward_over + held,
         persistent=sum(piece.persistent for piece in checkpointed),
         parameters=parameters,

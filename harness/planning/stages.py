@@ -1,7 +1,7 @@
 """Every chunk of a request, composed of traces."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness.planning.compose import ChunkCost, Ends, compose
@@ -77,22 +77,30 @@ class Composer:
         n = policy.num_layers
         if policy.method == "block":
             return again[:n] + kept[n:]
-        return [unit_piece(again[i : i + n], kept[i : i + n]) for i in range(0, len(kinds), n)]
+        hidden = book[self._make.layers(kinds[0], NoRecompute(), 1)].hidden_bytes if kinds else 0
+        ways = self.spec.parallelism.tensor_model_parallel_size if policy.distribute_saved_activations else 1
+        return [unit_piece(again[i : i + n], kept[i : i + n], hidden // ways) for i in range(0, len(kinds), n)]
 
     def _ends(self, chunk: Chunk, book: "_Recorder | _Reader") -> Ends:
-        """Embedding and loss do not depend on the recompute setting; MTP layers do."""
-        first = last = None
-        if chunk.has_embedding:
-            kind = kind_of(self.spec.model, chunk, 0)
-            first = end_piece(
-                book[self._make.first(kind, NoRecompute())], book[self._make.layers(kind, NoRecompute(), 1)]
-            )
-        if chunk.has_loss or chunk.mtp_layers:
-            kind, policy = kind_of(self.spec.model, chunk, -1), self._policy_of_mtp(chunk)
-            without = self._make.first(kind, policy) if chunk.has_embedding else self._make.layers(kind, policy, 1)
-            closing = self._make.last(kind, policy, pre=chunk.has_embedding, mtp=bool(chunk.mtp_layers))
-            last = end_piece(book[closing], book[without])
-        return Ends(first, last)
+        first = self._first(chunk, book) if chunk.has_embedding else None
+        return Ends(first, self._last(chunk, book) if chunk.has_loss or chunk.mtp_layers else None)
+
+    def _first(self, chunk: Chunk, book: "_Recorder | _Reader") -> Piece:
+        """Selective recompute leaves nothing behind that an embedding would notice; that of a whole layer does."""
+        policy: RecomputePolicy = self.spec.recompute
+        policy = single(policy) if isinstance(policy, FullRecompute) else NoRecompute()
+        kind = kind_of(self.spec.model, chunk, 0)
+        return end_piece(book[self._make.first(kind, policy)], book[self._make.layers(kind, policy, 1)])
+
+    def _last(self, chunk: Chunk, book: "_Recorder | _Reader") -> Piece:
+        """Output layer and loss run before any recompute. An embedding in the same chunk may share their weights."""
+        kind, policy, mtp = kind_of(self.spec.model, chunk, -1), self._policy_of_mtp(chunk), bool(chunk.mtp_layers)
+        alone = book[self._make.last(kind, policy, pre=False, mtp=mtp)]
+        last = end_piece(alone, book[self._make.layers(kind, policy, 1)])
+        if not chunk.has_embedding:
+            return last
+        both = end_piece(book[self._make.last(kind, policy, pre=True, mtp=mtp)], book[self._make.first(kind, policy)])
+        return replace(both, forward_over=last.forward_over, backward_over=last.backward_over)
 
     def _policy_of_mtp(self, chunk: Chunk) -> RecomputePolicy:
         """What MTP layers of this chunk recompute: block leaves them out, uniform takes each by itself."""
