@@ -34,18 +34,38 @@ def promote(
     now: datetime,
     before: GoldenRecord | None = None,
     replace_other: bool = False,
+    only: tuple[str, ...] = (),
 ) -> Promotion:
     """Golden values from one run or repeats of it: medians of run medians, highest peaks, spread over the runs.
 
     BadRequestError lists every reason against it: a failed, suspect, short or unfinished run, a run named twice,
     other settings or another machine among the runs, FLOPs that differ, no reason given, a golden of other settings in
-    the same place unless ``replace_other``.
+    the same place unless ``replace_other``, a name in ``only`` (the metrics to store; all without it) that is no metric.
     """
     each = [derive(record) for record in records]
     other = _other_settings(records[0], before) if records and not replace_other else []
-    raise_all([*_request_problems(records, reason, author), *_mixed(records, each), *_unfit(records, each), *other])
+    raise_all(
+        [
+            *_request_problems(records, reason, author),
+            *_mixed(records, each),
+            *_unfit(records, each),
+            *other,
+            *_unknown(only),
+        ]
+    )
     golden = _golden(records, each, combine(each), (reason.strip(), author.strip(), now))
+    if only:
+        golden = golden.model_copy(update={"metrics": {n: v for n, v in golden.metrics.items() if n in only}})
     return Promotion(golden, golden_changes(before, golden))
+
+
+def _unknown(only: tuple[str, ...]) -> list[BadRequestError]:
+    known = [metric.name for metric in METRICS if _is_stored(metric)]
+    return [
+        BadRequestError(f"--only {n}: no such metric", remedy=f"one of {', '.join(known)}")
+        for n in only
+        if n not in known
+    ]
 
 
 def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadRequestError]:

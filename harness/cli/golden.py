@@ -23,6 +23,10 @@ def promote(
     replace_other: Annotated[
         bool, typer.Option("--replace_other", help="Replace a golden of other settings that has the same file name.")
     ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="METRIC", help="Store this metric only, e.g. peak_allocated_bytes. Repeatable."),
+    ] = None,
     golden_dir: GoldenDir = None,
     results_dir: Results = None,
     as_json: Json = False,
@@ -46,6 +50,7 @@ def promote(
         now=datetime.now(UTC),
         before=read_golden(there) if there.is_file() else None,
         replace_other=replace_other,
+        only=tuple(only or ()),
     )
     path = write_golden(folder, records[0].spec, promoted.golden)
     if as_json:

@@ -126,3 +126,10 @@ def test_a_golden_of_other_settings_is_replaced_only_on_request(make_record):
 def test_a_replayed_run_measured_nothing_that_could_be_promoted(make_record):
     replayed = make_record().model_copy(update={"notes": (f"{REPLAYED}elsewhere: nothing was measured",)})
     assert "replayed from elsewhere" in refused([replayed])
+
+
+def test_only_the_metrics_that_hold_elsewhere_can_be_stored(make_record):
+    golden = promoted([make_record()], only=("peak_allocated_bytes",)).golden
+    assert list(golden.metrics) == ["peak_allocated_bytes"]
+    with pytest.raises(BadRequestError, match="--only speed: no such metric"):
+        promoted([make_record()], only=("speed",))
