@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.planning.search import Plan, Row
+from harness.planning.search import Plan, Row, recommended
 from harness.spec.recompute import FullRecompute, SelectiveRecompute
+from harness.units import format_percent
 
 Step = Literal["allocator", "modules", "layers", "parallelism"]
 
@@ -55,13 +56,12 @@ def module_worths(plan: Plan) -> tuple[ModuleWorth, ...]:
 
 
 def advice(plan: Plan) -> tuple[Advice, ...]:
-    """The ladder from the control down to the first step that suffices; empty where nothing can be judged."""
+    """The ladder from the control down to what suffices; empty where nothing is judged or nothing is needed."""
     control = plan.control
     if control is None or control.prediction is None or plan.limits.budget_bytes is None or control.verdict == "FITS":
         return ()
     steps = [_allocator(plan, control), _modules(plan), _layers(plan)]
-    settled = next((i for i, step in enumerate(steps) if step.settles), None)
-    return tuple(steps[: settled + 1]) if settled is not None else (*steps, _parallelism(plan))
+    return (*steps, _parallelism(plan)) if not any(step.settles for step in steps) else tuple(steps)
 
 
 def _allocator(plan: Plan, control: Row) -> Advice:
@@ -76,21 +76,23 @@ def _allocator(plan: Plan, control: Row) -> Advice:
 
 
 def _modules(plan: Plan) -> Advice:
-    fitting = _cheapest(plan, SelectiveRecompute)
     ranked = [worth.text for worth in module_worths(plan) if worth.saved_bytes > 0]
     order = f"cheapest per GiB freed first: {', '.join(ranked)}" if ranked else "no module frees anything here"
-    if fitting:
-        return Advice(
-            "modules", f"--recompute_modules {fitting.text} is the cheapest that fits ({order})", settles=True
-        )
-    return Advice("modules", f"no set of modules fits ({order})", settles=False)
+    return _step(plan, "modules", SelectiveRecompute, order)
 
 
 def _layers(plan: Plan) -> Advice:
-    fitting = _cheapest(plan, FullRecompute)
-    if fitting:
-        return Advice("layers", f"--recompute {fitting.text} is the cheapest of whole layers that fits", settles=True)
-    return Advice("layers", "not even recompute of every layer fits", settles=False)
+    return _step(plan, "layers", FullRecompute, "the fewest whole layers that suffice")
+
+
+def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute], order: str) -> Advice:
+    """The cheapest setting of one kind that fits; it settles the matter if it is the recommended one."""
+    fitting = recommended(tuple(r for r in plan.rows if isinstance(r.candidate.spec.recompute, kind)), plan.limits)
+    if fitting is None or fitting.verdict != "FITS":
+        return Advice(step, f"{step}: no setting fits ({order})", settles=False)
+    cost = "" if fitting.overhead is None else f" at {format_percent(fitting.overhead)}"
+    is_best = plan.recommended is not None and fitting.text == plan.recommended.text
+    return Advice(step, f"{step}: {fitting.text} fits{cost} ({order})", settles=is_best)
 
 
 def _parallelism(plan: Plan) -> Advice:
@@ -101,19 +103,5 @@ def _parallelism(plan: Plan) -> Advice:
         why = f"the optimizer step of stage {floor.pp_rank} alone exceeds the memory, which no recompute lowers"
     else:
         why = "activations are too large for this layout"
-    return Advice(
-        "parallelism", f"{why}: more pipeline or tensor parallelism (--over pp=... --over tp=...), or more GPUs",
-        settles=False,
-    )  # fmt: skip
-
-
-def _cheapest(plan: Plan, kind: type[SelectiveRecompute | FullRecompute]) -> Row | None:
-    fitting = [
-        row
-        for row in plan.rows
-        if row.verdict == "FITS" and row.overhead is not None and isinstance(row.candidate.spec.recompute, kind)
-    ]
-    allowed = plan.limits.max_overhead
-    fitting = [row for row in fitting if allowed is None or (row.overhead or 0.0) <= allowed]
-    return min(fitting, key=lambda row: (round(row.overhead or 0.0, 4), row.prediction.peak_bytes if row.prediction else 0),
-               default=None)  # fmt: skip
+    hint = "more pipeline or tensor parallelism (--over pp=... --over tp=...), or more GPUs"
+    return Advice("parallelism", f"{why}: {hint}", settles=False)

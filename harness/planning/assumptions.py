@@ -75,7 +75,7 @@ ASSUMPTIONS = (
         lambda spec, _: spec.task != "pretrain",
     ),
     Assumption(
-        "transformer-engine: what its kernels save was read from its source, version 2.9, not measured",
+        "transformer-engine: what its kernels save was read from its source, not measured",
         lambda _, impl: impl == "transformer_engine",
     ),
     Assumption(

@@ -10,7 +10,7 @@ from typing import Literal
 from harness.planning.compose import ChunkCost, PassSizes
 from harness.planning.model_states import ModelStates, model_states
 from harness.planning.pieces import Parameters
-from harness.planning.schedule import Event, Schedule, schedule_of
+from harness.planning.schedule import Event, Instant, Schedule, instants, schedule_of
 from harness.spec.experiment import ExperimentSpec
 
 PeakName = Literal["schedule", "loss and logits", "optimizer step"]
@@ -105,21 +105,17 @@ def _bare(moments: tuple[Moment, ...]) -> int:
 
 
 def _moments(spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...]) -> tuple[Moment, ...]:
-    """The peak of every pass of a step, in order."""
+    """The peak of every different instant of a step."""
     keeps_outputs = _keeps_outputs(spec)
-    in_flight = [0] * len(chunks)
-    moments = []
-    for event in schedule.events():
-        moments.append(_moment(event, chunks, in_flight, keeps_outputs=keeps_outputs))
-        in_flight[event.chunk] += 1 if event.direction == "forward" else -1
-    return tuple(moments)
+    return tuple(_moment(instant, chunks, keeps_outputs=keeps_outputs) for instant in instants(schedule))
 
 
-def _moment(event: Event, chunks: tuple[ChunkCost, ...], in_flight: list[int], *, keeps_outputs: bool) -> Moment:
-    running = chunks[event.chunk]
-    saved = sum(n * chunk.body.saved for n, chunk in zip(in_flight, chunks, strict=True))
-    with_loss = sum(n * chunk.sizes.saved for n, chunk in zip(in_flight, chunks, strict=True))
-    outputs = sum(n for n, chunk in zip(in_flight, chunks, strict=True) if not chunk.has_loss) * keeps_outputs
+def _moment(instant: Instant, chunks: tuple[ChunkCost, ...], *, keeps_outputs: bool) -> Moment:
+    event, running = instant.event, chunks[instant.event.chunk]
+    held = tuple(zip(instant.in_flight, chunks, strict=True))
+    saved = sum(n * chunk.body.saved for n, chunk in held)
+    with_loss = sum(n * chunk.sizes.saved for n, chunk in held)
+    outputs = sum(n for n, chunk in held if not chunk.has_loss) if keeps_outputs else 0
     body, sizes = _peak(running.body, event), _peak(running.sizes, event)
     return Moment(
         activations=saved + (event.buffers + outputs) * running.hidden_bytes,

@@ -6,7 +6,7 @@ with overlapped point-to-point messages, the only form that ranks of this harnes
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 from harness.spec.experiment import ExperimentSpec
@@ -79,6 +79,25 @@ class Schedule:
         if self.vp_size > 1:
             return tuple(_Interleaved(self).run())
         return tuple(_one_forward_one_backward(self) if self.pp_size > 1 else _no_pipelining(self))
+
+
+@dataclass(frozen=True)
+class Instant:
+    """A pass, and how many micro-batches of each chunk are between their passes when it starts."""
+
+    event: Event
+    in_flight: tuple[int, ...]
+
+
+@cache
+def instants(schedule: Schedule) -> tuple[Instant, ...]:
+    """All different instants of a step, in order of their first occurrence; a steady phase repeats few."""
+    in_flight = [0] * schedule.vp_size
+    seen: dict[Instant, None] = {}
+    for event in schedule.events():
+        seen.setdefault(Instant(event, tuple(in_flight)))
+        in_flight[event.chunk] += 1 if event.direction == "forward" else -1
+    return tuple(seen)
 
 
 def schedule_of(spec: ExperimentSpec, pp_rank: int) -> Schedule:

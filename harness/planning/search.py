@@ -1,6 +1,6 @@
 """All settings of one request, judged against the memory of its GPU, and the cheapest that fits."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.planning.prediction import Prediction, Verdict, predict, verdict
@@ -11,6 +11,10 @@ from harness.spec.effective import Implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.recompute import NoRecompute
 from harness.spec.software import Software
+
+# Differences that no table shows: a thousandth of the step time, 50 MB.
+_SAME_COST = 0.001
+_SAME_BYTES = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -150,14 +154,17 @@ def _cost(row: Row) -> tuple[float, int]:
     return round(overhead, 4), row.prediction.peak_bytes
 
 
-def dominated(rows: tuple[Row, ...], by: Callable[[Row], tuple[float, int]] = _cost) -> frozenset[str]:
-    """Settings that cost at least as much as another and do not need less memory."""
-    known = [row for row in rows if row.prediction]
-    out = set()
-    for row in known:
-        cost, peak = by(row)
-        for other in known:
-            other_cost, other_peak = by(other)
-            if other_cost <= cost and other_peak <= peak and (other_cost, other_peak) != (cost, peak):
-                out.add(row.text)
-    return frozenset(out)
+def dominated(rows: tuple[Row, ...]) -> frozenset[str]:
+    """Settings that another beats: no dearer and no larger than the eye can see, and better in one or simpler."""
+    known = [(place, *_cost(row)) for place, row in enumerate(rows) if row.prediction]
+    return frozenset(
+        rows[place].text for place, cost, peak in known if any(_beats(other, (place, cost, peak)) for other in known)
+    )
+
+
+def _beats(one: tuple[int, float, int], other: tuple[int, float, int]) -> bool:
+    """Place in order of simplicity, cost, peak of two settings."""
+    cheaper, smaller = other[1] - one[1], other[2] - one[2]
+    if cheaper < -_SAME_COST or smaller < -_SAME_BYTES:
+        return False
+    return cheaper > _SAME_COST or smaller > _SAME_BYTES or one[0] < other[0]

@@ -1,6 +1,6 @@
 """A plan for people: one row per setting, what the peak consists of, what to do, what is taken for granted."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +12,7 @@ from harness.planning.search import Plan, Row, dominated
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.request_text import request_lines
 from harness.spec.effective import settled_implementation
+from harness.spec.recompute import FullRecompute
 from harness.units import GIB, format_percent, format_seconds
 
 _STYLES = {"FITS": "green", "TIGHT": "yellow", "OOM": "red"}
@@ -48,8 +49,14 @@ def _shown(plan: Plan, *, show_all: bool) -> list[Row]:
     if show_all or len(rows) <= _MANY_ROWS:
         return rows
     keep = {"none", plan.spec.recompute.text, plan.recommended.text if plan.recommended else ""}
-    beaten = dominated(tuple(rows)) - keep
-    return [row for row in rows if row.text not in beaten]
+    beaten = dominated(tuple(rows))
+    return [row for row in rows if row.text in keep or not (row.text in beaten or _between(row))]
+
+
+def _between(row: Row) -> bool:
+    """Block recompute of a number of layers that is no power of two: the line between those shown is straight."""
+    policy = row.candidate.spec.recompute
+    return isinstance(policy, FullRecompute) and policy.method == "block" and policy.num_layers.bit_count() > 1
 
 
 def _table(plan: Plan, rows: Sequence[Row], *, with_parts: bool) -> Table:
@@ -100,19 +107,26 @@ def _gib(value: float) -> str:
 
 def _print_left_out(console: Console, plan: Plan, num_folded: int) -> None:
     if num_folded:
-        text = f"{num_folded} settings that another beats in memory and time are not shown (--all shows them)"
+        text = f"{num_folded} settings are not shown: another beats them, or they lie between two (--all shows them)"
         print_hanging(console, Text(text, style="dim"), 2)
-    for row in plan.rows:
-        if row.prediction is None:
-            print_hanging(console, Text(f"{row.text}: {row.reason}", style="dim"), 2)
-    model = {name: why for name, why in plan.inert.items() if "no such module" not in why}
-    reasons: dict[str, list[str]] = {}
-    for name, why in model.items():
-        reasons.setdefault(why, []).append(name)
-    for why, names in reasons.items():
+    declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
+    for why, names in _by_reason(declined).items():
+        print_hanging(console, Text(f"Left out: {' '.join(names)} ({why})", style="dim"), 2)
+    if any("CUDA graph" in why or "captured" in why for why in declined.values()):
+        print_hanging(console, Text("--cuda_graph_impl none plans those that only CUDA graphs forbid", style="dim"), 2)
+    inert = {name: why for name, why in plan.inert.items() if "no such module" not in why}
+    for why, names in _by_reason(inert).items():
         print_hanging(console, Text(f"No effect here: {', '.join(names)} ({why})", style="dim"), 2)
     for text in plan.skipped:
         print_hanging(console, Text(f"Not tried: {text}", style="dim"), 2)
+
+
+def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
+    """Names that share a reason, each reason once."""
+    grouped: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        grouped.setdefault(why, []).append(name)
+    return grouped
 
 
 def _print_ranking(console: Console, plan: Plan) -> None:
@@ -123,7 +137,8 @@ def _print_ranking(console: Console, plan: Plan) -> None:
     said = []
     for worth in worths:
         if worth.saved_bytes <= 0:
-            said.append(f"{worth.text} frees nothing")
+            more = f", needs {_gib(-worth.saved_bytes)} GiB more" if worth.saved_bytes < 0 else ""
+            said.append(f"{worth.text} frees nothing{more}")
         elif worth.extra_s is None:
             said.append(f"{worth.text} {_gib(worth.saved_bytes)} GiB freed")
         else:
