@@ -113,9 +113,11 @@ class Chunk:
 
     def _forward(self) -> torch.Tensor:
         batch = self._micro_batch()
+        # only the last stage's output is turned to fp32; in the one-stage job of a trace every chunk looks like the last
+        precision = {"fp32_output": self.post} if isinstance(self.model, Float16Module) else {}
         output = self.model(
             batch["tokens"], batch["position_ids"], batch["attention_mask"], labels=batch["labels"],
-            loss_mask=batch["loss_mask"],
+            loss_mask=batch["loss_mask"], **precision,
         )  # fmt: skip
         if self.post:
             mask = batch["loss_mask"]

@@ -1,0 +1,63 @@
+"""Runs the tracer and the scripts beside it in processes of their own: what they do to torch cannot be undone."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.records.trace import TraceFile, TraceRequest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+def _run(arguments):
+    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)], env={**os.environ, **settings}, check=False, capture_output=True, text=True,
+        timeout=300, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def trace(tmp_path_factory):
+    """Traces cases as the planner does; returns the TraceFile."""
+
+    def run(cases, implementation, **options):
+        folder = tmp_path_factory.mktemp("trace")
+        request = TraceRequest(cases=tuple(cases), implementation=implementation, **options)
+        (folder / "request.json").write_text(request.model_dump_json())
+        _run(["-m", "harness.engine.trace", "--request", folder / "request.json", "--out", folder / "out.json"])
+        return TraceFile.model_validate_json((folder / "out.json").read_text())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def script(tmp_path_factory):
+    """Runs a script of ``scripts/`` on a request; returns what it printed, as JSON."""
+
+    def run(name, request=None):
+        arguments = [HERE / "scripts" / name]
+        if request is not None:
+            path = tmp_path_factory.mktemp("script") / "request.json"
+            path.write_text(request.model_dump_json())
+            arguments.append(path)
+        return json.loads(_run(arguments))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def shapes():
+    """The small models that the engine's tests share."""
+    spec = importlib.util.spec_from_file_location("shapes", HERE.parent / "shapes.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

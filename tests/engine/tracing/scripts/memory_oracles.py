@@ -1,0 +1,73 @@
+"""Runs each case of a request on real CPU tensors under three meters and prints their bytes.
+
+Usage: memory_oracles.py REQUEST.json -> {key: {"tracer": [...], "mem_tracker": [...], "allocator_peak": N}}, the lists
+being bytes saved, forward peak over the start and backward peak over the start.
+"""
+
+# ruff: noqa: E402, T201 (adaptations come before megatron)
+import gc
+import json
+import sys
+from pathlib import Path
+
+from harness.engine import trace
+from harness.records.trace import TraceRequest
+
+trace.prepare(transformer_engine=False)
+
+import torch
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from harness.engine.memory import profiled_peak_bytes
+from harness.engine.tracing.building import Groups, build, stage_config
+from harness.engine.tracing.place import PLACE
+from harness.engine.tracing.run import prepared
+
+
+def total(tracker, kind):
+    return sum(device["Total"] for device in tracker.get_tracker_snapshot(kind).values())
+
+
+def one_pass(chunk, after_forward=lambda: None):
+    chunk._received()
+    output = chunk._forward()
+    after_forward()
+    chunk._backward(output)
+    chunk.gpt.set_input_tensor(None)
+
+
+def mem_tracker(chunk):
+    tracker, seen = MemTracker(), {}
+    tracker.track_external(chunk.model, *(p.main_grad for p in chunk.model.parameters()))
+    start = total(tracker, "current")
+
+    def after_forward():
+        seen["saved"], seen["peak"] = total(tracker, "current") - start, total(tracker, "peak") - start
+
+    with tracker:
+        one_pass(chunk, after_forward)
+    return [seen["saved"], seen["peak"], total(tracker, "peak") - start]
+
+
+def meters(case, groups):
+    spec = prepared(case, "local", groups)
+    chunk = build(case, spec, stage_config(spec))
+    for parameter in chunk.model.parameters():
+        torch.nn.init.normal_(parameter, std=0.02)
+    m = chunk.measure()
+    gc.collect()
+    return {
+        "tracer": [
+            m.saved_bytes,
+            m.forward_peak_bytes,
+            max(m.saved_bytes + m.backward_peak_bytes, m.forward_peak_bytes),
+        ],
+        "mem_tracker": mem_tracker(chunk),
+        "allocator_peak": profiled_peak_bytes(lambda: one_pass(chunk)),
+    }
+
+
+request = TraceRequest.model_validate_json(Path(sys.argv[1]).read_text())
+PLACE.device = torch.device("cpu")
+groups = Groups()
+print(json.dumps({case.key: meters(case, groups) for case in request.cases}))
