@@ -63,12 +63,30 @@ def _tokens_over_tp(s: Situation) -> Values | None:
     return {"tokens": tokens} if s.par.sequence_parallel and tokens % s.tp else None
 
 
+def _uneven_ffn(s: Situation) -> int | None:
+    """The first MLP width that TP cannot split."""
+    widths = [s.model.ffn_hidden_size] if 0 in s.model.moe_layer_pattern else []
+    if s.moe is not None and s.moe.moe_shared_expert_intermediate_size:
+        widths.append(s.moe.moe_shared_expert_intermediate_size)
+    return next((width for width in widths if width % s.tp), None)
+
+
 RULES = (
     Rule("P01", "error", lambda s: s.par.sequence_parallel and s.tp == 1,
          "sequence_parallel with tensor_model_parallel_size 1",
          "use parallelism.sequence_parallel=false",
          "model_parallel_config.py:410", "run",
          "Cannot use sequence parallelism without tensor parallelism"),
+    Rule("S01", "error",
+         lambda s: s.model.mla is None and s.model.num_attention_heads % s.model.query_groups != 0,
+         "num_attention_heads {s.model.num_attention_heads} is not a multiple of num_query_groups {s.model.query_groups}",
+         "use a divisor of the heads as model.num_query_groups",
+         "attention.py", "run"),
+    Rule("S02", "error", lambda s: _uneven_ffn(s) is not None,
+         "ffn_hidden_size of a dense or shared MLP is not a multiple of tensor_model_parallel_size {s.tp}",
+         "use a multiple of {s.tp}, or a smaller -tp",
+         "tensor_parallel/layers.py", "run",
+         "is not divisible by {s.tp}"),
     Rule("P03", "error", lambda s: s.model.num_attention_heads % s.tp != 0,
          "{s.model.num_attention_heads} attention heads cannot be split over TP {s.tp}",
          "use a tensor_model_parallel_size that divides the heads",
