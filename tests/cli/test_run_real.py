@@ -133,7 +133,7 @@ def test_an_interrupted_run_leaves_its_steps_and_no_process(tmp_path, number, co
             running.kill()
     record = read_run(run_dir)
     assert running.returncode == code
-    assert out.splitlines()[-1].startswith(f"FAILED (exit {code})")
+    assert out.splitlines()[-1].startswith(f"INTERRUPTED (exit {code})")
     assert record.status == "interrupted"
     assert record.failure == f"interrupted by {number.name}"
     assert all(len(rank.steps) >= 3 for rank in record.ranks)
