@@ -111,12 +111,15 @@ def _moments(spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, 
 
 
 def _moment(instant: Instant, chunks: tuple[ChunkCost, ...], *, keeps_outputs: bool) -> Moment:
-    event, running = instant.event, chunks[instant.event.chunk]
-    held = tuple(zip(instant.in_flight, chunks, strict=True))
+    """The running micro-batch counts as held, also while its forward pass still saves."""
+    event, running, in_flight = instant.event, chunks[instant.event.chunk], list(instant.in_flight)
+    in_flight[event.chunk] += event.direction == "forward"
+    held = tuple(zip(in_flight, chunks, strict=True))
     saved = sum(n * chunk.body.saved for n, chunk in held)
     with_loss = sum(n * chunk.sizes.saved for n, chunk in held)
-    outputs = sum(n for n, chunk in held if not chunk.has_loss) if keeps_outputs else 0
-    body, sizes = _peak(running.body, event), _peak(running.sizes, event)
+    sent = (n for n, chunk in zip(instant.in_flight, chunks, strict=True) if not chunk.has_loss)
+    outputs = sum(sent) if keeps_outputs else 0
+    body, sizes = _transient(running.body, event), _transient(running.sizes, event)
     return Moment(
         activations=saved + (event.buffers + outputs) * running.hidden_bytes,
         logits=with_loss - saved + max(0, sizes - body),
@@ -125,8 +128,9 @@ def _moment(instant: Instant, chunks: tuple[ChunkCost, ...], *, keeps_outputs: b
     )
 
 
-def _peak(sizes: PassSizes, event: Event) -> int:
-    return sizes.forward_peak if event.direction == "forward" else sizes.backward_peak
+def _transient(sizes: PassSizes, event: Event) -> int:
+    """What a pass takes beside what it saves, or has saved."""
+    return sizes.forward_peak - sizes.saved if event.direction == "forward" else sizes.backward_peak
 
 
 def _keeps_outputs(spec: ExperimentSpec) -> bool:

@@ -140,7 +140,8 @@ class _Interleaved:
 
     A chunk keeps the input of its latest forward pass (`TransformerBlock.input_tensor`), and with it the gradient of
     that input, until its next forward pass; the loop keeps the last input received during warm-up: two buffers each,
-    once the backward pass is over.
+    once the backward pass is over. With groups larger than PP the ring of received tensors may hold one more, which is
+    not counted.
     """
 
     def __init__(self, schedule: Schedule) -> None:

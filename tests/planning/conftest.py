@@ -73,3 +73,20 @@ def spec_of():
         return ExperimentSpec(**fields | changes)
 
     return make
+
+
+@pytest.fixture
+def moe_spec(spec_of):
+    """Every second layer has experts: 64 GPUs, TP 4, PP 4, EP 8, ETP 1, DP 4."""
+    return spec_of(
+        num_gpus=64,
+        model={
+            "num_layers": 8, "hidden_size": 4096, "ffn_hidden_size": 14336, "num_attention_heads": 32,
+            "vocab_size": 32000, "position_embedding_type": "none",
+            "moe": {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 14336, "moe_layer_freq": 2},
+        },
+        parallelism={
+            "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4, "expert_model_parallel_size": 8,
+            "expert_tensor_parallel_size": 1, "sequence_parallel": True,
+        },
+    )  # fmt: skip

@@ -121,4 +121,4 @@ def passes(pp_size: int, pp_rank: int, vp_size: int, num_microbatches: int, grou
 
 
 if __name__ == "__main__":
-    print(json.dumps([passes(*sizes) for sizes in json.loads(sys.argv[1])]))
+    json.dump([passes(*sizes) for sizes in json.loads(sys.argv[1])], sys.stdout)

@@ -19,7 +19,7 @@ SCHEDULES = (
     Schedule(pp_size=2, pp_rank=0, num_microbatches=6, vp_size=2, group_size=3),
     Schedule(pp_size=2, pp_rank=1, num_microbatches=5, vp_size=2, group_size=3),
     Schedule(pp_size=4, pp_rank=1, num_microbatches=4, vp_size=2, group_size=4),
-    Schedule(pp_size=3, pp_rank=2, num_microbatches=12, vp_size=3, group_size=4),
+    Schedule(pp_size=3, pp_rank=2, num_microbatches=12, vp_size=3, group_size=3),
 )
 
 

@@ -1,0 +1,81 @@
+from dataclasses import replace
+
+from harness.planning.compose import Ends, PassSizes, compose
+from harness.planning.pieces import Parameters, Piece, end_piece, frame_piece, layer_piece, unit_piece
+from harness.planning.work import Work
+from harness.records.trace import ChunkTrace, OpCost
+
+NOTHING = Piece(saved=0, forward_over=0, backward_over=0, persistent=0, parameters=Parameters(), work=Work())
+KEPT = replace(NOTHING, saved=100, forward_over=10, backward_over=30)
+AGAIN = replace(NOTHING, saved=16, forward_over=12, backward_over=140)
+LOSS = replace(NOTHING, saved=50, forward_over=5, backward_over=60)
+
+
+def chunk(saved: int, forward: int, backward: int, persistent: int, num_layers: int) -> ChunkTrace:
+    op = OpCost(phase="forward", kind="gemm", dtype="bf16", flops=7 * num_layers, count=num_layers)
+    return ChunkTrace(
+        saved_bytes=saved, forward_peak_bytes=forward, backward_peak_bytes=backward, persistent_bytes=persistent,
+        hidden_bytes=16, num_parameters_dense=3 * num_layers, num_parameters_expert=num_layers,
+        parameter_bytes=8 * num_layers, ops=(op,),
+    )  # fmt: skip
+
+
+ONE, TWO = chunk(104, 114, 30, 8, 1), chunk(204, 214, 30, 9, 2)
+
+
+def test_a_layer_is_the_difference_of_two_chunks():
+    layer = layer_piece(ONE, TWO)
+    assert (layer.saved, layer.forward_over, layer.backward_over, layer.persistent) == (100, 10, 30, 1)
+    assert layer.parameters == Parameters(dense=3, expert=1, stored_bytes=8)
+    assert layer.work.flops() == 7
+
+
+def test_the_frame_is_what_a_chunk_without_layers_holds():
+    frame = frame_piece(ONE, layer_piece(ONE, TWO))
+    assert (frame.saved, frame.persistent, frame.work.flops()) == (4, 7, 0)
+
+
+def test_three_layers_are_three_times_one():
+    layer = layer_piece(ONE, TWO)
+    cost = compose(frame_piece(ONE, layer), [layer] * 3, Ends(), hidden_bytes=16)
+    assert cost.sizes == PassSizes(saved=304, forward_peak=314, backward_peak=30)
+    assert (cost.persistent, cost.shared, cost.work.flops(), cost.parameters.dense) == (3, 7, 21, 9)
+
+
+def test_recomputed_layers_behind_kept_ones_matter_only_once_the_kept_ones_are_gone():
+    cost = compose(NOTHING, [AGAIN, KEPT], Ends(), hidden_bytes=16)
+    assert cost.sizes.backward_peak == 140 - 100
+    assert compose(NOTHING, [AGAIN], Ends(), hidden_bytes=16).sizes.backward_peak == 140
+
+
+def test_the_loss_comes_on_top_and_goes_first():
+    cost = compose(NOTHING, [AGAIN], Ends(last=LOSS), hidden_bytes=16)
+    assert cost.sizes == PassSizes(saved=66, forward_peak=71, backward_peak=140 - 50)
+    assert cost.body == PassSizes(saved=16, forward_peak=28, backward_peak=140)
+    assert cost.has_loss
+
+
+def test_an_embedding_runs_backward_when_all_other_layers_are_gone():
+    embedding = replace(NOTHING, saved=8, forward_over=1, backward_over=200)
+    cost = compose(NOTHING, [KEPT, KEPT, KEPT], Ends(first=embedding), hidden_bytes=16)
+    assert cost.sizes.saved == 308
+    assert cost.sizes.backward_peak == 30  # 200 less the two layers behind the first
+    assert compose(NOTHING, [KEPT], Ends(first=embedding), hidden_bytes=16).sizes.backward_peak == 200
+
+
+def test_a_unit_of_three_keeps_one_input_and_holds_two_layers_while_it_recomputes():
+    unit = unit_piece([AGAIN] * 3, [KEPT] * 3, input_bytes=16)
+    assert (unit.saved, unit.forward_over, unit.backward_over) == (16, 12 + 16, 140 + 200)
+
+
+def test_a_unit_of_one_is_its_layer():
+    assert unit_piece([AGAIN], [KEPT], input_bytes=16) == AGAIN
+
+
+def test_what_layers_keep_beside_their_input_stays_in_a_unit():
+    router = replace(AGAIN, saved=16 + 5)
+    assert unit_piece([router] * 2, [KEPT] * 2, input_bytes=16).saved == 16 + 2 * 5
+
+
+def test_an_end_is_measured_on_top_of_one_layer():
+    assert end_piece(chunk(154, 160, 60, 12, 1), ONE).saved == 50

@@ -1,0 +1,67 @@
+import pytest
+
+from harness.planning.ledger import GPU_WORKSPACE_BYTES, stage_memory
+from harness.planning.stages import Composer
+from harness.spec.recompute import parse_recompute
+
+TE = "transformer_engine"
+
+
+def stages(spec, by_hand, text="none"):
+    spec = spec.model_copy(update={"recompute": parse_recompute(text)})
+    composer = Composer(spec, TE)
+    costs = composer.chunk_costs(by_hand(composer.cases()).even)
+    return [stage_memory(spec, pp_rank, chunks) for pp_rank, chunks in enumerate(costs)]
+
+
+def parts(stage) -> int:
+    return (
+        stage.weights + stage.gradients + stage.optimizer + stage.activations + stage.logits + stage.transient
+        + stage.overhead
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["none", "mlp", "full:uniform:2", "full:block:1"])
+def test_the_parts_of_every_stage_add_up_to_its_peak(spec_of, by_hand, text):
+    assert [parts(stage) for stage in stages(spec_of(), by_hand, text)] == [
+        stage.total for stage in stages(spec_of(), by_hand, text)
+    ]
+
+
+def test_a_stage_that_runs_ahead_holds_more(spec_of, by_hand):
+    spec = spec_of(parallelism={"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4})
+    held = [stage.activations for stage in stages(spec, by_hand)]
+    # 4, 3, 2, 1 micro-batches of 20 layers and their 4 bytes of tokens, 8 of embedding each on the first stage; hidden
+    # states of 16 bytes that the loop still holds: a gradient at the ends, two in the middle
+    assert held == [4 * 2012 + 16, 3 * 2004 + 32, 2 * 2004 + 32, 2004 + 16]
+
+
+def test_the_last_stage_names_its_logits(spec_of, by_hand):
+    spec = spec_of(parallelism={"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4})
+    last = stages(spec, by_hand)[3]
+    assert last.logits == 50 + 10  # saved, and the loss's backward pass above a layer's
+    assert set(last.peaks) == {"schedule", "optimizer step", "loss and logits"}
+
+
+def test_no_recompute_lowers_the_optimizer_step(spec_of, by_hand):
+    spec = spec_of(ddp={"grad_reduce_in_fp32": False}, num_gpus=16)
+    floors = {text: stages(spec, by_hand, text)[1].peaks["optimizer step"] for text in ("none", "full:uniform:1")}
+    assert floors["none"] == floors["full:uniform:1"]
+
+
+def test_a_peak_in_the_optimizer_step_has_no_activations(spec_of, by_hand):
+    spec = spec_of(ddp={"grad_reduce_in_fp32": False}, num_gpus=16)
+    stage = stages(spec, by_hand, "full:uniform:1")[1]
+    assert (stage.peak, stage.activations, stage.transient) == ("optimizer step", 0, 4 * 20_000)
+
+
+def test_overhead_counts_buffers_of_layers_each_and_shared_ones_once(spec_of, by_hand):
+    stage = stages(spec_of(), by_hand)[1]
+    assert stage.overhead == GPU_WORKSPACE_BYTES + 20 * 1 + 7
+
+
+def test_every_further_chunk_has_a_rotary_table(spec_of, by_hand):
+    spec = spec_of()
+    rotary = spec.model_copy(update={"model": spec.model.model_copy(update={"position_embedding_type": "rope"})})
+    difference = stages(rotary, by_hand)[1].overhead - stages(spec, by_hand)[1].overhead
+    assert difference == 4 * 4 * 4096 * 128

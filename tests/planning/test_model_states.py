@@ -1,0 +1,60 @@
+import pytest
+
+from harness.planning.model_states import model_states, state_bytes
+from harness.planning.pieces import Parameters
+
+BF16_GRADIENTS = {"grad_reduce_in_fp32": False}
+
+
+def per_parameter(spec) -> tuple[float, float]:
+    """Bytes between steps and inside one, per parameter, as megatron-core's own DDP and optimizer were measured."""
+    states = model_states(spec, Parameters(dense=1200, stored_bytes=2400))
+    return states.total / 1200, (states.total + states.step_transient) / 1200
+
+
+def test_bf16_gradients_on_two_ranks_take_ten_bytes_and_twelve_inside_the_step(spec_of):
+    assert per_parameter(spec_of(ddp=BF16_GRADIENTS)) == (10.0, 12.0)
+
+
+def test_fp32_gradients_on_two_ranks_take_twelve_bytes_and_need_no_cast(spec_of):
+    assert per_parameter(spec_of()) == (12.0, 12.0)
+
+
+def test_without_a_distributed_optimizer_every_rank_holds_all_state(spec_of):
+    assert per_parameter(spec_of(optimizer={"use_distributed_optimizer": False})) == (18.0, 18.0)
+
+
+def test_fp32_training_keeps_no_master_weights(spec_of):
+    assert state_bytes(spec_of(gpu="cpu", compute_dtype="fp32")).optimizer == 8
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "expected"),
+    [
+        ({}, "bf16", 12),
+        ({"use_precision_aware_optimizer": True}, "bf16", 2 + 8),  # remainders of bf16 weights beside fp32 moments
+        ({"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}, "bf16", 2 + 4),
+        ({"use_precision_aware_optimizer": True, "main_params_dtype": "fp16"}, "bf16", 2 + 8),
+        ({"use_precision_aware_optimizer": True}, "fp8_cs", 4 + 8),  # megatron-core keeps the fp32 master itself
+        ({"use_precision_aware_optimizer": True}, "fp8_ds", 2 + 8),
+    ],
+)
+def test_optimizer_state_follows_its_dtypes(spec_of, optimizer, dtype, expected):
+    assert state_bytes(spec_of(optimizer=optimizer, compute_dtype=dtype)).optimizer == expected
+
+
+def test_bf16_moments_are_widened_inside_the_step(spec_of):
+    optimizer = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+    assert state_bytes(spec_of(optimizer=optimizer)).step_transient == 8
+
+
+def test_context_parallel_ranks_share_optimizer_state_too(spec_of):
+    sizes = {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4, "context_parallel_size": 2}
+    states = model_states(spec_of(parallelism=sizes), Parameters(dense=1200))
+    assert states.optimizer == 12 * 1200 / 2
+
+
+def test_experts_are_sharded_over_the_ranks_that_hold_the_same_ones(spec_of, moe_spec):
+    # 64 GPUs, PP 4, EP 8, ETP 1: two copies of every expert, four data-parallel ranks
+    states = model_states(moe_spec, Parameters(expert=1200))
+    assert states.optimizer == 12 * 1200 / 2
