@@ -6,34 +6,42 @@ from harness.planning.search import Traces
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 
 HIDDEN = 16
-LAYER_SAVED = {"none": 100, "core_attn": 90, "mlp": 40, "core_attn,mlp": 30, "full:uniform:1": 16}
-LAYER_PEAK = {"none": 20, "core_attn": 25, "mlp": 70, "core_attn,mlp": 75, "full:uniform:1": 120}
 PARAMETERS = 1000
+LAYER_FLOPS = 600 * 10**12
+# What a module frees of a layer's 100 bytes, what recomputing it takes for a moment, and its share of the FLOPs.
+MODULES = {"core_attn": (10, 5, 0.05), "mlp": (60, 50, 0.6)}
+OTHER_MODULE = (5, 5, 0.01)
+
+
+def _layer(text: str) -> tuple[int, int, float]:
+    """Bytes kept, bytes of the backward pass beside them, share of the forward FLOPs that runs again."""
+    if text.startswith("full"):
+        return HIDDEN, 120, 1.0
+    effects = [MODULES.get(name, OTHER_MODULE) for name in text.split(",")] if text != "none" else []
+    freed, taken, again = (sum(column) for column in zip(*effects, strict=True)) if effects else (0, 0, 0.0)
+    return 100 - freed, 20 + taken, again
 
 
 def trace_by_hand(case: TraceCase) -> ChunkTrace:
     """A layer keeps 100 bytes (less with recompute); 4 belong to the micro-batch; embedding 8, loss 50 more."""
-    text = case.spec.recompute.text
-    saved = 4 + case.num_layers * LAYER_SAVED[text] + 8 * case.pre + 50 * case.post
-    recomputed = 30 if text != "none" else 0
-    ops = [
-        OpCost(phase="forward", kind="gemm", dtype="bf16", flops=600 * case.num_layers, count=case.num_layers),
-        OpCost(phase="backward", kind="gemm", dtype="bf16", flops=1200 * case.num_layers, count=case.num_layers),
-    ]
-    if recomputed:
-        ops.append(OpCost(phase="recompute", kind="gemm", dtype="bf16", flops=recomputed * case.num_layers,
-                          count=case.num_layers))  # fmt: skip
+    kept, beside, again = _layer(case.spec.recompute.text)
+    saved = 4 + case.num_layers * kept + 8 * case.pre + 50 * case.post
+    shares = {"forward": 1.0, "backward": 2.0, "recompute": again}
     return ChunkTrace(
         saved_bytes=saved,
         forward_peak_bytes=saved + (12 if case.post else 10),
-        backward_peak_bytes=30 if case.post else LAYER_PEAK[text],
+        backward_peak_bytes=30 if case.post else beside,
         persistent_bytes=7 + case.num_layers,
         hidden_bytes=HIDDEN,
         num_parameters_dense=PARAMETERS * case.num_layers + 500 * case.pre + 500 * case.post,
         num_parameters_expert=0,
         parameter_bytes=2 * PARAMETERS * case.num_layers + 1000 * case.pre + 1000 * case.post,
-        ops=tuple(ops),
-    )
+        ops=tuple(
+            OpCost(phase=phase, kind="gemm", dtype="bf16", flops=round(LAYER_FLOPS * share) * case.num_layers,
+                   count=case.num_layers)
+            for phase, share in shares.items() if share
+        ),
+    )  # fmt: skip
 
 
 @pytest.fixture

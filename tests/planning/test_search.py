@@ -1,0 +1,131 @@
+import pytest
+
+from harness.planning.advice import advice, module_worths
+from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES, verdict
+from harness.planning.search import Limits, Traces, dominated, plan, required_cases
+from harness.planning.settings import candidates
+from harness.spec.software import Software
+
+TE = "transformer_engine"
+SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
+
+
+@pytest.fixture
+def planned(spec_of, by_hand):
+    def make(spec=None, **limits):
+        spec = spec or spec_of()
+        found = candidates(spec, SOFTWARE, TE)
+        traces = by_hand(required_cases(found, TE))
+        return plan(spec, found, traces, Limits(**{"capacity_bytes": 80 * 1024**3} | limits), TE, SOFTWARE)
+
+    return make
+
+
+def tight(planned, text: str, slack: int = 10, **limits):
+    """A plan whose memory fits ``text`` with ``slack`` bytes to spare."""
+    peak = planned().row_of(text).prediction.peak_bytes
+    return planned(capacity_bytes=peak + slack, margin=0.0, **limits)
+
+
+def test_without_need_nothing_is_recomputed(planned):
+    assert planned().recommended.text == "none"
+
+
+def test_the_cheapest_that_fits_is_recommended(planned):
+    # every recomputed layer costs the same here: one of four is the least that helps
+    assert tight(planned, "full:block:1").recommended.text == "full:block:1"
+
+
+def test_of_equally_dear_settings_the_smaller_is_recommended(planned):
+    made = tight(planned, "mlp", slack=500)
+    fitting = {row.text for row in made.rows if row.verdict == "FITS"}
+    assert made.recommended.text in fitting
+    cheapest = min(row.overhead for row in made.rows if row.verdict == "FITS")
+    assert made.recommended.overhead == pytest.approx(cheapest, abs=1e-4)
+
+
+def test_the_control_costs_nothing_and_others_are_measured_against_it(planned):
+    made = planned()
+    assert made.control.overhead == 0.0
+    assert made.row_of("full:uniform:1").overhead > made.row_of("full:block:1").overhead > 0
+
+
+def test_a_limit_on_cost_leaves_dear_settings_out(planned):
+    cost = planned().row_of("full:uniform:1").overhead
+    made = tight(planned, "full:uniform:4", max_overhead=cost / 2)
+    assert made.recommended is None
+
+
+def test_nothing_is_judged_where_the_memory_is_unknown(planned):
+    made = planned(capacity_bytes=None)
+    assert made.recommended is None
+    assert {row.verdict for row in made.rows} == {None}
+
+
+def test_a_setting_that_the_tracer_declined_is_a_row_with_the_reason(spec_of, by_hand):
+    spec = spec_of()
+    found = candidates(spec, SOFTWARE, TE)
+    cases = required_cases(found, TE)
+    traces = by_hand(case for case in cases if case.spec.recompute.text != "mlp")
+    refused = {case.key: "a defect" for case in cases if case.spec.recompute.text == "mlp"}
+    made = plan(spec, found, Traces(traces.even, None, refused), Limits(None), TE, SOFTWARE)
+    assert made.row_of("mlp").prediction is None
+    assert made.row_of("mlp").reason == "a defect"
+    assert made.row_of("core_attn").prediction is not None
+
+
+def test_uneven_routing_widens_only_the_upper_end(moe_spec, by_hand):
+    found = candidates(moe_spec, SOFTWARE, TE)
+    even = by_hand(required_cases(found, TE)).even
+    more = {key: trace.model_copy(update={"saved_bytes": trace.saved_bytes * 10**9}) for key, trace in even.items()}
+    without = plan(moe_spec, found, Traces(even, None, {}), Limits(None), TE, SOFTWARE).control.prediction
+    with_it = plan(moe_spec, found, Traces(even, more, {}), Limits(None), TE, SOFTWARE).control.prediction
+    assert with_it.peak_bytes == without.peak_bytes
+    assert with_it.range_bytes[0] == without.range_bytes[0]
+    assert with_it.range_bytes[1] > 100 * without.range_bytes[1]
+
+
+@pytest.mark.parametrize(
+    ("peak", "expected"),
+    [(94, "FITS"), (95, "TIGHT"), (100 - OUTSIDE_ALLOCATOR_BYTES / 1e9, "TIGHT"), (100, "OOM")],
+)
+def test_a_margin_decides_between_fits_and_tight_and_the_context_between_tight_and_oom(peak, expected):
+    assert verdict(int(peak * 1e9), int(100e9), margin=0.06) == expected
+
+
+def test_a_setting_that_costs_more_and_saves_nothing_is_beaten(planned):
+    # differences of a few bytes are none: all but the cheapest are beaten
+    assert "none" not in dominated(planned().rows)
+    assert "full:uniform:1" in dominated(planned().rows)
+
+
+def test_modules_are_ranked_by_what_a_byte_costs(planned):
+    worths = module_worths(planned())
+    # core_attn: a twentieth of a forward pass for 10 bytes; mlp: three fifths for 60, minus what it takes for a moment
+    assert [worth.text for worth in worths] == ["core_attn", "mlp"]
+    assert worths[1].saved_bytes > worths[0].saved_bytes > 0
+
+
+def test_no_advice_is_given_where_none_is_needed(planned):
+    assert advice(planned()) == ()
+
+
+def test_advice_goes_from_the_allocator_over_modules_to_layers(planned):
+    steps = advice(tight(planned, "full:block:1"))
+    assert [step.step for step in steps] == ["allocator", "modules", "layers"]
+    assert steps[2].settles
+
+
+def test_parallelism_is_the_last_resort_and_names_the_floor(planned):
+    steps = advice(planned(capacity_bytes=1000))
+    assert [step.step for step in steps] == ["allocator", "modules", "layers", "parallelism"]
+    assert steps[-1].text.startswith("the optimizer step of stage")
+
+
+def test_seconds_are_not_predicted_for_a_processor(spec_of, by_hand):
+    spec = spec_of(gpu="cpu", compute_dtype="fp32", kernels={"transformer_impl": "local"})
+    found = candidates(spec, SOFTWARE, "local")
+    made = plan(spec, found, by_hand(required_cases(found, "local")), Limits(None), "local", SOFTWARE)
+    assert made.control.prediction.time is None
+    # a third of the layers' forward and backward FLOPs, a little less of all with the logits
+    assert 0.30 < made.row_of("full:uniform:1").overhead < 1 / 3

@@ -1,0 +1,53 @@
+from harness.planning.settings import candidates
+from harness.spec.recompute import parse_recompute
+from harness.spec.software import Software
+
+TE = "transformer_engine"
+SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
+
+
+def texts(spec) -> list[str]:
+    return [row.text for row in candidates(spec, SOFTWARE, TE).rows]
+
+
+def test_llama_has_ten_settings_that_differ(spec_of):
+    # chunks of four layers; full:block:4 is full:uniform:1, layernorm and the expert modules do nothing
+    assert texts(spec_of()) == [
+        "none", "core_attn", "mlp", "core_attn,mlp", "full:uniform:1", "full:uniform:2", "full:uniform:4",
+        "full:block:1", "full:block:2", "full:block:3",
+    ]  # fmt: skip
+
+
+def test_modules_without_effect_are_named_with_the_reason(spec_of):
+    assert (
+        candidates(spec_of(), SOFTWARE, TE).inert["layernorm"] == "every norm is fused into the linear layer behind it"
+    )
+
+
+def test_the_asked_setting_is_among_them_in_its_own_spelling(spec_of):
+    assert "mlp,core_attn" in texts(spec_of(recompute=parse_recompute("mlp,core_attn")))
+    assert "core_attn,mlp" not in texts(spec_of(recompute=parse_recompute("mlp,core_attn")))
+
+
+def test_parts_of_moe_are_never_combined_with_it(moe_spec):
+    assert "moe" in texts(moe_spec)
+    assert "moe_act" in texts(moe_spec)
+    assert not [text for text in texts(moe_spec) if "moe," in f"{text}," and "moe_act" in text]
+
+
+def test_a_setting_that_a_rule_forbids_is_kept_with_its_rule(spec_of):
+    graphs = spec_of(cuda_graph={"impl": "transformer_engine", "scope": ("mlp",)})
+    rows = {row.text: row for row in candidates(graphs, SOFTWARE, TE).rows}
+    assert rows["none"].is_legal
+    assert not rows["full:uniform:1"].is_legal
+    assert rows["full:uniform:1"].rules == ("R20",)
+
+
+def test_uniform_units_must_fit_every_chunk(spec_of):
+    uneven = spec_of(parallelism={
+        "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4, "num_layers_in_first_pipeline_stage": 8,
+    })  # fmt: skip
+    legal = [row.text for row in candidates(uneven, SOFTWARE, TE).rows if row.is_legal]
+    assert [text for text in legal if "uniform" in text] == [
+        "full:uniform:1", "full:uniform:2", "full:uniform:4", "full:uniform:8",
+    ]  # fmt: skip
