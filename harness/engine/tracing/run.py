@@ -30,8 +30,6 @@ def trace_all(request: TraceRequest) -> tuple[dict[str, ChunkTrace], dict[str, s
         if reason:
             refused[case.key] = reason
             continue
-        if len(chunks) < 2:
-            gc.freeze()  # what imports and first calls made never dies: looking through it would outlast a trace
         try:
             chunks[case.key] = trace(case, request.implementation, groups)
         except (ValueError, AssertionError) as error:  # how megatron-core turns down a configuration
@@ -47,6 +45,8 @@ def prepared(case: TraceCase, implementation: Implementation, groups: Groups) ->
         _stand_in_for(spec)
     groups.join(spec.parallelism)
     _forget_shared_buffers()
+    gc.collect()
+    gc.freeze()  # what imports and first calls made never dies: looking through it again would outlast a trace
     return spec
 
 

@@ -54,10 +54,20 @@ def script(tmp_path_factory):
     return run
 
 
-@pytest.fixture(scope="session")
-def shapes():
-    """The small models that the engine's tests share."""
-    spec = importlib.util.spec_from_file_location("shapes", HERE.parent / "shapes.py")
+def _module(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="session")
+def shapes():
+    """The small models that the engine's tests share."""
+    return _module(HERE.parent / "shapes.py")
+
+
+@pytest.fixture(scope="session")
+def models():
+    """Published models at full width."""
+    return _module(HERE / "models.py")

@@ -3,7 +3,9 @@
 import torch
 from torch.nn import Parameter
 
-from transformer_engine.pytorch.formats import QuantFormat, format_of, quantize
+from harness.engine.tracing.tally import tensor_bytes
+from harness.engine.tracing.tracer import active
+from transformer_engine.pytorch.formats import QuantFormat, format_of
 from transformer_engine.pytorch.fp8 import FP8GlobalStateManager
 
 _dummy_wgrads: dict[tuple, torch.Tensor] = {}
@@ -48,15 +50,17 @@ class TransformerEngineBaseModule(torch.nn.Module):
         if hasattr(weights[0], "stand_in_quantized_bytes"):
             return ()
         if is_first_microbatch is None:
-            return tuple(t for w in weights for t in _copies(w, fmt))
+            return tuple(_copy(w, fmt) for w in weights)
         if not hasattr(self, "stand_in_workspace"):
-            self.stand_in_workspace = tuple(t for w in weights for t in _copies(w, fmt))
+            self.stand_in_workspace = tuple(_copy(w, fmt) for w in weights)
         return ()
 
 
-def _copies(weight: torch.Tensor, fmt: QuantFormat) -> tuple[torch.Tensor, ...]:
-    both = quantize(weight.detach(), fmt, rows=True, columns=True)
-    return (both.rows,) if both.rows is both.columns else (both.rows, both.columns)
+def _copy(weight: torch.Tensor, fmt: QuantFormat) -> torch.Tensor:
+    """Row and column data with their scales, as one buffer: neither is ever let go alone."""
+    copy = torch.empty(fmt.weight_bytes(*weight.shape), dtype=torch.uint8, device=weight.device)
+    active().kernel("elementwise", fmt.peak, num_bytes=fmt.reads * tensor_bytes(weight) + tensor_bytes(copy))
+    return copy
 
 
 def weight_grad(weight: torch.Tensor, main_grad, like: torch.Tensor) -> torch.Tensor:

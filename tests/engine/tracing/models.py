@@ -1,0 +1,62 @@
+"""Published models at full width, and experiments on them."""
+
+from harness.records.trace import TraceCase
+from harness.spec.experiment import ExperimentSpec, KernelSpec
+from harness.spec.model import MlaModel, ModelSpec, MoeModel
+from harness.spec.parallelism import BatchSpec, ParallelismSpec
+from harness.spec.recompute import parse_recompute
+
+LLAMA3_70B = ModelSpec(num_layers=80, hidden_size=8192, ffn_hidden_size=28672, num_attention_heads=64,
+                       num_query_groups=8, vocab_size=128256)  # fmt: skip
+MIXTRAL_8X7B = ModelSpec(
+    num_layers=32, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32, num_query_groups=8, vocab_size=32000,
+    moe=MoeModel(num_moe_experts=8, moe_router_topk=2, moe_ffn_hidden_size=14336, moe_aux_loss_coeff=0.01),
+)  # fmt: skip
+DEEPSEEK_V3 = ModelSpec(
+    num_layers=61, hidden_size=7168, ffn_hidden_size=18432, num_attention_heads=128, kv_channels=128, vocab_size=129280,
+    qk_layernorm=True, mtp_num_layers=1,
+    mla=MlaModel(q_lora_rank=1536, kv_lora_rank=512, qk_head_dim=128, qk_pos_emb_head_dim=64, v_head_dim=128,
+                 rope_type="rope"),
+    moe=MoeModel(
+        num_moe_experts=256, moe_router_topk=8, moe_ffn_hidden_size=2048, moe_layer_freq=(0,) * 3 + (1,) * 58,
+        moe_shared_expert_intermediate_size=2048, moe_router_load_balancing_type="seq_aux_loss", moe_aux_loss_coeff=1e-4,
+        moe_router_num_groups=8, moe_router_group_topk=4, moe_router_pre_softmax=True,
+        moe_router_score_function="sigmoid", moe_router_topk_scaling_factor=2.5, moe_router_enable_expert_bias=True,
+        moe_router_dtype="fp32",
+    ),
+)  # fmt: skip
+
+
+def experiment(
+    model, recompute="none", *, dtype="bf16", gpu="h100", seq=4096, mbs=1, sp=None, changes=None, **parallel
+):
+    """A job of 256 GPUs; ``changes`` replaces kernel settings."""
+    tp = parallel.get("tensor_model_parallel_size", 1)
+    return ExperimentSpec(
+        recipe="model", family="test", gpu=gpu, num_gpus=256, gpus_per_node=8, compute_dtype=dtype, model=model,
+        parallelism=ParallelismSpec(sequence_parallel=tp > 1 if sp is None else sp, **parallel),
+        batch=BatchSpec(micro_batch_size=mbs, global_batch_size=256 * mbs, seq_length=seq),
+        recompute=parse_recompute(recompute), kernels=KernelSpec(**(changes or {})),
+    )  # fmt: skip
+
+
+def llama(recompute="none", **options):
+    """Llama3-70B with TP 4 and sequence parallelism, 4096 tokens."""
+    return experiment(LLAMA3_70B, recompute, **{"tensor_model_parallel_size": 4, **options})
+
+
+def mixtral(recompute="none", **options):
+    """Mixtral 8x7B with TP 2 and EP 8."""
+    sizes = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 8}
+    return experiment(MIXTRAL_8X7B, recompute, **{**sizes, **options})
+
+
+def deepseek(recompute="none", **options):
+    """DeepSeek-V3 with TP 2 and EP 64, experts not cut."""
+    sizes = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 64, "expert_tensor_parallel_size": 1}
+    return experiment(DEEPSEEK_V3, recompute, changes={"moe_permute_fusion": True}, **{**sizes, **options})
+
+
+def case(key, spec, kind="dense", num_layers=1, **options):
+    """One middle layer unless told otherwise."""
+    return TraceCase(key=key, spec=spec, layer_kind=kind, num_layers=num_layers, **options)

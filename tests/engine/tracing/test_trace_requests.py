@@ -1,0 +1,102 @@
+"""What the tracer refuses, what it assumes aloud, and that cases do not disturb each other."""
+
+import pytest
+from pydantic import ValidationError
+
+from harness.records.trace import TraceRequest
+from harness.spec.experiment import OffloadSpec
+
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture(scope="module")
+def refused(trace, models):
+    gpt3 = models.LLAMA3_70B.model_copy(update={"add_bias_linear": True})
+    cases = [
+        models.case("bias", models.experiment(gpt3, "mlp")),
+        models.case("flex", models.mixtral(changes={"moe_token_dispatcher_type": "flex"}), "moe"),
+        models.case("fsdp", models.llama().model_copy(update={"ddp": models.llama().ddp.model_copy(
+            update={"use_megatron_fsdp": True})})),
+        models.case("layers", models.llama().model_copy(update={"offload": OffloadSpec(cpu_offloading_num_layers=1)})),
+        models.case("modules", models.llama().model_copy(update={"offload": OffloadSpec(offload_modules=("qkv_linear",))})),
+        models.case("uneven", models.llama("full:uniform:2"), num_layers=3),
+        models.case("heads", models.llama(tensor_model_parallel_size=3, seq=4095)),
+        models.case("fine", models.llama()),
+    ]  # fmt: skip
+    return trace(cases, "transformer_engine")
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("bias", "recurses without end"),
+        ("flex", "flex dispatcher is not modelled"),
+        ("fsdp", "Megatron-FSDP is not modelled"),
+        ("layers", "layer-wise CPU offloading is not modelled"),
+        ("modules", "fine-grained activation offloading is not modelled"),
+        ("uneven", "multiple of recompute_num_layers"),
+        ("heads", "num_attention_heads (64) must be a multiple of tensor_model_parallel_size (3)"),
+    ],
+)
+def test_a_case_that_cannot_be_traced_is_refused_with_the_reason(refused, key, says):
+    assert says in refused.refused[key]
+
+
+def test_refusals_leave_the_other_cases_alone(refused):
+    assert set(refused.chunks) == {"fine"}
+
+
+def test_context_parallelism_is_refused_without_transformer_engine(trace, models):
+    answer = trace([models.case("cp", models.llama(context_parallel_size=2))], "local")
+    assert answer.refused == {"cp": "context parallelism needs transformer-engine's attention"}
+
+
+@pytest.mark.slow
+def test_the_order_of_cases_changes_nothing(trace, models):
+    cases = [
+        models.case("llama", models.llama("core_attn")),
+        models.case("mixtral", models.mixtral("moe"), "moe"),
+        models.case("fp8", models.llama(dtype="fp8_sc")),
+        models.case("unfused", models.llama(changes={"attention_backend": "unfused"})),
+    ]
+    assert trace(cases, "transformer_engine").chunks == trace(cases[::-1], "transformer_engine").chunks
+
+
+def test_imbalance_scales_what_the_experts_receive(trace, models):
+    cases = [models.case("mixtral", models.mixtral(), "moe")]
+    even, skewed = (trace(cases, "transformer_engine", imbalance=i).chunks["mixtral"] for i in (1.0, 1.5))
+    # per token and expert layer: input, both halves of the first GEMM's output, activation, output, cut by TP where wide
+    tokens, hidden, ffn = 4096 * 2, 4096, 14336 // 2
+    grown = 0.5 * 2 * tokens * (2 * hidden + 3 * ffn)
+    assert skewed.saved_bytes - even.saved_bytes == pytest.approx(grown, rel=0.35)
+    assert even.num_parameters_expert == skewed.num_parameters_expert
+
+
+def test_graphs_are_traced_eagerly_and_say_so(trace, models):
+    spec = models.llama()
+    spec = spec.model_copy(
+        update={"cuda_graph": spec.cuda_graph.model_copy(update={"impl": "transformer_engine", "scope": ("mlp",)})}
+    )
+    chunk = trace([models.case("graphs", spec)], "transformer_engine").chunks["graphs"]
+    assert any("CUDA graphs" in note for note in chunk.notes)
+
+
+def test_two_cases_of_one_key_are_no_request(models):
+    case = models.case("same", models.llama())
+    with pytest.raises(ValidationError, match="same key"):
+        TraceRequest(cases=(case, case), implementation="local")
+
+
+def test_real_tensors_need_the_local_layers(models):
+    with pytest.raises(ValidationError, match="computes nothing"):
+        TraceRequest(cases=(models.case("x", models.llama()),), implementation="transformer_engine", device="cpu")
+
+
+def test_a_dense_model_has_no_moe_layer_to_trace(models):
+    with pytest.raises(ValidationError, match="no experts"):
+        models.case("x", models.llama(), "moe")
+
+
+def test_multi_token_prediction_needs_the_last_stage(models):
+    with pytest.raises(ValidationError, match="mtp needs post"):
+        models.case("x", models.deepseek(), "moe", mtp=True)

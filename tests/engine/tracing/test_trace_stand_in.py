@@ -1,0 +1,255 @@
+"""Full-width layers under the stand-in for transformer-engine: bytes from closed formulas, and what each setting frees."""
+
+import pytest
+
+pytestmark = pytest.mark.train
+
+# Llama3-70B on one of four tensor-parallel ranks: tokens, hidden size, widths of Q, K or V, and FFN per rank.
+TOKENS, HIDDEN, QUERY, KEY, FFN, TP = 4096, 8192, 2048, 256, 7168, 4
+MB = 1e6
+# What megatron-core leaves of an output that was sent to the next stage: one element.
+SENT = 2
+
+LLAMA = ("none", "layernorm", "core_attn", "mlp", "mlp,core_attn", "full:uniform:1")
+MIXTRAL = ("none", "core_attn", "layernorm", "moe_act", "moe", "full:uniform:1")
+DEEPSEEK = ("none", "core_attn", "layernorm", "mla_up_proj", "moe_act", "shared_experts", "moe",
+            "mla_up_proj,moe_act,layernorm", "full:uniform:1")  # fmt: skip
+PRECISIONS = (("bf16", "h100"), ("fp8_cs", "h100"), ("fp8_ds", "h100"), ("fp8_sc", "h100"), ("fp8_cs", "b200"),
+              ("fp8_mx", "b200"), ("nvfp4", "b200"))  # fmt: skip
+
+
+def cases_of(models):
+    case = models.case
+    for recompute in LLAMA:
+        yield case(f"llama/{recompute}", models.llama(recompute))
+    for num_layers in (2, 3):
+        for recompute in ("none", "core_attn", "full:uniform:1"):
+            yield case(f"llama/{recompute}/{num_layers}", models.llama(recompute), num_layers=num_layers)
+    for dtype, gpu in PRECISIONS:
+        yield case(f"{dtype}/{gpu}", models.llama(dtype=dtype, gpu=gpu))
+    yield case("fp8_cs/mlp", models.llama("mlp", dtype="fp8_cs"))
+    yield case("fp8_cs/full", models.llama("full:uniform:1", dtype="fp8_cs"))
+    yield case("block", models.llama("full:block:1"), num_layers=2)
+    yield case("uniform:2", models.llama("full:uniform:2"), num_layers=2)
+    yield case("distributed", models.llama("full:uniform:1:distributed", sp=False))
+    yield case("cp", models.llama(seq=2 * TOKENS, context_parallel_size=2))
+    yield case("embedding", models.llama(), num_layers=0, pre=True)
+    yield case("loss", models.llama(), num_layers=0, post=True)
+    yield case("flash", models.llama(mbs=2, changes={"attention_backend": "flash"}))
+    yield case("fused", models.llama(mbs=2))
+    for recompute in MIXTRAL:
+        yield case(f"mixtral/{recompute}", models.mixtral(recompute), "moe")
+    yield case("mixtral/allgather", models.mixtral(changes={"moe_token_dispatcher_type": "allgather"}), "moe")
+    for recompute in DEEPSEEK:
+        yield case(f"deepseek/{recompute}", models.deepseek(recompute), "moe")
+    yield case("deepseek/mtp", models.deepseek(), "moe", post=True, mtp=True)
+    yield case("deepseek/loss", models.deepseek(), "moe", post=True)
+
+
+@pytest.fixture(scope="module")
+def file(trace, models):
+    return trace(cases_of(models), "transformer_engine")
+
+
+@pytest.fixture(scope="module")
+def chunks(file):
+    assert file.refused == {}
+    return file.chunks
+
+
+def saved_mb(chunks, key):
+    return round(chunks[key].saved_bytes / MB, 2)
+
+
+def freed_mb(chunks, model, settings):
+    none = chunks[f"{model}/none"].saved_bytes
+    return {s: round((none - chunks[f"{model}/{s}"].saved_bytes) / MB, 1) for s in settings if s != "none"}
+
+
+def flops(chunk, phase, kind="gemm"):
+    return sum(op.flops for op in chunk.ops if op.phase == phase and op.kind == kind)
+
+
+def test_the_stand_in_names_the_release_it_stands_for(file):
+    assert (file.stand_in, file.megatron_core) == ("2.11.0", "0.16.1")
+
+
+def layer_bytes(norm_output, activation):
+    """Bytes one dense layer saves, by the width in bytes of the two norm outputs and of the second GEMM's input."""
+    rows = TOKENS // TP
+    residuals = 2 * 2 * rows * HIDDEN
+    norm_outputs = 2 * norm_output * rows * HIDDEN
+    attention = 2 * TOKENS * (QUERY + 2 * KEY + QUERY) + 4 * TOKENS * 16 + 16  # Q, K, V, output; a statistic per row
+    mlp = TOKENS * (2 * 2 * FFN + activation * FFN)
+    return residuals + norm_outputs + attention + mlp + 2 * 4 * rows
+
+
+def test_a_bf16_layer_saves_what_its_tensors_add_up_to(chunks):
+    assert chunks["llama/none"].saved_bytes == layer_bytes(norm_output=2, activation=2) + SENT
+
+
+def test_an_fp8_layer_saves_gemm_inputs_in_one_byte_and_the_attention_output_once(chunks):
+    scales = 3 * 4
+    assert chunks["fp8_cs/h100"].saved_bytes == layer_bytes(norm_output=1, activation=1) + scales + SENT
+
+
+def test_settings_of_a_dense_layer_leave_what_they_should(chunks):
+    assert {s: saved_mb(chunks, f"llama/{s}") for s in LLAMA} == {
+        "none": 281.29, "layernorm": 281.29, "core_attn": 299.90, "mlp": 88.35, "mlp,core_attn": 106.96,
+        "full:uniform:1": 16.78,
+    }  # fmt: skip
+
+
+def test_core_attn_keeps_the_whole_qkv_projection_alive_next_to_rotated_copies(chunks):
+    # V is a view of it; without recompute transformer-engine copies V and lets the projection go
+    projection, value, statistics = 2 * TOKENS * (QUERY + 2 * KEY), 2 * TOKENS * KEY, 4 * TOKENS * 16 + 16
+    grown = chunks["llama/core_attn"].saved_bytes - chunks["llama/none"].saved_bytes
+    assert grown == projection - value - statistics
+
+
+def test_settings_repeat_the_share_of_flops_that_they_cover(chunks):
+    def share(key):
+        chunk = chunks[key]
+        work = {phase: sum(op.flops for op in chunk.ops if op.phase == phase)
+                for phase in ("forward", "backward", "recompute")}  # fmt: skip
+        return round(100 * work["recompute"] / (work["forward"] + work["backward"]), 2)
+
+    assert {s: share(f"llama/{s}") for s in LLAMA} == {
+        "none": 0.0, "layernorm": 0.0, "core_attn": 1.25, "mlp": 26.25, "mlp,core_attn": 27.5, "full:uniform:1": 33.12,
+    }  # fmt: skip
+
+
+def test_layernorm_is_inert_on_a_dense_layer(chunks):
+    assert chunks["llama/layernorm"].inert_modules == ("layernorm",)
+    assert chunks["llama/layernorm"].model_copy(update={"inert_modules": ()}) == chunks["llama/none"]
+
+
+def test_backward_gemms_do_twice_the_work_of_two_flops_per_token_and_weight(chunks):
+    chunk = chunks["llama/none"]
+    norm_weights = 2 * HIDDEN
+    forward = 2 * TOKENS * (chunk.num_parameters_dense - norm_weights)
+    assert (flops(chunk, "forward"), flops(chunk, "backward")) == (forward, 2 * forward)
+
+
+def test_attention_counts_the_causal_half_and_five_products_for_two_in_backward(chunks):
+    chunk = chunks["llama/none"]
+    forward = 2 * TOKENS * TOKENS * 2 * QUERY // 2
+    assert flops(chunk, "forward", "attention") == forward
+    assert flops(chunk, "backward", "attention") == forward * 5 // 2
+
+
+def test_tensor_parallel_traffic_is_three_quarters_of_each_gathered_buffer(chunks):
+    sent = {}
+    for op in chunks["llama/none"].ops:
+        if op.kind == "comm":
+            key = (op.phase, op.comm_group, op.overlapped)
+            sent[key] = sent.get(key, 0) + op.comm_bytes
+    buffer = 2 * TOKENS * HIDDEN * 3 // 4
+    # forward: gather and scatter around attention and MLP; backward: gradients gathered, norm outputs gathered again and
+    # input gradients scattered, the last two beside GEMMs
+    assert sent == {("forward", "tp", False): 4 * buffer, ("backward", "tp", False): 2 * buffer,
+                    ("backward", "tp", True): 4 * buffer}  # fmt: skip
+
+
+@pytest.mark.parametrize("recompute", ["none", "core_attn", "full:uniform:1"])
+def test_bytes_are_linear_in_layers_and_peaks_above_them_constant(chunks, recompute):
+    one, two, three = (chunks[f"llama/{recompute}{suffix}"] for suffix in ("", "/2", "/3"))
+    assert three.saved_bytes - two.saved_bytes == two.saved_bytes - one.saved_bytes == one.saved_bytes - SENT
+    assert one.backward_peak_bytes == two.backward_peak_bytes == three.backward_peak_bytes
+    assert one.persistent_bytes == two.persistent_bytes == three.persistent_bytes
+    assert {c.forward_peak_bytes - c.saved_bytes for c in (one, two, three)} == {
+        one.forward_peak_bytes - one.saved_bytes
+    }
+
+
+def test_block_recompute_is_a_mix_of_both_kinds_of_layers(chunks):
+    recomputed, kept = chunks["llama/full:uniform:1"].saved_bytes, chunks["llama/none"].saved_bytes
+    assert chunks["block"].saved_bytes == recomputed + kept - SENT
+
+
+def test_uniform_recompute_of_two_layers_keeps_one_input_and_pays_in_backward(chunks):
+    assert chunks["uniform:2"].saved_bytes == chunks["llama/full:uniform:1"].saved_bytes
+    assert chunks["uniform:2"].backward_peak_bytes > chunks["llama/full:uniform:1/2"].backward_peak_bytes
+
+
+def test_distributed_saving_splits_the_input_over_the_ranks(chunks):
+    assert chunks["distributed"].saved_bytes == 2 * TOKENS * HIDDEN // TP + SENT
+
+
+def test_context_parallelism_halves_the_sequence(chunks):
+    one_more_generator_state = 16
+    assert chunks["cp"].saved_bytes == chunks["llama/none"].saved_bytes + one_more_generator_state
+
+
+def test_flash_attention_copies_its_output_where_the_batch_is_not_one(chunks):
+    assert chunks["flash"].saved_bytes - chunks["fused"].saved_bytes == 2 * 2 * TOKENS * QUERY
+
+
+def test_parameters_are_stored_as_the_precision_says(chunks):
+    parameters = chunks["bf16/h100"].num_parameters_dense
+    per_parameter = {f"{d}/{g}": round(chunks[f"{d}/{g}"].parameter_bytes / parameters, 3) for d, g in PRECISIONS}
+    # one byte and its transpose on Hopper, one byte on Blackwell, bf16 with two copies, and block scales
+    assert per_parameter == {"bf16/h100": 2.0, "fp8_cs/h100": 2.0, "fp8_ds/h100": 2.0, "fp8_sc/h100": 4.0,
+                             "fp8_cs/b200": 1.0, "fp8_mx/b200": 2.062, "nvfp4/b200": 1.125}  # fmt: skip
+
+
+def test_delayed_scaling_keeps_the_attention_output_twice(chunks):
+    one_byte_copy = TOKENS * QUERY + 4
+    assert chunks["fp8_ds/h100"].saved_bytes == chunks["fp8_cs/h100"].saved_bytes + one_byte_copy
+
+
+def test_quantised_gemms_are_bound_by_their_own_peak(chunks):
+    def peaks(key):
+        return {op.dtype for op in chunks[key].ops if op.kind == "gemm"}
+
+    assert (peaks("bf16/h100"), peaks("fp8_sc/h100"), peaks("nvfp4/b200")) == ({"bf16"}, {"fp8"}, {"fp4"})
+
+
+def test_quantised_checkpoints_repeat_the_same_work(chunks):
+    assert flops(chunks["fp8_cs/full"], "recompute") == flops(chunks["llama/full:uniform:1"], "recompute")
+    assert saved_mb(chunks, "fp8_cs/mlp") == 79.96
+
+
+def test_the_loss_keeps_its_logits_once(chunks):
+    logits = 2 * TOKENS * 128256 // TP
+    assert chunks["loss"].saved_bytes == pytest.approx(logits + 2 * 2 * TOKENS * HIDDEN // TP, rel=0.01)
+
+
+def test_the_embedding_saves_only_tokens(chunks):
+    assert chunks["embedding"].saved_bytes == pytest.approx(8 * TOKENS, rel=0.2)
+
+
+def test_settings_of_a_mixtral_layer_free_what_they_should(chunks):
+    assert freed_mb(chunks, "mixtral", MIXTRAL) == {
+        "core_attn": -20.7, "layernorm": 16.8, "moe_act": 117.4, "moe": 419.6, "full:uniform:1": 512.2,
+    }  # fmt: skip
+
+
+def test_settings_of_a_deepseek_layer_free_what_they_should(chunks):
+    assert freed_mb(chunks, "deepseek", DEEPSEEK) == {
+        "core_attn": 1.0, "layernorm": 58.7, "mla_up_proj": 278.4, "moe_act": 67.1, "shared_experts": 25.2, "moe": 466.0,
+        "mla_up_proj,moe_act,layernorm": 404.3, "full:uniform:1": 909.8,
+    }  # fmt: skip
+
+
+def test_experts_are_counted_apart(chunks):
+    chunk = chunks["deepseek/none"]
+    assert chunk.num_parameters_expert == 256 // 64 * 3 * 7168 * 2048
+
+
+def test_dispatchers_keep_the_input_and_its_gradient_until_the_next_forward_pass(chunks):
+    hidden = chunks["mixtral/none"].hidden_bytes
+    assert chunks["mixtral/none"].lingering_bytes == pytest.approx(2 * hidden, rel=0.01)
+    assert chunks["llama/none"].lingering_bytes == 0
+
+
+def test_both_dispatchers_save_nearly_the_same(chunks):
+    alltoall, allgather = chunks["mixtral/none"], chunks["mixtral/allgather"]
+    assert allgather.saved_bytes == pytest.approx(alltoall.saved_bytes, rel=0.001)
+    assert sum(op.comm_bytes for op in allgather.ops) > sum(op.comm_bytes for op in alltoall.ops)
+
+
+def test_multi_token_prediction_adds_a_layer_and_a_second_loss(chunks):
+    extra = chunks["deepseek/mtp"].saved_bytes - chunks["deepseek/loss"].saved_bytes
+    logits = 2 * TOKENS * 129280 // 2
+    assert extra > chunks["deepseek/none"].saved_bytes + logits
