@@ -1,0 +1,101 @@
+"""`mbr-perf plan` from options to table and JSON, with the real tracer."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+KEYS = {
+    "recompute", "legal", "rules", "inert_modules", "peak_bytes", "worst_stage", "stages", "step_time_s",
+    "tflops_per_gpu", "recompute_overhead", "verdict",
+}  # fmt: skip
+STAGE_KEYS = {"weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead", "total"}
+LLAMA = ("-m", "llama", "-mr", "llama3_8b", "-g", "h100", "--num_layers", "4", "--cuda_graph_impl", "none")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def plan(cache):
+    def run(*options: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "XDG_CACHE_HOME": str(cache), "COLUMNS": str(columns)}
+        command = (sys.executable, "-m", "harness.cli.app", "plan", *options)
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, check=False)
+
+    return run
+
+
+@pytest.mark.train
+def test_json_has_the_keys_of_the_contract(plan):
+    done = plan(*LLAMA, "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document.keys() >= {"schema_version", "settings", "recommended", "assumptions"}
+    assert all(setting.keys() >= KEYS for setting in document["settings"])
+    assert document["recommended"] == "none"
+    stage = document["settings"][0]["stages"][0]
+    assert stage.keys() >= STAGE_KEYS
+    assert sum(stage[name] for name in STAGE_KEYS - {"total"}) == stage["total"]
+
+
+@pytest.mark.train
+def test_the_table_has_a_row_per_setting_and_is_not_cut_when_piped(plan):
+    done = plan(*LLAMA, columns=40)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.endswith((" FITS", " TIGHT", " OOM"))]
+    assert [row.split()[0] for row in rows][:2] == ["none", "core_attn"]
+    assert "full:uniform:4" in done.stdout
+    assert "…" not in done.stdout
+    assert "No effect here: layernorm" in done.stdout
+
+
+@pytest.mark.train
+def test_a_small_memory_changes_the_answer_and_gives_the_ladder(plan):
+    plenty = json.loads(plan(*LLAMA, "--json").stdout)["settings"]
+    peaks = {setting["recompute"]: setting["peak_bytes"] for setting in plenty}
+    between = (peaks["none"] + peaks["full:block:1"]) / 2 / 1024**3
+    document = json.loads(plan(*LLAMA, "--json", "--fit_into", f"{between:.3f}", "--margin", "0").stdout)
+    assert document["recommended"] == "full:block:1"
+    assert [step["step"] for step in document["layouts"][0]["advice"]] == ["allocator", "modules", "layers"]
+
+
+@pytest.mark.train
+def test_several_layouts_are_compared_and_illegal_ones_say_why(plan):
+    document = json.loads(plan(*LLAMA, "--json", "--over", "tp=1,2", "--over", "pp=1,3").stdout)
+    layouts = {layout["layout"]: layout["problem"] for layout in document["layouts"]}
+    assert layouts["tp=1 pp=1"] is None
+    assert layouts["tp=2 pp=3"].startswith(("A01", "P08"))
+    assert document["recommended_layout"] in layouts
+
+
+@pytest.mark.train
+def test_a_processor_is_planned_without_seconds(plan):
+    done = plan("-m", "llama", "-mr", "llama3_8b", "-g", "cpu", "--json")
+    document = json.loads(done.stdout)
+    control = document["settings"][0]
+    assert (control["recompute"], control["step_time_s"], control["verdict"]) == ("none", None, None)
+    assert control["peak_bytes"] > 10_000_000
+    assert document["settings"][-1]["recompute_overhead"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--over", "dp=2"), "--over dp=2: 'dp' cannot be varied"),
+        (("--over", "tp=two"), "--over tp=two: values are counts"),
+        (("--over", "tp=0"), "--over tp=0: values are counts"),
+        (("--margin", "1.5"), "--margin 1.5 is no share of the memory"),
+        (("--fit_into", "-1"), "--fit_into -1 must be above 0 GiB"),
+        (("--max_overhead", "-0.1"), "--max_overhead -0.1 is no share of the step time"),
+        (("-tp", "3"), "S02: ffn_hidden_size"),
+    ],
+)
+def test_a_wrong_request_exits_2_before_anything_is_traced(plan, options, message):
+    done = plan(*LLAMA, *options)
+    assert done.returncode == 2
+    assert message in done.stderr
