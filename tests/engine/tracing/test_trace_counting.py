@@ -1,0 +1,93 @@
+"""The tracer's books: storages, operations, token counts."""
+
+import pytest
+import torch
+
+from harness.engine.tracing.flops import attention_flops, gemm_flops
+from harness.engine.tracing.ledger import StorageLedger
+from harness.engine.tracing.routing import spread
+from harness.engine.tracing.tally import Op, Tally, tensor_bytes, tensors_in
+from harness.records.trace import OpCost
+
+pytestmark = pytest.mark.train
+
+
+def test_views_share_one_storage_and_keep_it_alive():
+    ledger = StorageLedger()
+    whole = torch.empty(100, device="meta")
+    part = whole[:10]
+    ledger.add(whole)
+    ledger.add(part)
+    del whole
+    assert ledger.live_bytes == 400
+    del part
+    assert (ledger.live_bytes, ledger.peak_bytes) == (0, 400)
+
+
+def test_an_emptied_storage_counts_as_free_under_a_living_tensor():
+    ledger = StorageLedger()
+    tensor = torch.empty(100, device="meta")
+    ledger.add(tensor)
+    tensor.untyped_storage().resize_(0)
+    ledger.resized(tensor.untyped_storage())
+    assert (tensor.shape, ledger.live_bytes) == ((100,), 0)
+
+
+def test_a_storage_nobody_added_is_none_of_the_ledger_s_business():
+    ledger = StorageLedger()
+    stranger = torch.empty(100, device="meta")
+    ledger.resized(stranger.untyped_storage())
+    assert (ledger.knows(stranger.untyped_storage()), ledger.live_bytes) == (False, 0)
+
+
+def test_what_an_earlier_pass_left_never_counts_as_freed_by_a_later_one():
+    ledger = StorageLedger()
+    left = torch.empty(100, device="meta")
+    ledger.add(left)
+    ledger.new_epoch()
+    kept = torch.empty(10, device="meta")
+    ledger.add(kept)
+    del left
+    assert (ledger.live_bytes, ledger.peak_bytes, ledger.live_of(0)) == (40, 40, 0)
+
+
+def test_the_peak_starts_over_at_a_mark():
+    ledger = StorageLedger()
+    tensor = torch.empty(100, device="meta")
+    ledger.add(tensor)
+    del tensor
+    assert (ledger.mark(), ledger.peak_bytes) == (0, 0)
+
+
+def test_equal_operations_become_one_row_with_their_totals():
+    tally = Tally()
+    for _ in range(3):
+        tally.add(Op("forward", "gemm", "bf16", flops=10, bytes=4))
+    tally.add(Op("forward", "gemm", "bf16", flops=11, bytes=4))
+    assert tally.rows() == (
+        OpCost(phase="forward", kind="gemm", dtype="bf16", flops=30, bytes=12, count=3),
+        OpCost(phase="forward", kind="gemm", dtype="bf16", flops=11, bytes=4),
+    )
+
+
+def test_expanded_dimensions_are_read_once():
+    row = torch.empty(1, 8, dtype=torch.bfloat16, device="meta")
+    assert (tensor_bytes(row.expand(5, 8)), tensor_bytes(row), tensor_bytes(None)) == (16, 16, 0)
+
+
+def test_tensors_are_found_in_nested_arguments():
+    a, b = torch.empty(1), torch.empty(2)
+    assert list(tensors_in(((a, [1, "x"]), {"k": [b]}))) == [a, b]
+
+
+def test_token_counts_add_up_and_differ_by_one_at_most():
+    assert (spread(5, 2), spread(6, 3), spread(1, 4)) == ([3, 2], [2, 2, 2], [1, 0, 0, 0])
+    assert spread(7, 3).T.ravel().tolist() == [3, 2, 2]
+
+
+def test_flops_of_products_and_of_grouped_causal_attention():
+    query = torch.empty(2, 8, 16, 4, device="meta")
+    key, value = torch.empty(2, 2, 16, 4, device="meta"), torch.empty(2, 2, 16, 6, device="meta")
+    assert gemm_flops(2, 3, 5) == 60
+    assert attention_flops(query, key, value, causal=False) == 2 * 2 * 8 * 16 * 16 * (4 + 6)
+    assert attention_flops(query, key, value, causal=True) == 2 * 8 * 16 * 16 * (4 + 6)
