@@ -29,12 +29,8 @@ RECORDED_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy")
 
 def run(spec: ExperimentSpec, log: RankLog) -> None:
     """Train ``spec.measure.max_steps`` steps and fill ``log``; exceptions are the caller's to record."""
-    device = _device(spec, log)
-    log.enter("init_process_group")
-    _adapt(spec)
-    _join(spec, device)
-    log.fields["coordinates"] = _coordinates()
-    trainer = _build(spec, log, device)
+    device = join(spec, log)
+    trainer = build(spec, log, device)
     log.enter("step")
     _train(spec, log, trainer, device)
     log.enter("probe")
@@ -42,6 +38,16 @@ def run(spec: ExperimentSpec, log: RankLog) -> None:
     log.enter("finish")
     dist.barrier()
     dist.destroy_process_group()
+
+
+def join(spec: ExperimentSpec, log: RankLog) -> torch.device:
+    """The device of this rank, with every process group and random generator set up."""
+    device = _device(spec, log)
+    log.enter("init_process_group")
+    _adapt(spec)
+    _join(spec, device)
+    log.fields["coordinates"] = _coordinates()
+    return device
 
 
 def _device(spec: ExperimentSpec, log: RankLog) -> torch.device:
@@ -145,7 +151,8 @@ def _coordinates() -> Coordinates:
     )
 
 
-def _build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
+def build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
+    """The model as megatron builds it, read back into ``log``, with its optimizer and schedule."""
     log.enter("build_model")
     config = transformer_config(spec)
     chunks = wrap_ddp(spec, config, build_chunks(spec, config))
@@ -181,17 +188,23 @@ def _config_after_init(config) -> dict[str, str]:
 def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.device) -> None:
     for index in range(spec.measure.max_steps):
         log.step_index = index
-        _synchronize(device)
-        began = time.perf_counter()
-        result = trainer.step(index=index, on_phase=log.within_step)
-        _synchronize(device)
-        seconds = time.perf_counter() - began
-        loss, grad_norm = _finite(result.loss), _finite(result.grad_norm)
-        log.finished_step(StepRecord(step=index, seconds=seconds, loss=loss, grad_norm=grad_norm))
-        _require_finite(result, index)
+        measured_step(log, trainer, device, index)
         if index == 0:
             log.meter.after_first_step(trainer.chunks, trainer.optimizer)
     log.step_index = None
+
+
+def measured_step(log: RankLog, trainer: Trainer, device: torch.device, index: int) -> float:
+    """One step between device synchronisations, told and recorded; its seconds. NonFiniteLossError."""
+    _synchronize(device)
+    began = time.perf_counter()
+    result = trainer.step(index=index, on_phase=log.within_step)
+    _synchronize(device)
+    seconds = time.perf_counter() - began
+    loss, grad_norm = _finite(result.loss), _finite(result.grad_norm)
+    log.finished_step(StepRecord(step=index, seconds=seconds, loss=loss, grad_norm=grad_norm))
+    _require_finite(result, index)
+    return seconds
 
 
 def _finite(value: float | None) -> float | None:

@@ -17,7 +17,7 @@ from harness.launch.verdict import Ending, hang, port_was_taken, read_agent_reco
 from harness.records.atomic import write_atomically
 from harness.records.launch import PARENT_PID_VARIABLE, LaunchOutcome
 
-POLL_S = 0.1
+POLL_S = 0.2
 LOOK_EVERY_S = 1.0
 SAMPLER_START_S = 10.0
 SAMPLER_STOP_S = 5.0

@@ -20,27 +20,6 @@ def module(monkeypatch):
     return importlib.import_module
 
 
-@pytest.mark.parametrize(
-    ("under_harness", "bare", "value", "verdict"),
-    [
-        ([[1.0, 1.0, 1.0]] * 3, [[1.0, 1.0, 1.0]] * 3, 1.0, "met"),
-        ([[1.005] * 3] * 3, [[1.0] * 3] * 3, 1.005, "met"),
-        ([[1.10] * 3] * 3, [[1.0] * 3] * 3, 1.1, "missed"),
-        ([[1.0], [1.10], [1.3]], [[1.0], [1.0], [1.0]], 1.1, "inconclusive"),
-        ([[9.0, 1.0, 1.0]] * 3, [[1.0, 1.0, 9.0]] * 3, 1.0, "met"),
-    ],
-)
-def test_overhead_is_a_ratio_of_medians_that_noise_can_spoil(module, under_harness, bare, value, verdict):
-    result = module("overhead").ratio("x", under_harness, bare)
-    assert (result.value, result.verdict) == (value, verdict)
-
-
-def test_the_spread_of_an_inconclusive_ratio_is_told(module):
-    result = module("overhead").ratio("x", [[1.0], [1.1], [1.3]], [[1.0]] * 3)
-    assert result.inconclusive == "runs of one kind differ by 30.0%"
-    assert result.details["ratio_of_fastest_steps"] == 1.0
-
-
 def test_a_result_is_kept_with_its_machine(module, tmp_path):
     result = module("result")
     measured_on = {"processor": "A Processor", "num_cores": 2, "load_before": 3.5}
@@ -81,9 +60,8 @@ def test_an_unknown_benchmark_is_a_wrong_request():
 
 @pytest.mark.train
 @pytest.mark.slow
-def test_the_bare_loop_trains_what_the_harness_trains(tmp_path, module):
+def test_a_bare_loop_trains_beside_the_harness_on_one_model(tmp_path, module):
     from harness.launch.environment import this_host
-    from harness.launch.rendezvous import free_port
     from harness.recipes.request import Request
     from harness.runner.request import RunRequest
     from harness.runner.understanding import understand
@@ -91,11 +69,22 @@ def test_the_bare_loop_trains_what_the_harness_trains(tmp_path, module):
     asked = Request(model_recipe_name="llama3_8b", gpu="cpu", max_steps=2)
     understood = understand(RunRequest(asked=asked), this_host(), tmp_path)
     (tmp_path / "spec.json").write_text(understood.spec.model_dump_json())
-    loop = ROOT / "scripts" / "bench.d" / "bare_loop.py"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1",
-                f"--master-port={free_port()}", str(loop), str(tmp_path / "spec.json"), str(tmp_path)]  # fmt: skip
-    module("processes").timed(torchrun, env={v.name: v.value for v in understood.plan.env})
+    overhead = module("overhead")
+    share = overhead.train_pairs(understood, tmp_path, 3)
+    assert 0 < share < 0.5
     for rank in (0, 1):
-        seconds = json.loads((tmp_path / f"rank_{rank}.json").read_text())
-        assert len(seconds) == 2
-        assert min(seconds) > 0
+        seconds = json.loads((tmp_path / f"seconds_{rank}.json").read_text())
+        assert {kind: len(steps) for kind, steps in seconds.items()} == {"harness": 3, "bare": 3}
+        assert min(min(steps) for steps in seconds.values()) > 0
+        record = json.loads((tmp_path / "ranks" / f"rank_{rank:03d}.json").read_text())
+        assert [step["step"] for step in record["steps"]] == [0, 1, 2]  # the harness recorded its own steps only
+
+
+def test_an_interval_that_reaches_the_goal_is_told(module):
+    overhead = module("overhead")
+    sure = overhead.ratio("x", [(1.001 + 1e-5 * n, 1.0) for n in range(100)], 0.001)
+    assert (sure.verdict, sure.inconclusive) == ("met", "")
+    assert sure.value == pytest.approx(1.0025, abs=2e-4)
+    unsure = overhead.ratio("x", [(1.02, 1.0), (0.99, 1.0), (1.05, 1.0)] * 30, 0.0)
+    assert unsure.verdict == "inconclusive"
+    assert overhead.ratio("x", [(1.03, 1.0)] * 50, 0.0).verdict == "missed"
