@@ -29,8 +29,8 @@ class ExperimentOptions:
     task: Annotated[str | None, typer.Option("--task", metavar="TASK",
         help="pretrain (default), sft or peft.")] = None
     gpu: Annotated[str | None, typer.Option("--gpu", "-g", metavar="GPU",
-        help="h100, h200, a100, b200, b300, gb200, gb300, l40s, l4, a10, rtx_4090 or cpu. Default: what this machine "
-        "has; cpu without a GPU.")] = None
+        help="h100, h200, a100, b200, b300, gb200, gb300, l40s or cpu. Default: what this machine has; cpu "
+        "without a GPU.")] = None
     point_gpu: Annotated[str | None, typer.Option("--point_gpu", metavar="GPU",
         help="Use the recipe's operating point of another GPU type.")] = None
     compute_dtype: Annotated[str | None, typer.Option("--compute_dtype", "-c", metavar="DTYPE",

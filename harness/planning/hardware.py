@@ -1,6 +1,6 @@
 """How fast GPUs really are at what training does: shares of peak that kernels reach, and links between GPUs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from harness.spec.experiment import ExperimentSpec
@@ -59,9 +59,6 @@ LINKS: dict[str, Links] = {
     "gb200": Links(900 * GIGA, 50 * GIGA, 72, "NVLink 5, half of 1.8 TB/s; 400 Gb/s per GPU (GB200 NVL72 data sheet)"),
     "gb300": Links(900 * GIGA, 100 * GIGA, 72, "NVLink 5, half of 1.8 TB/s; 800 Gb/s per GPU (GB300 NVL72 data sheet)"),
     "l40s": _PCIE,
-    "l4": replace(_PCIE, nvlink=16 * GIGA, source="PCIe 4.0 x8; 100 Gb/s Ethernet"),
-    "a10": _PCIE,
-    "rtx_4090": _PCIE,
 }
 
 
