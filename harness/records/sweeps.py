@@ -1,0 +1,174 @@
+"""Sweep folders on disk: made exclusively, written down before the first run, read back whatever ended them."""
+
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from harness.errors import BadRequestError
+from harness.records.atomic import write_once
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, results_dir
+from harness.records.strict_json import read_document
+from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
+
+SWEEP, EVENTS, CELLS = "sweep.json", "events.jsonl", "cells"
+
+CellFate = Literal["run", "pruned", "skipped_inert", "illegal", "not_run"]
+
+
+@dataclass(frozen=True)
+class CellData:
+    """A cell and what became of it. ``runs``: its committed runs in order of repeat, also bad ones.
+
+    ``fate`` is ``run`` as soon as there is one run; ``reason`` says why there is none, or why there are fewer than
+    the plan's repeats.
+    """
+
+    planned: PlannedCell
+    runs: tuple[RunRecord, ...]
+    fate: CellFate
+    reason: str
+
+
+@dataclass(frozen=True)
+class SweepData:
+    """A sweep as it lies on disk, finished or not; cells in the plan's order, events as they were written."""
+
+    sweep_dir: Path
+    plan: SweepPlan
+    cells: tuple[CellData, ...]
+    events: tuple[SweepEvent, ...]
+
+    @property
+    def control(self) -> CellData:
+        """The cell that all others are held against."""
+        return next(cell for cell in self.cells if cell.planned.name == self.plan.control)
+
+
+def new_sweep_dir(results: Path, recipe: str, *, now: datetime | None = None) -> Path:
+    """Make ``sweeps/<UTC time>-<recipe>-<8 hex>`` with its ``cells``; the name is the sweep's id.
+
+    Two sweeps of one recipe in one second get two folders. BadRequestError where the folder cannot be made.
+    """
+    time = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", recipe).strip("-.") or "sweep"
+    sweep_dir = results / "sweeps" / f"{time}-{name}-{secrets.token_hex(4)}"
+    try:
+        sweep_dir.parent.mkdir(parents=True, exist_ok=True)
+        sweep_dir.mkdir(mode=0o750)
+        (sweep_dir / CELLS).mkdir(mode=0o750)
+    except OSError as error:
+        raise BadRequestError(
+            f"{sweep_dir}: cannot be made: {error.strerror}", remedy="name a writable folder with --results_dir"
+        ) from error
+    return sweep_dir
+
+
+def write_plan(sweep_dir: Path, plan: SweepPlan) -> Path:
+    """``sweep.json``, whole and once: FileExistsError where there is one already."""
+    path = sweep_dir / SWEEP
+    write_once(path, plan.model_dump_json(indent=1) + "\n")
+    return path
+
+
+def append_event(sweep_dir: Path, event: SweepEvent) -> None:
+    """One more line of ``events.jsonl``; a line that a kill left half-written is closed first, so that it hurts none."""
+    with (sweep_dir / EVENTS).open("ab+") as stream:
+        if stream.tell():
+            stream.seek(-1, 2)
+            if stream.read(1) != b"\n":
+                stream.write(b"\n")
+        stream.write(event.model_dump_json().encode() + b"\n")
+
+
+def run_dir_of(sweep_dir: Path, cell_index: int, repeat: int) -> Path:
+    """Where a cell's run lies; both counted from 0."""
+    return sweep_dir / CELLS / f"{cell_index:03d}" / str(repeat)
+
+
+def run_id_of(sweep_id: str, cell_index: int, repeat: int) -> str:
+    """The id in the record of a cell's run."""
+    return f"{sweep_id}.{cell_index:03d}.{repeat}"
+
+
+def sweep_dir_of(reference: str | Path, results: Path | None = None) -> Path:
+    """The folder that ``reference`` means: itself, that of a ``sweep.json``, or the start of an id under ``results``.
+
+    BadRequestError for a reference that names none or several, and for a folder without ``sweep.json``.
+    """
+    path = Path(reference)
+    if path.is_file() and path.name == SWEEP:
+        return path.parent
+    sweep_dir = path if path.is_dir() else _sweep_named(str(reference), results_dir(results) / "sweeps")
+    if not (sweep_dir / SWEEP).is_file():
+        raise BadRequestError(
+            f"{sweep_dir}: no {SWEEP}: no sweep's folder, or of one that was killed before it had decided on its cells",
+            remedy="nothing of it had started; start the sweep again",
+        )
+    return sweep_dir
+
+
+def read_sweep(reference: str | Path, results: Path | None = None) -> SweepData:
+    """Plan, committed runs and events of a sweep. Touches nothing on disk.
+
+    BadRequestError as for :func:`sweep_dir_of`, and for a file that is corrupt or newer than this program.
+    """
+    sweep_dir = sweep_dir_of(reference, results)
+    plan, events = read_document(sweep_dir / SWEEP, SweepPlan), read_events(sweep_dir)
+    return SweepData(sweep_dir, plan, tuple(_cell(sweep_dir, plan, cell, events) for cell in plan.cells), events)
+
+
+def read_events(sweep_dir: Path) -> tuple[SweepEvent, ...]:
+    """The events in order. A line that is none is passed over: a kill cuts the last one short."""
+    path = sweep_dir / EVENTS
+    events = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        try:
+            events.append(SweepEvent.model_validate_json(line))
+        except ValidationError:
+            continue
+    return tuple(events)
+
+
+def _cell(sweep_dir: Path, plan: SweepPlan, planned: PlannedCell, events: Iterable[SweepEvent]) -> CellData:
+    if planned.fate != "run":
+        return CellData(planned, (), planned.fate, planned.reason)
+    records = (run_dir_of(sweep_dir, planned.index, repeat) / RECORD for repeat in range(plan.repeats))
+    runs = tuple(read_document(path, RunRecord) for path in records if path.is_file())
+    last = next((event for event in reversed(tuple(events)) if event.cell == planned.name), None)
+    if runs:
+        return CellData(planned, runs, "run", _fewer(runs, plan.repeats, last))
+    if last and last.kind == "taught":
+        return CellData(planned, (), "pruned", last.reason)
+    return CellData(planned, (), "not_run", last.reason if last else "the sweep ended before it")
+
+
+def _fewer(runs: tuple[RunRecord, ...], repeats: int, last: SweepEvent | None) -> str:
+    """Why a cell has fewer runs than were asked for; empty where it has them all."""
+    if len(runs) == repeats:
+        return ""
+    bad = next((run.status for run in runs if run.status != "ok"), None)
+    why = f"a run that is {bad} is not repeated" if bad else last.reason if last else "the sweep ended before the rest"
+    return f"{len(runs)} of {repeats} runs: {why}"
+
+
+def _sweep_named(start: str, sweeps: Path) -> Path:
+    """The one sweep folder whose name starts with ``start`` or ends with it (the eight hex digits)."""
+    names = sorted(path.name for path in sweeps.iterdir() if path.is_dir()) if sweeps.is_dir() else []
+    found = [name for name in names if start and (name.startswith(start) or name.endswith(f"-{start}"))]
+    if len(found) == 1:
+        return sweeps / found[0]
+    if found:
+        raise BadRequestError(
+            f"sweep {start!r} is ambiguous: {len(found)} sweeps in {sweeps}", remedy=f"one of: {', '.join(found[-5:])}"
+        )
+    newest = f"newest there: {', '.join(names[-3:])}" if names else "there are no sweeps there yet"
+    raise BadRequestError(
+        f"no sweep {start!r}: neither a path nor the start of a sweep's id in {sweeps}", remedy=newest
+    )

@@ -1,0 +1,117 @@
+"""Sweep folders: made exclusively, read back whatever ended the sweep."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.records.store import write_record
+from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
+from harness.records.sweeps import append_event, new_sweep_dir, read_sweep, run_dir_of, write_plan
+
+NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
+
+
+@pytest.fixture(name="sweep")
+def _sweep(tmp_path, make_spec):
+    """A folder with two cells to run, one pruned and one inert, two repeats each, nothing run yet."""
+    cells = tuple(
+        PlannedCell(index=i, name=text, changes={"recompute": text}, recompute=text, fate=fate, reason=reason,
+                    spec=make_spec(gpu="cpu", recompute=text))
+        for i, (text, fate, reason) in enumerate((
+            ("none", "run", ""), ("mlp", "run", ""), ("core_attn", "pruned", "needs 90 GiB"),
+            ("layernorm", "skipped_inert", "equals none"),
+        ))
+    )  # fmt: skip
+    folder = new_sweep_dir(tmp_path, "llama3_8b", now=NOW)
+    plan = SweepPlan(sweep_id=folder.name, title="t", recipe="llama3_8b", gpu="cpu", control="none", axes=(), grid=False,
+                     repeats=2, cells=cells, command=("mbr-perf",), started_at="2026-03-04T05:06:07Z", mbr_perf="0.1.0")  # fmt: skip
+    write_plan(folder, plan)
+    return folder
+
+
+def commit(sweep, cell, repeat, record):
+    folder = run_dir_of(sweep, cell, repeat)
+    folder.mkdir(parents=True)
+    write_record(folder, record)
+
+
+def event(kind, cell, reason="why", by=None):
+    return SweepEvent(time="2026-03-04T05:06:07Z", kind=kind, cell=cell, reason=reason, by=by)
+
+
+def fates(sweep):
+    return {cell.planned.name: (len(cell.runs), cell.fate, cell.reason) for cell in read_sweep(sweep).cells}
+
+
+def test_two_sweeps_of_one_recipe_in_one_second_get_two_folders(tmp_path):
+    first, second = (new_sweep_dir(tmp_path, "llama3_8b", now=NOW) for _ in range(2))
+    assert first != second
+    assert first.name.startswith("20260304T050607Z-llama3_8b-")
+
+
+def test_a_sweep_in_which_nothing_ran_reads_as_planned(sweep):
+    assert fates(sweep) == {
+        "none": (0, "not_run", "the sweep ended before it"),
+        "mlp": (0, "not_run", "the sweep ended before it"),
+        "core_attn": (0, "pruned", "needs 90 GiB"),
+        "layernorm": (0, "skipped_inert", "equals none"),
+    }
+
+
+def test_committed_runs_are_read_in_order_of_repeat_and_anything_else_is_passed_over(sweep, make_record):
+    for repeat in (1, 0):
+        commit(sweep, 0, repeat, make_record(run_id=f"run-{repeat}"))
+    (run_dir_of(sweep, 1, 0) / "ranks").mkdir(parents=True)
+    read = read_sweep(sweep)
+    assert [run.run_id for run in read.cells[0].runs] == ["run-0", "run-1"]
+    assert (read.cells[0].fate, read.cells[0].reason) == ("run", "")
+    assert read.cells[1].fate == "not_run"
+    assert read.control is read.cells[0]
+
+
+def test_what_an_oom_taught_is_pruned_and_what_time_left_out_was_not_run(sweep):
+    append_event(sweep, event("taught", "mlp", "needs more than none, which ran out of memory", by="none"))
+    append_event(sweep, event("budget", "none", "20 minutes are over"))
+    assert fates(sweep)["mlp"] == (0, "pruned", "needs more than none, which ran out of memory")
+    assert fates(sweep)["none"] == (0, "not_run", "20 minutes are over")
+
+
+def test_a_cell_with_fewer_runs_than_asked_for_says_why(sweep, make_record):
+    commit(sweep, 0, 0, make_record())
+    commit(sweep, 1, 0, make_record(status="oom"))
+    append_event(sweep, event("budget", "none", "20 minutes are over"))
+    assert fates(sweep)["none"] == (1, "run", "1 of 2 runs: 20 minutes are over")
+    assert fates(sweep)["mlp"] == (1, "run", "1 of 2 runs: a run that is oom is not repeated")
+
+
+def test_an_event_that_a_kill_cut_short_hurts_neither_those_before_nor_those_after(sweep):
+    append_event(sweep, event("budget", "none"))
+    with (sweep / "events.jsonl").open("a") as stream:
+        stream.write('{"time":"2026-03-04T0')
+    append_event(sweep, event("budget", "mlp"))
+    assert [e.cell for e in read_sweep(sweep).events] == ["none", "mlp"]
+
+
+def test_a_sweep_is_found_by_folder_file_start_and_end_of_its_id(sweep, tmp_path):
+    for reference in (sweep, sweep / "sweep.json"):
+        assert read_sweep(reference).sweep_dir == sweep
+    for reference in (sweep.name[:12], sweep.name[-8:]):
+        assert read_sweep(reference, tmp_path).sweep_dir == sweep
+
+
+def test_a_reference_that_names_no_sweep_or_several_is_a_bad_request(sweep, tmp_path):
+    with pytest.raises(BadRequestError, match="no sweep 'nothing'"):
+        read_sweep("nothing", tmp_path)
+    new_sweep_dir(tmp_path, "llama3_8b", now=NOW)
+    with pytest.raises(BadRequestError, match="ambiguous: 2 sweeps"):
+        read_sweep("2026", tmp_path)
+    with pytest.raises(BadRequestError, match=r"no sweep\.json"):
+        read_sweep(tmp_path)
+
+
+def test_a_corrupt_sweep_names_file_and_key(sweep):
+    text = (sweep / "sweep.json").read_text()
+    (sweep / "sweep.json").write_text(text.replace('"repeats": 2', '"repeats": "two"'))
+    with pytest.raises(BadRequestError, match=r"sweep\.json: repeats: Input should be a valid integer"):
+        read_sweep(sweep)
