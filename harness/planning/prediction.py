@@ -9,6 +9,7 @@ from harness.planning.flops import achieved_tflops, model_flops_per_step, recomp
 from harness.planning.ledger import StageMemory, stage_memory
 from harness.planning.stages import Composer
 from harness.planning.time_model import StepTime, step_time
+from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.trace import ChunkTrace
 from harness.spec.effective import Implementation, effective_recompute
 from harness.spec.experiment import ExperimentSpec
@@ -56,6 +57,24 @@ class Prediction:
         if self.time and control.time:
             return self.time.likely_s / control.time.likely_s - 1
         return (self.model_flops + self.recompute_flops) / (control.model_flops + control.recompute_flops) - 1
+
+    def record(self) -> PredictionRecord:
+        """What a run or a sweep keeps of it."""
+        time = self.time
+        return PredictionRecord(
+            peak_bytes=self.peak_bytes,
+            range_bytes=self.range_bytes,
+            stages=tuple(_stage_record(stage) for stage in self.stages),
+            model_flops=self.model_flops,
+            recompute_flops=self.recompute_flops,
+            step_time_s=time.likely_s if time else None,
+            step_time_range_s=(time.low_s, time.high_s) if time else None,
+            assumptions=tuple(row.text for row in self.assumptions),
+        )
+
+
+def _stage_record(stage: StageMemory) -> StagePrediction:
+    return StagePrediction(**{name: getattr(stage, name) for name in StagePrediction.model_fields})
 
 
 def predict(

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION, RankRecord
 from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
@@ -69,7 +70,10 @@ class Provenance(Frozen):
 
 
 class RunRecord(Frozen):
-    """Raw facts of a run; figures such as TFLOP/s are derived from it on reading, under a named formula version."""
+    """Raw facts of a run; figures such as TFLOP/s are derived from it on reading, under a named formula version.
+
+    ``no_prediction`` says why there is no ``prediction``; records from before there were any have neither.
+    """
 
     schema_version: int = SCHEMA_VERSION
     run_id: str
@@ -84,4 +88,6 @@ class RunRecord(Frozen):
     findings: tuple[Finding, ...] = ()
     suspect: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    prediction: PredictionRecord | None = None
+    no_prediction: str = ""
     provenance: Provenance

@@ -62,13 +62,6 @@ def _row(row: Row, layout: str) -> Document:
     }
 
 
-def prediction_document(prediction: Prediction | None, reason: str = "") -> Document | None:
-    """What a run keeps of its prediction; with only ``reason`` where there is none."""
-    if prediction is None:
-        return {"reason": reason} if reason else None
-    return {**_figures(prediction), "assumptions": [row.text for row in prediction.assumptions]}
-
-
 def _figures(prediction: Prediction | None) -> Document:
     if prediction is None:
         keys = ("peak_bytes", "peak_range_bytes", "worst_stage", "peak", "step_time_s", "step_time_range_s",

@@ -23,6 +23,7 @@ from harness.runner.megatron_says import megatron_finding
 from harness.runner.other_nodes import wait_for_other_nodes
 from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
 from harness.runner.placement import placed
+from harness.runner.prediction import RunPrediction, cached_prediction, predicting
 from harness.runner.provenance import Clock, provenance
 from harness.runner.request import RunRequest
 from harness.runner.showing import Display
@@ -32,7 +33,8 @@ from harness.runner.understanding import Understood, rule_problem, understand
 def dry_run(request: RunRequest, display: Display) -> None:
     """Print what would run. Writes and starts nothing."""
     run_dir = request.run_dir or results_dir(request.results_dir) / "runs" / "RUN"
-    display.plan(understand(request, this_host(), run_dir))
+    understood = understand(request, this_host(), run_dir)
+    display.plan(understood, cached_prediction(understood))
 
 
 @dataclass(frozen=True)
@@ -95,10 +97,12 @@ def _one_run(request: RunRequest, display: Display) -> _Ran:
     with full_disk_told(run_dir):
         write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
         write_atomically(run_dir / _plan_name(request.nodes), understood.plan.render())
-    with display.progress(understood) as on_progress:
-        outcome = execute(understood.plan, on_progress=on_progress)
+    with predicting(understood, request.nodes) as prediction:
+        with display.progress(understood) as on_progress:
+            outcome = execute(understood.plan, on_progress=on_progress)
+        foretold = prediction(outcome.signal)
     late = wait_for_other_nodes(run_dir, request.nodes) if request.nodes.node_rank == 0 else ()
-    record = _record(understood, clock, run_dir, outcome, late)
+    record = _record(understood, clock, run_dir, outcome, late, foretold)
     if request.nodes.node_rank == 0:
         with full_disk_told(run_dir):
             write_record(run_dir, record)
@@ -128,7 +132,12 @@ def _run_folder(request: RunRequest) -> Path:
 
 
 def _record(
-    understood: Understood, clock: Clock, run_dir: Path, outcome: LaunchOutcome, late_nodes: tuple[str, ...] = ()
+    understood: Understood,
+    clock: Clock,
+    run_dir: Path,
+    outcome: LaunchOutcome,
+    late_nodes: tuple[str, ...],
+    foretold: RunPrediction,
 ) -> RunRecord:
     spec = understood.spec
     collected = collect(run_dir, spec.num_gpus)
@@ -148,6 +157,8 @@ def _record(
         findings=understood.findings,
         suspect=(*doubts(collected.nodes, ranks), *([otherwise] if otherwise else [])),
         notes=(*understood.notes, *_replay_note(understood), *late_nodes, *collected.notes),
+        prediction=foretold.prediction.record() if foretold.prediction else None,
+        no_prediction=foretold.reason,
         provenance=provenance(clock, understood.plan, ranks, collected.nodes, understood.host.hostname),
     )
 

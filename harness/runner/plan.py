@@ -1,17 +1,14 @@
-"""`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several; and one prediction for `run`."""
+"""`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from harness.errors import BadRequestError, HarnessError
-from harness.launch.environment import Host, this_host
+from harness.errors import BadRequestError
+from harness.launch.environment import Host
 from harness.planning.assumptions import is_routed_naturally
-from harness.planning.prediction import Prediction
-from harness.planning.prediction import predict as predicted
 from harness.planning.search import Limits, Plan, plan, required_cases
 from harness.planning.settings import Candidates, candidates
-from harness.planning.stages import Composer, MissingTraceError
 from harness.recipes.request import Request
 from harness.records.trace import TraceCase
 from harness.runner.request import RunRequest
@@ -20,7 +17,6 @@ from harness.runner.understanding import Settled, settle
 from harness.spec.effective import Implementation, settled_implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.layout import LayoutError
-from harness.spec.software import Software
 from harness.units import GIB
 
 # Names of `--over`, and the option each stands for.
@@ -36,8 +32,6 @@ SWEPT = {
     "sl": "seq_length",
     "ng": "num_gpus",
 }
-# A run may wait this long for its prediction, which it can do without.
-_PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,29 +164,3 @@ def _seconds_per_token(layout: Layout) -> tuple[float, float]:
     time = row.prediction.time if row.prediction else None
     seconds = time.likely_s / layout.plan.spec.tokens_per_step if time else 0.0
     return seconds, row.overhead or 0.0
-
-
-@dataclass(frozen=True)
-class RunPrediction:
-    """What `run` keeps beside its measurement: a prediction, or the reason why there is none."""
-
-    prediction: Prediction | None
-    reason: str = ""
-
-
-def predict(
-    spec: ExperimentSpec, software: Software, implementation: Implementation, host: Host | None = None
-) -> RunPrediction:
-    """Predict one settled request; never raises for a request that may run, because a run must not fail for it."""
-    host = host or this_host()
-    try:
-        composer = Composer(spec, implementation)
-        tracing = Tracing(host, trace_cache(host.shell), timeout_s=_PATIENCE_S)
-        traces = tracing.traces(composer.cases(), implementation, uneven=is_routed_naturally(spec))
-        if traces.refused:
-            return RunPrediction(None, next(iter(traces.refused.values())))
-        return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software))
-    except MissingTraceError as error:
-        return RunPrediction(None, f"chunk {error} was not traced")
-    except (HarnessError, OSError) as error:
-        return RunPrediction(None, str(error).splitlines()[0])

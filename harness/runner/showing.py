@@ -14,9 +14,11 @@ from harness.errors import ExitCode
 from harness.launch.heartbeats import Progress
 from harness.records.run import RunRecord
 from harness.report import json
+from harness.report.prediction import prediction_document, prediction_line
 from harness.report.progress import step_progress
 from harness.report.request_text import effect_lines, explanation, finding_lines, request_lines
 from harness.report.terminal import print_run
+from harness.runner.prediction import RunPrediction
 from harness.runner.understanding import Understood
 
 
@@ -31,8 +33,9 @@ class Display:
     def _narration(self) -> Console:
         return Console(stderr=True, highlight=False)
 
-    def plan(self, understood: Understood) -> None:
-        """The dry run: the plan that would run, the settings, what recompute will do."""
+    def plan(self, understood: Understood, foretold: RunPrediction) -> None:
+        """The dry run: the plan that would run, the settings, what recompute will do, what is predicted."""
+        prediction = foretold.prediction.record() if foretold.prediction else None
         if self.as_json:
             self._print(
                 {
@@ -44,11 +47,13 @@ class Display:
                     "effective": understood.effective.model_dump(mode="json"),
                     "findings": [finding.model_dump(mode="json") for finding in understood.findings],
                     "notes": list(understood.notes),
+                    "prediction": prediction_document(prediction, foretold.reason),
                     "plan": understood.plan.document(),
                 }
             )
             return
-        self._lines(Console(highlight=False), [*self._about(understood), "", understood.plan.render().rstrip()])
+        told = prediction_line(prediction, foretold.reason)
+        self._lines(Console(highlight=False), [*self._about(understood), told, "", understood.plan.render().rstrip()])
         if not self.explain:
             self._lines(Console(highlight=False), ["", *explanation(understood.spec, understood.sources)])
 
@@ -83,7 +88,8 @@ class Display:
     ) -> None:
         """The answer: figures and verdict of all runs in ``run_ids``, ranks of the last one, ``record``."""
         if self.as_json:
-            document = json.run_document(record, metrics, comparison, verdict, run_dir)
+            prediction = prediction_document(record.prediction, record.no_prediction, metrics)
+            document = json.run_document(record, metrics, comparison, verdict, run_dir, prediction=prediction)
             self._print(document | {"num_runs": len(run_ids), "run_ids": list(run_ids)})
         else:
             print_run(Console(highlight=False), record, metrics, comparison, verdict, run_dir)

@@ -1,5 +1,6 @@
 """Traces for a plan: from the cache, else from tracer processes, side by side where there are cores."""
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -7,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
+from time import monotonic
 
 import harness
 from harness.errors import BadRequestError, RunFailedError
@@ -21,15 +24,23 @@ from harness.spec.effective import Implementation
 TIMEOUT_S = 900.0
 # A tracer takes two to five seconds to start and a fraction of a second per chunk.
 _CASES_PER_PROCESS = 12
+_LOOK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True)
 class Tracing:
-    """Makes traces on ``host``; ``cache`` None makes them all anew."""
+    """Makes traces on ``host``; ``cache`` None makes them all anew.
+
+    ``cached_only``: what is not in the cache stays missing. ``niceness``: how far tracers give way to other processes.
+    ``stop``, once set, ends them.
+    """
 
     host: Host
     cache: TraceCache | None
     timeout_s: float = TIMEOUT_S
+    cached_only: bool = False
+    niceness: int = 0
+    stop: Event | None = None
 
     def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, uneven: bool) -> Traces:
         """Answers to all ``cases``; with ``uneven`` also under unevenly routed tokens, which only chunks with experts notice.
@@ -48,7 +59,7 @@ class Tracing:
         found = {case.key: self.cache.read(case.key, imbalance) for case in cases} if self.cache else {}
         have = {key: trace for key, trace in found.items() if trace is not None}
         missing = [case for case in cases if case.key not in have]
-        if not missing:
+        if not missing or self.cached_only:
             return have
         _require_megatron(self.host)
         num = max(1, min(self.host.num_cores, len(missing) // _CASES_PER_PROCESS))
@@ -77,16 +88,36 @@ class Tracing:
             asked, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
             asked.write_text(request.model_dump_json())
             command = (self.host.python, "-m", "harness.engine.trace", "--request", str(asked), "--out", str(answer))
-            try:
-                done = subprocess.run(
-                    command, env=env, capture_output=True, text=True, timeout=self.timeout_s, check=False
-                )
-            except subprocess.TimeoutExpired as error:
-                raise RunFailedError(f"the tracer did not finish within {self.timeout_s:g} s") from error
-            if done.returncode != 0:
-                last = "\n  ".join(done.stderr.strip().splitlines()[-3:]) or "no message"
-                raise RunFailedError(f"the tracer failed (exit {done.returncode}): {last}")
+            self._traced(command, env)
             return TraceFile.model_validate_json(answer.read_bytes())
+
+    def _traced(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
+        """One tracer from start to end. Its own session: a Ctrl-C is for this process, which ends its tracers."""
+        process = subprocess.Popen(
+            command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        with process:
+            try:
+                if self.niceness:
+                    os.setpriority(os.PRIO_PROCESS, process.pid, self.niceness)
+                told = self._wait(process)
+            finally:
+                process.kill()
+        if process.returncode != 0:
+            last = "\n  ".join(told.strip().splitlines()[-3:]) or "no message"
+            raise RunFailedError(f"the tracer failed (exit {process.returncode}): {last}")
+
+    def _wait(self, process: subprocess.Popen[str]) -> str:
+        """What the tracer wrote to stderr. RunFailedError when its time is up, or nobody wants its answer any more."""
+        end = monotonic() + self.timeout_s
+        while monotonic() < end:
+            if self.stop and self.stop.is_set():
+                raise RunFailedError("the run ended before the tracer did")
+            try:
+                return process.communicate(timeout=_LOOK_EVERY_S)[1]
+            except subprocess.TimeoutExpired:
+                continue
+        raise RunFailedError(f"the tracer did not finish within {self.timeout_s:g} s")
 
 
 def trace_cache(shell: Mapping[str, str]) -> TraceCache:

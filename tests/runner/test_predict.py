@@ -1,15 +1,17 @@
 """The prediction that a run keeps beside its measurement."""
 
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
 from harness.launch.environment import this_host
 from harness.recipes.request import Request
 from harness.recipes.resolve import resolve
-from harness.report.plan_json import prediction_document
+from harness.report.prediction import prediction_document
 from harness.runner.machine import installed_software
-from harness.runner.plan import predict
+from harness.runner.prediction import predict, predict_with
+from harness.runner.tracing import Tracing, trace_cache
 from harness.spec.recompute import parse_recompute
 
 
@@ -27,10 +29,10 @@ def spec():
 @pytest.mark.train
 def test_a_cpu_request_is_predicted(spec, host):
     made = predict(spec, installed_software(), "local", host)
-    document = prediction_document(made.prediction, made.reason)
+    document = prediction_document(made.prediction.record(), made.reason)
     assert document["peak_bytes"] == sum(
         value for key, value in document["stages"][document["worst_stage"]].items()
-        if key not in ("pp_rank", "total", "peak", "peaks")
+        if key not in ("pp_rank", "total", "peak")
     )  # fmt: skip
 
 
@@ -41,6 +43,30 @@ def test_a_request_that_the_tracer_declines_has_no_prediction_but_a_reason(spec,
     assert made.prediction is None
     assert prediction_document(made.prediction, made.reason) == {"reason": made.reason}
     assert "offloading is not modelled" in made.reason
+
+
+@pytest.mark.train
+def test_what_is_in_the_cache_is_predicted_at_once_and_what_is_not_starts_nothing(spec, host):
+    software = installed_software()
+    at_once = Tracing(replace(host, python="/nowhere/python"), trace_cache(host.shell), cached_only=True)
+    before = predict_with(at_once, spec, software, "local")
+    assert (before.prediction, before.reason) == (None, "not traced yet: `mbr-perf plan` or a run does it")
+    traced = predict(spec, software, "local", host)
+    assert predict_with(at_once, spec, software, "local") == traced
+
+
+@pytest.mark.train
+def test_nobody_waits_for_a_tracer_whose_run_has_ended(spec, host):
+    over = Event()
+    over.set()
+    made = predict_with(Tracing(host, trace_cache(host.shell), stop=over), spec, installed_software(), "local")
+    assert (made.prediction, made.reason) == (None, "the run ended before the tracer did")
+
+
+@pytest.mark.train
+def test_a_tracer_that_takes_too_long_is_given_up(spec, host):
+    made = predict_with(Tracing(host, trace_cache(host.shell), timeout_s=0.1), spec, installed_software(), "local")
+    assert made.reason == "the tracer did not finish within 0.1 s"
 
 
 def test_a_tracer_that_cannot_start_fails_no_run(spec, host):
