@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from harness.planning.ledger import GPU_WORKSPACE_BYTES, stage_memory
@@ -65,3 +67,16 @@ def test_every_further_chunk_has_a_rotary_table(spec_of, by_hand):
     rotary = spec.model_copy(update={"model": spec.model.model_copy(update={"position_embedding_type": "rope"})})
     difference = stages(rotary, by_hand)[1].overhead - stages(spec, by_hand)[1].overhead
     assert difference == 4 * 4 * 4096 * 128
+
+
+def test_grouped_gemm_has_a_workspace_per_stream_where_experts_are(moe_spec, by_hand):
+    grouped = moe_spec.model_copy(update={"model": moe_spec.model.model_copy(update={
+        "moe": moe_spec.model.moe.model_copy(update={"moe_grouped_gemm": True})})})  # fmt: skip
+    single = grouped.model_copy(update={"model": grouped.model.model_copy(update={
+        "moe": grouped.model.moe.model_copy(update={"moe_grouped_gemm": False})})})  # fmt: skip
+    composer = Composer(grouped, TE)
+    costs = composer.chunk_costs(by_hand(composer.cases()).even)[0]
+    with_experts = tuple(replace(c, parameters=replace(c.parameters, expert=1)) for c in costs)
+    extra = stage_memory(grouped, 0, with_experts).overhead - stage_memory(single, 0, with_experts).overhead
+    assert extra == 4 * 32 * 1024**2
+    assert stage_memory(grouped, 0, costs).overhead == stage_memory(single, 0, costs).overhead

@@ -1,0 +1,68 @@
+"""Megatron-Bridge's published Llama3-70B table against predictions of the shipped recipe."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from harness.launch.environment import Host
+from harness.recipes.request import Request
+from harness.recipes.resolve import resolve
+from harness.runner.machine import software_for
+from harness.runner.prediction import predict
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.recompute import parse_recompute
+
+POINT = {
+    "model_recipe_name": "llama3_70b", "gpu": "h100", "task": "sft", "compute_dtype": "fp8_cs", "num_gpus": 32,
+    "global_batch_size": 32,
+}  # fmt: skip
+
+
+def compare(path: Path, host: Host) -> list[dict[str, Any]]:
+    """One row per published one. The runs had CUDA graphs over the MLP, which are not modelled."""
+    software, _ = software_for("h100", host)
+    rows = []
+    for row in json.loads(path.read_text())["rows"]:
+        spec = _spec(row)
+        made = predict(spec, software, "transformer_engine", host)
+        if made.prediction is None:
+            raise RuntimeError(f"{row['name']} {row['recompute']}: {made.reason}")
+        predicted, measured = made.prediction.peak_bytes, row["peak_gb"] * 1e9
+        low, high = made.prediction.range_bytes
+        rows.append(
+            {
+                "name": row["name"], "recompute": row["recompute"], "note": row["note"],
+                "predicted_bytes": predicted, "measured_bytes": measured, "error": round(predicted / measured - 1, 5),
+                "in_range": low <= measured <= high, "range_bytes": [low, high],
+                "predicted_tflops_per_gpu": made.prediction.tflops_per_gpu,
+                "measured_tflops_per_gpu": row["tflops_per_gpu"],
+            }
+        )  # fmt: skip
+    return rows
+
+
+def _spec(row: dict[str, Any]) -> ExperimentSpec:
+    spec = resolve(Request(**POINT, **row["options"])).spec
+    kernels = spec.kernels.model_copy(update={"transformer_impl": "transformer_engine"})
+    return spec.model_copy(update={"recompute": parse_recompute(row["recompute"]), "kernels": kernels})
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Peaks, and what each setting costs against the first row, which deserves more trust than seconds."""
+    lines = [
+        "| layout | recompute | predicted GB | measured GB | error | in range | cost predicted | cost measured | |",
+        "|---|---|---:|---:|---:|---|---:|---:|---|",
+    ]
+    base = rows[0]
+    for row in rows:
+        costs = [_cost(base[key], row[key]) for key in ("predicted_tflops_per_gpu", "measured_tflops_per_gpu")]
+        lines.append(
+            f"| {row['name']} | {row['recompute']} | {row['predicted_bytes'] / 1e9:.1f} | "
+            f"{row['measured_bytes'] / 1e9:.1f} | {row['error'] * 100:+.1f} % | {'yes' if row['in_range'] else 'no'} | "
+            f"{costs[0]} | {costs[1]} | {row['note']} |"
+        )
+    return lines
+
+
+def _cost(base: float | None, value: float | None) -> str:
+    return f"{(base / value - 1) * 100:+.1f} %" if base and value else "-"

@@ -1,0 +1,145 @@
+"""Published peaks of Megatron-LM's functional tests against predictions of the same arguments."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from arguments import InexpressibleError, spec_of
+
+from harness.launch.environment import Host
+from harness.planning.prediction import Prediction, predict
+from harness.planning.stages import Composer, MissingTraceError
+from harness.runner.plan import is_routed_naturally
+from harness.runner.tracing import Tracing, trace_cache
+from harness.spec.effective import Implementation, settled_implementation
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.layout import LayoutError
+
+
+@dataclass
+class Case:
+    """Runs of equal arguments on one kind of hardware and one of the two software stacks that upstream tests with."""
+
+    name: str
+    hardware: str
+    software: str
+    spec: ExperimentSpec
+    paths: list[str] = field(default_factory=list)
+    peaks: list[int] = field(default_factory=list)
+    steady: list[int] = field(default_factory=list)
+
+    @property
+    def implementation(self) -> Implementation:
+        """Whose layers ran."""
+        return settled_implementation(self.spec)
+
+    @property
+    def kind(self) -> str:
+        """What the error is averaged over."""
+        model, parts = self.spec.model, []
+        parts.append("MLA and experts" if model.mla and model.moe else "experts" if model.moe else "dense")
+        parts.append(
+            {"local": "local layers"}.get(self.implementation, f"{self.spec.kernels.attention_backend} attention")
+        )
+        if self.spec.kernels.attention_backend == "auto":
+            parts[-1] += f" on {self.hardware}{' with LTS software' if self.software == 'LTS' else ''}"
+        parts += [self.spec.compute_dtype] if self.spec.compute_dtype != "bf16" else []
+        parts += ["CUDA graphs"] if self.spec.cuda_graph.impl != "none" else []
+        granularity = self.spec.recompute.granularity
+        return ", ".join([*parts, *([f"{granularity} recompute"] if granularity != "none" else [])])
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One case with its prediction for the last pipeline stage, which is the one that was recorded."""
+
+    case: Case
+    prediction: Prediction
+
+    @property
+    def predicted(self) -> int:
+        """Peak of the last stage."""
+        return self.prediction.stages[-1].total
+
+    @property
+    def measured(self) -> float:
+        """Median over the runs of the case."""
+        return median(self.case.peaks)
+
+    @property
+    def error(self) -> float:
+        """Signed, as a share of what was measured."""
+        return self.predicted / self.measured - 1
+
+    @property
+    def is_in_range(self) -> bool:
+        """Whether the measurement lies where the prediction says that it may."""
+        low, high = (edge / self.prediction.peak_bytes for edge in self.prediction.range_bytes)
+        return low <= self.measured / self.predicted <= high
+
+    def document(self) -> dict[str, Any]:
+        """For the JSON file."""
+        stage, spec = self.prediction.stages[-1], self.case.spec
+        return {
+            "case": self.case.name, "hardware": self.case.hardware, "software": self.case.software, "class": self.case.kind,
+            "recompute": spec.recompute.text, "predicted_bytes": self.predicted, "measured_bytes": self.measured,
+            "error": round(self.error, 5), "in_range": self.is_in_range, "peak": stage.peak, "runs": sorted(self.case.paths),
+            "measured_range_bytes": [min(self.case.peaks), max(self.case.peaks)],
+            "steady_measured_bytes": median(self.case.steady) if self.case.steady else None,
+            "steady_predicted_bytes": stage.weights + stage.gradients + stage.optimizer + stage.overhead,
+            "parts_bytes": {
+                name: getattr(stage, name)
+                for name in ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
+            },
+        }  # fmt: skip
+
+
+def read_cases(path: Path) -> tuple[list[Case], dict[str, str]]:
+    """Cases by equal specs, and rows left out, each with the reason."""
+    cases: dict[tuple[str, str, str], Case] = {}
+    left_out: dict[str, str] = {}
+    for row in json.loads(path.read_text())["rows"]:
+        try:
+            spec = spec_of(row["arguments"], row["hardware"], row["world_size"])
+        except InexpressibleError as reason:
+            left_out[row["path"]] = str(reason)
+            continue
+        if not row["peak_bytes"]:
+            left_out[row["path"]] = "no peak recorded"
+            continue
+        golden = Path(row["path"])
+        software = "LTS" if "_lts" in golden.name else "current"
+        case = Case(golden.parent.name, row["hardware"], software, spec)
+        case = cases.setdefault((spec.fingerprint, case.hardware, software), case)
+        case.paths.append(row["path"])
+        case.peaks.append(row["peak_bytes"])
+        case.steady += [row["steady_bytes"]] if row["steady_bytes"] else []
+    return list(cases.values()), left_out
+
+
+def compare(cases: Iterable[Case], host: Host) -> tuple[list[Compared], dict[str, str]]:
+    """Predictions of all cases, and those that could not be predicted, each with the reason."""
+    done: list[Compared] = []
+    left_out: dict[str, str] = {}
+    tracing = Tracing(host, trace_cache(host.shell))
+    cases = list(cases)
+    for implementation in ("transformer_engine", "local"):
+        group = [case for case in cases if case.implementation == implementation]
+        required = {}
+        for case in list(group):
+            try:
+                required |= {c.key: c for c in Composer(case.spec, implementation).cases()}
+            except LayoutError as error:
+                left_out |= dict.fromkeys(case.paths, error.message)
+                group.remove(case)
+        uneven = any(is_routed_naturally(case.spec) for case in group)
+        traces = tracing.traces(tuple(required.values()), implementation, uneven=uneven)
+        for case in group:
+            try:
+                done.append(Compared(case, predict(case.spec, implementation, traces.even, traces.uneven)))
+            except MissingTraceError as error:
+                left_out |= dict.fromkeys(case.paths, traces.refused.get(str(error), "not traced"))
+    return done, left_out

@@ -1,0 +1,97 @@
+"""A plan as people see it, at the widths they have."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from harness.planning.search import Limits, Traces, plan, required_cases
+from harness.planning.settings import candidates
+from harness.records.trace import ChunkTrace, OpCost, TraceCase
+from harness.report.plan_json import plan_document
+from harness.report.plan_sweep import print_layouts
+from harness.report.plan_terminal import print_plan
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.software import Software
+
+SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
+TE = "transformer_engine"
+GIGA = 10**9
+
+
+def trace_of(case: TraceCase) -> ChunkTrace:
+    """A layer keeps a quarter of a GB, or a tenth of that with any recompute, which runs its FLOPs again."""
+    again = case.spec.recompute.text != "none"
+    flops = 10**13 * case.num_layers
+    phases = {"forward": flops, "backward": 2 * flops} | ({"recompute": flops} if again else {})
+    return ChunkTrace(
+        saved_bytes=GIGA // (40 if again else 4) * case.num_layers, forward_peak_bytes=GIGA * case.num_layers,
+        backward_peak_bytes=GIGA // 10, persistent_bytes=0, hidden_bytes=10**6,
+        num_parameters_dense=10**8 * case.num_layers, num_parameters_expert=0, parameter_bytes=2 * 10**8 * case.num_layers,
+        ops=tuple(OpCost(phase=phase, kind="gemm", dtype="bf16", flops=n) for phase, n in phases.items()),
+    )  # fmt: skip
+
+
+def planned(spec: ExperimentSpec, capacity_bytes: int | None = 80 * 1024**3):
+    found = candidates(spec, SOFTWARE, TE)
+    traces = Traces({case.key: trace_of(case) for case in required_cases(found, TE)}, None, {})
+    return plan(spec, found, traces, Limits(capacity_bytes), TE, SOFTWARE)
+
+
+@pytest.fixture
+def spec(make_spec):
+    return make_spec(compute_dtype="bf16", recompute="none", kernels={"transformer_impl": TE})
+
+
+def shown(width: int, show, *, terminal: bool) -> list[str]:
+    out = io.StringIO()
+    show(Console(file=out, width=width, force_terminal=terminal, no_color=True, highlight=False, color_system=None))
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(spec, width):
+    lines = shown(width, lambda console: print_plan(console, planned(spec), ()), terminal=True)
+    assert max(map(len, lines)) <= width
+    assert not [line for line in lines if "…" in line]
+
+
+def test_in_a_pipe_every_setting_has_its_parts_on_one_line(spec):
+    lines = shown(40, lambda console: print_plan(console, planned(spec), ()), terminal=False)
+    header = next(line for line in lines if line.startswith("Recompute "))
+    assert header.split()[-7:] == [
+        "Weights", "Gradients", "Optimizer", "Activations", "Logits", "Transient", "Overhead",
+    ]  # fmt: skip
+    assert [line.split()[0] for line in lines if line.endswith((" FITS", " TIGHT", " OOM"))] == [
+        "none", "core_attn", "mlp", "core_attn,mlp", "full:uniform:1", "full:uniform:2", "full:uniform:4",
+        "full:block:1", "full:block:2", "full:block:3",
+    ]  # fmt: skip
+
+
+def test_the_answer_is_one_line_that_can_be_typed(spec):
+    lines = shown(120, lambda console: print_plan(console, planned(spec), ()), terminal=False)
+    assert [line for line in lines if line.startswith("Use --recompute ")]
+
+
+def test_where_nothing_fits_the_ladder_ends_at_parallelism(spec):
+    lines = shown(120, lambda console: print_plan(console, planned(spec, 10**9), ()), terminal=False)
+    assert [line[:2] for line in lines if line[1:3] == ". "] == ["1.", "2.", "3.", "4."]
+    assert [line for line in lines if line.startswith("Nothing fits into 0.9 GiB")]
+
+
+def test_without_a_known_memory_nothing_is_judged(spec):
+    lines = shown(120, lambda console: print_plan(console, planned(spec, None), ()), terminal=False)
+    assert [line for line in lines if line.startswith("Nothing is judged")]
+
+
+def test_layouts_stand_side_by_side_and_an_illegal_one_says_why(spec):
+    layouts = [("tp=4", planned(spec), ""), ("tp=3", None, "A01: does not divide")]
+    lines = shown(120, lambda console: print_layouts(console, layouts, "tp=4"), terminal=False)
+    assert [line for line in lines if line.startswith("tp=3") and "A01: does not divide" in line]
+    assert [line for line in lines if line.startswith("Use tp=4")]
+
+
+def test_json_names_the_layout_of_every_setting(spec):
+    document = plan_document([("tp=4", planned(spec), ""), ("tp=3", None, "A01")], "tp=4")
+    assert {setting["layout"] for setting in document["settings"]} == {"tp=4"}
+    assert [layout["problem"] for layout in document["layouts"]] == [None, "A01"]
