@@ -67,6 +67,8 @@ class ExperimentOptions:
     num_layers: Annotated[int | None, _option("--num_layers", metavar="N", help="Decoder layers.", panel=_SIZES)] = None
     hidden_size: Annotated[int | None, _option("--hidden_size", metavar="N", help="Hidden size.", panel=_SIZES)] = None
     seed: Annotated[int | None, _option("--seed", metavar="N", help="Seed of weights and data.", panel=_SIZES)] = None
+    memory_limit: Annotated[float | None, _option("--memory_limit", metavar="GIB", panel=_SIZES,
+        help="Hold every rank to this much memory; one that needs more ends as out of memory (exit 4).")] = None
     recompute_modules: Annotated[str | None, _option("--recompute_modules", metavar="LIST|none", panel=_RECOMPUTE,
         help="Selective recompute of these modules, e.g. core_attn,layernorm; none keeps every activation.")] = None
     recompute_num_layers: Annotated[int | None, _option("--recompute_num_layers", "-rl", metavar="N", panel=_RECOMPUTE,

@@ -1,18 +1,25 @@
 """Peak memory of one rank: torch's allocator on a GPU, a profiled probe step on the CPU."""
 
 import resource
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 
 import torch
 
+from harness.engine.memory_limit import WATCHED_STEPS, CpuLimit
 from harness.records.rank import MemoryRecord
 
 
 class CudaMeter:
     """The caching allocator's counters since the process began; nothing is reset, so warm-up and capture count."""
 
-    def __init__(self):
+    def __init__(self, limit_bytes: int | None = None):
+        self._limit = limit_bytes
         self._after_setup = self._static = None
+
+    def watching(self, _index, _chunks, _optimizer) -> AbstractContextManager:
+        """Nothing: the allocator itself keeps to the limit."""
+        return nullcontext()
 
     def after_setup(self, _chunks, _optimizer) -> None:
         """Parameters and gradient buffers stand; optimizer state does not yet."""
@@ -39,6 +46,7 @@ class CudaMeter:
             static_bytes=self._static,
             after_setup_bytes=self._after_setup,
             device_total_bytes=torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory,
+            limit_bytes=self._limit,
             host_max_rss_bytes=host_max_rss_bytes(),
         )
 
@@ -46,15 +54,25 @@ class CudaMeter:
 class CpuMeter:
     """Tensors that live between steps, plus the allocator's peak inside one untimed step at the end of the run.
 
-    The kernel's own high-water mark is no substitute: the C allocator keeps freed memory.
+    The kernel's own high-water mark is no substitute: the C allocator keeps freed memory. Under a limit the figure is
+    what the limit was held against, so that a run that passed is never above it.
     """
 
-    def __init__(self):
+    def __init__(self, limit_bytes: int | None = None):
+        self._limit = CpuLimit(limit_bytes) if limit_bytes else None
         self._after_setup = self._static = self._step_peak = None
 
+    def watching(self, index, chunks, optimizer) -> AbstractContextManager:
+        """Around step ``index``: the first ones are held to the limit. MemoryLimitError out of the block."""
+        if self._limit is None or index >= WATCHED_STEPS:
+            return nullcontext()
+        return self._limit.step(static_bytes(chunks, optimizer))
+
     def after_setup(self, chunks, optimizer) -> None:
-        """Parameters and gradient buffers stand; optimizer state does not yet."""
+        """Parameters and gradient buffers stand; optimizer state does not yet. MemoryLimitError."""
         self._after_setup = static_bytes(chunks, optimizer)
+        if self._limit is not None:
+            self._limit.hold(self._after_setup)
 
     def after_first_step(self, chunks, optimizer) -> None:
         """Everything that lives between steps stands."""
@@ -67,13 +85,25 @@ class CpuMeter:
         return flops
 
     def record(self) -> MemoryRecord:
-        """The peak, if the run came as far as the probe."""
+        """The peak, if the run came as far as the probe; under a limit, the peak so far."""
+        if self._limit is not None:
+            return self._limited(self._limit)
         known = self._static is not None and self._step_peak is not None
         return MemoryRecord(
             meter="torch.profiler memory events of one untimed step + live tensors between steps",
             max_allocated_bytes=self._static + self._step_peak if known else None,
             static_bytes=self._static,
             after_setup_bytes=self._after_setup,
+            host_max_rss_bytes=host_max_rss_bytes(),
+        )
+
+    def _limited(self, limit: CpuLimit) -> MemoryRecord:
+        return MemoryRecord(
+            meter=f"storages made in the first {WATCHED_STEPS} steps + live tensors between steps, held to a limit",
+            max_allocated_bytes=limit.peak_bytes,
+            static_bytes=self._static,
+            after_setup_bytes=self._after_setup,
+            limit_bytes=limit.limit_bytes,
             host_max_rss_bytes=host_max_rss_bytes(),
         )
 

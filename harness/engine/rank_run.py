@@ -16,6 +16,7 @@ from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.effective import read_back
 from harness.engine.failures import NonFiniteLossError
 from harness.engine.memory import CpuMeter, CudaMeter
+from harness.engine.memory_limit import limit_cuda
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.rank_log import RankLog
 from harness.engine.training import StepResult, Trainer
@@ -54,7 +55,7 @@ def _device(spec: ExperimentSpec, log: RankLog) -> torch.device:
     log.fields["versions"] = {name: _version(name) for name in RECORDED_PACKAGES} | {"cuda": torch.version.cuda}
     if spec.gpu_type.is_cpu:
         log.fields["device"] = Device(kind="cpu", name=processor_name())
-        log.meter = CpuMeter()
+        log.meter = CpuMeter(spec.measure.memory_limit_bytes)
         return torch.device("cpu")
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
@@ -67,8 +68,11 @@ def _device(spec: ExperimentSpec, log: RankLog) -> torch.device:
         pci_bus_id=_pci_bus_id(p),
         capability=(p.major, p.minor),
     )
-    log.meter = CudaMeter()
-    return torch.device("cuda", local)
+    device, limit = torch.device("cuda", local), spec.measure.memory_limit_bytes
+    if limit is not None:
+        limit_cuda(limit, device)
+    log.meter = CudaMeter(limit)
+    return device
 
 
 def _pci_bus_id(properties) -> str | None:
@@ -188,7 +192,8 @@ def _config_after_init(config) -> dict[str, str]:
 def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.device) -> None:
     for index in range(spec.measure.max_steps):
         log.step_index = index
-        measured_step(log, trainer, device, index)
+        with log.meter.watching(index, trainer.chunks, trainer.optimizer):
+            measured_step(log, trainer, device, index)
         if index == 0:
             log.meter.after_first_step(trainer.chunks, trainer.optimizer)
     log.step_index = None

@@ -125,6 +125,7 @@ _MEASURE = {
     "eval_time_start_step": "first step that counts, from 0; null: after the skipped share",
     "eval_time_end_step": "one past the last step that counts; null: max_steps",
     "seed": "seed of weights and data",
+    "memory_limit_bytes": "bytes a rank may use (reserved on a GPU, in tensors on cpu); null: what the device has",
 }
 MEANINGS: dict[str, dict[str, str]] = {
     "model": _MODEL,

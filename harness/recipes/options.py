@@ -1,13 +1,16 @@
 """Command-line options as the last layer of settings; an absent option adds nothing."""
 
+import math
 from typing import get_args
 
+from harness.errors import BadRequestError
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recompute_options import recompute_setting
 from harness.recipes.request import Request
 from harness.recipes.set_values import env_settings, set_settings
 from harness.recipes.settings import LEAVES, Layer, Setting, Value, merge
 from harness.spec.experiment import CudaGraphSpec
+from harness.units import GIB
 
 _LEAF_OF_OPTION = {
     "gpus_per_node": "gpus_per_node",
@@ -70,12 +73,26 @@ def _direct(request: Request) -> Layer:
             cleared = option == "virtual_pipeline_model_parallel_size" and value == "none"
             settings[path] = Setting(None if cleared else value, f"--{option}")
     with problems.collecting():
+        settings.update(_memory_limit(request))
+    with problems.collecting():
         settings.update(_graph_scope(request))
     if request.cuda_graph_impl is not None and request.cuda_graph_impl not in _GRAPH_IMPLS:
         problems.add(f"--cuda_graph_impl: no such value '{request.cuda_graph_impl}'",
                      nearest(request.cuda_graph_impl, _GRAPH_IMPLS))  # fmt: skip
     problems.raise_if_any()
     return settings
+
+
+def _memory_limit(request: Request) -> Layer:
+    """GiB as bytes."""
+    limit = request.memory_limit
+    if limit is None:
+        return {}
+    if not (math.isfinite(limit) and round(limit * GIB) >= 1):
+        raise BadRequestError(
+            f"--memory_limit {limit:g} must be above 0", remedy="GiB that each rank may use, e.g. 0.5"
+        )
+    return {"measure.memory_limit_bytes": Setting(round(limit * GIB), "--memory_limit")}
 
 
 def _graph_scope(request: Request) -> Layer:

@@ -10,7 +10,7 @@ class Request:
     """Options as given. None and () mean that the option is absent: an absent option says nothing and clears nothing.
 
     ``gpu`` is settled by the caller (the machine's GPU type, or ``cpu``); ``point_gpu`` borrows the operating point of
-    another GPU type. ``env`` holds ``KEY=VALUE``, ``set_values`` holds ``section.field=value``.
+    another GPU type. ``memory_limit`` is in GiB. ``env`` holds ``KEY=VALUE``, ``set_values`` holds ``section.field=value``.
     """
 
     model_recipe_name: str
@@ -47,6 +47,7 @@ class Request:
     eval_time_start_step: int | None = None
     eval_time_end_step: int | None = None
     seed: int | None = None
+    memory_limit: float | None = None
     env: tuple[str, ...] = ()
     set_values: tuple[str, ...] = ()
     recipes_dir: Path | None = None

@@ -14,6 +14,7 @@ from harness.recipes.request import Request
 from harness.recipes.settings import Layer, Setting, merge
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.gpu import GPUS
+from harness.units import format_bytes
 
 _LAYOUT = "parallelism.pipeline_model_parallel_layout"
 _FREQ = "model.moe.moe_layer_freq"
@@ -58,7 +59,13 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
         spec, notes = build_spec(layer, choice.point.place), (*notes, note)
     said = [s.note for s in layer.values() if s.note]
     about = [f"{choice.point.place}: {choice.point.key.note}"] if choice.point.key.note else []
-    return Resolved(spec, sources_of(spec, layer), (*choice.notes, *about, *said, *notes), recipe.path)
+    notes = (*choice.notes, *about, *said, *notes, *_limit_note(spec))
+    return Resolved(spec, sources_of(spec, layer), notes, recipe.path)
+
+
+def _limit_note(spec: ExperimentSpec) -> tuple[str, ...]:
+    limit = spec.measure.memory_limit_bytes
+    return () if limit is None else (f"memory limit in force: {format_bytes(limit)} per rank",)
 
 
 def _identity(request: Request, choice: Choice) -> Layer:

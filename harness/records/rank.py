@@ -28,7 +28,7 @@ class MemoryRecord(Frozen):
 
     ``allocated``: bytes in live tensors. ``reserved``: bytes held by the caching allocator. ``device_used``: bytes in
     use on the device by anyone (NVML), joined by GPU UUID from the sampler. ``static``: parameters, gradients and
-    optimizer state after the first step.
+    optimizer state after the first step. ``limit``: what the rank was held to, where a limit was asked for.
     """
 
     meter: str
@@ -40,6 +40,7 @@ class MemoryRecord(Frozen):
     num_alloc_retries: int | None = None
     num_ooms: int | None = None
     device_total_bytes: int | None = None
+    limit_bytes: int | None = None
     host_max_rss_bytes: int | None = None
 
 

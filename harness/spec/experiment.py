@@ -75,13 +75,18 @@ class KernelSpec(Frozen):
 
 
 class MeasureSpec(Frozen):
-    """How many steps run and which of them count. The window is [start, end), 0-based, after the skipped share."""
+    """How many steps run and which of them count. The window is [start, end), 0-based, after the skipped share.
+
+    ``memory_limit_bytes`` holds every rank to less memory than its device has; a rank that needs more ends as out of
+    memory.
+    """
 
     max_steps: Annotated[int, Field(ge=1)] = 50
     skip_first_percent_time: float = Field(default=0.7, ge=0, lt=1)
     eval_time_start_step: Size | None = None
     eval_time_end_step: Size | None = None
     seed: Size = 1234
+    memory_limit_bytes: Count | None = None
 
     @model_validator(mode="after")
     def _asked_window_holds_a_step(self) -> "MeasureSpec":
@@ -163,9 +168,14 @@ class ExperimentSpec(Frozen):
         return f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu.{recompute}"
 
     def identity(self) -> dict[str, object]:
-        """Everything that decides a result. Steps and window do not; the seed does (it routes tokens to experts)."""
+        """Everything that decides a result. Steps and window do not; the seed does (it routes tokens to experts).
+
+        A memory limit does on a GPU, where the allocator frees and retries near it; on a processor it only ends runs.
+        """
         fields = self.model_dump(mode="json")
         fields["measure"] = {"seed": self.measure.seed}
+        if self.measure.memory_limit_bytes is not None and not self.gpu_type.is_cpu:
+            fields["measure"] |= {"memory_limit_bytes": self.measure.memory_limit_bytes}
         fields["recompute"] = canonical_text(self.recompute)
         del fields["gpus_per_node"], fields["family"]
         return fields

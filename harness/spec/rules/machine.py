@@ -2,6 +2,7 @@
 
 from harness.spec.rules.rule import Rule, Values
 from harness.spec.rules.situation import Situation
+from harness.units import format_bytes
 
 _CPU = "megatron-core 0.16.1 on CPU with gloo"
 
@@ -13,6 +14,13 @@ def _other_gpu(s: Situation) -> Values | None:
 
 def _nodes_not_full(s: Situation) -> bool:
     return s.spec.num_gpus > s.spec.gpus_per_node and s.spec.num_gpus % s.spec.gpus_per_node != 0
+
+
+def _limit_above_device(s: Situation) -> Values | None:
+    limit, there = s.spec.measure.memory_limit_bytes, s.gpu.memory_bytes
+    if s.gpu.is_cpu or limit is None or limit <= there:
+        return None
+    return {"limit": format_bytes(limit), "there": format_bytes(there)}
 
 
 CPU_RULES = (
@@ -88,6 +96,10 @@ CPU_RULES = (
          "overlap_moe_expert_parallel_comm schedules on CUDA streams",
          "use kernels.overlap_moe_expert_parallel_comm=false",
          _CPU, "source"),
+    Rule("CPU17", "error", lambda s: s.spec.measure.memory_limit_bytes is not None and s.spec.measure.window[0] < 2,
+         "a memory limit watches the first two steps, and step {s.spec.measure.window[0]} is to be measured",
+         "measure from step 2 on: more --max_steps, or --eval_time_start_step 2",
+         "mbr-perf", "harness"),
 )  # fmt: skip
 
 RUN_RULES = (
@@ -112,4 +124,8 @@ RUN_RULES = (
          "the local experts run one matrix product each, slower than one grouped GEMM, without the grouped_gemm package",
          "install grouped_gemm, or use kernels.transformer_impl=transformer_engine",
          "transformer/moe/experts.py:81", "source", until="0.17"),
+    Rule("RUN06", "error", _limit_above_device,
+         "a memory limit of {limit} on a {s.gpu.title}, which has {there}",
+         "use a --memory_limit below what the device has, or leave it out",
+         "mbr-perf", "harness"),
 )  # fmt: skip

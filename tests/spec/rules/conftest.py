@@ -298,6 +298,7 @@ CASES = [Case(*row) for row in (
     ("RUN04", "error", "moe", breaks(te=None), keeps(impl="local")),
     ("RUN05", "warning", "moe", breaks(impl="local"), keeps(model__moe__moe_grouped_gemm=False)),
     ("RUN03", "warning", "dense", breaks(gpu_found="h200"), keeps(gpu_found="h100")),
+    ("RUN06", "error", "dense", breaks(measure__memory_limit_bytes=81 * 2**30), keeps(measure__memory_limit_bytes=2**30)),
     ("CPU01", "error", "cpu", breaks(num_gpus=2, cp=2), keeps(cp=1)),
     ("CPU02", "error", "cpu moe", breaks(num_gpus=2, ep=2, dispatcher="flex"), keeps(dispatcher="alltoall")),
     ("CPU03", "error", "cpu", breaks(impl="transformer_engine"), keeps(impl="auto")),
@@ -316,6 +317,8 @@ CASES = [Case(*row) for row in (
     ("CPU15", "error", "cpu", breaks(optimizer__use_precision_aware_optimizer=True),
      keeps(optimizer__use_precision_aware_optimizer=False)),
     ("CPU16", "error", "cpu moe", breaks(num_gpus=2, ep=2, overlap=True), keeps(overlap=False)),
+    ("CPU17", "error", "cpu", breaks(measure__memory_limit_bytes=2**30, measure__eval_time_start_step=1),
+     keeps(measure__eval_time_start_step=2)),
 )]  # fmt: skip
 
 
