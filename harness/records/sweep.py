@@ -46,7 +46,8 @@ class PlannedCell(Frozen):
 class SweepPlan(Frozen):
     """``sweep.json``: all that was decided before the first cell started. ``control`` is the name of a cell.
 
-    ``capacity_bytes``: the memory that predictions were held against; None where it is not known.
+    ``capacity_bytes``: the memory that predictions were held against; None where it is not known. ``margin``:
+    the share of it that is to stay free of tensors.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -60,6 +61,7 @@ class SweepPlan(Frozen):
     repeats: int
     cells: tuple[PlannedCell, ...]
     capacity_bytes: int | None = None
+    margin: float = 0.06
     prune: bool = True
     max_minutes: float | None = None
     notes: tuple[str, ...] = ()
