@@ -1,0 +1,82 @@
+"""The setting to use: the fastest that fits with its margin, and why in one sentence."""
+
+from collections.abc import Mapping, Sequence
+
+from harness.analysis.sweep_values import CellVerdict, Recommendation
+from harness.analysis.welch import half_width
+from harness.units import format_bytes, format_percent
+
+Costs = Mapping[str, Sequence[float]]
+
+
+def recommend(cells: Sequence[CellVerdict], costs: Costs, capacity_bytes: int | None, margin: float) -> Recommendation:
+    """``costs``: seconds of every repeat by cell's name, for the same tokens. Only cells that are comparable stand."""
+    able = sorted((cell for cell in cells if cell.is_comparable), key=_cost)
+    fitting = [cell for cell in able if cell.fits is not False]
+    if not fitting:
+        return Recommendation(None, _nothing(cells, able, capacity_bytes, margin))
+    best, rest = fitting[0], fitting[1:]
+    room = _room(capacity_bytes, margin)
+    dearer = [cell for cell in able if cell.fits is False and _cost(cell) < _cost(best)]
+    parts = [f"{best.name} is the fastest of {len(fitting)} {'cell' if len(fitting) == 1 else 'cells'} that {room}"]
+    parts.append(_own(best))
+    if dearer:
+        parts.append(f"{', '.join(cell.name for cell in dearer)} would be faster but {_keeps_no_margin(dearer)}")
+    parts.append(_next(best, rest, costs))
+    return Recommendation(best.name, "; ".join(part for part in parts if part) + ".")
+
+
+def _cost(cell: CellVerdict) -> tuple[float, int]:
+    assert cell.cost_s is not None and cell.peak_bytes is not None
+    return cell.cost_s, cell.peak_bytes
+
+
+def _room(capacity_bytes: int | None, margin: float) -> str:
+    if capacity_bytes is None:
+        return "ran (no memory limit is known)"
+    return f"leave {margin * 100:g} % of {format_bytes(capacity_bytes)} free"
+
+
+def _own(best: CellVerdict) -> str:
+    peak = f"peak {format_bytes(best.peak_bytes or 0)}"
+    versus = best.vs_control
+    if best.is_control or versus is None or versus.time is None or versus.memory is None:
+        return f"it is the control, {peak}" if best.is_control else peak
+    saved = versus.memory.saved_bytes
+    less = f"{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
+    return f"{format_percent(versus.time.fraction)} time and {less} memory than the control, {peak}"
+
+
+def _keeps_no_margin(cells: Sequence[CellVerdict]) -> str:
+    return "does not leave the margin" if len(cells) == 1 else "do not leave the margin"
+
+
+def _next(best: CellVerdict, rest: Sequence[CellVerdict], costs: Costs) -> str:
+    """The runner-up, and whether the two can be told apart."""
+    if not rest:
+        return "no other cell is in question"
+    second = rest[0]
+    assert best.cost_s and second.cost_s and best.peak_bytes is not None and second.peak_bytes is not None
+    slower = format_percent(second.cost_s / best.cost_s - 1)
+    saved = best.peak_bytes - second.peak_bytes
+    memory = f"{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
+    told = f"next is {second.name}, {slower} time and {memory} memory"
+    half = half_width(costs[second.name], costs[best.name])
+    if half is None:
+        return f"{told} (too few repeats to say whether that order is real)"
+    if second.cost_s - best.cost_s <= half:
+        return f"{told} (within the 95 % interval: which of the two is faster is not settled)"
+    return told
+
+
+def _nothing(
+    cells: Sequence[CellVerdict], able: Sequence[CellVerdict], capacity_bytes: int | None, margin: float
+) -> str:
+    if able:
+        least = min(able, key=lambda cell: cell.peak_bytes or 0)
+        return f"No cell leaves {margin * 100:g} % of {format_bytes(capacity_bytes or 0)} free; the smallest is {least.name} with {format_bytes(least.peak_bytes or 0)}."
+    ended = [
+        f"{sum(c.status == status for c in cells)} {status.replace('_', ' ')}"
+        for status in dict.fromkeys(c.status for c in cells)
+    ]
+    return f"No cell was measured well enough to recommend: {', '.join(ended)}."

@@ -1,0 +1,47 @@
+"""A sweep judged as a whole: every cell, the Pareto set, the recommendation."""
+
+from harness.analysis.compare import GateOptions
+from harness.analysis.pareto import pareto
+from harness.analysis.recommendation import recommend
+from harness.analysis.sweep_cell import Frame, judged, measured
+from harness.analysis.sweep_values import SweepVerdict
+from harness.records.sweeps import SweepData
+
+_DEFAULT_GATE = GateOptions()
+
+
+def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerdict:
+    """Every cell against the control, its prediction and its stored golden. Also of a sweep that is not finished.
+
+    BadRequestError where ``gate`` names a golden that cannot be read.
+    """
+    plan = data.plan
+    reference = data.control.planned.spec
+    found = [measured(cell, reference) for cell in data.cells]
+    control = next(cell for cell in found if cell.name == plan.control)
+    budget = None if plan.capacity_bytes is None else int(plan.capacity_bytes * (1 - plan.margin))
+    frame = Frame(control, budget, gate)
+    cells = tuple(judged(cell, frame) for cell in found)
+    points = {
+        cell.name: (cell.cost_s, float(cell.peak_bytes))
+        for cell in cells
+        if cell.is_comparable and cell.cost_s is not None and cell.peak_bytes is not None
+    }
+    costs = {cell.name: cell.costs_s for cell in found}
+    return SweepVerdict(
+        sweep_id=plan.sweep_id,
+        title=plan.title,
+        recipe=plan.recipe,
+        gpu=plan.gpu,
+        control=plan.control,
+        axes=plan.axes,
+        repeats=plan.repeats,
+        capacity_bytes=plan.capacity_bytes,
+        margin=plan.margin,
+        cells=cells,
+        pareto=pareto(points),
+        recommendation=recommend(cells, costs, plan.capacity_bytes, plan.margin),
+        notes=plan.notes,
+        started_at=plan.started_at,
+        command=plan.command,
+    )

@@ -1,0 +1,200 @@
+"""One cell of a sweep: its figures, against the control, against its prediction, against its golden."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.analysis import statistics
+from harness.analysis.compare import GateOptions, compare_runs
+from harness.analysis.derive import combine, derive
+from harness.analysis.gate import Comparison
+from harness.analysis.memory_saving import memory_saving
+from harness.analysis.metrics import Metrics
+from harness.analysis.sweep_status import oom_of, status_of
+from harness.analysis.sweep_values import CellStatus, CellVerdict, Foretold, VsControl
+from harness.analysis.trade_off import trade_off
+from harness.analysis.welch import time_change
+from harness.records.goldens import find_golden
+from harness.records.prediction import PredictionRecord
+from harness.records.run import RunRecord
+from harness.records.sweeps import CellData
+from harness.spec.experiment import ExperimentSpec
+
+# Figures without which a cell can be held against nothing; a problem of another metric does not matter here.
+_TIME, _MEMORY = "step_time_s", "peak_allocated_bytes"
+
+
+@dataclass(frozen=True)
+class MeasuredCell:
+    """A cell with what its runs say. ``runs`` are those that ended well, ``costs_s`` one figure for each of them."""
+
+    data: CellData
+    status: CellStatus
+    reason: str
+    runs: tuple[RunRecord, ...]
+    metrics: Metrics | None
+    costs_s: tuple[float, ...]
+    doubts: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The cell's."""
+        return self.data.planned.name
+
+    @property
+    def prediction(self) -> PredictionRecord | None:
+        """What was foretold: before the sweep, or else before its run."""
+        return self.data.planned.prediction or next((run.prediction for run in self.data.runs if run.prediction), None)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all cells are held to: the control, the memory, how strictly to judge against golden values."""
+
+    control: MeasuredCell
+    budget_bytes: int | None
+    gate: GateOptions
+
+
+def measured(cell: CellData, reference: ExperimentSpec | None) -> MeasuredCell:
+    """Figures of a cell; ``reference`` is the control's spec, whose tokens per GPU and step all costs are for."""
+    status, reason = status_of(cell)
+    runs = tuple(run for run in cell.runs if run.status == "ok")
+    each = [derive(run) for run in runs]
+    suspect = (f"suspect: {why}" for run in runs for why in run.suspect)
+    metrics = combine(each) if each else None
+    problems = (metrics.problems.get(name) for name in (_TIME, _MEMORY)) if metrics else ()
+    return MeasuredCell(
+        data=cell,
+        status=status,
+        reason=reason,
+        runs=runs,
+        metrics=metrics,
+        costs_s=_costs(runs, each, reference),
+        doubts=tuple(dict.fromkeys([*suspect, *(problem for problem in problems if problem)])),
+    )
+
+
+def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
+    """The whole verdict of a cell but for what only the sweep knows."""
+    planned, is_control = cell.data.planned, cell.name == frame.control.name
+    obstacle = "" if is_control else _no_comparison(cell, frame.control)
+    versus = None if is_control or obstacle else _vs_control(cell, frame.control)
+    return CellVerdict(
+        index=planned.index,
+        name=planned.name,
+        changes=planned.changes,
+        recompute=planned.recompute,
+        status=cell.status,
+        reason=cell.reason,
+        is_control=is_control,
+        spec=planned.spec,
+        num_runs=len(cell.runs),
+        metrics=cell.metrics,
+        doubts=cell.doubts,
+        cost_s=statistics.mean(cell.costs_s) if cell.costs_s else None,
+        fits=_fits(cell, frame.budget_bytes),
+        oom=oom_of(cell.data.runs),
+        vs_control=versus,
+        no_comparison=obstacle,
+        foretold=_foretold(cell, frame.control, versus),
+        no_prediction="" if cell.prediction else _no_prediction(cell),
+        golden=_golden(cell.runs, frame.gate),
+    )
+
+
+def _costs(runs: Sequence[RunRecord], each: Sequence[Metrics], reference: ExperimentSpec | None) -> tuple[float, ...]:
+    """Seconds of each run for the tokens that a GPU of the control handles in a step; empty unless all runs have a time."""
+    costs = [
+        metrics.step_time_s.median * (_tokens_per_gpu(reference or run.spec) / _tokens_per_gpu(run.spec))
+        for run, metrics in zip(runs, each, strict=True)
+        if metrics.step_time_s
+    ]
+    return tuple(costs) if len(costs) == len(runs) else ()
+
+
+def _tokens_per_gpu(spec: ExperimentSpec) -> float:
+    return spec.tokens_per_step / spec.num_gpus
+
+
+def _no_comparison(cell: MeasuredCell, control: MeasuredCell) -> str:
+    if cell.status != "ok":
+        return ""
+    if control.status != "ok":
+        return f"the control {control.name} is no measure: {control.status.replace('_', ' ')}"
+    doubt = next(iter(control.doubts), None)
+    return f"the control {control.name} is in doubt: {doubt}" if doubt else ""
+
+
+def _vs_control(cell: MeasuredCell, control: MeasuredCell) -> VsControl | None:
+    if cell.status != "ok" or cell.metrics is None or control.metrics is None:
+        return None
+    time = None
+    if cell.costs_s and control.costs_s and _TIME not in cell.metrics.problems:
+        time = time_change(cell.costs_s, control.costs_s, (_step_spread(cell), _step_spread(control)))
+    memory = memory_saving((cell.runs, cell.metrics), (control.runs, control.metrics))
+    return VsControl(
+        time=time,
+        memory=memory,
+        trade=trade_off(time, memory),
+        time_problem="" if time else cell.metrics.problems.get(_TIME, "no step time"),
+        memory_problem="" if memory else cell.metrics.problems.get(_MEMORY, "no allocated peak of all ranks"),
+        rescaled=_tokens_per_gpu(cell.runs[0].spec) != _tokens_per_gpu(control.runs[0].spec),
+    )
+
+
+def _step_spread(cell: MeasuredCell) -> float | None:
+    """Relative spread over steps; of repeats their own spread is stated instead."""
+    summary = cell.metrics.step_time_s if cell.metrics else None
+    return summary.stdev / summary.mean if summary and summary.stdev is not None and summary.mean else None
+
+
+def _fits(cell: MeasuredCell, budget_bytes: int | None) -> bool | None:
+    """Whether tensors leave the margin free, and torch's allocator never had to free its cache to go on."""
+    peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
+    if cell.status != "ok":
+        return False if cell.status in ("oom", "pruned") else None
+    if budget_bytes is None or peak is None:
+        return None
+    retried = any(rank.memory and rank.memory.num_alloc_retries for run in cell.runs for rank in run.ranks)
+    return peak.value <= budget_bytes and not retried
+
+
+def _foretold(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | None) -> Foretold | None:
+    prediction, before = cell.prediction, control.prediction
+    if prediction is None:
+        return None
+    peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
+    time = cell.metrics.step_time_s if cell.metrics else None
+    return Foretold(
+        prediction=prediction,
+        peak_error=_error(prediction.peak_bytes, peak.value if peak else None),
+        step_time_error=_error(prediction.step_time_s, time.median if time else None),
+        overhead=_predicted_overhead(prediction, before) if before and cell.name != control.name else None,
+        measured_overhead=versus.time.fraction if versus and versus.time else None,
+    )
+
+
+def _predicted_overhead(prediction: PredictionRecord, before: PredictionRecord) -> float:
+    """Per token, so that cells with other batches compare."""
+    per_token = before.model_flops / prediction.model_flops
+    if prediction.step_time_s is not None and before.step_time_s is not None:
+        return prediction.step_time_s * per_token / before.step_time_s - 1
+    work = (prediction.model_flops + prediction.recompute_flops) * per_token
+    return work / (before.model_flops + before.recompute_flops) - 1
+
+
+def _error(predicted: float | None, value: float | None) -> float | None:
+    return predicted / value - 1 if predicted is not None and value else None
+
+
+def _no_prediction(cell: MeasuredCell) -> str:
+    said = next((run.no_prediction for run in cell.data.runs if run.no_prediction), "")
+    return cell.data.planned.no_prediction or said
+
+
+def _golden(runs: tuple[RunRecord, ...], gate: GateOptions) -> Comparison | None:
+    """Against the stored golden of the cell's settings; None where there is none."""
+    if not runs:
+        return None
+    comparison = compare_runs(runs, find_golden(runs[0].spec, gate.golden_values_path), gate)[1]
+    return comparison if comparison.golden else None
