@@ -10,7 +10,8 @@ from harness.recipes.problems import nearest
 from harness.recipes.recipe import NAME_PATTERN, Recipe
 from harness.recipes.recipe_file import load_recipe
 
-_NOT_FAMILIES = frozenset({"suites"})
+SWEEPS = "sweeps"
+_NOT_FAMILIES = frozenset({"suites", SWEEPS})
 
 
 @dataclass(frozen=True)
