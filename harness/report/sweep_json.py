@@ -1,0 +1,89 @@
+"""A sweep as JSON: bytes and seconds, keys that only ever grow."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from harness.analysis.sweep_values import CellVerdict, SweepVerdict, VsControl
+from harness.analysis.welch import CONFIDENCE
+from harness.report.json import SCHEMA_VERSION, Document, metrics_document
+from harness.report.prediction import prediction_document
+
+
+def sweep_document(verdict: SweepVerdict, reports: Iterable[Path] = ()) -> Document:
+    """``mbr-perf sweep --json`` and ``report --json``; ``reports`` are the files that were written."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "sweep_id": verdict.sweep_id,
+        "title": verdict.title,
+        "recipe": verdict.recipe,
+        "gpu": verdict.gpu,
+        "started_at": verdict.started_at,
+        "command": list(verdict.command),
+        "axes": [axis.model_dump(mode="json") for axis in verdict.axes],
+        "repeats": verdict.repeats,
+        "capacity_bytes": verdict.capacity_bytes,
+        "margin": verdict.margin,
+        "control": verdict.control,
+        "cells": [_cell(cell, verdict) for cell in verdict.cells],
+        "pareto": list(verdict.pareto),
+        "recommended": verdict.recommendation.cell,
+        "why": verdict.recommendation.why,
+        "notes": list(verdict.notes),
+        "report": [str(path) for path in reports],
+    }
+
+
+def _cell(cell: CellVerdict, verdict: SweepVerdict) -> Document:
+    foretold = cell.foretold
+    prediction = prediction_document(foretold.prediction if foretold else None, cell.no_prediction, cell.metrics)
+    if prediction is not None and foretold is not None:
+        prediction |= {"overhead": foretold.overhead, "measured_overhead": foretold.measured_overhead}
+    return {
+        "index": cell.index,
+        "name": cell.name,
+        "changes": cell.changes,
+        "recompute": cell.recompute,
+        "status": cell.status,
+        "reason": cell.reason or None,
+        "control": cell.is_control,
+        "pareto": cell.name in verdict.pareto,
+        "num_runs": cell.num_runs,
+        "fingerprint": cell.spec.fingerprint if cell.spec else None,
+        "metrics": metrics_document(cell.metrics) if cell.metrics else None,
+        "seconds_per_control_step": cell.cost_s,
+        "fits": cell.fits,
+        "doubts": list(cell.doubts),
+        "oom": asdict(cell.oom) if cell.oom else None,
+        "vs_control": _versus(cell.vs_control) if cell.vs_control else None,
+        "not_compared": cell.no_comparison or None,
+        "prediction": prediction,
+        "golden": _golden(cell),
+    }
+
+
+def _versus(versus: VsControl) -> Document:
+    time, memory, trade = versus.time, versus.memory, versus.trade
+    return {
+        "time_change": time.fraction if time else None,
+        "time_change_interval": list(time.interval) if time and time.interval else None,
+        "time_change_s": time.seconds if time else None,
+        "confidence": CONFIDENCE if time and time.interval else None,
+        "basis": time.basis if time else versus.time_problem,
+        "time_rescaled": versus.rescaled,
+        "memory_saved_bytes": memory.saved_bytes if memory else None,
+        "memory_noise_bytes": memory.noise_bytes if memory else None,
+        "memory_problem": versus.memory_problem or None,
+        "saved_bytes": memory.saved_by_metric if memory else {},
+        "ranks": [asdict(rank) for rank in memory.ranks] if memory else [],
+        "ms_per_gib_saved": trade.ms_per_gib_saved,
+        "ms_per_gib_saved_interval": list(trade.interval) if trade.interval else None,
+        "ms_per_gib_saved_undefined": trade.undefined or None,
+    }
+
+
+def _golden(cell: CellVerdict) -> Document | None:
+    if cell.golden is None:
+        return None
+    findings = [asdict(f) | {"verdict": f.verdict.value, "reason": f.reason or None} for f in cell.golden.findings]
+    return {"path": cell.golden.golden_path, "outcome": cell.golden.outcome.value, "comparison": findings}

@@ -1,0 +1,100 @@
+"""What is to be said about the cells of a sweep beside their figures, each remark once."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.analysis.gate import Comparison
+from harness.analysis.sweep_status import oom_text
+from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.report.figures import BY_NAME, change, figure
+from harness.units import format_bytes, format_percent
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One sentence about one or several cells; ``is_bad`` where a reader has to look."""
+
+    cells: tuple[str, ...]
+    text: str
+    is_bad: bool = False
+
+    @property
+    def line(self) -> str:
+        """``none, mlp: what is to be said``."""
+        return f"{', '.join(self.cells)}: {self.text}" if self.cells else self.text
+
+
+def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
+    """Why cells are not ok, what is doubtful, what could not be said; equal remarks of several cells are one."""
+    shared: dict[tuple[str, bool], list[str]] = {}
+    for cell in verdict.cells:
+        for text, is_bad in _about(cell):
+            shared.setdefault((text, is_bad), []).append(cell.name)
+    return tuple(Remark(tuple(cells), text, is_bad) for (text, is_bad), cells in shared.items())
+
+
+def headline(verdict: SweepVerdict) -> str:
+    """How many cells ended how, in one line."""
+    counts = [(status, verdict.counted(status)) for status in dict.fromkeys(cell.status for cell in verdict.cells)]
+    told = ", ".join(f"{n} {status.replace('_', ' ').replace('oom', 'OOM')}" for status, n in counts)
+    repeats = f", {verdict.repeats} repeats each" if verdict.repeats > 1 else ""
+    return f"{len(verdict.cells)} cells{repeats}: {told}"
+
+
+def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
+    """Memory, Pareto set, recommendation, and what the figures rest on."""
+    memory = (
+        f"Memory: {format_bytes(verdict.capacity_bytes)} per rank, {verdict.margin * 100:g} % of it to stay free"
+        if verdict.capacity_bytes is not None
+        else "Memory: no limit is known on this machine, so every cell that ran fits"
+    )
+    front = f"Pareto set (P): {'; '.join(verdict.pareto)}" if verdict.pareto else "Pareto set: empty"
+    use = f"Use (*) {verdict.recommendation.cell}" if verdict.recommendation.cell else "Use: nothing to recommend"
+    return (memory, *_basis(verdict), front, f"{use}. {verdict.recommendation.why}")
+
+
+def _basis(verdict: SweepVerdict) -> Iterable[str]:
+    changes = [cell.vs_control.time for cell in verdict.cells if cell.vs_control and cell.vs_control.time]
+    rescaled = [cell.name for cell in verdict.cells if cell.vs_control and cell.vs_control.rescaled]
+    if rescaled:
+        yield f"Other tokens per GPU and step than the control, so time is per control-sized step: {', '.join(rescaled)}"
+    if not changes:
+        return
+    if all(time.interval for time in changes):
+        yield "Time vs control: difference of the means over repeats, 95 % interval by Welch's t"
+    else:
+        yield "Time vs control: too few repeats for an interval (--repeats 3); spreads are stated below"
+
+
+def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
+    if cell.oom is not None:
+        yield oom_text(cell.oom), True
+    elif cell.status != "ok":
+        yield f"{cell.status.replace('_', ' ')}: {cell.reason}" if cell.reason else cell.status, cell.status == "failed"
+    elif cell.reason:
+        yield cell.reason, False
+    for doubt in cell.doubts:
+        yield f"not judged: {doubt}", True
+    if cell.no_comparison:
+        yield f"not compared: {cell.no_comparison}", True
+    yield from _versus(cell)
+    if cell.foretold is None and cell.no_prediction:
+        yield f"not predicted: {cell.no_prediction}", False
+    if cell.golden is not None:
+        yield _golden(cell.golden), cell.golden.outcome == "regression"
+
+
+def _versus(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
+    versus = cell.vs_control
+    if versus is None:
+        return
+    if versus.time is not None and versus.time.interval is None:
+        yield f"time {format_percent(versus.time.fraction)} from {versus.time.basis}", False
+    if versus.trade.undefined and versus.time and versus.memory:
+        yield f"ms per GiB saved is undefined: {versus.trade.undefined}", False
+
+
+def _golden(comparison: Comparison) -> str:
+    gated = [f for f in comparison.findings if f.change is not None]
+    told = ", ".join(f"{BY_NAME[f.metric].title} {figure(BY_NAME[f.metric], f.current)} ({change(f)})" for f in gated)
+    return f"against golden {comparison.golden_path}: {comparison.outcome.value}{f': {told}' if told else ''}"

@@ -1,0 +1,130 @@
+"""The table of a sweep as text, one row per cell: terminal, Markdown and HTML show the same."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.analysis.welch import TimeChange
+from harness.report.figures import ABSENT, BY_NAME, figure
+from harness.units import format_bytes, format_percent
+
+RECOMMENDED, PARETO = "*", "P"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Titles, which of them are aligned to the right, and the texts of every cell in the plan's order."""
+
+    titles: tuple[str, ...]
+    right: tuple[bool, ...]
+    texts: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Column:
+    title: str
+    read: Callable[[CellVerdict], str]
+    right: bool = True
+
+
+def rows(verdict: SweepVerdict, *, narrow: bool = False) -> Rows:
+    """All columns that any cell has something to say in; ``narrow`` leaves out what fits on no small screen."""
+    columns = [_marks(verdict), *_FIXED, *(() if narrow else _WIDE_ONLY)]
+    filled = [column for column in columns if any(column.read(cell) not in ("", ABSENT) for cell in verdict.cells)]
+    return Rows(
+        tuple(column.title for column in filled),
+        tuple(column.right for column in filled),
+        tuple(tuple(column.read(cell) for column in filled) for cell in verdict.cells),
+    )
+
+
+def status_text(cell: CellVerdict) -> str:
+    """The status in words; a cell that does not leave the margin says so."""
+    if cell.status == "ok":
+        return "ok, in doubt" if cell.doubts else "ok, no margin" if cell.fits is False else "ok"
+    return cell.status.replace("_", " ").replace("oom", "OOM")
+
+
+def change_text(change: TimeChange | None) -> str:
+    """``+3.1 % (+2.0 % to +4.2 %)``; the interval is that of 95 %."""
+    if change is None:
+        return ABSENT
+    if change.interval is None:
+        return format_percent(change.fraction)
+    low, high = change.interval
+    return f"{format_percent(change.fraction)} ({format_percent(low)} to {format_percent(high)})"
+
+
+def signed_bytes(value: int) -> str:
+    """Bytes with their sign: ``+1.50 GiB``."""
+    return f"{'-' if value < 0 else '+'}{format_bytes(abs(value))}"
+
+
+def trade_text(cell: CellVerdict) -> str:
+    """Milliseconds per GiB saved with one digit more than the noise deserves; absent where undefined."""
+    trade = cell.vs_control.trade if cell.vs_control else None
+    return ABSENT if trade is None or trade.ms_per_gib_saved is None else f"{trade.ms_per_gib_saved:,.4g}"
+
+
+def cell_number(cell: CellVerdict) -> str:
+    """What pictures call a cell whose name finds no room."""
+    return f"{cell.index}"
+
+
+def _marks(verdict: SweepVerdict) -> _Column:
+    def read(cell: CellVerdict) -> str:
+        best = RECOMMENDED if cell.name == verdict.recommendation.cell else ""
+        return best + (PARETO if cell.name in verdict.pareto else "")
+
+    return _Column("", read, right=False)
+
+
+def _name(cell: CellVerdict) -> str:
+    return f"{cell.name} (control)" if cell.is_control else cell.name
+
+
+def _metric(name: str) -> Callable[[CellVerdict], str]:
+    return lambda cell: figure(BY_NAME[name], BY_NAME[name].read(cell.metrics)) if cell.metrics else ABSENT
+
+
+def _time(cell: CellVerdict) -> str:
+    return change_text(cell.vs_control.time if cell.vs_control else None)
+
+
+def _saved(cell: CellVerdict) -> str:
+    memory = cell.vs_control.memory if cell.vs_control else None
+    return signed_bytes(memory.saved_bytes) if memory else ABSENT
+
+
+def _worst(cell: CellVerdict) -> str:
+    peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
+    return f"{peak.rank}" if peak else ABSENT
+
+
+def _predicted(cell: CellVerdict) -> str:
+    return format_bytes(cell.foretold.prediction.peak_bytes) if cell.foretold else ABSENT
+
+
+def _error(cell: CellVerdict) -> str:
+    error = cell.foretold.peak_error if cell.foretold else None
+    return ABSENT if error is None else format_percent(error)
+
+
+_FIXED: Sequence[_Column] = (
+    _Column("#", cell_number),
+    _Column("Cell", _name, right=False),
+    _Column("Status", status_text, right=False),
+    _Column("Step", _metric("step_time_s")),
+    _Column("Time vs control", _time),
+    _Column("Allocated", _metric("peak_allocated_bytes")),
+    _Column("Rank", _worst),
+    _Column("Saved", _saved),
+    _Column("ms per GiB saved", trade_text),
+)
+_WIDE_ONLY: Sequence[_Column] = (
+    _Column("Reserved", _metric("peak_reserved_bytes")),
+    _Column("Device used", _metric("peak_device_bytes")),
+    _Column("TFLOP/s/GPU", _metric("tflops_per_gpu")),
+    _Column("Predicted", _predicted),
+    _Column("Pred. error", _error),
+)
