@@ -12,7 +12,7 @@ from harness.recipes.settings import LEAVES, Layer, Setting, Value, merge
 from harness.spec.experiment import CudaGraphSpec
 from harness.units import GIB
 
-_LEAF_OF_OPTION = {
+LEAF_OF_OPTION = {
     "gpus_per_node": "gpus_per_node",
     "max_steps": "measure.max_steps",
     "skip_first_percent_time": "measure.skip_first_percent_time",
@@ -67,7 +67,7 @@ def options_layer(request: Request) -> Layer:
 def _direct(request: Request) -> Layer:
     problems = Problems()
     settings: dict[str, Setting] = {}
-    for option, path in _LEAF_OF_OPTION.items():
+    for option, path in LEAF_OF_OPTION.items():
         value: Value = getattr(request, option)
         if value is not None:
             cleared = option == "virtual_pipeline_model_parallel_size" and value == "none"

@@ -7,11 +7,14 @@ that was not.
 
 from typing import Literal
 
+from pydantic import Field
+
 from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 from harness.spec.rules.finding import Finding
+from harness.spec.software import Software
 
 Fate = Literal["run", "pruned", "skipped_inert", "illegal"]
 
@@ -27,7 +30,8 @@ class PlannedCell(Frozen):
     """One cell as planned. ``changes``: its value of every axis; ``name``: those that differ from the control's.
 
     ``fate``: whether it was to run; where it was not, ``reason`` says why and, for ``skipped_inert``, ``same_as`` names
-    the cell that it equals in effect. ``spec`` is None for an illegal cell that could not be resolved.
+    the cell that it equals in effect. ``spec`` is None for an illegal cell that could not be resolved. ``sources`` and
+    ``notes`` are those of its runs.
     """
 
     index: int
@@ -38,16 +42,40 @@ class PlannedCell(Frozen):
     spec: ExperimentSpec | None = None
     reason: str = ""
     same_as: str | None = None
+    sources: dict[str, str] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     prediction: PredictionRecord | None = None
     no_prediction: str = ""
+
+
+class SweepLaunch(Frozen):
+    """How the runs are launched, in the words of `mbr-perf run`; ``pass_env`` holds names, never values."""
+
+    launcher: str = "torchrun"
+    replay_from: str | None = None
+    timeout_s: float | None = None
+    hang_timeout_s: float = 600.0
+    sample_interval_ms: int = 50
+    pass_env: tuple[str, ...] = ()
+
+
+class SweepGate(Frozen):
+    """How the cells are held against golden values, in the words of `mbr-perf run`."""
+
+    golden_values_path: str | None = None
+    timing_threshold: float | None = None
+    memory_threshold: float | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+    require_golden: bool = False
 
 
 class SweepPlan(Frozen):
     """``sweep.json``: all that was decided before the first cell started. ``control`` is the name of a cell.
 
     ``capacity_bytes``: the memory that predictions were held against; None where it is not known. ``margin``:
-    the share of it that is to stay free of tensors.
+    the share of it that is to stay free of tensors. ``software``: what the cells were judged for and are to run with.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -64,6 +92,9 @@ class SweepPlan(Frozen):
     margin: float = 0.06
     prune: bool = True
     max_minutes: float | None = None
+    launch: SweepLaunch = SweepLaunch()
+    gate: SweepGate = SweepGate()
+    software: Software | None = None
     notes: tuple[str, ...] = ()
     command: tuple[str, ...]
     started_at: str
