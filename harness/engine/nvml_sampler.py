@@ -10,6 +10,7 @@ from statistics import median
 
 import pynvml
 
+from harness.engine.memory_series import SeriesRecorder
 from harness.engine.nvml_device import IDLE, THROTTLE_REASONS, Gpu, reason_of
 from harness.engine.nvml_processes import Neighbours
 from harness.records.atomic import write_atomically
@@ -19,6 +20,8 @@ from harness.records.run import DeviceSample, NodeSample
 SLOW_EVERY_S = 1.0
 PROCESSES_EVERY_S = 10.0
 WRITE_EVERY_S = 2.0
+
+_FINEST_S = 0.05  # of the memory timeline; it coarsens as the run goes on
 
 
 @dataclass
@@ -37,6 +40,7 @@ class Track:
     max_power_w: float | None = None
     clocks: list[int] = field(default_factory=list)
     reasons: int = 0
+    series: SeriesRecorder = field(default_factory=lambda: SeriesRecorder(_FINEST_S))
     error: str | None = None
 
     def sample_memory(self, now: float) -> None:
@@ -49,6 +53,7 @@ class Track:
         if self.baseline_used is None or self.max_used is None:
             self.baseline_used, self.max_used, self.first_s = used, used, now
         self.max_used = max(self.max_used, used)
+        self.series.add(now, used)
         self.num_samples += 1
         self.last_s = now
 
@@ -80,6 +85,7 @@ class Track:
             foreign_processes=tuple(self.neighbours.foreign.values()),
             num_unidentified_processes=len(self.neighbours.unidentified),
             memory_api=self.gpu.memory_api if self.num_samples else None,
+            timeline=self.series.series("NVML, bytes in use on the device by anyone, whole run"),
             error=self.error,
         )
 

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.records.timeline import MemorySeries
 from harness.spec.frozen import Frozen
 
 SCHEMA_VERSION = 1
@@ -42,6 +43,7 @@ class MemoryRecord(Frozen):
     device_total_bytes: int | None = None
     limit_bytes: int | None = None
     host_max_rss_bytes: int | None = None
+    timeline: MemorySeries | None = None
 
 
 class LayerRecompute(Frozen):

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION, RankRecord
+from harness.records.timeline import MemorySeries
 from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
@@ -38,6 +39,7 @@ class DeviceSample(Frozen):
     foreign_processes: tuple[str, ...] = ()
     num_unidentified_processes: int = 0
     memory_api: Literal["v1", "v2"] | None = None
+    timeline: MemorySeries | None = None
     error: str | None = None
 
 
