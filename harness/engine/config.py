@@ -124,12 +124,12 @@ def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
         "attention_backend": AttnBackend[backend],
         "bias_activation_fusion": _fusible_activation(spec.model),
         "bias_dropout_fusion": True,
-        "masked_softmax_fusion": te,
+        "masked_softmax_fusion": te or (not spec.gpu_type.is_cpu and has_softmax_kernel()),
         "persist_layer_norm": te,
         "apply_rope_fusion": te and spec.model.mla is None,
         "gradient_accumulation_fusion": te and k.gradient_accumulation_fusion and has_weight_gradient_kernel(),
         "cross_entropy_loss_fusion": k.cross_entropy_loss_fusion,
-        "cross_entropy_fusion_impl": "te" if te else "native",
+        "cross_entropy_fusion_impl": k.cross_entropy_fusion_impl if te else "native",
         "tp_comm_overlap": k.tp_comm_overlap,
     }
 
@@ -147,6 +147,11 @@ def has_weight_gradient_kernel() -> bool:
     With transformer-engine but without Apex, `tensor_parallel/layers.py` refuses gradient_accumulation_fusion.
     """
     return find_spec("fused_weight_gradient_mlp_cuda") is not None
+
+
+def has_softmax_kernel() -> bool:
+    """Whether Apex's fused causal softmax is there, for megatron-core's own attention."""
+    return find_spec("scaled_upper_triang_masked_softmax_cuda") is not None
 
 
 def _recompute(spec: ExperimentSpec) -> dict[str, Any]:

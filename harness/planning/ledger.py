@@ -11,19 +11,10 @@ from harness.planning.compose import ChunkCost, PassSizes
 from harness.planning.model_states import ModelStates, model_states
 from harness.planning.pieces import Parameters
 from harness.planning.schedule import Event, Instant, Schedule, instants, schedule_of
+from harness.planning.workspaces import workspace_bytes
 from harness.spec.experiment import ExperimentSpec
-from harness.units import MIB
 
 PeakName = Literal["schedule", "loss and logits", "optimizer step"]
-
-# Bytes that stay in torch's allocator beside everything traced: cuBLAS and transformer-engine workspaces. Read off the
-# steady allocation of small H100 runs among Megatron-LM's published golden values; no peak was fitted.
-GPU_WORKSPACE_BYTES = 101_000_000
-
-# transformer-engine's grouped GEMM has a cuBLAS workspace for each of its four streams, 32 MiB from Hopper on, else 4 MiB
-# (`module/base.py` get_multi_stream_cublas_workspace).
-_NUM_GROUPED_STREAMS = 4
-_STREAM_WORKSPACE_BYTES = {True: 32 * MIB, False: 4 * MIB}
 
 
 @dataclass(frozen=True)
@@ -147,17 +138,13 @@ def _keeps_outputs(spec: ExperimentSpec) -> bool:
 def _overhead(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
     """Buffers that stay: those of layers, those shared by all chunks, rotary tables, workspaces of libraries."""
     tables = (sum(bool(chunk.sizes.saved) for chunk in chunks) - 1) * _rotary_table_bytes(spec)
-    workspace = 0 if spec.gpu_type.is_cpu else GPU_WORKSPACE_BYTES + _grouped_workspace(spec, chunks)
-    return sum(chunk.persistent for chunk in chunks) + max(chunk.shared for chunk in chunks) + tables + workspace
+    shared = max(chunk.shared for chunk in chunks)
+    return sum(chunk.persistent for chunk in chunks) + shared + tables + library_bytes(spec, chunks)
 
 
-def _grouped_workspace(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
-    """Only stages with experts run grouped GEMMs."""
-    moe, capability = spec.model.moe, spec.gpu_type.capability
-    has_experts = any(chunk.parameters.expert for chunk in chunks)
-    if moe is None or not moe.moe_grouped_gemm or not has_experts or spec.kernels.transformer_impl == "local":
-        return 0
-    return _NUM_GROUPED_STREAMS * _STREAM_WORKSPACE_BYTES[capability is not None and capability >= (9, 0)]
+def library_bytes(spec: ExperimentSpec, chunks: tuple[ChunkCost, ...]) -> int:
+    """Workspaces of libraries on one rank, which no trace sees."""
+    return workspace_bytes(spec, has_experts=any(chunk.parameters.expert for chunk in chunks))
 
 
 def _rotary_table_bytes(spec: ExperimentSpec) -> int:

@@ -110,6 +110,7 @@ _KERNELS = {
     "attention_backend": "attention kernel",
     "gradient_accumulation_fusion": "weight gradients are added inside the matrix product; needs CUDA",
     "cross_entropy_loss_fusion": "fused cross entropy",
+    "cross_entropy_fusion_impl": "whose fused cross entropy",
     "tp_comm_overlap": "tensor-parallel communication overlaps matrix products",
     "moe_token_dispatcher_type": "how tokens reach experts",
     "moe_flex_dispatcher_backend": "backend of the flex dispatcher",

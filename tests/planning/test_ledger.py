@@ -2,8 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.planning.ledger import GPU_WORKSPACE_BYTES, stage_memory
+from harness.planning.ledger import stage_memory
 from harness.planning.stages import Composer
+from harness.planning.workspaces import workspace_bytes
 from harness.spec.recompute import parse_recompute
 
 TE = "transformer_engine"
@@ -58,8 +59,8 @@ def test_a_peak_in_the_optimizer_step_has_no_activations(spec_of, by_hand):
 
 
 def test_overhead_counts_buffers_of_layers_each_and_shared_ones_once(spec_of, by_hand):
-    stage = stages(spec_of(), by_hand)[1]
-    assert stage.overhead == GPU_WORKSPACE_BYTES + 20 * 1 + 7
+    spec = spec_of()
+    assert stages(spec, by_hand)[1].overhead == workspace_bytes(spec, has_experts=False) + 20 * 1 + 7
 
 
 def test_every_further_chunk_has_a_rotary_table(spec_of, by_hand):
