@@ -28,6 +28,11 @@ class PlanOptions:
     assume: Annotated[str | None, typer.Option("--assume", metavar="NAME=VERSION,...",
         help="Judge by the rules for other software, e.g. transformer-engine=none for the local layers.")] = None
     no_cache: Annotated[bool, typer.Option("--no_cache", help="Trace anew and keep nothing.")] = False
+    exact: Annotated[list[str] | None, typer.Option("--exact", metavar="[SETTING...]",
+        help="Also trace whole steps of these settings over megatron-core's own schedule: e.g. mlp full:uniform:1, asked; "
+        "without one: the recommended.")] = None
+    exact_timeout: Annotated[float, typer.Option("--exact_timeout", metavar="SECONDS",
+        help="Give up the whole step of a setting after this long.")] = 300.0
     show_all: Annotated[bool, typer.Option("--all", help="Also print settings that another beats in memory and time.")] = False
     explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
@@ -44,6 +49,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
 
     from harness.launch.environment import this_host
     from harness.report import json
+    from harness.report.plan_exact import print_exact
     from harness.report.plan_json import plan_document
     from harness.report.plan_sweep import print_layouts
     from harness.report.plan_terminal import print_plan
@@ -54,8 +60,9 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     planned = plan_request(_request(asked, how), this_host())
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     best = planned.best.name if planned.best else None
+    exact = {setting.text: setting.peaks for setting in planned.exact}
     if how.as_json:
-        print(json.text(plan_document(layouts, best)))
+        print(json.text(plan_document(layouts, best, exact)))
         return
     console = Console(highlight=False)
     first = planned.layouts[0]
@@ -63,6 +70,8 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         print_layouts(console, layouts, best)
     elif first.plan and first.settled:
         print_plan(console, first.plan, first.settled.notes, show_all=how.show_all)
+    for text, peaks in exact.items():
+        print_exact(console, text, peaks)
     if how.explain and first.settled:
         print_lines(console, ["", *explanation(first.settled.spec, first.settled.sources)])
 
@@ -80,6 +89,8 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
         over=tuple(_swept(text) for text in how.over or ()),
         use_cache=not how.no_cache,
         assume=how.assume,
+        exact=tuple(how.exact or ()),
+        exact_timeout_s=how.exact_timeout,
     )
 
 

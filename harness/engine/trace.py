@@ -1,4 +1,4 @@
-"""Entry point of the no-GPU tracer: ``python -m harness.engine.trace --request FILE --out FILE``.
+"""Entry point of the no-GPU tracer: ``python -m harness.engine.trace [--exact] --request FILE --out FILE``.
 
 A process of its own, because what it does to torch and megatron-core cannot be undone.
 """
@@ -12,19 +12,28 @@ from importlib import metadata
 from pathlib import Path
 
 from harness.records.atomic import write_atomically
+from harness.records.exact import ExactRequest
 from harness.records.trace import TraceFile, TraceRequest
 
 STAND_IN = Path(__file__).parent / "stand_in"
 
 
 def main() -> int:
-    """Trace every case of the request and write the answer whole."""
-    began = time.perf_counter()
+    """Answer the request: chunks by default, whole schedules with ``--exact``. Files appear whole."""
     parser = argparse.ArgumentParser(prog="harness.engine.trace")
+    parser.add_argument("--exact", action="store_true")
     parser.add_argument("--request", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
-    request = TraceRequest.model_validate_json(arguments.request.read_text())
+    answer = _whole_steps if arguments.exact else _chunks
+    answer(arguments.request.read_text(), arguments.out)
+    return 0
+
+
+def _chunks(asked: str, out: Path) -> None:
+    """Every case of the request."""
+    began = time.perf_counter()
+    request = TraceRequest.model_validate_json(asked)
     stand_in = prepare(transformer_engine=request.implementation == "transformer_engine")
 
     from harness.engine.tracing.run import trace_all
@@ -38,8 +47,17 @@ def main() -> int:
         refused=refused,
         seconds=time.perf_counter() - began,
     )
-    write_atomically(arguments.out, answer.model_dump_json())
-    return 0
+    write_atomically(out, answer.model_dump_json())
+
+
+def _whole_steps(asked: str, out: Path) -> None:
+    """One step of every rank of the request."""
+    request = ExactRequest.model_validate_json(asked)
+    prepare(transformer_engine=request.implementation == "transformer_engine")
+
+    from harness.engine.tracing.whole_step import trace_ranks
+
+    trace_ranks(request, lambda answer: write_atomically(out, answer.model_dump_json()))
 
 
 def prepare(*, transformer_engine: bool) -> str | None:

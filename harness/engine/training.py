@@ -51,7 +51,8 @@ def _loss(loss_mask: torch.Tensor, output: torch.Tensor):
     return loss, {"lm loss": loss.detach().clone()}
 
 
-def _forward_step(batches, model):
+def forward_step(batches, model):
+    """megatron-core's forward_step_func: one micro-batch through one chunk, and the function that makes its loss."""
     batch = next(batches)
     output = model(
         batch["tokens"],
@@ -93,7 +94,7 @@ class Trainer:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         return self.forward_backward(
-            forward_step_func=_forward_step,
+            forward_step_func=forward_step,
             data_iterator=self.batches,
             model=self.model,
             num_microbatches=self.spec.num_microbatches,

@@ -118,11 +118,12 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
         ddp=DdpSpec(grad_reduce_in_fp32=spec.ddp.grad_reduce_in_fp32, use_megatron_fsdp=spec.ddp.use_megatron_fsdp),
         offload=spec.offload,
         cuda_graph=CudaGraphSpec(),
-        kernels=_traceable(spec.kernels, implementation),
+        kernels=traceable(spec.kernels, implementation),
     )
 
 
-def _traceable(kernels: KernelSpec, implementation: Implementation) -> KernelSpec:
+def traceable(kernels: KernelSpec, implementation: Implementation) -> KernelSpec:
+    """``kernels`` without what the tracer cannot do."""
     flex = kernels.moe_token_dispatcher_type == "flex"  # noqa: S105 (a dispatcher of tokens)
     return kernels.model_copy(
         update={

@@ -1,10 +1,11 @@
 """Plans and predictions as JSON: bytes and seconds, keys that only ever grow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from harness.planning.advice import advice, module_worths
 from harness.planning.assumptions import assumptions
+from harness.planning.exact import ExactPeak
 from harness.planning.ledger import StageMemory
 from harness.planning.prediction import Prediction
 from harness.planning.search import Plan, Row
@@ -14,8 +15,15 @@ from harness.spec.effective import settled_implementation
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead", "total")
 
 
-def plan_document(layouts: Sequence[tuple[str, Plan | None, str]], best: str | None) -> Document:
-    """``mbr-perf plan --json``; ``layouts`` are name, plan and problem, ``best`` the name of the recommended one."""
+def plan_document(
+    layouts: Sequence[tuple[str, Plan | None, str]],
+    best: str | None,
+    exact: Mapping[str, tuple[ExactPeak, ...]] | None = None,
+) -> Document:
+    """``mbr-perf plan --json``; ``layouts`` are name, plan and problem, ``best`` the name of the recommended one.
+
+    ``exact``: stages by setting, where whole steps were traced.
+    """
     plans = [(name, plan) for name, plan, _ in layouts if plan is not None]
     chosen = next((plan.recommended for name, plan in plans if name == best), None)
     lines = {row.text: None for _, plan in plans for row in assumptions(plan.spec, settled_implementation(plan.spec))}
@@ -26,7 +34,12 @@ def plan_document(layouts: Sequence[tuple[str, Plan | None, str]], best: str | N
         "recommended_layout": best if chosen and best else None,
         "assumptions": list(lines),
         "layouts": [_layout(name, plan, problem) for name, plan, problem in layouts],
+        "exact": [{"recompute": text, "stages": list(map(_exact, peaks))} for text, peaks in (exact or {}).items()],
     }
+
+
+def _exact(peak: ExactPeak) -> Document:
+    return {**asdict(peak), "problem": peak.problem or None, "error": peak.error}
 
 
 def _layout(name: str, plan: Plan | None, problem: str) -> Document:

@@ -4,19 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import Host
 from harness.planning.assumptions import is_routed_naturally
-from harness.planning.search import Limits, Plan, plan, required_cases
+from harness.planning.search import Limits, Plan, Traces, plan, required_cases
 from harness.planning.settings import Candidates, candidates
 from harness.recipes.request import Request
 from harness.records.trace import TraceCase
+from harness.runner.exact import ASKED, RECOMMENDED, ExactSetting, ExactTracing
 from harness.runner.request import RunRequest
 from harness.runner.tracing import Tracing, trace_cache
 from harness.runner.understanding import Settled, settle
 from harness.spec.effective import Implementation, settled_implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.layout import LayoutError
+from harness.spec.recompute import parse_recompute
 from harness.units import GIB
 
 # Names of `--over`, and the option each stands for.
@@ -36,7 +38,10 @@ SWEPT = {
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """All that `mbr-perf plan` asks for. ``over``: values by name of :data:`SWEPT`; None turns interleaving off."""
+    """All that `mbr-perf plan` asks for. ``over``: values by name of :data:`SWEPT`; None turns interleaving off.
+
+    ``exact``: settings to trace whole, each for ``exact_timeout_s``.
+    """
 
     asked: Request
     margin: float = 0.06
@@ -45,6 +50,8 @@ class PlanRequest:
     over: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
     use_cache: bool = True
     assume: str | None = None
+    exact: tuple[str, ...] = ()
+    exact_timeout_s: float = 300.0
 
 
 @dataclass(frozen=True)
@@ -55,13 +62,18 @@ class Layout:
     settled: Settled | None
     plan: Plan | None
     problem: str = ""
+    traces: Traces | None = None
 
 
 @dataclass(frozen=True)
 class Planned:
-    """All layouts in the order asked for. ``best`` is None where nothing fits, or where nothing is judged."""
+    """All layouts in the order asked for. ``best`` is None where nothing fits, or where nothing is judged.
+
+    ``exact``: settings of the best layout, of the first one planned where there is no best, traced whole.
+    """
 
     layouts: tuple[Layout, ...]
+    exact: tuple[ExactSetting, ...] = ()
 
     @property
     def best(self) -> Layout | None:
@@ -82,7 +94,15 @@ def plan_request(request: PlanRequest, host: Host) -> Planned:
         problems = [layout.problem for layout in found if isinstance(layout, Layout)]
         raise BadRequestError("\n".join(dict.fromkeys(problems)), remedy="`mbr-perf check` explains each rule")
     tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None)
-    return Planned(tuple(_planned(request, layout, legal, tracing) for layout in found))
+    planned = Planned(tuple(_planned(request, layout, legal, tracing) for layout in found))
+    return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
+
+
+def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSetting, ...]:
+    layout = planned.best or next(layout for layout in planned.layouts if layout.plan)
+    assert layout.plan and layout.traces
+    tracing = ExactTracing(host, request.exact_timeout_s, settled_implementation(layout.plan.spec))
+    return tracing.settings(layout.plan, request.exact, layout.traces)
 
 
 @dataclass(frozen=True)
@@ -98,14 +118,28 @@ class _Found:
 
 
 def _check(request: PlanRequest) -> None:
+    problems = []
     if not 0 <= request.margin < 1:
-        raise BadRequestError(f"--margin {request.margin:g} is no share of the memory", remedy="e.g. 0.06")
+        problems.append(BadRequestError(f"--margin {request.margin:g} is no share of the memory", remedy="e.g. 0.06"))
     if request.fit_into_gib is not None and request.fit_into_gib <= 0:
-        raise BadRequestError(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB")
+        problems.append(BadRequestError(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB"))
     if request.max_overhead is not None and request.max_overhead < 0:
-        raise BadRequestError(
-            f"--max_overhead {request.max_overhead:g} is no share of the step time", remedy="e.g. 0.1"
+        problems.append(
+            BadRequestError(f"--max_overhead {request.max_overhead:g} is no share of the step time", remedy="e.g. 0.1")
         )
+    if not request.exact_timeout_s > 0:
+        problems.append(BadRequestError(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds"))
+    raise_all([*problems, *_unreadable(request.exact)])
+
+
+def _unreadable(settings: tuple[str, ...]) -> list[BadRequestError]:
+    problems = []
+    for text in settings:
+        try:
+            parse_recompute("none" if text in (ASKED, RECOMMENDED) else text)
+        except ValueError as error:
+            problems.append(BadRequestError(f"--exact {text}: {error}"))
+    return problems
 
 
 def _points(request: PlanRequest) -> list[dict[str, int | None]]:
@@ -148,13 +182,15 @@ def _planned(request: PlanRequest, layout: _Found | Layout, legal: list[_Found],
     traces = tracing.traces(tuple(together.values()), layout.implementation, uneven=uneven)
     limits = Limits(_capacity(request, spec), request.margin, request.max_overhead)
     made = plan(spec, layout.candidates, traces, limits, layout.implementation, layout.settled.software)
-    return Layout(layout.name, layout.settled, made)
+    return Layout(layout.name, layout.settled, made, traces=traces)
 
 
 def _capacity(request: PlanRequest, spec: ExperimentSpec) -> int | None:
+    """`--fit_into`, else what the GPU has, or what of it a memory limit leaves; None where nothing is known."""
     if request.fit_into_gib is not None:
         return int(request.fit_into_gib * GIB)
-    return spec.gpu_type.memory_bytes or None
+    known = (spec.gpu_type.memory_bytes, spec.measure.memory_limit_bytes)
+    return min((size for size in known if size), default=None)
 
 
 def _seconds_per_token(layout: Layout) -> tuple[float, float]:

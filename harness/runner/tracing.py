@@ -1,30 +1,24 @@
 """Traces for a plan: from the cache, else from tracer processes, side by side where there are cores."""
 
-import os
-import subprocess
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
-from time import monotonic
 
 import harness
-from harness.errors import BadRequestError, RunFailedError
-from harness.launch.environment import SAFE_PATH, Host
+from harness.launch.environment import Host
 from harness.planning.assumptions import IMBALANCE
 from harness.planning.search import Traces
 from harness.planning.trace_cache import CachedTrace, TraceCache, tracer_fingerprint
 from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest
-from harness.runner.machine import TRAIN_EXTRA, installed_software
+from harness.runner.machine import installed_software
+from harness.runner.tracer_process import TracerProcess, require_megatron
 from harness.spec.effective import Implementation
 
 TIMEOUT_S = 900.0
 # A tracer takes two to five seconds to start and a fraction of a second per chunk.
 _CASES_PER_PROCESS = 12
-_LOOK_EVERY_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,7 @@ class Tracing:
         missing = [case for case in cases if case.key not in have]
         if not missing or self.cached_only:
             return have
-        _require_megatron(self.host)
+        require_megatron(self.host)
         num = max(1, min(self.host.num_cores, len(missing) // _CASES_PER_PROCESS))
         requests = [
             TraceRequest(cases=tuple(missing[i::num]), implementation=implementation, imbalance=imbalance)
@@ -82,42 +76,8 @@ class Tracing:
         return traces
 
     def _run(self, request: TraceRequest) -> TraceFile:
-        """One tracer process. One thread: it computes nothing that more could speed up."""
-        env = {**self.host.shell, **SAFE_PATH, "OMP_NUM_THREADS": "1"}
-        with tempfile.TemporaryDirectory(prefix="mbr-perf-trace-") as folder:
-            asked, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
-            asked.write_text(request.model_dump_json())
-            command = (self.host.python, "-m", "harness.engine.trace", "--request", str(asked), "--out", str(answer))
-            self._traced(command, env)
-            return TraceFile.model_validate_json(answer.read_bytes())
-
-    def _traced(self, command: tuple[str, ...], env: Mapping[str, str]) -> None:
-        """One tracer from start to end. Its own session: a Ctrl-C is for this process, which ends its tracers."""
-        process = subprocess.Popen(
-            command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        with process:
-            try:
-                if self.niceness:
-                    os.setpriority(os.PRIO_PROCESS, process.pid, self.niceness)
-                told = self._wait(process)
-            finally:
-                process.kill()
-        if process.returncode != 0:
-            last = "\n  ".join(told.strip().splitlines()[-3:]) or "no message"
-            raise RunFailedError(f"the tracer failed (exit {process.returncode}): {last}")
-
-    def _wait(self, process: subprocess.Popen[str]) -> str:
-        """What the tracer wrote to stderr. RunFailedError when its time is up, or nobody wants its answer any more."""
-        end = monotonic() + self.timeout_s
-        while monotonic() < end:
-            if self.stop and self.stop.is_set():
-                raise RunFailedError("the run ended before the tracer did")
-            try:
-                return process.communicate(timeout=_LOOK_EVERY_S)[1]
-            except subprocess.TimeoutExpired:
-                continue
-        raise RunFailedError(f"the tracer did not finish within {self.timeout_s:g} s")
+        process = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop)
+        return TraceFile.model_validate_json(process.answer(request.model_dump_json()))
 
 
 def trace_cache(shell: Mapping[str, str]) -> TraceCache:
@@ -131,12 +91,3 @@ def trace_cache(shell: Mapping[str, str]) -> TraceCache:
 
 def _chunks(traces: Mapping[str, CachedTrace]) -> dict[str, ChunkTrace]:
     return {key: trace.chunk for key, trace in traces.items() if trace.chunk}
-
-
-def _require_megatron(host: Host) -> None:
-    missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
-    if missing:
-        raise BadRequestError(
-            f"the planner traces megatron-core, and {' and '.join(missing)} is not installed in {host.python}",
-            remedy=f"no GPU is needed, torch for CPU does: {TRAIN_EXTRA}",
-        )

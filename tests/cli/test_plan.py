@@ -83,6 +83,43 @@ def test_a_processor_is_planned_without_seconds(plan):
     assert document["settings"][-1]["recompute_overhead"] > 0
 
 
+@pytest.mark.train
+@pytest.mark.slow
+def test_chosen_settings_are_traced_whole_and_agree_with_what_was_composed(plan):
+    done = plan(*LLAMA, "--json", "--exact", "none", "core_attn")
+    assert done.returncode == 0, done.stderr
+    exact = json.loads(done.stdout)["exact"]
+    assert [setting["recompute"] for setting in exact] == ["none", "core_attn"]
+    for setting in exact:
+        (stage,) = setting["stages"]
+        assert stage["problem"] is None
+        assert stage["error"] == pytest.approx(0, abs=0.01)
+        assert stage["exact_bytes"] == pytest.approx(stage["composed_bytes"], rel=0.01)
+
+
+@pytest.mark.train
+def test_a_whole_step_that_takes_too_long_says_so_and_the_plan_stands(plan):
+    done = plan(*LLAMA, "--exact", "--exact_timeout", "0.1")
+    assert done.returncode == 0, done.stderr
+    assert "Whole step traced: none" in done.stdout
+    assert "Stage 0: not traced within 0.1 s (--exact_timeout)" in done.stdout
+
+
+@pytest.mark.train
+def test_settings_that_are_not_in_the_plan_are_named_together(plan):
+    done = plan(*LLAMA, "--exact", "moe_act", "layernorm")
+    assert done.returncode == 2
+    assert "--exact moe_act: not in this plan" in done.stderr
+    assert "--exact layernorm: not in this plan" in done.stderr
+
+
+def test_all_wrong_limits_are_told_at_once(plan):
+    done = plan(*LLAMA, "--margin", "2", "--fit_into", "0", "--exact", "attention", "--exact_timeout", "0")
+    assert done.returncode == 2
+    for text in ("--margin 2", "--fit_into 0", "--exact attention: unknown recompute module", "--exact_timeout 0"):
+        assert text in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

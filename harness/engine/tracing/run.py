@@ -38,16 +38,21 @@ def trace_all(request: TraceRequest) -> tuple[dict[str, ChunkTrace], dict[str, s
 
 
 def prepared(case: TraceCase, implementation: Implementation, groups: Groups) -> ExperimentSpec:
-    """The stage spec of ``case``, with the process set up for it: target, groups, shared buffers as at the start."""
+    """The stage spec of ``case``, with groups joined and the process set up for it."""
     spec = stage_spec(case, implementation)
+    groups.join(spec.parallelism)
+    set_up(spec, implementation)
+    return spec
+
+
+def set_up(spec: ExperimentSpec, implementation: Implementation) -> None:
+    """The process made ready for ``spec``: whose kernels are imitated, shared buffers as at the start."""
     PLACE.target = "cpu" if spec.gpu_type.is_cpu else "cuda"
     if implementation == "transformer_engine":
         _stand_in_for(spec)
-    groups.join(spec.parallelism)
     _forget_shared_buffers()
     gc.collect()
     gc.freeze()  # what imports and first calls made never dies: looking through it again would outlast a trace
-    return spec
 
 
 def trace(case: TraceCase, implementation: Implementation, groups: Groups) -> ChunkTrace:

@@ -1,0 +1,113 @@
+"""One step of one pipeline rank, traced whole: all chunks and micro-batches in megatron-core's own order."""
+
+import gc
+import time
+from collections.abc import Callable
+from itertools import chain
+from math import lcm
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from harness.engine.model import build_chunks
+from harness.engine.tracing.building import stage_config
+from harness.engine.tracing.ledger import StorageLedger
+from harness.engine.tracing.parameters import attach_main_grads, workspaces
+from harness.engine.tracing.place import PLACE
+from harness.engine.tracing.run import set_up
+from harness.engine.tracing.tracer import Tracer
+from harness.engine.training import forward_step, mock_batches
+from harness.records.exact import ExactFile, ExactRequest, ExactStage
+from harness.spec.effective import Implementation
+from harness.spec.experiment import ExperimentSpec
+
+
+def trace_ranks(request: ExactRequest, keep: Callable[[ExactFile], None]) -> None:
+    """Every rank of the request in order; what is known so far is kept after each, for who cannot wait for the rest."""
+    PLACE.device = torch.device("meta")
+    stages: tuple[ExactStage, ...] = ()
+    try:
+        for pp_rank in request.pp_ranks:
+            stages = (*stages, trace_rank(request.spec, request.implementation, pp_rank))
+            keep(ExactFile(stages=stages))
+    except (ValueError, AssertionError) as error:  # how megatron-core turns down a configuration
+        keep(ExactFile(stages=stages, refused=f"megatron-core: {error or type(error).__name__}"))
+
+
+def trace_rank(spec: ExperimentSpec, implementation: Implementation, pp_rank: int) -> ExactStage:
+    """One step of the first rank of a stage; ValueError or AssertionError where megatron-core refuses."""
+    began = time.perf_counter()
+    _join(spec, pp_rank)
+    set_up(spec, implementation)
+    config = stage_config(spec)
+    config.batch_p2p_comm = False  # the same tensors one by one: grouped messages ask a group for its meta backend
+    with PLACE.device:
+        chunks = build_chunks(spec, config)
+    reduced = torch.float32 if spec.ddp.grad_reduce_in_fp32 else config.params_dtype
+    ledger = StorageLedger()
+    main_grads = [grad for chunk in chunks for grad in attach_main_grads(chunk, reduced)]
+    for tensor in chain(main_grads, *((*chunk.parameters(), *chunk.buffers()) for chunk in chunks)):
+        ledger.add(tensor)
+    ledger.new_epoch()
+    gc.disable()  # when Python collects cycles must not decide what counts as alive
+    try:
+        with BytesOnly(ledger, PLACE.device.type, fuses=PLACE.stands_for_cuda):
+            _step(spec, chunks)
+    finally:
+        gc.enable()
+    return ExactStage(
+        pp_rank=pp_rank,
+        peak_bytes=ledger.peak_bytes - sum(map(workspaces, chunks)),
+        num_parameters=sum(p.numel() for chunk in chunks for p in chunk.parameters()),
+        seconds=time.perf_counter() - began,
+    )
+
+
+class BytesOnly(Tracer):
+    """Counts bytes: what operations cost does not depend on their order."""
+
+    def _record(self, *_operation) -> None:
+        pass
+
+    def _record_collective(self, *_operation) -> None:
+        pass
+
+
+def _join(spec: ExperimentSpec, pp_rank: int) -> None:
+    """The first rank of the stage in the smallest job of these sizes; its process groups send nothing."""
+    p = spec.parallelism
+    per_stage = lcm(
+        p.tensor_model_parallel_size * p.context_parallel_size, p.expert_tensor_size * p.expert_model_parallel_size
+    )
+    if dist.is_initialized():
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+    size = per_stage * p.pipeline_model_parallel_size
+    dist.init_process_group("fake", rank=pp_rank * per_stage, world_size=size, store=FakeStore())
+    interleaved = p.num_virtual_stages > 1
+    parallel_state.initialize_model_parallel(
+        tensor_model_parallel_size=p.tensor_model_parallel_size,
+        pipeline_model_parallel_size=p.pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=p.num_virtual_stages if interleaved else None,
+        context_parallel_size=p.context_parallel_size,
+        expert_model_parallel_size=p.expert_model_parallel_size,
+        expert_tensor_parallel_size=p.expert_tensor_size,
+        create_gloo_process_groups=False,
+    )
+
+
+def _step(spec: ExperimentSpec, chunks: list[torch.nn.Module]) -> None:
+    single = len(chunks) == 1
+    batches = [mock_batches(spec, PLACE.device) for _ in chunks]
+    get_forward_backward_func()(
+        forward_step_func=forward_step,
+        data_iterator=batches[0] if single else batches,
+        model=chunks[0] if single else chunks,
+        num_microbatches=spec.num_microbatches,
+        seq_length=spec.batch.seq_length,
+        micro_batch_size=spec.batch.micro_batch_size,
+        forward_only=False,
+    )

@@ -1,0 +1,94 @@
+"""Peaks composed of small traces, against one step of each rank traced whole over megatron-core's own schedule."""
+
+import pytest
+
+from harness.launch.environment import this_host
+from harness.planning.exact import exact_peaks, exact_spec
+from harness.planning.stages import Composer
+from harness.records.exact import ExactFile, ExactRequest, ExactStage
+from harness.runner.tracer_process import TracerProcess
+from harness.runner.tracing import Tracing
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.recompute import parse_recompute
+
+IMPLEMENTATION = "transformer_engine"
+DENSE = {
+    "num_layers": 8, "hidden_size": 1024, "ffn_hidden_size": 4096, "num_attention_heads": 16, "num_query_groups": 4,
+    "vocab_size": 32000,
+}  # fmt: skip
+MOE = {
+    **DENSE, "ffn_hidden_size": 2048,
+    "moe": {
+        "num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024, "moe_layer_freq": (0, *(1,) * 7),
+        "moe_grouped_gemm": True, "moe_router_force_load_balancing": True,
+    },
+}  # fmt: skip
+
+
+def spec_of(model, text, **parallelism) -> ExperimentSpec:
+    sizes = {"tensor_model_parallel_size": 2, "sequence_parallel": True, **parallelism}
+    per_copy = 2 * sizes.get("pipeline_model_parallel_size", 1)
+    return ExperimentSpec(
+        recipe="x", family="llama", gpu="h100", num_gpus=2 * per_copy, gpus_per_node=8, compute_dtype="bf16",
+        model=model, parallelism=sizes, recompute=parse_recompute(text),
+        batch={"micro_batch_size": 1, "global_batch_size": 16, "seq_length": 2048},
+        kernels={"transformer_impl": IMPLEMENTATION},
+    )  # fmt: skip
+
+
+PP2, PP4 = {"pipeline_model_parallel_size": 2}, {"pipeline_model_parallel_size": 4}
+VP2 = PP2 | {"virtual_pipeline_model_parallel_size": 2}
+EP2 = {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1}
+CASES = {
+    "dense without pipelining": spec_of(DENSE, "none"),
+    "dense, four stages": spec_of(DENSE, "core_attn", **PP4),
+    "dense, interleaved": spec_of(DENSE, "none", **VP2),
+    "dense, interleaved, mlp": spec_of(DENSE, "mlp", **VP2),
+    "dense, four stages interleaved, full": spec_of(DENSE, "full:uniform:1", **PP4, virtual_pipeline_model_parallel_size=2),
+    "dense, interleaved, block": spec_of(DENSE, "full:block:1", **VP2),
+    "experts, two stages": spec_of(MOE, "none", **PP2, **EP2),
+    "experts, interleaved": spec_of(MOE, "none", **VP2, **EP2),
+    "experts, interleaved, activation": spec_of(MOE, "moe_act", **VP2, **EP2),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def composed():
+    """Chunk costs of every case, from one tracer."""
+    composers = {name: Composer(spec, IMPLEMENTATION) for name, spec in CASES.items()}
+    cases = {case.key: case for composer in composers.values() for case in composer.cases()}
+    traces = Tracing(this_host(), None).traces(tuple(cases.values()), IMPLEMENTATION, uneven=False)
+    return {name: composer.chunk_costs(traces.even) for name, composer in composers.items()}
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_composed_peak_is_that_of_a_step_traced_whole(composed, name):
+    spec, costs = CASES[name], composed[name]
+    request = ExactRequest(
+        spec=exact_spec(spec, IMPLEMENTATION), implementation=IMPLEMENTATION, pp_ranks=tuple(range(len(costs)))
+    )
+    answer = ExactFile.model_validate_json(
+        TracerProcess(this_host(), 200.0).answer(request.model_dump_json(), "--exact")
+    )
+    assert answer.refused is None
+    assert [stage.num_parameters for stage in answer.stages] == [
+        sum(chunk.parameters.dense + chunk.parameters.expert for chunk in chunks) for chunks in costs
+    ]
+    peaks = exact_peaks(spec, costs, {stage.pp_rank: stage for stage in answer.stages}, "")
+    assert {peak.pp_rank: peak.error for peak in peaks} == {
+        pp_rank: pytest.approx(0, abs=0.01) for pp_rank in range(len(costs))
+    }
+
+
+def test_what_was_not_traced_has_its_reason_and_no_figure(by_hand):
+    spec = spec_of(DENSE, "none", **PP2)
+    composer = Composer(spec, IMPLEMENTATION)
+    costs = composer.chunk_costs(by_hand(composer.cases()).even)
+    traced = ExactStage(pp_rank=0, peak_bytes=7, num_parameters=1, seconds=1.0)
+    first, second = exact_peaks(spec, costs, {0: traced}, "too late")
+    assert (first.problem, second.problem) == ("", "too late")
+    assert first.error > 0
+    assert (second.exact_bytes, second.error) == (None, None)
+    assert second.composed_bytes > second.optimizer_step_bytes > 0
