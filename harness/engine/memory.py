@@ -1,4 +1,4 @@
-"""Peak memory of one rank: torch's allocator on a GPU, a profiled probe step on the CPU."""
+"""Peak memory of one rank: torch's allocator on a GPU, a watched probe step on the CPU."""
 
 import resource
 from contextlib import AbstractContextManager, nullcontext
@@ -7,6 +7,7 @@ from itertools import chain
 import torch
 
 from harness.engine.memory_limit import WATCHED_STEPS, CpuLimit
+from harness.engine.storage_watch import watched_peak_bytes
 from harness.records.rank import MemoryRecord
 
 
@@ -52,10 +53,11 @@ class CudaMeter:
 
 
 class CpuMeter:
-    """Tensors that live between steps, plus the allocator's peak inside one untimed step at the end of the run.
+    """Tensors that live between steps, plus the peak of those made inside one untimed step at the end of the run.
 
-    The kernel's own high-water mark is no substitute: the C allocator keeps freed memory. Under a limit the figure is
-    what the limit was held against, so that a run that passed is never above it.
+    The kernel's own high-water mark is no substitute: the C allocator keeps freed memory. Nor are the events of torch's
+    profiler: what a gloo thread is the last to let go of is freed without one, so their sum drifts. Under a limit the
+    figure is what the limit was held against, so that a run that passed is never above it.
     """
 
     def __init__(self, limit_bytes: int | None = None):
@@ -79,9 +81,9 @@ class CpuMeter:
         self._static = static_bytes(chunks, optimizer)
 
     def probe(self, run_step) -> int | None:
-        """Two further steps, untimed: one under torch's FLOP counter, one under its profiler. Returns the FLOPs."""
+        """Two further steps, untimed: one under torch's FLOP counter, one watched. Returns the FLOPs."""
         flops = counted_flops(run_step)
-        self._step_peak = profiled_peak_bytes(run_step)
+        self._step_peak = watched_peak_bytes(run_step)
         return flops
 
     def record(self) -> MemoryRecord:
@@ -90,7 +92,7 @@ class CpuMeter:
             return self._limited(self._limit)
         known = self._static is not None and self._step_peak is not None
         return MemoryRecord(
-            meter="torch.profiler memory events of one untimed step + live tensors between steps",
+            meter="storages made in one untimed step + live tensors between steps",
             max_allocated_bytes=self._static + self._step_peak if known else None,
             static_bytes=self._static,
             after_setup_bytes=self._after_setup,
@@ -139,24 +141,6 @@ def _optimizer_tensors(optimizer):
             yield from group["params"]
         for state in inner.state.values():
             yield from (v for v in state.values() if torch.is_tensor(v))
-
-
-def profiled_peak_bytes(run_step) -> int:
-    """Highest running sum of the CPU allocator's events while ``run_step()`` runs.
-
-    Frees of blocks that existed before count as negative; a step frees none (gradients live in DDP's buffers). One
-    profiler session per process: a second one slows the step two- to threefold.
-    """
-    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True,
-                                      acc_events=False)  # fmt: skip
-    with profiler:
-        run_step()
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    current = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        current += event.nbytes()
-        peak = max(peak, current)
-    return peak
 
 
 def counted_flops(run_step) -> int:

@@ -4,10 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.engine.tracing.ledger import StorageLedger
-from harness.engine.tracing.tally import tensors_in
+from harness.engine.storage_watch import StorageWatch
 from harness.units import format_bytes
 
 WATCHED_STEPS = 2  # the first makes the optimizer's state, the second is like all later ones
@@ -21,7 +19,7 @@ class CpuLimit:
     """Holds a rank on a processor to ``limit_bytes``: what lives between steps plus what a step allocates.
 
     Steps :data:`WATCHED_STEPS` and later run unwatched, at full speed: they need what the last watched one needed.
-    Whole storages count, once each, as in the meter's figure; what a kernel allocates inside itself is not seen.
+    What counts is what :class:`StorageWatch` counts, as in the meter's figure.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -45,59 +43,19 @@ class CpuLimit:
             self.peak_bytes = max(self.peak_bytes or 0, static_bytes + watch.peak_bytes)
 
 
-class _Watch(TorchDispatchMode):
-    """Sees every operation of a step; ``peak_bytes`` is the most that fitted, without the request that did not."""
+class _Watch(StorageWatch):
+    """Stops a step at the operation that goes too far; ``peak_bytes`` is the most that fitted, without that request."""
 
     def __init__(self, static_bytes: int, limit_bytes: int) -> None:
         super().__init__()
         self._static, self._limit = static_bytes, limit_bytes
-        self._ledger = StorageLedger()
-        self._resize = torch.UntypedStorage.resize_
-        self.peak_bytes = 0
 
-    def __enter__(self):
-        torch.UntypedStorage.resize_ = self._resizing()
-        return super().__enter__()
-
-    def __exit__(self, *exc_info):
-        torch.UntypedStorage.resize_ = self._resize
-        return super().__exit__(*exc_info)
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        """Run ``func`` and count the storages that it made or resized."""
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        if func.is_view:
-            return out
-        produced = [tensor.untyped_storage() for tensor in tensors_in(out)]
-        if produced:
-            before = self._ledger.live_bytes
-            given = {tensor.untyped_storage()._cdata for tensor in tensors_in((args, kwargs))}
-            for storage in produced:
-                if storage._cdata in given:  # in place, or a view: memory that somebody else made
-                    self._ledger.resized(storage)
-                else:
-                    self._ledger.add_storage(storage)
-            self._judge(before, str(func))
-        return out
-
-    def _resizing(self):
-        """Output-discarding checkpoints empty and refill storages under living tensors, without an operation."""
-        watch, resize = self, self._resize
-
-        def resize_(storage, size):
-            before = watch._ledger.live_bytes
-            resize(storage, size)
-            watch._ledger.resized(storage)
-            watch._judge(before, "UntypedStorage.resize_")
-
-        return resize_
-
-    def _judge(self, before: int, where: str) -> None:
-        live = self._ledger.live_bytes
+    def grown(self, before: int, where: str) -> None:
+        """MemoryLimitError where what lives between steps and what the step made is more than the limit."""
+        live = self.ledger.live_bytes
         if self._static + live > self._limit:
             raise MemoryLimitError(_refusal(live - before, self._static + before, self._limit, where))
-        self.peak_bytes = max(self.peak_bytes, live)
+        super().grown(before, where)
 
 
 def _refusal(request: int, in_use: int, limit: int, where: str) -> str:

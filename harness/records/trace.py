@@ -97,8 +97,8 @@ class ChunkTrace(Frozen):
     rotary tables). ``lingering_bytes``: what the backward pass leaves behind until the same chunk's next forward pass
     replaces it (token dispatchers hold on to the graph: inputs and their gradients of every MoE layer under full
     recompute, https://github.com/NVIDIA/Megatron-LM/issues/3221). ``hidden_bytes``: the hidden states that pass between pipeline stages.
-    ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes; main gradients and
-    optimizer state are not in it.
+    ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes, and the buffers that
+    modules register; main gradients and optimizer state are not in it.
     """
 
     saved_bytes: int

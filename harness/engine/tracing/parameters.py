@@ -7,7 +7,7 @@ import torch
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """Elements of dense and expert parameters of one rank, and the bytes they are stored in for compute."""
+    """Elements of dense and expert parameters of one rank, and the bytes of all that their modules store for compute."""
 
     dense: int
     expert: int
@@ -23,7 +23,13 @@ def count(model: torch.nn.Module) -> ParameterCount:
         else:
             dense += parameter.numel()
         num_bytes += stored_bytes(parameter)
-    return ParameterCount(dense, expert, num_bytes)
+    return ParameterCount(dense, expert, num_bytes + buffer_bytes(model))
+
+
+def buffer_bytes(model: torch.nn.Module) -> int:
+    """Bytes of registered buffers: expert biases, and the two tables that YaRN keeps in every MLA layer."""
+    storages = [buffer.untyped_storage() for buffer in model.buffers()]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
 
 def stored_bytes(parameter: torch.nn.Parameter) -> int:

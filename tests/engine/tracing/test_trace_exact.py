@@ -91,6 +91,12 @@ def test_the_peak_is_that_of_the_allocator_to_the_byte(meters):
     }
 
 
+def test_a_rank_s_meter_reads_what_the_allocator_does(meters):
+    assert {key: found["watched_peak"] for key, found in meters.items()} == {
+        key: found["allocator_peak"] for key, found in meters.items()
+    }
+
+
 def test_torch_mem_tracker_counts_the_same_bytes(meters):
     # under full uniform recompute MemTracker counts one rotary table twice, which the allocator refutes
     settings = [key for key in meters if not key.startswith("full:uniform")]

@@ -1,6 +1,6 @@
-"""Runs each case of a request on real CPU tensors under three meters and prints their bytes.
+"""Runs each case of a request on real CPU tensors under four meters and prints their bytes.
 
-Usage: memory_oracles.py REQUEST.json -> {key: {"tracer": [...], "mem_tracker": [...], "allocator_peak": N}}, the lists
+Usage: memory_oracles.py REQUEST.json -> {key: {"tracer": [...], "mem_tracker": [...], "watched_peak": N, "allocator_peak": N}}, the lists
 being bytes saved, forward peak over the start and backward peak over the start.
 """
 
@@ -18,10 +18,22 @@ trace.prepare(transformer_engine=False)
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from harness.engine.memory import profiled_peak_bytes
+from harness.engine.storage_watch import watched_peak_bytes
 from harness.engine.tracing.building import Groups, build, stage_config
 from harness.engine.tracing.place import PLACE
 from harness.engine.tracing.run import prepared
+
+
+def profiled_peak_bytes(run):
+    """Highest running sum of the CPU allocator's own events; true where no other thread frees."""
+    with torch.profiler.profile(profile_memory=True, acc_events=False) as profiler:
+        run()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    current = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        current += event.nbytes()
+        peak = max(peak, current)
+    return peak
 
 
 def total(tracker, kind):
@@ -63,6 +75,7 @@ def meters(case, groups):
             max(m.saved_bytes + m.backward_peak_bytes, m.forward_peak_bytes),
         ],
         "mem_tracker": mem_tracker(chunk),
+        "watched_peak": watched_peak_bytes(lambda: one_pass(chunk)),
         "allocator_peak": profiled_peak_bytes(lambda: one_pass(chunk)),
     }
 

@@ -1,0 +1,70 @@
+"""What the meter of a processor counts of a step."""
+
+import pytest
+
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture(name="torch")
+def _torch():
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture
+def peak():
+    from harness.engine.storage_watch import watched_peak_bytes
+
+    return watched_peak_bytes
+
+
+def test_only_what_is_alive_at_once_counts(torch, peak):
+    def step():
+        for _ in range(3):
+            torch.zeros(100)
+        kept = torch.zeros(50)
+        return kept, torch.ones(100)
+
+    assert peak(step) == 4 * (50 + 100)
+
+
+def test_a_constant_written_out_counts(torch, peak):
+    assert peak(lambda: torch.tensor([1.0, 2.0])) == 8
+
+
+def test_memory_from_before_counts_neither_when_written_nor_when_freed(torch, peak):
+    before = [torch.zeros(1000)]
+
+    def step():
+        before[0].add_(1)
+        before.clear()
+        torch.zeros(10)
+
+    assert peak(step) == 40
+
+
+def test_what_another_thread_lets_go_of_last_is_seen(torch, peak):
+    from threading import Event, Thread
+
+    def step():
+        release, held = Event(), [torch.zeros(1000)]
+
+        def let_go():
+            release.wait()
+            held.clear()
+
+        thread = Thread(target=let_go)
+        thread.start()
+        release.set()
+        thread.join()
+        torch.zeros(1000)
+
+    assert peak(step) == 4000
+
+
+def test_emptied_storages_are_free_under_living_tensors(torch, peak):
+    def step():
+        tensor = torch.zeros(1000)
+        tensor.untyped_storage().resize_(0)
+        torch.zeros(1000)
+
+    assert peak(step) == 4000
