@@ -9,6 +9,7 @@ from harness.errors import BadRequestError, ExitCode
 from harness.launch.disk import full_disk_told
 from harness.launch.environment import this_host
 from harness.launch.execute import execute
+from harness.launch.ownership import claim
 from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Nodes
 from harness.launch.replay import ReplayPlan
@@ -97,6 +98,8 @@ def _one_run(request: RunRequest, display: Display) -> _Ran:
     with full_disk_told(run_dir):
         write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
         write_atomically(run_dir / _plan_name(request.nodes), understood.plan.render())
+        if request.nodes.node_rank == 0:
+            claim(run_dir)
     with predicting(understood, request.nodes) as prediction:
         with display.progress(understood) as on_progress:
             outcome = execute(understood.plan, on_progress=on_progress)

@@ -86,7 +86,7 @@ def test_a_run_folder_holds_the_request_the_plan_and_the_record(replayed):
     document, record = replayed("ok")
     run_dir = Path(document["run_dir"])
     names = {path.name for path in run_dir.iterdir()}
-    assert names == {"spec.json", "plan.txt", "record.json", "ranks", "logs"}
+    assert names == {"spec.json", "plan.txt", "record.json", "harness.json", "ranks", "logs"}
     assert json.loads((run_dir / "spec.json").read_text()) == document["spec"]
     assert "# replay of" in (run_dir / "plan.txt").read_text()
     assert record.status == "ok"

@@ -1,0 +1,66 @@
+"""Whose a folder is: pid and start time of this boot and container, and nothing guessed beyond."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from harness.launch.ownership import claim, life_of, this_process
+from harness.records.owner import OWNER, Owner
+
+
+@pytest.fixture
+def owned_by(tmp_path):
+    """What is known of a folder that this process has claimed, with some facts of its claim changed."""
+
+    def life(**changes):
+        owner = this_process().model_copy(update=changes)
+        (tmp_path / OWNER).write_text(owner.model_dump_json())
+        return life_of(tmp_path)
+
+    return life
+
+
+def test_a_folder_of_a_living_process_is_alive(tmp_path):
+    claim(tmp_path)
+    assert life_of(tmp_path).state == "alive"
+    assert Owner.model_validate_json((tmp_path / OWNER).read_text()).pid == os.getpid()
+
+
+def test_a_folder_of_a_process_that_ended_is_dead(tmp_path):
+    program = f"from pathlib import Path; from harness.launch.ownership import claim; claim(Path({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    life = life_of(tmp_path)
+    assert (life.state, life.reason.endswith("is gone")) == ("dead", True)
+
+
+def test_another_process_of_the_same_number_is_not_taken_for_it(owned_by):
+    assert owned_by(start_ticks=1).state == "dead"
+
+
+def test_a_machine_that_was_started_anew_runs_none_of_its_old_processes(owned_by):
+    assert owned_by(boot_id="another").state == "dead"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"boot_id": "another", "hostname": "node7"}, "of node7, which is not this machine"),
+        ({"pid_namespace": "pid:[1]"}, "of another container of this machine"),
+    ],
+)
+def test_what_cannot_be_seen_from_here_is_unknown(owned_by, changes, reason):
+    life = owned_by(**changes)
+    assert life.state == "unknown"
+    assert reason in life.reason
+
+
+def test_a_folder_without_a_claim_is_unknown(tmp_path):
+    assert life_of(tmp_path).state == "unknown"
+
+
+def test_a_damaged_claim_is_unknown(tmp_path):
+    (tmp_path / OWNER).write_text("{")
+    life = life_of(tmp_path)
+    assert (life.state, "not JSON" in life.reason) == ("unknown", True)
