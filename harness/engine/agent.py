@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,18 @@ from harness.records.launch import AgentRecord, RankExit, signal_name
 from harness.records.redact import redact
 
 MAX_MESSAGE = 2000
+NO_RANKS_PREPARED = nullcontext()  # torchrun starts an interpreter per rank
 
 
-def main(argv: Sequence[str]) -> int:
-    """0 when every rank ended well, 1 when one did not, 128 + N after signal N."""
+def main(argv: Sequence[str], ranks: AbstractContextManager[object] = NO_RANKS_PREPARED) -> int:
+    """0 when every rank ended well, 1 when one did not, 128 + N after signal N. ``ranks``: entered around torchrun."""
     die_with_parent(signal.SIGTERM)
     be_parent_of_children()
     if len(argv) < 2 or argv[0] != "--result":
         print("usage: python -m harness.engine.agent --result FILE <torchrun arguments>", file=sys.stderr)  # noqa: T201
         return 2
-    record = supervise_ranks(list(argv[2:]))
+    with ranks:
+        record = supervise_ranks(list(argv[2:]))
     write_atomically(Path(argv[1]), record.model_dump_json(indent=1) + "\n")
     return 128 + record.signal if record.signal else int(record.status != "ok")
 

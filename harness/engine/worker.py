@@ -24,7 +24,7 @@ def main() -> int:
     with RankLog(run_dir, rank, world_size) as log:
         log.enter("import")
         if spec.gpu_type.is_cpu:
-            _prepare_cpu()
+            prepare_cpu()
         from harness.engine.rank_run import run
 
         run(spec, log)
@@ -40,7 +40,8 @@ def _own_log(path: Path) -> None:
     os.dup2(descriptor, 2)
 
 
-def _prepare_cpu() -> None:
+def prepare_cpu() -> None:
+    """Before megatron-core is imported for ranks on the processor."""
     from harness.engine import cpu_backend
 
     cpu_backend.block_transformer_engine()

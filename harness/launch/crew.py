@@ -1,9 +1,11 @@
 """Everything that one launch started, and how it is brought to an end without leaving anything behind."""
 
 import os
+import select
 import signal
-import subprocess
 import time
+from contextlib import suppress
+from typing import Protocol
 
 from harness.launch.interruption import Interruption
 from harness.launch.processes import Process, adopted, bury, catches, descendants, identify, is_alive, send
@@ -15,10 +17,31 @@ TERMINATE_S = 10.0  # above TORCH_ELASTIC_SHUTDOWN_TIMEOUT, so that the agent ca
 KILLED_S = 5.0
 
 
+class Agent(Protocol):
+    """What a crew needs of its agent, a child of this process: `subprocess.Popen` has it."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        ...
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        ...
+
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL, if it still runs."""
+        ...
+
+
 class Crew:
     """The agent and its descendants. ``num_killed`` counts those that had to be killed after the agent was gone."""
 
-    def __init__(self, agent: subprocess.Popen[bytes]) -> None:
+    def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.num_killed = 0
         self._agent_process = identify(agent.pid)
@@ -34,6 +57,15 @@ class Crew:
             self._known.update(adopted(f"{PARENT_PID_VARIABLE}={self.agent.pid}"))
         for pid in (self.agent.pid, *(process.pid for process in self._known)):
             self._known.update(descendants(pid))
+
+    def wait(self, seconds: float) -> None:
+        """Until the agent has ended, at most ``seconds``."""
+        with suppress(ProcessLookupError):
+            handle = os.pidfd_open(self.agent.pid)
+            try:
+                select.select([handle], [], [], seconds)
+            finally:
+                os.close(handle)
 
     def show_stacks(self) -> None:
         """Ask every descendant that has a handler for it to write its stacks to its log, and give it time to."""

@@ -28,13 +28,19 @@ class LaunchPlan:
     timeout_s: float | None
     hang_timeout_s: float
     num_steps: int
+    without_gpu: bool = False
 
     @property
     def argv(self) -> tuple[str, ...]:
         """The agent's command line: torchrun's arguments, static rendezvous (c10d unpickles what strangers send)."""
+        return (self.python, "-m", "harness.engine.agent", *self.agent_arguments)
+
+    @property
+    def agent_arguments(self) -> tuple[str, ...]:
+        """Those of the agent: where it leaves its record, then torchrun's."""
         meet = self.rendezvous
         return (
-            self.python, "-m", "harness.engine.agent", "--result", str(self.agent_file),
+            "--result", str(self.agent_file),
             f"--nnodes={meet.nnodes}", f"--node-rank={meet.node_rank}", f"--nproc-per-node={self.num_local_ranks}",
             "--rdzv-backend=static", f"--master-addr={meet.master_addr}", f"--master-port={meet.master_port}",
             "--max-restarts=0", f"--log-dir={self.run_dir / 'logs' / 'torchrun'}",
@@ -140,6 +146,7 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
         timeout_s=request.timeout_s,
         hang_timeout_s=request.hang_timeout_s,
         num_steps=spec.measure.max_steps,
+        without_gpu=spec.gpu_type.is_cpu,
     )
 
 

@@ -1,21 +1,23 @@
 """Run a torchrun plan to its end: start it, follow it, stop it when it hangs or is interrupted, say how it went."""
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.launch import disk
-from harness.launch.crew import Crew
+from harness.launch.crew import Agent, Crew
 from harness.launch.heartbeats import Heartbeats, Progress
 from harness.launch.interruption import Interruption, interruption
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
 from harness.launch.verdict import Ending, hang, port_was_taken, read_agent_record, verdict
+from harness.launch.warm import WarmParents
+from harness.launch.warm_process import Refused, environment
 from harness.records.atomic import write_atomically
-from harness.records.launch import PARENT_PID_VARIABLE, LaunchOutcome
+from harness.records.launch import LaunchOutcome
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0
@@ -25,8 +27,10 @@ SAMPLER_STOP_S = 5.0
 OnProgress = Callable[[Progress], None]
 
 
-def supervise(plan: LaunchPlan, on_progress: OnProgress) -> LaunchOutcome:
+def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | None = None) -> LaunchOutcome:
     """Start the plan and return when nothing of it runs any more; ``ranks/outcome.json`` says the same.
+
+    With ``parents`` the agent is forked from a warm one; where that cannot be, it is started afresh and a note says why.
 
     ``on_progress`` is called from this thread whenever ranks have said something. A port that was taken meanwhile is
     retried once with another, if this program chose it. RunFailedError: no room on the disk, nothing was started.
@@ -34,9 +38,9 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress) -> LaunchOutcome:
     _prepare(plan)
     adopt_orphans()
     with interruption() as caught, _sampling(plan, caught):
-        outcome = _attempt(plan, on_progress, caught)
+        outcome = _attempt(plan, on_progress, caught, parents)
         if plan.rendezvous.chosen_port and port_was_taken(outcome) and caught.signal is None:
-            outcome = _attempt(plan.with_new_port(), on_progress, caught)
+            outcome = _attempt(plan.with_new_port(), on_progress, caught, parents)
     return _write_outcome(plan, outcome)
 
 
@@ -46,10 +50,24 @@ def _prepare(plan: LaunchPlan) -> None:
     disk.require_room(plan.run_dir, disk.free_bytes(plan.run_dir))
 
 
-def _attempt(plan: LaunchPlan, on_progress: OnProgress, caught: Interruption) -> LaunchOutcome:
+@dataclass(frozen=True)
+class _Started:
+    """The agent, and how it was started."""
+
+    agent: Agent
+    warm: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def _attempt(
+    plan: LaunchPlan, on_progress: OnProgress, caught: Interruption, parents: WarmParents | None
+) -> LaunchOutcome:
     plan.agent_file.unlink(missing_ok=True)
     began = time.monotonic()
-    crew = Crew(_start(plan, plan.argv, plan.launcher_log))
+    started = _agent(plan, caught, parents)
+    if started is None:
+        return _never_started(caught, time.monotonic() - began)
+    crew = Crew(started.agent)
     try:
         stop = _follow(plan, crew, on_progress, caught)
         if stop is not None and stop.status in ("hang", "timeout"):
@@ -58,19 +76,40 @@ def _attempt(plan: LaunchPlan, on_progress: OnProgress, caught: Interruption) ->
             crew.terminate(caught)
     finally:
         crew.kill()
-    return _outcome(plan, crew, stop, time.monotonic() - began)
+    outcome = _outcome(plan, crew, stop, time.monotonic() - began)
+    return outcome.model_copy(update={"warm": started.warm, "notes": started.notes})
+
+
+def _agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | None) -> _Started | None:
+    """None when the user interrupted the wait for a warm parent."""
+    if parents is None:
+        return _Started(_start(plan, plan.argv, plan.launcher_log))
+    answer = parents.start(plan, lambda: caught.signal is not None)
+    if not isinstance(answer, Refused):
+        return _Started(answer, warm=True)
+    if caught.signal is not None:
+        return None
+    return _Started(
+        _start(plan, plan.argv, plan.launcher_log),
+        notes=(f"started from a fresh torchrun instead of a warm parent: {answer.reason}",),
+    )
+
+
+def _never_started(caught: Interruption, seconds: float) -> LaunchOutcome:
+    assert caught.signal is not None
+    reason = f"interrupted by {caught.signal.name} before anything ran"
+    return LaunchOutcome(status="interrupted", seconds=round(seconds, 3), signal=int(caught.signal), reason=reason)
 
 
 def _start(plan: LaunchPlan, argv: tuple[str, ...], log: Path) -> subprocess.Popen[bytes]:
     """In a session of its own, so that Ctrl-C in the terminal reaches the harness only, which then stops it in order."""
-    environment = {v.name: v.value for v in plan.env} | {PARENT_PID_VARIABLE: str(os.getpid())}
     with log.open("ab") as output:
         return subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=environment(plan),
             start_new_session=True,
         )
 
@@ -90,7 +129,7 @@ def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Inter
         stop = _reason_to_stop(plan, heartbeats, now, caught)
         if stop is not None:
             return stop
-        time.sleep(POLL_S)
+        crew.wait(POLL_S)
     if heartbeats.read(now):
         on_progress(heartbeats.progress(now))
     return None
@@ -108,7 +147,7 @@ def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught
 
 def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float) -> LaunchOutcome:
     agent, unreadable = read_agent_record(plan.agent_file)
-    exit_code = crew.agent.returncode
+    exit_code = crew.agent.wait()
     if stop is None:
         stop = verdict(agent, exit_code, unreadable)
     full = stop.status != "ok" and disk.is_full(disk.free_bytes(plan.run_dir))

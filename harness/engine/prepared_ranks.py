@@ -1,0 +1,120 @@
+"""Ranks forked before torchrun starts, from a process of one thread that has imported all they need.
+
+torchrun itself starts a fresh interpreter per rank, or forks while its store already runs in a thread, which is not safe.
+Here it is torchrun that starts, watches and ends the ranks, with all its own code; only where it would call `Popen` it
+is handed a process that waits for its order.
+"""
+
+import json
+import os
+import runpy
+import signal
+import sys
+from contextlib import suppress
+from types import TracebackType
+
+from harness.engine.fork_safety import why_not_forkable
+from harness.engine.forked_process import ForkedProcess, end_now, run_and_end
+from harness.engine.process import die_with_parent
+
+
+class PreparedRanks:
+    """Inside the block torchrun takes its ranks from here. ValueError to torchrun for an order that a fork cannot meet."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._waiting: list[tuple[ForkedProcess, int]] = []
+
+    def __enter__(self) -> "PreparedRanks":
+        from torch.distributed.elastic.multiprocessing import api
+
+        reason = why_not_forkable()
+        if reason:
+            raise RuntimeError(reason)
+        for _ in range(self._number):
+            self._waiting.append(_fork_rank([order for _, order in self._waiting]))
+        self._torch_api, self._torch_handler = api, api.get_subprocess_handler
+        api.get_subprocess_handler = self.start
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._torch_api.get_subprocess_handler = self._torch_handler
+        for rank, order in self._waiting:
+            os.close(order)
+            rank.wait()
+
+    def start(self, entrypoint, args, env, stdout, stderr, local_rank_id, numa_options=None) -> "RankHandler":
+        """Give a waiting rank its order; the signature is that of torch's `get_subprocess_handler`."""
+        if entrypoint != sys.executable or numa_options is not None:
+            raise ValueError(f"a forked rank cannot become {entrypoint} with NUMA options {numa_options}")
+        rank, order = self._waiting.pop(0)
+        words = {
+            "arguments": [str(argument) for argument in args],
+            "environment": {**os.environ, **env},
+            "outputs": {1: stdout or None, 2: stderr or None},
+        }
+        with os.fdopen(order, "w") as pipe:
+            json.dump(words, pipe)
+        return RankHandler(rank, local_rank_id)
+
+
+class RankHandler:
+    """What torchrun knows of a rank: ``proc``, and how to end it."""
+
+    def __init__(self, proc: ForkedProcess, local_rank_id: int) -> None:
+        self.proc, self.local_rank_id = proc, local_rank_id
+
+    def close(self, death_sig: signal.Signals | None = None) -> None:
+        """Signal the whole process group of the rank."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.proc.pid, death_sig or signal.SIGTERM)
+
+
+def _fork_rank(orders: list[int]) -> tuple[ForkedProcess, int]:
+    """A rank that waits, and the pipe that it reads its order from. ``orders``: those of ranks forked before it."""
+    read, write = os.pipe()
+    said, ready = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        for descriptor in (write, said, *orders):
+            os.close(descriptor)
+        run_and_end(lambda: _be_rank(read, ready))
+    os.close(read)
+    os.close(ready)
+    with os.fdopen(said, "rb") as waiting:
+        waiting.read()  # until it leads its process group, which signals are sent to
+    return ForkedProcess(pid), write
+
+
+def _be_rank(order: int, ready: int) -> None:
+    os.setsid()
+    die_with_parent()
+    os.close(ready)
+    with os.fdopen(order) as pipe:
+        text = pipe.read()
+    if not text:
+        end_now(0)  # torchrun ended without starting it
+    words = json.loads(text)
+    os.environ.clear()
+    os.environ.update(words["environment"])
+    for descriptor, path in words["outputs"].items():
+        if path is not None:
+            _write_to(path, int(descriptor))
+    _run_python(words["arguments"])
+
+
+def _write_to(path: str, descriptor: int) -> None:
+    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
+    os.dup2(opened, descriptor)
+    os.close(opened)
+
+
+def _run_python(arguments: list[str]) -> None:
+    """As the interpreter does with ``[-u] -m MODULE ...`` or ``[-u] SCRIPT ...``."""
+    words = [argument for argument in arguments[:1] if argument != "-u"] + arguments[1:]
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")

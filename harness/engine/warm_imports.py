@@ -1,0 +1,5 @@
+"""Every module that an agent and a rank import, by the time the rank has trained: what a warm parent imports once."""
+
+import torch.distributed.run  # noqa: F401
+
+import harness.engine.rank_run  # noqa: F401

@@ -1,0 +1,139 @@
+"""A process that has imported what agents and ranks need, once, and forks one agent per launch.
+
+Started as ``python -m harness.engine.warm_parent --channel FD --device cpu|cuda`` by the harness, with the environment
+of the ranks, which libraries read while they load. It never uses a GPU, never computes and never starts a thread: a
+child gets only what was there after the imports. It refuses to fork when that does not hold.
+"""
+
+import argparse
+import contextlib
+import os
+import socket
+import sys
+import time
+from typing import NoReturn
+
+from pydantic import ValidationError
+
+from harness.engine.fork_safety import why_no_cuda_in_children, why_not_forkable
+from harness.engine.forked_process import end_now, run_and_end
+from harness.engine.prepared_ranks import PreparedRanks
+from harness.engine.process import die_with_parent
+from harness.records.warm import WarmAnswer, WarmRequest
+
+# Only while importing: with more than one, numpy's OpenBLAS starts its threads as it loads, and asking CUDA itself
+# whether there is a GPU makes CUDA unusable in children.
+WHILE_IMPORTING = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+
+
+def main() -> NoReturn:
+    """Serve until the harness closes the channel."""
+    parser = argparse.ArgumentParser(prog="harness.engine.warm_parent")
+    parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket")
+    parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
+    asked = parser.parse_args()
+    die_with_parent()
+    # the harness has no patience left when it closes the channel early
+    with socket.socket(fileno=asked.channel) as channel, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        changed = import_everything(asked.device)
+        unusable = why_not_forkable() or why_no_cuda_in_children()
+        _say(channel, WarmAnswer(kind="refused", reason=unusable) if unusable else WarmAnswer(kind="ready"))
+        if not unusable:
+            serve(channel, changed)
+    end_now(0)  # nothing here needs the seconds that torch takes to be torn down
+
+
+def import_everything(device: str) -> dict[str, str]:
+    """Import; the variables that the imports themselves have set, which a fresh process would have after them too."""
+    before = {name: os.environ.get(name) for name in WHILE_IMPORTING}
+    os.environ.update({name: value for name, value in WHILE_IMPORTING.items() if before[name] is None})
+    at_first = dict(os.environ)
+    if device == "cpu":
+        from harness.engine.worker import prepare_cpu
+
+        prepare_cpu()
+    import harness.engine.warm_imports  # noqa: F401
+
+    changed = {name: value for name, value in os.environ.items() if at_first.get(name) != value}
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+            changed.pop(name, None)
+    return changed
+
+
+def serve(channel: socket.socket, changed: dict[str, str]) -> None:
+    """Fork an agent for every request."""
+    with channel.makefile("rb") as lines:
+        for line in lines:
+            try:
+                request = WarmRequest.model_validate_json(line)
+                reason = why_not_forkable()
+                pid = None if reason else fork_agent(request, channel, changed)
+            except (ValidationError, OSError) as error:
+                reason, pid = f"the warm parent could not fork: {error}", None
+            answer = WarmAnswer(kind="refused", reason=reason) if pid is None else WarmAnswer(kind="started", pid=pid)
+            _say(channel, answer)
+
+
+def _say(channel: socket.socket, answer: WarmAnswer) -> None:
+    channel.sendall(answer.model_dump_json().encode() + b"\n")
+
+
+def fork_agent(request: WarmRequest, channel: socket.socket, changed: dict[str, str]) -> int:
+    """Its process number. OSError where there is no memory or no process left.
+
+    The agent is made by a child that ends at once, so that the kernel gives it to the harness, the next subreaper above:
+    it is the harness's own child, whose exit status it collects and with which it dies.
+    """
+    read, write = os.pipe()
+    between = os.fork()
+    if between == 0:
+        os.close(read)
+        run_and_end(lambda: _fork_again(request, channel, changed, write))
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        told = pipe.read()
+    os.waitpid(between, 0)
+    if not told:
+        raise OSError("the process between ended without an agent; see logs/launcher.log")
+    return int(told)
+
+
+def _fork_again(request: WarmRequest, channel: socket.socket, changed: dict[str, str], write: int) -> None:
+    between = os.getpid()
+    agent = os.fork()
+    if agent == 0:
+        os.close(write)
+        os.close(channel.detach())
+        run_and_end(lambda: _be_agent(request, changed, between))
+    os.write(write, str(agent).encode())
+
+
+def _be_agent(request: WarmRequest, changed: dict[str, str], between: int) -> int:
+    from harness.engine.agent import main as agent
+
+    os.setsid()
+    _redirect(request.log)
+    os.chdir(request.folder)
+    os.environ.clear()
+    os.environ.update(request.environment | changed)
+    sys.argv = ["harness.engine.agent", *request.arguments]
+    while os.getppid() == between:
+        time.sleep(0.001)
+    return agent(request.arguments, PreparedRanks(request.num_ranks))
+
+
+def _redirect(log: str) -> None:
+    for path, flags, descriptors in (
+        (os.devnull, os.O_RDONLY, (0,)),
+        (log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, (1, 2)),
+    ):
+        opened = os.open(path, flags, 0o666)
+        for descriptor in descriptors:
+            os.dup2(opened, descriptor)
+        os.close(opened)
+
+
+if __name__ == "__main__":
+    main()

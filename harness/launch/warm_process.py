@@ -1,0 +1,146 @@
+"""One warm parent as the harness sees it: started, asked for agents, and closed; and the agents that it forked."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.launch.plan import LaunchPlan
+from harness.records.launch import PARENT_PID_VARIABLE, signal_name
+from harness.records.warm import WarmAnswer, WarmRequest
+
+READY_S = 180.0  # torch and megatron come off a shared file system on a cold node
+FORK_S = 20.0
+CLOSE_S = 2.0
+POLL_S = 0.02
+LISTEN_S = 0.1
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why there is no agent. ``for_good``: the next one with this environment would be refused too."""
+
+    reason: str
+    for_good: bool = False
+
+
+class WarmAgent:
+    """An agent that a warm parent forked: a child of this process by adoption, with what :class:`Crew` needs of Popen."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._exit_code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self._exit_code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._exit_code = os.waitstatus_to_exitcode(status)
+        return self._exit_code
+
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
+        while (code := self.poll()) is None:
+            time.sleep(POLL_S)
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL; nothing for one that has ended, whose number may be another's by now."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class WarmProcess:
+    """A running warm parent with the environment of one plan. It imports while nobody waits for it yet."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._answers = b""
+        self._is_ready = False
+        self._channel, theirs = socket.socketpair()
+        with theirs, plan.launcher_log.open("ab") as output:
+            self.process = subprocess.Popen(
+                (plan.python, "-m", "harness.engine.warm_parent", "--channel", str(theirs.fileno()),
+                 "--device", "cpu" if plan.without_gpu else "cuda"),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment(plan),
+                start_new_session=True, pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+        return self.process.poll() is None
+
+    def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> WarmAgent | Refused:
+        """An agent for the plan. ``give_up`` is asked now and then, and ends the wait."""
+        if not self._is_ready:
+            ready = self._listen(READY_S, give_up)
+            if isinstance(ready, Refused) or ready.kind == "refused":
+                return ready if isinstance(ready, Refused) else Refused(ready.reason, for_good=True)
+            self._is_ready = True
+        request = WarmRequest(
+            arguments=plan.agent_arguments,
+            num_ranks=plan.num_local_ranks,
+            environment=environment(plan),
+            log=str(plan.launcher_log),
+            folder=str(Path.cwd()),
+        )
+        try:
+            self._channel.sendall(request.model_dump_json().encode() + b"\n")
+        except OSError:
+            return self._gone()
+        answer = self._listen(FORK_S, give_up)
+        if isinstance(answer, Refused):
+            return answer
+        return Refused(answer.reason) if answer.pid is None else WarmAgent(answer.pid)
+
+    def close(self) -> None:
+        """End it. Agents that it forked go on."""
+        self._channel.close()
+        try:
+            self.process.wait(CLOSE_S if self._is_ready else 0.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _listen(self, patience_s: float, give_up: Callable[[], bool]) -> WarmAnswer | Refused:
+        deadline = time.monotonic() + patience_s
+        self._channel.settimeout(LISTEN_S)
+        while b"\n" not in self._answers:
+            if give_up():
+                return Refused("interrupted while the warm parent started")
+            if time.monotonic() > deadline:
+                return Refused(f"the warm parent did not answer within {patience_s:g} s")
+            try:
+                said = self._channel.recv(1 << 16)
+            except TimeoutError:
+                continue
+            except OSError:
+                return self._gone()
+            if not said:
+                return self._gone()
+            self._answers += said
+        line, _, self._answers = self._answers.partition(b"\n")
+        try:
+            return WarmAnswer.model_validate_json(line)
+        except ValidationError as error:
+            return Refused(f"the warm parent's answer cannot be read: {error.errors()[0]['msg']}")
+
+    def _gone(self) -> Refused:
+        try:
+            code = self.process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            return Refused("the warm parent closed its channel")
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
+        return Refused(f"the warm parent {how}; see logs/launcher.log of the run that it was started for")
+
+
+def environment(plan: LaunchPlan) -> dict[str, str]:
+    """Of an agent and of all that it starts."""
+    return {variable.name: variable.value for variable in plan.env} | {PARENT_PID_VARIABLE: str(os.getpid())}
