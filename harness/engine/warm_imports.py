@@ -1,5 +1,11 @@
-"""Every module that an agent and a rank import, by the time the rank has trained: what a warm parent imports once."""
+"""Every module that an agent and a rank import, by the time the rank has trained: what a warm parent imports once.
 
-import torch.distributed.run  # noqa: F401
+A test compares: what a rank still imports by itself costs every launch anew.
+"""
 
+import torch.distributed.run
+import torch.profiler
+import torch.utils.flop_counter  # noqa: F401
+
+import harness.engine.agent
 import harness.engine.rank_run  # noqa: F401

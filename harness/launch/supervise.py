@@ -86,7 +86,7 @@ def _agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | None) 
         return _Started(_start(plan, plan.argv, plan.launcher_log))
     answer = parents.start(plan, lambda: caught.signal is not None)
     if not isinstance(answer, Refused):
-        return _Started(answer, warm=True)
+        return _Started(answer, warm=True, notes=("ranks were forked from a warm parent: no import is in their times",))
     if caught.signal is not None:
         return None
     return _Started(

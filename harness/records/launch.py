@@ -51,7 +51,7 @@ class LaunchOutcome(Frozen):
     ``exit_code`` is the agent's, negative for a signal, None when none was started. ``signal`` is the one that
     interrupted the harness. ``rank`` is the rank that died first or hung. ``reason`` says the rest in one sentence.
     ``warm``: agent and ranks were forked from a process that had imported everything, so that no import is in their times.
-    ``notes``: what about the start was not as asked.
+    ``notes``: how it was started, where that is not the ordinary way or not as asked.
     """
 
     schema_version: int = SCHEMA_VERSION

@@ -159,7 +159,7 @@ def _record(
         failure=failure,
         findings=understood.findings,
         suspect=(*doubts(collected.nodes, ranks), *([otherwise] if otherwise else [])),
-        notes=(*understood.notes, *_replay_note(understood), *late_nodes, *collected.notes),
+        notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes),
         prediction=foretold.prediction.record() if foretold.prediction else None,
         no_prediction=foretold.reason,
         provenance=provenance(clock, understood.plan, ranks, collected.nodes, understood.host.hostname),
