@@ -70,8 +70,8 @@ def prepare(*, transformer_engine: bool) -> str | None:
     logging.getLogger().setLevel(logging.ERROR)
     adaptations.install_before_import()
     version = None
+    sys.path.insert(0, str(STAND_IN))
     if transformer_engine:
-        sys.path.insert(0, str(STAND_IN))
         import transformer_engine as stand_in
 
         version = stand_in.__version__

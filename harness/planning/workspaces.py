@@ -14,7 +14,7 @@ KIB = 1024
 
 # The thread of the forward pass and autograd's own have a cuBLAS handle each, and each handle its workspace.
 _TORCH_HANDLES = 2
-_TORCH_DEFAULT_BYTES = {True: 32 * MIB, False: 2 * 4 * MIB + 8 * 16 * KIB}
+_TORCH_BYTES = {True: 32 * MIB, False: 2 * 4 * MIB + 8 * 16 * KIB}
 
 _TE_BYTES = {True: 32 * MIB, False: 4 * MIB}
 _TE_GROUPED_STREAMS = 4
@@ -31,19 +31,26 @@ def workspace_bytes(spec: ExperimentSpec, *, has_experts: bool) -> int:
 
 
 def _torch(spec: ExperimentSpec) -> int:
-    """`CUBLAS_WORKSPACE_CONFIG` is a list of `:KiB:count`; torch has 32 MiB for Hopper alone without it."""
+    """`CUBLAS_WORKSPACE_CONFIG` is a list of `:KiB:count`; without it torch has 32 MiB for Hopper and Blackwell.
+
+    (Its older releases have it for Hopper alone.)
+    """
     parts = _PART.findall(spec.env.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if parts:
         return _TORCH_HANDLES * sum(int(size) * KIB * int(count) for size, count in parts)
-    return _TORCH_HANDLES * _TORCH_DEFAULT_BYTES[spec.gpu_type.capability == (9, 0)]
+    return _TORCH_HANDLES * _TORCH_BYTES[_is_hopper_or_later(spec)]
 
 
 def _transformer_engine(spec: ExperimentSpec, *, has_experts: bool) -> int:
     """One for plain GEMMs, one per stream for grouped ones and for those that overlap tensor-parallel communication."""
     if spec.kernels.transformer_impl == "local":
         return 0
-    capability, moe = spec.gpu_type.capability, spec.model.moe
-    one = _TE_BYTES[capability is not None and capability >= (9, 0)]
+    moe, one = spec.model.moe, _TE_BYTES[_is_hopper_or_later(spec)]
     overlaps = spec.kernels.tp_comm_overlap and spec.parallelism.tensor_model_parallel_size > 1
     grouped = moe is not None and moe.moe_grouped_gemm and has_experts
     return one * (1 + _TE_USER_BUFFER_STREAMS * overlaps + _TE_GROUPED_STREAMS * grouped)
+
+
+def _is_hopper_or_later(spec: ExperimentSpec) -> bool:
+    capability = spec.gpu_type.capability
+    return capability is not None and capability >= (9, 0)

@@ -1,63 +1,104 @@
 """Arguments of Megatron-LM's launcher as an ExperimentSpec, or the reason why they cannot be one."""
 
-import ast
-import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+import sections
 from pydantic import ValidationError
+from sections import InexpressibleError
 
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.gpu import GPUS
 
-Arguments = Mapping[str, Any]
-
-# GPT-2's vocabulary: all these runs use its tokenizer.
-VOCAB_SIZE = 50257
+Row = Mapping[str, Any]
 
 # What no field of a spec stands for, by the argument that asks for it.
 INEXPRESSIBLE = {
-    "fp16": "FP16 training",
     "optimizer": "an optimizer other than Adam",
     "use-megatron-fsdp": "Megatron-FSDP",
-    "num-distributed-optimizer-instances": "several instances of the distributed optimizer",
-    "overlap-p2p-communication-warmup-flush": "messages overlapped in warm-up and flush",
     "first-last-layers-bf16": "first and last layers kept in BF16",
     "export-te-mcore-model": "distillation",
     "use-transformer-engine-op-fuser": "transformer-engine's operation fuser",
     "fine-grained-activation-offloading": "activations offloaded to the host",
-    "overlap-param-gather-with-optimizer-step": "parameters gathered inside the optimizer step",
     "outer-dp-sharding-strategy": "hybrid sharding",
-    "rotary-interleaved": "interleaved rotary embedding",
+    "no-masked-softmax-fusion": "megatron's own attention without its fused softmax",
 }
 
 
-class InexpressibleError(ValueError):
-    """The run did something that a spec cannot say."""
+# First day of the stacks that replaced older ones, by the days on which their traces first appear in the goldens: the LTS
+# image with a flash-attn that is deterministic, the current image whose torch has Blackwell's workspace.
+SECOND_LTS_IMAGE = "2025-11-01"
+TORCH_KNOWS_BLACKWELL = "2026-05-01"
+_WORKSPACE_BEFORE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"}
 
 
-def spec_of(arguments: Arguments, hardware: str, world_size: int) -> ExperimentSpec:
+@dataclass(frozen=True)
+class Likeness:
+    """One thing that a spec cannot say, and what is predicted in its place because memory hardly tells them apart."""
+
+    text: str
+    applies: Callable[[Row], bool]
+
+
+def _asked(name: str) -> Callable[[Row], bool]:
+    return lambda row: bool(row["arguments"].get(name))
+
+
+LIKENESSES = (
+    Likeness("FP16 as BF16 with gradients of 16 bits", _asked("fp16")),
+    Likeness(
+        "routing by sinkhorn as without auxiliary loss: a few bytes per token and expert",
+        lambda row: row["arguments"].get("moe-router-load-balancing-type") == "sinkhorn",
+    ),
+    Likeness(
+        "messages overlapped in warm-up and flush as not overlapped", _asked("overlap-p2p-communication-warmup-flush")
+    ),
+    Likeness("interleaved rotary embedding as a plain one", _asked("rotary-interleaved")),
+    Likeness(
+        "parameters gathered inside the optimizer step as after it", _asked("overlap-param-gather-with-optimizer-step")
+    ),
+    Likeness("the GPU, which the row does not name, as an A100", lambda row: row["hardware"].endswith("?")),
+)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A row as a spec, with what was taken for something else."""
+
+    spec: ExperimentSpec
+    taken_as: tuple[str, ...]
+
+
+def read(row: Row) -> Reading:
     """The run as a spec with `transformer_impl` and attention settled; InexpressibleError with the reason otherwise.
 
     Defaults are those of Megatron-LM's `arguments.py`: FFN of 4 h (with SwiGLU 8/3 h rounded to 64), dropout of 0.1,
     learned positions, biases, tied embeddings, gradients accumulated in FP32 for BF16 runs.
     """
     for name, reason in INEXPRESSIBLE.items():
-        if arguments.get(name) not in (None, False):
+        if row["arguments"].get(name) not in (None, False):
             raise InexpressibleError(reason)
-    if hardware.endswith("?") or hardware.lower() not in GPUS:
-        raise InexpressibleError("the hardware is not certain")
-    gpu = hardware.lower()
-    if arguments.get("cross-entropy-loss-fusion") and arguments.get("cross-entropy-fusion-impl", "native") != "te":
-        raise InexpressibleError("cross-entropy fused by megatron's own kernel, not by transformer-engine's")
-    spec = _spec(arguments, gpu, world_size)
+    if row["arguments"].get("cross-entropy-loss-fusion") and row["date"] < SECOND_LTS_IMAGE:
+        raise InexpressibleError(
+            "megatron's fused cross entropy under an older torch.compile, which copies more logits"
+        )
+    spec = _spec(row)
     samples = spec.batch.micro_batch_size * spec.data_parallel_size
     if not samples or spec.batch.global_batch_size % samples:
-        raise InexpressibleError(f"the batch does not divide over the {world_size} GPUs that the test declares")
-    return spec
+        raise InexpressibleError(f"the batch does not divide over the {row['world_size']} GPUs that the test declares")
+    return Reading(spec, tuple(likeness.text for likeness in LIKENESSES if likeness.applies(row)))
 
 
-def _spec(arguments: Arguments, gpu: str, world_size: int) -> ExperimentSpec:
+def _spec(row: Row) -> ExperimentSpec:
+    """Each of n instances of the distributed optimizer shards over 1/n of the GPUs, and so does a job of that size."""
+    a, gpu = row["arguments"], row["hardware"].rstrip("?").lower()
+    if gpu not in GPUS:
+        raise InexpressibleError(f"no such GPU type here: {row['hardware']}")
+    instances = a.get("num-distributed-optimizer-instances", 1)
+    if row["world_size"] % instances or a["global-batch-size"] % instances:
+        raise InexpressibleError("instances of the distributed optimizer that do not divide GPUs and batch")
+    world_size = row["world_size"] // instances
     try:
         return ExperimentSpec(
             recipe="megatron_lm",
@@ -65,170 +106,51 @@ def _spec(arguments: Arguments, gpu: str, world_size: int) -> ExperimentSpec:
             gpu=gpu,
             num_gpus=world_size,
             gpus_per_node=min(8, world_size),
-            compute_dtype=_dtype(arguments),
-            model=_model(arguments),
-            parallelism=_parallelism(arguments),
+            compute_dtype=sections.dtype(a),
+            model=sections.model(a),
+            parallelism=sections.parallelism(a),
             batch={
-                "micro_batch_size": arguments["micro-batch-size"],
-                "global_batch_size": arguments["global-batch-size"],
-                "seq_length": arguments["seq-length"],
+                "micro_batch_size": a["micro-batch-size"],
+                "global_batch_size": a["global-batch-size"] // instances,
+                "seq_length": a["seq-length"],
             },
-            recompute=_recompute(arguments),
-            optimizer={"use_distributed_optimizer": bool(arguments.get("use-distributed-optimizer"))},
+            recompute=sections.recompute(a),
+            optimizer={"use_distributed_optimizer": bool(a.get("use-distributed-optimizer"))},
             ddp={
-                "grad_reduce_in_fp32": True,
-                "overlap_grad_reduce": bool(arguments.get("overlap-grad-reduce")),
-                "overlap_param_gather": bool(arguments.get("overlap-param-gather")),
+                "grad_reduce_in_fp32": not a.get("fp16") or bool(a.get("accumulate-allreduce-grads-in-fp32")),
+                "overlap_grad_reduce": bool(a.get("overlap-grad-reduce")),
+                "overlap_param_gather": bool(a.get("overlap-param-gather")),
             },
-            cuda_graph=_cuda_graph(arguments),
-            kernels=_kernels(arguments),
+            cuda_graph=sections.cuda_graph(a),
+            kernels=sections.kernels(a) | {"attention_backend": _attention(row, gpu)},
+            env=_environment(row, gpu),
         )
     except ValidationError as error:
         raise InexpressibleError(f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
 
 
-def _dtype(a: Arguments) -> str:
-    if not a.get("bf16"):
-        raise InexpressibleError("FP32 training on a GPU")
-    if not a.get("fp8-format"):
-        return "bf16"
-    recipe, gathers = a.get("fp8-recipe", "delayed"), bool(a.get("fp8-param-gather"))
-    known = {("tensorwise", True): "fp8_cs", ("delayed", True): "fp8_ds", ("blockwise", False): "fp8_sc"}
-    if (recipe, gathers) not in known:
-        raise InexpressibleError(f"FP8 {recipe} with{'' if gathers else 'out'} parameters gathered in FP8")
-    return known[recipe, gathers]
+def _attention(row: Row, gpu: str) -> str:
+    """The kernel that ran. Local layers attend by scores; `auto` is settled as transformer-engine settles it.
+
+    Before Hopper it prefers flash-attn to cuDNN's kernel. In deterministic mode it takes neither a flash-attn before 2.4.1,
+    nor cuDNN's kernel but on Hopper, or on Blackwell without dropout (`dot_product_attention/utils.py`
+    get_attention_backend; pull request 2584).
+    """
+    a = row["arguments"]
+    asked = a.get("attention-backend", "auto")
+    if a.get("transformer-impl", "transformer_engine") == "local":
+        return "unfused"
+    is_deterministic = row["environment"].get("NVTE_ALLOW_NONDETERMINISTIC_ALGO") == "0"
+    has_dropout = float(a.get("attention-dropout", 0.1)) > 0
+    prefers_cudnn = GPUS[gpu].capability >= (9, 0)
+    is_blackwell = GPUS[gpu].capability >= (10, 0)
+    if asked != "auto" or (prefers_cudnn and not (is_blackwell and is_deterministic and has_dropout)):
+        return asked
+    is_old = row["software"] == "lts" and row["date"] < SECOND_LTS_IMAGE
+    return "unfused" if is_old and is_deterministic else "flash"
 
 
-def _model(a: Arguments) -> dict[str, Any]:
-    hidden, gated = a["hidden-size"], bool(a.get("swiglu"))
-    ffn = a.get("ffn-hidden-size") or (int(hidden * 4 * 2 / 3 / 64) * 64 if gated else 4 * hidden)
-    position = a.get("position-embedding-type", "learned_absolute")
-    return {
-        "num_layers": a["num-layers"],
-        "hidden_size": hidden,
-        "ffn_hidden_size": ffn,
-        "num_attention_heads": a["num-attention-heads"],
-        "num_query_groups": a.get("num-query-groups") if a.get("group-query-attention") else None,
-        "kv_channels": a.get("kv-channels"),
-        "vocab_size": VOCAB_SIZE,
-        "make_vocab_size_divisible_by": a.get("make-vocab-size-divisible-by", 128),
-        "share_embeddings_and_output_weights": not a.get("untie-embeddings-and-output-weights"),
-        "gated_linear_unit": gated,
-        "activation_func": "silu" if gated else "gelu",
-        "add_bias_linear": not a.get("disable-bias-linear"),
-        "normalization": a.get("normalization", "LayerNorm"),
-        "qk_layernorm": bool(a.get("qk-layernorm")),
-        "position_embedding_type": position,
-        "rotary_percent": float(a.get("rotary-percent", 1.0)),
-        "attention_dropout": float(a.get("attention-dropout", 0.1)),
-        "hidden_dropout": float(a.get("hidden-dropout", 0.1)),
-        "mtp_num_layers": a.get("mtp-num-layers"),
-        "moe": _moe(a, ffn) if a.get("num-experts") else None,
-        "mla": _mla(a) if a.get("multi-latent-attention") else None,
-    }
-
-
-def _moe(a: Arguments, ffn: int) -> dict[str, Any]:
-    freq = a.get("moe-layer-freq", 1)
-    return {
-        "num_moe_experts": a["num-experts"],
-        "moe_router_topk": a.get("moe-router-topk", 2),
-        "moe_ffn_hidden_size": a.get("moe-ffn-hidden-size") or ffn,
-        "moe_layer_freq": tuple(_pattern(freq)) if isinstance(freq, str) else freq,
-        "moe_shared_expert_intermediate_size": a.get("moe-shared-expert-intermediate-size"),
-        "moe_router_load_balancing_type": _one_of(a.get("moe-router-load-balancing-type", "aux_loss")),
-        "moe_aux_loss_coeff": float(a.get("moe-aux-loss-coeff", 0.0)),
-        "moe_router_pre_softmax": bool(a.get("moe-router-pre-softmax")),
-        "moe_router_score_function": a.get("moe-router-score-function", "softmax"),
-        "moe_router_num_groups": a.get("moe-router-num-groups"),
-        "moe_router_group_topk": a.get("moe-router-group-topk"),
-        "moe_router_enable_expert_bias": bool(a.get("moe-router-enable-expert-bias")),
-        "moe_router_dtype": a.get("moe-router-dtype"),
-        "moe_grouped_gemm": bool(a.get("moe-grouped-gemm")),
-    }
-
-
-def _one_of(kind: str) -> str:
-    if kind not in ("aux_loss", "seq_aux_loss", "none"):
-        raise InexpressibleError(f"router load balancing by {kind}")
-    return kind
-
-
-def _mla(a: Arguments) -> dict[str, Any]:
-    return {
-        "q_lora_rank": a.get("q-lora-rank"),
-        "kv_lora_rank": a["kv-lora-rank"],
-        "qk_head_dim": a["qk-head-dim"],
-        "qk_pos_emb_head_dim": a["qk-pos-emb-head-dim"],
-        "v_head_dim": a["v-head-dim"],
-    }
-
-
-def _parallelism(a: Arguments) -> dict[str, Any]:
-    tp, pp = a.get("tensor-model-parallel-size", 1), a.get("pipeline-model-parallel-size", 1)
-    per_chunk, vp = a.get("num-layers-per-virtual-pipeline-stage"), a.get("num-virtual-stages-per-pipeline-rank")
-    layout = a.get("pipeline-model-parallel-layout")
-    return {
-        "tensor_model_parallel_size": tp,
-        "pipeline_model_parallel_size": pp,
-        "virtual_pipeline_model_parallel_size": a["num-layers"] // pp // per_chunk if per_chunk else vp,
-        "context_parallel_size": a.get("context-parallel-size", 1),
-        "expert_model_parallel_size": a.get("expert-model-parallel-size", 1),
-        "expert_tensor_parallel_size": a.get("expert-tensor-parallel-size"),
-        "sequence_parallel": bool(a.get("sequence-parallel")) and tp > 1,
-        "pipeline_model_parallel_layout": layout,
-        "account_for_embedding_in_pipeline_split": bool(a.get("account-for-embedding-in-pipeline-split")),
-        "account_for_loss_in_pipeline_split": bool(a.get("account-for-loss-in-pipeline-split")),
-        "num_layers_in_first_pipeline_stage": a.get("decoder-first-pipeline-num-layers"),
-        "num_layers_in_last_pipeline_stage": a.get("decoder-last-pipeline-num-layers"),
-        "microbatch_group_size_per_vp_stage": a.get("microbatch-group-size-per-virtual-pipeline-stage"),
-    }
-
-
-def _recompute(a: Arguments) -> dict[str, Any]:
-    granularity = a.get("recompute-granularity")
-    if granularity == "full":
-        return {"granularity": "full", "method": a["recompute-method"], "num_layers": a.get("recompute-num-layers", 1)}
-    if granularity == "selective":
-        modules = a.get("recompute-modules", ["core_attn"])
-        names = modules.strip("[]").split() if isinstance(modules, str) else modules
-        return {"granularity": "selective", "modules": tuple(names)}
-    return {"granularity": "none"}
-
-
-def _cuda_graph(a: Arguments) -> dict[str, Any]:
-    scope = a.get("cuda-graph-modules", a.get("cuda-graph-scope", ()))
-    names = scope.strip("[]").split() if isinstance(scope, str) else scope
-    return {"impl": a.get("cuda-graph-impl", "none"), "scope": tuple(names)}
-
-
-def _kernels(a: Arguments) -> dict[str, Any]:
-    """Local layers attend by scores, as megatron's own do; `auto` is left to transformer-engine."""
-    local = a.get("transformer-impl", "transformer_engine") == "local"
-    return {
-        "transformer_impl": "local" if local else "transformer_engine",
-        "attention_backend": "unfused" if local else a.get("attention-backend", "auto"),
-        "gradient_accumulation_fusion": not a.get("no-gradient-accumulation-fusion") and not local,
-        "cross_entropy_loss_fusion": bool(a.get("cross-entropy-loss-fusion")),
-        "tp_comm_overlap": bool(a.get("tp-comm-overlap")),
-        "moe_token_dispatcher_type": a.get("moe-token-dispatcher-type", "allgather"),
-        "moe_permute_fusion": bool(a.get("moe-permute-fusion")),
-    }
-
-
-def _pattern(text: str) -> list[int]:
-    """`([0]*1+[1]*15)` without running it."""
-    return _evaluated(ast.parse(text, mode="eval").body)
-
-
-def _evaluated(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=int(value)):
-            return value
-        case ast.List(elts=elements):
-            return [_evaluated(element) for element in elements]
-        case ast.BinOp(left=left, op=ast.Add(), right=right):
-            return operator.add(_evaluated(left), _evaluated(right))
-        case ast.BinOp(left=left, op=ast.Mult(), right=right):
-            return operator.mul(_evaluated(left), _evaluated(right))
-    raise InexpressibleError(f"layer pattern {ast.unparse(node)}")
+def _environment(row: Row, gpu: str) -> dict[str, str]:
+    """The row's own, with what torch took for granted on Blackwell before it knew better."""
+    is_old = GPUS[gpu].capability >= (10, 0) and row["date"] < TORCH_KNOWS_BLACKWELL
+    return (_WORKSPACE_BEFORE if is_old else {}) | row["environment"]

@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from arguments import InexpressibleError, spec_of
+from arguments import read
+from sections import InexpressibleError
 
 from harness.launch.environment import Host
 from harness.planning.prediction import Prediction, predict
@@ -21,12 +22,12 @@ from harness.spec.layout import LayoutError
 
 @dataclass
 class Case:
-    """Runs of equal arguments on one kind of hardware and one of the two software stacks that upstream tests with."""
+    """Runs of equal specs, on one of the two software stacks that upstream tests with."""
 
     name: str
-    hardware: str
     software: str
     spec: ExperimentSpec
+    taken_as: tuple[str, ...]
     paths: list[str] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     steady: list[int] = field(default_factory=list)
@@ -37,19 +38,15 @@ class Case:
         return settled_implementation(self.spec)
 
     @property
-    def kind(self) -> str:
-        """What the error is averaged over."""
-        model, parts = self.spec.model, []
-        parts.append("MLA and experts" if model.mla and model.moe else "experts" if model.moe else "dense")
-        parts.append(
-            {"local": "local layers"}.get(self.implementation, f"{self.spec.kernels.attention_backend} attention")
-        )
-        if self.spec.kernels.attention_backend == "auto":
-            parts[-1] += f" on {self.hardware}{' with LTS software' if self.software == 'LTS' else ''}"
-        parts += [self.spec.compute_dtype] if self.spec.compute_dtype != "bf16" else []
-        parts += ["CUDA graphs"] if self.spec.cuda_graph.impl != "none" else []
-        granularity = self.spec.recompute.granularity
-        return ", ".join([*parts, *([f"{granularity} recompute"] if granularity != "none" else [])])
+    def model(self) -> str:
+        """Dense, with experts, with latent attention."""
+        moe, mla = self.spec.model.moe, self.spec.model.mla
+        return "MLA and MoE" if mla and moe else "MLA" if mla else "MoE" if moe else "dense"
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the spec says all that the run did and the prediction models all of it."""
+        return not self.taken_as and self.spec.cuda_graph.impl == "none"
 
 
 @dataclass(frozen=True)
@@ -84,10 +81,12 @@ class Compared:
         """For the JSON file."""
         stage, spec = self.prediction.stages[-1], self.case.spec
         return {
-            "case": self.case.name, "hardware": self.case.hardware, "software": self.case.software, "class": self.case.kind,
-            "recompute": spec.recompute.text, "predicted_bytes": self.predicted, "measured_bytes": self.measured,
-            "error": round(self.error, 5), "in_range": self.is_in_range, "peak": stage.peak, "runs": sorted(self.case.paths),
-            "measured_range_bytes": [min(self.case.peaks), max(self.case.peaks)],
+            "case": self.case.name, "gpu": spec.gpu, "software": self.case.software, "model": self.case.model,
+            "attention": spec.kernels.attention_backend, "layers": self.case.implementation,
+            "compute_dtype": spec.compute_dtype, "taken_as": self.case.taken_as, "recompute": spec.recompute.text,
+            "cuda_graphs": spec.cuda_graph.impl, "predicted_bytes": self.predicted, "measured_bytes": self.measured,
+            "error": round(self.error, 5), "in_range": self.is_in_range, "peak": stage.peak,
+            "runs": sorted(self.case.paths), "measured_range_bytes": [min(self.case.peaks), max(self.case.peaks)],
             "steady_measured_bytes": median(self.case.steady) if self.case.steady else None,
             "steady_predicted_bytes": stage.weights + stage.gradients + stage.optimizer + stage.overhead,
             "parts_bytes": {
@@ -99,21 +98,19 @@ class Compared:
 
 def read_cases(path: Path) -> tuple[list[Case], dict[str, str]]:
     """Cases by equal specs, and rows left out, each with the reason."""
-    cases: dict[tuple[str, str, str], Case] = {}
+    cases: dict[tuple[object, ...], Case] = {}
     left_out: dict[str, str] = {}
     for row in json.loads(path.read_text())["rows"]:
         try:
-            spec = spec_of(row["arguments"], row["hardware"], row["world_size"])
+            reading = read(row)
         except InexpressibleError as reason:
             left_out[row["path"]] = str(reason)
             continue
         if not row["peak_bytes"]:
             left_out[row["path"]] = "no peak recorded"
             continue
-        golden = Path(row["path"])
-        software = "LTS" if "_lts" in golden.name else "current"
-        case = Case(golden.parent.name, row["hardware"], software, spec)
-        case = cases.setdefault((spec.fingerprint, case.hardware, software), case)
+        case = Case(Path(row["path"]).parent.name, row["software"], reading.spec, reading.taken_as)
+        case = cases.setdefault((reading.spec.fingerprint, reading.taken_as, row["software"]), case)
         case.paths.append(row["path"])
         case.peaks.append(row["peak_bytes"])
         case.steady += [row["steady_bytes"]] if row["steady_bytes"] else []

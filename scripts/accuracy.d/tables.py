@@ -1,46 +1,64 @@
 """Errors as markdown."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import mean
+from statistics import mean, median, quantiles
 
 from published import Compared
 
 
 @dataclass(frozen=True)
 class ClassError:
-    """Errors of the cases of one class, as shares of what was measured."""
+    """Errors of the cases of one class, as shares of what was measured. ``worst`` has its sign."""
 
     kind: str
     num_cases: int
+    num_runs: int
     mean: float
     mean_absolute: float
-    largest: float
+    median_absolute: float
+    p90_absolute: float
+    worst: float
+    num_under: int
     num_in_range: int
 
 
-def by_class(compared: Iterable[Compared]) -> list[ClassError]:
-    """One row per class, and one over all."""
+def by_class(compared: Iterable[Compared], kind_of: Callable[[Compared], str]) -> list[ClassError]:
+    """One row per class, in order of their names."""
     groups: dict[str, list[Compared]] = defaultdict(list)
     for row in compared:
-        groups[row.case.kind].append(row)
-    rows = [_of_class(kind, members) for kind, members in sorted(groups.items())]
-    return [*rows, _of_class("all", [row for members in groups.values() for row in members])]
+        groups[kind_of(row)].append(row)
+    return [class_error(kind, groups[kind]) for kind in sorted(groups)]
 
 
-def _of_class(kind: str, members: list[Compared]) -> ClassError:
+def class_error(kind: str, members: list[Compared]) -> ClassError:
+    """Over ``members``, of which there is at least one."""
     errors = [row.error for row in members]
     sizes = [abs(error) for error in errors]
-    return ClassError(kind, len(errors), mean(errors), mean(sizes), max(sizes), sum(row.is_in_range for row in members))
+    return ClassError(
+        kind,
+        num_cases=len(errors),
+        num_runs=sum(len(row.case.paths) for row in members),
+        mean=mean(errors),
+        mean_absolute=mean(sizes),
+        median_absolute=median(sizes),
+        p90_absolute=quantiles(sizes, n=10, method="inclusive")[-1] if len(sizes) > 1 else sizes[0],
+        worst=max(errors, key=abs),
+        num_under=sum(error < 0 for error in errors),
+        num_in_range=sum(row.is_in_range for row in members),
+    )
 
 
-def class_table(rows: Iterable[ClassError]) -> list[str]:
+def class_table(title: str, rows: Iterable[ClassError]) -> list[str]:
     """One line per class."""
-    lines = ["| class | cases | mean error | mean abs | largest | in range |", "|---|---:|---:|---:|---:|---:|"]
+    lines = [
+        f"| {title} | cases | runs | mean | mean abs | median abs | p90 abs | worst | too low | in range |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
     return lines + [
-        f"| {r.kind} | {r.num_cases} | {_p(r.mean)} | {r.mean_absolute * 100:.1f} % | {r.largest * 100:.1f} % | "
-        f"{r.num_in_range} |"
+        f"| {r.kind} | {r.num_cases} | {r.num_runs} | {signed(r.mean)} | {plain(r.mean_absolute)} | "
+        f"{plain(r.median_absolute)} | {plain(r.p90_absolute)} | {signed(r.worst)} | {r.num_under} | {r.num_in_range} |"
         for r in rows
     ]
 
@@ -48,25 +66,31 @@ def class_table(rows: Iterable[ClassError]) -> list[str]:
 def case_table(compared: Iterable[Compared]) -> list[str]:
     """One line per case, largest error first."""
     lines = [
-        "| case | hardware | recompute | predicted GB | measured GB | error | peak at |",
-        "|---|---|---|---:|---:|---:|---|",
+        "| case | GPU | attention | recompute | predicted GB | measured GB | error | in range |",
+        "|---|---|---|---|---:|---:|---:|---|",
     ]
     for row in sorted(compared, key=lambda r: -abs(r.error)):
+        spec = row.case.spec
+        gpu = f"{spec.gpu.upper()}{' LTS' if row.case.software == 'lts' else ''}"
+        kernel = "local" if row.case.implementation == "local" else spec.kernels.attention_backend
         lines.append(
-            f"| {row.case.name} | {row.case.hardware}{' LTS' if row.case.software == 'LTS' else ''} | {row.case.spec.recompute.text} | {row.predicted / 1e9:.3f} | "
-            f"{row.measured / 1e9:.3f} | {_p(row.error)} | {row.prediction.stages[-1].peak} |"
+            f"| {row.case.name} | {gpu} | {kernel} | {spec.recompute.text} | {row.predicted / 1e9:.3f} | "
+            f"{row.measured / 1e9:.3f} | {signed(row.error)} | {'yes' if row.is_in_range else 'no'} |"
         )
     return lines
 
 
-def left_out_table(left_out: Mapping[str, str]) -> list[str]:
+def reason_table(title: str, reasons: Mapping[str, str]) -> list[str]:
     """Reasons, each with the number of runs."""
-    counts: dict[str, int] = defaultdict(int)
-    for reason in left_out.values():
-        counts[reason] += 1
-    lines = ["| left out because | runs |", "|---|---:|"]
-    return lines + [f"| {reason} | {n} |" for reason, n in sorted(counts.items(), key=lambda item: -item[1])]
+    counts = Counter(reasons.values())
+    return [f"| {title} | runs |", "|---|---:|", *(f"| {reason} | {n} |" for reason, n in counts.most_common())]
 
 
-def _p(share: float) -> str:
+def signed(share: float) -> str:
+    """Per cent with its sign."""
     return f"{share * 100:+.1f} %"
+
+
+def plain(share: float) -> str:
+    """Per cent of a size."""
+    return f"{share * 100:.1f} %"

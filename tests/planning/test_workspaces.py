@@ -20,7 +20,7 @@ def bytes_of(make_spec, *, has_experts=False, **changes):
         ("h100", FIXED, (2 * 32 + 32) * MIB),
         ("a100", FIXED, (2 * 32 + 4) * MIB),
         ("a100", {}, 2 * (8 * MIB + 128 * 1024) + 4 * MIB),
-        ("gb200", {}, 2 * (8 * MIB + 128 * 1024) + 32 * MIB),
+        ("gb200", {}, (2 * 32 + 32) * MIB),
         ("h100", {"CUBLAS_WORKSPACE_CONFIG": ":16:8"}, 2 * 128 * 1024 + 32 * MIB),
         ("h100", {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"}, 2 * (8 * MIB + 128 * 1024) + 32 * MIB),
     ],

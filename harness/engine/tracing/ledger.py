@@ -65,6 +65,10 @@ class StorageLedger:
         if entry is not None:
             self._resize(entry, storage.nbytes())
 
+    def pass_through(self, num_bytes: int) -> None:
+        """Bytes that were alive for a moment beside everything else."""
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes + num_bytes)
+
     def knows(self, storage: torch.UntypedStorage) -> bool:
         """Whether the storage is counted."""
         return storage._cdata in self._entries

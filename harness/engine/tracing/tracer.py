@@ -17,6 +17,9 @@ from harness.spec.precision import PeakKey
 
 aten = torch.ops.aten
 
+# torch.compile writes neither into its inputs but at the very end, nor fuses a scatter: it works on a copy.
+_SCATTERS = (aten.index_put_, aten.index_put)
+
 # Operations that move no data: they allocate, or give an existing storage another shape.
 _FREE = {
     aten.empty, aten.empty_like, aten.empty_strided, aten.new_empty, aten.new_empty_strided, aten.detach, aten.alias,
@@ -45,6 +48,7 @@ class Tracer(TorchDispatchMode):
         self.tally = Tally()
         self.phase: Phase = "forward"
         self._region: list[weakref.ref] | None = None
+        self._copied_bytes = 0
 
     def __enter__(self):
         _Recording.tracer = self
@@ -61,6 +65,8 @@ class Tracer(TorchDispatchMode):
         produced = [t for t in tensors_in(out) if t.device.type == self.device_type]
         if self._region is not None:
             self._region.extend(weakref.ref(t.untyped_storage()) for t in produced)
+            if func._overloadpacket in _SCATTERS and self.ledger.knows(args[0].untyped_storage()):
+                self._copied_bytes += args[0].untyped_storage().nbytes()
             return out
         for tensor in produced:
             self.ledger.add(tensor)
@@ -93,7 +99,7 @@ class Tracer(TorchDispatchMode):
         if self._region is not None:
             yield
             return
-        self._region = []
+        self._region, self._copied_bytes = [], 0
         try:
             yield
         finally:
@@ -108,6 +114,7 @@ class Tracer(TorchDispatchMode):
             if storage is not None and not self.ledger.knows(storage):
                 written += storage.nbytes()
                 self.ledger.add_storage(storage)
+        self.ledger.pass_through(self._copied_bytes)
         dtype = peak_key(read[0].dtype) if read else "bf16"
         self.kernel(kind, dtype, flops=flops, num_bytes=sum(map(tensor_bytes, read)) + written)
 
