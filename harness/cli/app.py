@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from harness import __version__
-from harness.cli import check, compare, doctor, golden, plan, recipes, rules, run
+from harness.cli import check, compare, doctor, golden, plan, recipes, results, rules, run
 from harness.cli.many_values import many_valued
 from harness.cli.short_options import WholeShortOptions
 from harness.cli.streams import readers_may_leave
@@ -49,6 +49,7 @@ app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)
 app.add_typer(golden.app, name="golden")
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(results.app, name="results")
 app.add_typer(rules.app, name="rules")
 
 

@@ -21,13 +21,13 @@ def write_atomically(path: Path, text: str) -> None:
     _flush_folder(path.parent)
 
 
-def write_once(path: Path, text: str) -> None:
+def write_once(path: Path, content: str | bytes) -> None:
     """As :func:`write_atomically`, but ``path`` must be free: FileExistsError when something is there already.
 
     A hard link claims the name in one step. File systems without hard links get a rename after a look: there, of two
     writers in the same instant the later one wins.
     """
-    with _flushed(path, text) as temporary:
+    with _flushed(path, content) as temporary:
         try:
             path.hardlink_to(temporary)
         except OSError as error:
@@ -40,13 +40,13 @@ def write_once(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _flushed(path: Path, text: str) -> Iterator[Path]:
-    """A temporary file next to ``path`` with ``text`` on disk; gone afterwards if it was not renamed."""
+def _flushed(path: Path, content: str | bytes) -> Iterator[Path]:
+    """A temporary file next to ``path`` with ``content`` on disk, text as UTF-8; gone afterwards if it was not renamed."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content if isinstance(content, bytes) else content.encode("utf-8"))
             stream.flush()
             os.fsync(stream.fileno())
         yield temporary

@@ -1,0 +1,133 @@
+"""`mbr-perf results`: what lies on disk, what is not in order there, and one file to send to somebody."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.runner.housekeeping import Ailment
+
+app = typer.Typer(no_args_is_help=True, help="Runs and sweeps on disk: list, show, examine, archive them.")
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", help="Where runs and sweeps are kept.")]
+Reference = Annotated[str, typer.Argument(metavar="REF", help="A folder, or the start or last eight digits of an id.")]
+
+
+@app.command("list")
+def list_results(results_dir: Results = None, as_json: Json = False) -> None:
+    """Every run and every sweep: id, start, outcome, size. Incomplete and damaged ones too."""
+    from harness.records import store
+    from harness.records.inventory import inventory
+    from harness.report.results_json import entry_document
+    from harness.report.results_terminal import print_inventory
+
+    results = store.results_dir(results_dir)
+    entries = inventory(results)
+    if as_json:
+        _print_json({"results_dir": str(results), "entries": [entry_document(entry) for entry in entries]})
+    else:
+        print_inventory(_console(), entries, results)
+
+
+@app.command()
+def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
+    """One run or sweep: what became of it, whether its process still lives, and its files."""
+    from harness.launch.ownership import life_of
+    from harness.records import store
+    from harness.records.inventory import file_sizes, find_stored
+    from harness.report.results_json import entry_document
+    from harness.report.results_terminal import print_entry
+
+    entry = find_stored(reference, store.results_dir(results_dir))
+    life, files = life_of(entry.path), file_sizes(entry.path)
+    if as_json:
+        process = {"state": life.state, "reason": life.reason}
+        listed = [{"path": name, "bytes": size} for name, size in files]
+        _print_json({**entry_document(entry), "process": process, "files": listed})
+    else:
+        print_entry(_console(), entry, f"{life.state}: {life.reason}", files)
+
+
+@app.command()
+def doctor(
+    results_dir: Results = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Move what nobody needs to results/trash; nothing is deleted.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Find what is not in order: runs that were never committed, damaged records, halves of files, strays.
+
+    Exits 0 when all is in order, 6 when something is not. What a living process fills is in order.
+    """
+    from harness.errors import ExitCode
+    from harness.records import store
+    from harness.report.results_terminal import print_ailments
+    from harness.runner.housekeeping import examine_results, move_to_trash
+
+    results = store.results_dir(results_dir)
+    found = examine_results(results)
+    if fix:
+        found = move_to_trash(found, results)
+    left = [one for one in found if one.moved_to is None]
+    code = ExitCode.INCONCLUSIVE if left else ExitCode.OK
+    if as_json:
+        ailments = [_ailment_document(one) for one in found]
+        _print_json({"results_dir": str(results), "ailments": ailments, "exit_code": int(code)})
+    else:
+        rows = [(one.kind, one.path, one.message, f"moved to {one.moved_to}" if one.moved_to else one.remedy)
+                for one in found]  # fmt: skip
+        print_ailments(_console(), rows, results)
+    raise typer.Exit(int(code))
+
+
+@app.command()
+def archive(
+    reference: Reference,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A new file, *.tar.gz.")],
+    max_mib: Annotated[int, typer.Option("--max_mib", min=1, help="Refuse more than this much of files.")] = 200,
+    results_dir: Results = None,
+    as_json: Json = False,
+) -> None:
+    """One file of a run or sweep to send to somebody, without secrets and without anybody's home folder.
+
+    The same folder gives the same bytes. Refused: links that lead out of the folder, a run that is still going.
+    """
+    from harness.report.printing import print_lines
+    from harness.runner.giving import give
+    from harness.units import MIB, format_bytes
+
+    written = give(reference, output, results_dir, max_bytes=max_mib * MIB)
+    if as_json:
+        _print_json({"path": str(written.path), "files": written.num_files, "bytes": written.num_bytes,
+                     "left_out": list(written.left_out)})  # fmt: skip
+        return
+    told = f"{written.path}: {written.num_files} files, {format_bytes(written.num_bytes)}"
+    print_lines(_console(), [told, *(f"left out: {line}" for line in written.left_out)])
+
+
+def _ailment_document(ailment: "Ailment") -> dict[str, object]:
+    return {
+        "kind": ailment.kind,
+        "path": str(ailment.path),
+        "message": ailment.message,
+        "remedy": ailment.remedy,
+        "process": ailment.life.state,
+        "moved_to": str(ailment.moved_to) if ailment.moved_to else None,
+    }
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _print_json(document: dict[str, object]) -> None:
+    from harness.report import json
+
+    print(json.text({"schema_version": json.SCHEMA_VERSION, **document}))

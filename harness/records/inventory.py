@@ -1,0 +1,159 @@
+"""What lies in a results folder: every run and every sweep, whole or not, without changing anything."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import BadRequestError
+from harness.records.owner import OWNER
+from harness.records.run import RunRecord
+from harness.records.store import RECORD
+from harness.records.strict_json import read_document
+from harness.records.sweeps import SWEEP, CellData, read_sweep
+
+RUNS, SWEEPS = "runs", "sweeps"
+
+State = Literal["ok", "oom", "failed", "interrupted", "finished", "unfinished", "incomplete", "damaged"]
+
+_MARKS = (RECORD, "spec.json", SWEEP, OWNER)
+_ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run or a sweep. ``when``: UTC ISO-8601 of its start, empty where its name does not say; size in bytes.
+
+    ``state`` of a committed run is its record's; ``incomplete``: nothing was committed; ``damaged``: what was cannot be
+    read. ``detail`` says more in words.
+    """
+
+    kind: Literal["run", "sweep"]
+    path: Path
+    when: str
+    recipe: str
+    state: State
+    detail: str
+    num_bytes: int
+
+    @property
+    def id(self) -> str:
+        """The name of its folder."""
+        return self.path.name
+
+
+def inventory(results: Path) -> tuple[Stored, ...]:
+    """Runs and sweeps under ``results``, oldest first; nothing where there is no such folder."""
+    found = [stored(path) for folder in (RUNS, SWEEPS) for path in folders(results / folder) if is_ours(path)]
+    return tuple(sorted(found, key=lambda entry: (entry.when, entry.id)))
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a folder is a run's or a sweep's, by its name or by what it holds."""
+    return _ID.fullmatch(path.name) is not None or any((path / name).exists() for name in _MARKS)
+
+
+def folders(parent: Path) -> tuple[Path, ...]:
+    """Folders inside, links left out, by name; none where there is no ``parent``."""
+    if not parent.is_dir():
+        return ()
+    return tuple(sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink()))
+
+
+def stored(path: Path) -> Stored:
+    """The entry of one run or sweep folder; a sweep's has ``cells`` or ``sweep.json``."""
+    name = _ID.fullmatch(path.name)
+    is_sweep = (path / SWEEP).exists() or path.parent.name == SWEEPS
+    state, detail = _sweep_state(path) if is_sweep else _run_state(path)
+    return Stored(
+        kind="sweep" if is_sweep else "run",
+        path=path,
+        when=_iso(name["when"]) if name else "",
+        recipe=name["recipe"] if name else "",
+        state=state,
+        detail=detail,
+        num_bytes=folder_bytes(path),
+    )
+
+
+def _iso(stamp: str) -> str:
+    """``20260102T030405Z`` as ``2026-01-02T03:04:05Z``."""
+    return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:11]}:{stamp[11:13]}:{stamp[13:]}"
+
+
+def _run_state(path: Path) -> tuple[State, str]:
+    if not (path / RECORD).is_file():
+        return "incomplete", f"no {RECORD}"
+    try:
+        record = read_document(path / RECORD, RunRecord)
+    except BadRequestError as error:
+        return "damaged", error.message
+    return record.status, record.failure or record.spec.slug
+
+
+def _sweep_state(path: Path) -> tuple[State, str]:
+    if not (path / SWEEP).is_file():
+        return "incomplete", f"no {SWEEP}"
+    try:
+        data = read_sweep(path)
+    except BadRequestError as error:
+        return "damaged", error.message
+    counts = Counter(map(_outcome, data.cells))
+    told = f"{len(data.cells)} cells: {', '.join(f'{count} {name}' for name, count in counts.items())}"
+    return ("unfinished" if any(is_missing(cell, data.plan.repeats) for cell in data.cells) else "finished"), told
+
+
+def is_missing(cell: CellData, repeats: int) -> bool:
+    """Whether a resumed sweep would still run something of the cell: a bad run is a result and is not repeated."""
+    if cell.fate == "not_run":
+        return True
+    whole = len(cell.runs) == repeats or any(run.status in ("oom", "failed") for run in cell.runs)
+    return cell.fate == "run" and not whole
+
+
+def _outcome(cell: CellData) -> str:
+    if cell.fate != "run":
+        return cell.fate
+    return next((run.status for run in cell.runs if run.status != "ok"), "ok")
+
+
+def folder_bytes(path: Path) -> int:
+    """Bytes of the files below."""
+    return sum(size for _, size in file_sizes(path))
+
+
+def file_sizes(path: Path) -> tuple[tuple[str, int], ...]:
+    """Regular files below, by name, with their bytes; links are left out, and files may vanish meanwhile."""
+    found = ((str(file.relative_to(path)), _size(file)) for file in sorted(path.rglob("*")) if not file.is_symlink())
+    return tuple((name, size) for name, size in found if size is not None)
+
+
+def _size(path: Path) -> int | None:
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except FileNotFoundError:
+        return None
+
+
+def find_stored(reference: str | Path, results: Path) -> Stored:
+    """The run or sweep that ``reference`` means: a folder, or the start or the last eight digits of an id.
+
+    BadRequestError for one that means none or several, and for a folder that is neither.
+    """
+    path = Path(reference)
+    if path.is_dir():
+        if not is_ours(path.absolute()):
+            raise BadRequestError(f"{path}: neither a run nor a sweep", remedy=f"there is none of {', '.join(_MARKS)}")
+        return stored(path.absolute())
+    name = str(reference)
+    every = [path for folder in (RUNS, SWEEPS) for path in folders(results / folder)]
+    found = [path for path in every if name and (path.name.startswith(name) or path.name.endswith(f"-{name}"))]
+    if len(found) == 1:
+        return stored(found[0])
+    if found:
+        names = ", ".join(path.name for path in found[-5:])
+        raise BadRequestError(f"{name!r} is ambiguous: {len(found)} folders in {results}", remedy=f"one of: {names}")
+    raise BadRequestError(
+        f"no run and no sweep {name!r} in {results}", remedy="`mbr-perf results list` shows what there is"
+    )

@@ -1,0 +1,60 @@
+"""What lies in a results folder, at a terminal: the list, one entry, and what is not in order."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from harness.records.inventory import Stored
+from harness.report.printing import plain_table, print_hanging, print_lines, show
+from harness.units import format_bytes
+
+_STYLES = {"ok": "green", "finished": "green", "oom": "red", "failed": "red", "damaged": "red"}
+_INDENT = 12
+
+
+def print_inventory(console: Console, entries: Sequence[Stored], results: Path) -> None:
+    """One line per run and sweep, oldest first, and what they weigh together."""
+    if not entries:
+        print_lines(console, [f"No run and no sweep in {results}"])
+        return
+    table = plain_table("Id", "Kind", "Started", "State", "Size", "What", right=("Size",))
+    for entry in entries:
+        table.add_row(
+            Text(entry.id), entry.kind, entry.when, _state(entry), format_bytes(entry.num_bytes), Text(_short(entry))
+        )
+    show(console, table)
+    print_lines(console, [f"{len(entries)} in {results}, {format_bytes(sum(entry.num_bytes for entry in entries))}"])
+
+
+def print_entry(console: Console, entry: Stored, life: str, files: Sequence[tuple[str, int]]) -> None:
+    """One run or sweep: what became of it, who fills it, and its files with their sizes."""
+    print_lines(console, [f"{entry.kind} {entry.id}"])
+    for name, value in (("Folder", str(entry.path)), ("Started", entry.when), ("Recipe", entry.recipe)):
+        print_hanging(console, Text(f"{name:<{_INDENT}}{value or '-'}"), _INDENT)
+    print_hanging(console, Text.assemble(f"{'State':<{_INDENT}}", _state(entry), f": {entry.detail}"), _INDENT)
+    print_hanging(console, Text(f"{'Process':<{_INDENT}}{life}"), _INDENT)
+    table = plain_table("File", "Size", right=("Size",))
+    for name, size in files:
+        table.add_row(Text(name), format_bytes(size))
+    show(console, table)
+
+
+def print_ailments(console: Console, ailments: Sequence[tuple[str, Path, str, str]], results: Path) -> None:
+    """Lines of (kind, path, what is not in order, what to do); one line when there are none."""
+    if not ailments:
+        print_lines(console, [f"{results}: nothing is out of order"])
+    for kind, path, message, remedy in ailments:
+        print_hanging(console, Text.assemble((f"{kind:<{_INDENT}}", "yellow"), f"{path}"), _INDENT)
+        for line in (message, remedy):
+            print_hanging(console, Text(f"{'':<{_INDENT}}{line}"), _INDENT)
+
+
+def _state(entry: Stored) -> Text:
+    return Text(entry.state, style=_STYLES.get(entry.state, "yellow"))
+
+
+def _short(entry: Stored) -> str:
+    """The first line; failures carry the words of libraries."""
+    return entry.detail.strip().splitlines()[0] if entry.detail.strip() else ""

@@ -1,0 +1,152 @@
+"""What is not in order in a results folder, and moving it to the trash; nothing is ever deleted."""
+
+import re
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import BadRequestError
+from harness.launch.ownership import Life, life_of
+from harness.records.inventory import RUNS, SWEEPS, Stored, folders, inventory, is_ours
+from harness.records.run import RunRecord
+from harness.records.store import RECORD
+from harness.records.strict_json import read_document
+from harness.records.sweeps import CELLS
+
+TRASH = "trash"
+_KNOWN = {RUNS, SWEEPS, TRASH, "golden", "benchmarks", "accuracy", "gpu", "history", "README.md"}
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
+_GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there
+_ATTEMPT = re.compile(r"\d+\.incomplete-\d+")
+
+Kind = Literal["incomplete", "damaged", "unfinished", "temporary", "attempt", "stray"]
+
+
+@dataclass(frozen=True)
+class Ailment:
+    """One thing that is not in order. ``movable``: nobody needs it where it is, as far as this machine can know.
+
+    ``life``: of the process that filled the folder. ``moved_to``: where it lies now.
+    """
+
+    kind: Kind
+    path: Path
+    message: str
+    remedy: str
+    movable: bool
+    life: Life
+    moved_to: Path | None = None
+
+
+_NOBODY = Life("unknown", "")
+
+
+def examine_results(results: Path) -> tuple[Ailment, ...]:
+    """Everything that is not in order below ``results``. Folders that a living process is filling are in order."""
+    found: list[Ailment] = [*_strays(results)]
+    for entry in inventory(results):
+        life = life_of(entry.path)
+        if life.state != "alive":
+            found += _of_run(entry, life) if entry.kind == "run" else _of_sweep(entry, life)
+    return tuple(found)
+
+
+def _strays(results: Path) -> Iterator[Ailment]:
+    """What nobody put there who knows the layout. It is somebody's, and never moved."""
+    known = [results / folder for folder in (RUNS, SWEEPS)]
+    for path in sorted(results.iterdir()) if results.is_dir() else ():
+        if path.name not in _KNOWN:
+            yield _stray(path)
+    for folder in known:
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            whole = path.is_dir() and not path.is_symlink()
+            if not (whole and (is_ours(path) or _GPU_CHECK.fullmatch(path.name))):
+                yield _stray(path)
+
+
+def _stray(path: Path) -> Ailment:
+    what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
+    return Ailment(
+        "stray", path, f"{what} that mbr-perf did not make", "move it elsewhere", movable=False, life=_NOBODY
+    )
+
+
+def _of_run(entry: Stored, life: Life) -> Iterator[Ailment]:
+    if entry.state == "incomplete":
+        yield _incomplete(entry, life)
+    elif entry.state == "damaged":
+        remedy = "its ranks folder still holds what was measured"
+        yield Ailment("damaged", entry.path, entry.detail, remedy, movable=True, life=life)
+    else:
+        yield from _temporaries(entry.path, life, is_settled=True)
+
+
+def _incomplete(entry: Stored, life: Life) -> Ailment:
+    gone = life.state == "dead"
+    what = "the sweep had decided on its cells" if entry.kind == "sweep" else "the run was committed"
+    message = f"ended before {what}: {life.reason}" if gone else f"not committed, and {life.reason}"
+    remedy = "--fix moves it to the trash" if gone else "move it yourself if you know that nothing fills it"
+    return Ailment("incomplete", entry.path, message, remedy, movable=gone, life=life)
+
+
+def _of_sweep(entry: Stored, life: Life) -> Iterator[Ailment]:
+    if entry.state == "incomplete":
+        yield _incomplete(entry, life)
+        return
+    settled = life.state == "dead"
+    if entry.state == "unfinished":
+        remedy = f"mbr-perf sweep --resume {entry.path}"
+        yield Ailment("unfinished", entry.path, entry.detail, remedy, movable=False, life=life)
+    damaged = list(_damaged_cells(entry.path, life, is_settled=settled))
+    yield from damaged
+    if entry.state == "damaged" and not damaged:
+        remedy = "the runs of its cells can still be read one by one"
+        yield Ailment("damaged", entry.path, entry.detail, remedy, movable=False, life=life)
+    for cell in folders(entry.path / CELLS):
+        for attempt in folders(cell):
+            if _ATTEMPT.fullmatch(attempt.name):
+                message = "an attempt that did not end, kept aside when the sweep was resumed"
+                yield Ailment("attempt", attempt, message, "--fix moves it to the trash", movable=settled, life=life)
+    yield from _temporaries(entry.path, life, is_settled=settled)
+
+
+def _damaged_cells(sweep_dir: Path, life: Life, *, is_settled: bool) -> Iterator[Ailment]:
+    for record in sorted((sweep_dir / CELLS).glob(f"*/*/{RECORD}")):
+        try:
+            read_document(record, RunRecord)
+        except BadRequestError as error:
+            remedy = f"--fix moves the run to the trash; mbr-perf sweep --resume {sweep_dir} then runs it again"
+            yield Ailment("damaged", record.parent, error.message, remedy, movable=is_settled, life=life)
+
+
+def _temporaries(folder: Path, life: Life, *, is_settled: bool) -> Iterator[Ailment]:
+    """Halves of files that a kill left behind."""
+    for path in sorted(folder.rglob("*.tmp")):
+        if _TEMPORARY.fullmatch(path.name) and not path.is_symlink():
+            message = "half a file, left behind by a process that was killed"
+            yield Ailment("temporary", path, message, "--fix moves it to the trash", movable=is_settled, life=life)
+
+
+def move_to_trash(ailments: tuple[Ailment, ...], results: Path) -> tuple[Ailment, ...]:
+    """The same, with everything movable now under ``trash/`` of ``results``, where its path below is kept.
+
+    BadRequestError where something cannot be moved; what was moved before stays moved.
+    """
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    trash = results / TRASH / f"{stamp}-{secrets.token_hex(4)}"
+    return tuple(_moved(one, results, trash) if one.movable else one for one in ailments)
+
+
+def _moved(ailment: Ailment, results: Path, trash: Path) -> Ailment:
+    there = trash / ailment.path.relative_to(results)
+    if there.exists() and not ailment.path.exists():  # with the folder that it lies in
+        return replace(ailment, moved_to=there)
+    try:
+        there.parent.mkdir(parents=True, exist_ok=True)
+        ailment.path.rename(there)
+    except OSError as error:
+        raise BadRequestError(f"{ailment.path}: cannot be moved to {there}: {error.strerror}") from error
+    return replace(ailment, moved_to=there)

@@ -1,0 +1,115 @@
+"""`mbr-perf results`: the list, one entry, what is not in order, and one file to send to somebody."""
+
+import json
+import tarfile
+
+import pytest
+
+from harness.launch.ownership import claim
+
+
+@pytest.fixture(name="results")
+def _results(replay, tmp_path):
+    """A results folder with a good run and one that ran out of memory."""
+    assert replay("ok").code == 0
+    assert replay("oom").code == 4
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def ask(mbr_perf, results):
+    """A sub-command on that folder."""
+
+    def run(*arguments):
+        return mbr_perf("results", *arguments, "--results_dir", results)
+
+    return run
+
+
+def test_the_list_has_every_run_with_its_outcome(ask, results):
+    entries = json.loads(ask("list", "--json").out)["entries"]
+    assert sorted(entry["state"] for entry in entries) == ["ok", "oom"]
+    assert {entry["id"] for entry in entries} == {path.name for path in (results / "runs").iterdir()}
+    assert all(entry["bytes"] > 1000 and entry["started_at"].startswith("20") for entry in entries)
+    plain = ask("list").out
+    assert all(entry["id"] in plain for entry in entries)
+    assert "ran out of memory" in plain
+
+
+def test_an_empty_folder_is_said_to_be_empty(mbr_perf, tmp_path):
+    answer = mbr_perf("results", "list", "--results_dir", tmp_path)
+    assert (answer.code, answer.out.strip()) == (0, f"No run and no sweep in {tmp_path}")
+
+
+def test_an_entry_is_shown_with_its_files(ask, results):
+    run_dir = next((results / "runs").iterdir())
+    document = json.loads(ask("show", run_dir.name[-8:], "--json").out)
+    assert (document["id"], document["process"]["state"]) == (run_dir.name, "alive")  # this very process replayed it
+    assert {"record.json", "spec.json", "plan.txt"} <= {file["path"] for file in document["files"]}
+    assert sum(file["bytes"] for file in document["files"]) == document["bytes"]
+    assert "record.json" in ask("show", run_dir).out
+
+
+def test_a_reference_to_nothing_exits_2(ask):
+    answer = ask("show", "nothing")
+    assert (answer.code, "no run and no sweep 'nothing'" in answer.err) == (2, True)
+
+
+def test_the_doctor_finds_nothing_in_good_order(ask, results):
+    answer = ask("doctor")
+    assert (answer.code, answer.out.strip()) == (0, f"{results}: nothing is out of order")
+
+
+def test_the_doctor_names_and_moves_but_deletes_nothing(ask, results):
+    run_dir = next((results / "runs").iterdir())
+    (run_dir / "harness.json").unlink()
+    (run_dir / "record.json").write_text("{")
+    answer = ask("doctor")
+    assert answer.code == 6
+    assert "damaged" in answer.out
+    assert str(run_dir) in answer.out
+    assert run_dir.is_dir()
+    fixed = ask("doctor", "--fix", "--json")
+    [ailment] = json.loads(fixed.out)["ailments"]
+    assert (fixed.code, ailment["kind"], ailment["path"]) == (0, "damaged", str(run_dir))
+    assert not run_dir.exists()
+    assert ailment["moved_to"].startswith(str(results / "trash"))
+    assert ask("doctor").code == 0
+
+
+def test_an_archive_holds_the_run_and_says_nothing_of_this_machine(ask, results, tmp_path):
+    run_dir = next((results / "runs").iterdir())
+    target = tmp_path / "run.tar.gz"
+    answer = ask("archive", run_dir.name, "-o", target)
+    assert (answer.code, answer.out.startswith(f"{target}: ")) == (0, True)
+    with tarfile.open(target) as tar:
+        texts = {member.name: tar.extractfile(member).read().decode() for member in tar}
+    assert f"{run_dir.name}/record.json" in texts
+    assert not [name for name, text in texts.items() if str(tmp_path) in text]
+    assert json.loads(texts[f"{run_dir.name}/record.json"])["run_id"] == run_dir.name
+
+
+def test_an_archive_is_never_overwritten(ask, results, tmp_path):
+    target = tmp_path / "run.tar.gz"
+    target.write_text("mine")
+    answer = ask("archive", next((results / "runs").iterdir()), "-o", target)
+    assert (answer.code, "is there already" in answer.err) == (2, True)
+    assert target.read_text() == "mine"
+
+
+def test_a_run_that_is_going_on_is_not_archived(ask, results, tmp_path):
+    run_dir = results / "runs" / "20260102T030405Z-a-00000000"
+    run_dir.mkdir()
+    claim(run_dir)
+    answer = ask("archive", run_dir.name, "-o", tmp_path / "run.tar.gz")
+    assert (answer.code, "is at work" in answer.err) == (2, True)
+
+
+def test_an_archived_run_can_be_read_again(ask, results, mbr_perf, tmp_path):
+    run_dir = next(
+        path for path in (results / "runs").iterdir() if '"status": "ok"' in (path / "record.json").read_text()
+    )
+    ask("archive", run_dir, "-o", tmp_path / "run.tar.gz")
+    with tarfile.open(tmp_path / "run.tar.gz") as tar:
+        tar.extractall(tmp_path / "sent", filter="data")
+    assert mbr_perf("compare", tmp_path / "sent" / run_dir.name).code == 0

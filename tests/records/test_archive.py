@@ -1,0 +1,134 @@
+"""An archive may be given away: no secret and nobody's home in it, nothing from outside, and the same bytes each time."""
+
+import io
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from harness.errors import HarnessError
+from harness.records.anonymous import Places, shareable
+from harness.records.archive import archive
+
+NOWHERE = Places(())
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path):
+    folder = tmp_path / "20260102T000000Z-a-00000000"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "record.json").write_text('{"environment": {"HF_TOKEN": "abc", "HOME": "/home/ada"}, "n": 1.5}\n')
+    (folder / "logs" / "rank_000.log").write_text("loading /home/ada/data\nWANDB_API_KEY=s3cr3t\n")
+    return folder
+
+
+def unpacked(path):
+    with tarfile.open(path) as tar:
+        return {member.name: tar.extractfile(member).read() for member in tar.getmembers()}
+
+
+def test_every_text_is_redacted_and_json_stays_json(folder, tmp_path):
+    told = archive(folder, tmp_path / "a.tar.gz", NOWHERE)
+    files = unpacked(told.path)
+    assert set(files) == {f"{folder.name}/record.json", f"{folder.name}/logs/rank_000.log"}
+    assert json.loads(files[f"{folder.name}/record.json"]) == {
+        "environment": {"HF_TOKEN": "***", "HOME": "~"}, "n": 1.5,
+    }  # fmt: skip
+    assert files[f"{folder.name}/logs/rank_000.log"] == b"loading ~/data\nWANDB_API_KEY=***\n"
+    assert (told.num_files, told.left_out) == (2, ())
+
+
+def test_the_same_folder_gives_the_same_bytes(folder, tmp_path):
+    archive(folder, tmp_path / "a.tar.gz", NOWHERE)
+    for path in folder.rglob("*"):
+        os.utime(path, (1, 1))
+    (folder / "record.json").chmod(0o600)
+    archive(folder, tmp_path / "b.tar.gz", NOWHERE)
+    assert (tmp_path / "a.tar.gz").read_bytes() == (tmp_path / "b.tar.gz").read_bytes()
+
+
+def test_owner_and_machine_are_not_in_it(folder, tmp_path):
+    path = archive(folder, tmp_path / "a.tar.gz", NOWHERE).path
+    with tarfile.open(path) as tar:
+        assert {(m.uid, m.gid, m.uname, m.gname, m.mtime, m.mode) for m in tar} == {(0, 0, "", "", 0, 0o644)}
+
+
+def test_a_link_that_leads_outside_is_refused_and_nothing_is_written(folder, tmp_path):
+    (tmp_path / "secret").write_text("x")
+    (folder / "ranks").symlink_to(tmp_path)
+    (folder / "out").symlink_to("../secret")
+    with pytest.raises(HarnessError) as raised:
+        archive(folder, tmp_path / "a.tar.gz", NOWHERE)
+    assert str(raised.value).count("a link that leads out of the folder") == 2
+    assert not list(tmp_path.glob("*.tar.gz*"))
+
+
+def test_a_link_that_stays_inside_is_its_content(folder, tmp_path):
+    (folder / "again.log").symlink_to("logs/rank_000.log")
+    files = unpacked(archive(folder, tmp_path / "a.tar.gz", NOWHERE).path)
+    assert files[f"{folder.name}/again.log"] == files[f"{folder.name}/logs/rank_000.log"]
+
+
+def test_more_than_the_limit_is_refused_with_the_largest_files(folder, tmp_path):
+    (folder / "logs" / "huge.log").write_bytes(b"x" * 5000)
+    with pytest.raises(HarnessError, match=r"more than the limit of 1\.00 KiB; largest: .*huge\.log \(4\.88 KiB\)"):
+        archive(folder, tmp_path / "a.tar.gz", NOWHERE, max_bytes=1024)
+
+
+def test_all_problems_are_told_at_once(folder, tmp_path):
+    (tmp_path / "there.zip").touch()
+    (folder / "out").symlink_to("/etc/passwd")
+    with pytest.raises(HarnessError) as raised:
+        archive(folder, tmp_path / "there.zip", NOWHERE, max_bytes=1)
+    for text in ("not called *.tar.gz", "is there already", "leads out of the folder", "more than the limit"):
+        assert text in str(raised.value)
+
+
+def test_pictures_are_kept_and_other_binaries_are_named(folder, tmp_path):
+    (folder / "chart.png").write_bytes(b"\x89PNG\xff")
+    (folder / "core").write_bytes(b"\x7fELF\xff")
+    told = archive(folder, tmp_path / "a.tar.gz", NOWHERE)
+    assert told.left_out == ("core: neither text nor a picture",)
+    assert unpacked(told.path)[f"{folder.name}/chart.png"] == b"\x89PNG\xff"
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("/home/ada/x /Users/ada/y", "~/x ~/y"),
+        ("file:///home/ada/x", "file://~/x"),
+        ("--out=/root/x", "--out=~/x"),
+        ("/data/root/x /homes/ada", "/data/root/x /homes/ada"),
+        ("/srv/results/runs/1", "RESULTS/runs/1"),
+        ("/srv/results2/runs", "/srv/results2/runs"),
+    ],
+)
+def test_paths_say_neither_who_nor_where(text, hidden):
+    assert Places.of([(Path("/srv/results"), "RESULTS")]).hidden(text) == hidden
+
+
+def test_a_heartbeat_that_a_kill_cut_short_is_kept_as_text():
+    text = '{"a": "/home/ada/x"}\n{"b": "/home/ada'
+    assert shareable("rank_000.progress.jsonl", text, NOWHERE) == '{"a": "~/x"}\n{"b": "~\n'
+
+
+def test_only_variables_are_secret_by_their_name():
+    text = '{"moe_token_dispatcher_type": "alltoall", "env": {"my_token": "abc"}, "X": {"API_KEY": "abc"}}'
+    assert json.loads(shareable("spec.json", text, NOWHERE)) == {
+        "moe_token_dispatcher_type": "alltoall", "env": {"my_token": "***"}, "X": {"API_KEY": "***"},
+    }  # fmt: skip
+
+
+def test_a_page_keeps_its_program(tmp_path):
+    page = "<script>const o={token:1,key: abc};</script>/home/ada/x"
+    assert shareable("report.html", page, NOWHERE) == "<script>const o={token:1,key: abc};</script>~/x"
+
+
+def test_an_archive_is_a_plain_gzipped_tar(folder, tmp_path):
+    raw = archive(folder, tmp_path / "a.tar.gz", NOWHERE).path.read_bytes()
+    assert raw[:4] == b"\x1f\x8b\x08\x00"  # no file name in the header
+    assert raw[4:8] == b"\0\0\0\0"  # and no time
+    with tarfile.open(fileobj=io.BytesIO(raw), mode="r:gz") as tar:
+        assert tar.getnames()

@@ -1,0 +1,86 @@
+"""What lies in a results folder is told as it is: whole, incomplete or damaged, and nothing is changed."""
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.records.inventory import file_sizes, find_stored, inventory
+from harness.records.store import new_run_dir, write_record
+
+
+@pytest.fixture(name="results")
+def _results(tmp_path):
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def committed(results, make_record):
+    def commit(**changes):
+        run_dir = new_run_dir(results, "llama3_8b")
+        write_record(run_dir, make_record(run_id=run_dir.name, **changes))
+        return run_dir
+
+    return commit
+
+
+def test_a_folder_that_is_not_there_holds_nothing(results):
+    assert inventory(results) == ()
+
+
+def test_a_committed_run_is_listed_with_its_outcome(committed, results):
+    run_dir = committed(status="oom", failure="rank 0 ran out")
+    [entry] = inventory(results)
+    assert (entry.kind, entry.id, entry.recipe, entry.state, entry.detail) == (
+        "run", run_dir.name, "llama3_8b", "oom", "rank 0 ran out",
+    )  # fmt: skip
+    assert (
+        entry.when
+        == f"{run_dir.name[:4]}-{run_dir.name[4:6]}-{run_dir.name[6:11]}:{run_dir.name[11:13]}:" + (run_dir.name[13:16])
+    )
+    assert entry.num_bytes == (run_dir / "record.json").stat().st_size
+
+
+def test_a_run_without_a_record_is_incomplete(results):
+    new_run_dir(results, "llama3_8b")
+    [entry] = inventory(results)
+    assert (entry.state, entry.detail) == ("incomplete", "no record.json")
+
+
+def test_a_record_that_cannot_be_read_is_damaged(committed, results):
+    record = committed() / "record.json"
+    record.write_text(record.read_text()[:-100])
+    [entry] = inventory(results)
+    assert entry.state == "damaged"
+    assert str(record) in entry.detail
+
+
+def test_entries_come_oldest_first_and_links_are_not_followed(results, tmp_path):
+    for name in ("20260102T000000Z-b-00000000", "20260101T000000Z-a-11111111"):
+        (results / "runs" / name).mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (results / "runs" / "20260103T000000Z-c-22222222").symlink_to(tmp_path / "elsewhere")
+    assert [entry.recipe for entry in inventory(results)] == ["a", "b"]
+
+
+def test_links_weigh_nothing(results, tmp_path):
+    (tmp_path / "large").write_bytes(b"x" * 1000)
+    run_dir = new_run_dir(results, "a")
+    (run_dir / "link").symlink_to(tmp_path / "large")
+    (run_dir / "file").write_bytes(b"x" * 10)
+    assert file_sizes(run_dir) == (("file", 10),)
+
+
+@pytest.mark.parametrize("cut", [slice(None), slice(0, 20), slice(-8, None)])
+def test_an_entry_is_found_by_its_id_its_start_or_its_last_digits(committed, results, cut):
+    run_dir = committed()
+    assert find_stored(run_dir.name[cut], results).path == run_dir
+
+
+def test_a_reference_to_nothing_is_told(committed, results):
+    committed()
+    with pytest.raises(BadRequestError, match="no run and no sweep 'zzz'"):
+        find_stored("zzz", results)
+
+
+def test_a_folder_that_is_neither_run_nor_sweep_is_refused(tmp_path):
+    with pytest.raises(BadRequestError, match="neither a run nor a sweep"):
+        find_stored(tmp_path, tmp_path)

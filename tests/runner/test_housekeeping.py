@@ -1,0 +1,172 @@
+"""What is not in order in a results folder is told, and moved only where nobody can need it."""
+
+import pytest
+
+from harness.launch.ownership import claim, this_process
+from harness.records.inventory import inventory
+from harness.records.owner import OWNER
+from harness.records.store import new_run_dir, write_record
+from harness.records.sweep import PlannedCell, SweepPlan
+from harness.records.sweeps import new_sweep_dir, run_dir_of, write_plan
+from harness.runner.housekeeping import examine_results, move_to_trash
+
+
+@pytest.fixture(name="results")
+def _results(tmp_path):
+    return tmp_path / "results"
+
+
+def killed(folder):
+    """The process that filled the folder is gone: another has its number now."""
+    owner = this_process().model_copy(update={"start_ticks": 1})
+    (folder / OWNER).write_text(owner.model_dump_json())
+    return folder
+
+
+def told(results):
+    return [(one.kind, one.path.name, one.movable) for one in examine_results(results)]
+
+
+def test_a_folder_that_is_not_there_is_in_order(results):
+    assert examine_results(results) == ()
+
+
+def test_committed_runs_are_in_order(results, make_record):
+    run_dir = killed(new_run_dir(results, "a"))
+    write_record(run_dir, make_record())
+    for folder in ("golden", "benchmarks", "accuracy", "gpu", "history", "trash", "sweeps"):
+        (results / folder).mkdir()
+    (results / "README.md").touch()
+    assert examine_results(results) == ()
+
+
+def test_a_run_that_a_living_process_fills_is_in_order(results):
+    claim(new_run_dir(results, "a"))
+    assert examine_results(results) == ()
+
+
+def test_a_run_whose_process_is_gone_goes_to_the_trash(results):
+    run_dir = killed(new_run_dir(results, "a"))
+    (run_dir / "ranks" / "rank_000.progress.jsonl").write_text("{}\n")
+    assert told(results) == [("incomplete", run_dir.name, True)]
+    [moved] = move_to_trash(examine_results(results), results)
+    assert not run_dir.exists()
+    assert (moved.moved_to / "ranks" / "rank_000.progress.jsonl").read_text() == "{}\n"
+    assert moved.moved_to.relative_to(results).parts[0] == "trash"
+    assert examine_results(results) == ()
+
+
+def test_a_run_of_which_nobody_knows_whether_it_is_going_on_stays(results):
+    run_dir = new_run_dir(results, "a")
+    assert told(results) == [("incomplete", run_dir.name, False)]
+    move_to_trash(examine_results(results), results)
+    assert run_dir.is_dir()
+
+
+def test_a_damaged_record_goes_to_the_trash_with_its_run(results):
+    run_dir = killed(new_run_dir(results, "a"))
+    (run_dir / "record.json").write_text("{")
+    assert told(results) == [("damaged", run_dir.name, True)]
+    [moved] = move_to_trash(examine_results(results), results)
+    assert (moved.moved_to / "record.json").read_text() == "{"
+
+
+def test_what_mbr_perf_did_not_make_is_named_and_stays(results):
+    (results / "runs" / "my notes").mkdir(parents=True)
+    (results / "runs" / "todo.txt").touch()
+    (results / "runs" / "gpu-check-20260101T000000Z").mkdir()
+    (results / "other").mkdir()
+    (results / "runs" / "link").symlink_to(results / "other")
+    expected = [("stray", name, False) for name in ("other", "link", "my notes", "todo.txt")]
+    assert told(results) == expected
+    move_to_trash(examine_results(results), results)
+    assert told(results) == expected
+
+
+def test_half_a_file_of_a_committed_run_goes_to_the_trash(results, make_record):
+    run_dir = killed(new_run_dir(results, "a"))
+    write_record(run_dir, make_record())
+    (run_dir / ".record.json.0123456789ab.tmp").write_text("{")
+    (run_dir / "logs" / "mine.tmp").write_text("not ours")
+    assert told(results) == [("temporary", ".record.json.0123456789ab.tmp", True)]
+    [moved] = move_to_trash(examine_results(results), results)
+    assert moved.moved_to.parent.name == run_dir.name
+    assert (run_dir / "record.json").is_file()
+
+
+def test_of_nested_things_the_inner_one_moves_with_the_outer(results):
+    killed(run_dir := new_run_dir(results, "a"))
+    (run_dir / "ranks" / "rank_000.json.tmp").write_text("{")
+    moved = move_to_trash(examine_results(results), results)
+    assert all(one.moved_to.exists() for one in moved)
+
+
+@pytest.fixture(name="sweep")
+def _sweep(results, make_spec):
+    """A sweep of two cells, two repeats each, whose process is gone before the first."""
+    cells = tuple(
+        PlannedCell(index=i, name=text, changes={"recompute": text}, recompute=text, fate="run",
+                    spec=make_spec(gpu="cpu", recompute=text))
+        for i, text in enumerate(("none", "mlp"))
+    )  # fmt: skip
+    folder = new_sweep_dir(results, "llama3_8b")
+    plan = SweepPlan(sweep_id=folder.name, title="t", recipe="llama3_8b", gpu="cpu", control="none", axes=(), grid=False,
+                     repeats=2, cells=cells, command=("mbr-perf",), started_at="2026-03-04T05:06:07Z", mbr_perf="0.1.0")  # fmt: skip
+    write_plan(folder, plan)
+    return killed(folder)
+
+
+def ran(sweep, make_record, cell, repeat, **changes):
+    folder = run_dir_of(sweep, cell, repeat)
+    folder.mkdir(parents=True)
+    write_record(folder, make_record(**changes))
+    return folder
+
+
+def test_a_sweep_with_cells_to_run_is_unfinished_and_stays(results, sweep, make_record):
+    for repeat in (0, 1):
+        ran(sweep, make_record, 0, repeat)
+    [ailment] = examine_results(results)
+    assert (ailment.kind, ailment.path, ailment.movable) == ("unfinished", sweep, False)
+    assert ailment.message == "2 cells: 1 ok, 1 not_run"
+    assert ailment.remedy == f"mbr-perf sweep --resume {sweep}"
+
+
+def test_a_sweep_is_finished_when_only_bad_runs_were_not_repeated(results, sweep, make_record):
+    for repeat in (0, 1):
+        ran(sweep, make_record, 0, repeat)
+    ran(sweep, make_record, 1, 0, status="oom")
+    assert examine_results(results) == ()
+    [entry] = inventory(results)
+    assert (entry.kind, entry.state, entry.detail) == ("sweep", "finished", "2 cells: 1 ok, 1 oom")
+
+
+def test_only_the_damaged_run_of_a_sweep_goes_to_the_trash(results, sweep, make_record):
+    for cell, repeat in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        run_dir = ran(sweep, make_record, cell, repeat)
+    (run_dir / "record.json").write_text("[]")
+    assert [(one.kind, one.path, one.movable) for one in examine_results(results)] == [("damaged", run_dir, True)]
+    move_to_trash(examine_results(results), results)
+    assert [one.kind for one in examine_results(results)] == ["unfinished"]
+
+
+def test_an_attempt_that_a_resumed_sweep_put_aside_goes_to_the_trash(results, sweep, make_record):
+    for cell, repeat in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        ran(sweep, make_record, cell, repeat)
+    attempt = run_dir_of(sweep, 0, 0).with_name("0.incomplete-1")
+    attempt.mkdir()
+    assert told(results) == [("attempt", "0.incomplete-1", True)]
+    move_to_trash(examine_results(results), results)
+    assert not attempt.exists()
+    assert examine_results(results) == ()
+
+
+def test_a_sweep_at_work_is_in_order(results, sweep):
+    (sweep / ".x.json.0123456789ab.tmp").touch()
+    claim(sweep)
+    assert examine_results(results) == ()
+
+
+def test_a_sweep_that_was_killed_before_it_had_a_plan_goes_to_the_trash(results):
+    folder = killed(new_sweep_dir(results, "llama3_8b"))
+    assert told(results) == [("incomplete", folder.name, True)]
