@@ -8,7 +8,7 @@ import typer
 
 from harness import __version__
 from harness.cli import check, compare, doctor, golden, plan, recipes, results, rules, run
-from harness.cli.many_values import many_valued
+from harness.cli.plan_command import PlanCommand
 from harness.cli.short_options import WholeShortOptions
 from harness.cli.streams import readers_may_leave
 from harness.errors import ExitCode, HarnessError
@@ -43,7 +43,7 @@ def root(
 
 
 app.command("run", cls=WholeShortOptions)(run.run)
-app.command("plan", cls=many_valued(exact="recommended"))(plan.plan)
+app.command("plan", cls=PlanCommand)(plan.plan)
 app.command("check", cls=WholeShortOptions)(check.check)
 app.command("compare")(compare.compare)
 app.command("doctor")(doctor.doctor)

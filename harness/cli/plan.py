@@ -1,6 +1,7 @@
 """`mbr-perf plan`: which recompute setting to use, without a GPU."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -33,6 +34,11 @@ class PlanOptions:
         "without one: the recommended.")] = None
     exact_timeout: Annotated[float, typer.Option("--exact_timeout", metavar="SECONDS",
         help="Give up the whole step of a setting after this long.")] = 300.0
+    calibrate: Annotated[list[str] | None, typer.Option("--calibrate", metavar="RUN...",
+        help="Instead of planning: fit the planner's constants to these runs (folders, ids, sweeps) of one GPU type.")] = None
+    out: Annotated[Path | None, typer.Option("--out", metavar="PATH",
+        help="Where --calibrate keeps what it found. Default: results/calibration/<gpu>.json, which plans and runs use.")] = None
+    no_calibration: Annotated[bool, typer.Option("--no_calibration", help="Plan with the built-in constants.")] = False
     show_all: Annotated[bool, typer.Option("--all", help="Also print settings that another beats in memory and time.")] = False
     explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
@@ -45,6 +51,9 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
 
     Real megatron-core layers are traced without data. Exits 0 also when nothing fits: that is the answer.
     """
+    if how.calibrate:
+        _calibrate(asked, how)
+        return
     from rich.console import Console
 
     from harness.launch.environment import this_host
@@ -76,10 +85,36 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         print_lines(console, ["", *explanation(first.settled.spec, first.settled.sources)])
 
 
+def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
+    """Fit, keep, tell."""
+    from rich.console import Console
+
+    from harness.errors import BadRequestError
+    from harness.launch.environment import this_host
+    from harness.report import json
+    from harness.report.plan_calibration import calibration_document, print_calibration
+    from harness.runner.calibration import CalibrationRequest, calibrate
+
+    if asked.model_recipe_name or asked.gpu:
+        raise BadRequestError(
+            "--calibrate plans nothing: the runs say what they were", remedy="leave the recipe and its options out"
+        )
+    request = CalibrationRequest(tuple(how.calibrate or ()), how.out, use_cache=not how.no_cache)
+    calibration, path = calibrate(request, this_host())
+    if how.as_json:
+        print(json.text(calibration_document(calibration, path)))
+    else:
+        print_calibration(Console(highlight=False), calibration, path)
+
+
 def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     """The options as one value. BadRequestError for an --over that cannot be read."""
     from harness.cli.asking import experiment_request
+    from harness.errors import BadRequestError
     from harness.runner.plan import PlanRequest
+
+    if how.out:
+        raise BadRequestError("--out names where --calibrate keeps what it found", remedy="leave it out")
 
     return PlanRequest(
         asked=experiment_request(asked),
@@ -91,6 +126,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
         assume=how.assume,
         exact=tuple(how.exact or ()),
         exact_timeout_s=how.exact_timeout,
+        use_calibration=not how.no_calibration,
     )
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.planning.assumptions import Assumption, assumptions, band
+from harness.planning.compose import ChunkCost
+from harness.planning.constants import BUILT_IN, OUTSIDE_ALLOCATOR_BYTES, Constants
 from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step
 from harness.planning.ledger import StageMemory, stage_memory
 from harness.planning.stages import Composer
@@ -16,10 +18,6 @@ from harness.spec.experiment import ExperimentSpec
 from harness.spec.software import Software
 
 Verdict = Literal["FITS", "TIGHT", "OOM"]
-
-# What a rank takes of a GPU beside torch's allocator: a CUDA context with its kernels is about half a GiB, NCCL's
-# communicators as much again. A run records the real figure: peak_device_bytes less peak_reserved_bytes.
-OUTSIDE_ALLOCATOR_BYTES = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,7 @@ def predict(
     traces: Mapping[str, ChunkTrace],
     imbalanced: Mapping[str, ChunkTrace] | None = None,
     software: Software | None = None,
+    constants: Constants = BUILT_IN,
 ) -> Prediction:
     """Compose ``traces``; ``imbalanced`` are the same cases with uneven routing, for the upper end of the range.
 
@@ -90,28 +89,37 @@ def predict(
     """
     composer = Composer(spec, implementation)
     costs = composer.chunk_costs(traces)
-    stages = tuple(stage_memory(spec, pp_rank, chunks) for pp_rank, chunks in enumerate(costs))
+    stages = _stages(spec, costs, constants)
     rows = assumptions(spec, implementation)
+    if constants.origin:
+        rows = (*rows, Assumption(constants.origin, applies=lambda _spec, _implementation: True))
     lower, higher = band(rows)
     peak = max(stage.total for stage in stages)
     upper = peak
     if imbalanced:
-        uneven = composer.chunk_costs(imbalanced)
-        upper = max(stage_memory(spec, pp_rank, chunks).total for pp_rank, chunks in enumerate(uneven))
+        upper = max(stage.total for stage in _stages(spec, composer.chunk_costs(imbalanced), constants))
     effective = effective_recompute(spec, implementation, software or Software())
     return Prediction(
         spec=spec,
         stages=stages,
         range_bytes=(round(peak * (1 - lower)), round(max(peak, upper) * (1 + higher))),
-        time=None if spec.gpu_type.is_cpu else step_time(spec, costs),
+        time=None if spec.gpu_type.is_cpu else step_time(spec, costs, constants.likely, constants.time_spread),
         model_flops=model_flops_per_step(spec),
         recompute_flops=recompute_flops_per_step(spec, effective),
         assumptions=rows,
     )
 
 
-def verdict(peak_bytes: int, capacity_bytes: int, margin: float) -> Verdict:
+def _stages(
+    spec: ExperimentSpec, costs: tuple[tuple[ChunkCost, ...], ...], constants: Constants
+) -> tuple[StageMemory, ...]:
+    return tuple(constants.added_to(stage_memory(spec, pp_rank, chunks)) for pp_rank, chunks in enumerate(costs))
+
+
+def verdict(
+    peak_bytes: int, capacity_bytes: int, margin: float, outside_bytes: int = OUTSIDE_ALLOCATOR_BYTES
+) -> Verdict:
     """FITS below ``capacity`` less ``margin`` (a fraction); OOM where not even the context has room beside the peak."""
     if peak_bytes <= capacity_bytes * (1 - margin):
         return "FITS"
-    return "TIGHT" if peak_bytes + OUTSIDE_ALLOCATOR_BYTES <= capacity_bytes else "OOM"
+    return "TIGHT" if peak_bytes + outside_bytes <= capacity_bytes else "OOM"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from harness.planning.constants import BUILT_IN, Constants
 from harness.planning.prediction import Prediction, Verdict, predict, verdict
 from harness.planning.settings import Candidate, Candidates
 from harness.planning.stages import Composer, MissingTraceError
@@ -66,6 +67,12 @@ class Plan:
         """The row that every overhead refers to."""
         return next((row for row in self.rows if row.text == NoRecompute().text and row.prediction), None)
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the predictions rest on, in the order in which it applies; each once."""
+        predicted = (row.prediction.assumptions for row in self.rows if row.prediction)
+        return tuple(dict.fromkeys(assumption.text for each in predicted for assumption in each))
+
     def row_of(self, text: str) -> Row | None:
         """The row of a setting, if it is one of them."""
         return next((row for row in self.rows if row.text == text), None)
@@ -96,15 +103,18 @@ def plan(
     limits: Limits,
     implementation: Implementation,
     software: Software,
+    constants: Constants = BUILT_IN,
 ) -> Plan:
     """Predict every legal setting and choose."""
-    predicted = [(candidate, *_predicted(candidate, traces, implementation, software)) for candidate in found.rows]
+    predicted = [
+        (candidate, *_predicted(candidate, traces, implementation, software, constants)) for candidate in found.rows
+    ]
     control = next((p for candidate, p, _ in predicted if p and candidate.text == NoRecompute().text), None)
     rows = tuple(
         Row(
             candidate=candidate,
             prediction=prediction,
-            verdict=_verdict(prediction, limits),
+            verdict=_verdict(prediction, limits, constants),
             overhead=prediction.overhead_over(control) if prediction and control else None,
             reason=reason,
         )
@@ -114,21 +124,21 @@ def plan(
 
 
 def _predicted(
-    candidate: Candidate, traces: Traces, implementation: Implementation, software: Software
+    candidate: Candidate, traces: Traces, implementation: Implementation, software: Software, constants: Constants
 ) -> tuple[Prediction | None, str]:
     if not candidate.is_legal:
         return None, "; ".join(f"{f.id}: {f.message}" for f in candidate.findings if f.blocks)
     try:
-        return predict(candidate.spec, implementation, traces.even, traces.uneven, software), ""
+        return predict(candidate.spec, implementation, traces.even, traces.uneven, software, constants), ""
     except MissingTraceError:
         reasons = (traces.refused.get(case.key) for case in Composer(candidate.spec, implementation).cases())
         return None, next((reason for reason in reasons if reason), "not traced")
 
 
-def _verdict(prediction: Prediction | None, limits: Limits) -> Verdict | None:
+def _verdict(prediction: Prediction | None, limits: Limits, constants: Constants) -> Verdict | None:
     if prediction is None or limits.capacity_bytes is None:
         return None
-    return verdict(prediction.peak_bytes, limits.capacity_bytes, limits.margin)
+    return verdict(prediction.peak_bytes, limits.capacity_bytes, limits.margin, constants.outside_allocator_bytes)
 
 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:

@@ -41,15 +41,28 @@ class StepTime:
     host_bound: bool
 
 
-def step_time(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ...]) -> StepTime:
-    """Time of ``stages[pp_rank][vp_stage]``; for GPUs only."""
-    likely, fast, slow = (_Clock(spec, efficiency).step(stages) for efficiency in (LIKELY, FAST, SLOW))
+def likely_seconds(spec: ExperimentSpec, stages: tuple[tuple[ChunkCost, ...], ...], likely: Efficiency) -> float:
+    """Seconds of one step at the given efficiencies."""
+    return _Clock(spec, likely).step(stages).total
+
+
+def step_time(
+    spec: ExperimentSpec,
+    stages: tuple[tuple[ChunkCost, ...], ...],
+    efficiency: Efficiency = LIKELY,
+    spread: float | None = None,
+) -> StepTime:
+    """Time of ``stages[pp_rank][vp_stage]``; for GPUs only.
+
+    ``spread``: by which share a step may take more or less, where it is known; else slow and fast efficiencies tell.
+    """
+    likely, fast, slow = (_Clock(spec, each).step(stages) for each in (efficiency, FAST, SLOW))
     launches = max(sum(count for chunk in stage for _, count in chunk.work) for stage in stages)
     launch_s = LAUNCH_S * launches * spec.num_microbatches
     return StepTime(
         likely_s=likely.total,
-        low_s=fast.total,
-        high_s=max(slow.total, launch_s),
+        low_s=min(likely.total, fast.total) if spread is None else likely.total / (1 + spread),
+        high_s=max(likely.total, slow.total if spread is None else likely.total * (1 + spread), launch_s),
         compute_s=likely.compute,
         recompute_s=likely.recompute,
         bubble_s=likely.bubble,

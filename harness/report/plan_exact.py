@@ -17,7 +17,9 @@ def print_exact(console: Console, text: str, peaks: tuple[ExactPeak, ...]) -> No
     for peak in peaks:
         exact = "-" if peak.exact_bytes is None else format_bytes(peak.exact_bytes)
         error = "-" if peak.error is None else f"{peak.error * 100:+.3f} %"
-        table.add_row(str(peak.pp_rank), format_bytes(peak.composed_bytes), exact, error, format_bytes(peak.optimizer_step_bytes))
+        table.add_row(
+            str(peak.pp_rank), format_bytes(peak.composed_bytes), exact, error, format_bytes(peak.optimizer_step_bytes)
+        )
     show(console, table)
     for problem in dict.fromkeys(peak.problem for peak in peaks if peak.problem):
         stages = ", ".join(str(peak.pp_rank) for peak in peaks if peak.problem == problem)

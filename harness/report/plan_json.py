@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from harness.planning.advice import advice, module_worths
-from harness.planning.assumptions import assumptions
 from harness.planning.exact import ExactPeak
 from harness.planning.ledger import StageMemory
 from harness.planning.prediction import Prediction
 from harness.planning.search import Plan, Row
 from harness.report.json import SCHEMA_VERSION, Document
-from harness.spec.effective import settled_implementation
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead", "total")
 
@@ -26,7 +24,7 @@ def plan_document(
     """
     plans = [(name, plan) for name, plan, _ in layouts if plan is not None]
     chosen = next((plan.recommended for name, plan in plans if name == best), None)
-    lines = {row.text: None for _, plan in plans for row in assumptions(plan.spec, settled_implementation(plan.spec))}
+    lines = {text: None for _, plan in plans for text in plan.assumptions}
     return {
         "schema_version": SCHEMA_VERSION,
         "settings": [_row(row, name) for name, plan in plans for row in plan.rows],

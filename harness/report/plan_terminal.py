@@ -7,11 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.planning.advice import advice, module_worths
-from harness.planning.assumptions import assumptions
 from harness.planning.search import Plan, Row, dominated
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.request_text import request_lines
-from harness.spec.effective import settled_implementation
 from harness.spec.recompute import FullRecompute
 from harness.units import GIB, format_percent, format_seconds
 
@@ -169,7 +167,7 @@ def _option(row: Row) -> str:
 def print_assumptions(console: Console, plan: Plan) -> None:
     """What the figures rest on."""
     time = plan.control.prediction.time if plan.control and plan.control.prediction else None
-    texts = [row.text for row in assumptions(plan.spec, settled_implementation(plan.spec))]
+    texts = list(plan.assumptions)
     if time:
         texts.append(f"a step without recompute: {format_seconds(time.low_s)} to {format_seconds(time.high_s)}")
         if time.host_bound:

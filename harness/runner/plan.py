@@ -7,10 +7,12 @@ from itertools import product
 from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import Host
 from harness.planning.assumptions import is_routed_naturally
+from harness.planning.constants import BUILT_IN
 from harness.planning.search import Limits, Plan, Traces, plan, required_cases
 from harness.planning.settings import Candidates, candidates
 from harness.recipes.request import Request
 from harness.records.trace import TraceCase
+from harness.runner.calibration import constants_for
 from harness.runner.exact import ASKED, RECOMMENDED, ExactSetting, ExactTracing
 from harness.runner.request import RunRequest
 from harness.runner.tracing import Tracing, trace_cache
@@ -52,6 +54,7 @@ class PlanRequest:
     assume: str | None = None
     exact: tuple[str, ...] = ()
     exact_timeout_s: float = 300.0
+    use_calibration: bool = True
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,8 @@ def _planned(request: PlanRequest, layout: _Found | Layout, legal: list[_Found],
     uneven = is_routed_naturally(spec)
     traces = tracing.traces(tuple(together.values()), layout.implementation, uneven=uneven)
     limits = Limits(_capacity(request, spec), request.margin, request.max_overhead)
-    made = plan(spec, layout.candidates, traces, limits, layout.implementation, layout.settled.software)
+    constants = constants_for(spec.gpu) if request.use_calibration else BUILT_IN
+    made = plan(spec, layout.candidates, traces, limits, layout.implementation, layout.settled.software, constants)
     return Layout(layout.name, layout.settled, made, traces=traces)
 
 

@@ -11,9 +11,11 @@ from harness.launch.environment import Host, this_host
 from harness.launch.rendezvous import Nodes
 from harness.launch.replay import ReplayPlan
 from harness.planning.assumptions import is_routed_naturally
+from harness.planning.constants import BUILT_IN
 from harness.planning.prediction import Prediction
 from harness.planning.prediction import predict as predicted
 from harness.planning.stages import Composer, MissingTraceError
+from harness.runner.calibration import constants_for
 from harness.runner.tracing import Tracing, trace_cache
 from harness.runner.understanding import Understood
 from harness.spec.effective import Implementation, settled_implementation
@@ -85,20 +87,30 @@ def cached_prediction(understood: Understood) -> RunPrediction:
 def predict(
     spec: ExperimentSpec, software: Software, implementation: Implementation, host: Host | None = None
 ) -> RunPrediction:
-    """Predict one settled request; never raises for a request that may run, because a run must not fail for it."""
-    return predict_with(_tracing(host or this_host()), spec, software, implementation)
+    """Predict one settled request with built-in constants.
+
+    Never raises for a request that may run, because a run must not fail for it.
+    """
+    tracing = _tracing(host or this_host())
+    return predict_with(tracing, spec, software, implementation, use_calibration=False)
 
 
 def predict_with(
-    tracing: Tracing, spec: ExperimentSpec, software: Software, implementation: Implementation
+    tracing: Tracing,
+    spec: ExperimentSpec,
+    software: Software,
+    implementation: Implementation,
+    *,
+    use_calibration: bool = True,
 ) -> RunPrediction:
-    """As :func:`predict`, with traces from ``tracing``."""
+    """As :func:`predict`, with traces from ``tracing`` and, if asked for, the kept calibration of the GPU type."""
     try:
+        constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
         composer = Composer(spec, implementation)
         traces = tracing.traces(composer.cases(), implementation, uneven=is_routed_naturally(spec))
         if traces.refused:
             return RunPrediction(None, next(iter(traces.refused.values())))
-        return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software))
+        return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software, constants))
     except MissingTraceError:
         return RunPrediction(None, "not traced yet: `mbr-perf plan` or a run does it")
     except (HarnessError, OSError) as error:

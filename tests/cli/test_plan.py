@@ -113,6 +113,17 @@ def test_settings_that_are_not_in_the_plan_are_named_together(plan):
     assert "--exact layernorm: not in this plan" in done.stderr
 
 
+def test_runs_are_calibrated_on_without_a_recipe_and_only_then(plan, tmp_path):
+    no_runs = plan("--calibrate", str(tmp_path))
+    assert (no_runs.returncode, "no record.json in it or below" in no_runs.stderr) == (2, True)
+    both = plan(*LLAMA, "--calibrate", str(tmp_path))
+    assert (both.returncode, "the runs say what they were" in both.stderr) == (2, True)
+    neither = plan("--json")
+    assert (neither.returncode, "model_recipe_name" in neither.stderr) == (2, True)
+    stray = plan(*LLAMA, "--out", str(tmp_path / "x.json"))
+    assert (stray.returncode, "--out names where --calibrate keeps" in stray.stderr) == (2, True)
+
+
 def test_all_wrong_limits_are_told_at_once(plan):
     done = plan(*LLAMA, "--margin", "2", "--fit_into", "0", "--exact", "attention", "--exact_timeout", "0")
     assert done.returncode == 2

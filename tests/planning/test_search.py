@@ -1,7 +1,8 @@
 import pytest
 
 from harness.planning.advice import advice, module_worths
-from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES, verdict
+from harness.planning.constants import OUTSIDE_ALLOCATOR_BYTES
+from harness.planning.prediction import verdict
 from harness.planning.search import Limits, Traces, dominated, plan, required_cases
 from harness.planning.settings import candidates
 from harness.spec.software import Software

@@ -1,22 +1,23 @@
-"""Options that take any number of values, as in `--exact none mlp`."""
+"""The command line of `mbr-perf plan`: options of several values, as in `--exact none mlp`, and when a recipe is needed."""
 
 from typing import Any
 
 from harness.cli.short_options import WholeShortOptions
 
+# Options of `plan` that take several values, and the value that stands where none is given; None: one is needed.
+_MANY = {"--exact": "recommended", "--calibrate": None}
 
-def many_valued(**without_value: str | None) -> type[WholeShortOptions]:
-    """A command class whose options of these names take several values; each name's value stands where none is given.
 
-    None: the option needs a value.
-    """
+class PlanCommand(WholeShortOptions):
+    """`plan`: a recipe is needed, except where runs are named to calibrate on."""
 
-    class ManyValues(WholeShortOptions):
-        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            """`--exact none mlp` as `--exact none --exact mlp`."""
-            return super().parse_args(ctx, spread(args, {f"--{name}": value for name, value in without_value.items()}))
-
-    return ManyValues
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`--exact none mlp` as `--exact none --exact mlp`."""
+        names = {argument.partition("=")[0] for argument in args}
+        for parameter in self.params:
+            if parameter.name == "model_recipe_name":
+                parameter.required = "--calibrate" not in names
+        return super().parse_args(ctx, spread(args, _MANY))
 
 
 def spread(args: list[str], many: dict[str, str | None]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.cli.many_values import spread
+from harness.cli.plan_command import spread
 
 MANY = {"--exact": "recommended", "--calibrate": None}
 
