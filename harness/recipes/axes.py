@@ -19,14 +19,33 @@ SHORT_NAMES = {
     "gb": "global_batch_size",
     "sl": "seq_length",
     "ng": "num_gpus",
-    "rl": "recompute_num_layers",
     "ol": "activation_offload_layers",
+    "ms": "max_steps",
+    "c": "compute_dtype",
+    "cv": "variant",
+    "gn": "gpus_per_node",
 }
 """Short names, as of the options, and the field of a `Request` that each stands for."""
 
-_WHAT_IS_SWEPT = {"model_recipe_name", "model_family_name", "gpu", "point_gpu", "env", "set_values", "recipes_dir"}
+_OF_ONE_RECIPE, _OF_ONE_GPU = "one sweep compares settings of one recipe", "one sweep runs on one kind of GPU"
+_AS_RECOMPUTE = "vary recompute: none; core_attn,mlp; full:uniform:1"
+NO_AXIS = {
+    "model_recipe_name": _OF_ONE_RECIPE,
+    "model_family_name": _OF_ONE_RECIPE,
+    "recipes_dir": _OF_ONE_RECIPE,
+    "gpu": _OF_ONE_GPU,
+    "point_gpu": _OF_ONE_GPU,
+    "env": "vary env.NAME",
+    "set_values": "vary section.field",
+    "recompute_modules": _AS_RECOMPUTE,
+    "recompute_num_layers": _AS_RECOMPUTE,
+    "recompute_granularity": _AS_RECOMPUTE,
+    "recompute_method": _AS_RECOMPUTE,
+    "distribute_saved_activations": _AS_RECOMPUTE,
+}
+"""Fields of a `Request` that are not varied, and what to do instead."""
 
-OPTION_NAMES = tuple(field.name for field in fields(Request) if field.name not in _WHAT_IS_SWEPT)
+OPTION_NAMES = tuple(field.name for field in fields(Request) if field.name not in NO_AXIS)
 """Long names of the options that can be varied."""
 
 _ENV = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
@@ -40,6 +59,8 @@ def require_axis(name: str, place: str) -> None:
 
 
 def _remedy(name: str) -> str:
+    if name in NO_AXIS:
+        return NO_AXIS[name]
     if name.startswith("env."):
         return "after env. comes the name of a variable: letters, digits and _"
     if "." in name:

@@ -82,6 +82,7 @@ def test_recompute_may_be_left_to_the_planner(read):
         ("memory_limit: 1", "memory_limit: much", ":7: request.memory_limit: must be a number, is 'much'"),
         ("  model_recipe_name: llama3_8b\n", "", "request.model_recipe_name: missing"),
         ("  mb: [1, 2]", "  mbs: [1, 2]", ":11: over: 'mbs' cannot be varied"),
+        ("  mb: [1, 2]", "  gpu: [h100, h200]", "one sweep runs on one kind of GPU"),
         ("  mb: [1, 2]", "  env.1A: [1, 2]", "letters, digits and _"),
         ("  mb: [1, 2]", "  batch.micro_batchsize: [1, 2]", "did you mean 'batch.micro_batch_size'?"),
         ("  mb: [1, 2]", "  mb: []", ":11: over.mb: must be a list of values"),
