@@ -7,6 +7,8 @@ from harness.recipes.reference import EXAMPLE, render
 from harness.recipes.request import Request
 from harness.recipes.resolve import resolve_recipe
 from harness.recipes.settings import SECTION_MODELS
+from harness.recipes.sweep_file import read_sweep_file
+from harness.recipes.sweep_reference import EXAMPLE as SWEEP_EXAMPLE
 
 README = Path(__file__).parents[2] / "recipes" / "README.md"
 
@@ -30,3 +32,10 @@ def test_the_example_of_the_readme_runs_on_a_cpu(tmp_path: Path):
     resolved = resolve_recipe(load_recipe(path, "tiny.yaml"), Request(model_recipe_name="tiny", gpu="cpu"))
     assert resolved.spec.slug == "tiny.pretrain.fp32.2gpu.core_attn"
     assert resolved.spec.num_microbatches == 4
+
+
+def test_the_sweep_file_of_the_readme_is_one(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SWEEP_EXAMPLE, encoding="utf-8")
+    sweep = read_sweep_file(str(path))
+    assert (len(sweep.over["recompute"]), sweep.over["mb"], sweep.repeats) == (3, ("1", "2"), 3)
