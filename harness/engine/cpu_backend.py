@@ -9,6 +9,7 @@ import contextlib
 import functools
 import importlib.util
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -33,6 +34,12 @@ def block_transformer_engine() -> None:
     against ImportError, so `import megatron.core` itself would die.
     """
     sys.modules["transformer_engine"] = None  # type: ignore[assignment]
+
+
+def before_megatron() -> None:
+    """What ranks on the processor do before they import megatron-core: its words about missing packages are no news."""
+    block_transformer_engine()
+    warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine|transformer_engine|deprecated).*")
 
 
 def install(*, without: frozenset[str] = frozenset()) -> None:

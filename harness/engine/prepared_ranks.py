@@ -95,12 +95,25 @@ def _be_rank(order: int, ready: int) -> None:
     if not text:
         end_now(0)  # torchrun ended without starting it
     words = json.loads(text)
+    _draw_anew()
     os.environ.clear()
     os.environ.update(words["environment"])
     for descriptor, path in words["outputs"].items():
         if path is not None:
             _write_to(path, int(descriptor))
     _run_python(words["arguments"])
+
+
+def _draw_anew() -> None:
+    """Seeds that imports draw from the system, drawn again: ranks of fresh interpreters do not share them either.
+
+    Python's own `random` does this after every fork.
+    """
+    import numpy as np
+    import torch
+
+    np.random.seed()
+    torch.default_generator.seed()
 
 
 def _write_to(path: str, descriptor: int) -> None:

@@ -49,9 +49,9 @@ def import_everything(device: str) -> dict[str, str]:
     os.environ.update({name: value for name, value in WHILE_IMPORTING.items() if before[name] is None})
     at_first = dict(os.environ)
     if device == "cpu":
-        from harness.engine.worker import prepare_cpu
+        from harness.engine.cpu_backend import before_megatron
 
-        prepare_cpu()
+        before_megatron()
     import harness.engine.warm_imports  # noqa: F401
 
     changed = {name: value for name, value in os.environ.items() if at_first.get(name) != value}

@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import warnings
 from pathlib import Path
 
 from harness.engine.process import die_with_parent, dump_stacks_on_signal
@@ -24,7 +23,9 @@ def main() -> int:
     with RankLog(run_dir, rank, world_size) as log:
         log.enter("import")
         if spec.gpu_type.is_cpu:
-            prepare_cpu()
+            from harness.engine.cpu_backend import before_megatron
+
+            before_megatron()
         from harness.engine.rank_run import run
 
         run(spec, log)
@@ -38,14 +39,6 @@ def _own_log(path: Path) -> None:
     sys.stderr.flush()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-
-
-def prepare_cpu() -> None:
-    """Before megatron-core is imported for ranks on the processor."""
-    from harness.engine import cpu_backend
-
-    cpu_backend.block_transformer_engine()
-    warnings.filterwarnings("ignore", message=".*(Apex|Transformer Engine|transformer_engine|deprecated).*")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,16 @@
-"""A harness as a process of its own, to be interrupted and killed: RUN_DIR PYTHON WORKER..."""
+"""A harness as a process of its own, to be interrupted and killed: [--warm] RUN_DIR PYTHON WORKER..."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from harness.launch.execute import execute
 from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Rendezvous, free_port
+from harness.launch.warm import WarmParents
 
-run_dir, python, *worker = sys.argv[1:]
+warm = sys.argv[1] == "--warm"
+run_dir, python, *worker = sys.argv[1 + warm :]
 plan = LaunchPlan(
     run_dir=Path(run_dir),
     python=python,
@@ -19,5 +22,7 @@ plan = LaunchPlan(
     timeout_s=60.0,
     hang_timeout_s=60.0,
     num_steps=5,
+    without_gpu=True,
 )
-sys.stdout.write(execute(plan, on_progress=lambda _: None).model_dump_json())
+with WarmParents() if warm else nullcontext() as parents:
+    sys.stdout.write(execute(plan, on_progress=lambda _: None, parents=parents).model_dump_json())

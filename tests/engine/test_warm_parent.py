@@ -1,0 +1,128 @@
+"""Ranks forked from a warm parent train exactly as those of a fresh torchrun, and have nothing left to import."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.launch.environment import Host
+from harness.launch.execute import execute
+from harness.launch.plan import build_plan
+from harness.launch.request import LaunchRequest
+from harness.launch.warm import WarmParents
+from harness.records.rank import RankRecord
+
+_spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
+shapes = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(shapes)
+DENSE, GROUPED, experiment = shapes.DENSE, shapes.GROUPED, shapes.experiment
+
+ROOT = Path(__file__).parents[2]
+FORK_SAFETY = "import torch{}; from harness.engine.fork_safety import why_not_forkable; print(why_not_forkable())"
+
+
+@pytest.fixture(scope="module")
+def parents():
+    """Kept over the tests, as a sweep keeps them over its cells."""
+    with WarmParents() as kept:
+        yield kept
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """Launch a spec in a folder of its own; the records of its ranks, and the folder."""
+
+    def run(spec, parents, name, worker=None):
+        run_dir = tmp_path / name
+        run_dir.mkdir()
+        (run_dir / "spec.json").write_text(spec.model_dump_json())
+        shell = {**os.environ, "PYTHONPATH": str(ROOT)}
+        host = Host(python=sys.executable, hostname="here", num_cores=2, shell=shell)
+        plan = build_plan(LaunchRequest(spec, run_dir, host))
+        if worker:
+            plan = replace(plan, worker=(str(worker), *plan.worker[2:]))
+        outcome = execute(plan, on_progress=lambda _: None, parents=parents)
+        assert (outcome.status, outcome.warm) == ("ok", parents is not None), plan.launcher_log.read_text()
+        texts = [(run_dir / "ranks" / f"rank_{rank:03d}.json").read_text() for rank in plan.ranks]
+        return [RankRecord.model_validate_json(text) for text in texts], run_dir
+
+    return run
+
+
+def shape(model, recompute):
+    spec = experiment(model, recompute, num_gpus=2, dtype="bf16", dropout=0.1, pipeline_model_parallel_size=2)
+    return spec.model_copy(update={"measure": spec.measure.model_copy(update={"max_steps": 4})})
+
+
+def numbers(records):
+    """All that a step computes, bit for bit, and the memory that torch counts."""
+    return [
+        ([(step.loss, step.grad_norm) for step in r.steps], r.memory.max_allocated_bytes, r.memory.static_bytes,
+         r.counted_flops_per_step)
+        for r in records
+    ]  # fmt: skip
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_a_warm_launch_trains_what_a_fresh_one_trains_bit_for_bit(trained, parents):
+    """With dropout, so that the random generators take part; after another model that left its state behind."""
+    dense, other = shape(DENSE, "core_attn,mlp"), shape(GROUPED, "moe_act")
+    fresh, _ = trained(dense, None, "fresh")
+    first, _ = trained(dense, parents, "first")
+    trained(other, parents, "between")
+    again, _ = trained(dense, parents, "again")
+    assert numbers(first) == numbers(fresh)
+    assert numbers(again) == numbers(fresh)
+    assert [loss for loss, _ in numbers(fresh)[1][0]] != [None] * 4
+    assert (fresh[0].versions, fresh[0].config, fresh[0].recompute) == (
+        again[0].versions,
+        again[0].config,
+        again[0].recompute,
+    )
+
+
+@pytest.mark.train
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [DENSE, GROUPED], ids=["dense", "moe"])
+def test_a_rank_imports_nothing_that_its_parent_could_have_imported_once(trained, parents, model, tmp_path):
+    script = tmp_path / "listing.py"
+    script.write_text(
+        "import json, os, pathlib, runpy, sys\n"
+        "before = set(sys.modules)\n"
+        "try:\n"
+        "    runpy.run_module('harness.engine.worker', run_name='__main__', alter_sys=True)\n"
+        "finally:\n"
+        "    folder = pathlib.Path(sys.argv[-1]) / 'ranks'\n"
+        "    (folder / f\"imported_{os.environ['RANK']}\").write_text(json.dumps(sorted(set(sys.modules) - before)))\n"
+    )
+    _, run_dir = trained(shape(model, "none"), parents, "run", worker=script)
+    for rank in (0, 1):
+        imported = json.loads((run_dir / "ranks" / f"imported_{rank}").read_text())
+        small = "torch.profiler._"  # private, and imported by a function
+        assert [name for name in imported if not name.startswith(small)] == []
+        assert "RuntimeWarning" not in (run_dir / "logs" / f"rank_{rank:03d}.log").read_text()
+        assert "RuntimeWarning" not in (run_dir / "logs" / "launcher.log").read_text()
+
+
+@pytest.mark.train
+def test_a_process_that_has_initialised_cuda_is_not_forked():
+    assert "CUDA is initialised in process" in said("; torch.cuda._initialized = True")
+
+
+@pytest.mark.train
+def test_a_process_with_a_thread_is_not_forked():
+    thread = "; import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
+    assert said(thread).startswith("1 other threads run in process")
+    assert said("") == ""
+
+
+def said(before):
+    command = [sys.executable, "-c", FORK_SAFETY.format(before)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
