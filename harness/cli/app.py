@@ -8,6 +8,7 @@ import typer
 
 from harness import __version__
 from harness.cli import check, compare, doctor, golden, plan, recipes, results, rules, run
+from harness.cli.answers import answered, keeping, kept_answer
 from harness.cli.plan_command import PlanCommand
 from harness.cli.short_options import WholeShortOptions
 from harness.cli.streams import readers_may_leave
@@ -58,7 +59,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = spelled(sys.argv[1:] if argv is None else argv)
     with readers_may_leave():
         try:
-            app(args=arguments, prog_name="mbr-perf")
+            kept = kept_answer(arguments)
+            if answered(kept):
+                sys.exit(int(ExitCode.OK))
+            with keeping(kept):
+                app(args=arguments, prog_name="mbr-perf")
         except HarnessError as error:
             _tell(error, as_json="--json" in arguments)
             sys.exit(int(error.exit_code))

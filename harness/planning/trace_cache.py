@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,14 +47,15 @@ class TraceCache:
         """None where there is nothing, or nothing readable: the trace is then made and written again."""
         try:
             return CachedTrace.model_validate_json(self._file(key, imbalance).read_bytes())
-        except (FileNotFoundError, ValidationError):
+        except (OSError, ValidationError):
             return None
 
     def write(self, key: str, imbalance: float, trace: CachedTrace) -> None:
-        """Keep one trace."""
+        """Keep one trace. A folder that cannot be written costs time at the next question, not the answer to this one."""
         file = self._file(key, imbalance)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, trace.model_dump_json())
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, trace.model_dump_json())
 
     def _file(self, key: str, imbalance: float) -> Path:
         return self.folder / f"{key}-{imbalance:g}.json"

@@ -1,0 +1,75 @@
+"""Answers of `plan` are kept until something they were made of changes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """A plan of the CPU point of a recipe folder that belongs to the test; returns exit code and answer."""
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+
+    def run(*options: str, **variables: str) -> tuple[int, str]:
+        env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path), **variables}
+        command = ("plan", "-mr", "llama3_8b", "-g", "cpu", "--recipes_dir", str(tmp_path / "recipes"), *options)
+        done = subprocess.run(
+            (sys.executable, "-m", "harness.cli.app", *command),
+            cwd=ROOT, env=env, capture_output=True, text=True, timeout=200, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+    return run
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """The files of kept answers."""
+    return lambda: sorted((tmp_path / "mbr-perf" / "answers").glob("*"))
+
+
+@pytest.mark.train
+def test_the_same_question_is_answered_from_what_was_kept(ask, kept):
+    code, first = ask()
+    (file,) = kept()
+    assert (code, file.read_text()) == (0, first)
+    file.write_text("kept\n")
+    assert ask() == (0, "kept\n")
+    assert ask("--fit_into", "1")[1] != "kept\n"
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("change", ["recipe", "variable"])
+def test_a_change_of_what_it_was_made_of_asks_again(ask, kept, tmp_path, change):
+    _, first = ask()
+    kept()[0].write_text("kept\n")
+    if change == "recipe":
+        recipe = tmp_path / "recipes" / "llama" / "llama3_8b.yaml"
+        recipe.write_text(recipe.read_text() + "# a remark\n")
+        assert ask() == (0, first)
+    else:
+        assert ask(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True") == (0, first)
+
+
+def test_what_failed_or_was_asked_for_afresh_is_not_kept(ask, kept):
+    assert ask("--margin", "2")[0] == 2
+    assert ask("--help")[0] == 0
+    assert kept() == []
+
+
+@pytest.mark.train
+def test_no_cache_neither_reads_nor_keeps(ask, kept):
+    assert ask("--no_cache")[0] == 0
+    assert kept() == []
+
+
+@pytest.mark.train
+def test_a_cache_that_cannot_be_written_fails_nothing(ask, tmp_path):
+    (tmp_path / "file").write_text("")
+    assert ask(XDG_CACHE_HOME=str(tmp_path / "file"))[0] == 0
