@@ -5,17 +5,16 @@ from types import UnionType
 from typing import Union, get_args, get_origin, get_type_hints
 
 from harness.errors import BadRequestError
+from harness.recipes.axes import SHORT_NAMES
 from harness.recipes.options import LEAF_OF_OPTION
 from harness.recipes.request import Request
-from harness.runner.plan import SWEPT
 from harness.spec.experiment import ExperimentSpec
 from harness.units import GIB
 
 RECOMPUTE, AUTO, UNSET = "recompute", "auto", "unset"
 
-# Short options beside the names that `mbr-perf plan --over` takes too.
-SHORT = SWEPT | {
-    "ol": "activation_offload_layers",
+# Short options of the command line that sweep files do without.
+SHORT = SHORT_NAMES | {
     "ms": "max_steps",
     "c": "compute_dtype",
     "cv": "variant",

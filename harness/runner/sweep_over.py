@@ -41,11 +41,16 @@ def read_axes(asked: Iterable[Over]) -> tuple[SweptAxis, ...]:
 
 
 def read_control(text: str, axes: tuple[SweptAxis, ...]) -> dict[str, str]:
-    """``recompute=mlp tp=4`` as values by axis name. BadRequestError for what is no axis of the sweep, or no value."""
+    """``recompute=mlp tp=4``, or a cell's name, ``mlp tp=4``, as values by axis name.
+
+    BadRequestError for what is no axis of the sweep, or no value.
+    """
     problems, chosen = Problems(), dict[str, str]()
     known = {axis.name: axis for axis in axes}
     for part in text.split():
         name, equals, value = part.partition("=")
+        if not equals and RECOMPUTE in known:
+            name, equals, value = RECOMPUTE, "=", part
         with problems.collecting():
             axis = known.get(_canonical(name)) if equals else None
             if axis is None:

@@ -1,0 +1,111 @@
+"""Cells before anything is predicted: resolved, judged by the rules, and compared for what they would compute."""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+from harness.errors import BadRequestError, ManyProblemsError
+from harness.launch.environment import Host
+from harness.recipes.problems import Problems
+from harness.runner.checking import Checked, check_request
+from harness.runner.megatron_says import megatron_finding
+from harness.runner.sweep_cells import AskedCell
+from harness.runner.sweep_request import SweepRequest
+from harness.spec.effective import computation
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.rules.finding import Finding
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A cell, what the checks say, and why it may not run. ``checked`` is None where it could not be resolved."""
+
+    cell: AskedCell
+    checked: Checked | None
+    problem: str = ""
+    twin: int | None = None
+
+    @property
+    def spec(self) -> ExperimentSpec | None:
+        """What it would run."""
+        return self.checked.spec if self.checked else None
+
+    @property
+    def may_run(self) -> bool:
+        """Legal, and not the same as another."""
+        return not self.problem and self.twin is None
+
+    @property
+    def blocking(self) -> tuple[Finding, ...]:
+        """The rules that forbid it."""
+        return tuple(finding for finding in self.checked.findings if finding.blocks) if self.checked else ()
+
+
+def draft(request: SweepRequest, cells: Iterable[AskedCell], host: Host) -> tuple[Draft, ...]:
+    """Every cell checked; those whose spec another has already are left out, those equal in effect name their twin.
+
+    BadRequestError with all problems when no cell may run.
+    """
+    drafts: list[Draft] = []
+    for cell in cells:
+        drafted = _checked(request, cell, host)
+        if drafted.spec is None or all(drafted.spec != other.spec for other in drafts):
+            drafts.append(replace(drafted, twin=_twin(drafted, drafts)))
+    require_one(drafts)
+    return tuple(drafts)
+
+
+def require_one(drafts: Sequence[Draft]) -> None:
+    """BadRequestError with all that is wrong unless some cell may run."""
+    if any(one.may_run for one in drafts):
+        return
+    problems = Problems()
+    for one in drafts:
+        problems.add(one.problem, "`mbr-perf check` explains each rule" if one.blocking else "")
+    problems.raise_if_any()
+
+
+def _checked(request: SweepRequest, cell: AskedCell, host: Host) -> Draft:
+    try:
+        checked = check_request(request.run_request(cell.asked), host, assume=None, ask_megatron=False)
+    except ManyProblemsError as many:
+        return Draft(cell, None, "; ".join(_sentence(problem) for problem in many.problems))
+    except BadRequestError as problem:
+        return Draft(cell, None, _sentence(problem))
+    blocking = [finding for finding in checked.findings if finding.blocks]
+    return Draft(cell, checked, "; ".join(f"{f.id}: {f.message}" for f in blocking))
+
+
+def _sentence(problem: BadRequestError) -> str:
+    return f"{problem.message} ({problem.remedy})" if problem.remedy else problem.message
+
+
+def _twin(drafted: Draft, earlier: Sequence[Draft]) -> int | None:
+    """The place of a legal cell that runs the same computation; everything but recompute must be equal to the letter."""
+    if drafted.checked is None or drafted.checked.effective is None:
+        return None
+    for place, other in enumerate(earlier):
+        if other.may_run and other.checked and _is_same(drafted.checked, other.checked):
+            return place
+    return None
+
+
+def _is_same(one: Checked, other: Checked) -> bool:
+    if one.spec.model_copy(update={"recompute": other.spec.recompute}) != other.spec:
+        return False
+    return computation(one.spec, one.software) == computation(other.spec, other.software)
+
+
+def ask_megatron(drafts: Sequence[Draft], host: Host) -> tuple[Draft, ...]:
+    """The drafts with what the installed megatron-core refuses marked illegal; asked side by side, before GPUs are taken."""
+    with ThreadPoolExecutor(max(1, min(host.num_cores, 8))) as pool:
+        return tuple(pool.map(lambda one: _asked(one, host) if one.may_run else one, drafts))
+
+
+def _asked(one: Draft, host: Host) -> Draft:
+    assert one.checked is not None  # it may run
+    said = megatron_finding(one.checked.spec, one.checked.software, host)
+    if not said.blocks:
+        return one
+    checked = replace(one.checked, findings=(*one.checked.findings, said))
+    return replace(one, checked=checked, problem=f"{said.message}: {said.mcore_text or ''}".removesuffix(": "))
