@@ -1,28 +1,23 @@
 """Run a torchrun plan to its end: start it, follow it, stop it when it hangs or is interrupted, say how it went."""
 
-import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 
 from harness.launch import disk
-from harness.launch.crew import Agent, Crew
+from harness.launch.crew import Crew
 from harness.launch.heartbeats import Heartbeats, Progress
 from harness.launch.interruption import Interruption, interruption
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
+from harness.launch.sampling import sampling
+from harness.launch.starting import start_agent
 from harness.launch.verdict import Ending, hang, port_was_taken, read_agent_record, verdict
 from harness.launch.warm import WarmParents
-from harness.launch.warm_process import Refused, environment
 from harness.records.atomic import write_atomically
 from harness.records.launch import LaunchOutcome
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0
-SAMPLER_START_S = 10.0
-SAMPLER_STOP_S = 5.0
 
 OnProgress = Callable[[Progress], None]
 
@@ -37,7 +32,7 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
     """
     _prepare(plan)
     adopt_orphans()
-    with interruption() as caught, _sampling(plan, caught):
+    with interruption() as caught, sampling(plan, caught):
         outcome = _attempt(plan, on_progress, caught, parents)
         if plan.rendezvous.chosen_port and port_was_taken(outcome) and caught.signal is None:
             outcome = _attempt(plan.with_new_port(), on_progress, caught, parents)
@@ -50,21 +45,12 @@ def _prepare(plan: LaunchPlan) -> None:
     disk.require_room(plan.run_dir, disk.free_bytes(plan.run_dir))
 
 
-@dataclass(frozen=True)
-class _Started:
-    """The agent, and how it was started."""
-
-    agent: Agent
-    warm: bool = False
-    notes: tuple[str, ...] = ()
-
-
 def _attempt(
     plan: LaunchPlan, on_progress: OnProgress, caught: Interruption, parents: WarmParents | None
 ) -> LaunchOutcome:
     plan.agent_file.unlink(missing_ok=True)
     began = time.monotonic()
-    started = _agent(plan, caught, parents)
+    started = start_agent(plan, caught, parents)
     if started is None:
         return _never_started(caught, time.monotonic() - began)
     crew = Crew(started.agent)
@@ -80,38 +66,10 @@ def _attempt(
     return outcome.model_copy(update={"warm": started.warm, "notes": started.notes})
 
 
-def _agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | None) -> _Started | None:
-    """None when the user interrupted the wait for a warm parent."""
-    if parents is None:
-        return _Started(_start(plan, plan.argv, plan.launcher_log))
-    answer = parents.start(plan, lambda: caught.signal is not None)
-    if not isinstance(answer, Refused):
-        return _Started(answer, warm=True, notes=("ranks were forked from a warm parent: no import is in their times",))
-    if caught.signal is not None:
-        return None
-    return _Started(
-        _start(plan, plan.argv, plan.launcher_log),
-        notes=(f"started from a fresh torchrun instead of a warm parent: {answer.reason}",),
-    )
-
-
 def _never_started(caught: Interruption, seconds: float) -> LaunchOutcome:
     assert caught.signal is not None
     reason = f"interrupted by {caught.signal.name} before anything ran"
     return LaunchOutcome(status="interrupted", seconds=round(seconds, 3), signal=int(caught.signal), reason=reason)
-
-
-def _start(plan: LaunchPlan, argv: tuple[str, ...], log: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that Ctrl-C in the terminal reaches the harness only, which then stops it in order."""
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment(plan),
-            start_new_session=True,
-        )
 
 
 def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Interruption) -> Ending | None:
@@ -173,31 +131,3 @@ def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:
         told = outcome.reason if outcome.disk_full else f"disk full; {outcome.reason or 'the outcome is not on disk'}"
         return outcome.model_copy(update={"disk_full": True, "reason": told})
     return outcome
-
-
-@contextmanager
-def _sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[None]:
-    """The sampler around the ranks: they start after its first look, so that what it saw then is not theirs."""
-    if plan.sampler is None or plan.sampler_file is None:
-        yield
-        return
-    plan.sampler_file.unlink(missing_ok=True)
-    sampler = _start(plan, plan.sampler, plan.sampler_log)
-    try:
-        deadline = time.monotonic() + SAMPLER_START_S
-        while not plan.sampler_file.exists() and sampler.poll() is None and time.monotonic() < deadline:
-            if caught.signal is not None:
-                break
-            time.sleep(POLL_S)
-        yield
-    finally:
-        _stop_sampler(sampler)
-
-
-def _stop_sampler(sampler: subprocess.Popen[bytes]) -> None:
-    sampler.terminate()
-    try:
-        sampler.wait(SAMPLER_STOP_S)
-    except subprocess.TimeoutExpired:
-        sampler.kill()
-        sampler.wait()

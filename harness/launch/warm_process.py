@@ -78,11 +78,13 @@ class WarmProcess:
         return self.process.poll() is None
 
     def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> WarmAgent | Refused:
-        """An agent for the plan. ``give_up`` is asked now and then, and ends the wait."""
+        """An agent for the plan. ``give_up`` is asked now and then, and ends the wait for the imports."""
         if not self._is_ready:
-            ready = self._listen(READY_S, give_up)
-            if isinstance(ready, Refused) or ready.kind == "refused":
-                return ready if isinstance(ready, Refused) else Refused(ready.reason, for_good=True)
+            ready = self._listen(READY_S, give_up, late_for_good=True)
+            if isinstance(ready, Refused):
+                return ready
+            if ready.kind == "refused":
+                return Refused(ready.reason, for_good=True)
             self._is_ready = True
         request = WarmRequest(
             arguments=plan.agent_arguments,
@@ -95,7 +97,7 @@ class WarmProcess:
             self._channel.sendall(request.model_dump_json().encode() + b"\n")
         except OSError:
             return self._gone()
-        answer = self._listen(FORK_S, give_up)
+        answer = self._listen(FORK_S, lambda: False)  # what was asked for may run by now, and must be known to be ended
         if isinstance(answer, Refused):
             return answer
         return Refused(answer.reason) if answer.pid is None else WarmAgent(answer.pid)
@@ -109,14 +111,16 @@ class WarmProcess:
             self.process.kill()
             self.process.wait()
 
-    def _listen(self, patience_s: float, give_up: Callable[[], bool]) -> WarmAnswer | Refused:
+    def _listen(
+        self, patience_s: float, give_up: Callable[[], bool], *, late_for_good: bool = False
+    ) -> WarmAnswer | Refused:
         deadline = time.monotonic() + patience_s
         self._channel.settimeout(LISTEN_S)
         while b"\n" not in self._answers:
             if give_up():
                 return Refused("interrupted while the warm parent started")
             if time.monotonic() > deadline:
-                return Refused(f"the warm parent did not answer within {patience_s:g} s")
+                return Refused(f"the warm parent did not answer within {patience_s:g} s", late_for_good)
             try:
                 said = self._channel.recv(1 << 16)
             except TimeoutError:
@@ -138,7 +142,8 @@ class WarmProcess:
         except subprocess.TimeoutExpired:
             return Refused("the warm parent closed its channel")
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
-        return Refused(f"the warm parent {how}; see logs/launcher.log of the run that it was started for")
+        told = f"the warm parent {how}; see logs/launcher.log of the run that it was started for"
+        return Refused(told, for_good=code > 0)  # what cannot be imported now cannot be imported later
 
 
 def environment(plan: LaunchPlan) -> dict[str, str]:

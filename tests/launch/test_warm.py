@@ -281,3 +281,18 @@ def test_a_parent_with_a_thread_refuses_and_a_fresh_torchrun_takes_over_with_a_n
         assert kept.pids == ()
         again = run(two("ok", env=environment), kept)
         assert (again.status, again.warm, len(again.notes)) == ("ok", False, 1)
+
+
+def test_a_parent_that_cannot_import_is_told_and_not_tried_again(two: Plans, tmp_path: Path) -> None:
+    broken = tmp_path / "broken" / "megatron"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('no megatron today')\n")
+    environment = {"PYTHONPATH": f"{broken.parent}:{Path.cwd()}"}
+    with WarmParents() as kept:
+        for _ in range(2):
+            plan = two("ok", env=environment)
+            outcome = run(plan, kept)
+            assert (outcome.status, outcome.warm, kept.pids) == ("ok", False, ())
+            (note,) = outcome.notes
+            assert "the warm parent exited with code 1; see logs/launcher.log" in note
+        assert "no megatron today" not in plan.launcher_log.read_text()

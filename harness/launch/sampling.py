@@ -1,0 +1,42 @@
+"""The NVML sampler around the ranks: started before them, ended after them."""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from harness.launch.interruption import Interruption
+from harness.launch.plan import LaunchPlan
+from harness.launch.starting import start_process
+
+START_S = 10.0
+STOP_S = 5.0
+POLL_S = 0.02
+
+
+@contextmanager
+def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[None]:
+    """The sampler around the ranks: they start after its first look, so that what it saw then is not theirs."""
+    if plan.sampler is None or plan.sampler_file is None:
+        yield
+        return
+    plan.sampler_file.unlink(missing_ok=True)
+    sampler = start_process(plan, plan.sampler, plan.sampler_log)
+    try:
+        deadline = time.monotonic() + START_S
+        while not plan.sampler_file.exists() and sampler.poll() is None and time.monotonic() < deadline:
+            if caught.signal is not None:
+                break
+            time.sleep(POLL_S)
+        yield
+    finally:
+        _stop_sampler(sampler)
+
+
+def _stop_sampler(sampler: subprocess.Popen[bytes]) -> None:
+    sampler.terminate()
+    try:
+        sampler.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        sampler.kill()
+        sampler.wait()
