@@ -1,31 +1,18 @@
 """One run from request to exit code."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from harness.analysis.compare import compare_runs, find_reference
 from harness.analysis.outcome import run_outcome, status_exit_code
 from harness.errors import BadRequestError, ExitCode
-from harness.launch.disk import full_disk_told
 from harness.launch.environment import this_host
-from harness.launch.execute import execute
-from harness.launch.ownership import claim
 from harness.launch.plan import LaunchPlan
-from harness.launch.rendezvous import Nodes
-from harness.launch.replay import ReplayPlan
-from harness.records.atomic import write_atomically
-from harness.records.collect import collect
 from harness.records.goldens import find_golden
-from harness.records.launch import LaunchOutcome
-from harness.records.run import REPLAYED, RunRecord
-from harness.records.store import RECORD, new_run_dir, results_dir, write_record
+from harness.records.store import RECORD, new_run_dir, results_dir
+from harness.runner.launched import Launch, Ran, launched
 from harness.runner.machine import require_machine
 from harness.runner.megatron_says import megatron_finding
-from harness.runner.other_nodes import wait_for_other_nodes
-from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
-from harness.runner.placement import placed
-from harness.runner.prediction import RunPrediction, cached_prediction, predicting
-from harness.runner.provenance import Clock, provenance
+from harness.runner.prediction import cached_prediction, predicting
 from harness.runner.request import RunRequest
 from harness.runner.showing import Display
 from harness.runner.understanding import Understood, rule_problem, understand
@@ -38,15 +25,6 @@ def dry_run(request: RunRequest, display: Display) -> None:
     display.plan(understood, cached_prediction(understood))
 
 
-@dataclass(frozen=True)
-class _Ran:
-    """One launch: its committed record, where it lies, and the signal that interrupted it."""
-
-    record: RunRecord
-    run_dir: Path
-    signal: int | None
-
-
 def run_experiment(request: RunRequest, display: Display) -> ExitCode:
     """Train ``request.repeats`` times, judge the runs together, print the answer; the exit code is the verdict's."""
     host = this_host()
@@ -57,7 +35,7 @@ def run_experiment(request: RunRequest, display: Display) -> ExitCode:
         find_golden(understood.spec, request.gate.golden_values_path)  # one that cannot be read is told before the run
     _require_folder(request)
     display.understood(understood)
-    runs: list[_Ran] = []
+    runs: list[Ran] = []
     for _ in range(request.repeats):
         runs.append(_one_run(request, display))
         if runs[-1].record.status != "ok":
@@ -87,34 +65,15 @@ def _require_folder(request: RunRequest) -> None:
         raise BadRequestError("--run_dir names one run, --repeats makes several", remedy="leave one of them out")
 
 
-def _one_run(request: RunRequest, display: Display) -> _Ran:
-    """Launch once and, on the first node, commit the record; whatever ends the launch, what ranks measured is on disk.
-
-    RunFailedError when the disk has no room for it.
-    """
-    clock = Clock.start()
+def _one_run(request: RunRequest, display: Display) -> Ran:
+    """Launch once, in a folder of its own, as :func:`launched`."""
     run_dir = _run_folder(request)
     understood = understand(request, this_host(), run_dir)
-    with full_disk_told(run_dir):
-        write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
-        write_atomically(run_dir / _plan_name(request.nodes), understood.plan.render())
-        if request.nodes.node_rank == 0:
-            claim(run_dir)
-    with predicting(understood, request.nodes) as prediction:
-        with display.progress(understood) as on_progress:
-            outcome = execute(understood.plan, on_progress=on_progress)
-        foretold = prediction(outcome.signal)
-    late = wait_for_other_nodes(run_dir, request.nodes) if request.nodes.node_rank == 0 else ()
-    record = _record(understood, clock, run_dir, outcome, late, foretold)
-    if request.nodes.node_rank == 0:
-        with full_disk_told(run_dir):
-            write_record(run_dir, record)
-    return _Ran(record, run_dir, outcome.signal)
-
-
-def _plan_name(nodes: Nodes) -> str:
-    """The first node's plan has the plain name; nodes share the folder."""
-    return f"plan_node_{nodes.node_rank:03d}.txt" if nodes.node_rank else "plan.txt"
+    return launched(
+        Launch(understood, run_dir, run_dir.name, request.nodes),
+        progress=display.progress,
+        prediction=lambda: predicting(understood, request.nodes),
+    )
 
 
 def _run_folder(request: RunRequest) -> Path:
@@ -134,44 +93,7 @@ def _run_folder(request: RunRequest) -> Path:
     return request.run_dir
 
 
-def _record(
-    understood: Understood,
-    clock: Clock,
-    run_dir: Path,
-    outcome: LaunchOutcome,
-    late_nodes: tuple[str, ...],
-    foretold: RunPrediction,
-) -> RunRecord:
-    spec = understood.spec
-    collected = collect(run_dir, spec.num_gpus)
-    ranks = placed(collected.ranks, spec)
-    status, failure = status_of(outcome, ranks)
-    otherwise = built_otherwise(understood.effective, ranks)
-    return RunRecord(
-        run_id=run_dir.name,
-        status=status,
-        spec=spec,
-        sources=understood.sources,
-        fingerprint=spec.fingerprint,
-        effective=understood.effective,
-        ranks=ranks,
-        nodes=collected.nodes,
-        failure=failure,
-        findings=understood.findings,
-        suspect=(*doubts(collected.nodes, ranks), *([otherwise] if otherwise else [])),
-        notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes),
-        prediction=foretold.prediction.record() if foretold.prediction else None,
-        no_prediction=foretold.reason,
-        provenance=provenance(clock, understood.plan, ranks, collected.nodes, understood.host.hostname),
-    )
-
-
-def _replay_note(understood: Understood) -> tuple[str, ...]:
-    plan = understood.plan
-    return (f"{REPLAYED}{plan.source}: nothing was measured",) if isinstance(plan, ReplayPlan) else ()
-
-
-def _judge(request: RunRequest, runs: list[_Ran], display: Display) -> ExitCode:
+def _judge(request: RunRequest, runs: list[Ran], display: Display) -> ExitCode:
     records, last = [run.record for run in runs], runs[-1]
     judged = records if last.record.status == "ok" else [last.record]
     try:

@@ -15,6 +15,7 @@ from harness.planning.constants import BUILT_IN
 from harness.planning.prediction import Prediction
 from harness.planning.prediction import predict as predicted
 from harness.planning.stages import Composer, MissingTraceError
+from harness.records.prediction import PredictionRecord
 from harness.runner.calibration import constants_for
 from harness.runner.tracing import Tracing, trace_cache
 from harness.runner.understanding import Understood
@@ -35,9 +36,22 @@ class RunPrediction:
     prediction: Prediction | None
     reason: str = ""
 
+    @property
+    def kept(self) -> "KeptPrediction":
+        """What a record keeps of it."""
+        return KeptPrediction(self.prediction.record() if self.prediction else None, self.reason)
+
+
+@dataclass(frozen=True)
+class KeptPrediction:
+    """A prediction as records hold it, or the reason why there is none."""
+
+    prediction: PredictionRecord | None
+    reason: str = ""
+
 
 @contextmanager
-def predicting(understood: Understood, nodes: Nodes) -> Iterator[Callable[[int | None], RunPrediction]]:
+def predicting(understood: Understood, nodes: Nodes) -> Iterator[Callable[[int | None], KeptPrediction]]:
     """A function that says what was predicted, to be called once with the signal that ended the ranks, if one did.
 
     Leaving the block gives up what is not there yet. Only the first node predicts.
@@ -47,22 +61,22 @@ def predicting(understood: Understood, nodes: Nodes) -> Iterator[Callable[[int |
     """
     spec, implementation = understood.spec, settled_implementation(understood.spec)
     if nodes.node_rank > 0:
-        yield lambda _: RunPrediction(None, "the first node predicts")
+        yield lambda _: KeptPrediction(None, "the first node predicts")
         return
     if isinstance(understood.plan, ReplayPlan):
-        yield lambda _: RunPrediction(None, "replayed: nothing was measured that a prediction could stand beside")
+        yield lambda _: KeptPrediction(None, "replayed: nothing was measured that a prediction could stand beside")
         return
     first = _tracing(understood.host, cached_only=not spec.gpu_type.is_cpu)
     ready = predict_with(first, spec, understood.software, implementation)
     if ready.prediction or not first.cached_only:
-        yield lambda _: ready
+        yield lambda _: ready.kept
         return
     stop = Event()
     beside = _tracing(understood.host, niceness=_NICENESS, stop=stop)
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(predict_with, beside, spec, understood.software, implementation)
         try:
-            yield lambda signal: _awaited(coming, signal)
+            yield lambda signal: _awaited(coming, signal).kept
         finally:
             stop.set()
 

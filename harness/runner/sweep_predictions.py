@@ -8,6 +8,7 @@ from harness.planning.assumptions import is_routed_naturally
 from harness.planning.prediction import predict
 from harness.planning.search import Traces
 from harness.planning.stages import Composer, MissingTraceError
+from harness.runner.calibration import constants_for
 from harness.runner.prediction import RunPrediction
 from harness.runner.tracing import Tracing, trace_cache
 from harness.spec.effective import Implementation, settled_implementation
@@ -47,7 +48,8 @@ def _foretold(
     if isinstance(traces, str):
         return RunPrediction(None, traces)
     try:
-        return RunPrediction(predict(spec, implementation, traces.even, traces.uneven, software))
+        constants = constants_for(spec.gpu)
+        return RunPrediction(predict(spec, implementation, traces.even, traces.uneven, software, constants))
     except MissingTraceError:
         reasons = (traces.refused.get(case.key) for case in Composer(spec, implementation).cases())
         return RunPrediction(None, next((reason for reason in reasons if reason), "not traced"))

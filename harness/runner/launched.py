@@ -1,0 +1,112 @@
+"""One launch of an understood request: started, followed, and committed as a record."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.launch.disk import full_disk_told
+from harness.launch.execute import execute
+from harness.launch.heartbeats import Progress
+from harness.launch.ownership import claim
+from harness.launch.rendezvous import Nodes
+from harness.launch.replay import ReplayPlan
+from harness.launch.warm import WarmParents
+from harness.records.atomic import write_atomically
+from harness.records.collect import collect
+from harness.records.launch import LaunchOutcome
+from harness.records.run import REPLAYED, RunRecord
+from harness.records.store import write_record
+from harness.runner.other_nodes import wait_for_other_nodes
+from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
+from harness.runner.placement import placed
+from harness.runner.prediction import KeptPrediction
+from harness.runner.provenance import Clock, provenance
+from harness.runner.understanding import Understood
+
+Following = Callable[[Understood], AbstractContextManager[Callable[[Progress], None]]]
+# What was predicted, to be asked with the signal that ended the ranks, if one did.
+Foretelling = Callable[[], AbstractContextManager[Callable[[int | None], KeptPrediction]]]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is launched where. ``run_dir`` is there and holds no run; ``run_id`` is the record's."""
+
+    understood: Understood
+    run_dir: Path
+    run_id: str
+    nodes: Nodes
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One launch: its committed record, where it lies, and the signal that interrupted it."""
+
+    record: RunRecord
+    run_dir: Path
+    signal: int | None
+
+
+def launched(
+    launch: Launch, *, progress: Following, prediction: Foretelling, parents: WarmParents | None = None
+) -> Ran:
+    """Launch once and, on the first node, commit the record; whatever ends the launch, what ranks measured is on disk.
+
+    RunFailedError when the disk has no room for it.
+    """
+    clock, run_dir, nodes = Clock.start(), launch.run_dir, launch.nodes
+    understood = launch.understood
+    with full_disk_told(run_dir):
+        write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
+        write_atomically(run_dir / _plan_name(nodes), understood.plan.render())
+        if nodes.node_rank == 0:
+            claim(run_dir)
+    with prediction() as foretold:
+        with progress(understood) as on_progress:
+            outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
+        kept = foretold(outcome.signal)
+    late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
+    record = _record(launch, clock, outcome, late, kept)
+    if nodes.node_rank == 0:
+        with full_disk_told(run_dir):
+            write_record(run_dir, record)
+    return Ran(record, run_dir, outcome.signal)
+
+
+def _plan_name(nodes: Nodes) -> str:
+    """The first node's plan has the plain name; nodes share the folder."""
+    return f"plan_node_{nodes.node_rank:03d}.txt" if nodes.node_rank else "plan.txt"
+
+
+def _record(
+    launch: Launch, clock: Clock, outcome: LaunchOutcome, late_nodes: tuple[str, ...], kept: KeptPrediction
+) -> RunRecord:
+    understood = launch.understood
+    spec = understood.spec
+    collected = collect(launch.run_dir, spec.num_gpus)
+    ranks = placed(collected.ranks, spec)
+    status, failure = status_of(outcome, ranks)
+    otherwise = built_otherwise(understood.effective, ranks)
+    return RunRecord(
+        run_id=launch.run_id,
+        status=status,
+        spec=spec,
+        sources=understood.sources,
+        fingerprint=spec.fingerprint,
+        effective=understood.effective,
+        ranks=ranks,
+        nodes=collected.nodes,
+        failure=failure,
+        findings=understood.findings,
+        suspect=(*doubts(collected.nodes, ranks), *([otherwise] if otherwise else [])),
+        notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes),
+        prediction=kept.prediction,
+        no_prediction=kept.reason,
+        provenance=provenance(clock, understood.plan, ranks, collected.nodes, understood.host.hostname),
+    )
+
+
+def _replay_note(understood: Understood) -> tuple[str, ...]:
+    plan = understood.plan
+    return (f"{REPLAYED}{plan.source}: nothing was measured",) if isinstance(plan, ReplayPlan) else ()
