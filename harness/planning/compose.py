@@ -9,11 +9,20 @@ from harness.planning.work import Work
 
 @dataclass(frozen=True)
 class PassSizes:
-    """Bytes of one micro-batch: kept between its passes, and the peaks above the state before and after forward."""
+    """Bytes of one micro-batch: kept between its passes, and the peaks above the state before and after forward.
+
+    ``forward_again``, ``backward_again``: those peaks where the chunk's latest pass was a backward one, whose leftovers go
+    layer by layer. ``lingering``: all that a backward pass leaves; ``replaced``: of it, what the next backward pass would
+    replace too, because it runs the layer again.
+    """
 
     saved: int
     forward_peak: int
     backward_peak: int
+    forward_again: int
+    backward_again: int
+    lingering: int = 0
+    replaced: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,22 +73,44 @@ def compose(frame: Piece, units: Sequence[Piece], ends: Ends, hidden_bytes: int)
 
 def _sizes(frame: Piece, units: Sequence[Piece], ends: Ends) -> PassSizes:
     """Forward: what was saved so far plus the running unit. Backward: the other way round, the loss first."""
-    start = frame.saved + (ends.first.saved if ends.first else 0)
     tail = ends.last.saved if ends.last else 0
-    forward, backward, saved = start, 0, start
+    left_by_loss = ends.last.lingering if ends.last else 0
+    lingering = sum(unit.lingering for unit in units) + left_by_loss
+    replaced = sum(unit.lingering for unit in units if unit.runs_again)
+    forward, saved = _forward_peaks(frame, units, ends, lingering)
+    backward = _backward_peaks(units, ends, left_by_loss, replaced)
+    return PassSizes(saved + tail, forward[0], backward[0], forward[1], backward[1], lingering, replaced)
+
+
+def _forward_peaks(frame: Piece, units: Sequence[Piece], ends: Ends, lingering: int) -> tuple[tuple[int, int], int]:
+    """Peaks without and with leftovers, and what the units keep."""
+    start = saved = frame.saved + (ends.first.saved if ends.first else 0)
+    clean = again = start
     for unit in units:
-        saved += unit.saved
-        forward = max(forward, saved + unit.forward_over)
-    after_units = 0
-    for unit in reversed(units):
-        backward = max(backward, unit.backward_over - after_units - tail)
-        after_units += unit.saved
+        saved, lingering = saved + unit.saved, lingering - unit.lingering
+        clean = max(clean, saved + unit.forward_over)
+        again = max(again, saved + unit.forward_over + lingering)
     if ends.first:
         last_out = units[0].saved if units else 0
-        forward = max(forward, start + last_out + ends.first.forward_over)
-        backward = max(backward, ends.first.backward_over - (after_units - last_out) - tail)
-    saved += tail
+        clean = max(clean, start + last_out + ends.first.forward_over)
     if ends.last:
-        forward = max(forward, saved + ends.last.forward_over)
-        backward = max(backward, ends.last.backward_over)
-    return PassSizes(saved, forward, backward)
+        clean = max(clean, saved + ends.last.saved + ends.last.forward_over)
+    return (clean, max(clean, again)), saved
+
+
+def _backward_peaks(units: Sequence[Piece], ends: Ends, left_by_loss: int, replaced: int) -> tuple[int, int]:
+    """Peaks without and with leftovers of the chunk's own earlier pass; those of this pass are in both."""
+    tail = ends.last.saved if ends.last else 0
+    clean = again = ends.last.backward_over if ends.last else 0
+    again += replaced if ends.last else 0
+    after_units, left, shared = 0, left_by_loss, 0
+    for unit in reversed(units):
+        replaced -= unit.lingering if unit.runs_again else 0
+        own = unit.backward_over - after_units - tail + left - shared
+        clean, again = max(clean, own), max(again, own + replaced)
+        after_units, left = after_units + unit.saved, left + unit.lingering
+        shared = unit.shared_behind
+    if ends.first:
+        last_out = units[0].saved if units else 0
+        clean = max(clean, ends.first.backward_over - (after_units - last_out) - tail)
+    return clean, max(clean, again)

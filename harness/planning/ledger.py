@@ -116,18 +116,30 @@ def _moment(instant: Instant, chunks: tuple[ChunkCost, ...], *, keeps_outputs: b
     with_loss = sum(n * chunk.sizes.saved for n, chunk in held)
     sent = (n for n, chunk in zip(instant.in_flight, chunks, strict=True) if not chunk.has_loss)
     outputs = sum(sent) if keeps_outputs else 0
-    body, sizes = _transient(running.body, event), _transient(running.sizes, event)
+    again = instant.ended[event.chunk]
+    body, sizes = (_transient(part, event, again=again) for part in (running.body, running.sizes))
     return Moment(
-        activations=saved + (event.buffers + outputs) * running.hidden_bytes,
+        activations=saved + (event.buffers + outputs) * running.hidden_bytes + _left_behind(instant, chunks),
         logits=with_loss - saved + max(0, sizes - body),
         transient=min(body, sizes),
         in_loss=running.has_loss,
     )
 
 
-def _transient(sizes: PassSizes, event: Event) -> int:
-    """What a pass takes beside what it saves, or has saved."""
-    return sizes.forward_peak - sizes.saved if event.direction == "forward" else sizes.backward_peak
+def _transient(sizes: PassSizes, event: Event, *, again: bool) -> int:
+    """What a pass takes beside what it saves, or has saved; ``again``: after a backward pass of the same chunk."""
+    if event.direction == "forward":
+        return (sizes.forward_again if again else sizes.forward_peak) - sizes.saved
+    return sizes.backward_again if again else sizes.backward_peak
+
+
+def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
+    """What backward passes of the idle chunks left.
+
+    Of layers that are not run again it belongs to the micro-batch that came last, which is then the last to finish.
+    """
+    idle = [i for i in range(len(chunks)) if i != instant.event.chunk and instant.ended[i]]
+    return sum(chunks[i].sizes.replaced if instant.in_flight[i] else chunks[i].sizes.lingering for i in idle)
 
 
 def _keeps_outputs(spec: ExperimentSpec) -> bool:

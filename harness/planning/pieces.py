@@ -36,6 +36,10 @@ class Piece:
 
     ``saved``: bytes kept from forward to backward. ``forward_over``: peak of its forward pass above the state after it.
     ``backward_over``: peak of its backward pass above the state before it. ``persistent``: bytes that stay.
+    ``lingering``: bytes that its backward pass leaves behind until it runs again (`ChunkTrace.lingering_bytes`).
+    ``runs_again``: its backward pass runs what lingers a second time, and so replaces what an earlier one left.
+    ``shared_behind``: what lingers of it and is also among the ``backward_over`` of the layer before: a gradient of its
+    input, which is that layer's output gradient.
     """
 
     saved: int
@@ -44,17 +48,26 @@ class Piece:
     persistent: int
     parameters: Parameters
     work: Work
+    lingering: int = 0
+    runs_again: bool = False
+    shared_behind: int = 0
 
 
-def layer_piece(one: ChunkTrace, two: ChunkTrace) -> Piece:
+def layer_piece(one: ChunkTrace, two: ChunkTrace, *, runs_again: bool = False) -> Piece:
     """The layer of chunks with one and with two of them."""
+    saved = two.saved_bytes - one.saved_bytes
+    lingering = two.lingering_bytes - one.lingering_bytes
+    apart = one.backward_peak_bytes - saved + lingering
     return Piece(
-        saved=two.saved_bytes - one.saved_bytes,
+        saved=saved,
         forward_over=one.forward_peak_bytes - one.saved_bytes,
         backward_over=one.backward_peak_bytes,
         persistent=two.persistent_bytes - one.persistent_bytes,
         parameters=Parameters.of(two) - Parameters.of(one),
         work=Work.of(two.ops) - Work.of(one.ops),
+        lingering=lingering,
+        runs_again=runs_again,
+        shared_behind=max(0, apart - two.backward_peak_bytes) if lingering else 0,
     )
 
 
@@ -79,6 +92,7 @@ def end_piece(with_end: ChunkTrace, without: ChunkTrace) -> Piece:
         persistent=with_end.persistent_bytes - without.persistent_bytes,
         parameters=Parameters.of(with_end) - Parameters.of(without),
         work=Work.of(with_end.ops) - Work.of(without.ops),
+        lingering=with_end.lingering_bytes - without.lingering_bytes,
     )
 
 
@@ -101,4 +115,7 @@ def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -
         persistent=sum(piece.persistent for piece in checkpointed),
         parameters=parameters,
         work=work,
+        lingering=sum(piece.lingering for piece in checkpointed),
+        runs_again=True,
+        shared_behind=last.shared_behind,
     )

@@ -83,20 +83,25 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Instant:
-    """A pass, and how many micro-batches of each chunk are between their passes when it starts."""
+    """A pass, and how many micro-batches of each chunk are between their passes when it starts.
+
+    ``ended``: by chunk, whether its latest pass was a backward one.
+    """
 
     event: Event
     in_flight: tuple[int, ...]
+    ended: tuple[bool, ...]
 
 
 @cache
 def instants(schedule: Schedule) -> tuple[Instant, ...]:
     """All different instants of a step, in order of their first occurrence; a steady phase repeats few."""
-    in_flight = [0] * schedule.vp_size
+    in_flight, ended = [0] * schedule.vp_size, [False] * schedule.vp_size
     seen: dict[Instant, None] = {}
     for event in schedule.events():
-        seen.setdefault(Instant(event, tuple(in_flight)))
+        seen.setdefault(Instant(event, tuple(in_flight), tuple(ended)))
         in_flight[event.chunk] += 1 if event.direction == "forward" else -1
+        ended[event.chunk] = event.direction == "backward"
     return tuple(seen)
 
 

@@ -11,7 +11,7 @@ from harness.records.trace import ChunkTrace, LayerKind, TraceCase
 from harness.spec.effective import Implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.layout import Chunk, Stages, chunks
-from harness.spec.recompute import FullRecompute, NoRecompute, RecomputePolicy
+from harness.spec.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
 
 
 class MissingTraceError(LookupError):
@@ -64,7 +64,7 @@ class Composer:
 
     def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Recorder | _Reader") -> Piece:
         one, two = (book[self._make.layers(kind, policy, n)] for n in (1, 2))
-        return layer_piece(one, two)
+        return layer_piece(one, two, runs_again=_runs_dispatcher_again(policy))
 
     def _units(self, chunk: Chunk, book: "_Recorder | _Reader") -> list[Piece]:
         policy, pattern = self.spec.recompute, self.spec.model.moe_layer_pattern
@@ -86,9 +86,9 @@ class Composer:
         return Ends(first, self._last(chunk, book) if chunk.has_loss or chunk.mtp_layers else None)
 
     def _first(self, chunk: Chunk, book: "_Recorder | _Reader") -> Piece:
-        """Selective recompute leaves nothing behind that an embedding would notice; that of a whole layer does."""
+        """The gradient of an embedding is the larger beside what a layer kept, the less that was."""
         policy: RecomputePolicy = self.spec.recompute
-        policy = single(policy) if isinstance(policy, FullRecompute) else NoRecompute()
+        policy = single(policy) if isinstance(policy, FullRecompute) else policy
         kind = kind_of(self.spec.model, chunk, 0)
         return end_piece(book[self._make.first(kind, policy)], book[self._make.layers(kind, policy, 1)])
 
@@ -110,6 +110,11 @@ class Composer:
         if isinstance(policy, FullRecompute):
             return single(policy) if policy.method == "uniform" else NoRecompute()
         return policy
+
+
+def _runs_dispatcher_again(policy: RecomputePolicy) -> bool:
+    """Whether the part of a layer that leaves something behind, its token dispatcher, runs again in the backward pass."""
+    return isinstance(policy, FullRecompute) or (isinstance(policy, SelectiveRecompute) and "moe" in policy.modules)
 
 
 class _Recorder:

@@ -1,22 +1,24 @@
-"""``scripts/accuracy [NAME...]``: predicts, compares, keeps JSON and one markdown table each."""
+"""``scripts/accuracy [NAME...]``: predicts, compares, keeps JSON, one page each and an index of them."""
 
 import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import cpu_runs
+import causes
+import cpu_page
+import estimators
+import index
+import korthikanti
 import llama3_70b
-import published
-from causes import CAUSES
+import published_page
+import step_times
+from page import Page
 from rich.console import Console
-from tables import by_class, case_table, class_table, left_out_table
 
 from harness.errors import ExitCode
-from harness.launch.environment import this_host
+from harness.launch.environment import Host, this_host
 from harness.records.atomic import write_atomically
 from harness.records.store import results_dir
 from harness.runner.machine import installed_software
@@ -25,46 +27,47 @@ FOLDER = results_dir() / "accuracy"
 INPUTS = FOLDER / "inputs"
 
 
-def megatron_lm() -> tuple[dict[str, Any], list[str]]:
+def megatron_lm(host: Host) -> Page:
     """Peaks of Megatron-LM's functional tests."""
-    source = INPUTS / "megatron_lm_goldens.json"
-    cases, left_out = published.read_cases(source)
-    compared, unpredicted = published.compare(cases, this_host())
-    left_out |= unpredicted
-    classes = by_class(compared)
-    document = {
-        "source": json.loads(source.read_text())["source"],
-        "classes": [asdict(row) for row in classes],
-        "cases": [row.document() for row in compared],
-        "left_out": left_out,
-    }
-    lines = ["# Predicted and published peaks: Megatron-LM's functional tests", "", document["source"], ""]
-    lines += [*class_table(classes), "", "Causes of what is off:", "", *(f"- {cause}" for cause in CAUSES)]
-    lines += ["", *left_out_table(left_out), "", *case_table(compared)]
-    return document, lines
+    title = "Predicted and published peaks: Megatron-LM's functional tests"
+    return published_page.page(title, INPUTS / "megatron_lm_goldens.json", causes.MEGATRON_LM, host)
 
 
-def llama3_70b_sft() -> tuple[dict[str, Any], list[str]]:
+def other_published(host: Host) -> Page:
+    """Peaks that others published with complete arguments."""
+    title = "Predicted and published peaks: GPT-7B, Llama3-70B cut to 12 layers, MLA with experts"
+    return published_page.page(title, INPUTS / "other_published.json", causes.OTHER, host)
+
+
+def llama3_70b_sft(host: Host) -> Page:
     """Megatron-Bridge's published Llama3-70B table."""
-    source = INPUTS / "llama3_70b_sft.json"
-    rows = llama3_70b.compare(source, this_host())
-    about = json.loads(source.read_text())["source"]
-    text = "The runs captured the MLP in CUDA graphs, whose private pools are not modelled: the range is wide for that."
-    title = "# Predicted and published peaks: Llama3-70B SFT on 32 H100"
-    return {"source": about, "rows": rows}, [title, "", about, "", text, "", *llama3_70b.table(rows)]
+    return llama3_70b.page(INPUTS / "llama3_70b_sft.json", host)
 
 
-def cpu() -> tuple[dict[str, Any], list[str]]:
-    """Real runs on this machine's processor."""
-    rows = cpu_runs.compare(this_host())
-    title = "# Predicted and measured peaks: runs on a processor"
-    return {"rows": rows}, [title, "", *cpu_runs.table(rows)]
+def saved_activations(host: Host) -> Page:
+    """Formulas of Korthikanti et al."""
+    return korthikanti.page(INPUTS / "korthikanti2022.json", host)
 
 
-COMPARISONS: dict[str, Callable[[], tuple[dict[str, Any], list[str]]]] = {
+def time(host: Host) -> Page:
+    """Seconds and what settings cost."""
+    sft = llama3_70b.compare(INPUTS / "llama3_70b_sft.json", host)
+    return step_times.page(INPUTS / "korthikanti2022.json", INPUTS / "other_published.json", sft, host)
+
+
+def other_estimators(host: Host) -> Page:
+    """Recorded outputs of the estimators that ship with Megatron."""
+    return estimators.page(INPUTS / "estimators.json", host)
+
+
+COMPARISONS: dict[str, Callable[[Host], Page]] = {
     "megatron_lm": megatron_lm,
+    "other_published": other_published,
     "llama3_70b_sft": llama3_70b_sft,
-    "cpu": cpu,
+    "korthikanti": saved_activations,
+    "time": time,
+    "estimators": other_estimators,
+    "cpu": cpu_page.page,
 }
 
 
@@ -78,14 +81,16 @@ def main() -> int:
     if unknown:
         parser.error(f"no such comparison: {', '.join(sorted(unknown))}")
     options.out.mkdir(parents=True, exist_ok=True)
-    software = installed_software().model_dump(mode="json")
+    software, host = installed_software().model_dump(mode="json"), this_host()
     for name in options.names or list(COMPARISONS):
         Console(stderr=True).print(f"comparing {name}", markup=False)
-        document, lines = COMPARISONS[name]()
-        text = json.dumps({"software": software} | document, indent=1, sort_keys=True)
-        write_atomically(options.out / f"{name}.json", f"{text}\n")
-        write_atomically(options.out / f"{name}.md", "\n".join(lines) + "\n")
-        Console(highlight=False).print("\n".join(lines[:40]), markup=False, soft_wrap=True)
+        page = COMPARISONS[name](host)
+        document = {"title": page.title, "headline": page.headline, "software": software} | page.document
+        write_atomically(options.out / f"{name}.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
+        write_atomically(options.out / f"{name}.md", page.markdown())
+        write_atomically(options.out / "README.md", index.markdown(options.out, list(COMPARISONS)))
+        shown = "\n".join([page.title, "", page.headline, "", *page.summary, ""])
+        Console(highlight=False).print(shown, markup=False, soft_wrap=True)
     return int(ExitCode.OK)
 
 

@@ -1,8 +1,10 @@
-"""Real runs on this machine's processor against their predictions: every rank of every run."""
+"""Real runs on this machine's processor against their predictions: every stage of every run."""
 
 import json
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,58 +13,101 @@ from harness.records.run import RunRecord
 from harness.runner.machine import installed_software
 from harness.runner.prediction import predict
 
-RUNS = (
-    ("llama3_8b", "none"), ("llama3_8b", "core_attn"), ("llama3_8b", "layernorm"), ("llama3_8b", "mlp"),
-    ("llama3_8b", "full:uniform:1"), ("llama3_8b", "full:uniform:2"), ("llama3_8b", "full:block:1"),
-    ("mixtral_8x7b", "none"), ("mixtral_8x7b", "moe"), ("deepseek_v3", "none"), ("deepseek_v3", "mla_up_proj"),
+
+@dataclass(frozen=True)
+class Variant:
+    """One layout of a recipe's cpu point, and the settings that differ in effect there."""
+
+    name: str
+    recipe: str
+    options: tuple[str, ...]
+    settings: tuple[str, ...]
+
+
+# The router of an untrained model sends tokens where it likes; a prediction takes them as evenly spread.
+_BALANCED = ("--set", "model.moe.moe_router_force_load_balancing=true")
+_TP2 = ("-tp", "2", "-pp", "1")
+_UNFUSED = ("--set", "kernels.attention_backend=unfused")
+_FULL = ("full:uniform:1", "full:block:1")
+
+VARIANTS = (
+    Variant("dense PP2", "llama3_8b", (), (
+        "none", "core_attn", "layernorm", "mlp", "core_attn,layernorm,mlp", *_FULL, "full:uniform:2", "full:uniform:4",
+        "full:block:3",
+    )),
+    Variant("dense PP2 VPP2", "llama3_8b", ("-vp", "2"), ("none", "core_attn", "mlp", *_FULL, "full:uniform:2")),
+    Variant("dense TP2", "llama3_8b", _TP2, (
+        "none", "core_attn", "layernorm", "mlp", *_FULL, "full:uniform:4",
+    )),
+    Variant("dense TP2, whole sequences", "llama3_8b", (*_TP2, "--set", "parallelism.sequence_parallel=false"), (
+        "full:uniform:1", "full:uniform:1:distributed",
+    )),
+    Variant("dense TP2, unfused", "llama3_8b", (*_TP2, *_UNFUSED), ("none", "core_attn")),
+    Variant("MoE EP2", "mixtral_8x7b", _BALANCED, ("none", "core_attn", "layernorm", "moe", *_FULL, "full:uniform:2")),
+    Variant("MoE EP2, all-gather", "mixtral_8x7b",
+            (*_BALANCED, "--set", "kernels.moe_token_dispatcher_type=allgather"), ("none",)),
+    Variant("MoE PP2", "mixtral_8x7b", (*_BALANCED, "-pp", "2", "-ep", "1"), ("none", "moe", "full:uniform:1")),
+    Variant("MoE EP2, natural routing", "mixtral_8x7b", (), ("none",)),
+    Variant("MLA EP2", "deepseek_v3", _BALANCED, (
+        "none", "core_attn", "layernorm", "mla_up_proj", "shared_experts", "moe", "mlp",
+        "layernorm,mla_up_proj,shared_experts", *_FULL,
+    )),
+    Variant("MLA TP2", "deepseek_v3", (*_BALANCED, "-tp", "2", "-ep", "1"), ("none", "mla_up_proj")),
+    Variant("MLA EP2, natural routing", "deepseek_v3", (), ("none",)),
 )  # fmt: skip
 
 
 def compare(host: Host) -> list[dict[str, Any]]:
     """One row per pipeline stage and run; RuntimeError when a run fails or is not predicted."""
-    return [row for recipe, recompute in RUNS for row in _rows(_run(recipe, recompute, host), host)]
+    return [row for variant in VARIANTS for setting in variant.settings for row in _rows(variant, setting, host)]
 
 
-def _run(recipe: str, recompute: str, host: Host) -> RunRecord:
+def _run(variant: Variant, recompute: str, host: Host) -> RunRecord:
     with tempfile.TemporaryDirectory(prefix="mbr-perf-accuracy-") as folder:
         command = (
-            host.python, "-m", "harness.cli.app", "run", "-mr", recipe, "-g", "cpu", "--recompute", recompute,
-            "--max_steps", "3", "--run_dir", f"{folder}/run", "--json",
+            host.python, "-m", "harness.cli.app", "run", "-mr", variant.recipe, "-g", "cpu", *variant.options,
+            "--recompute", recompute, "--max_steps", "2", "--run_dir", f"{folder}/run", "--json",
         )  # fmt: skip
         done = subprocess.run(
             command, env={**host.shell, **SAFE_PATH}, capture_output=True, text=True, timeout=600, check=False
         )
         if done.returncode not in (0, 6):
-            raise RuntimeError(f"{recipe} {recompute}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+            raise RuntimeError(f"{variant.name} {recompute}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
         run_dir = json.loads(done.stdout)["run_dir"]
         record = Path(run_dir, "record.json").read_bytes()
         return RunRecord.model_validate_json(record)
 
 
-def _rows(record: RunRecord, host: Host) -> list[dict[str, Any]]:
+def _rows(variant: Variant, recompute: str, host: Host) -> Iterator[dict[str, Any]]:
     """The meter adds what lives between steps to what one step allocates; buffers kept since earlier steps are neither."""
+    record = _run(variant, recompute, host)
     made = predict(record.spec, installed_software(), "local", host)
     if made.prediction is None:
-        raise RuntimeError(f"{record.spec.recipe} {record.spec.recompute.text}: {made.reason}")
-    rows = []
+        raise RuntimeError(f"{variant.name} {recompute}: {made.reason}")
     for stage in made.prediction.stages:
         ranks = [r for r in record.ranks if r.coordinates and r.coordinates.pp == stage.pp_rank]
         measured = max((r.memory.max_allocated_bytes or 0) for r in ranks if r.memory)
         predicted = stage.total - stage.overhead
-        rows.append(
-            {
-                "recipe": record.spec.recipe, "recompute": record.spec.recompute.text, "stage": stage.pp_rank,
-                "predicted_bytes": predicted, "measured_bytes": measured, "error": round(predicted / measured - 1, 5),
-            }
-        )  # fmt: skip
-    return rows
+        yield {
+            "variant": variant.name, "recipe": variant.recipe, "recompute": recompute, "stage": stage.pp_rank,
+            "predicted_bytes": predicted, "measured_bytes": measured, "error": round(predicted / measured - 1, 5),
+        }  # fmt: skip
+
+
+def summary(rows: list[dict[str, Any]]) -> list[str]:
+    """Mean and largest error by variant."""
+    lines = ["| variant | stages | mean abs | largest |", "|---|---:|---:|---:|"]
+    for name in dict.fromkeys(row["variant"] for row in rows):
+        errors = [abs(row["error"]) for row in rows if row["variant"] == name]
+        lines.append(f"| {name} | {len(errors)} | {sum(errors) / len(errors):.2%} | {max(errors):.2%} |")
+    return lines
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """One line per stage."""
-    lines = ["| recipe | recompute | stage | predicted MB | measured MB | error |", "|---|---|---:|---:|---:|---:|"]
+    lines = ["| variant | recompute | stage | predicted MB | measured MB | error |", "|---|---|---:|---:|---:|---:|"]
     return lines + [
-        f"| {r['recipe']} | {r['recompute']} | {r['stage']} | {r['predicted_bytes'] / 1e6:.2f} | "
+        f"| {r['variant']} | {r['recompute']} | {r['stage']} | {r['predicted_bytes'] / 1e6:.2f} | "
         f"{r['measured_bytes'] / 1e6:.2f} | {r['error'] * 100:+.2f} % |"
         for r in rows
     ]

@@ -23,6 +23,11 @@ def chunk(saved: int, forward: int, backward: int, persistent: int, num_layers: 
 ONE, TWO = chunk(104, 114, 30, 8, 1), chunk(204, 214, 30, 9, 2)
 
 
+def sizes(saved: int, forward_peak: int, backward_peak: int) -> PassSizes:
+    """Of a chunk that leaves nothing behind."""
+    return PassSizes(saved, forward_peak, backward_peak, forward_again=forward_peak, backward_again=backward_peak)
+
+
 def test_a_layer_is_the_difference_of_two_chunks():
     layer = layer_piece(ONE, TWO)
     assert (layer.saved, layer.forward_over, layer.backward_over, layer.persistent) == (100, 10, 30, 1)
@@ -38,7 +43,7 @@ def test_the_frame_is_what_a_chunk_without_layers_holds():
 def test_three_layers_are_three_times_one():
     layer = layer_piece(ONE, TWO)
     cost = compose(frame_piece(ONE, layer), [layer] * 3, Ends(), hidden_bytes=16)
-    assert cost.sizes == PassSizes(saved=304, forward_peak=314, backward_peak=30)
+    assert cost.sizes == sizes(saved=304, forward_peak=314, backward_peak=30)
     assert (cost.persistent, cost.shared, cost.work.flops(), cost.parameters.dense) == (3, 7, 21, 9)
 
 
@@ -50,8 +55,8 @@ def test_recomputed_layers_behind_kept_ones_matter_only_once_the_kept_ones_are_g
 
 def test_the_loss_comes_on_top_and_goes_first():
     cost = compose(NOTHING, [AGAIN], Ends(last=LOSS), hidden_bytes=16)
-    assert cost.sizes == PassSizes(saved=66, forward_peak=71, backward_peak=140 - 50)
-    assert cost.body == PassSizes(saved=16, forward_peak=28, backward_peak=140)
+    assert cost.sizes == sizes(saved=66, forward_peak=71, backward_peak=140 - 50)
+    assert cost.body == sizes(saved=16, forward_peak=28, backward_peak=140)
     assert cost.has_loss
 
 
@@ -69,7 +74,7 @@ def test_a_unit_of_three_keeps_one_input_and_holds_two_layers_while_it_recompute
 
 
 def test_a_unit_of_one_is_its_layer():
-    assert unit_piece([AGAIN], [KEPT], input_bytes=16) == AGAIN
+    assert unit_piece([AGAIN], [KEPT], input_bytes=16) == replace(AGAIN, runs_again=True)
 
 
 def test_what_layers_keep_beside_their_input_stays_in_a_unit():
@@ -79,3 +84,37 @@ def test_what_layers_keep_beside_their_input_stays_in_a_unit():
 
 def test_an_end_is_measured_on_top_of_one_layer():
     assert end_piece(chunk(154, 160, 60, 12, 1), ONE).saved == 50
+
+
+DISPATCHER = replace(AGAIN, lingering=32, runs_again=True)
+
+
+def test_what_a_layer_leaves_behind_is_the_difference_too():
+    one, two = ONE.model_copy(update={"lingering_bytes": 40}), TWO.model_copy(update={"lingering_bytes": 72})
+    assert layer_piece(one, two).lingering == 32
+
+
+def test_a_gradient_counts_once_where_a_leftover_is_the_next_layer_s_own():
+    # the layer before runs while 16 bytes less are kept and 32 were left: 16 more, of which the trace shows 6
+    one = chunk(20, 32, 140, 8, 1)
+    two = chunk(36, 48, 146, 8, 2).model_copy(update={"lingering_bytes": 32})
+    assert layer_piece(one, two).shared_behind == 10
+
+
+def test_leftovers_of_layers_behind_count_in_a_backward_pass():
+    cost = compose(NOTHING, [DISPATCHER] * 3, Ends(), hidden_bytes=16)
+    assert cost.sizes.backward_peak == 140 + 2 * (32 - 16)
+    assert (cost.sizes.lingering, cost.sizes.replaced) == (96, 96)
+
+
+def test_leftovers_of_an_earlier_pass_go_one_by_one_in_the_next():
+    cost = compose(NOTHING, [DISPATCHER] * 3, Ends(), hidden_bytes=16)
+    assert cost.sizes.forward_peak == 3 * 16 + 12
+    assert cost.sizes.forward_again == max(16 + 12 + 64, 32 + 12 + 32, 48 + 12)
+    assert cost.sizes.backward_again == 140 + 2 * 32  # the first layer that runs backward has none behind it
+
+
+def test_a_kept_layer_s_leftovers_are_not_replaced_by_a_backward_pass():
+    kept = replace(KEPT, lingering=32)
+    cost = compose(NOTHING, [kept] * 2, Ends(), hidden_bytes=16)
+    assert (cost.sizes.lingering, cost.sizes.replaced, cost.sizes.backward_again) == (64, 0, 30)

@@ -49,6 +49,10 @@ CASES = {
     "experts, two stages": spec_of(MOE, "none", **PP2, **EP2),
     "experts, interleaved": spec_of(MOE, "none", **VP2, **EP2),
     "experts, interleaved, activation": spec_of(MOE, "moe_act", **VP2, **EP2),
+    "experts, interleaved, recomputed": spec_of(MOE, "moe", **VP2, **EP2),
+    "experts without pipelining, full": spec_of(MOE, "full:uniform:1", **EP2),
+    "experts, two stages, full": spec_of(MOE, "full:uniform:1", **PP2, **EP2),
+    "experts, interleaved, full": spec_of(MOE, "full:uniform:1", **VP2, **EP2),
 }  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def op(phase="forward", kind="gemm", **figures) -> OpCost:
 
 def chunk(*ops: OpCost) -> ChunkCost:
     return ChunkCost(
-        sizes=PassSizes(0, 0, 0), body=PassSizes(0, 0, 0), persistent=0, shared=0, hidden_bytes=0,
+        sizes=PassSizes(0, 0, 0, 0, 0), body=PassSizes(0, 0, 0, 0, 0), persistent=0, shared=0, hidden_bytes=0,
         parameters=Parameters(), work=Work.of(ops), has_loss=False,
     )  # fmt: skip
 
