@@ -28,15 +28,15 @@ SHORT_NAMES = {
 """Short names, as of the options, and the field of a `Request` that each stands for."""
 
 _OF_ONE_RECIPE, _OF_ONE_GPU = "one sweep compares settings of one recipe", "one sweep runs on one kind of GPU"
-_AS_RECOMPUTE = "vary recompute: none; core_attn,mlp; full:uniform:1"
+_AS_RECOMPUTE = "write --over recompute='none; core_attn,mlp; full:uniform:1'"
 NO_AXIS = {
     "model_recipe_name": _OF_ONE_RECIPE,
     "model_family_name": _OF_ONE_RECIPE,
     "recipes_dir": _OF_ONE_RECIPE,
     "gpu": _OF_ONE_GPU,
     "point_gpu": _OF_ONE_GPU,
-    "env": "vary env.NAME",
-    "set_values": "vary section.field",
+    "env": "write --over env.NAME=VALUE",
+    "set_values": "write --over SECTION.FIELD=VALUE",
     "recompute_modules": _AS_RECOMPUTE,
     "recompute_num_layers": _AS_RECOMPUTE,
     "recompute_granularity": _AS_RECOMPUTE,
@@ -44,6 +44,9 @@ NO_AXIS = {
     "distribute_saved_activations": _AS_RECOMPUTE,
 }
 """Fields of a `Request` that are not varied, and what to do instead."""
+
+RECOMPUTE_OPTIONS = ("recompute", *(name for name, instead in NO_AXIS.items() if instead is _AS_RECOMPUTE))
+"""Fields of a `Request` that say something about recompute."""
 
 OPTION_NAMES = tuple(field.name for field in fields(Request) if field.name not in NO_AXIS)
 """Long names of the options that can be varied."""

@@ -1,46 +1,17 @@
 """What a sweep can vary: one axis, how a value of it is asked for, and how it is read back from a spec."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from types import UnionType
 from typing import Union, get_args, get_origin, get_type_hints
 
 from harness.errors import BadRequestError
-from harness.recipes.axes import SHORT_NAMES
+from harness.recipes.axes import RECOMPUTE_OPTIONS
 from harness.recipes.options import LEAF_OF_OPTION
 from harness.recipes.request import Request
 from harness.spec.experiment import ExperimentSpec
 from harness.units import GIB
 
 RECOMPUTE, AUTO, UNSET = "recompute", "auto", "unset"
-
-# Short options of the command line that sweep files do without.
-SHORT = SHORT_NAMES | {
-    "ms": "max_steps",
-    "c": "compute_dtype",
-    "cv": "variant",
-    "gn": "gpus_per_node",
-}
-
-_OF_ONE_RECIPE, _OF_ONE_GPU = "one sweep compares settings of one recipe", "one sweep runs on one kind of GPU"
-_AS_RECOMPUTE = "write --over recompute='none; core_attn,mlp; full:uniform:1'"
-NO_AXIS = {
-    "model_recipe_name": _OF_ONE_RECIPE,
-    "model_family_name": _OF_ONE_RECIPE,
-    "recipes_dir": _OF_ONE_RECIPE,
-    "gpu": _OF_ONE_GPU,
-    "point_gpu": _OF_ONE_GPU,
-    "env": "write --over env.NAME=VALUE",
-    "set_values": "write --over SECTION.FIELD=VALUE",
-    "recompute_modules": _AS_RECOMPUTE,
-    "recompute_num_layers": _AS_RECOMPUTE,
-    "recompute_granularity": _AS_RECOMPUTE,
-    "recompute_method": _AS_RECOMPUTE,
-    "distribute_saved_activations": _AS_RECOMPUTE,
-}
-"""Options that are no axis, and what to do instead."""
-
-OPTIONS = tuple(field.name for field in fields(Request) if field.name not in NO_AXIS)
-RECOMPUTE_OPTIONS = (RECOMPUTE, *(name for name, instead in NO_AXIS.items() if instead is _AS_RECOMPUTE))
 
 _TYPES = get_type_hints(Request)
 _LEAVES = LEAF_OF_OPTION | {"cuda_graph_scope": "cuda_graph.scope", "memory_limit": "measure.memory_limit_bytes"}

@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 
 from harness.errors import BadRequestError
+from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recompute_text import policy_from_text
 from harness.recipes.set_values import set_settings
 from harness.runner.plan import SWEPT
-from harness.runner.sweep_axes import AUTO, NO_AXIS, OPTIONS, RECOMPUTE, SHORT, SweptAxis, as_text, typed
+from harness.runner.sweep_axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
 
 Over = tuple[str, tuple[str, ...]]
 
@@ -71,13 +72,13 @@ def _canonical(name: str) -> str:
     """The name that cells are called by: `tp` for any spelling of it, the long name for most others."""
     plain = _plain(name)
     short = {option: name for name, option in SWEPT.items()}
-    return plain if plain in SWEPT else short.get(plain, SHORT.get(plain, plain))
+    return plain if plain in SWEPT else short.get(plain, SHORT_NAMES.get(plain, plain))
 
 
 def _axis(name: str, values: tuple[str, ...]) -> SweptAxis:
     canonical = _canonical(name)
     target = SWEPT.get(canonical, canonical)
-    if "." not in target and target not in OPTIONS:
+    if "." not in target and target not in OPTION_NAMES:
         raise BadRequestError(f"--over {name}: cannot be varied", remedy=_instead(target))
     problems, read = Problems(), list[str]()
     for value in values:
@@ -93,7 +94,7 @@ def _axis(name: str, values: tuple[str, ...]) -> SweptAxis:
 def _instead(target: str) -> str:
     if target in NO_AXIS:
         return NO_AXIS[target]
-    hint = nearest(target, (*SHORT, *OPTIONS))
+    hint = nearest(target, (*SHORT_NAMES, *OPTION_NAMES))
     return (
         hint
         if hint.startswith("did you mean")

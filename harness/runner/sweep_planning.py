@@ -8,12 +8,13 @@ import harness
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.planning.settings import candidates
+from harness.recipes.axes import RECOMPUTE_OPTIONS
 from harness.recipes.problems import Problems
 from harness.recipes.request import Request
 from harness.records.redact import redact
 from harness.records.sweep import Axis, PlannedCell, SweepPlan
 from harness.runner.prediction import RunPrediction
-from harness.runner.sweep_axes import AUTO, RECOMPUTE, RECOMPUTE_OPTIONS, SweptAxis
+from harness.runner.sweep_axes import AUTO, RECOMPUTE, SweptAxis
 from harness.runner.sweep_cells import Expansion, control_values
 from harness.runner.sweep_drafts import ask_megatron, draft, require_one
 from harness.runner.sweep_fates import capacity_bytes, planned_cells
