@@ -1,97 +1,78 @@
-"""Every shipped sweep file resolves into the cells that its title promises, legal and illegal ones."""
-
-import re
-from dataclasses import replace
-from itertools import product
-from pathlib import Path
+"""Every shipped sweep file resolves into the cells that its title promises, legal, inert and illegal ones."""
 
 import pytest
 
-from harness.errors import BadRequestError
 from harness.launch.environment import this_host
-from harness.launch.rendezvous import Nodes
-from harness.recipes.axes import SHORT_NAMES
 from harness.recipes.request import Request
 from harness.recipes.sweep_file import read_sweep_file, sweep_files
-from harness.runner.request import RunRequest
-from harness.runner.understanding import understand
-from harness.spec.effective import computation
-from harness.spec.software import Software
+from harness.runner.sweep_cells import Expansion, control_values, name_of, told
+from harness.runner.sweep_drafts import draft
+from harness.runner.sweep_over import read_axes, read_control
+from harness.runner.sweep_request import SweepRequest
 
-# Names of the rules that refuse a cell; absent: it may run.
-REFUSED = {
-    "llama3_70b_offload": {f"activation_offload_layers={n}": {"R18"} for n in (2, 4, 6)},
-    "cpu_offload": {f"activation_offload_layers={n}": {"R18", "CPU06"} for n in (1, 2, 3)},
-}
-NUM_CELLS = {
-    "llama3_70b_modules": 5,
-    "llama3_70b_layouts": 8,
-    "llama3_70b_offload": 4,
-    "cpu_dense": 12,
-    "cpu_moe": 8,
-    "cpu_layouts": 8,
-    "cpu_offload": 4,
-}
-
-
-def cells(sweep):
-    """Requests by name: every combination of a grid, else every value of every axis alone."""
-    axes = sweep.over
-    if sweep.grid:
-        changes = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
-    else:
-        changes = [{axis: value} for axis, values in axes.items() for value in values]
-    base = Request(**{"gpu": "", **sweep.request})
-    return {" ".join(f"{axis}={value}" for axis, value in change.items()): applied(base, change) for change in changes}
-
-
-def applied(request, change):
-    for axis, value in change.items():
-        name = SHORT_NAMES.get(axis, axis)
-        if axis.startswith("env."):
-            others = tuple(text for text in request.env if not text.startswith(f"{axis[4:]}="))
-            request = replace(request, env=(*others, f"{axis[4:]}={value}"))
-        else:
-            request = replace(request, **{name: int(value) if value.isdecimal() else value})
-    return request
+# Cells by name: empty for one that may run, the cell that it equals, or the rules that refuse it.
+EXPECTED = {
+    "llama3_70b_modules": {
+        "control": "", "core_attn": "", "mlp": "", "mlp,core_attn": "", "core_attn,layernorm": "core_attn",
+    },
+    "llama3_70b_layouts": {
+        "control": "", "tp=8": "", "pp=8": "", "vp=10": "", "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True": "",
+    },
+    "llama3_70b_offload": {
+        "control": "", **{f"activation_offload_layers={n}": "R18" for n in (2, 4, 6)},
+    },
+    "cpu_dense": {
+        "control": "", **dict.fromkeys(("core_attn", "mlp", "full:uniform:1", "mb=2", "mb=4"), ""),
+        **{f"{text} mb={n}": "" for text in ("core_attn", "mlp", "full:uniform:1") for n in (2, 4)},
+    },
+    "cpu_moe": {
+        "control": "", "core_attn": "", "layernorm": "", "moe": "", "moe,mlp": "moe", "moe,layernorm": "",
+        "full:uniform:1": "", "full:block:2": "",
+    },
+    "cpu_layouts": {
+        "control": "", "tp=2": "", "pp=4": "", "vp=2": "", "env.MALLOC_ARENA_MAX=1": "",
+    },
+    "cpu_offload": {
+        "control": "", **{f"activation_offload_layers={n}": "CPU06 R18" for n in (1, 2, 3)},
+    },
+}  # fmt: skip
 
 
-def understood(request):
-    nodes = Nodes(request.num_gpus // 8, 0, "node0") if (request.num_gpus or 2) > 8 else Nodes()
-    return understand(RunRequest(asked=request, nodes=nodes, run_dir=Path("RUN")), this_host(), Path("RUN"))
+@pytest.fixture(name="drafts", scope="module")
+def _drafts():
+    """The checked cells of a sweep file by name, as `mbr-perf sweep --file` makes them."""
 
+    def drafted(name):
+        sweep = read_sweep_file(name)
+        request = SweepRequest(asked=Request(**{"gpu": "", **sweep.request}), over=tuple(sweep.over.items()))
+        axes = read_axes(request.over)
+        control = control_values(axes, read_control(sweep.control or "", axes))
+        cells = Expansion(request.asked, axes, control, lambda _asked: ()).cells(grid=sweep.grid)
+        found = draft(request, cells, this_host())
+        changes = [told(axes, one.cell, one.spec) for one in found]
+        names = ["control", *(name_of(own, changes[0]) for own in changes[1:])]
+        return dict(zip(names, found, strict=True))
 
-def rules(request):
-    """Ids of the rules that refuse it."""
-    try:
-        understood(request)
-    except BadRequestError as error:
-        return set(re.findall(r"^([A-Z]+\d+[a-z]?): ", str(error), re.MULTILINE)) or {str(error)}
-    return set()
+    return drafted
 
 
 def test_every_shipped_file_is_accounted_for():
-    assert {path.stem for path in sweep_files()} == set(NUM_CELLS)
+    assert {path.stem for path in sweep_files()} == set(EXPECTED)
 
 
-@pytest.mark.parametrize("name", NUM_CELLS)
-def test_cells_are_legal_or_refused_as_documented(name):
-    found = cells(read_sweep_file(name))
-    assert len(found) == NUM_CELLS[name]
-    refused = {cell: ids for cell, request in found.items() if (ids := rules(request))}
-    assert refused == REFUSED.get(name, {})
+@pytest.mark.parametrize("name", EXPECTED)
+def test_cells_run_or_do_not_as_documented(drafts, name):
+    found = drafts(name)
+    names = list(found)
+    fates = {
+        cell: names[one.twin] if one.twin is not None else " ".join(sorted(finding.id for finding in one.blocking))
+        for cell, one in found.items()
+    }
+    assert fates == EXPECTED[name]
 
 
-def test_the_layouts_of_the_published_table_have_its_data_parallel_sizes():
-    found = {name: understood(request).spec for name, request in cells(read_sweep_file("llama3_70b_layouts")).items()}
-    assert {name: found[name].data_parallel_size for name in ("tp=4", "tp=8", "pp=8", "vp=10")} == {
-        "tp=4": 2, "tp=8": 1, "pp=8": 1, "vp=10": 2,
-    }  # fmt: skip
-    assert found["tp=4"].batch.global_batch_size == found["pp=8"].batch.global_batch_size == 32
-
-
-def test_layernorm_beside_core_attn_changes_nothing_in_the_published_table():
-    found = {name: understood(request).spec for name, request in cells(read_sweep_file("llama3_70b_modules")).items()}
-    software = Software(transformer_engine="2.11")
-    same = [computation(found[f"recompute={text}"], software) for text in ("core_attn", "core_attn,layernorm")]
-    assert same[0] == same[1] != computation(found["recompute=mlp"], software)
+def test_the_layouts_of_the_published_table_have_its_data_parallel_sizes(drafts):
+    found = {name: one.spec for name, one in drafts("llama3_70b_layouts").items()}
+    sizes = {name: found[name].data_parallel_size for name in ("control", "tp=8", "pp=8", "vp=10")}
+    assert sizes == {"control": 2, "tp=8": 1, "pp=8": 1, "vp=10": 2}
+    assert {spec.batch.global_batch_size for spec in found.values()} == {32}
