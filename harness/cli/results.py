@@ -35,21 +35,27 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
-    """One run or sweep: what became of it, whether its process still lives, and its files."""
+    """One run or sweep: what became of it, whether its process still lives, and its files or cells."""
     from harness.launch.ownership import life_of
     from harness.records import store
     from harness.records.inventory import file_sizes, find_stored
-    from harness.report.results_json import entry_document
-    from harness.report.results_terminal import print_entry
+    from harness.records.sweeps import read_sweep
+    from harness.report.results_json import cell_documents, entry_document
+    from harness.report.results_terminal import print_cells, print_entry, print_files
 
     entry = find_stored(reference, store.results_dir(results_dir))
     life, files = life_of(entry.path), file_sizes(entry.path)
+    cells = read_sweep(entry.path).cells if entry.state in ("finished", "unfinished") else ()
     if as_json:
         process = {"state": life.state, "reason": life.reason}
         listed = [{"path": name, "bytes": size} for name, size in files]
-        _print_json({**entry_document(entry), "process": process, "files": listed})
+        _print_json({**entry_document(entry), "process": process, "files": listed, "cells": cell_documents(cells)})
+        return
+    print_entry(_console(), entry, f"{life.state}: {life.reason}")
+    if cells:
+        print_cells(_console(), cells)
     else:
-        print_entry(_console(), entry, f"{life.state}: {life.reason}", files)
+        print_files(_console(), files)
 
 
 @app.command()

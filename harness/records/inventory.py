@@ -99,7 +99,7 @@ def _sweep_state(path: Path) -> tuple[State, str]:
         data = read_sweep(path)
     except BadRequestError as error:
         return "damaged", error.message
-    counts = Counter(map(_outcome, data.cells))
+    counts = Counter(map(outcome_of, data.cells))
     told = f"{len(data.cells)} cells: {', '.join(f'{count} {name}' for name, count in counts.items())}"
     return ("unfinished" if any(is_missing(cell, data.plan.repeats) for cell in data.cells) else "finished"), told
 
@@ -112,7 +112,8 @@ def is_missing(cell: CellData, repeats: int) -> bool:
     return cell.fate == "run" and not whole
 
 
-def _outcome(cell: CellData) -> str:
+def outcome_of(cell: CellData) -> str:
+    """How the cell's runs ended, the worst of them, or why there are none."""
     if cell.fate != "run":
         return cell.fate
     return next((run.status for run in cell.runs if run.status != "ok"), "ok")

@@ -1,6 +1,9 @@
 """`mbr-perf results --json`: entries and what is not in order."""
 
-from harness.records.inventory import Stored
+from collections.abc import Iterable
+
+from harness.records.inventory import Stored, outcome_of
+from harness.records.sweeps import CellData
 from harness.report.json import Document
 
 
@@ -16,3 +19,16 @@ def entry_document(entry: Stored) -> Document:
         "detail": entry.detail,
         "bytes": entry.num_bytes,
     }
+
+
+def cell_documents(cells: Iterable[CellData]) -> list[Document]:
+    """The cells of a sweep as they lie on disk, unjudged."""
+    return [
+        {
+            "name": cell.planned.name,
+            "state": outcome_of(cell),
+            "reason": cell.reason,
+            "runs": [run.run_id for run in cell.runs],
+        }
+        for cell in cells
+    ]

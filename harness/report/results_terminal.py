@@ -6,7 +6,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.records.inventory import Stored
+from harness.records.inventory import Stored, outcome_of
+from harness.records.sweeps import CellData
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.units import format_bytes
 
@@ -28,16 +29,29 @@ def print_inventory(console: Console, entries: Sequence[Stored], results: Path) 
     print_lines(console, [f"{len(entries)} in {results}, {format_bytes(sum(entry.num_bytes for entry in entries))}"])
 
 
-def print_entry(console: Console, entry: Stored, life: str, files: Sequence[tuple[str, int]]) -> None:
-    """One run or sweep: what became of it, who fills it, and its files with their sizes."""
+def print_entry(console: Console, entry: Stored, life: str) -> None:
+    """One run or sweep: what became of it, and who fills it."""
     print_lines(console, [f"{entry.kind} {entry.id}"])
     for name, value in (("Folder", str(entry.path)), ("Started", entry.when), ("Recipe", entry.recipe)):
         print_hanging(console, Text(f"{name:<{_INDENT}}{value or '-'}"), _INDENT)
     print_hanging(console, Text.assemble(f"{'State':<{_INDENT}}", _state(entry), f": {entry.detail}"), _INDENT)
     print_hanging(console, Text(f"{'Process':<{_INDENT}}{life}"), _INDENT)
+    print_hanging(console, Text(f"{'Size':<{_INDENT}}{format_bytes(entry.num_bytes)}"), _INDENT)
+
+
+def print_files(console: Console, files: Sequence[tuple[str, int]]) -> None:
+    """The files of a run."""
     table = plain_table("File", "Size", right=("Size",))
     for name, size in files:
         table.add_row(Text(name), format_bytes(size))
+    show(console, table)
+
+
+def print_cells(console: Console, cells: Sequence[CellData]) -> None:
+    """The cells of a sweep as they lie on disk, unjudged."""
+    table = plain_table("Cell", "State", "Runs", "Why", right=("Runs",))
+    for cell in cells:
+        table.add_row(Text(cell.planned.name), outcome_of(cell), str(len(cell.runs)), Text(cell.reason))
     show(console, table)
 
 

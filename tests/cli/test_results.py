@@ -6,6 +6,8 @@ import tarfile
 import pytest
 
 from harness.launch.ownership import claim
+from harness.records.store import write_record
+from harness.records.sweeps import new_sweep_dir, run_dir_of, write_plan
 
 
 @pytest.fixture(name="results")
@@ -48,6 +50,22 @@ def test_an_entry_is_shown_with_its_files(ask, results):
     assert {"record.json", "spec.json", "plan.txt"} <= {file["path"] for file in document["files"]}
     assert sum(file["bytes"] for file in document["files"]) == document["bytes"]
     assert "record.json" in ask("show", run_dir).out
+
+
+def test_a_sweep_is_shown_with_its_cells(mbr_perf, make_cell, make_record, make_spec, make_sweep, tmp_path):
+    folder = new_sweep_dir(tmp_path, "llama3_8b")
+    ran = make_record(make_spec(gpu="cpu", recompute="none"), status="oom")
+    sweep = make_sweep([make_cell("none", [ran]), make_cell("mlp", [], fate="pruned", reason="needs 90 GiB")])
+    write_plan(folder, sweep.plan)
+    run_dir_of(folder, 0, 0).mkdir(parents=True)
+    write_record(run_dir_of(folder, 0, 0), ran)
+    document = json.loads(mbr_perf("results", "show", folder, "--json").out)
+    assert [(cell["name"], cell["state"], len(cell["runs"])) for cell in document["cells"]] == [
+        ("none", "oom", 1), ("mlp", "pruned", 0),
+    ]  # fmt: skip
+    shown = mbr_perf("results", "show", folder).out
+    assert "needs 90 GiB" in shown
+    assert "record.json" not in shown
 
 
 def test_a_reference_to_nothing_exits_2(ask):
