@@ -25,7 +25,7 @@ def step_progress(console: Console, num_steps: int, *, clock: Callable[[], float
     if console.is_terminal:
         yield from _bar(console, num_steps)
     else:
-        yield _PlainLines(console, num_steps, clock).show
+        yield PlainLines(console, num_steps, clock).show
 
 
 def _bar(console: Console, num_steps: int) -> Iterator[Show]:
@@ -42,7 +42,7 @@ def _bar(console: Console, num_steps: int) -> Iterator[Show]:
 
 
 @dataclass
-class _PlainLines:
+class PlainLines:
     """A line for every new phase, and for news within one every ``EVERY_S`` seconds."""
 
     console: Console
