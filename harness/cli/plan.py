@@ -10,7 +10,7 @@ from harness.cli.option_groups import takes
 from harness.cli.options import ExperimentOptions
 
 if TYPE_CHECKING:
-    from harness.runner.plan import PlanRequest
+    from harness.runner.plan_request import PlanRequest
 
 
 # fmt: off
@@ -29,6 +29,8 @@ class PlanOptions:
     assume: Annotated[str | None, typer.Option("--assume", metavar="NAME=VERSION,...",
         help="Judge by the rules for other software, e.g. transformer-engine=none for the local layers.")] = None
     no_cache: Annotated[bool, typer.Option("--no_cache", help="Trace anew and keep nothing.")] = False
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="SETTING...",
+        help="Plan these settings only, e.g. mlp full:uniform:1; without recompute is always among them.")] = None
     exact: Annotated[list[str] | None, typer.Option("--exact", metavar="[SETTING...]",
         help="Also trace whole steps of these settings over megatron-core's own schedule: e.g. mlp full:uniform:1, asked; "
         "without one: the recommended.")] = None
@@ -111,7 +113,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     """The options as one value. BadRequestError for an --over that cannot be read."""
     from harness.cli.asking import experiment_request
     from harness.errors import BadRequestError
-    from harness.runner.plan import PlanRequest
+    from harness.runner.plan_request import PlanRequest
 
     if how.out:
         raise BadRequestError("--out names where --calibrate keeps what it found", remedy="leave it out")
@@ -126,6 +128,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
         assume=how.assume,
         exact=tuple(how.exact or ()),
         exact_timeout_s=how.exact_timeout,
+        only=tuple(how.only or ()),
         use_calibration=not how.no_calibration,
     )
 
@@ -133,7 +136,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
 def _swept(text: str) -> tuple[str, tuple[int | None, ...]]:
     """`tp=2,4`, or `vp=none,5`."""
     from harness.errors import BadRequestError
-    from harness.runner.plan import SWEPT
+    from harness.runner.plan_request import SWEPT
 
     name, _, values = text.partition("=")
     numbers = [value.strip() for value in values.split(",")]

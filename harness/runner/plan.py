@@ -1,8 +1,7 @@
 """`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 
 from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import Host
@@ -10,51 +9,16 @@ from harness.planning.assumptions import is_routed_naturally
 from harness.planning.constants import BUILT_IN
 from harness.planning.search import Limits, Plan, Traces, plan, required_cases
 from harness.planning.settings import Candidates, candidates
-from harness.recipes.request import Request
 from harness.records.trace import TraceCase
 from harness.runner.calibration import constants_for
-from harness.runner.exact import ASKED, RECOMMENDED, ExactSetting, ExactTracing
+from harness.runner.exact import ExactSetting, ExactTracing
+from harness.runner.plan_request import SWEPT, PlanRequest, check_plan
 from harness.runner.request import RunRequest
 from harness.runner.tracing import Tracing, trace_cache
 from harness.runner.understanding import Settled, settle
 from harness.spec.effective import Implementation, settled_implementation
-from harness.spec.experiment import ExperimentSpec
 from harness.spec.layout import LayoutError
-from harness.spec.recompute import parse_recompute
-from harness.units import GIB
-
-# Names of `--over`, and the option each stands for.
-SWEPT = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "vp": "virtual_pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "et": "expert_tensor_parallel_size",
-    "mb": "micro_batch_size",
-    "gb": "global_batch_size",
-    "sl": "seq_length",
-    "ng": "num_gpus",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanRequest:
-    """All that `mbr-perf plan` asks for. ``over``: values by name of :data:`SWEPT`; None turns interleaving off.
-
-    ``exact``: settings to trace whole, each for ``exact_timeout_s``.
-    """
-
-    asked: Request
-    margin: float = 0.06
-    fit_into_gib: float | None = None
-    max_overhead: float | None = None
-    over: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
-    use_cache: bool = True
-    assume: str | None = None
-    exact: tuple[str, ...] = ()
-    exact_timeout_s: float = 300.0
-    use_calibration: bool = True
+from harness.spec.recompute import NoRecompute, canonical_text, parse_recompute
 
 
 @dataclass(frozen=True)
@@ -90,14 +54,14 @@ def plan_request(request: PlanRequest, host: Host) -> Planned:
 
     BadRequestError for a wrong request, for layouts none of which is legal, and without megatron-core.
     """
-    _check(request)
-    found = [_found(request, values, host) for values in _points(request)]
+    check_plan(request)
+    found = list(_layouts(request, host))
     legal = [layout for layout in found if isinstance(layout, _Found)]
     if not legal:
         problems = [layout.problem for layout in found if isinstance(layout, Layout)]
         raise BadRequestError("\n".join(dict.fromkeys(problems)), remedy="`mbr-perf check` explains each rule")
-    tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None)
-    planned = Planned(tuple(_planned(request, layout, legal, tracing) for layout in found))
+    traced = _traced(legal, Tracing(host, trace_cache(host.shell) if request.use_cache else None))
+    planned = Planned(tuple(_planned(request, layout, traced) for layout in found))
     return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
 
 
@@ -119,54 +83,41 @@ class _Found:
     def implementation(self) -> Implementation:
         return settled_implementation(self.settled.spec)
 
-
-def _check(request: PlanRequest) -> None:
-    problems = []
-    if not 0 <= request.margin < 1:
-        problems.append(BadRequestError(f"--margin {request.margin:g} is no share of the memory", remedy="e.g. 0.06"))
-    if request.fit_into_gib is not None and request.fit_into_gib <= 0:
-        problems.append(BadRequestError(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB"))
-    if request.max_overhead is not None and request.max_overhead < 0:
-        problems.append(
-            BadRequestError(f"--max_overhead {request.max_overhead:g} is no share of the step time", remedy="e.g. 0.1")
-        )
-    if not request.exact_timeout_s > 0:
-        problems.append(BadRequestError(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds"))
-    raise_all([*problems, *_unreadable(request.exact)])
+    @property
+    def kind(self) -> "_Kind":
+        """Which traces it reads: of which layers, and whether also with uneven routing."""
+        return self.implementation, is_routed_naturally(self.settled.spec)
 
 
-def _unreadable(settings: tuple[str, ...]) -> list[BadRequestError]:
-    problems = []
-    for text in settings:
-        try:
-            parse_recompute("none" if text in (ASKED, RECOMMENDED) else text)
-        except ValueError as error:
-            problems.append(BadRequestError(f"--exact {text}: {error}"))
-    return problems
+def _layouts(request: PlanRequest, host: Host) -> Iterator["_Found | Layout"]:
+    """Every combination asked for; what the machine decides is settled once."""
+    known: Settled | None = None
+    for values in request.points():
+        layout = _found(request, values, host, known)
+        known = known or layout.settled
+        yield layout
 
 
-def _points(request: PlanRequest) -> list[dict[str, int | None]]:
-    names = [name for name, _ in request.over]
-    return [dict(zip(names, values, strict=True)) for values in product(*(values for _, values in request.over))]
-
-
-def _found(request: PlanRequest, values: Mapping[str, int | None], host: Host) -> _Found | Layout:
-    """The settings of one layout, or why it has none."""
+def _found(
+    request: PlanRequest, values: Mapping[str, int | None], host: Host, known: Settled | None
+) -> "_Found | Layout":
+    """The settings of one layout, or why it has none. BadRequestError where only one layout was asked for."""
     name = " ".join(f"{key}={value or 'none'}" for key, value in values.items())
     options = {SWEPT[key]: value if value is not None else "none" for key, value in values.items()}
     asked = replace(request.asked, **options)  # type: ignore[arg-type]
-    if not values:
-        return _legal(name, settle(RunRequest(asked=asked), host, request.assume))
     try:
-        return _legal(name, settle(RunRequest(asked=asked), host, request.assume))
+        settled = settle(RunRequest(asked=asked), host, request.assume, known)
     except BadRequestError as error:
+        if not values:
+            raise
         return Layout(name, None, None, error.message)
+    return _legal(name, settled, request.only)
 
 
-def _legal(name: str, settled: Settled) -> _Found | Layout:
+def _legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Layout":
     implementation = settled_implementation(settled.spec)
     try:
-        found = candidates(settled.spec, settled.software, implementation)
+        found = _chosen(candidates(settled.spec, settled.software, implementation), only)
     except LayoutError as error:
         return Layout(name, settled, None, f"{error.rule}: {error.message}")
     if not any(candidate.is_legal for candidate in found.rows):
@@ -175,26 +126,41 @@ def _legal(name: str, settled: Settled) -> _Found | Layout:
     return _Found(name, settled, found, required_cases(found, implementation))
 
 
-def _planned(request: PlanRequest, layout: _Found | Layout, legal: list[_Found], tracing: Tracing) -> Layout:
+def _chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
+    """The settings of ``only`` and that without recompute; BadRequestError with all that are not among the candidates."""
+    if not only:
+        return found
+    rows = {canonical_text(row.spec.recompute): row for row in found.rows}
+    wanted = {canonical_text(parse_recompute(text)): text for text in only}
+    unknown = [text for key, text in wanted.items() if key not in rows]
+    raise_all([
+        BadRequestError(f"--only {text}: not in this plan, which lists equal settings once",
+                        remedy=f"one of: {' '.join(row.text for row in found.rows)}")
+        for text in unknown
+    ])  # fmt: skip
+    keep = {*wanted, NoRecompute().text}
+    return replace(found, rows=tuple(row for key, row in rows.items() if key in keep))
+
+
+_Kind = tuple[Implementation, bool]
+
+
+def _traced(legal: Sequence["_Found"], tracing: Tracing) -> dict[_Kind, Traces]:
+    """Traces for all layouts of a kind at once, so that what they share is traced once."""
+    cases: dict[_Kind, dict[str, TraceCase]] = {}
+    for layout in legal:
+        cases.setdefault(layout.kind, {}).update({case.key: case for case in layout.cases})
+    return {kind: tracing.traces(tuple(together.values()), kind[0], uneven=kind[1]) for kind, together in cases.items()}
+
+
+def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[_Kind, Traces]) -> Layout:
     if isinstance(layout, Layout):
         return layout
-    spec = layout.settled.spec
-    alike = [other for other in legal if other.implementation == layout.implementation]
-    together = {case.key: case for other in alike for case in other.cases}
-    uneven = is_routed_naturally(spec)
-    traces = tracing.traces(tuple(together.values()), layout.implementation, uneven=uneven)
-    limits = Limits(_capacity(request, spec), request.margin, request.max_overhead)
+    spec, traces = layout.settled.spec, traced[layout.kind]
+    limits = Limits(request.capacity_bytes(spec), request.margin, request.max_overhead)
     constants = constants_for(spec.gpu) if request.use_calibration else BUILT_IN
     made = plan(spec, layout.candidates, traces, limits, layout.implementation, layout.settled.software, constants)
     return Layout(layout.name, layout.settled, made, traces=traces)
-
-
-def _capacity(request: PlanRequest, spec: ExperimentSpec) -> int | None:
-    """`--fit_into`, else what the GPU has, or what of it a memory limit leaves; None where nothing is known."""
-    if request.fit_into_gib is not None:
-        return int(request.fit_into_gib * GIB)
-    known = (spec.gpu_type.memory_bytes, spec.measure.memory_limit_bytes)
-    return min((size for size in known if size), default=None)
 
 
 def _seconds_per_token(layout: Layout) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recompute_text import policy_from_text
 from harness.recipes.set_values import set_settings
-from harness.runner.plan import SWEPT
+from harness.runner.plan_request import SWEPT
 from harness.runner.sweep_axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
 
 Over = tuple[str, tuple[str, ...]]

@@ -72,8 +72,13 @@ class Settled:
     software: Software
 
 
-def settle(request: RunRequest, host: Host, assume: str | None = None) -> Settled:
-    """Resolve, with the GPU type and the layers' implementation settled by this machine or by ``assume``."""
+def settle(request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None) -> Settled:
+    """Resolve, with the GPU type and the layers' implementation settled by this machine or by ``assume``.
+
+    ``known``: what was settled here before for the same GPU type, so that the machine is asked once.
+    """
+    if known is not None:
+        request = replace(request, asked=replace(request.asked, gpu=known.spec.gpu))
     assumed_gpu = parse_assume(assume, Software()).gpu if assume is not None else None
     gpu, why = settled_gpu(request.asked.gpu or assumed_gpu or "", host)
     resolved: Resolved = resolve(replace(request.asked, gpu=gpu))
@@ -83,7 +88,7 @@ def settle(request: RunRequest, host: Host, assume: str | None = None) -> Settle
     elif not request.asked.gpu:
         sources["gpu"] = "this machine"
         notes = (f"running on {gpu}: {why}", *notes)
-    software, assumed = software_for(spec.gpu, host, assume)
+    software, assumed = (known.software, ()) if known else software_for(spec.gpu, host, assume)
     notes = (*notes, *assumed)
     if spec.kernels.transformer_impl == "auto":
         local = spec.gpu_type.is_cpu or software.transformer_engine is None

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from first_run import first_run
 from overhead import overhead
+from plan_speed import plan_deepseek_v3, plan_llama3_70b, plan_llama3_70b_cached, plan_llama31_405b
 from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
 from rich.console import Console
 from rules_speed import rules_speed
 from startup import help_text, recipes_list
+from sweep_cells import sweep_cells
 
 from harness.errors import ExitCode
 from harness.records.store import results_dir
@@ -23,6 +25,11 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "first_run": first_run,
     "overhead": overhead,
     "rules_speed": rules_speed,
+    "sweep_cells": sweep_cells,
+    "plan_llama3_70b": plan_llama3_70b,
+    "plan_llama3_70b_cached": plan_llama3_70b_cached,
+    "plan_deepseek_v3": plan_deepseek_v3,
+    "plan_llama31_405b": plan_llama31_405b,
 }
 
 

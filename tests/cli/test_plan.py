@@ -113,6 +113,17 @@ def test_settings_that_are_not_in_the_plan_are_named_together(plan):
     assert "--exact layernorm: not in this plan" in done.stderr
 
 
+@pytest.mark.train
+def test_only_the_settings_asked_for_are_planned_beside_that_without_recompute(plan):
+    document = json.loads(plan(*LLAMA, "--json", "--only", "full:block:2", "mlp").stdout)
+    assert [row["recompute"] for row in document["settings"]] == ["none", "mlp", "full:block:2"]
+    assert document["settings"][1]["recompute_overhead"] > 0
+    wrong = plan(*LLAMA, "--only", "moe", "full:block:9")
+    assert wrong.returncode == 2
+    assert "--only moe: not in this plan" in wrong.stderr
+    assert "--only full:block:9: not in this plan" in wrong.stderr
+
+
 def test_runs_are_calibrated_on_without_a_recipe_and_only_then(plan, tmp_path):
     no_runs = plan("--calibrate", str(tmp_path))
     assert (no_runs.returncode, "no record.json in it or below" in no_runs.stderr) == (2, True)

@@ -1,0 +1,78 @@
+"""How long `mbr-perf plan` takes from the command line to the answer: nothing traced before, and asked again."""
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+
+from processes import Timed, mbr_perf, timed
+from result import Result, is_quiet, machine
+
+from harness.launch.environment import this_host
+
+# Published points, eager: CUDA graphs would forbid most settings.
+LLAMA3_70B = ("-m", "llama", "-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32")
+SIXTEEN = (
+    "none", "layernorm", "moe_act", "shared_experts", "mla_up_proj", "core_attn", "mlp", "mlp,moe", "layernorm,moe_act",
+    "layernorm,mla_up_proj", "moe_act,mla_up_proj", "layernorm,moe_act,mla_up_proj", "shared_experts,mla_up_proj",
+    "mlp,moe,mla_up_proj", "full:uniform:1", "full:block:1",
+)  # fmt: skip
+DEEPSEEK_V3 = ("-m", "deepseek", "-mr", "deepseek_v3", "-g", "h100", "--only", *SIXTEEN)
+LLAMA31_405B = ("-m", "llama", "-mr", "llama31_405b", "-g", "h100", "-ng", "1024")
+EAGER = ("--cuda_graph_impl", "none", "--json")
+
+COLD_REPEATS, CACHED_REPEATS = 3, 7
+
+
+def plan_llama3_70b() -> Result:
+    """All settings of TP 4, PP 4, VP 5 on all ranks."""
+    return _cold("plan_llama3_70b", LLAMA3_70B, goal=5.0)
+
+
+def plan_llama3_70b_cached() -> Result:
+    """The same, asked again."""
+    with _empty_cache() as ask:
+        ask(LLAMA3_70B)
+        runs = [ask(LLAMA3_70B) for _ in range(CACHED_REPEATS)]
+    return _result("plan_llama3_70b_cached", LLAMA3_70B, runs, 0.3)
+
+
+def plan_deepseek_v3() -> Result:
+    """MLA and experts."""
+    return _cold("plan_deepseek_v3", DEEPSEEK_V3, goal=10.0)
+
+
+def plan_llama31_405b() -> Result:
+    """1,024 GPUs: composition grows with GPUs and layers, traces do not."""
+    return _cold("plan_llama31_405b", LLAMA31_405B, goal=5.0)
+
+
+def _cold(name: str, asked: tuple[str, ...], goal: float) -> Result:
+    runs = []
+    for _ in range(COLD_REPEATS):
+        with _empty_cache() as ask:
+            runs.append(ask(asked))
+    return _result(name, asked, runs, goal)
+
+
+@contextmanager
+def _empty_cache() -> Iterator[Callable[[tuple[str, ...]], Timed]]:
+    with tempfile.TemporaryDirectory(prefix="mbr-perf-bench-") as folder:
+        env = {**this_host().shell, "XDG_CACHE_HOME": folder}
+        yield lambda asked: timed(mbr_perf("plan", *asked, *EAGER), env)
+
+
+def _result(name: str, asked: tuple[str, ...], runs: list[Timed], goal: float) -> Result:
+    settings = json.loads(runs[0].stdout)["settings"]
+    legal = [setting for setting in settings if setting["legal"]]
+    details = {
+        "wall_s": [round(run.wall_s, 3) for run in runs],
+        "cpu_s": [round(run.cpu_s, 3) for run in runs],
+        "num_settings": len(legal),
+        "num_stages": len(legal[0]["stages"]),
+        "command": " ".join(("mbr-perf", "plan", *asked, *EAGER)),
+    }
+    title = f"plan of {len(legal)} settings, {'again' if name.endswith('cached') else 'nothing traced before'}"
+    busy = "" if is_quiet(machine()) else "other work ran beside it, and wall time is what is judged"
+    return Result(name, title, round(median(run.wall_s for run in runs), 3), goal, "s", details, busy)
