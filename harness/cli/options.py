@@ -115,19 +115,11 @@ class JudgeOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchOptions:
-    """How to launch, and how often."""
+class LocalLaunchOptions:
+    """How to launch on this node."""
 
-    repeats: Annotated[int, _option("--repeats", metavar="N", panel=_LAUNCH,
-        help="Run N times and compare the median of the runs' medians.")] = 1
     launcher: Annotated[str, _option("--launcher", metavar="NAME", help="torchrun or replay.", panel=_LAUNCH)] = "torchrun"
     replay_from: Annotated[Path | None, _option("--from", metavar="RUN", help="Recorded run folder of the replay launcher.", panel=_LAUNCH)] = None
-    nnodes: Annotated[int, _option("--nnodes", metavar="N", help="Nodes; run the same command on each.", panel=_LAUNCH)] = 1
-    node_rank: Annotated[int, _option("--node_rank", metavar="R", help="Number of this node.", panel=_LAUNCH)] = 0
-    master_addr: Annotated[str | None, _option("--master_addr", metavar="HOST", help="Address of node 0.", panel=_LAUNCH)] = None
-    master_port: Annotated[int | None, _option("--master_port", metavar="PORT", help="Default: a free port; 29500 with several nodes.", panel=_LAUNCH)] = None
-    run_dir: Annotated[Path | None, _option("--run_dir", metavar="DIR", panel=_LAUNCH,
-        help="Run folder, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
     timeout: Annotated[float | None, _option("--timeout", metavar="SECONDS", help="Time limit of the run.", panel=_LAUNCH)] = None
     hang_timeout: Annotated[float, _option("--hang_timeout", metavar="SECONDS", panel=_LAUNCH,
         help="A rank this long without a sign of life hangs; at least 20 steps are allowed.")] = 600.0
@@ -136,6 +128,20 @@ class LaunchOptions:
     pass_env: Annotated[list[str] | None, _option("--pass_env", metavar="NAME", panel=_LAUNCH,
         help="Hand this variable of your shell to the ranks; it is never recorded. Repeatable.")] = None
     results_dir: Annotated[Path | None, _option("--results_dir", metavar="DIR", help="Where runs are kept.", panel=_LAUNCH)] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(LocalLaunchOptions):
+    """How to launch, and how often."""
+
+    repeats: Annotated[int, _option("--repeats", metavar="N", panel=_LAUNCH,
+        help="Run N times and compare the median of the runs' medians.")] = 1
+    nnodes: Annotated[int, _option("--nnodes", metavar="N", help="Nodes; run the same command on each.", panel=_LAUNCH)] = 1
+    node_rank: Annotated[int, _option("--node_rank", metavar="R", help="Number of this node.", panel=_LAUNCH)] = 0
+    master_addr: Annotated[str | None, _option("--master_addr", metavar="HOST", help="Address of node 0.", panel=_LAUNCH)] = None
+    master_port: Annotated[int | None, _option("--master_port", metavar="PORT", help="Default: a free port; 29500 with several nodes.", panel=_LAUNCH)] = None
+    run_dir: Annotated[Path | None, _option("--run_dir", metavar="DIR", panel=_LAUNCH,
+        help="Run folder, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,6 +53,7 @@ class PlainLines:
     said_at: float = 0.0
 
     def show(self, phase: str, step: int | None, last_step_s: float | None, eta_s: float | None) -> None:
+        """As `step_progress` yields it."""
         now = self.clock()
         if phase == self.phase and (step == self.step or now - self.said_at < EVERY_S):
             return

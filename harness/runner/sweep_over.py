@@ -116,3 +116,8 @@ def _checked(target: str, value: str, place: str) -> str:
     for problem in problems.found:
         raise BadRequestError(f"{place}: {problem.message.removeprefix(f'--set {target}: ')}", remedy=problem.remedy)
     return value
+
+
+def same_axis(one: str, other: str) -> bool:
+    """Whether two names stand for the same axis."""
+    return _canonical(one) == _canonical(other)

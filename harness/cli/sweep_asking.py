@@ -1,0 +1,108 @@
+"""From the options of `mbr-perf sweep`, and a sweep file, to the one value that the logic takes."""
+
+from dataclasses import MISSING, fields, replace
+from typing import TYPE_CHECKING
+
+from harness.cli.asking import experiment_request, gate_options
+from harness.cli.options import JudgeOptions, LocalLaunchOptions
+from harness.errors import BadRequestError
+from harness.recipes.axes import RECOMPUTE_OPTIONS
+from harness.recipes.problems import Problems
+from harness.recipes.request import Request
+from harness.recipes.sweep_file import SweepFile, read_sweep_file
+from harness.records.sweep import SweepGate, SweepLaunch
+from harness.runner.sweep_over import Over, same_axis, split_over
+from harness.runner.sweep_request import SweepRequest
+
+if TYPE_CHECKING:
+    from harness.cli.sweep import SweepOptions, SweptOptions
+
+_MAY_ACCOMPANY = frozenset({"resume", "max_minutes", "no_warm", "as_json", "results_dir"})
+_SPELLED = {"set_values": "set", "replay_from": "from", "as_json": "json"}
+
+
+def sweep_request(
+    asked: "SweptOptions", how: "SweepOptions", judge: JudgeOptions, launch: LocalLaunchOptions
+) -> SweepRequest:
+    """All of `mbr-perf sweep` as one value; the command line wins over the file.
+
+    BadRequestError for an unreadable file or ``--over``, and without a recipe.
+    """
+    file = read_sweep_file(how.file, asked.recipes_dir) if how.file is not None else None
+    request = experiment_request(asked, judge)
+    request = merged(file, request) if file else request
+    if not request.model_recipe_name:
+        raise BadRequestError("a sweep needs a recipe", remedy="-mr RECIPE, or --file SWEEP_FILE, or --resume SWEEP")
+    gate = gate_options(judge)
+    return SweepRequest(
+        asked=request,
+        over=_over(file, how.over or ()),
+        title=file.title if file else "",
+        grid=how.grid or bool(file and file.grid),
+        repeats=how.repeats if how.repeats is not None else file.repeats if file else 1,
+        control=how.control if how.control is not None else (file.control or "") if file else "",
+        max_minutes=how.max_minutes,
+        prune=not how.no_prune,
+        margin=how.margin,
+        force=frozenset(asked.force or ()),
+        launch=SweepLaunch(
+            launcher=launch.launcher,
+            replay_from=str(launch.replay_from.absolute()) if launch.replay_from else None,
+            timeout_s=launch.timeout,
+            hang_timeout_s=launch.hang_timeout,
+            sample_interval_ms=launch.sample_interval_ms,
+            pass_env=tuple(launch.pass_env or ()),
+        ),
+        gate=SweepGate(
+            golden_values_path=str(gate.golden_values_path.absolute()) if gate.golden_values_path else None,
+            timing_threshold=gate.timing_threshold,
+            memory_threshold=gate.memory_threshold,
+            accept_differences=gate.accept_differences,
+            fail_on_improvement=gate.fail_on_improvement,
+            require_golden=gate.require_golden,
+        ),
+        results_dir=launch.results_dir,
+    )
+
+
+def merged(file: SweepFile, given: Request) -> Request:
+    """The file's request with what the command line says over it, option by option; recompute as one."""
+    base = replace(Request(model_recipe_name="", gpu=""), **file.request)  # type: ignore[arg-type]
+    said = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
+    if any(name in said for name in RECOMPUTE_OPTIONS):
+        base = replace(base, **dict.fromkeys(RECOMPUTE_OPTIONS))  # type: ignore[arg-type]
+    for name in ("env", "set_values"):
+        said[name] = _assignments(getattr(base, name), getattr(given, name))
+    return replace(base, **said)
+
+
+def _assignments(file: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ...]:
+    names = {text.partition("=")[0].strip() for text in given}
+    return (*(text for text in file if text.partition("=")[0].strip() not in names), *given)
+
+
+def _over(file: SweepFile | None, texts: "list[str] | tuple[str, ...]") -> tuple[Over, ...]:
+    """Axes of the file, then of the command line; one of the same name replaces the file's."""
+    problems, given = Problems(), list[Over]()
+    for text in texts:
+        with problems.collecting():
+            given.append(split_over(text))
+    problems.raise_if_any()
+    kept = [axis for axis in (file.over.items() if file else ()) if not any(same_axis(axis[0], g[0]) for g in given)]
+    return (*kept, *given)
+
+
+def require_nothing_else(*groups: object) -> None:
+    """BadRequestError naming every option that says again what a resumed sweep has decided already."""
+    given = [
+        f"--{_SPELLED.get(field.name, field.name)}"
+        for group in groups
+        for field in fields(group)  # type: ignore[arg-type]
+        if field.name not in _MAY_ACCOMPANY and field.default is not MISSING
+        if getattr(group, field.name) not in (field.default, ())
+    ]
+    if given:
+        raise BadRequestError(
+            f"--resume takes everything from the sweep; {', '.join(given)} would change it",
+            remedy="only --max_minutes, --no_warm, --results_dir and --json go with it; or start a new sweep",
+        )

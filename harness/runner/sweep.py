@@ -1,0 +1,110 @@
+"""A sweep from request to exit code: planned, run, resumed, judged, reported."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGTERM
+
+from harness.analysis.compare import GateOptions
+from harness.analysis.sweep import judge_sweep
+from harness.errors import BadRequestError, ExitCode
+from harness.launch.disk import full_disk_told
+from harness.launch.environment import Host, this_host
+from harness.launch.warm import WarmParents
+from harness.records.store import results_dir
+from harness.records.sweep import SweepGate, SweepPlan
+from harness.records.sweeps import new_sweep_dir, read_sweep, write_plan
+from harness.runner.machine import software_for
+from harness.runner.sweep_execution import Sweeping
+from harness.runner.sweep_hold import holding
+from harness.runner.sweep_launches import require_startable
+from harness.runner.sweep_outcome import sweep_exit_code
+from harness.runner.sweep_planning import plan_sweep
+from harness.runner.sweep_request import SweepRequest
+from harness.runner.sweep_showing import SweepDisplay
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """What may differ from one sitting of a sweep to the next. ``is_warm``: runs start from warm parents."""
+
+    max_minutes: float | None = None
+    is_warm: bool = True
+
+
+def dry_run_sweep(request: SweepRequest, display: SweepDisplay) -> None:
+    """Print the cells with their predictions and fates. Starts tracers only, and writes no results."""
+    display.plan(plan_sweep(request, this_host(), asks_megatron=False))
+
+
+def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) -> ExitCode:
+    """Plan, write the plan down, run. BadRequestError before anything is started or written."""
+    host = this_host()
+    plan = plan_sweep(request, host, asks_megatron=True)
+    require_startable(plan, host)
+    sweep_dir = new_sweep_dir(results_dir(request.results_dir), plan.recipe)
+    plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
+    with holding(sweep_dir):
+        with full_disk_told(sweep_dir):
+            write_plan(sweep_dir, plan)
+        return _run(sweep_dir, plan, host, display, sitting)
+
+
+def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, sitting: Sitting) -> ExitCode:
+    """Run what is missing of a sweep, exactly as its own plan says.
+
+    BadRequestError for a sweep that another process works on, and where the software is no longer the same.
+    """
+    host, data = this_host(), read_sweep(reference, results)
+    with holding(data.sweep_dir):
+        _require_same_software(data.plan, host)
+        require_startable(data.plan, host)
+        return _run(data.sweep_dir, data.plan, host, display, sitting)
+
+
+def _run(sweep_dir: Path, plan: SweepPlan, host: Host, display: SweepDisplay, sitting: Sitting) -> ExitCode:
+    signal = None
+    with ExitStack() as stack:
+        warm = sitting.is_warm and plan.launch.launcher == "torchrun"
+        parents = stack.enter_context(WarmParents()) if warm else None
+        sweeping = Sweeping(sweep_dir, plan, host, sitting.max_minutes, parents)
+        num_due = len(sweeping.due())
+        display.begins(plan, sweep_dir, num_due)
+        if num_due:
+            with display.progress(num_due) as progress:
+                signal = sweeping.run_all(progress)
+    return _answer(sweep_dir, display, len(sweeping.due()), signal)
+
+
+def _answer(sweep_dir: Path, display: SweepDisplay, num_due: int, signal: int | None) -> ExitCode:
+    """Judge and show what lies on disk, whole or not."""
+    data = read_sweep(sweep_dir)
+    try:
+        verdict = judge_sweep(data, gate_of(data.plan.gate))
+    except BadRequestError as error:
+        raise BadRequestError(str(error), remedy=f"the sweep itself is kept in {sweep_dir}") from error
+    display.result(verdict, (), sweep_dir, num_due)
+    if signal is not None:
+        return ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
+    return sweep_exit_code(verdict, gate_of(data.plan.gate))
+
+
+def gate_of(gate: SweepGate) -> GateOptions:
+    """The plan's words as the judge takes them."""
+    fields = gate.model_dump(exclude={"golden_values_path"})
+    return GateOptions(**fields, golden_values_path=Path(gate.golden_values_path) if gate.golden_values_path else None)
+
+
+def _require_same_software(plan: SweepPlan, host: Host) -> None:
+    now = software_for(plan.gpu, host)[0]
+    if plan.software is None or now == plan.software:
+        return
+    changed = [
+        f"{name} {before or 'absent'}, now {getattr(now, name) or 'absent'}"
+        for name, before in vars(plan.software).items()
+        if getattr(now, name) != before
+    ]
+    raise BadRequestError(
+        f"--resume: the sweep began with {'; '.join(changed)}: its cells would not be comparable",
+        remedy="resume it with the software it began with, or start a new sweep",
+    )
