@@ -1,5 +1,6 @@
 """Builders of real specs and records that tests of several stages share."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,9 +8,12 @@ import pytest
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.rank import Coordinates, Device, MemoryRecord, RankRecord, StepRecord
 from harness.records.run import Provenance, RunRecord
+from harness.records.sweep import Axis, PlannedCell, SweepPlan
+from harness.records.sweeps import CellData, SweepData
 from harness.spec.effective import effective_recompute, settled_implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.recompute import parse_recompute
+from harness.units import GIB
 
 LLAMA3_70B: dict[str, Any] = {
     "num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672, "num_attention_heads": 64, "num_query_groups": 8,
@@ -132,6 +136,46 @@ def build_golden(record: RunRecord, metrics: dict[str, float], **changes: Any) -
     return GoldenRecord(**fields | changes)
 
 
+def build_cell(name: str, runs: list[RunRecord], **changes: Any) -> CellData:
+    """A cell of a sweep over recompute settings that was run, or with ``fate`` and ``reason`` was not."""
+    fate, reason = changes.pop("fate", "run"), changes.pop("reason", "")
+    fields: dict[str, Any] = {
+        "index": 0,
+        "name": name,
+        "changes": {"recompute": name},
+        "recompute": name,
+        "fate": "run" if fate == "not_run" else fate,
+        "reason": reason,
+        "spec": runs[0].spec if runs else None,
+    }
+    return CellData(PlannedCell(**fields | changes), tuple(runs), fate, reason)
+
+
+def build_sweep(cells: list[CellData], **changes: Any) -> SweepData:
+    """A sweep of these cells, numbered in their order; the first is the control."""
+    events, folder = changes.pop("events", ()), changes.pop("sweep_dir", Path("sweep"))
+    numbered = tuple(
+        CellData(cell.planned.model_copy(update={"index": index}), cell.runs, cell.fate, cell.reason)
+        for index, cell in enumerate(cells)
+    )
+    fields: dict[str, Any] = {
+        "sweep_id": "20260102T030405Z-llama3-0a1b2c3d",
+        "title": "Recompute settings",
+        "recipe": "llama3_70b",
+        "gpu": "h100",
+        "control": cells[0].planned.name,
+        "axes": (Axis(name="recompute", values=tuple(cell.planned.recompute for cell in cells)),),
+        "grid": False,
+        "repeats": max([1, *(len(cell.runs) for cell in cells)]),
+        "cells": tuple(cell.planned for cell in numbered),
+        "capacity_bytes": 80 * GIB,
+        "command": ("mbr-perf", "sweep"),
+        "started_at": "2026-01-02T03:04:05Z",
+        "mbr_perf": "0.1.0",
+    }
+    return SweepData(folder, SweepPlan(**fields | changes), numbered, tuple(events))
+
+
 @pytest.fixture(name="make_spec")
 def _make_spec() -> Any:
     return build_spec
@@ -150,3 +194,13 @@ def _make_record() -> Any:
 @pytest.fixture(name="make_golden")
 def _make_golden() -> Any:
     return build_golden
+
+
+@pytest.fixture(name="make_cell")
+def _make_cell() -> Any:
+    return build_cell
+
+
+@pytest.fixture(name="make_sweep")
+def _make_sweep() -> Any:
+    return build_sweep
