@@ -21,7 +21,7 @@ def recommend(cells: Sequence[CellVerdict], costs: Costs, capacity_bytes: int | 
     parts = [f"{best.name} is the fastest of {len(fitting)} {'cell' if len(fitting) == 1 else 'cells'} that {room}"]
     parts.append(_own(best))
     if dearer:
-        parts.append(f"{', '.join(cell.name for cell in dearer)} would be faster but {_keeps_no_margin(dearer)}")
+        parts.append(f"{'; '.join(cell.name for cell in dearer)} would be faster but {_keeps_no_margin(dearer)}")
     parts.append(_next(best, rest, costs))
     return Recommendation(best.name, "; ".join(part for part in parts if part) + ".")
 

@@ -22,6 +22,11 @@ from harness.spec.experiment import ExperimentSpec
 # Figures without which a cell can be held against nothing; a problem of another metric does not matter here.
 _TIME, _MEMORY = "step_time_s", "peak_allocated_bytes"
 
+_ENDED: dict[CellStatus, str] = {
+    "ok": "ran", "oom": "ran out of memory", "failed": "failed", "pruned": "was pruned", "skipped_inert": "was skipped",
+    "illegal": "is illegal", "not_run": "was not run", "interrupted": "was interrupted",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class MeasuredCell:
@@ -120,7 +125,7 @@ def _no_comparison(cell: MeasuredCell, control: MeasuredCell) -> str:
     if cell.status != "ok":
         return ""
     if control.status != "ok":
-        return f"the control {control.name} is no measure: {control.status.replace('_', ' ')}"
+        return f"the control {control.name} {_ENDED[control.status]}"
     doubt = next(iter(control.doubts), None)
     return f"the control {control.name} is in doubt: {doubt}" if doubt else ""
 

@@ -75,9 +75,7 @@ def _why(run: RunRecord, rank: RankRecord) -> str:
         return f"model states alone fill the memory{of}"
     allocated, reserved = memory.max_allocated_bytes, memory.max_reserved_bytes
     if allocated is None:
-        return f"how much was in use is not recorded{of and ', limit' + of[3:]}"
+        return "how much was in use is not recorded"
     if reserved is not None and request is not None and reserved - allocated >= request:
-        return (
-            f"fragmentation: {format_bytes(reserved - allocated)} reserved beside {format_bytes(allocated)} in tensors"
-        )
+        return f"fragmentation is likely: {format_bytes(reserved - allocated)} reserved beside {format_bytes(allocated)} in tensors"
     return f"tensors had taken {format_bytes(allocated)}{of}"

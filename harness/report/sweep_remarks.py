@@ -9,6 +9,8 @@ from harness.analysis.sweep_values import CellVerdict, SweepVerdict
 from harness.report.figures import BY_NAME, change, figure
 from harness.units import format_bytes, format_percent
 
+_MANY = 4
+
 
 @dataclass(frozen=True)
 class Remark:
@@ -20,8 +22,9 @@ class Remark:
 
     @property
     def line(self) -> str:
-        """``none, mlp: what is to be said``."""
-        return f"{', '.join(self.cells)}: {self.text}" if self.cells else self.text
+        """``none; core_attn,mlp: what is to be said``; from four cells on only the first two are named."""
+        named = self.cells if len(self.cells) < _MANY else (*self.cells[:2], f"and {len(self.cells) - 2} more")
+        return f"{'; '.join(named)}: {self.text}"
 
 
 def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
@@ -57,7 +60,7 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
     changes = [cell.vs_control.time for cell in verdict.cells if cell.vs_control and cell.vs_control.time]
     rescaled = [cell.name for cell in verdict.cells if cell.vs_control and cell.vs_control.rescaled]
     if rescaled:
-        yield f"Other tokens per GPU and step than the control, so time is per control-sized step: {', '.join(rescaled)}"
+        yield f"Other tokens per GPU and step than the control, so time is per control-sized step: {'; '.join(rescaled)}"
     if not changes:
         return
     if all(time.interval for time in changes):
