@@ -1,0 +1,243 @@
+"""`mbr-perf sweep` as people call it, with recorded runs in place of training."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness.launch.environment import this_host
+from harness.recipes.request import Request
+from harness.records.rank import Failure
+from harness.records.store import write_record
+from harness.records.sweep import SweepLaunch
+from harness.records.sweeps import read_sweep, run_dir_of, write_plan
+from harness.runner.sweep_over import split_over
+from harness.runner.sweep_planning import plan_sweep
+from harness.runner.sweep_request import SweepRequest
+
+RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
+OVER = "recompute=none;mlp;core_attn;full:uniform:1"
+SECONDS = {"none": 0.010, "mlp": 0.012, "core_attn": 0.011, "full:uniform:1": 0.014}
+OOM = Failure(kind="oom", message="not enough memory", phase="forward_backward", step=1, request_bytes=4096)
+CRASH = Failure(kind="error", message="ValueError: no", phase="step", step=3)
+
+
+@pytest.fixture(name="recorded")
+def _recorded(make_rank, make_record, tmp_path):
+    """Make a recorded sweep: every cell ran ``repeats`` times; rank 0 of the cells in ``ends`` failed like that."""
+
+    def record(repeats=1, ends=None):
+        asked = Request(model_recipe_name=str(RECIPE), gpu="cpu")
+        launch = SweepLaunch(launcher="replay")
+        request = SweepRequest(asked=asked, over=(split_over(OVER),), repeats=repeats, launch=launch)
+        plan = plan_sweep(request, this_host(), asks_megatron=False)
+        folder = tmp_path / "recorded"
+        folder.mkdir()
+        write_plan(folder, plan)
+        for cell in plan.cells:
+            for repeat in range(repeats):
+                failure = (ends or {}).get(cell.name)
+                ranks = [make_rank(cell.spec, r, SECONDS[cell.name] * (1 + repeat / 100)) for r in (0, 1)]
+                if failure:
+                    ranks[0] = ranks[0].model_copy(update={"failure": failure, "finished": False, "steps": ()})
+                run_dir = run_dir_of(folder, cell.index, repeat)
+                (run_dir / "ranks").mkdir(parents=True)
+                (run_dir / "spec.json").write_text(cell.spec.model_dump_json())
+                for rank in ranks:
+                    (run_dir / "ranks" / f"rank_{rank.rank:03d}.json").write_text(rank.model_dump_json())
+                write_record(run_dir, make_record(cell.spec, ranks=tuple(ranks)))
+        return folder
+
+    return record
+
+
+@pytest.fixture(name="sweep")
+def _sweep(mbr_perf, tmp_path):
+    """Replay a recorded sweep."""
+
+    def run(folder, *arguments):
+        return mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", OVER, "--launcher", "replay", "--from", folder,
+                        "--results_dir", tmp_path / "results", *arguments)  # fmt: skip
+
+    return run
+
+
+def only_sweep(tmp_path):
+    return next((tmp_path / "results" / "sweeps").iterdir())
+
+
+def statuses(answer):
+    return {cell["name"]: cell["status"] for cell in json.loads(answer.out)["cells"]}
+
+
+def test_a_sweep_runs_every_cell_against_the_control_and_recommends_one(recorded, sweep, tmp_path):
+    answer = sweep(recorded(), "--json")
+    told = json.loads(answer.out)
+    assert answer.code == 0
+    assert (told["control"], told["recommended"]) == ("none", "none")
+    assert statuses(answer) == dict.fromkeys(SECONDS, "ok")
+    versus = {cell["name"]: cell["vs_control"]["time_change"] for cell in told["cells"] if cell["vs_control"]}
+    assert versus == pytest.approx({"mlp": 0.2, "core_attn": 0.1, "full:uniform:1": 0.4})
+    folder = only_sweep(tmp_path)
+    assert told["sweep_dir"] == str(folder)
+    for index in range(4):
+        run_dir = run_dir_of(folder, index, 0)
+        assert {"spec.json", "plan.txt", "record.json", "ranks", "logs"} <= {path.name for path in run_dir.iterdir()}
+
+
+def test_repeats_are_interleaved(recorded, sweep):
+    answer = sweep(recorded(repeats=2), "--repeats", "2")
+    begun = [line.split("] ")[1] for line in answer.err.splitlines() if line.startswith("[")]
+    assert begun == [f"{name}, run {n} of 2" for n in (1, 2) for name in SECONDS]
+
+
+def test_a_cell_out_of_memory_is_a_result_and_is_not_repeated(recorded, sweep, tmp_path):
+    answer = sweep(recorded(repeats=2, ends={"none": OOM}), "--json", "--repeats", "2")
+    assert answer.code == 0
+    assert statuses(answer) == {**dict.fromkeys(SECONDS, "ok"), "none": "oom"}
+    assert [len(cell.runs) for cell in read_sweep(only_sweep(tmp_path)).cells] == [1, 2, 2, 2]
+
+
+def test_a_failed_cell_does_not_stop_the_sweep_and_decides_the_exit_code(recorded, sweep):
+    answer = sweep(recorded(ends={"mlp": CRASH}), "--json")
+    assert answer.code == 3
+    assert statuses(answer) == {**dict.fromkeys(SECONDS, "ok"), "mlp": "failed"}
+
+
+def test_a_budget_that_is_over_leaves_the_rest_to_a_resumed_sweep(recorded, sweep, mbr_perf, tmp_path):
+    answer = sweep(recorded(), "--json", "--max_minutes", "1e-9")
+    assert (answer.code, statuses(answer)) == (0, dict.fromkeys(SECONDS, "not_run"))
+    folder = only_sweep(tmp_path)
+    assert f"4 runs are not done: mbr-perf sweep --resume {folder}" in answer.err
+    assert {event.kind for event in read_sweep(folder).events} == {"budget"}
+    again = mbr_perf("sweep", "--resume", folder, "--json")
+    assert (again.code, statuses(again)) == (0, dict.fromkeys(SECONDS, "ok"))
+
+
+def comparable(answer):
+    """The answer without what differs between any two sweeps."""
+    told = json.loads(answer.out)
+    return {
+        key: value
+        for key, value in told.items()
+        if key not in ("sweep_id", "sweep_dir", "started_at", "command", "report")
+    }
+
+
+def test_a_sweep_that_was_killed_and_resumed_answers_like_an_unbroken_one(recorded, sweep, mbr_perf, tmp_path):
+    source = recorded(repeats=2, ends={"mlp": CRASH})
+    unbroken = sweep(source, "--json", "--repeats", "2")
+    folder = only_sweep(tmp_path)
+    (run_dir_of(folder, 2, 0) / "record.json").unlink()  # killed while it ran
+    shutil.rmtree(run_dir_of(folder, 3, 0))
+    for index in (0, 2, 3):
+        shutil.rmtree(run_dir_of(folder, index, 1))
+    resumed = mbr_perf("sweep", "--resume", folder, "--json")
+    assert comparable(resumed) == comparable(unbroken)
+    assert resumed.code == unbroken.code == 3
+    assert "[1/5] core_attn" in resumed.err
+    assert (folder / "cells" / "002" / "0.incomplete-1" / "ranks").is_dir()
+
+
+def test_resuming_a_sweep_that_is_done_runs_nothing(recorded, sweep, mbr_perf, tmp_path):
+    first = sweep(recorded(), "--json")
+    again = mbr_perf(
+        "sweep", "--resume", only_sweep(tmp_path).name[-8:], "--results_dir", tmp_path / "results", "--json"
+    )
+    assert comparable(again) == comparable(first)
+    assert "0 runs to do" in again.err
+
+
+def test_a_resumed_sweep_takes_nothing_else_from_the_command_line(recorded, sweep, mbr_perf, tmp_path):
+    sweep(recorded())
+    answer = mbr_perf(
+        "sweep", "--resume", only_sweep(tmp_path), "-mr", RECIPE, "--over", "tp=1", "--repeats", 3, "--no_prune"
+    )
+    assert answer.code == 2
+    assert "--resume takes everything from the sweep; --model_recipe_name, --over, --repeats, --no_prune" in answer.err
+
+
+def test_other_software_than_the_sweep_began_with_is_refused(recorded, sweep, mbr_perf, tmp_path):
+    sweep(recorded())
+    folder = only_sweep(tmp_path)
+    text = (folder / "sweep.json").read_text()
+    version = read_sweep(folder).plan.software.megatron_core
+    (folder / "sweep.json").write_text(text.replace(f'"megatron_core": "{version}"', '"megatron_core": "0.15.0"'))
+    answer = mbr_perf("sweep", "--resume", folder)
+    assert answer.code == 2
+    assert f"the sweep began with megatron_core 0.15.0, now {version}" in answer.err
+
+
+def test_a_recording_that_lacks_a_cell_is_told_before_anything_runs(recorded, mbr_perf, tmp_path):
+    answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "recompute=none;layernorm", "--launcher", "replay",
+                      "--from", recorded(), "--results_dir", tmp_path / "results")  # fmt: skip
+    assert answer.code == 2
+    assert "holds no run of layernorm" in answer.err
+    assert not (tmp_path / "results").exists()
+
+
+def test_everything_wrong_with_a_sweep_is_told_at_once(mbr_perf, tmp_path):
+    answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "tp=two", "--over", "recomptue=mlp", "--repeats", 0,
+                      "--margin", 2, "--max_minutes", 0, "--results_dir", tmp_path / "results")  # fmt: skip
+    assert answer.code == 2
+    for told in (
+        "--over tp: 'two' is not a whole number",
+        "did you mean 'recompute'?",
+        "--repeats 0",
+        "--margin 2",
+        "--max_minutes 0",
+    ):
+        assert told in answer.err
+    assert not (tmp_path / "results").exists()
+
+
+def test_cells_none_of_which_is_legal_are_a_wrong_request(mbr_perf):
+    answer = mbr_perf(
+        "sweep", "-mr", RECIPE, "-g", "cpu", "--over", "tp=3,5", "--control", "tp=7", "--launcher", "replay", "--dryrun"
+    )
+    assert answer.code == 2
+    assert "T01" in answer.err or "num_gpus" in answer.err or "tensor" in answer.err
+
+
+def test_an_illegal_cell_among_legal_ones_names_its_rule(mbr_perf):
+    answer = mbr_perf(
+        "sweep", "-mr", RECIPE, "-g", "cpu", "--over", "pp=1,3", "--launcher", "replay", "--dryrun", "--json"
+    )
+    cells = {cell["name"]: cell for cell in json.loads(answer.out)["cells"]}
+    assert answer.code == 0
+    assert {name: cell["fate"] for name, cell in cells.items()} == {"pp=2": "run", "pp=1": "run", "pp=3": "illegal"}
+    assert cells["pp=3"]["reason"]
+
+
+def test_a_setting_equal_in_effect_to_another_is_skipped_and_names_it(mbr_perf):
+    answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "recompute=mlp,core_attn;core_attn,mlp;moe,mlp",
+                      "--launcher", "replay", "--dryrun", "--json")  # fmt: skip
+    cells = {cell["name"]: cell for cell in json.loads(answer.out)["cells"]}
+    assert {name: (cell["fate"], cell["same_as"]) for name, cell in cells.items()} == {
+        "none": ("run", None),
+        "mlp,core_attn": ("run", None),
+        "core_attn,mlp": ("skipped_inert", "mlp,core_attn"),
+        "moe,mlp": ("run", None),
+    }
+
+
+def test_no_recipe_is_told(mbr_perf):
+    answer = mbr_perf("sweep", "--over", "tp=1,2")
+    assert answer.code == 2
+    assert "a sweep needs a recipe" in answer.err
+
+
+def test_a_sweep_file_is_run_and_the_command_line_wins_over_it(mbr_perf, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        f"title: Mine\nrequest:\n  model_recipe_name: {RECIPE}\n  gpu: cpu\n  max_steps: 5\n  env: [A=1]\n"
+        "over:\n  recompute: [none, mlp]\n  mb: [1, 2]\nrepeats: 2\n"
+    )
+    answer = mbr_perf(
+        "sweep", "--file", file, "--over", "-mb=1,4", "-ms", 7, "--launcher", "replay", "--dryrun", "--json"
+    )
+    told = json.loads(answer.out)
+    assert (answer.code, told["title"], told["repeats"]) == (0, "Mine", 2)
+    assert told["axes"] == [{"name": "recompute", "values": ["none", "mlp"]}, {"name": "mb", "values": ["1", "4"]}]
+    assert [cell["name"] for cell in told["cells"]] == ["none mb=1", "mlp", "mb=4"]
