@@ -7,8 +7,12 @@ from itertools import chain
 import torch
 
 from harness.engine.memory_limit import WATCHED_STEPS, CpuLimit
+from harness.engine.memory_series import SeriesRecorder
 from harness.engine.storage_watch import watched_peak_bytes
 from harness.records.rank import MemoryRecord
+
+_FINEST_S = 0.001  # of the memory timeline of the watched step
+_TIMELINE = "live tensors of this rank in one untimed step, watched operation by operation, which slows it"
 
 
 class CudaMeter:
@@ -63,6 +67,7 @@ class CpuMeter:
     def __init__(self, limit_bytes: int | None = None):
         self._limit = CpuLimit(limit_bytes) if limit_bytes else None
         self._after_setup = self._static = self._step_peak = None
+        self._series = SeriesRecorder(_FINEST_S)
 
     def watching(self, index, chunks, optimizer) -> AbstractContextManager:
         """Around step ``index``: the first ones are held to the limit. MemoryLimitError out of the block."""
@@ -83,7 +88,7 @@ class CpuMeter:
     def probe(self, run_step) -> int | None:
         """Two further steps, untimed: one under torch's FLOP counter, one watched. Returns the FLOPs."""
         flops = counted_flops(run_step)
-        self._step_peak = watched_peak_bytes(run_step)
+        self._step_peak = watched_peak_bytes(run_step, self._series, self._static or 0)
         return flops
 
     def record(self) -> MemoryRecord:
@@ -97,6 +102,7 @@ class CpuMeter:
             static_bytes=self._static,
             after_setup_bytes=self._after_setup,
             host_max_rss_bytes=host_max_rss_bytes(),
+            timeline=self._series.series(_TIMELINE),
         )
 
     def _limited(self, limit: CpuLimit) -> MemoryRecord:
@@ -107,6 +113,7 @@ class CpuMeter:
             after_setup_bytes=self._after_setup,
             limit_bytes=limit.limit_bytes,
             host_max_rss_bytes=host_max_rss_bytes(),
+            timeline=self._series.series(_TIMELINE),
         )
 
 

@@ -1,10 +1,12 @@
 """The storages that a step on a processor makes, counted operation by operation."""
 
+import time
 from collections.abc import Callable
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from harness.engine.memory_series import SeriesRecorder
 from harness.engine.tracing.ledger import StorageLedger
 from harness.engine.tracing.tally import tensors_in
 
@@ -67,9 +69,27 @@ class StorageWatch(TorchDispatchMode):
         self.peak_bytes = max(self.peak_bytes, self.ledger.live_bytes)
 
 
-def watched_peak_bytes(run_step: Callable[[], object]) -> int:
-    """Most bytes alive at once of those that ``run_step()`` allocates in tensors."""
-    watch = StorageWatch()
+class _TimedWatch(StorageWatch):
+    """Writes down when how much was alive, beside ``base_bytes`` that were there before."""
+
+    def __init__(self, series: SeriesRecorder, base_bytes: int) -> None:
+        super().__init__()
+        self._series, self._base = series, base_bytes
+
+    def grown(self, before: int, where: str) -> None:
+        """One point of the series."""
+        super().grown(before, where)
+        self._series.add(time.perf_counter(), self._base + self.ledger.live_bytes)
+
+
+def watched_peak_bytes(
+    run_step: Callable[[], object], series: SeriesRecorder | None = None, base_bytes: int = 0
+) -> int:
+    """Most bytes alive at once of those that ``run_step()`` allocates in tensors.
+
+    ``series`` receives what was alive when, ``base_bytes`` included.
+    """
+    watch = StorageWatch() if series is None else _TimedWatch(series, base_bytes)
     with watch:
         run_step()
     return watch.peak_bytes
