@@ -60,8 +60,11 @@ def require_one(drafts: Sequence[Draft]) -> None:
     if any(one.may_run for one in drafts):
         return
     problems = Problems()
+    is_shared = len({one.problem for one in drafts}) == 1  # then it is the request that is wrong
     for one in drafts:
-        problems.add(one.problem, "`mbr-perf check` explains each rule" if one.blocking else "")
+        values = " ".join(f"{name}={value}" for name, value in one.cell.values.items()) or "the request as it is"
+        told = one.problem if is_shared else f"{values}: {one.problem}"
+        problems.add(told, "`mbr-perf check` explains each rule" if one.blocking else "")
     problems.raise_if_any()
 
 

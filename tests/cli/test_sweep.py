@@ -197,7 +197,15 @@ def test_cells_none_of_which_is_legal_are_a_wrong_request(mbr_perf):
         "sweep", "-mr", RECIPE, "-g", "cpu", "--over", "tp=3,5", "--control", "tp=7", "--launcher", "replay", "--dryrun"
     )
     assert answer.code == 2
-    assert "T01" in answer.err or "num_gpus" in answer.err or "tensor" in answer.err
+    for tp in (3, 5, 7):
+        assert f"tp={tp}: " in answer.err
+    assert "P03: 4 attention heads cannot be split over TP 5" in answer.err
+
+
+def test_a_request_that_is_wrong_itself_is_told_once(mbr_perf):
+    answer = mbr_perf("sweep", "-mr", "llama3_8c", "--over", "tp=1,2")
+    assert answer.code == 2
+    assert answer.err.count("unknown recipe 'llama3_8c'") == 1
 
 
 def test_an_illegal_cell_among_legal_ones_names_its_rule(mbr_perf):
