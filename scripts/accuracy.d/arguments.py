@@ -29,6 +29,7 @@ INEXPRESSIBLE = {
 # First day of the stacks that replaced older ones, by the days on which their traces first appear in the goldens: the LTS
 # image with a flash-attn that is deterministic, the current image whose torch has Blackwell's workspace.
 SECOND_LTS_IMAGE = "2025-11-01"
+SECOND_DEV_IMAGE = "2025-06-01"
 TORCH_KNOWS_BLACKWELL = "2026-05-01"
 _WORKSPACE_BEFORE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:2:16:8"}
 
@@ -79,10 +80,8 @@ def read(row: Row) -> Reading:
     for name, reason in INEXPRESSIBLE.items():
         if row["arguments"].get(name) not in (None, False):
             raise InexpressibleError(reason)
-    if row["arguments"].get("cross-entropy-loss-fusion") and row["date"] < SECOND_LTS_IMAGE:
-        raise InexpressibleError(
-            "megatron's fused cross entropy under an older torch.compile, which copies more logits"
-        )
+    if _fuses_loss_natively(row["arguments"]) and _is_of_2024(row):
+        raise InexpressibleError("megatron's fused cross entropy under a torch of 2024, which copies more logits")
     spec = _spec(row)
     samples = spec.batch.micro_batch_size * spec.data_parallel_size
     if not samples or spec.batch.global_batch_size % samples:
@@ -146,8 +145,16 @@ def _attention(row: Row, gpu: str) -> str:
     is_blackwell = GPUS[gpu].capability >= (10, 0)
     if asked != "auto" or (prefers_cudnn and not (is_blackwell and is_deterministic and has_dropout)):
         return asked
-    is_old = row["software"] == "lts" and row["date"] < SECOND_LTS_IMAGE
-    return "unfused" if is_old and is_deterministic else "flash"
+    return "unfused" if is_deterministic and row["software"] == "lts" and _is_of_2024(row) else "flash"
+
+
+def _fuses_loss_natively(a: Mapping[str, Any]) -> bool:
+    return bool(a.get("cross-entropy-loss-fusion")) and a.get("cross-entropy-fusion-impl", "native") == "native"
+
+
+def _is_of_2024(row: Row) -> bool:
+    """Whether the row's image carried software of 2024."""
+    return row["date"] < (SECOND_LTS_IMAGE if row["software"] == "lts" else SECOND_DEV_IMAGE)
 
 
 def _environment(row: Row, gpu: str) -> dict[str, str]:

@@ -8,9 +8,11 @@ from statistics import median
 from typing import Any
 
 from arguments import read
+from rivals import formula_bytes
 from sections import InexpressibleError
 
 from harness.launch.environment import Host
+from harness.planning.ledger import StageMemory
 from harness.planning.prediction import Prediction, predict
 from harness.planning.stages import Composer, MissingTraceError
 from harness.runner.plan import is_routed_naturally
@@ -28,6 +30,7 @@ class Case:
     software: str
     spec: ExperimentSpec
     taken_as: tuple[str, ...]
+    stage: int = -1
     paths: list[str] = field(default_factory=list)
     peaks: list[int] = field(default_factory=list)
     steady: list[int] = field(default_factory=list)
@@ -51,15 +54,20 @@ class Case:
 
 @dataclass(frozen=True)
 class Compared:
-    """One case with its prediction for the last pipeline stage, which is the one that was recorded."""
+    """One case with its prediction for the pipeline stage that was recorded; of Megatron-LM's tests that is the last."""
 
     case: Case
     prediction: Prediction
 
     @property
+    def memory(self) -> StageMemory:
+        """What was predicted for the stage."""
+        return self.prediction.stages[self.case.stage]
+
+    @property
     def predicted(self) -> int:
-        """Peak of the last stage."""
-        return self.prediction.stages[-1].total
+        """Peak of the stage."""
+        return self.memory.total
 
     @property
     def measured(self) -> float:
@@ -72,6 +80,13 @@ class Compared:
         return self.predicted / self.measured - 1
 
     @property
+    def rival(self) -> int | None:
+        """What Megatron-Bridge's closed formula says of the most loaded GPU; None where it says nothing."""
+        if self.case.spec.recompute.granularity == "full":
+            return None
+        return formula_bytes(self.case.spec, self.prediction.worst)
+
+    @property
     def is_in_range(self) -> bool:
         """Whether the measurement lies where the prediction says that it may."""
         low, high = (edge / self.prediction.peak_bytes for edge in self.prediction.range_bytes)
@@ -79,13 +94,13 @@ class Compared:
 
     def document(self) -> dict[str, Any]:
         """For the JSON file."""
-        stage, spec = self.prediction.stages[-1], self.case.spec
+        stage, spec = self.memory, self.case.spec
         return {
             "case": self.case.name, "gpu": spec.gpu, "software": self.case.software, "model": self.case.model,
             "attention": spec.kernels.attention_backend, "layers": self.case.implementation,
             "compute_dtype": spec.compute_dtype, "taken_as": self.case.taken_as, "recompute": spec.recompute.text,
             "cuda_graphs": spec.cuda_graph.impl, "predicted_bytes": self.predicted, "measured_bytes": self.measured,
-            "error": round(self.error, 5), "in_range": self.is_in_range, "peak": stage.peak,
+            "error": round(self.error, 5), "rival_bytes": self.rival, "in_range": self.is_in_range, "peak": stage.peak,
             "runs": sorted(self.case.paths), "measured_range_bytes": [min(self.case.peaks), max(self.case.peaks)],
             "steady_measured_bytes": median(self.case.steady) if self.case.steady else None,
             "steady_predicted_bytes": stage.weights + stage.gradients + stage.optimizer + stage.overhead,
@@ -109,8 +124,10 @@ def read_cases(path: Path) -> tuple[list[Case], dict[str, str]]:
         if not row["peak_bytes"]:
             left_out[row["path"]] = "no peak recorded"
             continue
-        case = Case(Path(row["path"]).parent.name, row["software"], reading.spec, reading.taken_as)
-        case = cases.setdefault((reading.spec.fingerprint, reading.taken_as, row["software"]), case)
+        case = Case(
+            Path(row["path"]).parent.name or row["path"], row["software"], reading.spec, reading.taken_as, row["stage"]
+        )
+        case = cases.setdefault((reading.spec.fingerprint, reading.taken_as, row["software"], row["stage"]), case)
         case.paths.append(row["path"])
         case.peaks.append(row["peak_bytes"])
         case.steady += [row["steady_bytes"]] if row["steady_bytes"] else []

@@ -8,7 +8,7 @@ from typing import Any
 Arguments = Mapping[str, Any]
 Section = dict[str, Any]
 
-# GPT-2's vocabulary: all these runs use its tokenizer.
+# GPT-2's vocabulary, where no other is named.
 VOCAB_SIZE = 50257
 
 
@@ -41,7 +41,7 @@ def model(a: Arguments) -> Section:
         "num_attention_heads": a["num-attention-heads"],
         "num_query_groups": a.get("num-query-groups") if a.get("group-query-attention") else None,
         "kv_channels": a.get("kv-channels"),
-        "vocab_size": VOCAB_SIZE,
+        "vocab_size": a.get("vocab-size", VOCAB_SIZE),
         "make_vocab_size_divisible_by": a.get("make-vocab-size-divisible-by", 128),
         "share_embeddings_and_output_weights": not a.get("untie-embeddings-and-output-weights"),
         "gated_linear_unit": gated,

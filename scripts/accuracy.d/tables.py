@@ -66,8 +66,8 @@ def class_table(title: str, rows: Iterable[ClassError]) -> list[str]:
 def case_table(compared: Iterable[Compared]) -> list[str]:
     """One line per case, largest error first."""
     lines = [
-        "| case | GPU | attention | recompute | predicted GB | measured GB | error | in range |",
-        "|---|---|---|---|---:|---:|---:|---|",
+        "| case | GPU | attention | recompute | predicted GB | measured GB | error | in range | Bridge GB |",
+        "|---|---|---|---|---:|---:|---:|---|---:|",
     ]
     for row in sorted(compared, key=lambda r: -abs(r.error)):
         spec = row.case.spec
@@ -75,7 +75,8 @@ def case_table(compared: Iterable[Compared]) -> list[str]:
         kernel = "local" if row.case.implementation == "local" else spec.kernels.attention_backend
         lines.append(
             f"| {row.case.name} | {gpu} | {kernel} | {spec.recompute.text} | {row.predicted / 1e9:.3f} | "
-            f"{row.measured / 1e9:.3f} | {signed(row.error)} | {'yes' if row.is_in_range else 'no'} |"
+            f"{row.measured / 1e9:.3f} | {signed(row.error)} | {'yes' if row.is_in_range else 'no'} | "
+            f"{f'{row.rival / 1e9:.3f}' if row.rival else '-'} |"
         )
     return lines
 

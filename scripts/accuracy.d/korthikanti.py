@@ -1,0 +1,139 @@
+"""Korthikanti et al. 2022 as requests: their models, layouts and settings, and what they say about saved activations."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from page import Page, signed
+
+from harness.launch.environment import Host
+from harness.planning.compose import ChunkCost
+from harness.planning.prediction import Prediction, predict
+from harness.planning.stages import Composer
+from harness.planning.time_model import step_time
+from harness.runner.tracing import Tracing, trace_cache
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.recompute import parse_recompute
+
+Row = dict[str, Any]
+Costs = tuple[tuple[ChunkCost, ...], ...]
+
+
+def spec_of(row: Row, *, num_layers: int | None = None) -> ExperimentSpec:
+    """The paper's GPT on A100: LayerNorm, GELU, biases, dropout, unfused attention; FP16 taken as BF16."""
+    vpp = row["virtual_pipeline"]
+    return ExperimentSpec(
+        recipe=row["id"], family="gpt", gpu="a100", num_gpus=row["num_gpus"], gpus_per_node=8, compute_dtype="bf16",
+        model={
+            "num_layers": num_layers or row["layers"], "hidden_size": row["hidden"], "ffn_hidden_size": 4 * row["hidden"],
+            "num_attention_heads": row["heads"], "vocab_size": row["vocab"], "share_embeddings_and_output_weights": True,
+            "gated_linear_unit": False, "activation_func": "gelu", "add_bias_linear": True, "normalization": "LayerNorm",
+            "position_embedding_type": "learned_absolute", "attention_dropout": 0.1, "hidden_dropout": 0.1,
+        },
+        parallelism={
+            "tensor_model_parallel_size": row["tensor_parallel"], "pipeline_model_parallel_size": row["pipeline_parallel"],
+            "virtual_pipeline_model_parallel_size": vpp if vpp > 1 else None, "sequence_parallel": row["sequence_parallel"],
+        },
+        batch={
+            "micro_batch_size": row["micro_batch_size"], "global_batch_size": row["global_batch_size"],
+            "seq_length": row["seq_length"],
+        },
+        recompute=parse_recompute(row["recompute"]), optimizer={"use_distributed_optimizer": False},
+        kernels={
+            "transformer_impl": "local", "attention_backend": "unfused", "gradient_accumulation_fusion": False,
+            "cross_entropy_loss_fusion": False,
+        },
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """Traces of local layers on demand."""
+
+    tracing: Tracing
+
+    @staticmethod
+    def on(host: Host) -> "Predictor":
+        """With the cache of ``host``."""
+        return Predictor(Tracing(host, trace_cache(host.shell)))
+
+    def whole(self, spec: ExperimentSpec) -> Prediction:
+        """The request as `mbr-perf plan` predicts it."""
+        return predict(spec, "local", self.tracing.traces(Composer(spec, "local").cases(), "local", uneven=False).even)
+
+    def costs(self, spec: ExperimentSpec) -> Costs:
+        """Chunks of the request."""
+        composer = Composer(spec, "local")
+        return composer.chunk_costs(self.tracing.traces(composer.cases(), "local", uneven=False).even)
+
+    def layer_saved_bytes(self, row: Row) -> int:
+        """What one more layer keeps for its backward pass."""
+        one, two = (self.costs(_single(row, n))[0][0].sizes.saved for n in (1, 2))
+        return two - one
+
+    def layer_seconds(self, row: Row) -> float:
+        """Forward and backward pass of one more layer."""
+        specs = [_single(row, n) for n in (1, 2)]
+        one, two = (step_time(spec, self.costs(spec)).compute_s for spec in specs)
+        return two - one
+
+
+def _single(row: Row, num_layers: int) -> ExperimentSpec:
+    alone = {"num_gpus": row["tensor_parallel"], "pipeline_parallel": 1, "virtual_pipeline": 1}
+    return spec_of(row | alone | {"global_batch_size": row["micro_batch_size"]}, num_layers=num_layers)
+
+
+def formula_bytes(row: Row) -> float:
+    """Table 2 of the paper: bytes that one layer saves in 16-bit precision."""
+    sbh = row["seq_length"] * row["micro_batch_size"] * row["hidden"]
+    tp, split = row["tensor_parallel"], row["sequence_parallel"]
+    if row["recompute"].startswith("full"):
+        return 2 * sbh / (tp if split else 1)
+    scores = 0 if row["recompute"] == "core_attn" else 5 * row["heads"] * row["seq_length"] / row["hidden"]
+    return sbh * (34 / tp + scores / tp) if split else sbh * (10 + 24 / tp + scores / tp)
+
+
+def norm_bytes(row: Row) -> float:
+    """Mean and reciprocal deviation of two LayerNorms in fp32, which the paper leaves out."""
+    if row["recompute"].startswith("full"):
+        return 0
+    ways = row["tensor_parallel"] if row["sequence_parallel"] else 1
+    return 2 * 2 * 4 * row["seq_length"] * row["micro_batch_size"] / ways
+
+
+def page(source: Path, host: Host) -> Page:
+    """Saved bytes per layer of every model and setting, against the formulas."""
+    read, predictor = json.loads(source.read_text()), Predictor.on(host)
+    models = {row["layers"]: row for row in read["rows"] if row["id"].startswith("kor-fig1")}
+    rows = []
+    for model in models.values():
+        for sequence_parallel in (False, True):
+            for recompute in ("none", "core_attn", "full:uniform:1"):
+                row = model | {"sequence_parallel": sequence_parallel, "recompute": recompute}
+                rows.append(_compared(row, predictor.layer_saved_bytes(row)))
+    num_exact = sum(row["exact"] for row in rows)
+    headline = f"{num_exact} of {len(rows)} equal the formula to the byte, but for the statistics of LayerNorms."
+    document = {"source": read["source"], "rows": rows}
+    return Page("Saved activations per layer: Korthikanti et al. 2022", headline, document, _table(rows))
+
+
+def _compared(row: Row, traced: int) -> Row:
+    formula, norms = formula_bytes(row), norm_bytes(row)
+    return {
+        "model": row["id"].split("-")[2], "sequence_parallel": row["sequence_parallel"], "recompute": row["recompute"],
+        "formula_bytes": formula, "norm_statistics_bytes": norms, "traced_bytes": traced,
+        "exact": abs(traced - formula - norms) < 1,
+    }  # fmt: skip
+
+
+def _table(rows: list[Row]) -> list[str]:
+    lines = ["| model, TP 8 | sequence parallel | recompute | formula MB | traced MB | beyond norms |",
+             "|---|---|---|---:|---:|---:|"]  # fmt: skip
+    for r in rows:
+        rest = r["traced_bytes"] - r["formula_bytes"] - r["norm_statistics_bytes"]
+        lines.append(
+            f"| {r['model']} | {'yes' if r['sequence_parallel'] else 'no'} | {r['recompute']} | "
+            f"{r['formula_bytes'] / 1e6:.3f} | {r['traced_bytes'] / 1e6:.3f} | {signed(rest / r['formula_bytes'])} |"
+        )
+    return lines

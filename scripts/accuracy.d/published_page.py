@@ -1,0 +1,95 @@
+"""The page of published peaks: errors by class, causes, what was left out, every case."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from statistics import mean
+
+import published
+from page import Page, plain, signed
+from published import Compared
+from tables import ClassError, by_class, case_table, class_error, class_table, reason_table
+
+from harness.launch.environment import Host
+
+
+def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
+    """Every row of ``source`` predicted or left out with the reason."""
+    cases, left_out = published.read_cases(source)
+    compared, unpredicted = published.compare(cases, host)
+    left_out |= unpredicted
+    about = json.loads(source.read_text())["source"]
+    exact = [row for row in compared if row.case.is_exact]
+    like = [row for row in compared if not row.case.is_exact]
+    whole = [class_error("all that a spec says completely", exact)] if exact else []
+    whole += [class_error("taken for something alike", like)] if like else []
+    classes = by_class(compared, _class_of)
+    document = {
+        "source": about,
+        "classes": [asdict(row) for row in (*whole, *classes)],
+        "cases": [row.document() for row in compared],
+        "left_out": left_out,
+    }
+    taken = {f"{row.case.name} {n}": text for row in like for n, text in enumerate(row.case.taken_as)}
+    details = [f"Source: {about}.", "", *_causes(causes), *reason_table("taken as", taken), ""] if taken else []
+    details = details or [f"Source: {about}.", "", *_causes(causes)]
+    details += [*reason_table("left out because", left_out), ""] if left_out else []
+    return Page(
+        title, _headline(compared, whole), document,
+        [*class_table("class", (*whole, *classes)), "", *_attention_table(compared), "", *_rival_lines(compared)],
+        [*details, *case_table(compared)],
+    )  # fmt: skip
+
+
+def _headline(compared: list[Compared], whole: list[ClassError]) -> str:
+    dense = class_error("dense", [row for row in compared if row.case.model == "dense"])
+    text = f"{sum(row.num_runs for row in whole)} runs in {len(compared)} cases; dense models: mean error "
+    text += f"{signed(dense.mean)}, mean size of the error {plain(dense.mean_absolute)}, worst {signed(dense.worst)}"
+    experts = [row for row in compared if row.case.model != "dense"]
+    if not experts:
+        return f"{text}."
+    other = class_error("experts", experts)
+    return (
+        f"{text}; models with experts: mean size {plain(other.mean_absolute)}, worst {signed(other.worst)}, "
+        f"{other.num_in_range} of {other.num_cases} inside the predicted range."
+    )
+
+
+def _rival_lines(compared: list[Compared]) -> list[str]:
+    """On one pipeline stage only, where the GPU that was recorded is the one that the formula is about."""
+    rows = [row for row in compared if row.rival and row.case.spec.parallelism.pipeline_model_parallel_size == 1]
+    if not rows:
+        return []
+    errors = [row.rival / row.measured - 1 for row in rows if row.rival]
+    ours = class_error("", rows)
+    return [
+        f"Of {len(rows)} cases without pipeline and full recompute, estimate_training_memory of Megatron-Bridge is off by "
+        f"{plain(mean(map(abs, errors)))} on average, {signed(max(errors, key=abs))} at worst; this planner by "
+        f"{plain(ours.mean_absolute)} and {signed(ours.worst)}."
+    ]
+
+
+def _class_of(row: Compared) -> str:
+    granularity = row.case.spec.recompute.granularity
+    recompute = "no recompute" if granularity == "none" else f"{granularity} recompute"
+    return f"{row.case.model}, {recompute}, {row.case.spec.gpu.upper()}"
+
+
+def _attention_table(compared: list[Compared]) -> list[str]:
+    def kernel(row: Compared) -> str:
+        spec, suffix = (
+            row.case.spec,
+            "" if row.case.spec.compute_dtype == "bf16" else f", {row.case.spec.compute_dtype}",
+        )
+        name = spec.kernels.attention_backend
+        if row.case.implementation == "local":
+            return f"megatron-core's own layers{suffix}"
+        return f"{'cuDNN' if name == 'auto' else name} attention{suffix}"
+
+    return class_table("layers", by_class(compared, kernel))
+
+
+def _causes(causes: Iterable[str]) -> list[str]:
+    lines = [f"- {cause}" for cause in causes]
+    return ["What remains, and why:", "", *lines, ""] if lines else []

@@ -1,0 +1,164 @@
+"""Predicted seconds against published ones. Ratios between settings deserve more trust than seconds, and are shown first."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import mean
+
+import published
+from korthikanti import Predictor, Row, spec_of
+from page import Page, plain, signed
+
+from harness.launch.environment import Host
+from harness.planning.flops import model_flops_per_step
+from harness.planning.prediction import Prediction
+
+_BASELINE = "kor-t4-22B-baseline"
+
+
+def page(paper: Path, other: Path, sft: list[Row], host: Host) -> Page:
+    """``sft``: rows of the Llama3-70B page, whose throughput was predicted there."""
+    rows = json.loads(paper.read_text())["rows"]
+    predictor = Predictor.on(host)
+    layers = _layers([row for row in rows if row["id"].startswith("kor-t4")], predictor)
+    models = _models([row for row in rows if row["id"].startswith("kor-t5")], predictor)
+    steps = _steps([row for row in rows if row["mfu_percent"] or row["tflops_per_gpu"]], predictor)
+    steps += _measured_steps(other, host)
+    settings = _settings(sft)
+    ratios = [*layers, *models, *settings]
+    costs = [abs(row["cost_error"]) for row in ratios]
+    headline = (
+        f"Cost of a setting against another: off by {_points(mean(costs))} on average, {_points(max(costs))} at worst. "
+        f"{_seconds_by_gpu([*models, *steps])}"
+    )
+    document = {"layers": layers, "models": models, "settings": settings, "steps": steps}
+    return Page("Predicted and published times", headline, document, [
+        "One layer of the 22B model on A100, TP 8 (table 4 of Korthikanti et al. 2022); cost against no recompute:", "",
+        *_cost_table(layers, "ms", 1e3), "",
+        "Whole models on A100 (table 5); cost of full recompute against core attention with sequence parallelism:", "",
+        *_cost_table(models, "s", 1), "",
+        "Llama3-70B SFT on 32 H100, FP8; cost against core_attn at the same layout:", "", *_setting_table(settings), "",
+        "Steps whose time or throughput was published:", "", *_step_table(steps),
+    ])  # fmt: skip
+
+
+def _seconds_by_gpu(rows: list[Row]) -> str:
+    texts = []
+    for gpu in dict.fromkeys(row["gpu"] for row in rows):
+        same = [row for row in rows if row["gpu"] == gpu]
+        errors, in_range = [row["error"] for row in same], sum(row["in_range"] for row in same)
+        texts.append(
+            f"Seconds on {gpu.upper()}: off by {plain(mean(map(abs, errors)))} on average, "
+            f"{signed(max(errors, key=abs))} at worst, {in_range} of {len(same)} inside the range."
+        )
+    return " ".join(texts)
+
+
+def _layers(rows: list[Row], predictor: Predictor) -> list[Row]:
+    seconds = {row["id"]: predictor.layer_seconds(row) for row in rows}
+    base = next(row for row in rows if row["id"] == _BASELINE)
+    return [
+        _cost_row(row["id"][len("kor-t4-22B-") :], seconds[row["id"]], row["step_s"],
+                  (seconds[_BASELINE], base["step_s"]))
+        for row in rows
+    ]  # fmt: skip
+
+
+def _models(rows: list[Row], predictor: Predictor) -> list[Row]:
+    """Full recompute and core attention of one model stand side by side in the paper."""
+    made = {row["id"]: predictor.whole(spec_of(row)) for row in rows}
+    found = []
+    for row in rows:
+        control = row["id"].replace("-full", "-selSP")
+        base = next(other for other in rows if other["id"] == control)
+        times = (_seconds(made[control]), base["step_s"])
+        new = _cost_row(row["id"][len("kor-t5-") :], _seconds(made[row["id"]]), row["step_s"], times)
+        found.append(new | {"in_range": _is_in_range(made[row["id"]], row["step_s"]), "gpu": "a100"})
+    return found
+
+
+def _cost_row(name: str, predicted_s: float, measured_s: float, base: tuple[float, float]) -> Row:
+    predicted_cost, measured_cost = predicted_s / base[0] - 1, measured_s / base[1] - 1
+    return {
+        "name": name, "predicted_s": predicted_s, "measured_s": measured_s, "error": predicted_s / measured_s - 1,
+        "predicted_cost": predicted_cost, "measured_cost": measured_cost, "cost_error": predicted_cost - measured_cost,
+    }  # fmt: skip
+
+
+def _steps(rows: list[Row], predictor: Predictor) -> list[Row]:
+    """Rows that give a throughput: seconds follow from the model's FLOPs, which papers count alike."""
+    found = []
+    for row in rows:
+        if row["step_s"]:
+            continue
+        spec = spec_of(row)
+        made = predictor.whole(spec)
+        rate = row["tflops_per_gpu"] or row["mfu_percent"] / 100 * spec.gpu_type.peak_flops["bf16"] / 1e12
+        # Narayanan et al. count the recomputed forward pass as work done, Korthikanti et al. do not
+        flops = model_flops_per_step(spec) + (made.recompute_flops if row["tflops_per_gpu"] else 0)
+        found.append(_step_row(row["id"], made, flops / (rate * 1e12 * spec.num_gpus)))
+    return found
+
+
+def _measured_steps(source: Path, host: Host) -> list[Row]:
+    """Runs of the other published peaks whose step time was kept."""
+    cases, _ = published.read_cases(source)
+    seconds = {row["path"]: row["step_time_s"] for row in json.loads(source.read_text())["rows"]}
+    chosen = [case for case in cases if case.stage <= 0 and "simumax" in case.name]
+    compared, _ = published.compare(chosen, host)
+    return [_step_row(row.case.name, row.prediction, seconds[row.case.name]) for row in compared]
+
+
+def _step_row(name: str, made: Prediction, measured_s: float) -> Row:
+    predicted = _seconds(made)
+    return {
+        "name": name, "predicted_s": predicted, "range_s": [made.time.low_s, made.time.high_s], "measured_s": measured_s,
+        "gpu": made.spec.gpu, "error": predicted / measured_s - 1, "in_range": _is_in_range(made, measured_s),
+    }  # fmt: skip
+
+
+def _settings(sft: list[Row]) -> list[Row]:
+    """Throughput of one layout under several settings, the first being the control."""
+    same = [row for row in sft if row["name"] == sft[0]["name"]]
+    base = same[0]
+    return [
+        _cost_row(row["recompute"], 1 / row["predicted_tflops_per_gpu"], 1 / row["measured_tflops_per_gpu"],
+                  (1 / base["predicted_tflops_per_gpu"], 1 / base["measured_tflops_per_gpu"]))
+        for row in same[1:]
+    ]  # fmt: skip
+
+
+def _seconds(made: Prediction) -> float:
+    return made.time.likely_s
+
+
+def _is_in_range(made: Prediction, seconds: float) -> bool:
+    return made.time.low_s <= seconds <= made.time.high_s
+
+
+def _points(share: float) -> str:
+    return f"{share * 100:.1f} points"
+
+
+def _cost_table(rows: Iterable[Row], unit: str, scale: float) -> list[str]:
+    lines = [f"| setting | predicted {unit} | published {unit} | error | predicted cost | published cost |",
+             "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+    return lines + [
+        f"| {r['name']} | {r['predicted_s'] * scale:.2f} | {r['measured_s'] * scale:.2f} | {signed(r['error'])} | "
+        f"{signed(r['predicted_cost'])} | {signed(r['measured_cost'])} |"
+        for r in rows
+    ]
+
+
+def _setting_table(rows: Iterable[Row]) -> list[str]:
+    lines = ["| recompute | predicted cost | published cost |", "|---|---:|---:|"]
+    return lines + [f"| {r['name']} | {signed(r['predicted_cost'])} | {signed(r['measured_cost'])} |" for r in rows]
+
+
+def _step_table(rows: Iterable[Row]) -> list[str]:
+    lines = ["| run | predicted s | range | published s | error |", "|---|---:|---|---:|---:|"]
+    return lines + [
+        f"| {r['name']} | {r['predicted_s']:.2f} | {r['range_s'][0]:.2f} to {r['range_s'][1]:.2f} | "
+        f"{r['measured_s']:.2f} | {signed(r['error'])} |"
+        for r in rows
+    ]
