@@ -7,17 +7,16 @@ from harness.planning.hardware import (
     FAST,
     LAUNCH_S,
     LIKELY,
-    SLOW,
     Efficiency,
     Group,
     group_bandwidth,
     group_size,
+    slowest,
 )
 from harness.planning.model_states import owned_parameters, state_bytes
 from harness.planning.pieces import Parameters
 from harness.planning.schedule import schedule_of
-from harness.planning.work import Work
-from harness.records.trace import OpCost
+from harness.planning.work import Op, Work
 from harness.spec.experiment import ExperimentSpec
 
 
@@ -56,7 +55,7 @@ def step_time(
 
     ``spread``: by which share a step may take more or less, where it is known; else slow and fast efficiencies tell.
     """
-    likely, fast, slow = (_Clock(spec, each).step(stages) for each in (efficiency, FAST, SLOW))
+    likely, fast, slow = (_Clock(spec, each).step(stages) for each in (efficiency, FAST, slowest(spec)))
     launches = max(sum(count for chunk in stage for _, count in chunk.work) for stage in stages)
     launch_s = LAUNCH_S * launches * spec.num_microbatches
     return StepTime(
@@ -128,7 +127,7 @@ class _Clock:
             total += max(computing, hidden) + waiting
         return total
 
-    def _compute(self, op: OpCost) -> float:
+    def _compute(self, op: Op) -> float:
         gpu, e = self.spec.gpu_type, self.efficiency
         moving = op.bytes / (gpu.memory_bandwidth * e.memory)
         if op.kind == "elementwise":
@@ -139,7 +138,7 @@ class _Clock:
             share = e.gemm_low_precision
         return max(op.flops / (peak * share), moving)
 
-    def _communicate(self, op: OpCost) -> float:
+    def _communicate(self, op: Op) -> float:
         if op.comm_group is None or not op.comm_bytes:
             return 0.0
         return op.comm_bytes / (group_bandwidth(self.spec, op.comm_group) * self.efficiency.link)
