@@ -11,5 +11,7 @@ def markdown(folder: Path, names: list[str]) -> str:
         file = folder / f"{name}.json"
         if file.exists():
             read = json.loads(file.read_text())
-            lines += [f"* [{read.get('title', name)}]({name}.md): {read.get('headline', 'written by an older command')}"]
+            lines += [
+                f"* [{read.get('title', name)}]({name}.md): {read.get('headline', 'written by an older command')}"
+            ]
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 import published
-from korthikanti import Predictor, Row, spec_of
+from korthikanti import Predictor, Row, alone, spec_of
 from page import Page, plain, signed
 
 from harness.launch.environment import Host
@@ -20,6 +20,10 @@ def page(paper: Path, other: Path, sft: list[Row], host: Host) -> Page:
     """``sft``: rows of the Llama3-70B page, whose throughput was predicted there."""
     rows = json.loads(paper.read_text())["rows"]
     predictor = Predictor.on(host)
+    single = [spec for row in rows if row["id"].startswith("kor-t4") for spec in alone(row)]
+    predictor.prepare(
+        [*single, *(spec_of(row) for row in rows if row["step_s"] or row["mfu_percent"] or row["tflops_per_gpu"])]
+    )
     layers = _layers([row for row in rows if row["id"].startswith("kor-t4")], predictor)
     models = _models([row for row in rows if row["id"].startswith("kor-t5")], predictor)
     steps = _steps([row for row in rows if row["mfu_percent"] or row["tflops_per_gpu"]], predictor)
