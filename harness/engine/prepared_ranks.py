@@ -5,6 +5,7 @@ Here it is torchrun that starts, watches and ends the ranks, with all its own co
 is handed a process that waits for its order.
 """
 
+import inspect
 import json
 import os
 import runpy
@@ -16,6 +17,20 @@ from types import TracebackType
 from harness.engine.fork_safety import why_not_forkable
 from harness.engine.forked_process import ForkedProcess, end_now, run_and_end
 from harness.engine.process import die_with_parent
+
+# What torch may say when it asks for the process of a rank.
+KNOWN = frozenset({"entrypoint", "args", "env", "stdout", "stderr", "local_rank_id", "numa_options"})
+
+
+def why_not_to_be_handed_over() -> str:
+    """Why this torch cannot be handed ranks that run already; empty where it can (torch 2.4 to 2.13 do)."""
+    import torch
+    from torch.distributed.elastic.multiprocessing import api
+
+    asks = getattr(api, "get_subprocess_handler", None)
+    if asks is not None and set(inspect.signature(asks).parameters) <= KNOWN:
+        return ""
+    return f"torchrun of torch {torch.__version__} starts ranks in a way that is not known here"
 
 
 class PreparedRanks:

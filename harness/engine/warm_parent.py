@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from harness.engine.fork_safety import why_no_cuda_in_children, why_not_forkable
 from harness.engine.forked_process import end_now, run_and_end
-from harness.engine.prepared_ranks import PreparedRanks
+from harness.engine.prepared_ranks import PreparedRanks, why_not_to_be_handed_over
 from harness.engine.process import die_with_parent
 from harness.records.warm import WarmAnswer, WarmRequest
 
@@ -36,7 +36,7 @@ def main() -> NoReturn:
     # the harness has no patience left when it closes the channel early
     with socket.socket(fileno=asked.channel) as channel, contextlib.suppress(BrokenPipeError, ConnectionResetError):
         changed = import_everything(asked.device)
-        unusable = why_not_forkable() or why_no_cuda_in_children()
+        unusable = why_not_to_be_handed_over() or why_not_forkable() or why_no_cuda_in_children()
         _say(channel, WarmAnswer(kind="refused", reason=unusable) if unusable else WarmAnswer(kind="ready"))
         if not unusable:
             serve(channel, changed)

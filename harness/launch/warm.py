@@ -7,7 +7,7 @@ from types import TracebackType
 
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
-from harness.launch.warm_process import Refused, WarmAgent, WarmProcess
+from harness.launch.warm_process import Refused, WarmAgent, WarmProcess, set_by_torchrun
 
 KEEP = 2  # each holds what the imports take, some 350 MB
 
@@ -72,4 +72,6 @@ class WarmParents:
 
 
 def _key(plan: LaunchPlan) -> Key:
-    return plan.python, plan.without_gpu, tuple((variable.name, variable.value) for variable in plan.env)
+    """What a parent cannot change once it has imported."""
+    given = {variable.name: variable.value for variable in plan.env} | set_by_torchrun(plan)
+    return plan.python, plan.without_gpu, tuple(sorted(given.items()))

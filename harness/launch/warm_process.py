@@ -68,8 +68,8 @@ class WarmProcess:
             self.process = subprocess.Popen(
                 (plan.python, "-m", "harness.engine.warm_parent", "--channel", str(theirs.fileno()),
                  "--device", "cpu" if plan.without_gpu else "cuda"),
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment(plan),
-                start_new_session=True, pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                env=environment(plan) | set_by_torchrun(plan), start_new_session=True, pass_fds=(theirs.fileno(),),
             )  # fmt: skip
 
     @property
@@ -149,3 +149,9 @@ class WarmProcess:
 def environment(plan: LaunchPlan) -> dict[str, str]:
     """Of an agent and of all that it starts."""
     return {variable.name: variable.value for variable in plan.env} | {PARENT_PID_VARIABLE: str(os.getpid())}
+
+
+def set_by_torchrun(plan: LaunchPlan) -> dict[str, str]:
+    """What torchrun adds for ranks that libraries read while they load, and so has to be there before the imports."""
+    names = {variable.name for variable in plan.env}
+    return {"OMP_NUM_THREADS": "1"} if plan.num_local_ranks > 1 and "OMP_NUM_THREADS" not in names else {}

@@ -24,6 +24,10 @@ DENSE, GROUPED, experiment = shapes.DENSE, shapes.GROUPED, shapes.experiment
 
 ROOT = Path(__file__).parents[2]
 FORK_SAFETY = "import torch{}; from harness.engine.fork_safety import why_not_forkable; print(why_not_forkable())"
+HAND_OVER = (
+    "from torch.distributed.elastic.multiprocessing import api; {}; "
+    "from harness.engine.prepared_ranks import why_not_to_be_handed_over; print(why_not_to_be_handed_over())"
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +126,15 @@ def test_a_process_with_a_thread_is_not_forked():
     assert said("") == ""
 
 
-def said(before):
-    command = [sys.executable, "-c", FORK_SAFETY.format(before)]
+@pytest.mark.train
+def test_a_torch_that_starts_ranks_in_another_way_is_not_handed_any():
+    reason = "starts ranks in a way that is not known here"
+    assert said("del api.get_subprocess_handler", HAND_OVER).endswith(reason)
+    assert said("api.get_subprocess_handler = lambda entrypoint, cgroup: None", HAND_OVER).endswith(reason)
+    assert said("pass", HAND_OVER) == ""
+
+
+def said(before, code=FORK_SAFETY):
+    command = [sys.executable, "-c", code.format(before)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()

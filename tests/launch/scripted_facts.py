@@ -44,6 +44,7 @@ facts = {
     "opened": opened(),
     "signals": dispositions(),
     "threads": len(list(Path("/proc/self/task").iterdir())),
+    "threads_of_torch": torch.get_num_threads(),
     "grouped": torch.distributed.is_initialized() or parallel_state.model_parallel_is_initialized(),
     "spoilt": hasattr(torch, "spoilt") or hasattr(parallel_state, "spoilt"),
     "default_dtype": str(torch.get_default_dtype()),

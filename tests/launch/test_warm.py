@@ -40,10 +40,17 @@ def plans(make_plan: Plans, tmp_path: Path) -> Plans:
     """A new plan in a folder of its own whose two ranks run ``script`` with the arguments; ``env`` over a plain one."""
     numbers = count()
 
-    def make(script: str, *arguments: str, env: dict[str, str] | None = None, **changes: object) -> LaunchPlan:
-        shell = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    def make(script: str, *arguments: str, env: dict[str, str | None] | None = None, **changes: object) -> LaunchPlan:
+        shell: dict[str, str | None] = {
+            **os.environ,
+            "PYTHONPATH": str(Path.cwd()),
+            "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+        }
         shell |= {"TORCHDYNAMO_DISABLE": "1", "PYTHONSAFEPATH": "1", "PYTHONFAULTHANDLER": "1", **(env or {})}
-        variables = tuple(EnvVar(name, value, "inherited", "inherited") for name, value in sorted(shell.items()))
+        variables = tuple(
+            EnvVar(name, value, "inherited", "inherited") for name, value in sorted(shell.items()) if value is not None
+        )
         run_dir = tmp_path / f"run_{next(numbers)}"
         plan = make_plan(env=variables, run_dir=run_dir, without_gpu=True, **changes)
         return replace(plan, worker=(str(FOLDER / script), str(run_dir), *arguments))
@@ -155,8 +162,10 @@ def test_no_rank_outlives_the_agent(two: Plans, parents: WarmParents) -> None:
 def test_a_rank_finds_what_a_fresh_one_finds_whatever_the_launch_before_it_did(
     plans: Plans, parents: WarmParents
 ) -> None:
+    """Without OMP_NUM_THREADS, which torchrun then sets, and which is read while libraries load."""
+
     def launched(kept: WarmParents | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        plan = plans("scripted_facts.py")
+        plan = plans("scripted_facts.py", env={"OMP_NUM_THREADS": None})
         outcome = run(plan, kept)
         assert (outcome.status, outcome.warm) == ("ok", kept is not None), plan.launcher_log.read_text()
         read = [
@@ -169,6 +178,7 @@ def test_a_rank_finds_what_a_fresh_one_finds_whatever_the_launch_before_it_did(
     first, own_of_first = launched(parents)
     second, own_of_second = launched(parents)
     assert first == fresh
+    assert [facts["threads_of_torch"] for facts in fresh] == [1, 1]
     assert second == fresh
     for draws in zip(*(rank["draws"] for rank in (*own_of_first, *own_of_second)), strict=True):
         assert len(set(draws)) == 4
