@@ -53,15 +53,21 @@ class Ends:
     last: Piece | None = None
 
 
-def compose(frame: Piece, units: Sequence[Piece], ends: Ends, hidden_bytes: int) -> ChunkCost:
-    """A chunk whose layers are ``units`` in forward order."""
+def compose(
+    frame: Piece, units: Sequence[Piece], ends: Ends, hidden_bytes: int, window: int | None = None
+) -> ChunkCost:
+    """A chunk whose layers are ``units`` in forward order.
+
+    ``window``: at most so many layers in a row, the running one the last, are on the device; None for all.
+    """
+    window = len(units) if window is None else window
     parts = [frame, *units, *(end for end in (ends.first, ends.last) if end)]
     parameters, work = Parameters(), Work()
     for part in parts:
         parameters, work = parameters + part.parameters, work + part.work
     return ChunkCost(
-        sizes=_sizes(frame, units, ends),
-        body=_sizes(frame, units, Ends(first=ends.first)),
+        sizes=_sizes(frame, units, ends, window),
+        body=_sizes(frame, units, Ends(first=ends.first), window),
         persistent=sum(part.persistent for part in parts[1:]),
         shared=frame.persistent,
         hidden_bytes=hidden_bytes,
@@ -71,25 +77,38 @@ def compose(frame: Piece, units: Sequence[Piece], ends: Ends, hidden_bytes: int)
     )
 
 
-def _sizes(frame: Piece, units: Sequence[Piece], ends: Ends) -> PassSizes:
+def _sizes(frame: Piece, units: Sequence[Piece], ends: Ends, window: int) -> PassSizes:
     """Forward: what was saved so far plus the running unit. Backward: the other way round, the loss first."""
     tail = ends.last.saved if ends.last else 0
     left_by_loss = ends.last.lingering if ends.last else 0
     lingering = sum(unit.lingering for unit in units) + left_by_loss
     replaced = sum(unit.lingering for unit in units if unit.runs_again)
-    forward, saved = _forward_peaks(frame, units, ends, lingering)
-    backward = _backward_peaks(units, ends, left_by_loss, replaced)
+    away = _away(units, window)
+    forward, saved = _forward_peaks(frame, units, ends, away, lingering)
+    backward = _backward_peaks(units, ends, away, left_by_loss, replaced)
     return PassSizes(saved + tail, forward[0], backward[0], forward[1], backward[1], lingering, replaced)
 
 
-def _forward_peaks(frame: Piece, units: Sequence[Piece], ends: Ends, lingering: int) -> tuple[tuple[int, int], int]:
+def _away(units: Sequence[Piece], window: int) -> list[int]:
+    """Bytes on the host while each unit runs, forward or backward (2.11 `DefaultOffloadSynchronizer`).
+
+    A layer leaves when the one ``window`` places behind it begins its forward pass, and comes back when the one a place
+    nearer begins its backward pass.
+    """
+    return [sum(unit.offloadable for unit in units[: max(0, i + 1 - window)]) for i in range(len(units))]
+
+
+def _forward_peaks(
+    frame: Piece, units: Sequence[Piece], ends: Ends, away: Sequence[int], lingering: int
+) -> tuple[tuple[int, int], int]:
     """Peaks without and with leftovers, and what the units keep."""
     start = saved = frame.saved + (ends.first.saved if ends.first else 0)
     clean = again = start
-    for unit in units:
+    for unit, gone in zip(units, away, strict=True):
         saved, lingering = saved + unit.saved, lingering - unit.lingering
-        clean = max(clean, saved + unit.forward_over)
-        again = max(again, saved + unit.forward_over + lingering)
+        clean = max(clean, saved - gone + unit.forward_over)
+        again = max(again, saved - gone + unit.forward_over + lingering)
+    saved -= away[-1] if away else 0
     if ends.first:
         last_out = units[0].saved if units else 0
         clean = max(clean, start + last_out + ends.first.forward_over)
@@ -98,19 +117,23 @@ def _forward_peaks(frame: Piece, units: Sequence[Piece], ends: Ends, lingering: 
     return (clean, max(clean, again)), saved
 
 
-def _backward_peaks(units: Sequence[Piece], ends: Ends, left_by_loss: int, replaced: int) -> tuple[int, int]:
+def _backward_peaks(
+    units: Sequence[Piece], ends: Ends, away: Sequence[int], left_by_loss: int, replaced: int
+) -> tuple[int, int]:
     """Peaks without and with leftovers of the chunk's own earlier pass; those of this pass are in both."""
     tail = ends.last.saved if ends.last else 0
     clean = again = ends.last.backward_over if ends.last else 0
     again += replaced if ends.last else 0
     after_units, left, shared = 0, left_by_loss, 0
-    for unit in reversed(units):
+    for unit, gone in zip(reversed(units), reversed(away), strict=True):
         replaced -= unit.lingering if unit.runs_again else 0
-        own = unit.backward_over - after_units - tail + left - shared
+        returned = away[-1] - gone
+        own = unit.backward_over - after_units + returned - tail + left - shared
         clean, again = max(clean, own), max(again, own + replaced)
         after_units, left = after_units + unit.saved, left + unit.lingering
         shared = unit.shared_behind
     if ends.first:
         last_out = units[0].saved if units else 0
-        clean = max(clean, ends.first.backward_over - (after_units - last_out) - tail)
+        returned = away[-1] - away[0] if away else 0
+        clean = max(clean, ends.first.backward_over - (after_units - last_out) + returned - tail)
     return clean, max(clean, again)

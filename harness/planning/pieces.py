@@ -4,7 +4,7 @@ Bytes are linear in the number of layers (checked against traces of 1, 2, 3, 6 a
 chunk of two layers give the layer; chunks with an embedding or a loss give those.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.planning.work import Work
 from harness.records.trace import ChunkTrace
@@ -36,6 +36,7 @@ class Piece:
 
     ``saved``: bytes kept from forward to backward. ``forward_over``: peak of its forward pass above the state after it.
     ``backward_over``: peak of its backward pass above the state before it. ``persistent``: bytes that stay.
+    ``offloadable``: of ``saved``, what goes to the host where the layer is offloaded.
     ``lingering``: bytes that its backward pass leaves behind until it runs again (`ChunkTrace.lingering_bytes`).
     ``runs_again``: its backward pass runs what lingers a second time, and so replaces what an earlier one left.
     ``shared_behind``: what lingers of it and is also among the ``backward_over`` of the layer before: a gradient of its
@@ -48,6 +49,7 @@ class Piece:
     persistent: int
     parameters: Parameters
     work: Work
+    offloadable: int = 0
     lingering: int = 0
     runs_again: bool = False
     shared_behind: int = 0
@@ -69,6 +71,15 @@ def layer_piece(one: ChunkTrace, two: ChunkTrace, *, runs_again: bool = False) -
         runs_again=runs_again,
         shared_behind=max(0, apart - two.backward_peak_bytes) if lingering else 0,
     )
+
+
+def offloaded_piece(kept: Piece, one: ChunkTrace, two: ChunkTrace) -> Piece:
+    """``kept`` where layers are offloaded, from traces with all of them away.
+
+    transformer-engine holds on to all that a layer saved until the next one's backward pass, so nothing goes early.
+    """
+    away = kept.saved - (two.saved_bytes - one.saved_bytes)
+    return replace(kept, offloadable=away, backward_over=max(kept.backward_over, one.backward_peak_bytes - away))
 
 
 def frame_piece(one: ChunkTrace, layer: Piece) -> Piece:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness.planning.compose import ChunkCost, Ends, compose
-from harness.planning.pieces import Piece, end_piece, frame_piece, layer_piece, unit_piece
+from harness.planning.pieces import Piece, end_piece, frame_piece, layer_piece, offloaded_piece, unit_piece
 from harness.planning.trace_cases import CaseMaker, base_policies, kind_of, single
 from harness.records.trace import ChunkTrace, LayerKind, TraceCase
 from harness.spec.effective import Implementation
@@ -60,16 +60,28 @@ class Composer:
         kind = kind_of(self.spec.model, chunk, 0)
         one = book[self._make.layers(kind, NoRecompute(), 1)]
         frame = frame_piece(one, self._layer(kind, NoRecompute(), book))
-        return compose(frame, self._units(chunk, book), self._ends(chunk, book), one.hidden_bytes)
+        units = self._units(chunk, book)
+        return compose(frame, units, self._ends(chunk, book), one.hidden_bytes, self._window(len(units)))
+
+    def _window(self, num_units: int) -> int | None:
+        """Layers that layer-wise offloading leaves on the device at once."""
+        num_offloaded = self.spec.offload.cpu_offloading_num_layers
+        return max(1, num_units - num_offloaded) if num_offloaded else None
 
     def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Recorder | _Reader") -> Piece:
         one, two = (book[self._make.layers(kind, policy, n)] for n in (1, 2))
         return layer_piece(one, two, runs_again=_runs_dispatcher_again(policy))
 
+    def _offloaded(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Recorder | _Reader") -> Piece:
+        one, two = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2))
+        return offloaded_piece(kept, one, two)
+
     def _units(self, chunk: Chunk, book: "_Recorder | _Reader") -> list[Piece]:
         policy, pattern = self.spec.recompute, self.spec.model.moe_layer_pattern
         kinds: list[LayerKind] = ["moe" if pattern[i] else "dense" for i in chunk.layers]
         pieces = {(kind, base): self._layer(kind, base, book) for kind in set(kinds) for base in base_policies(policy)}
+        if self.spec.offload.cpu_offloading_num_layers:
+            pieces |= {key: self._offloaded(*key, piece, book) for key, piece in pieces.items()}
         if not isinstance(policy, FullRecompute):
             return [pieces[kind, policy] for kind in kinds]
         kept = [pieces[kind, NoRecompute()] for kind in kinds]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.records.trace import LayerKind, TraceCase
 from harness.spec.effective import Implementation, effective_recompute
-from harness.spec.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec
+from harness.spec.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec, OffloadSpec
 from harness.spec.layout import Chunk
 from harness.spec.model import ModelSpec
 from harness.spec.parallelism import BatchSpec, ParallelismSpec
@@ -28,6 +28,18 @@ class CaseMaker:
         """A chunk of ``num_layers`` layers and nothing else."""
         return self._case(kind, policy, num_layers=num_layers)
 
+    def offloaded(self, kind: LayerKind, policy: RecomputePolicy, num_layers: int) -> TraceCase:
+        """The same with everything that may go in host memory between the passes."""
+        case = self.layers(kind, policy, num_layers)
+        spec = case.spec.model_copy(update={"offload": self._offload})
+        return self._keyed(case.model_copy(update={"spec": spec}))
+
+    @property
+    def _offload(self) -> OffloadSpec:
+        """How many layers go decides what is composed, not what is traced."""
+        asked = self.spec.offload
+        return asked.model_copy(update={"cpu_offloading_num_layers": min(1, asked.cpu_offloading_num_layers)})
+
     def first(self, kind: LayerKind, policy: RecomputePolicy) -> TraceCase:
         """One layer behind the embedding."""
         return self._case(kind, policy, pre=True)
@@ -49,7 +61,10 @@ class CaseMaker:
         spec = _reduced(self.spec, kind, self.implementation, mtp=mtp)
         spec = spec.model_copy(update={"recompute": _in_effect(spec, policy, self.implementation)})
         case = TraceCase(key="", spec=spec, layer_kind=kind, num_layers=num_layers, pre=pre, post=post, mtp=mtp)
-        text = f"{self.implementation} {case.model_dump_json()}"
+        return self._keyed(case)
+
+    def _keyed(self, case: TraceCase) -> TraceCase:
+        text = f"{self.implementation} {case.model_copy(update={'key': ''}).model_dump_json()}"
         return case.model_copy(update={"key": hashlib.sha256(text.encode()).hexdigest()[:24]})
 
 
@@ -116,7 +131,6 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
             seq_length=spec.batch.seq_length,
         ),
         ddp=DdpSpec(grad_reduce_in_fp32=spec.ddp.grad_reduce_in_fp32, use_megatron_fsdp=spec.ddp.use_megatron_fsdp),
-        offload=spec.offload,
         cuda_graph=CudaGraphSpec(),
         kernels=traceable(spec.kernels, implementation),
     )

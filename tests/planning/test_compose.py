@@ -1,7 +1,15 @@
 from dataclasses import replace
 
 from harness.planning.compose import Ends, PassSizes, compose
-from harness.planning.pieces import Parameters, Piece, end_piece, frame_piece, layer_piece, unit_piece
+from harness.planning.pieces import (
+    Parameters,
+    Piece,
+    end_piece,
+    frame_piece,
+    layer_piece,
+    offloaded_piece,
+    unit_piece,
+)
 from harness.planning.work import Work
 from harness.records.trace import ChunkTrace, OpCost
 
@@ -118,3 +126,26 @@ def test_a_kept_layer_s_leftovers_are_not_replaced_by_a_backward_pass():
     kept = replace(KEPT, lingering=32)
     cost = compose(NOTHING, [kept] * 2, Ends(), hidden_bytes=16)
     assert (cost.sizes.lingering, cost.sizes.replaced, cost.sizes.backward_again) == (64, 0, 30)
+
+
+GOES = replace(KEPT, offloadable=90)
+
+
+def test_offloaded_layers_leave_only_as_many_on_the_device_as_are_not_offloaded():
+    # four layers of 100 bytes, two of them away once the forward pass is over, 10 bytes of each stay
+    cost = compose(NOTHING, [GOES] * 4, Ends(), hidden_bytes=16, window=2)
+    assert cost.sizes.saved == 4 * 10 + 2 * 90
+    assert cost.sizes.forward_peak == cost.sizes.saved + 10
+    # backward: the layer that leaves makes room for the one that comes back
+    assert cost.sizes.backward_peak == 30
+
+
+def test_a_window_of_all_layers_offloads_nothing():
+    assert compose(NOTHING, [GOES] * 4, Ends(), 16, window=4) == compose(NOTHING, [KEPT] * 4, Ends(), 16)
+
+
+def test_what_an_offloaded_layer_keeps_is_measured_with_all_layers_away():
+    one, two = chunk(14, 114, 150, 8, 1), chunk(24, 124, 150, 9, 2)
+    piece = offloaded_piece(layer_piece(ONE, TWO), one, two)
+    assert (piece.saved, piece.offloadable) == (100, 90)
+    assert piece.backward_over == 150 - 90

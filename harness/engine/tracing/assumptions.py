@@ -46,10 +46,6 @@ REFUSALS = (
         lambda case: case.layer_kind == "moe" and case.spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
     ),
     Refusal("Megatron-FSDP is not modelled: parameters come and go", lambda case: case.spec.ddp.use_megatron_fsdp),
-    Refusal(
-        "layer-wise CPU offloading is not modelled",
-        lambda case: case.spec.offload.cpu_offloading_num_layers > 0,
-    ),
     Refusal("fine-grained activation offloading is not modelled", lambda case: bool(case.spec.offload.offload_modules)),
     Refusal(
         "overlapped expert-parallel communication is not modelled: its schedule runs two micro-batches at once",
@@ -63,6 +59,10 @@ REFUSALS = (
 
 
 ASSUMPTIONS = (
+    Assumption(
+        "layer-wise offloading: every layer of the trace is away between its passes, and back as a whole in backward",
+        lambda case: case.spec.offload.cpu_offloading_num_layers > 0,
+    ),
     Assumption(
         "Apex's fused weight gradient is there, as in NVIDIA's images; without it weight gradients are allocated first",
         lambda case: case.spec.kernels.gradient_accumulation_fusion and not case.spec.gpu_type.is_cpu,

@@ -16,7 +16,7 @@ from harness.engine.tracing.chunk import Batch, Chunk
 from harness.engine.tracing.place import PLACE
 from harness.records.trace import TraceCase
 from harness.spec.effective import Implementation
-from harness.spec.experiment import ExperimentSpec
+from harness.spec.experiment import ExperimentSpec, OffloadSpec
 from harness.spec.parallelism import ParallelismSpec
 
 
@@ -84,8 +84,14 @@ class Groups:
 
 
 def stage_config(spec: ExperimentSpec) -> TransformerConfig:
-    """megatron-core's configuration of a stage spec; on meta there is nothing to initialise."""
-    config = transformer_config(spec)
+    """megatron-core's configuration of a stage spec; on meta there is nothing to initialise.
+
+    Layers are offloaded all or none: megatron-core wants one of the job's to stay, which may lie in another trace.
+    """
+    offloads_layers = spec.offload.cpu_offloading_num_layers > 0
+    config = transformer_config(spec.model_copy(update={"offload": OffloadSpec()}) if offloads_layers else spec)
+    config.cpu_offloading = offloads_layers
+    config.cpu_offloading_num_layers = spec.offload.cpu_offloading_num_layers
     config.perform_initialization = PLACE.is_real
     config.use_cpu_initialization = False  # the master weights would be made and cut on the host
     return config

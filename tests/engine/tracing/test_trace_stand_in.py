@@ -2,6 +2,8 @@
 
 import pytest
 
+from harness.spec.experiment import OffloadSpec
+
 pytestmark = pytest.mark.train
 
 # Llama3-70B on one of four tensor-parallel ranks: tokens, hidden size, widths of Q, K or V, and FFN per rank.
@@ -33,6 +35,9 @@ def cases_of(models):
     yield case("uniform:2", models.llama("full:uniform:2"), num_layers=2)
     yield case("distributed", models.llama("full:uniform:1:distributed", sp=False))
     yield case("cp", models.llama(seq=2 * TOKENS, context_parallel_size=2))
+    for num_layers in (1, 2):
+        away = {"offload": OffloadSpec(cpu_offloading_num_layers=1)}
+        yield case(f"offloaded/{num_layers}", models.llama().model_copy(update=away), num_layers=num_layers)
     yield case("embedding", models.llama(), num_layers=0, pre=True)
     yield case("loss", models.llama(), num_layers=0, post=True)
     yield case("flash", models.llama(mbs=2, changes={"attention_backend": "flash"}))
@@ -253,3 +258,22 @@ def test_multi_token_prediction_adds_a_layer_and_a_second_loss(chunks):
     extra = chunks["deepseek/mtp"].saved_bytes - chunks["deepseek/loss"].saved_bytes
     logits = 2 * TOKENS * 129280 // 2
     assert extra > chunks["deepseek/none"].saved_bytes + logits
+
+
+def test_all_that_an_offloaded_layer_saves_goes_to_the_host(chunks):
+    received = chunks["llama/none"].hidden_bytes
+    assert chunks["offloaded/1"].saved_bytes == received + SENT  # the next stage's own copy of it, not the layer's
+    assert chunks["offloaded/2"].saved_bytes == chunks["offloaded/1"].saved_bytes
+
+
+def test_an_offloaded_layer_is_whole_until_its_forward_pass_is_over(chunks):
+    assert chunks["offloaded/1"].forward_peak_bytes == chunks["llama/none"].forward_peak_bytes
+
+
+def test_what_came_back_stays_until_the_layer_is_done(chunks):
+    gained = chunks["offloaded/1"].backward_peak_bytes - chunks["llama/none"].backward_peak_bytes
+    assert gained > chunks["llama/none"].saved_bytes
+
+
+def test_offloading_repeats_no_work(chunks):
+    assert flops(chunks["offloaded/1"], "backward") == flops(chunks["llama/none"], "backward")

@@ -3,6 +3,7 @@
 from transformer_engine.pytorch import (
     attention,
     cpp_extensions,
+    cpu_offload,
     cross_entropy,
     distributed,
     float8_tensor,
@@ -22,6 +23,6 @@ from transformer_engine.pytorch.padding import Fp8Padding, Fp8Unpadding
 
 __all__ = [
     "DotProductAttention", "Fp8Padding", "Fp8Unpadding", "GroupedLinear", "LayerNorm", "LayerNormLinear", "Linear",
-    "RMSNorm", "attention", "cpp_extensions", "cross_entropy", "distributed", "float8_tensor", "fp8", "fp8_autocast",
+    "RMSNorm", "attention", "cpp_extensions", "cpu_offload", "cross_entropy", "distributed", "float8_tensor", "fp8", "fp8_autocast",
     "fp8_model_init", "module", "ops", "permutation", "router", "tensor",
 ]  # fmt: skip

@@ -31,7 +31,8 @@ class _Grouped(torch.autograd.Function):
     def backward(ctx, grad):
         layer, fmt, splits = ctx.layer, ctx.fmt, ctx.splits
         kept, *tensors = ctx.saved_tensors
-        weights, biases = tensors[: layer.num_gemms], tensors[layer.num_gemms + ctx.num_copies :]
+        weights = [getattr(layer, f"weight{i}") for i in range(layer.num_gemms)]
+        biases = tensors[layer.num_gemms + ctx.num_copies :]
         grad = grad.contiguous().view(-1, layer.out_features)
         quantized_grad = quantize(grad, fmt, rows=True, columns=True, splits=splits) if fmt else grad
         dgrad = torch.empty((grad.shape[0], layer.in_features), dtype=weights[0].dtype, device=grad.device)

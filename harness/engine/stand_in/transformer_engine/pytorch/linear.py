@@ -23,7 +23,8 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        kept, (weight, *_copies) = _restore(ctx)
+        kept, _tensors = _restore(ctx)
+        weight = ctx.layer.weight
         result = gradients(ctx.plan, grad, kept, weight, _main_grad(ctx.layer, weight), bias=ctx.has_bias)
         return result.input.view(ctx.input_shape), result.weight, result.bias, None, None, None
 
@@ -42,7 +43,8 @@ class _NormLinear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad):
-        kept, (weight, matrix, norm_weight, norm_bias, mean, deviation, *_copies) = _restore(ctx)
+        kept, (_weight, matrix, norm_weight, norm_bias, mean, deviation, *_copies) = _restore(ctx)
+        weight = ctx.layer.weight  # the one with the gradient buffer: offloading hands out another
         result = gradients(ctx.plan, grad, kept, weight, _main_grad(ctx.layer, weight), bias=ctx.has_bias)
         release(*((kept,) if isinstance(kept, torch.Tensor) else {t for t in kept.tensors() if t is not None}))
         grad_matrix, *grad_norm = norm_backward(matrix, norm_weight, norm_bias)
