@@ -21,6 +21,13 @@ def write_atomically(path: Path, text: str) -> None:
     _flush_folder(path.parent)
 
 
+def write_bytes_atomically(path: Path, content: bytes) -> None:
+    """As :func:`write_atomically`, for content that is no text."""
+    with _flushed(path, content) as temporary:
+        temporary.replace(path)
+    _flush_folder(path.parent)
+
+
 def write_once(path: Path, content: str | bytes) -> None:
     """As :func:`write_atomically`, but ``path`` must be free: FileExistsError when something is there already.
 

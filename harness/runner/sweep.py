@@ -1,7 +1,7 @@
 """A sweep from request to exit code: planned, run, resumed, judged, reported."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGTERM
 
@@ -13,11 +13,12 @@ from harness.launch.environment import Host, this_host
 from harness.launch.warm import WarmParents
 from harness.records.store import results_dir
 from harness.records.sweep import SweepGate, SweepPlan
-from harness.records.sweeps import new_sweep_dir, read_sweep, write_plan
+from harness.records.sweeps import made_sweep_dir, new_sweep_dir, read_sweep, write_plan
+from harness.report.sweep_reports import REPORT, write_reports
 from harness.runner.machine import software_for
 from harness.runner.sweep_execution import Sweeping
 from harness.runner.sweep_hold import holding
-from harness.runner.sweep_launches import require_startable
+from harness.runner.sweep_launches import Meeting, meeting_at, require_startable
 from harness.runner.sweep_outcome import sweep_exit_code
 from harness.runner.sweep_planning import plan_sweep
 from harness.runner.sweep_request import SweepRequest
@@ -26,10 +27,14 @@ from harness.runner.sweep_showing import SweepDisplay
 
 @dataclass(frozen=True)
 class Sitting:
-    """What may differ from one sitting of a sweep to the next. ``is_warm``: runs start from warm parents."""
+    """What may differ from one sitting of a sweep to the next. ``is_warm``: runs start from warm parents.
+
+    ``meeting``: address and port at which several nodes meet, where it is no longer the first sitting's.
+    """
 
     max_minutes: float | None = None
     is_warm: bool = True
+    meeting: Meeting = field(default_factory=Meeting)
 
 
 def dry_run_sweep(request: SweepRequest, display: SweepDisplay) -> None:
@@ -42,12 +47,23 @@ def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) 
     host = this_host()
     plan = plan_sweep(request, host, asks_megatron=True)
     require_startable(plan, host)
-    sweep_dir = new_sweep_dir(results_dir(request.results_dir), plan.recipe)
+    sweep_dir = _new_folder(request, plan)
     plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
     with holding(sweep_dir):
         with full_disk_told(sweep_dir):
             write_plan(sweep_dir, plan)
         return _run(sweep_dir, plan, host, display, sitting)
+
+
+def _new_folder(request: SweepRequest, plan: SweepPlan) -> Path:
+    if request.sweep_dir is not None:
+        return made_sweep_dir(request.sweep_dir)
+    if request.launch.nnodes > 1:
+        raise BadRequestError(
+            f"--nnodes {request.launch.nnodes} needs a folder that all nodes see",
+            remedy="give every node the same --sweep_dir on a shared file system",
+        )
+    return new_sweep_dir(results_dir(request.results_dir), plan.recipe)
 
 
 def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, sitting: Sitting) -> ExitCode:
@@ -57,9 +73,10 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
     """
     host, data = this_host(), read_sweep(reference, results)
     with holding(data.sweep_dir):
-        _require_same_software(data.plan, host)
-        require_startable(data.plan, host)
-        return _run(data.sweep_dir, data.plan, host, display, sitting)
+        plan = meeting_at(data.plan, sitting.meeting)
+        _require_same_software(plan, host)
+        require_startable(plan, host)
+        return _run(data.sweep_dir, plan, host, display, sitting)
 
 
 def _run(sweep_dir: Path, plan: SweepPlan, host: Host, display: SweepDisplay, sitting: Sitting) -> ExitCode:
@@ -83,7 +100,8 @@ def _answer(sweep_dir: Path, display: SweepDisplay, num_due: int, signal: int | 
         verdict = judge_sweep(data, gate_of(data.plan.gate))
     except BadRequestError as error:
         raise BadRequestError(str(error), remedy=f"the sweep itself is kept in {sweep_dir}") from error
-    display.result(verdict, (), sweep_dir, num_due)
+    reports = write_reports(verdict, data, sweep_dir / REPORT)
+    display.result(verdict, reports, sweep_dir, num_due)
     if signal is not None:
         return ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
     return sweep_exit_code(verdict, gate_of(data.plan.gate))
