@@ -1,0 +1,29 @@
+from harness.planning.assumptions import EAGER_BAND, assumptions, band
+
+TE = "transformer_engine"
+
+
+def texts(spec):
+    return [row.text.split(":")[0] for row in assumptions(spec, TE)]
+
+
+def test_a_prediction_without_special_features_rests_on_the_eager_band(make_spec):
+    spec = make_spec(gpu="h100", compute_dtype="bf16", kernels={"transformer_impl": TE})
+    assert band(assumptions(spec, TE)) == (EAGER_BAND, EAGER_BAND)
+
+
+def test_deterministic_mode_may_change_the_attention_kernel_outside_of_hopper(make_spec):
+    name, env = "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0", {"NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0"}
+    made = {
+        gpu: make_spec(gpu=gpu, compute_dtype="bf16", env=env, kernels={"transformer_impl": TE})
+        for gpu in ("a100", "h100", "gb200")
+    }
+    assert {gpu: name in texts(spec) for gpu, spec in made.items()} == {"a100": True, "h100": False, "gb200": True}
+    asked = {"transformer_impl": TE, "attention_backend": "flash"}
+    assert name not in texts(make_spec(gpu="a100", compute_dtype="bf16", env=env, kernels=asked))
+    assert band(assumptions(made["a100"], TE))[1] > EAGER_BAND
+
+
+def test_seconds_on_blackwell_are_said_to_be_optimistic(make_spec):
+    said = {gpu: "Blackwell" in texts(make_spec(gpu=gpu, compute_dtype="bf16")) for gpu in ("h100", "b200", "gb300")}
+    assert said == {"h100": False, "b200": True, "gb300": True}
