@@ -8,7 +8,7 @@ from rich.console import Console
 from harness.analysis.sweep import judge_sweep
 from harness.records.sweeps import read_sweep
 from harness.report import json
-from harness.report.charts.available import MISSING, can_draw
+from harness.report.charts.available import obstacle
 from harness.report.printing import print_lines
 from harness.report.sweep_json import sweep_document
 from harness.report.sweep_reports import REPORT, write_reports
@@ -37,5 +37,5 @@ def report_sweep(request: ReportRequest) -> None:
     else:
         print_sweep(Console(highlight=False), verdict)
         print_lines(Console(highlight=False), ["", *(f"Report: {path}" for path in paths)])
-    if not can_draw():
-        print_lines(Console(stderr=True, highlight=False), [MISSING])
+    if obstacle():
+        print_lines(Console(stderr=True, highlight=False), [obstacle()])
