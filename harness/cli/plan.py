@@ -24,8 +24,8 @@ class PlanOptions:
         help="Memory to fit into instead of the GPU's.")] = None
     max_overhead: Annotated[float | None, typer.Option("--max_overhead", metavar="FRACTION",
         help="Recommend nothing that makes a step longer by more than this.")] = None
-    over: Annotated[list[str] | None, typer.Option("--over", metavar="NAME=N,N,...",
-        help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 --over pp=4,8. Repeatable.")] = None
+    over: Annotated[list[str] | None, typer.Option("--over", metavar="NAME=N,N...",
+        help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 pp=4,8 vp=none,5.")] = None
     assume: Annotated[str | None, typer.Option("--assume", metavar="NAME=VERSION,...",
         help="Judge by the rules for other software, e.g. transformer-engine=none for the local layers.")] = None
     no_cache: Annotated[bool, typer.Option("--no_cache", help="Trace anew and keep nothing.")] = False
@@ -123,7 +123,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
         margin=how.margin,
         fit_into_gib=how.fit_into,
         max_overhead=how.max_overhead,
-        over=tuple(_swept(text) for text in how.over or ()),
+        over=_over(how.over or []),
         use_cache=not how.no_cache,
         assume=how.assume,
         exact=tuple(how.exact or ()),
@@ -131,6 +131,27 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
         only=tuple(how.only or ()),
         use_calibration=not how.no_calibration,
     )
+
+
+def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
+    """All that is varied. BadRequestError with everything that cannot be read, and for a size that is varied twice."""
+    from harness.errors import BadRequestError, raise_all
+    from harness.runner.plan_request import SWEPT
+
+    read, problems = {}, list[BadRequestError]()
+    for text in texts:
+        try:
+            name, values = _swept(text)
+        except BadRequestError as error:
+            problems.append(error)
+            continue
+        if SWEPT[name] in read:
+            problems.append(
+                BadRequestError(f"--over {text}: varied twice", remedy=f"--over {name}=2,4 holds all values")
+            )
+        read[SWEPT[name]] = (name, values)
+    raise_all(problems)
+    return tuple(read.values())
 
 
 def _swept(text: str) -> tuple[str, tuple[int | None, ...]]:
@@ -144,6 +165,6 @@ def _swept(text: str) -> tuple[str, tuple[int | None, ...]]:
         raise BadRequestError(
             f"--over {text}: {name!r} cannot be varied", remedy=f"one of {', '.join(SWEPT)}, e.g. tp=2,4"
         )
-    if not all((n.isdecimal() and int(n) > 0) or (n == "none" and name == "vp") for n in numbers):
+    if not all((n.isdecimal() and int(n) > 0) or (n == "none" and name in ("vp", "vpp")) for n in numbers):
         raise BadRequestError(f"--over {text}: values are counts", remedy=f"e.g. --over {name}=2,4")
     return name, tuple(None if n == "none" else int(n) for n in numbers)

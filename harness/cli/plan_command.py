@@ -5,7 +5,7 @@ from typing import Any
 from harness.cli.short_options import WholeShortOptions
 
 # Options of `plan` that take several values, and the value that stands where none is given; None: one is needed.
-_MANY = {"--exact": "recommended", "--calibrate": None, "--only": None}
+_MANY = {"--exact": "recommended", "--calibrate": None, "--only": None, "--over": None}
 
 
 class PlanCommand(WholeShortOptions):

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.planning.assumptions import Assumption, assumptions, band
+from harness.planning.assumptions import Assumption, assumptions, band, is_routed_naturally
 from harness.planning.compose import ChunkCost
 from harness.planning.constants import BUILT_IN, OUTSIDE_ALLOCATOR_BYTES, Constants
-from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step
+from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
 from harness.planning.ledger import StageMemory, stage_memory
 from harness.planning.stages import Composer
 from harness.planning.time_model import StepTime, step_time
@@ -49,6 +49,27 @@ class Prediction:
     def tflops_per_gpu(self) -> float | None:
         """Model TFLOP/s of each GPU at the likely step time."""
         return achieved_tflops(self.model_flops, self.time.likely_s, self.spec.num_gpus) if self.time else None
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs over the GPU's peak at the likely step time; None where either is not known."""
+        return self._utilization(self.model_flops)
+
+    @property
+    def hfu(self) -> float | None:
+        """As ``mfu``, with the FLOPs that recompute executes again."""
+        return self._utilization(self.model_flops + self.recompute_flops)
+
+    def _utilization(self, num_flops: int) -> float | None:
+        peak = self.spec.gpu_type.peak_flops.get(self.spec.precision.peak)
+        if peak is None or self.time is None:
+            return None
+        return utilization(num_flops, self.time.likely_s, self.spec.num_gpus, peak)
+
+    @property
+    def is_point_known(self) -> bool:
+        """Whether everything is modelled; else the range is what is known, not the peak."""
+        return not (is_routed_naturally(self.spec) or any(row.lower or row.higher for row in self.assumptions))
 
     def overhead_over(self, control: "Prediction") -> float:
         """Share by which a step takes longer than the control's; by FLOPs where no seconds are predicted."""

@@ -76,7 +76,7 @@ def _row(row: Row, layout: str) -> Document:
 def _figures(prediction: Prediction | None) -> Document:
     if prediction is None:
         keys = ("peak_bytes", "peak_range_bytes", "worst_stage", "peak", "step_time_s", "step_time_range_s",
-                "tflops_per_gpu")  # fmt: skip
+                "tflops_per_gpu", "mfu", "hfu", "host_bound")  # fmt: skip
         return dict.fromkeys(keys) | {"stages": []}
     time, worst = prediction.time, prediction.worst
     return {
@@ -88,6 +88,9 @@ def _figures(prediction: Prediction | None) -> Document:
         "step_time_s": time.likely_s if time else None,
         "step_time_range_s": [time.low_s, time.high_s] if time else None,
         "tflops_per_gpu": prediction.tflops_per_gpu,
+        "mfu": prediction.mfu,
+        "hfu": prediction.hfu,
+        "host_bound": time.host_bound if time else None,
         "model_flops_per_step": prediction.model_flops,
         "recompute_flops_per_step": prediction.recompute_flops,
     }

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.planning.advice import advice, module_worths
+from harness.planning.prediction import Prediction
 from harness.planning.search import Plan, Row, dominated
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.request_text import request_lines
@@ -18,7 +19,7 @@ _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transie
 # Above this many settings those that another beats in both memory and time are folded.
 _MANY_ROWS = 20
 # The breakdown stands beside the figures from this width on, below them on narrower screens.
-_WIDE = 132
+_WIDE = 160
 
 
 def print_plan(console: Console, plan: Plan, notes: Sequence[str], *, show_all: bool = False) -> None:
@@ -59,21 +60,32 @@ def _between(row: Row) -> bool:
 
 def _table(plan: Plan, rows: Sequence[Row], *, with_parts: bool) -> Table:
     parts = [name.capitalize() for name in _PARTS] if with_parts else []
-    right = ("Peak GiB", "Range GiB", "Step", "Cost", *parts)
-    columns = ("Recompute", "Peak GiB", "Range GiB", "Stage", "Step", "Cost")
+    speed = ["TFLOP/s/GPU", "HFU"] if with_parts and any(row.prediction and row.prediction.hfu for row in rows) else []
+    right = ("Peak GiB", "Range GiB", "Step", "Cost", *speed, *parts)
+    columns = ("Recompute", "Peak GiB", "Range GiB", "Stage", "Step", "Cost", *speed)
     table = plain_table(*columns, *parts, "", right=right)
     for row in rows:
         assert row.prediction is not None
         worst, time = row.prediction.worst, row.prediction.time
         low, high = row.prediction.range_bytes
         cells = [
-            _name(plan, row), _gib(worst.total), f"{_gib(low)}-{_gib(high)}", str(worst.pp_rank),
+            _name(plan, row), _peak(row.prediction), f"{_gib(low)}-{_gib(high)}", str(worst.pp_rank),
             format_seconds(time.likely_s) if time else "-",
             "-" if row.overhead is None else format_percent(row.overhead),
+            *(_speed(row.prediction) if speed else []),
             *([_gib(getattr(worst, name)) for name in _PARTS] if with_parts else []),
         ]  # fmt: skip
         table.add_row(*(Text(cell) for cell in cells), _verdict(row))
     return table
+
+
+def _peak(prediction: Prediction) -> str:
+    return _gib(prediction.peak_bytes) if prediction.is_point_known else f"~{_gib(prediction.peak_bytes)}"
+
+
+def _speed(prediction: Prediction) -> list[str]:
+    tflops, hfu = prediction.tflops_per_gpu, prediction.hfu
+    return [f"{tflops:.0f}" if tflops else "-", f"{hfu * 100:.0f} %" if hfu else "-"]
 
 
 def _parts_table(rows: Sequence[Row]) -> Table:
@@ -104,6 +116,8 @@ def _gib(value: float) -> str:
 
 
 def _print_left_out(console: Console, plan: Plan, num_folded: int) -> None:
+    if any(row.prediction and not row.prediction.is_point_known for row in plan.rows):
+        print_hanging(console, Text("~: not everything is modelled or known; the range is what counts", style="dim"), 2)
     if num_folded:
         text = f"{num_folded} settings are not shown: another beats them, or they lie between two (--all shows them)"
         print_hanging(console, Text(text, style="dim"), 2)
@@ -156,7 +170,10 @@ def _print_answer(console: Console, plan: Plan) -> None:
         return
     cost = "" if best.overhead is None else f", {format_percent(best.overhead)} step time"
     doubt = "" if best.verdict == "FITS" else ", TIGHT: within the margin"
-    used = f"{_gib(best.prediction.peak_bytes)} of {limit}{cost}{doubt}"
+    high, budget = best.prediction.range_bytes[1], plan.limits.budget_bytes or 0
+    if best.verdict == "FITS" and high > budget:
+        doubt = f", but the upper end of its range, {_gib(high)} GiB, does not fit"
+    used = f"{_peak(best.prediction)} of {limit}{cost}{doubt}"
     print_hanging(console, Text.assemble(("Use ", "bold"), (_option(best), "bold green"), f"  ({used})"), 4)
 
 

@@ -66,7 +66,7 @@ def test_a_small_memory_changes_the_answer_and_gives_the_ladder(plan):
 
 @pytest.mark.train
 def test_several_layouts_are_compared_and_illegal_ones_say_why(plan):
-    document = json.loads(plan(*LLAMA, "--json", "--over", "tp=1,2", "--over", "pp=1,3").stdout)
+    document = json.loads(plan(*LLAMA, "--json", "--over", "tp=1,2", "pp=1,3").stdout)
     layouts = {layout["layout"]: layout["problem"] for layout in document["layouts"]}
     assert layouts["tp=1 pp=1"] is None
     assert layouts["tp=2 pp=3"].startswith(("A01", "P08"))
@@ -148,6 +148,8 @@ def test_all_wrong_limits_are_told_at_once(plan):
         (("--over", "dp=2"), "--over dp=2: 'dp' cannot be varied"),
         (("--over", "tp=two"), "--over tp=two: values are counts"),
         (("--over", "tp=0"), "--over tp=0: values are counts"),
+        (("--over", "mb=1,2", "mbs=4"), "--over mbs=4: varied twice"),
+        (("--over", "tp=1", "pp=x"), "--over pp=x: values are counts"),
         (("--margin", "1.5"), "--margin 1.5 is no share of the memory"),
         (("--fit_into", "-1"), "--fit_into -1 must be above 0 GiB"),
         (("--max_overhead", "-0.1"), "--max_overhead -0.1 is no share of the step time"),

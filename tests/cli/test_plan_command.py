@@ -4,7 +4,7 @@ import pytest
 
 from harness.cli.plan_command import spread
 
-MANY = {"--exact": "recommended", "--calibrate": None}
+MANY = {"--exact": "recommended", "--calibrate": None, "--over": None}
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ MANY = {"--exact": "recommended", "--calibrate": None}
         ("--exact=mlp -g h100", "--exact=mlp -g h100"),
         ("--calibrate a b --json", "--calibrate a --calibrate b --json"),
         ("--calibrate", "--calibrate"),
+        ("--over tp=2,4 pp=4,8 -ng 32", "--over tp=2,4 --over pp=4,8 -ng 32"),
         ("-mr llama3_8b stray", "-mr llama3_8b stray"),
     ],
 )

@@ -95,3 +95,34 @@ def test_json_names_the_layout_of_every_setting(spec):
     document = plan_document([("tp=4", planned(spec), ""), ("tp=3", None, "A01")], "tp=4")
     assert {setting["layout"] for setting in document["settings"]} == {"tp=4"}
     assert [layout["problem"] for layout in document["layouts"]] == [None, "A01"]
+
+
+def test_a_peak_that_is_not_fully_modelled_is_no_point(spec):
+    overlapping = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"tp_comm_overlap": True})})
+    known, unsure = (
+        shown(200, lambda console, s=s: print_plan(console, planned(s), ()), terminal=False)
+        for s in (spec, overlapping)
+    )
+    assert not [line for line in known if "~" in line]
+    assert next(line for line in unsure if line.startswith("none * ")).split()[3].startswith("~")
+    assert "~: not everything is modelled or known; the range is what counts" in unsure
+
+
+def test_a_range_that_reaches_beyond_the_memory_is_told(spec):
+    made = planned(spec)
+    peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
+    tight, roomy = (
+        shown(200, lambda console, c=c: print_plan(console, planned(spec, int(c / 0.94)), ()), terminal=False)
+        for c in ((peak + high) / 2, high * 1.01)
+    )
+    assert "but the upper end of its range" in " ".join(tight)
+    assert "but the upper end of its range" not in " ".join(roomy)
+
+
+def test_the_hardware_utilization_counts_what_runs_again(spec):
+    rows = {row["recompute"]: row for row in plan_document([("", planned(spec), "")], None)["settings"]}
+    assert rows["none"]["hfu"] == rows["none"]["mfu"] > 0
+    again = rows["full:uniform:1"]
+    assert again["hfu"] / again["mfu"] == pytest.approx(
+        1 + again["recompute_flops_per_step"] / again["model_flops_per_step"]
+    )
