@@ -15,6 +15,7 @@ from harness.launch.execute import execute
 from harness.launch.plan import build_plan
 from harness.launch.request import LaunchRequest
 from harness.launch.warm import WarmParents
+from harness.records.launch import AgentRecord
 from harness.records.rank import RankRecord
 
 _spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
@@ -41,7 +42,7 @@ def parents():
 def trained(tmp_path):
     """Launch a spec in a folder of its own; the records of its ranks, and the folder."""
 
-    def run(spec, parents, name, worker=None):
+    def run(spec, parents, name, worker=None, status="ok"):
         run_dir = tmp_path / name
         run_dir.mkdir()
         (run_dir / "spec.json").write_text(spec.model_dump_json())
@@ -51,9 +52,9 @@ def trained(tmp_path):
         if worker:
             plan = replace(plan, worker=(str(worker), *plan.worker[2:]))
         outcome = execute(plan, on_progress=lambda _: None, parents=parents)
-        assert (outcome.status, outcome.warm) == ("ok", parents is not None), plan.launcher_log.read_text()
-        texts = [(run_dir / "ranks" / f"rank_{rank:03d}.json").read_text() for rank in plan.ranks]
-        return [RankRecord.model_validate_json(text) for text in texts], run_dir
+        assert (outcome.status, outcome.warm) == (status, parents is not None), plan.launcher_log.read_text()
+        records = sorted((run_dir / "ranks").glob("rank_*.json"))
+        return [RankRecord.model_validate_json(path.read_text()) for path in records], run_dir
 
     return run
 
@@ -89,6 +90,24 @@ def test_a_warm_launch_trains_what_a_fresh_one_trains_bit_for_bit(trained, paren
         again[0].config,
         again[0].recompute,
     )
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_a_rank_that_runs_out_of_memory_leaves_what_a_fresh_one_leaves(trained, parents):
+    small = shape(DENSE, "none")
+    small = small.model_copy(update={"measure": small.measure.model_copy(update={"memory_limit_bytes": 3_000_000})})
+
+    def left(kept, name):
+        ranks, run_dir = trained(small, kept, name, status="failed")
+        agent = AgentRecord.model_validate_json((run_dir / "ranks" / "launch.json").read_text())
+        oom = next(rank for rank in ranks if rank.failure.kind == "oom")
+        assert oom.failure.message in (run_dir / "logs" / f"rank_{oom.rank:03d}.log").read_text()
+        # the other rank lost its peer, or was ended before it noticed
+        own = next((end.exit_code, end.signal, end.message) for end in agent.failures if end.rank == oom.rank)
+        return oom.rank, oom.failure.message, oom.failure.phase, oom.failure.step, oom.failure.request_bytes, own
+
+    assert left(parents, "warm") == left(None, "fresh")
 
 
 @pytest.mark.train
