@@ -1,6 +1,7 @@
 """`mbr-perf sweep`: several settings measured against one control."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,7 +9,7 @@ import typer
 from harness.cli.option_groups import takes
 from harness.cli.options import ExperimentOptions, JudgeOptions, LocalLaunchOptions
 
-_SWEEP = "Sweep"
+_SWEEP, _NODES = "Sweep", "Several nodes"
 
 
 # fmt: off
@@ -49,26 +50,49 @@ class SweepOptions:
     dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SWEEP,
         help="Print the cells, what is predicted of them and what would become of them; run nothing.")] = False
     as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_SWEEP, help="One JSON document on stdout.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepNodes:
+    """Which nodes take part."""
+
+    nnodes: Annotated[int, typer.Option("--nnodes", metavar="N", rich_help_panel=_NODES,
+        help="Nodes; run the same command on each.")] = 1
+    node_rank: Annotated[int, typer.Option("--node_rank", metavar="R", rich_help_panel=_NODES,
+        help="Number of this node. All but 0 take everything from the plan of node 0, and end when it ends.")] = 0
+    master_addr: Annotated[str | None, typer.Option("--master_addr", metavar="HOST", rich_help_panel=_NODES,
+        help="Address of node 0.")] = None
+    master_port: Annotated[int | None, typer.Option("--master_port", metavar="PORT", rich_help_panel=_NODES,
+        help="Default: a free port; 29500 with several nodes.")] = None
+    sweep_dir: Annotated[Path | None, typer.Option("--sweep_dir", metavar="DIR", rich_help_panel=_NODES,
+        help="Folder of the sweep, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
 # fmt: on
 
 
-@takes(SweptOptions, SweepOptions, JudgeOptions, LocalLaunchOptions)
-def sweep(asked: SweptOptions, how: SweepOptions, judge: JudgeOptions, launch: LocalLaunchOptions) -> None:
+@takes(SweptOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes)
+def sweep(
+    asked: SweptOptions, how: SweepOptions, judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
+) -> None:
     """Train several settings and say which one to use: time, memory and ms per GiB saved against a control.
 
     Cells that cannot fit, or that equal another in effect, are not run and say so. An interrupted sweep is resumed.
 
     Exit codes: 0 done (also with cells out of memory), 2 wrong request, 3 a cell failed, 5 regression, 6 inconclusive.
     """
-    from harness.cli.sweep_asking import require_nothing_else, sweep_request
+    from harness.cli.sweep_asking import follower, require_nothing_else, sweep_request
     from harness.runner.sweep import Sitting, dry_run_sweep, resume_sweep, start_sweep
+    from harness.runner.sweep_launches import Meeting
+    from harness.runner.sweep_nodes import follow_sweep
     from harness.runner.sweep_showing import SweepDisplay
 
-    display, sitting = SweepDisplay(as_json=how.as_json), Sitting(how.max_minutes, is_warm=not how.no_warm)
+    display, meeting = SweepDisplay(as_json=how.as_json), Meeting(nodes.master_addr, nodes.master_port)
+    sitting = Sitting(how.max_minutes, is_warm=not how.no_warm, meeting=meeting)
+    if nodes.node_rank != 0:
+        raise typer.Exit(int(follow_sweep(follower(how, launch, nodes), display)))
     if how.resume is not None:
         require_nothing_else(asked, how, judge, launch)
         raise typer.Exit(int(resume_sweep(how.resume, launch.results_dir, display, sitting)))
-    request = sweep_request(asked, how, judge, launch)
+    request = sweep_request(asked, how, judge, launch, nodes)
     if how.dryrun:
         dry_run_sweep(request, display)
         return

@@ -11,18 +11,21 @@ from harness.recipes.problems import Problems
 from harness.recipes.request import Request
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.sweep import SweepGate, SweepLaunch
+from harness.records.sweeps import sweep_dir_of
+from harness.runner.sweep_launches import Meeting
+from harness.runner.sweep_nodes import Follower
 from harness.runner.sweep_over import Over, same_axis, split_over
 from harness.runner.sweep_request import SweepRequest
 
 if TYPE_CHECKING:
-    from harness.cli.sweep import SweepOptions, SweptOptions
+    from harness.cli.sweep import SweepNodes, SweepOptions, SweptOptions
 
 _MAY_ACCOMPANY = frozenset({"resume", "max_minutes", "no_warm", "as_json", "results_dir"})
 _SPELLED = {"set_values": "set", "replay_from": "from", "as_json": "json"}
 
 
 def sweep_request(
-    asked: "SweptOptions", how: "SweepOptions", judge: JudgeOptions, launch: LocalLaunchOptions
+    asked: "SweptOptions", how: "SweepOptions", judge: JudgeOptions, launch: LocalLaunchOptions, nodes: "SweepNodes"
 ) -> SweepRequest:
     """All of `mbr-perf sweep` as one value; the command line wins over the file.
 
@@ -52,6 +55,9 @@ def sweep_request(
             hang_timeout_s=launch.hang_timeout,
             sample_interval_ms=launch.sample_interval_ms,
             pass_env=tuple(launch.pass_env or ()),
+            nnodes=nodes.nnodes,
+            master_addr=nodes.master_addr,
+            master_port=nodes.master_port,
         ),
         gate=SweepGate(
             golden_values_path=str(gate.golden_values_path.absolute()) if gate.golden_values_path else None,
@@ -62,7 +68,22 @@ def sweep_request(
             require_golden=gate.require_golden,
         ),
         results_dir=launch.results_dir,
+        sweep_dir=nodes.sweep_dir,
     )
+
+
+def follower(how: "SweepOptions", launch: LocalLaunchOptions, nodes: "SweepNodes") -> Follower:
+    """Takes part in a sweep that node 0 leads. BadRequestError without the folder that both see."""
+    folder = nodes.sweep_dir
+    if how.resume is not None:
+        folder = sweep_dir_of(how.resume, launch.results_dir)
+    if folder is None:
+        raise BadRequestError(
+            f"--node_rank {nodes.node_rank} needs the folder of the sweep",
+            remedy="give every node the same --sweep_dir on a shared file system",
+        )
+    meeting = Meeting(nodes.master_addr, nodes.master_port)
+    return Follower(folder, nodes.node_rank, meeting, is_warm=not how.no_warm)
 
 
 def merged(file: SweepFile, given: Request) -> Request:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -9,7 +10,7 @@ from typing import Literal
 from harness.errors import BadRequestError
 from harness.launch.processes import PROC, Process, identify, is_alive
 from harness.records.atomic import write_atomically
-from harness.records.owner import OWNER, Owner
+from harness.records.owner import OWNER, RELEASED, Owner
 from harness.records.strict_json import read_document
 
 _BOOT_ID = PROC / "sys" / "kernel" / "random" / "boot_id"
@@ -29,6 +30,25 @@ def claim(folder: Path) -> None:
     owner = this_process()
     if owner is not None:
         write_atomically(folder / OWNER, owner.model_dump_json(indent=1) + "\n")
+
+
+def release(folder: Path) -> None:
+    """Say that the process that claimed ``folder`` fills it no more; other nodes wait for that word."""
+    owner = owner_of(folder)
+    if owner is not None:
+        with suppress(OSError):  # on a full disk the others lose patience instead
+            write_atomically(folder / RELEASED, owner.model_dump_json(indent=1) + "\n")
+
+
+def owner_of(folder: Path, name: str = OWNER) -> Owner | None:
+    """Who claimed ``folder``, or with :data:`RELEASED` who let go of it last; None where nobody did."""
+    return read_document(folder / name, Owner) if (folder / name).is_file() else None
+
+
+def is_held(folder: Path) -> bool:
+    """Whether somebody claimed ``folder`` and has not let go of it; a killed process never does."""
+    owner = owner_of(folder)
+    return owner is not None and owner_of(folder, RELEASED) != owner
 
 
 def this_process() -> Owner | None:

@@ -3,7 +3,7 @@
 from harness.records.rank import SCHEMA_VERSION
 from harness.spec.frozen import Frozen
 
-OWNER = "harness.json"
+OWNER, RELEASED = "harness.json", "released.json"
 
 
 class Owner(Frozen):

@@ -50,7 +50,10 @@ class PlannedCell(Frozen):
 
 
 class SweepLaunch(Frozen):
-    """How the runs are launched, in the words of `mbr-perf run`; ``pass_env`` holds names, never values."""
+    """How the runs are launched, in the words of `mbr-perf run`; ``pass_env`` holds names, never values.
+
+    With several nodes the others follow the first through the shared folder; address and port are where they meet.
+    """
 
     launcher: str = "torchrun"
     replay_from: str | None = None
@@ -58,6 +61,9 @@ class SweepLaunch(Frozen):
     hang_timeout_s: float = 600.0
     sample_interval_ms: int = 50
     pass_env: tuple[str, ...] = ()
+    nnodes: int = 1
+    master_addr: str | None = None
+    master_port: int | None = None
 
 
 class SweepGate(Frozen):

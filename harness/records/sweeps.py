@@ -70,6 +70,19 @@ def new_sweep_dir(results: Path, recipe: str, *, now: datetime | None = None) ->
     return sweep_dir
 
 
+def made_sweep_dir(sweep_dir: Path) -> Path:
+    """The folder that a person names, with its ``cells``. BadRequestError where it holds a sweep or cannot be made."""
+    if (sweep_dir / SWEEP).exists() or any((sweep_dir / CELLS).glob("*")):
+        raise BadRequestError(f"{sweep_dir} already holds a sweep", remedy="name a new folder, or --resume this one")
+    try:
+        (sweep_dir / CELLS).mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequestError(
+            f"--sweep_dir {sweep_dir}: cannot be made: {error.strerror}", remedy="name a writable folder"
+        ) from error
+    return sweep_dir
+
+
 def write_plan(sweep_dir: Path, plan: SweepPlan) -> Path:
     """``sweep.json``, whole and once: FileExistsError where there is one already."""
     path = sweep_dir / SWEEP

@@ -15,7 +15,7 @@ from harness.launch.interruption import Interruption, interruption
 from harness.launch.warm import WarmParents
 from harness.records.run import RunRecord
 from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
-from harness.records.sweeps import append_event, read_events, run_id_of
+from harness.records.sweeps import append_event, read_events
 from harness.report.cell_progress import CellProgress
 from harness.runner.launched import Ran, launched
 from harness.runner.prediction import KeptPrediction
@@ -90,7 +90,7 @@ class Sweeping:
 
     def _launched(self, place: Place, cell: PlannedCell, progress: CellProgress) -> Ran:
         run_dir = fresh_run_dir(self.sweep_dir, place)
-        launch = launch_of(self.plan, place, self.host, run_dir, run_id_of(self.plan.sweep_id, *place))
+        launch = launch_of(self.plan, place, self.host, run_dir)
         repeat = f", run {place[1] + 1} of {self.plan.repeats}" if self.plan.repeats > 1 else ""
         show = progress.start(f"{cell.name}{repeat}", launch.understood.spec.measure.max_steps)
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.errors import BadRequestError
-from harness.launch.ownership import claim, life_of
+from harness.launch.ownership import claim, life_of, release
 
 _LOCK = ".lock"
 
@@ -23,4 +23,7 @@ def holding(sweep_dir: Path) -> Iterator[None]:
                 remedy="wait for it, or end it with Ctrl-C first",
             ) from error
         claim(sweep_dir)
-        yield
+        try:
+            yield
+        finally:
+            release(sweep_dir)

@@ -1,16 +1,17 @@
 """One run of a cell, as `mbr-perf run` would do it, from what the sweep's plan holds."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.execute import LAUNCHERS
-from harness.launch.rendezvous import Nodes
+from harness.launch.rendezvous import Nodes, local_ranks
 from harness.launch.request import LaunchRequest
 from harness.recipes.problems import Problems
 from harness.records.goldens import find_golden
 from harness.records.sweep import PlannedCell, SweepLaunch, SweepPlan
-from harness.records.sweeps import SWEEP, read_sweep, run_dir_of
+from harness.records.sweeps import SWEEP, read_sweep, run_dir_of, run_id_of
 from harness.runner.launched import Launch
 from harness.runner.machine import require_machine
 from harness.runner.sweep_attempts import Place
@@ -19,24 +20,43 @@ from harness.spec.effective import effective_recompute, settled_implementation
 from harness.spec.software import Software
 
 
-def require_startable(plan: SweepPlan, host: Host) -> None:
+def require_startable(plan: SweepPlan, host: Host, node_rank: int = 0) -> None:
     """BadRequestError, everything at once, where runs of the plan could not start on this machine. Starts nothing."""
     problems = Problems()
     for cell in plan.cells:
         if cell.fate != "run" or cell.spec is None:
             continue
         with problems.collecting():
-            understood_cell(plan, (cell.index, 0), host, Path("RUN"))
+            understood_cell(plan, (cell.index, 0), host, Path("RUN"), node_rank)
         if plan.launch.launcher != "replay":
             with problems.collecting():
-                require_machine(cell.spec, host, cell.spec.num_gpus)
+                require_machine(cell.spec, host, local_ranks(cell.spec, nodes_of(plan.launch)))
         with problems.collecting():
             golden = plan.gate.golden_values_path
             find_golden(cell.spec, Path(golden) if golden else None)
     problems.raise_if_any()
 
 
-def understood_cell(plan: SweepPlan, place: Place, host: Host, run_dir: Path) -> Understood:
+@dataclass(frozen=True)
+class Meeting:
+    """Where the nodes of a sweep meet, as said anew; None: as its plan says."""
+
+    master_addr: str | None = None
+    master_port: int | None = None
+
+
+def meeting_at(plan: SweepPlan, meeting: Meeting) -> SweepPlan:
+    """The plan with the address and the port that were said anew."""
+    said = {name: value for name, value in vars(meeting).items() if value is not None}
+    return plan.model_copy(update={"launch": plan.launch.model_copy(update=said)})
+
+
+def nodes_of(launch: SweepLaunch, node_rank: int = 0) -> Nodes:
+    """One of the nodes of a sweep."""
+    return Nodes(launch.nnodes, node_rank, launch.master_addr, launch.master_port)
+
+
+def understood_cell(plan: SweepPlan, place: Place, host: Host, run_dir: Path, node_rank: int = 0) -> Understood:
     """A cell as `mbr-perf run` understands a request. BadRequestError where its launch cannot be planned."""
     cell, launch = plan.cells[place[0]], plan.launch
     assert cell.spec is not None  # it is to run
@@ -45,7 +65,7 @@ def understood_cell(plan: SweepPlan, place: Place, host: Host, run_dir: Path) ->
         spec=cell.spec,
         run_dir=run_dir,
         host=host,
-        nodes=Nodes(),
+        nodes=nodes_of(launch, node_rank),
         pass_env=launch.pass_env,
         timeout_s=launch.timeout_s,
         hang_timeout_s=launch.hang_timeout_s,
@@ -64,9 +84,10 @@ def understood_cell(plan: SweepPlan, place: Place, host: Host, run_dir: Path) ->
     )
 
 
-def launch_of(plan: SweepPlan, place: Place, host: Host, run_dir: Path, run_id: str) -> Launch:
+def launch_of(plan: SweepPlan, place: Place, host: Host, run_dir: Path, node_rank: int = 0) -> Launch:
     """What :func:`launched` takes."""
-    return Launch(understood_cell(plan, place, host, run_dir), run_dir, run_id, Nodes())
+    understood = understood_cell(plan, place, host, run_dir, node_rank)
+    return Launch(understood, run_dir, run_id_of(plan.sweep_id, *place), nodes_of(plan.launch, node_rank))
 
 
 def _recorded(launch: SweepLaunch, cell: PlannedCell, repeat: int) -> Path | None:

@@ -15,7 +15,8 @@ class SweepRequest:
     """The request that is varied, by what, how often, and how its runs are launched and judged.
 
     ``control``: values of axes, as :func:`read_control` takes them; empty for no recompute where recompute is varied,
-    and for the request itself where it is not. ``max_minutes`` counts from the first run on.
+    and for the request itself where it is not. ``max_minutes`` counts from the first run on. ``sweep_dir``: the folder,
+    which several nodes must share; None makes a new one.
     """
 
     asked: Request
@@ -31,6 +32,7 @@ class SweepRequest:
     launch: SweepLaunch = field(default_factory=SweepLaunch)
     gate: SweepGate = field(default_factory=SweepGate)
     results_dir: Path | None = None
+    sweep_dir: Path | None = None
 
     def run_request(self, asked: Request) -> RunRequest:
         """One cell's request, as the checks of `mbr-perf run` take it."""
