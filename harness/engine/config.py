@@ -245,6 +245,8 @@ def ddp_config(spec: ExperimentSpec) -> DistributedDataParallelConfig:
         "reuse_grad_buf_for_mxfp8_param_ag": mxfp8,
         "nccl_ub": d.nccl_ub,
         "use_megatron_fsdp": d.use_megatron_fsdp,
+        # megatron-core's default shards nothing, not even under its FSDP
+        "data_parallel_sharding_strategy": "optim_grads_params" if d.use_megatron_fsdp else "no_shard",
     }
     return DistributedDataParallelConfig(**fitted(DistributedDataParallelConfig, fields))
 

@@ -78,6 +78,16 @@ ASSUMPTIONS = (
         lambda spec, impl: _moe(spec, impl) and is_routed_naturally(spec),
     ),
     Assumption(
+        "Megatron-FSDP: shards, and the whole weights and gradients that its queues may hold, by megatron-core's own "
+        "rules; when a slow link lets a queue fill up is not known",
+        lambda spec, _: spec.ddp.use_megatron_fsdp, lower=0.10, higher=0.03,
+    ),
+    Assumption(
+        "layer-wise offloading: copies are taken to be done when transformer-engine 2.11 waits for them; the host's link "
+        "is not part of the seconds, pinned host memory not part of the bytes",
+        lambda spec, _: spec.offload.cpu_offloading_num_layers > 0, higher=0.02,
+    ),
+    Assumption(
         "peft: predicted as training of all weights; adapters take less",
         lambda spec, _: spec.task == "peft", lower=0.9,
     ),

@@ -4,7 +4,7 @@ A rank has three candidates for its peak: the fullest moment of the schedule, th
 optimizer step, which no recompute setting lowers.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.planning.compose import ChunkCost, PassSizes
@@ -22,7 +22,7 @@ class Moment:
     """What is alive at one moment of the schedule, in bytes, model states left out.
 
     ``activations``: saved of all micro-batches in flight, and hidden states between stages. ``logits``: what the output
-    layer, the loss and MTP layers add. ``transient``: the running pass.
+    layer, the loss and MTP layers add. ``transient``: the running pass, and what Megatron-FSDP gathers for it.
     """
 
     activations: int
@@ -61,7 +61,10 @@ def stage_memory(spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ..
         parameters = parameters + chunk.parameters
     states = model_states(spec, parameters)
     overhead = _overhead(spec, chunks)
-    moments = _moments(spec, schedule_of(spec, pp_rank), chunks)
+    moments = tuple(
+        replace(moment, transient=moment.transient + states.gathered)
+        for moment in _moments(spec, schedule_of(spec, pp_rank), chunks)
+    )
     fullest = max(moments, key=lambda moment: moment.total)
     peaks = _peaks(states, overhead, moments)
     if peaks["optimizer step"] >= states.total + overhead + fullest.total:

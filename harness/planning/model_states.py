@@ -7,6 +7,7 @@ between steps and 12 inside one, because `DistributedOptimizer._copy_model_grads
 
 from dataclasses import dataclass
 
+from harness.planning.fsdp import gathered_bytes
 from harness.planning.pieces import Parameters
 from harness.spec.experiment import ExperimentSpec, StateDtype
 
@@ -15,12 +16,16 @@ _SIZE: dict[StateDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
 @dataclass(frozen=True)
 class ModelStates:
-    """Bytes on one rank. ``step_transient`` is alive inside the optimizer step only."""
+    """Bytes on one rank. ``step_transient`` is alive inside the optimizer step only.
+
+    ``gathered``: whole weights and gradients that Megatron-FSDP holds while passes run, beside its shards.
+    """
 
     weights: int
     gradients: int
     optimizer: int
     step_transient: int
+    gathered: int = 0
 
     @property
     def total(self) -> int:
@@ -67,14 +72,16 @@ def _adam_owns_master(spec: ExperimentSpec) -> bool:
 
 
 def model_states(spec: ExperimentSpec, parameters: Parameters) -> ModelStates:
-    """The states of one rank that holds ``parameters``."""
+    """The states of one rank that holds ``parameters``, or under Megatron-FSDP a shard of them."""
     per = state_bytes(spec)
-    sharded = owned_parameters(spec, parameters)
+    sharded, total = owned_parameters(spec, parameters), parameters.dense + parameters.expert
+    kept = sharded / total if spec.ddp.use_megatron_fsdp and total else 1.0
     return ModelStates(
-        weights=parameters.stored_bytes,
-        gradients=per.gradient * (parameters.dense + parameters.expert),
+        weights=round(parameters.stored_bytes * kept),
+        gradients=round(per.gradient * total * kept),
         optimizer=round(per.optimizer * sharded),
         step_transient=round(per.step_transient * sharded),
+        gathered=gathered_bytes(spec, parameters, per.gradient) if spec.ddp.use_megatron_fsdp else 0,
     )
 
 
@@ -93,6 +100,6 @@ def _dense_data_parallel_size(spec: ExperimentSpec) -> int:
 
 def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> float:
     """Parameters whose optimizer state one rank holds."""
-    if not spec.optimizer.use_distributed_optimizer:
+    if not (spec.optimizer.use_distributed_optimizer or spec.ddp.use_megatron_fsdp):
         return parameters.dense + parameters.expert
     return parameters.dense / _dense_data_parallel_size(spec) + parameters.expert / _expert_data_parallel_size(spec)

@@ -130,7 +130,7 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
             global_batch_size=spec.batch.micro_batch_size,
             seq_length=spec.batch.seq_length,
         ),
-        ddp=DdpSpec(grad_reduce_in_fp32=spec.ddp.grad_reduce_in_fp32, use_megatron_fsdp=spec.ddp.use_megatron_fsdp),
+        ddp=DdpSpec(grad_reduce_in_fp32=spec.ddp.grad_reduce_in_fp32),
         cuda_graph=CudaGraphSpec(),
         kernels=traceable(spec.kernels, implementation),
     )

@@ -45,7 +45,6 @@ REFUSALS = (
         "the flex dispatcher is not modelled: its kernels (DeepEP, HybridEP) own their buffers",
         lambda case: case.layer_kind == "moe" and case.spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
     ),
-    Refusal("Megatron-FSDP is not modelled: parameters come and go", lambda case: case.spec.ddp.use_megatron_fsdp),
     Refusal("fine-grained activation offloading is not modelled", lambda case: bool(case.spec.offload.offload_modules)),
     Refusal(
         "overlapped expert-parallel communication is not modelled: its schedule runs two micro-batches at once",

@@ -15,8 +15,6 @@ def refused(trace, models):
     cases = [
         models.case("bias", models.experiment(gpt3, "mlp")),
         models.case("flex", models.mixtral(changes={"moe_token_dispatcher_type": "flex"}), "moe"),
-        models.case("fsdp", models.llama().model_copy(update={"ddp": models.llama().ddp.model_copy(
-            update={"use_megatron_fsdp": True})})),
         models.case("modules", models.llama().model_copy(update={"offload": OffloadSpec(offload_modules=("qkv_linear",))})),
         models.case("uneven", models.llama("full:uniform:2"), num_layers=3),
         models.case("heads", models.llama(tensor_model_parallel_size=3, seq=4095)),
@@ -30,7 +28,6 @@ def refused(trace, models):
     [
         ("bias", "recurses without end"),
         ("flex", "flex dispatcher is not modelled"),
-        ("fsdp", "Megatron-FSDP is not modelled"),
         ("modules", "fine-grained activation offloading is not modelled"),
         ("uneven", "multiple of recompute_num_layers"),
         ("heads", "num_attention_heads (64) must be a multiple of tensor_model_parallel_size (3)"),
