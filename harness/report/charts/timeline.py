@@ -1,0 +1,79 @@
+"""Memory over time of two cells, one upon the other: where a setting takes its savings from."""
+
+import altair as alt
+
+from harness.analysis.peaks import bare_uuid
+from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.records.run import RunRecord
+from harness.records.sweeps import SweepData
+from harness.records.timeline import MemorySeries
+from harness.report.charts import look
+from harness.report.charts.picture import Picture
+from harness.report.charts.units import memory_unit, time_unit
+
+_STYLES = ((look.BLACK, [1, 0]), (look.VERMILION, [6, 3]))
+
+
+def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
+    """The control, or else the fullest cell, and the recommended one, or else the leanest; each at its worst rank."""
+    title, name = "Memory over time", "timeline"
+    recorded = _recorded(data, verdict)
+    pair = _pair(verdict, set(recorded))
+    if not pair:
+        return Picture(name, title, "", None, "No two cells recorded their memory over time.")
+    called = look.labels(verdict)
+    series = [(f"{called[cell]}, rank {recorded[cell][0]}", recorded[cell][1]) for cell in pair]
+    unit, scale = memory_unit([value for _, one in series for value in one.max_bytes])
+    clock, seconds = time_unit([len(one.max_bytes) * one.interval_s for _, one in series])
+    rows: list[look.Row] = [
+        {"cell": cell, "time": place * one.interval_s / seconds, "memory": value / scale}
+        for cell, one in series
+        for place, value in enumerate(one.max_bytes)
+    ]
+    names = [cell for cell, _ in series]
+    base = alt.Chart(look.data(rows))
+    lines = base.mark_line(interpolate="step-after", strokeWidth=1.8).encode(
+        x=alt.X("time:Q", title=f"Time since the recording began ({clock})"),
+        y=alt.Y("memory:Q", title=f"Memory ({unit})", scale=alt.Scale(zero=True)),
+        color=alt.Color("cell:N", title=None, scale=alt.Scale(domain=names, range=[c for c, _ in _STYLES]), legend=alt.Legend(orient="top", labelLimit=400)),
+        strokeDash=alt.StrokeDash("cell:N", title=None, scale=alt.Scale(domain=names, range=[d for _, d in _STYLES])),
+        tooltip=["cell:N", alt.Tooltip("time:Q", title=clock, format=".4g"), alt.Tooltip("memory:Q", title=unit, format=".4g")],
+    )  # fmt: skip
+    chart = alt.layer(lines).properties(width=look.WIDTH, height=280)
+    caption = f"Highest reading of each interval: {series[0][1].what}."
+    return Picture(name, title, caption, look.specification(chart, title, verdict.title))
+
+
+def _recorded(data: SweepData, verdict: SweepVerdict) -> dict[str, tuple[int, MemorySeries]]:
+    """By name of the cell, the series of its worst rank in its first good run."""
+    found = {}
+    for cell, judged in zip(data.cells, verdict.cells, strict=True):
+        peak = judged.metrics.peak_allocated_bytes if judged.metrics else None
+        run = next((run for run in cell.runs if run.status == "ok"), None)
+        series = _series(run, peak.rank) if run and peak else None
+        if peak and series:
+            found[cell.planned.name] = (peak.rank, series)
+    return found
+
+
+def _series(run: RunRecord, rank: int) -> MemorySeries | None:
+    record = next((one for one in run.ranks if one.rank == rank), None)
+    if record is None:
+        return None
+    if record.memory and record.memory.timeline:
+        return record.memory.timeline
+    uuid = bare_uuid(record.device.uuid) if record.device and record.device.uuid else None
+    devices = (device for node in run.nodes for device in node.devices)
+    return next((device.timeline for device in devices if uuid and bare_uuid(device.uuid) == uuid), None)
+
+
+def _pair(verdict: SweepVerdict, recorded: set[str]) -> tuple[str, str] | None:
+    able: list[CellVerdict] = sorted(
+        (cell for cell in verdict.cells if cell.name in recorded), key=lambda cell: cell.peak_bytes or 0
+    )
+    if len(able) < 2:
+        return None
+    first = verdict.control if verdict.control in recorded else able[-1].name
+    wanted = (verdict.recommendation.cell, able[0].name, able[-1].name)
+    second = next(name for name in wanted if name in recorded and name != first)
+    return first, second or first
