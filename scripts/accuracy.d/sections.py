@@ -101,7 +101,7 @@ def parallelism(a: Arguments) -> Section:
     """Sizes and the cut over stages."""
     tp, pp = a.get("tensor-model-parallel-size", 1), a.get("pipeline-model-parallel-size", 1)
     per_chunk, vp = a.get("num-layers-per-virtual-pipeline-stage"), a.get("num-virtual-stages-per-pipeline-rank")
-    layout = a.get("pipeline-model-parallel-layout")
+    layout = _layout(a)
     return {
         "tensor_model_parallel_size": tp,
         "pipeline_model_parallel_size": pp,
@@ -117,6 +117,12 @@ def parallelism(a: Arguments) -> Section:
         "num_layers_in_last_pipeline_stage": a.get("decoder-last-pipeline-num-layers"),
         "microbatch_group_size_per_vp_stage": a.get("microbatch-group-size-per-virtual-pipeline-stage"),
     }
+
+
+def _layout(a: Arguments) -> str | None:
+    """Before megatron-core 0.16 a layout did not name its MTP layers: they stood before the loss."""
+    layout, num_mtp = a.get("pipeline-model-parallel-layout"), a.get("mtp-num-layers") or 0
+    return layout.replace("L", "m" * num_mtp + "L") if layout and "m" not in layout else layout
 
 
 def recompute(a: Arguments) -> Section:

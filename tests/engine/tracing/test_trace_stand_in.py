@@ -40,6 +40,8 @@ def cases_of(models):
         yield case(f"offloaded/{num_layers}", models.llama().model_copy(update=away), num_layers=num_layers)
     yield case("embedding", models.llama(), num_layers=0, pre=True)
     yield case("loss", models.llama(), num_layers=0, post=True)
+    native = {"cross_entropy_fusion_impl": "native"}
+    yield case("loss/native", models.llama(changes=native), num_layers=0, post=True)
     yield case("flash", models.llama(mbs=2, changes={"attention_backend": "flash"}))
     yield case("fused", models.llama(mbs=2))
     for recompute in MIXTRAL:
@@ -277,3 +279,11 @@ def test_what_came_back_stays_until_the_layer_is_done(chunks):
 
 def test_offloading_repeats_no_work(chunks):
     assert flops(chunks["offloaded/1"], "backward") == flops(chunks["llama/none"], "backward")
+
+
+def test_megatrons_fused_loss_keeps_probabilities_in_fp32_and_scatters_into_a_copy(chunks):
+    logits = TOKENS * 128256 // TP
+    native, te = chunks["loss/native"], chunks["loss"]
+    assert native.saved_bytes - te.saved_bytes == pytest.approx((4 - 2) * logits, rel=0.01)
+    # the copy, and the gradient of the logits, beside what was saved
+    assert native.backward_peak_bytes == pytest.approx((4 + 2) * logits, rel=0.05)
