@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import blind
 import causes
 import cpu_page
 import estimators
@@ -76,7 +77,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/accuracy", description=main.__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARISONS)}; default: all")
     parser.add_argument("--out", type=Path, default=FOLDER, help="where results are kept")
+    parser.add_argument("--blind", type=Path, metavar="ROWS", help="print predictions for these rows, compare nothing")
     options = parser.parse_args()
+    if options.blind:
+        print(json.dumps(blind.predictions(options.blind, this_host()), indent=1, sort_keys=True))  # noqa: T201 (the answer)
+        return int(ExitCode.OK)
     unknown = set(options.names) - set(COMPARISONS)
     if unknown:
         parser.error(f"no such comparison: {', '.join(sorted(unknown))}")

@@ -70,6 +70,12 @@ class Compared:
         return self.memory.total
 
     @property
+    def steady(self) -> int:
+        """What was predicted to stay allocated between steps."""
+        stage = self.memory
+        return stage.weights + stage.gradients + stage.optimizer + stage.overhead
+
+    @property
     def measured(self) -> float:
         """Median over the runs of the case."""
         return median(self.case.peaks)
@@ -103,7 +109,7 @@ class Compared:
             "error": round(self.error, 5), "rival_bytes": self.rival, "in_range": self.is_in_range, "peak": stage.peak,
             "runs": sorted(self.case.paths), "measured_range_bytes": [min(self.case.peaks), max(self.case.peaks)],
             "steady_measured_bytes": median(self.case.steady) if self.case.steady else None,
-            "steady_predicted_bytes": stage.weights + stage.gradients + stage.optimizer + stage.overhead,
+            "steady_predicted_bytes": self.steady,
             "parts_bytes": {
                 name: getattr(stage, name)
                 for name in ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
@@ -111,8 +117,8 @@ class Compared:
         }  # fmt: skip
 
 
-def read_cases(path: Path) -> tuple[list[Case], dict[str, str]]:
-    """Cases by equal specs, and rows left out, each with the reason."""
+def read_cases(path: Path, *, needs_peaks: bool = True) -> tuple[list[Case], dict[str, str]]:
+    """Cases by equal specs, and rows left out, each with the reason; without ``needs_peaks`` measurements are not read."""
     cases: dict[tuple[object, ...], Case] = {}
     left_out: dict[str, str] = {}
     for row in json.loads(path.read_text())["rows"]:
@@ -121,7 +127,7 @@ def read_cases(path: Path) -> tuple[list[Case], dict[str, str]]:
         except InexpressibleError as reason:
             left_out[row["path"]] = str(reason)
             continue
-        if not row["peak_bytes"]:
+        if needs_peaks and not row["peak_bytes"]:
             left_out[row["path"]] = "no peak recorded"
             continue
         case = Case(
@@ -129,8 +135,9 @@ def read_cases(path: Path) -> tuple[list[Case], dict[str, str]]:
         )
         case = cases.setdefault((reading.spec.fingerprint, reading.taken_as, row["software"], row["stage"]), case)
         case.paths.append(row["path"])
-        case.peaks.append(row["peak_bytes"])
-        case.steady += [row["steady_bytes"]] if row["steady_bytes"] else []
+        if needs_peaks:
+            case.peaks.append(row["peak_bytes"])
+            case.steady += [row["steady_bytes"]] if row["steady_bytes"] else []
     return list(cases.values()), left_out
 
 

@@ -114,6 +114,19 @@ def test_every_published_row_is_compared_or_left_out(module, name):
     assert len(cases) > 20
 
 
+def test_blind_rows_need_no_measurements(module, tmp_path):
+    rows = json.loads((INPUTS / "other_published.json").read_text())["rows"][:2]
+    unmeasured = [
+        {k: v for k, v in row.items() if k not in ("peak_bytes", "steady_bytes", "step_time_s")} for row in rows
+    ]
+    (tmp_path / "rows.json").write_text(json.dumps({"source": "x", "rows": unmeasured}))
+    cases, left_out = module("published").read_cases(tmp_path / "rows.json", needs_peaks=False)
+    assert (sorted(path for case in cases for path in case.paths), left_out) == (
+        sorted(row["path"] for row in rows),
+        {},
+    )
+
+
 def test_the_rival_formula_gives_its_recorded_activations(module):
     rivals, recorded = module("rivals"), json.loads((INPUTS / "estimators.json").read_text())["cases"]
     specs = {case["model"] + str(case["tp"]): module("estimators").spec_of(case) for case in recorded}
