@@ -46,7 +46,9 @@ def foretelling(verdict: SweepVerdict) -> Picture:
     return Picture(name, title, caption, look.specification(chart, title, verdict.title))
 
 
-def _panel(rows: Sequence[look.Row], order: Sequence[str], title: str, *, names: bool) -> alt.LayerChart:
+def _panel(
+    rows: Sequence[look.Row], order: Sequence[str], title: str, *, names: bool
+) -> alt.LayerChart | alt.FacetChart:
     base = alt.Chart(look.data(rows))
     axis = alt.Axis(grid=True) if names else alt.Axis(labels=False, ticks=False, grid=True)
     y = alt.Y("cell:N", title=None, sort=list(order), scale=alt.Scale(domain=list(order)), axis=axis)

@@ -48,6 +48,7 @@ def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
         x=alt.X("step:Q", title="Step", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(domain=[-0.5, last + 0.5], nice=False)),
         y=alt.Y("time:Q", title=f"Step time ({unit})", scale=_scale(steps)),
         color=alt.Color("run:N", title=None, scale=_runs(steps), legend=_legend(steps)),
+        strokeDash=alt.StrokeDash("run:N", title=None, scale=_dashes(steps), legend=_legend(steps)),
         tooltip=["cell:N", "run:N", "step:Q", alt.Tooltip("time:Q", title=unit, format=".4g")],
     )  # fmt: skip
     chart = (
@@ -104,6 +105,13 @@ def _runs(steps: Sequence[look.Row]) -> alt.Scale:
     names = list(dict.fromkeys(str(row["run"]) for row in steps))
     colours = (look.BLUE, look.VERMILION, look.BLACK, look.GREEN, look.PURPLE, look.ORANGE)
     return alt.Scale(domain=names, range=[colours[place % len(colours)] for place in range(len(names))])
+
+
+def _dashes(steps: Sequence[look.Row]) -> alt.Scale:
+    """In grey the repeats still differ."""
+    names = list(dict.fromkeys(str(row["run"]) for row in steps))
+    dashes = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [10, 3])
+    return alt.Scale(domain=names, range=[dashes[place % len(dashes)] for place in range(len(names))])
 
 
 def _legend(steps: Sequence[look.Row]) -> alt.Legend | None:
