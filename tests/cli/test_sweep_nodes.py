@@ -1,0 +1,73 @@
+"""A sweep over several nodes: each runs the same command, the others follow node 0 through the shared folder."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.errors import RunFailedError
+from harness.launch.ownership import claim, is_held, release
+from harness.launch.rendezvous import free_port
+from harness.records.sweeps import read_sweep
+from harness.runner.sweep_nodes import Follower, follow_sweep
+from harness.runner.sweep_showing import SweepDisplay
+
+ROOT = Path(__file__).parents[2]
+SWEEP = (
+    "sweep", "-mr", "llama3_8b", "-g", "cpu", "-gn", "1", "--num_layers", "2", "-sl", "64", "-ms", "5",
+    "--set", "model.hidden_size=64", "--set", "model.ffn_hidden_size=128", "--set", "model.vocab_size=256",
+    "--over", "recompute=none; mlp", "--nnodes", "2", "--master_addr", "127.0.0.1",
+)  # fmt: skip
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_two_nodes_run_every_cell_together(tmp_path):
+    folder = tmp_path / "shared"
+    command = [sys.executable, "-m", "harness.cli.app", *SWEEP, "--sweep_dir", str(folder), "--master_port",
+               str(free_port()), "--json"]  # fmt: skip
+    nodes = []
+    for rank in (1, 0):
+        with (tmp_path / f"node_{rank}.json").open("w") as out:
+            nodes.append(
+                subprocess.Popen([*command, "--node_rank", str(rank)], cwd=ROOT, stdout=out, stderr=subprocess.DEVNULL)
+            )
+    try:
+        assert [node.wait(timeout=180) for node in nodes] == [0, 0]
+    finally:
+        for node in nodes:
+            node.kill()
+    answer, nothing = ((tmp_path / f"node_{rank}.json").read_text() for rank in (0, 1))
+    assert nothing == ""  # the answer is node 0's
+    assert [cell["status"] for cell in json.loads(answer)["cells"]] == ["ok", "ok"]
+    runs = [run for cell in read_sweep(folder).cells for run in cell.runs]
+    assert len(runs) == 2
+    assert all([rank.finished for rank in run.ranks] == [True, True] for run in runs)
+    assert not is_held(folder)
+
+
+def test_nodes_need_a_folder_that_they_share(mbr_perf):
+    for rank in ("0", "1"):
+        answer = mbr_perf(*SWEEP, "--node_rank", rank)
+        assert (answer.code, "the same --sweep_dir" in answer.err) == (2, True)
+
+
+def test_a_folder_that_holds_a_sweep_is_not_taken(mbr_perf, tmp_path):
+    (tmp_path / "sweep.json").touch()
+    answer = mbr_perf(*SWEEP, "--sweep_dir", tmp_path)
+    assert (answer.code, "already holds a sweep" in answer.err) == (2, True)
+
+
+def test_a_node_whose_leader_never_comes_gives_up(tmp_path):
+    with pytest.raises(RunFailedError, match="node 0 has done nothing"):
+        follow_sweep(Follower(tmp_path, 1, patience_s=0.3), SweepDisplay())
+
+
+def test_a_folder_is_held_from_claim_to_release_and_again(tmp_path):
+    assert not is_held(tmp_path)
+    claim(tmp_path)
+    assert is_held(tmp_path)
+    release(tmp_path)
+    assert not is_held(tmp_path)
