@@ -17,10 +17,8 @@ Row = Mapping[str, Any]
 INEXPRESSIBLE = {
     "optimizer": "an optimizer other than Adam",
     "use-megatron-fsdp": "Megatron-FSDP",
-    "first-last-layers-bf16": "first and last layers kept in BF16",
     "export-te-mcore-model": "distillation",
-    "use-transformer-engine-op-fuser": "transformer-engine's operation fuser",
-    "fine-grained-activation-offloading": "activations offloaded to the host",
+    "fine-grained-activation-offloading": "activations offloaded to the host, module by module",
     "outer-dp-sharding-strategy": "hybrid sharding",
     "no-masked-softmax-fusion": "megatron's own attention without its fused softmax",
 }
@@ -53,7 +51,17 @@ LIKENESSES = (
         lambda row: row["arguments"].get("moe-router-load-balancing-type") == "sinkhorn",
     ),
     Likeness(
+        "load balancing by the global auxiliary loss as by the local one",
+        lambda row: row["arguments"].get("moe-router-load-balancing-type") == "global_aux_loss",
+    ),
+    Likeness(
         "messages overlapped in warm-up and flush as not overlapped", _asked("overlap-p2p-communication-warmup-flush")
+    ),
+    Likeness("first and last layers in BF16 as in FP8", _asked("first-last-layers-bf16")),
+    Likeness("transformer-engine's operation fuser as separate layers", _asked("use-transformer-engine-op-fuser")),
+    Likeness(
+        "FP8 current scaling with weights stored in BF16 as with weights stored in FP8",
+        lambda row: row["arguments"].get("fp8-recipe") == "tensorwise" and not row["arguments"].get("fp8-param-gather"),
     ),
     Likeness("interleaved rotary embedding as a plain one", _asked("rotary-interleaved")),
     Likeness(

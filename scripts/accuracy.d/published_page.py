@@ -43,16 +43,21 @@ def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
 
 
 def _headline(compared: list[Compared], whole: list[ClassError]) -> str:
-    dense = class_error("dense", [row for row in compared if row.case.model == "dense"])
-    text = f"{sum(row.num_runs for row in whole)} runs in {len(compared)} cases; dense models: mean error "
-    text += f"{signed(dense.mean)}, mean size of the error {plain(dense.mean_absolute)}, worst {signed(dense.worst)}"
-    experts = [row for row in compared if row.case.model != "dense"]
-    if not experts:
-        return f"{text}."
-    other = class_error("experts", experts)
+    """Dense models, models with experts, and runs under CUDA graphs, which are not modelled, each by themselves."""
+    eager = [row for row in compared if row.case.spec.cuda_graph.impl == "none"]
+    parts = {
+        "dense models": [row for row in eager if row.case.model == "dense"],
+        "models with experts": [row for row in eager if row.case.model != "dense"],
+        "under CUDA graphs": [row for row in compared if row.case.spec.cuda_graph.impl != "none"],
+    }
+    texts = [_in_words(class_error(kind, rows)) for kind, rows in parts.items() if rows]
+    return f"{sum(row.num_runs for row in whole)} runs in {len(compared)} cases; {'; '.join(texts)}."
+
+
+def _in_words(row: ClassError) -> str:
     return (
-        f"{text}; models with experts: mean size {plain(other.mean_absolute)}, worst {signed(other.worst)}, "
-        f"{other.num_in_range} of {other.num_cases} inside the predicted range."
+        f"{row.kind}: mean error {signed(row.mean)}, mean size {plain(row.mean_absolute)}, worst {signed(row.worst)}, "
+        f"{row.num_in_range} of {row.num_cases} inside the predicted range"
     )
 
 

@@ -2,7 +2,7 @@
 
 import ast
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 Arguments = Mapping[str, Any]
@@ -23,7 +23,12 @@ def dtype(a: Arguments) -> str:
     if not a.get("fp8-format"):
         return "bf16"
     recipe, gathers = a.get("fp8-recipe", "delayed"), bool(a.get("fp8-param-gather"))
-    known = {("tensorwise", True): "fp8_cs", ("delayed", True): "fp8_ds", ("blockwise", False): "fp8_sc"}
+    known = {
+        ("tensorwise", True): "fp8_cs",
+        ("tensorwise", False): "fp8_cs",
+        ("delayed", True): "fp8_ds",
+        ("blockwise", False): "fp8_sc",
+    }
     if (recipe, gathers) not in known:
         raise InexpressibleError(f"FP8 {recipe} with{'' if gathers else 'out'} parameters gathered in FP8")
     return known[recipe, gathers]
@@ -79,9 +84,11 @@ def _moe(a: Arguments, ffn: int) -> Section:
     }
 
 
+_ALIKE = {"sinkhorn": "none", "global_aux_loss": "aux_loss"}
+
+
 def _one_of(kind: str) -> str:
-    if kind == "sinkhorn":
-        return "none"
+    kind = _ALIKE.get(kind, kind)
     if kind not in ("aux_loss", "seq_aux_loss", "none"):
         raise InexpressibleError(f"router load balancing by {kind}")
     return kind
@@ -131,17 +138,19 @@ def recompute(a: Arguments) -> Section:
     if granularity == "full":
         return {"granularity": "full", "method": a["recompute-method"], "num_layers": a.get("recompute-num-layers", 1)}
     if granularity == "selective":
-        modules = a.get("recompute-modules", ["core_attn"])
-        names = modules.strip("[]").split() if isinstance(modules, str) else modules
-        return {"granularity": "selective", "modules": tuple(names)}
+        return {"granularity": "selective", "modules": names(a.get("recompute-modules", ("core_attn",)))}
     return {"granularity": "none"}
+
+
+def names(text: str | Iterable[str]) -> tuple[str, ...]:
+    """`[mlp moe_act]` or a list, as a tuple."""
+    return tuple(text.strip("[]").replace(",", " ").split() if isinstance(text, str) else text)
 
 
 def cuda_graph(a: Arguments) -> Section:
     """Capture of CUDA graphs."""
     scope = a.get("cuda-graph-modules", a.get("cuda-graph-scope", ()))
-    names = scope.strip("[]").split() if isinstance(scope, str) else scope
-    return {"impl": a.get("cuda-graph-impl", "none"), "scope": tuple(names)}
+    return {"impl": a.get("cuda-graph-impl", "none"), "scope": names(scope)}
 
 
 def kernels(a: Arguments) -> Section:
