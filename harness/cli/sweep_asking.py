@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from harness.cli.sweep import SweepNodes, SweepOptions, SweptOptions
 
 _MAY_ACCOMPANY = frozenset({"resume", "max_minutes", "no_warm", "as_json", "results_dir"})
+_RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it resumes within seconds
 _SPELLED = {"set_values": "set", "replay_from": "from", "as_json": "json"}
 
 
@@ -83,7 +84,8 @@ def follower(how: "SweepOptions", launch: LocalLaunchOptions, nodes: "SweepNodes
             remedy="give every node the same --sweep_dir on a shared file system",
         )
     meeting = Meeting(nodes.master_addr, nodes.master_port)
-    return Follower(folder, nodes.node_rank, meeting, is_warm=not how.no_warm)
+    settle_s = _RENEWED_S if how.resume is not None else 0.0
+    return Follower(folder, nodes.node_rank, meeting, is_warm=not how.no_warm, settle_s=settle_s)
 
 
 def merged(file: SweepFile, given: Request) -> Request:

@@ -31,13 +31,17 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Follower:
-    """Which node this is, where the sweep lies, and how long nothing may happen there."""
+    """Which node this is, where the sweep lies, and how long nothing may happen there.
+
+    ``settle_s``: how long a claim that is found may be that of a process killed long ago; node 0 then renews it.
+    """
 
     sweep_dir: Path
     node_rank: int
     meeting: Meeting = field(default_factory=Meeting)
     is_warm: bool = True
     patience_s: float = PATIENCE_S
+    settle_s: float = 0.0
 
 
 def follow_sweep(follower: Follower, display: SweepDisplay) -> ExitCode:
@@ -60,6 +64,8 @@ def follow_sweep(follower: Follower, display: SweepDisplay) -> ExitCode:
             return True
 
         signal: int | None = None
+        found, looked = owner_of(sweep_dir), time.monotonic()
+        awaited(lambda: owner_of(sweep_dir) != found or time.monotonic() - looked >= follower.settle_s)
         if awaited(lambda: (sweep_dir / SWEEP).is_file() and is_held(sweep_dir)):
             plan = meeting_at(read_document(sweep_dir / SWEEP, SweepPlan), follower.meeting)
             require_startable(plan, host, follower.node_rank)

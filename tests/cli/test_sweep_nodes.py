@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,32 @@ def test_a_folder_is_held_from_claim_to_release_and_again(tmp_path):
     assert is_held(tmp_path)
     release(tmp_path)
     assert not is_held(tmp_path)
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_a_node_of_a_resumed_sweep_takes_no_part_in_what_a_killed_one_left(tmp_path):
+    """A claim that was never let go of, and a run that it had begun: the second node waits for node 0's new claim."""
+    folder, port = tmp_path / "shared", str(free_port())
+    start = [sys.executable, "-m", "harness.cli.app", *SWEEP, "--sweep_dir", str(folder), "--master_port", port]
+    with subprocess.Popen(start, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as alone:
+        wait_for(folder / "cells" / "000" / "0" / "harness.json")
+        alone.kill()
+    resume = [sys.executable, "-m", "harness.cli.app", "sweep", "--resume", str(folder)]
+    with (
+        subprocess.Popen([*resume, "--node_rank", "1"], cwd=ROOT, stderr=subprocess.DEVNULL) as second,
+        subprocess.Popen(resume, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first,
+    ):
+        try:
+            assert [first.wait(timeout=180), second.wait(timeout=60)] == [0, 0]
+        finally:
+            first.kill()
+            second.kill()
+    assert [run.status for cell in read_sweep(folder).cells for run in cell.runs] == ["ok", "ok"]
+
+
+def wait_for(path):
+    deadline = time.monotonic() + 120
+    while not path.is_file():
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.1)
