@@ -1,6 +1,6 @@
 """Calibrations: made of recorded runs, kept by GPU type, found again by who predicts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,13 +11,15 @@ from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import Host
 from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_out
 from harness.planning.constants import BUILT_IN, Constants, calibrated
+from harness.planning.search import Traces
 from harness.planning.stages import Composer, MissingTraceError
 from harness.records.atomic import write_atomically
 from harness.records.calibration import Calibration, RunErrors, calibration_path, find_calibration
 from harness.records.run import REPLAYED, RunRecord
 from harness.records.store import RECORD, read_run
+from harness.records.trace import TraceCase
 from harness.runner.tracing import Tracing, trace_cache
-from harness.spec.effective import settled_implementation
+from harness.spec.effective import Implementation, settled_implementation
 
 
 def constants_for(gpu: str, results: Path | None = None) -> Constants:
@@ -49,7 +51,8 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
     """
     records = _records(request.runs)
     gpu = _one_gpu(records)
-    observed = [(record, _observation(record, host, use_cache=request.use_cache)) for record in records]
+    traces = _traces(records, Tracing(host, trace_cache(host.shell) if request.use_cache else None))
+    observed = [(record, _observation(record, traces)) for record in records]
     refused = {record.run_id: why for record, why in observed if isinstance(why, str)}
     taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
     calibration = _calibration(gpu, taken, refused)
@@ -94,19 +97,32 @@ def _one_gpu(records: Sequence[RunRecord]) -> str:
     return next(iter(by_gpu))
 
 
-def _observation(record: RunRecord, host: Host, *, use_cache: bool) -> Observation | str:
+def _traces(records: Sequence[RunRecord], tracing: Tracing) -> dict[Implementation, Traces]:
+    """Traces for all runs that take part, made together."""
+    cases: dict[Implementation, dict[str, TraceCase]] = {}
+    for record in records:
+        if not _unfit(record):
+            implementation = settled_implementation(record.spec)
+            needed = Composer(record.spec, implementation).cases()
+            cases.setdefault(implementation, {}).update({case.key: case for case in needed})
+    return {
+        implementation: tracing.traces(tuple(together.values()), implementation, uneven=False)
+        for implementation, together in cases.items()
+    }
+
+
+def _observation(record: RunRecord, traced: Mapping[Implementation, Traces]) -> Observation | str:
     """A run as the fit sees it, or why it says nothing about the constants."""
     why = _unfit(record)
     if why:
         return why
     spec, implementation = record.spec, settled_implementation(record.spec)
-    composer = Composer(spec, implementation)
-    tracing = Tracing(host, trace_cache(host.shell) if use_cache else None)
-    traces = tracing.traces(composer.cases(), implementation, uneven=False)
+    composer, traces = Composer(spec, implementation), traced[implementation]
     try:
         costs = composer.chunk_costs(traces.even)
     except MissingTraceError:
-        return next(iter(traces.refused.values()), "not traced")
+        reasons = (traces.refused.get(case.key) for case in composer.cases())
+        return next((reason for reason in reasons if reason), "not traced")
     metrics = derive(record)
     timed = metrics.step_time_s and "step_time_s" not in metrics.problems and not spec.gpu_type.is_cpu
     return Observation(
