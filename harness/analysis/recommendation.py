@@ -76,7 +76,7 @@ def _nothing(
         least = min(able, key=lambda cell: cell.peak_bytes or 0)
         return f"No cell leaves {margin * 100:g} % of {format_bytes(capacity_bytes or 0)} free; the smallest is {least.name} with {format_bytes(least.peak_bytes or 0)}."
     ended = [
-        f"{sum(c.status == status for c in cells)} {status.replace('_', ' ')}"
+        f"{sum(c.status == status for c in cells)} {status.replace('_', ' ').replace('oom', 'OOM')}"
         for status in dict.fromkeys(c.status for c in cells)
     ]
     return f"No cell was measured well enough to recommend: {', '.join(ended)}."

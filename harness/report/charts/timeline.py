@@ -25,46 +25,53 @@ def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
     series = [(f"{called[cell]}, rank {recorded[cell][0]}", recorded[cell][1]) for cell in pair]
     unit, scale = memory_unit([value for _, one in series for value in one.max_bytes])
     clock, seconds = time_unit([len(one.max_bytes) * one.interval_s for _, one in series])
+    of_step = all(recorded[cell][2] for cell in pair)
     rows: list[look.Row] = [
-        {"cell": cell, "time": place * one.interval_s / seconds, "memory": value / scale}
+        {
+            "cell": cell,
+            "time": 100 * place / len(one.max_bytes) if of_step else place * one.interval_s / seconds,
+            "memory": value / scale,
+        }
         for cell, one in series
         for place, value in enumerate(one.max_bytes)
     ]
     names = [cell for cell, _ in series]
+    across = "Share of the step (%)" if of_step else f"Time since the recording began ({clock})"
     base = alt.Chart(look.data(rows))
     lines = base.mark_line(interpolate="step-after", strokeWidth=1.8).encode(
-        x=alt.X("time:Q", title=f"Time since the recording began ({clock})"),
+        x=alt.X("time:Q", title=across),
         y=alt.Y("memory:Q", title=f"Memory ({unit})", scale=alt.Scale(zero=True)),
         color=alt.Color("cell:N", title=None, scale=alt.Scale(domain=names, range=[c for c, _ in _STYLES]), legend=alt.Legend(orient="top", labelLimit=400)),
         strokeDash=alt.StrokeDash("cell:N", title=None, scale=alt.Scale(domain=names, range=[d for _, d in _STYLES])),
-        tooltip=["cell:N", alt.Tooltip("time:Q", title=clock, format=".4g"), alt.Tooltip("memory:Q", title=unit, format=".4g")],
+        tooltip=["cell:N", alt.Tooltip("time:Q", title=across, format=".4g"), alt.Tooltip("memory:Q", title=unit, format=".4g")],
     )  # fmt: skip
     chart = alt.layer(lines).properties(width=look.WIDTH, height=280)
     caption = f"Highest reading of each interval: {series[0][1].what}."
     return Picture(name, title, caption, look.specification(chart, title, verdict.title))
 
 
-def _recorded(data: SweepData, verdict: SweepVerdict) -> dict[str, tuple[int, MemorySeries]]:
-    """By name of the cell, the series of its worst rank in its first good run."""
+def _recorded(data: SweepData, verdict: SweepVerdict) -> dict[str, tuple[int, MemorySeries, bool]]:
+    """By name of the cell: its worst rank, that rank's series in the first good run, and whether it is of one step."""
     found = {}
     for cell, judged in zip(data.cells, verdict.cells, strict=True):
         peak = judged.metrics.peak_allocated_bytes if judged.metrics else None
         run = next((run for run in cell.runs if run.status == "ok"), None)
-        series = _series(run, peak.rank) if run and peak else None
+        series, of_step = _series(run, peak.rank) if run and peak else (None, False)
         if peak and series:
-            found[cell.planned.name] = (peak.rank, series)
+            found[cell.planned.name] = (peak.rank, series, of_step)
     return found
 
 
-def _series(run: RunRecord, rank: int) -> MemorySeries | None:
+def _series(run: RunRecord, rank: int) -> tuple[MemorySeries | None, bool]:
+    """The rank's own series of one step, else that of its device over the whole run."""
     record = next((one for one in run.ranks if one.rank == rank), None)
     if record is None:
-        return None
+        return None, False
     if record.memory and record.memory.timeline:
-        return record.memory.timeline
+        return record.memory.timeline, True
     uuid = bare_uuid(record.device.uuid) if record.device and record.device.uuid else None
     devices = (device for node in run.nodes for device in node.devices)
-    return next((device.timeline for device in devices if uuid and bare_uuid(device.uuid) == uuid), None)
+    return next((device.timeline for device in devices if uuid and bare_uuid(device.uuid) == uuid), None), False
 
 
 def _pair(verdict: SweepVerdict, recorded: set[str]) -> tuple[str, str] | None:

@@ -1,0 +1,257 @@
+"""A sweep judged: cells against their control, the Pareto set, the setting to use."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.analysis.sweep import judge_sweep
+from harness.analysis.sweep_values import SweepVerdict
+from harness.records.rank import Failure, MemoryRecord
+from harness.records.run import RunRecord
+from harness.records.sweeps import read_sweep
+from harness.units import GIB
+
+RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
+
+
+@pytest.fixture(name="runs")
+def _runs(make_spec, make_rank, make_record) -> Any:
+    """Runs of a setting on eight GPUs: their step times, and the peak of the worst rank, the last one."""
+
+    def build(recompute: str, seconds: list[float], peak_gib: float, **changes: Any) -> list[RunRecord]:
+        spec = make_spec(recompute=recompute, num_gpus=8, parallelism={"tensor_model_parallel_size": 8},
+                         batch={"micro_batch_size": 1, "global_batch_size": changes.pop("global_batch_size", 8),
+                                "seq_length": 4096})  # fmt: skip
+        retries = changes.pop("retries", 0)
+        found = []
+        for each in seconds:
+            ranks = tuple(
+                make_rank(spec, rank, each, memory=MemoryRecord(
+                    meter="cuda", max_allocated_bytes=int((peak_gib - (7 - rank)) * GIB), num_alloc_retries=retries,
+                    max_reserved_bytes=int((peak_gib + 1) * GIB)))
+                for rank in range(8)
+            )  # fmt: skip
+            found.append(make_record(spec, ranks=ranks, **changes))
+        return found
+
+    return build
+
+
+@pytest.fixture(name="oom")
+def _oom(runs) -> Any:
+    def build(
+        recompute: str, *, request: int | None = GIB, allocated: int = 79 * GIB, reserved: int = 79 * GIB
+    ) -> list[RunRecord]:
+        record = runs(recompute, [1.0], 79)[0]
+        memory = MemoryRecord(
+            meter="cuda", max_allocated_bytes=allocated, max_reserved_bytes=reserved, device_total_bytes=80 * GIB
+        )
+        failure = Failure(
+            kind="oom", message="CUDA out of memory", phase="forward_backward", step=1, request_bytes=request
+        )
+        first = record.ranks[3].model_copy(
+            update={"failure": failure, "finished": False, "memory": memory, "steps": ()}
+        )
+        ranks = (*record.ranks[:3], first, *record.ranks[4:])
+        return [record.model_copy(update={"status": "oom", "failure": "rank 3: CUDA out of memory", "ranks": ranks})]
+
+    return build  # fmt: skip
+
+
+@pytest.fixture(name="three_settings")
+def _three_settings(runs, make_cell, make_sweep) -> SweepVerdict:
+    """Three repeats each: mlp is 10 % slower and saves 10 GiB, core_attn is slower and saves nothing to speak of."""
+    return judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.00, 1.01, 0.99], 70)),
+        make_cell("mlp", runs("mlp", [1.10, 1.11, 1.09], 60)),
+        make_cell("core_attn", runs("core_attn", [1.20, 1.21, 1.19], 70)),
+    ]))  # fmt: skip
+
+
+def test_time_memory_and_price_are_against_the_control(three_settings):
+    versus = three_settings.cell("mlp").vs_control
+
+    assert versus.time.fraction == pytest.approx(0.10)
+    assert versus.memory.saved_bytes == 10 * GIB
+    assert versus.trade.ms_per_gib_saved == pytest.approx(10.0)
+    assert versus.trade.interval[0] < 10.0 < versus.trade.interval[1]
+
+
+def test_the_interval_is_welchs(three_settings):
+    low, high = three_settings.cell("mlp").vs_control.time.interval
+
+    # standard error sqrt(2 * 0.01**2 / 3), 4 degrees of freedom, t = 2.776
+    assert (high - low) / 2 == pytest.approx(2.776 * 0.0081650, abs=1e-5)
+
+
+def test_memory_is_saved_rank_by_rank(three_settings):
+    ranks = three_settings.cell("mlp").vs_control.memory.ranks
+
+    assert [(rank.rank, rank.saved_bytes) for rank in ranks] == [(rank, 10 * GIB) for rank in range(8)]
+
+
+def test_a_price_is_undefined_where_no_memory_is_saved(three_settings):
+    trade = three_settings.cell("core_attn").vs_control.trade
+
+    assert trade.ms_per_gib_saved is None
+    assert "no more than identical runs differ by (2.00 MiB)" in trade.undefined
+
+
+def test_a_cell_that_another_beats_in_both_is_not_in_the_pareto_set(three_settings):
+    assert three_settings.pareto == ("none", "mlp")
+
+
+def test_the_fastest_that_fits_is_recommended_with_the_runner_up(three_settings):
+    assert three_settings.recommendation.cell == "none"
+    assert "none is the fastest of 3 cells that leave 6 % of 80.00 GiB free" in three_settings.recommendation.why
+    assert "next is mlp, +10.0 % time and 10.00 GiB less memory." in three_settings.recommendation.why
+
+
+def test_a_cell_without_margin_is_not_recommended_and_named(runs, make_cell, make_sweep):
+    verdict = judge_sweep(
+        make_sweep([make_cell("none", runs("none", [1.0], 77)), make_cell("mlp", runs("mlp", [1.1], 60))])
+    )
+
+    assert verdict.cell("none").fits is False
+    assert verdict.recommendation.cell == "mlp"
+    assert "none would be faster but does not leave the margin" in verdict.recommendation.why
+
+
+def test_a_cell_whose_allocator_had_to_retry_does_not_fit(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 60, retries=2))]))
+
+    assert verdict.cell("none").fits is False
+
+
+def test_overlapping_intervals_are_said(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.00, 1.10, 0.90], 70)),
+        make_cell("mlp", runs("mlp", [1.05, 1.15, 0.95], 60)),
+    ]))  # fmt: skip
+
+    assert "which of the two is faster is not settled" in verdict.recommendation.why
+
+
+def test_one_repeat_has_no_interval_and_says_so(runs, make_cell, make_sweep):
+    verdict = judge_sweep(
+        make_sweep([make_cell("none", runs("none", [1.0], 70)), make_cell("mlp", runs("mlp", [1.1], 60))])
+    )
+
+    assert verdict.cell("mlp").vs_control.time.interval is None
+    assert "too few repeats to say whether that order is real" in verdict.recommendation.why
+
+
+def test_an_out_of_memory_says_where_and_how_much(oom, runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", runs("mlp", [1.1], 60))]))
+    line = verdict.cell("none").oom
+
+    assert verdict.cell("none").status == "oom"
+    assert (line.rank, line.when, line.request_bytes) == (3, "in forward_backward of step 1", GIB)
+    assert line.verdict == "tensors had taken 79.00 GiB of 80.00 GiB"
+
+
+def test_a_request_that_reserved_memory_would_have_held_is_fragmentation(oom, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", oom("none", allocated=70 * GIB))]))
+
+    assert verdict.cell("none").oom.verdict.startswith("fragmentation is likely: 9.00 GiB reserved beside 70.00 GiB")
+
+
+def test_with_a_control_out_of_memory_nothing_is_compared_but_one_is_recommended(oom, runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", runs("mlp", [1.1], 60))]))
+
+    assert verdict.cell("mlp").vs_control is None
+    assert verdict.cell("mlp").no_comparison == "the control none ran out of memory"
+    assert verdict.recommendation.cell == "mlp"
+
+
+def test_where_all_ran_out_of_memory_nothing_is_recommended(oom, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", oom("mlp"))]))
+
+    assert verdict.pareto == ()
+    assert verdict.recommendation.cell is None
+    assert verdict.recommendation.why == "No cell was measured well enough to recommend: 2 OOM."
+
+
+def test_one_repeat_out_of_memory_makes_the_cell_so(oom, runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", [*runs("none", [1.0, 1.0], 78), *oom("none")])]))
+
+    assert verdict.cell("none").status == "oom"
+    assert "2 of 3 runs ended well" in verdict.cell("none").reason
+
+
+def test_cells_that_did_not_run_keep_their_reason(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0], 70)),
+        make_cell("moe", [], fate="skipped_inert", reason="acts on no layer", same_as="none"),
+        make_cell("mlp", [], fate="pruned", reason="predicted to need 90 GiB"),
+        make_cell("core_attn", [], fate="not_run", reason="no time left"),
+        make_cell("full:uniform:1", [], fate="illegal", reason="R1"),
+    ]))  # fmt: skip
+
+    assert [(cell.status, cell.reason) for cell in verdict.cells[1:]] == [
+        ("skipped_inert", "acts on no layer"),
+        ("pruned", "predicted to need 90 GiB"),
+        ("not_run", "no time left"),
+        ("illegal", "R1"),
+    ]
+
+
+def test_a_suspect_run_is_kept_out_of_the_answer(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0], 70)),
+        make_cell("mlp", runs("mlp", [0.5], 60, suspect=("clocks were throttled",))),
+    ]))  # fmt: skip
+
+    assert verdict.cell("mlp").doubts == ("suspect: clocks were throttled",)
+    assert verdict.pareto == ("none",)
+    assert verdict.recommendation.cell == "none"
+
+
+def test_a_suspect_control_is_no_measure(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0], 70, suspect=("the GPU was shared",))),
+        make_cell("mlp", runs("mlp", [1.1], 60)),
+    ]))  # fmt: skip
+
+    assert verdict.cell("mlp").no_comparison == "the control none is in doubt: suspect: the GPU was shared"
+
+
+def test_a_missing_memory_reading_leaves_the_time_and_says_why(runs, make_cell, make_sweep):
+    control, cell = runs("none", [1.0], 70), runs("mlp", [1.1], 60)
+    silent = cell[0].ranks[2].model_copy(update={"memory": None})
+    cell = [cell[0].model_copy(update={"ranks": (*cell[0].ranks[:2], silent, *cell[0].ranks[3:])})]
+    versus = judge_sweep(make_sweep([make_cell("none", control), make_cell("mlp", cell)])).cell("mlp").vs_control
+
+    assert versus.memory is None
+    assert versus.memory_problem == "no reading from rank 2; the peak may be higher"
+    assert versus.time.fraction == pytest.approx(0.1)
+
+
+def test_a_cell_with_twice_the_tokens_is_compared_per_token(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0], 70)),
+        make_cell("gb=16", runs("none", [1.9], 70, global_batch_size=16)),
+    ]))  # fmt: skip
+    versus = verdict.cell("gb=16").vs_control
+
+    assert versus.rescaled
+    assert versus.time.fraction == pytest.approx(-0.05)
+
+
+def test_without_a_known_memory_every_cell_that_ran_stands(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 200))], capacity_bytes=None))
+
+    assert verdict.cell("none").fits is None
+    assert verdict.recommendation.cell == "none"
+    assert "no memory limit is known" in verdict.recommendation.why
+
+
+def test_a_recorded_sweep_with_a_real_out_of_memory():
+    verdict = judge_sweep(read_sweep(RECORDED))
+
+    assert [cell.status for cell in verdict.cells] == ["oom", "ok", "ok"]
+    assert verdict.cell("none").oom.request_bytes is not None
+    assert verdict.cell("none").oom.verdict == "tensors had taken 131.93 MiB of 133.12 MiB"
+    assert verdict.cell("mlp").foretold.peak_error == pytest.approx(0.001, abs=0.0005)
+    assert verdict.recommendation.cell == "full:uniform:1"
