@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from html import escape
 
 from harness.analysis.sweep_values import SweepVerdict
-from harness.report.charts.available import obstacle
 from harness.report.charts.picture import Picture
 from harness.report.figures import BY_NAME, figure
 from harness.report.sweep_bars import svg_bars
@@ -24,8 +23,8 @@ figure { margin: 2em 0; } figcaption { color: #444; font-size: 13px; max-width: 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data:"
 
 
-def sweep_html(verdict: SweepVerdict, pictures: Sequence[Picture], scripts: Sequence[str]) -> str:
-    """The page. ``scripts`` draw ``pictures``; without them there are small bars, and the page says what is missing."""
+def sweep_html(verdict: SweepVerdict, pictures: Sequence[Picture], scripts: Sequence[str], obstacle: str = "") -> str:
+    """The page. ``scripts`` draw ``pictures``; without them there are small bars, and ``obstacle`` says why."""
     *basis, answer = closing_lines(verdict)
     about = f"{headline(verdict)}. Recipe {verdict.recipe} on {verdict.gpu}, {verdict.started_at}."
     body = [
@@ -33,7 +32,7 @@ def sweep_html(verdict: SweepVerdict, pictures: Sequence[Picture], scripts: Sequ
         f'<p class="answer">{escape(answer)}</p>',
         f'<div class="wide">{_table(rows(verdict))}</div>',
         _list([(line, False) for line in (*basis, *verdict.notes)]),
-        *([_figure(picture) for picture in pictures] if scripts else [f"<p>{escape(obstacle())}</p>", _bars(verdict)]),
+        *([_figure(picture) for picture in pictures] if scripts else [f"<p>{escape(obstacle)}</p>", _bars(verdict)]),
         "<h2>About the cells</h2>",
         _list([(remark.line, remark.is_bad) for remark in remarks(verdict)]),
         f"<footer>{escape(verdict.sweep_id)}: {escape(' '.join(verdict.command))}</footer>",

@@ -9,7 +9,7 @@ from harness.errors import BadRequestError
 from harness.records.atomic import write_atomically, write_bytes_atomically
 from harness.records.sweeps import SweepData
 from harness.report import json
-from harness.report.charts.available import can_draw
+from harness.report.charts.available import can_draw, obstacle
 from harness.report.charts.picture import Picture
 from harness.report.sweep_csv import sweep_csv
 from harness.report.sweep_html import sweep_html
@@ -66,7 +66,7 @@ def _html(material: _Material) -> tuple[Path, ...]:
         from harness.report.charts import rendering
 
         scripts = [rendering.library(), rendering.embedding(drawn)]
-    return _write(material.folder / "report.html", sweep_html(material.verdict, material.pictures, scripts))
+    return _write(material.folder / "report.html", sweep_html(material.verdict, material.pictures, scripts, obstacle()))
 
 
 def _markdown(material: _Material) -> tuple[Path, ...]:

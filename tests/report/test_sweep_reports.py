@@ -1,0 +1,198 @@
+"""Reports of a sweep as their readers get them: terminal, Markdown, CSV, JSON, HTML."""
+
+import csv
+import io
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness.analysis.sweep import judge_sweep
+from harness.errors import BadRequestError
+from harness.records.sweeps import SweepData, read_sweep
+from harness.report.charts.available import obstacle
+from harness.report.sweep_csv import sweep_csv
+from harness.report.sweep_html import sweep_html
+from harness.report.sweep_json import sweep_document
+from harness.report.sweep_markdown import sweep_markdown
+from harness.report.sweep_reports import write_reports
+from harness.report.sweep_terminal import print_sweep
+
+RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
+HOSTILE = "=1+1 | `x` [bold]<script>alert(1)</script> </script>"
+
+
+@pytest.fixture(name="recorded", scope="module")
+def _recorded() -> SweepData:
+    return read_sweep(RECORDED)
+
+
+@pytest.fixture(name="hostile")
+def _hostile(make_spec, make_record, make_cell, make_sweep) -> SweepData:
+    """A sweep whose names and texts try to be markup, formulas and scripts."""
+    run = make_record(make_spec(gpu="cpu", recompute="none"))
+    failed = make_record(
+        make_spec(gpu="cpu", recompute="mlp"), status="failed", failure=f"{HOSTILE}\nsecond line", ranks=()
+    )
+    cells = [make_cell("none", [run]), make_cell(HOSTILE, [failed])]
+    return make_sweep(cells, title=HOSTILE, gpu="cpu", capacity_bytes=None, notes=(HOSTILE,))
+
+
+def printed(data: SweepData, **console: Any) -> str:
+    out = io.StringIO()
+    print_sweep(Console(file=out, highlight=False, **console), judge_sweep(data))
+    return out.getvalue()
+
+
+def test_the_piped_table_is_never_cut(recorded):
+    lines = printed(recorded, width=40).splitlines()
+    row = next(line for line in lines if "full:uniform:1" in line)
+
+    assert row.split() == ["*P", "2", "full:uniform:1", "ok", "3.763", "s", "82.06", "MiB", "0", "0.013695", "82.20", "MiB", "+0.2", "%"]  # fmt: skip
+
+
+def test_the_terminal_says_where_memory_ran_out(recorded):
+    assert (
+        "none: out of memory on rank 0 (stage 0) in forward_backward of step 1, asking for 1.75 MiB: "
+        "tensors had taken 131.93 MiB of 133.12 MiB" in printed(recorded)
+    )
+
+
+def test_the_last_line_is_the_answer(recorded):
+    assert (
+        printed(recorded).strip().splitlines()[-1].startswith("Use (*) full:uniform:1. full:uniform:1 is the fastest")
+    )
+
+
+def test_markup_in_names_is_printed_as_it_stands(hostile):
+    assert "=1+1 | `x` [bold]<script>alert(1)</script>" in printed(hostile)
+
+
+def test_no_color_leaves_no_escape_codes(recorded, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    assert "\x1b[3" not in printed(recorded, force_terminal=True, width=200)
+
+
+def test_json_keeps_the_keys_of_the_contract(recorded):
+    document = sweep_document(judge_sweep(recorded), (Path("report/report.html"),))
+
+    assert document["control"] == "none"
+    assert document["recommended"] == "full:uniform:1"
+    assert document["pareto"] == ["full:uniform:1"]
+    assert document["report"] == ["report/report.html"]
+    cells = json.loads(json.dumps(document))["cells"]
+    assert [(cell["recompute"], cell["status"]) for cell in cells] == [
+        ("none", "oom"), ("mlp", "ok"), ("full:uniform:1", "ok"),
+    ]  # fmt: skip
+    for key in ("metrics", "vs_control", "prediction"):
+        assert key in cells[0]
+
+
+def test_json_metrics_are_those_of_a_run(recorded):
+    from harness.analysis.derive import derive
+    from harness.report.json import metrics_document
+
+    cell = sweep_document(judge_sweep(recorded))["cells"][1]
+
+    assert cell["metrics"] == metrics_document(derive(recorded.cells[1].runs[0]))
+
+
+def test_csv_holds_raw_figures(recorded):
+    rows = list(csv.DictReader(io.StringIO(sweep_csv(judge_sweep(recorded)))))
+
+    assert [row["status"] for row in rows] == ["oom", "ok", "ok"]
+    assert rows[0]["peak_allocated_bytes"] == ""
+    assert int(rows[2]["peak_allocated_bytes"]) == judge_sweep(recorded).cell("full:uniform:1").peak_bytes
+    assert rows[2]["recommended"] == "yes"
+
+
+def test_no_text_of_the_csv_is_a_formula(hostile):
+    rows = list(csv.reader(io.StringIO(sweep_csv(judge_sweep(hostile)))))
+
+    assert rows[2][1] == f"'{HOSTILE}"
+    assert not [field for row in rows for field in row if field.startswith(("=", "+", "@"))]
+
+
+def test_markdown_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(hostile):
+    text = sweep_markdown(judge_sweep(hostile), (), with_images=False)
+    table = [re.sub(r"\\\|", "", line) for line in text.splitlines() if line.startswith("|")]
+
+    assert len({line.count("|") for line in table}) == 1
+    assert "<script>" not in text.replace("\\<script\\>", "")
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+
+
+def test_without_pictures_the_page_has_small_bars_and_says_what_is_missing(recorded):
+    page = sweep_html(judge_sweep(recorded), (), (), "No pictures: mbr-perf[report] is not installed")
+    tags = _Tags()
+    tags.feed(page)
+
+    assert tags.tags.count("svg") == 2
+    assert "script" not in tags.tags
+    assert "mbr-perf[report]" in page
+
+
+def test_names_cannot_become_part_of_the_page(hostile):
+    tags = _Tags()
+    tags.feed(sweep_html(judge_sweep(hostile), (), ()))
+
+    assert "script" not in tags.tags
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones(recorded, tmp_path):
+    with pytest.raises(BadRequestError, match="no report format pdf") as refused:
+        write_reports(judge_sweep(recorded), recorded, tmp_path, ("pdf",))
+
+    assert refused.value.remedy == "one of: html, md, csv, json, png"
+
+
+@pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+class TestWithPictures:
+    def test_the_page_fetches_nothing_and_is_small(self, recorded, tmp_path):
+        (path,) = write_reports(judge_sweep(recorded), recorded, tmp_path, ("html",))
+        page, tags = path.read_text(encoding="utf-8"), _Tags()
+        tags.feed(page)
+
+        assert path.stat().st_size < 1_500_000
+        assert tags.links == []
+        assert page.count('<figure><div id="') == 5
+
+    def test_no_name_ends_the_script_early(self, hostile, tmp_path):
+        (path,) = write_reports(judge_sweep(hostile), hostile, tmp_path, ("html",))
+        tags = _Tags()
+        tags.feed(path.read_text(encoding="utf-8"))
+
+        assert tags.tags.count("script") == 2
+        assert "alert(1)</script>" not in path.read_text(encoding="utf-8")
+
+    def test_all_formats_lie_in_one_folder_and_pictures_are_pngs(self, recorded, tmp_path):
+        paths = write_reports(judge_sweep(recorded), recorded, tmp_path)
+
+        assert [path.name for path in paths[:4]] == ["report.html", "report.md", "report.csv", "report.json"]
+        pictures = {path.name for path in paths[4:]}
+        assert pictures == {
+            "memory_throughput.png", "rank_memory.png", "timeline.png", "predicted_measured.png", "step_times.png",
+        }  # fmt: skip
+        assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths[4:])
+        assert "![Memory against throughput](memory_throughput.png)" in paths[1].read_text(encoding="utf-8")
+
+    def test_a_second_report_replaces_the_first(self, recorded, tmp_path):
+        write_reports(judge_sweep(recorded), recorded, tmp_path, ("csv",))
+        (path,) = write_reports(judge_sweep(recorded), recorded, tmp_path, ("csv",))
+
+        assert path.read_text(encoding="utf-8") == sweep_csv(judge_sweep(recorded))
