@@ -1,0 +1,48 @@
+"""`mbr-perf report`: a recorded sweep, judged and written anew."""
+
+import json
+from pathlib import Path
+
+RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
+
+
+def test_the_chosen_formats_are_written_where_asked(mbr_perf, tmp_path):
+    answer = mbr_perf("report", RECORDED, "--format", "csv,md", "--out", tmp_path / "out")
+
+    assert answer.code == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.csv", "report.md"]
+    assert f"Report: {tmp_path / 'out' / 'report.csv'}" in answer.out
+    assert "Use (*) full:uniform:1." in answer.out
+
+
+def test_json_is_one_document_with_the_paths(mbr_perf, tmp_path):
+    answer = mbr_perf("report", RECORDED, "--format", "json", "--out", tmp_path, "--json")
+    document = json.loads(answer.out)
+
+    assert document["recommended"] == "full:uniform:1"
+    assert document["report"] == [str(tmp_path / "report.json")]
+    assert json.loads((tmp_path / "report.json").read_text())["cells"] == document["cells"]
+
+
+def test_an_unknown_format_exits_2_with_the_known_ones(mbr_perf, tmp_path):
+    answer = mbr_perf("report", RECORDED, "--format", "csv,pdf", "--out", tmp_path / "out")
+
+    assert answer.code == 2
+    assert "no report format pdf" in answer.err
+    assert "html, md, csv, json, png" in answer.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_holds_no_sweep_exits_2(mbr_perf, tmp_path):
+    answer = mbr_perf("report", tmp_path)
+
+    assert answer.code == 2
+    assert "no sweep.json" in answer.err
+
+
+def test_a_place_that_cannot_be_written_exits_2(mbr_perf, tmp_path):
+    (tmp_path / "file").write_text("")
+    answer = mbr_perf("report", RECORDED, "--format", "csv", "--out", tmp_path / "file")
+
+    assert answer.code == 2
+    assert "cannot be written" in answer.err

@@ -1,0 +1,154 @@
+"""Pictures: where labels go, what each shows, what is said where there is none."""
+
+import json
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.analysis.sweep import judge_sweep
+from harness.records.rank import MemoryRecord
+from harness.records.sweeps import SweepData, read_sweep
+from harness.report.charts.available import obstacle
+from harness.report.charts.placing import Placed, Spot, place, text_width
+
+RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
+draws = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
+def box(label: Placed) -> tuple[float, float, float, float]:
+    left = label.x - text_width(label.text) if label.is_left else label.x
+    return left, label.y - 6.5, left + text_width(label.text), label.y + 6.5
+
+
+def overlapping(labels: tuple[Placed, ...]) -> list[tuple[str, str]]:
+    told = [label for label in labels if label.text]
+    return [
+        (one.text, other.text)
+        for one, other in combinations(told, 2)
+        if (a := box(one)) and (b := box(other)) and a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+    ]
+
+
+@pytest.mark.parametrize("count", [3, 12, 30, 100])
+def test_no_label_covers_another_or_leaves_the_picture(count: int):
+    spots = [Spot(100 + 37 * (n % 9), 60 + 23 * (n % 13), f"core_attn,layernorm,{n}", str(n)) for n in range(count)]
+    placed = place(spots, 760, 440)
+
+    assert overlapping(placed) == []
+    assert all(box(p)[0] >= 0 and box(p)[2] <= 760 for p in placed if p.text)
+
+
+def test_twelve_cells_in_the_shape_of_a_front_keep_their_names():
+    spots = [Spot(80 + 50 * n, 380 - 28 * n, "core_attn,layernorm", str(n)) for n in range(12)]
+
+    assert [label.text for label in place(spots, 760, 440)] == ["core_attn,layernorm"] * 12
+
+
+def test_a_label_without_room_becomes_the_cells_number():
+    crowd = [
+        Spot(300 + n % 4, 200 + n % 3, "a long name of a setting that is hard to place", f"{n}") for n in range(60)
+    ]
+
+    assert any(label.text.isdigit() for label in place(crowd, 760, 440))
+
+
+def test_what_is_taken_is_kept_free():
+    (label,) = place([Spot(100, 100, "mlp", "1")], 760, 440, [(101, 90, 200, 110)])
+
+    assert label.is_left
+
+
+@pytest.fixture(name="specs", scope="module")
+def _specs() -> dict[str, Any]:
+    if obstacle():
+        pytest.skip(obstacle())
+    return drawn(read_sweep(RECORDED))
+
+
+def drawn(data: SweepData) -> dict[str, Any]:
+    from harness.report.charts.gallery import pictures
+
+    return {
+        picture.name: json.loads(picture.vega_lite) if picture.vega_lite else picture.missing
+        for picture in pictures(data, judge_sweep(data))
+    }
+
+
+def rows(spec: Any) -> list[dict[str, Any]]:
+    """All inline rows of a specification."""
+    found = []
+    for name, value in spec.items() if isinstance(spec, dict) else enumerate(spec):
+        if name == "data":
+            found += value.get("values", [])
+        elif name == "datasets":
+            found += [row for values in value.values() for row in values]
+        elif isinstance(value, dict | list):
+            found += rows(value)
+    return found
+
+
+def test_the_cell_that_ran_out_of_memory_stands_at_the_edge(specs):
+    marks = {row["cell"]: row for row in rows(specs["memory_throughput"]) if "state" in row}
+
+    assert marks["none"]["state"] == "out of memory (at the edge)"
+    assert marks["none"]["x"] > marks["mlp"]["x"]
+
+
+def test_the_memory_there_is_is_a_line(specs):
+    assert "memory 133.12 MiB" in [row.get("text") for row in rows(specs["memory_throughput"])]
+
+
+def test_axes_have_units(specs):
+    text = json.dumps(specs, ensure_ascii=False)
+
+    for title in ("(MiB)", "(TFLOP/s/GPU)", "Step time (s)", "Share of the step (%)"):
+        assert title in text
+
+
+def test_a_picture_that_cannot_be_drawn_says_why(specs):
+    assert specs["ms_per_gib"] == "No cell saved memory beyond noise against a control that ran."
+
+
+def test_bars_of_a_rank_add_up_to_what_the_device_held(make_spec, make_rank, make_record, make_cell, make_sweep):
+    if obstacle():
+        pytest.skip(obstacle())
+    spec, gib = make_spec(recompute="none"), 1024**3
+    memory = MemoryRecord(
+        meter="cuda", max_allocated_bytes=60 * gib, max_reserved_bytes=64 * gib, max_device_used_bytes=66 * gib
+    )
+    ranks = tuple(make_rank(spec, rank, memory=memory) for rank in range(32))
+    parts = rows(drawn(make_sweep([make_cell("none", [make_record(spec, ranks=ranks)])]))["rank_memory"])
+
+    assert [row["size"] for row in parts if row["rank"] == "rank 0 (stage 0)"] == [60, 4, 2]
+    assert {row["rank"] for row in parts} == {
+        "rank 0 (stage 0)", "rank 8 (stage 1)", "rank 16 (stage 2)", "rank 24 (stage 3)",
+    }  # fmt: skip
+
+
+@draws
+def test_only_allocated_bytes_on_a_processor_is_said():
+    from harness.report.charts.rank_memory import rank_memory
+
+    data = read_sweep(RECORDED)
+
+    assert "Only allocated bytes exist" in rank_memory(data, judge_sweep(data)).caption
+
+
+def test_the_steps_before_the_window_are_grey(specs):
+    shades = [row for row in rows(specs["step_times"]) if "from" in row and row["cell"] == "mlp"]
+
+    assert shades == [{"cell": "mlp", "from": -0.5, "to": 2.5}]
+
+
+def test_the_timeline_shows_the_two_cells_that_ran(specs):
+    assert {row["cell"] for row in rows(specs["timeline"])} == {"mlp, rank 0", "full:uniform:1, rank 0"}
+
+
+def test_a_sweep_in_which_nothing_ran_has_reasons_for_pictures(make_cell, make_sweep):
+    if obstacle():
+        pytest.skip(obstacle())
+    found = drawn(make_sweep([make_cell("none", [], fate="not_run", reason="no time")]))
+
+    assert all(isinstance(reason, str) and reason for reason in found.values())
