@@ -67,6 +67,16 @@ def test_the_built_layers_recompute_what_was_asked(trained):
     assert record.suspect == ()
 
 
+def test_the_prediction_stands_beside_the_measurement(trained):
+    done, run_dir = trained
+    record = read_run(run_dir)
+    measured = max(rank.memory.max_allocated_bytes for rank in record.ranks)
+    assert record.no_prediction == ""
+    assert record.prediction.peak_bytes == pytest.approx(measured, rel=0.05)
+    assert record.prediction.step_time_s is None
+    assert "\nPredicted: peak " in done.stdout
+
+
 def test_the_run_folder_is_whole(trained):
     _, run_dir = trained
     names = {str(path.relative_to(run_dir)) for path in run_dir.rglob("*") if path.is_file()}

@@ -70,6 +70,14 @@ def test_the_json_document_has_the_keys_that_stay(replayed):
     assert document["spec"] == record.spec.model_dump(mode="json")
 
 
+def test_nothing_is_predicted_where_nothing_is_measured(replayed, replay):
+    document, record = replayed("ok")
+    assert record.prediction is None
+    assert document["prediction"] == {"reason": record.no_prediction}
+    assert record.no_prediction.startswith("replayed: ")
+    assert "Not predicted: replayed" in replay("ok").out
+
+
 def test_the_figures_are_those_of_the_recorded_steps(replayed):
     document, record = replayed("ok")
     slowest = [max(rank.steps[step].seconds for rank in record.ranks) for step in range(2, 8)]
