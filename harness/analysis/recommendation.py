@@ -9,14 +9,14 @@ from harness.units import format_bytes, format_percent
 Costs = Mapping[str, Sequence[float]]
 
 
-def recommend(cells: Sequence[CellVerdict], costs: Costs, capacity_bytes: int | None, margin: float) -> Recommendation:
+def recommend(cells: Sequence[CellVerdict], costs: Costs, margin: float) -> Recommendation:
     """``costs``: seconds of every repeat by cell's name, for the same tokens. Only cells that are comparable stand."""
     able = sorted((cell for cell in cells if cell.is_comparable), key=_cost)
     fitting = [cell for cell in able if cell.fits is not False]
     if not fitting:
-        return Recommendation(None, _nothing(cells, able, capacity_bytes, margin))
+        return Recommendation(None, _nothing(cells, able, margin))
     best, rest = fitting[0], fitting[1:]
-    room = _room(capacity_bytes, margin)
+    room = _room(cells, margin)
     dearer = [cell for cell in able if cell.fits is False and _cost(cell) < _cost(best)]
     parts = [f"{best.name} is the fastest of {len(fitting)} {'cell' if len(fitting) == 1 else 'cells'} that {room}"]
     parts.append(_own(best))
@@ -31,10 +31,16 @@ def _cost(cell: CellVerdict) -> tuple[float, int]:
     return cell.cost_s, cell.peak_bytes
 
 
-def _room(capacity_bytes: int | None, margin: float) -> str:
-    if capacity_bytes is None:
+def _room(cells: Sequence[CellVerdict], margin: float) -> str:
+    if not any(cell.capacity_bytes for cell in cells):
         return "ran (no memory limit is known)"
-    return f"leave {margin * 100:g} % of {format_bytes(capacity_bytes)} free"
+    return f"leave {margin * 100:g} % of {_memory(cells)} free"
+
+
+def _memory(cells: Sequence[CellVerdict]) -> str:
+    """The memory that all are held to, or that each has its own."""
+    sizes = {cell.capacity_bytes for cell in cells if cell.spec}
+    return format_bytes(sizes.pop() or 0) if len(sizes) == 1 else "their own memory"
 
 
 def _own(best: CellVerdict) -> str:
@@ -69,12 +75,10 @@ def _next(best: CellVerdict, rest: Sequence[CellVerdict], costs: Costs) -> str:
     return told
 
 
-def _nothing(
-    cells: Sequence[CellVerdict], able: Sequence[CellVerdict], capacity_bytes: int | None, margin: float
-) -> str:
+def _nothing(cells: Sequence[CellVerdict], able: Sequence[CellVerdict], margin: float) -> str:
     if able:
         least = min(able, key=lambda cell: cell.peak_bytes or 0)
-        return f"No cell leaves {margin * 100:g} % of {format_bytes(capacity_bytes or 0)} free; the smallest is {least.name} with {format_bytes(least.peak_bytes or 0)}."
+        return f"No cell leaves {margin * 100:g} % of {_memory(cells)} free; the smallest is {least.name} with {format_bytes(least.peak_bytes or 0)}."
     ended = [
         f"{sum(c.status == status for c in cells)} {status.replace('_', ' ').replace('oom', 'OOM')}"
         for status in dict.fromkeys(c.status for c in cells)

@@ -19,8 +19,7 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
     reference = data.control.planned.spec
     found = [measured(cell, reference) for cell in data.cells]
     control = next(cell for cell in found if cell.name == plan.control)
-    budget = None if plan.capacity_bytes is None else int(plan.capacity_bytes * (1 - plan.margin))
-    frame = Frame(control, budget, gate)
+    frame = Frame(control, plan.margin, gate)
     cells = tuple(judged(cell, frame) for cell in found)
     points = {
         cell.name: (cell.cost_s, float(cell.peak_bytes))
@@ -40,7 +39,7 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
         margin=plan.margin,
         cells=cells,
         pareto=pareto(points),
-        recommendation=recommend(cells, costs, plan.capacity_bytes, plan.margin),
+        recommendation=recommend(cells, costs, plan.margin),
         notes=plan.notes,
         started_at=plan.started_at,
         command=plan.command,

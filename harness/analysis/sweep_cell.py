@@ -53,10 +53,10 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class Frame:
-    """What all cells are held to: the control, the memory, how strictly to judge against golden values."""
+    """What all cells are held to: the control, the share of memory to stay free, how strictly to judge by goldens."""
 
     control: MeasuredCell
-    budget_bytes: int | None
+    margin: float
     gate: GateOptions
 
 
@@ -97,7 +97,7 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         metrics=cell.metrics,
         doubts=cell.doubts,
         cost_s=statistics.mean(cell.costs_s) if cell.costs_s else None,
-        fits=_fits(cell, frame.budget_bytes),
+        fits=_fits(cell, frame.margin),
         oom=oom_of(cell.data.runs),
         vs_control=versus,
         no_comparison=obstacle,
@@ -153,15 +153,16 @@ def _step_spread(cell: MeasuredCell) -> float | None:
     return summary.stdev / summary.mean if summary and summary.stdev is not None and summary.mean else None
 
 
-def _fits(cell: MeasuredCell, budget_bytes: int | None) -> bool | None:
-    """Whether tensors leave the margin free, and torch's allocator never had to free its cache to go on."""
+def _fits(cell: MeasuredCell, margin: float) -> bool | None:
+    """Whether tensors leave the margin of the cell's memory free, and torch's allocator never had to free its cache."""
     peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
     if cell.status != "ok":
         return False if cell.status in ("oom", "pruned") else None
-    if budget_bytes is None or peak is None:
+    capacity = cell.runs[0].spec.capacity_bytes if cell.runs else None
+    if capacity is None or peak is None:
         return None
     retried = any(rank.memory and rank.memory.num_alloc_retries for run in cell.runs for rank in run.ranks)
-    return peak.value <= budget_bytes and not retried
+    return peak.value <= int(capacity * (1 - margin)) and not retried
 
 
 def _foretold(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | None) -> Foretold | None:

@@ -85,6 +85,11 @@ class CellVerdict:
     golden: Comparison | None
 
     @property
+    def capacity_bytes(self) -> int | None:
+        """Memory per rank that this cell is held to; None where it is not known."""
+        return self.spec.capacity_bytes if self.spec else None
+
+    @property
     def peak_bytes(self) -> int | None:
         """Peak allocated bytes of the worst rank."""
         peak = self.metrics.peak_allocated_bytes if self.metrics else None
@@ -106,7 +111,10 @@ class Recommendation:
 
 @dataclass(frozen=True)
 class SweepVerdict:
-    """A whole sweep. ``pareto``: names of cells, cheapest first. ``margin``: share of the memory to be kept free."""
+    """A whole sweep. ``pareto``: names of cells, cheapest first. ``margin``: share of the memory to be kept free.
+
+    ``capacity_bytes`` is the control's; each cell is held to its own.
+    """
 
     sweep_id: str
     title: str
@@ -130,6 +138,11 @@ class SweepVerdict:
             if cell.name == name:
                 return cell
         raise KeyError(name)
+
+    @property
+    def capacities(self) -> frozenset[int | None]:
+        """Memory per rank of the cells in bytes: one figure, or several where the limit is varied."""
+        return frozenset(cell.capacity_bytes for cell in self.cells if cell.spec) or frozenset({self.capacity_bytes})
 
     def counted(self, status: CellStatus) -> int:
         """How many cells ended so."""

@@ -80,8 +80,8 @@ class SweepGate(Frozen):
 class SweepPlan(Frozen):
     """``sweep.json``: all that was decided before the first cell started. ``control`` is the name of a cell.
 
-    ``capacity_bytes``: the memory that predictions were held against; None where it is not known. ``margin``:
-    the share of it that is to stay free of tensors. ``software``: what the cells were judged for and are to run with.
+    ``capacity_bytes``: the control's memory per rank, None where it is not known; where ``memory_limit`` is varied each
+    cell is held to its own. ``margin``: the share of it that is to stay free of tensors. ``software``: what the cells were judged for and are to run with.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -105,6 +105,11 @@ class SweepPlan(Frozen):
     command: tuple[str, ...]
     started_at: str
     mbr_perf: str
+
+    @property
+    def capacities(self) -> frozenset[int | None]:
+        """Memory per rank of the cells in bytes: one figure, or several where the limit is varied."""
+        return frozenset(cell.spec.capacity_bytes for cell in self.cells if cell.spec)
 
 
 class SweepEvent(Frozen):

@@ -1,5 +1,7 @@
 """Figures for people, each with its unit."""
 
+from collections.abc import Collection
+
 from harness.analysis.gate import Finding
 from harness.analysis.metrics import METRICS, Metric, Summary
 from harness.units import format_bytes, format_percent, format_seconds
@@ -43,6 +45,13 @@ def format_flops(value: float) -> str:
 def spread(summary: Summary) -> str:
     """The standard deviation as a share of the mean."""
     return ABSENT if summary.stdev is None or not summary.mean else f"{summary.stdev / summary.mean * 100:.1f} %"
+
+
+def capacities_text(capacities: Collection[int | None]) -> str:
+    """Memory limits from the least on: ``2.00 GiB, 4.00 GiB or none``."""
+    known = [format_bytes(size) for size in sorted(size for size in capacities if size is not None)]
+    last = ["none"] if None in capacities else [known.pop()]
+    return " or ".join([", ".join(known), *last] if known else last)
 
 
 def allowed_change(finding: Finding) -> str:

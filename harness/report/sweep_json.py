@@ -52,6 +52,7 @@ def _cell(cell: CellVerdict, verdict: SweepVerdict) -> Document:
         "fingerprint": cell.spec.fingerprint if cell.spec else None,
         "metrics": metrics_document(cell.metrics) if cell.metrics else None,
         "seconds_per_control_step": cell.cost_s,
+        "capacity_bytes": cell.capacity_bytes,
         "fits": cell.fits,
         "doubts": list(cell.doubts),
         "oom": asdict(cell.oom) if cell.oom else None,

@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from harness.records.sweep import PlannedCell, SweepPlan
-from harness.report.figures import ABSENT
+from harness.report.figures import ABSENT, capacities_text
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.printing import plain_table, print_lines, show
 from harness.units import format_bytes, format_percent, format_seconds
@@ -87,6 +87,8 @@ def _unpredicted(plan: SweepPlan) -> list[str]:
 
 
 def _memory(plan: SweepPlan) -> str:
+    if len(plan.capacities) > 1:
+        return f"Memory per rank: each cell's own, {capacities_text(plan.capacities)}"
     if plan.capacity_bytes is None:
         return "Memory: no limit is known, so nothing is pruned (--memory_limit sets one)"
     return f"Memory: {format_bytes(plan.capacity_bytes)} per rank"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.analysis.gate import Comparison
 from harness.analysis.sweep_status import oom_text
 from harness.analysis.sweep_values import CellVerdict, SweepVerdict
-from harness.report.figures import BY_NAME, change, figure
+from harness.report.figures import BY_NAME, capacities_text, change, figure
 from harness.units import format_bytes, format_percent
 
 _MANY = 4
@@ -47,7 +47,9 @@ def headline(verdict: SweepVerdict) -> str:
 def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
     """Memory, Pareto set, recommendation, and what the figures rest on."""
     memory = (
-        f"Memory: {format_bytes(verdict.capacity_bytes)} per rank, {verdict.margin * 100:g} % of it to stay free"
+        f"Memory per rank: each cell's own, {capacities_text(verdict.capacities)}; {verdict.margin * 100:g} % of it to stay free"
+        if len(verdict.capacities) > 1
+        else f"Memory: {format_bytes(verdict.capacity_bytes)} per rank, {verdict.margin * 100:g} % of it to stay free"
         if verdict.capacity_bytes is not None
         else "Memory: no limit is known on this machine, so every cell that ran fits"
     )

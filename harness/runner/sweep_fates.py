@@ -7,7 +7,6 @@ from harness.runner.prediction import RunPrediction
 from harness.runner.sweep_axes import RECOMPUTE, SweptAxis
 from harness.runner.sweep_cells import name_of, told
 from harness.runner.sweep_drafts import Draft
-from harness.spec.experiment import ExperimentSpec
 from harness.units import format_bytes
 
 
@@ -46,7 +45,7 @@ def _fate(one: Draft, names: Sequence[str], answer: RunPrediction, *, prunes: bo
         return "skipped_inert", f"equal in effect to {names[one.twin]}{_inert(one)}"
     if one.problem:
         return "illegal", one.problem
-    capacity = capacity_bytes(one.spec) if one.spec else None
+    capacity = one.spec.capacity_bytes if one.spec else None
     if prunes and answer.prediction and capacity is not None and answer.prediction.range_bytes[0] > capacity:
         low, stage = answer.prediction.range_bytes[0], answer.prediction.worst.pp_rank
         return "pruned", f"stage {stage} needs at least {format_bytes(low)} of {format_bytes(capacity)}"
@@ -56,9 +55,3 @@ def _fate(one: Draft, names: Sequence[str], answer: RunPrediction, *, prunes: bo
 def _inert(one: Draft) -> str:
     inert = one.checked.effective.inert_modules if one.checked and one.checked.effective else {}
     return "".join(f"; {module} does nothing: {why}" for module, why in inert.items())
-
-
-def capacity_bytes(spec: ExperimentSpec) -> int | None:
-    """What a rank may use: the memory limit or the GPU's memory, whichever is less; None where neither is known."""
-    known = [size for size in (spec.measure.memory_limit_bytes, spec.gpu_type.memory_bytes) if size]
-    return min(known, default=None)

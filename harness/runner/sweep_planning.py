@@ -17,7 +17,7 @@ from harness.runner.prediction import RunPrediction
 from harness.runner.sweep_axes import AUTO, RECOMPUTE, SweptAxis
 from harness.runner.sweep_cells import Expansion, control_values
 from harness.runner.sweep_drafts import ask_megatron, draft, require_one
-from harness.runner.sweep_fates import capacity_bytes, planned_cells
+from harness.runner.sweep_fates import planned_cells
 from harness.runner.sweep_over import read_axes, read_control
 from harness.runner.sweep_predictions import foretell
 from harness.runner.sweep_request import SweepRequest
@@ -58,7 +58,7 @@ def plan_sweep(request: SweepRequest, host: Host, *, asks_megatron: bool) -> Swe
         grid=request.grid,
         repeats=request.repeats,
         cells=cells,
-        capacity_bytes=capacity_bytes(cells[0].spec or first.spec),
+        capacity_bytes=(cells[0].spec or first.spec).capacity_bytes,
         margin=request.margin,
         prune=request.prune,
         max_minutes=request.max_minutes,

@@ -168,6 +168,12 @@ class ExperimentSpec(Frozen):
         recompute = canonical_text(self.recompute)
         return f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu.{recompute}"
 
+    @property
+    def capacity_bytes(self) -> int | None:
+        """What a rank may use: the memory limit or the GPU's memory, whichever is less; None where neither is known."""
+        known = (self.measure.memory_limit_bytes, self.gpu_type.memory_bytes)
+        return min((size for size in known if size), default=None)
+
     def identity(self) -> dict[str, object]:
         """Everything that decides a result. Steps and window do not; the seed does (it routes tokens to experts).
 

@@ -10,6 +10,7 @@ from harness.analysis.sweep_values import SweepVerdict
 from harness.records.rank import Failure, MemoryRecord
 from harness.records.run import RunRecord
 from harness.records.sweeps import read_sweep
+from harness.report.sweep_remarks import closing_lines
 from harness.units import GIB
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
@@ -22,7 +23,8 @@ def _runs(make_spec, make_rank, make_record) -> Any:
     def build(recompute: str, seconds: list[float], peak_gib: float, **changes: Any) -> list[RunRecord]:
         spec = make_spec(recompute=recompute, num_gpus=8, parallelism={"tensor_model_parallel_size": 8},
                          batch={"micro_batch_size": 1, "global_batch_size": changes.pop("global_batch_size", 8),
-                                "seq_length": 4096})  # fmt: skip
+                                "seq_length": 4096}, gpu=changes.pop("gpu", "h100"),
+                         measure={"memory_limit_bytes": changes.pop("memory_limit_bytes", None)})  # fmt: skip
         retries = changes.pop("retries", 0)
         found = []
         for each in seconds:
@@ -240,11 +242,26 @@ def test_a_cell_with_twice_the_tokens_is_compared_per_token(runs, make_cell, mak
 
 
 def test_without_a_known_memory_every_cell_that_ran_stands(runs, make_cell, make_sweep):
-    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 200))], capacity_bytes=None))
+    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 200, gpu="cpu"))], capacity_bytes=None))
 
     assert verdict.cell("none").fits is None
     assert verdict.recommendation.cell == "none"
     assert "no memory limit is known" in verdict.recommendation.why
+
+
+def test_each_cell_is_held_to_its_own_memory_limit(runs, make_cell, make_sweep):
+    cells = [
+        make_cell(name, runs("none", [1.0], 3.9, gpu="cpu", memory_limit_bytes=limit))
+        for name, limit in (("no limit", None), ("4 GiB", 4 * GIB), ("6 GiB", 6 * GIB))
+    ]
+    verdict = judge_sweep(make_sweep(cells, capacity_bytes=None))
+
+    assert [cell.fits for cell in verdict.cells] == [None, False, True]
+    assert [cell.capacity_bytes for cell in verdict.cells] == [None, 4 * GIB, 6 * GIB]
+    assert "the fastest of 2 cells that leave 6 % of their own memory free" in verdict.recommendation.why
+    assert closing_lines(verdict)[0] == (
+        "Memory per rank: each cell's own, 4.00 GiB, 6.00 GiB or none; 6 % of it to stay free"
+    )
 
 
 def test_a_recorded_sweep_with_a_real_out_of_memory():

@@ -82,15 +82,20 @@ def _point(cell: CellVerdict) -> tuple[float, float] | None:
 
 
 def _unit(verdict: SweepVerdict, ran: Sequence[CellVerdict]) -> tuple[str, float]:
-    largest = max(verdict.capacity_bytes or 0, *(cell.peak_bytes or 0 for cell in ran))
+    largest = max([*_limits(verdict), *(cell.peak_bytes or 0 for cell in ran)])
     return ("GiB", GIB) if largest >= GIB else ("MiB", GIB / 1024)
+
+
+def _limits(verdict: SweepVerdict) -> list[int]:
+    """Memory per rank, from the least on: of all cells the same unless the limit is varied."""
+    return sorted(size for size in verdict.capacities if size)
 
 
 def _frame(verdict: SweepVerdict, ran: Sequence[CellVerdict], scale: float) -> _Frame:
     points = [point for cell in ran if (point := _point(cell))]
     xs, ys = [x / scale for x, _ in points], [y for _, y in points]
     least, most = min(xs), max(xs)
-    limit = (verdict.capacity_bytes or 0) / scale
+    limit = max(_limits(verdict), default=0) / scale
     # A limit far beyond every point would squeeze them into a corner: it is then said in words at the edge.
     if limit and limit - most < 2 * max(most - least, most * 0.1):
         most = max(most, limit)
@@ -150,12 +155,16 @@ def _front(verdict: SweepVerdict, ran: Sequence[CellVerdict], frame: _Frame, sca
 
 
 def _limit_layers(verdict: SweepVerdict, frame: _Frame, scale: float) -> list[alt.Chart]:
-    if verdict.capacity_bytes is None:
+    limits = _limits(verdict)
+    if not limits:
         return []
-    limit = verdict.capacity_bytes / scale
     lines = [
-        (limit, f"memory {format_bytes(verdict.capacity_bytes)}", [1, 0]),
-        (limit * (1 - verdict.margin), f"less {verdict.margin * 100:g} %", [5, 4]),
+        line
+        for limit in limits
+        for line in (
+            (limit / scale, f"memory {format_bytes(limit)}", [1, 0]),
+            (limit / scale * (1 - verdict.margin), f"less {verdict.margin * 100:g} %", [5, 4]),
+        )
     ]
     layers = []
     for place_x, text, dash in lines:
@@ -170,7 +179,7 @@ def _limit_layers(verdict: SweepVerdict, frame: _Frame, scale: float) -> list[al
         row = {
             "x": frame.right,
             "y": frame.bottom,
-            "text": f"memory {format_bytes(verdict.capacity_bytes)}, beyond this edge →",
+            "text": f"memory {format_bytes(limits[0])}, beyond this edge →",
         }
         layers.append(
             alt.Chart(look.data([row])).mark_text(align="right", dx=-6, dy=-8, color=look.GREY, fontSize=10).encode(x="x:Q", y="y:Q", text="text:N")
@@ -246,8 +255,6 @@ def _front_boxes(verdict: SweepVerdict, ran: Sequence[CellVerdict], frame: _Fram
 
 def _line_boxes(verdict: SweepVerdict, frame: _Frame, scale: float) -> list[Box]:
     """Where the limit's own text stands."""
-    if verdict.capacity_bytes is None:
-        return []
-    at = [verdict.capacity_bytes / scale * share for share in (1, 1 - verdict.margin)]
+    at = [limit / scale * share for limit in _limits(verdict) for share in (1, 1 - verdict.margin)]
     xs = [frame.pixels(x, frame.bottom)[0] for x in at]
     return [(x - 14, _HEIGHT - 130, x + 2, float(_HEIGHT)) for x in xs]
