@@ -46,6 +46,11 @@ class MeasuredCell:
         return self.data.planned.name
 
     @property
+    def spec(self) -> ExperimentSpec | None:
+        """As planned, or else as run; None for a cell that could not be resolved."""
+        return self.data.planned.spec or next((run.spec for run in self.data.runs), None)
+
+    @property
     def prediction(self) -> PredictionRecord | None:
         """What was foretold: before the sweep, or else before its run."""
         return self.data.planned.prediction or next((run.prediction for run in self.data.runs if run.prediction), None)
@@ -166,7 +171,7 @@ def _fits(cell: MeasuredCell, margin: float) -> bool | None:
 
 
 def _foretold(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | None) -> Foretold | None:
-    prediction, before = cell.prediction, control.prediction
+    prediction = cell.prediction
     if prediction is None:
         return None
     peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
@@ -175,18 +180,22 @@ def _foretold(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | Non
         prediction=prediction,
         peak_error=_error(prediction.peak_bytes, peak.value if peak else None),
         step_time_error=_error(prediction.step_time_s, time.median if time else None),
-        overhead=_predicted_overhead(prediction, before) if before and cell.name != control.name else None,
+        overhead=_predicted_overhead(cell, control) if cell.name != control.name else None,
         measured_overhead=versus.time.fraction if versus and versus.time else None,
     )
 
 
-def _predicted_overhead(prediction: PredictionRecord, before: PredictionRecord) -> float:
-    """Per token, so that cells with other batches compare."""
-    per_token = before.model_flops / prediction.model_flops
-    if prediction.step_time_s is not None and before.step_time_s is not None:
-        return prediction.step_time_s * per_token / before.step_time_s - 1
-    work = (prediction.model_flops + prediction.recompute_flops) * per_token
-    return work / (before.model_flops + before.recompute_flops) - 1
+def _predicted_overhead(cell: MeasuredCell, control: MeasuredCell) -> float | None:
+    """For the same tokens per GPU, as measured costs are; by work per token where no seconds are predicted."""
+    ours, theirs = cell.prediction, control.prediction
+    spec, reference = cell.spec, control.spec
+    if ours is None or theirs is None or spec is None or reference is None:
+        return None
+    if ours.step_time_s is not None and theirs.step_time_s is not None:
+        tokens = _tokens_per_gpu(reference) / _tokens_per_gpu(spec)
+        return ours.step_time_s * tokens / theirs.step_time_s - 1
+    work, before = ours.model_flops + ours.recompute_flops, theirs.model_flops + theirs.recompute_flops
+    return work / spec.tokens_per_step / (before / reference.tokens_per_step) - 1
 
 
 def _error(predicted: float | None, value: float | None) -> float | None:

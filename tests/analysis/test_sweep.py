@@ -7,6 +7,7 @@ import pytest
 
 from harness.analysis.sweep import judge_sweep
 from harness.analysis.sweep_values import SweepVerdict
+from harness.records.prediction import PredictionRecord
 from harness.records.rank import Failure, MemoryRecord
 from harness.records.run import RunRecord
 from harness.records.sweeps import read_sweep
@@ -21,9 +22,9 @@ def _runs(make_spec, make_rank, make_record) -> Any:
     """Runs of a setting on eight GPUs: their step times, and the peak of the worst rank, the last one."""
 
     def build(recompute: str, seconds: list[float], peak_gib: float, **changes: Any) -> list[RunRecord]:
-        spec = make_spec(recompute=recompute, num_gpus=8, parallelism={"tensor_model_parallel_size": 8},
+        spec = make_spec(recompute=recompute, num_gpus=changes.pop("num_gpus", 8), parallelism={"tensor_model_parallel_size": 8},
                          batch={"micro_batch_size": 1, "global_batch_size": changes.pop("global_batch_size", 8),
-                                "seq_length": 4096}, gpu=changes.pop("gpu", "h100"),
+                                "seq_length": changes.pop("seq_length", 4096)}, gpu=changes.pop("gpu", "h100"),
                          measure={"memory_limit_bytes": changes.pop("memory_limit_bytes", None)})  # fmt: skip
         retries = changes.pop("retries", 0)
         found = []
@@ -239,6 +240,33 @@ def test_a_cell_with_twice_the_tokens_is_compared_per_token(runs, make_cell, mak
 
     assert versus.rescaled
     assert versus.time.fraction == pytest.approx(-0.05)
+
+
+def foretold(make_cell, runs, seconds, flops, **changes):
+    """A cell whose prediction holds these seconds and FLOPs of the model."""
+    prediction = PredictionRecord(peak_bytes=GIB, range_bytes=(GIB, GIB), stages=(), model_flops=flops,
+                                  recompute_flops=0, step_time_s=seconds)  # fmt: skip
+    return make_cell(str(changes), runs("none", [1.0], 70, **changes), prediction=prediction)
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds", "flops", "overhead"),
+    [
+        ({"num_gpus": 16}, 0.5, 100, 0.0),
+        ({"global_batch_size": 16}, 1.9, 200, -0.05),
+        ({"seq_length": 8192}, 2.5, 260, 0.25),
+        ({"seq_length": 8192}, None, 260, 0.3),
+        ({"num_gpus": 16}, None, 100, 0.0),
+    ],
+)
+def test_a_predicted_change_is_for_the_same_tokens_per_gpu_as_the_measured_one(
+    runs, make_cell, make_sweep, changes, seconds, flops, overhead
+):
+    control = foretold(make_cell, runs, None if seconds is None else 1.0, 100)
+    cell = foretold(make_cell, runs, seconds, flops, **changes)
+
+    found = judge_sweep(make_sweep([control, cell])).cell(str(changes)).foretold
+    assert found.overhead == pytest.approx(overhead)
 
 
 def test_without_a_known_memory_every_cell_that_ran_stands(runs, make_cell, make_sweep):
