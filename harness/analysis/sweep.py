@@ -1,6 +1,7 @@
 """A sweep judged as a whole: every cell, the Pareto set, the recommendation."""
 
 from harness.analysis.compare import GateOptions
+from harness.analysis.machine import first_run
 from harness.analysis.pareto import pareto
 from harness.analysis.recommendation import recommend
 from harness.analysis.sweep_cell import Frame, judged, measured
@@ -17,7 +18,8 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
     """
     plan = data.plan
     reference = data.control.planned.spec
-    found = [measured(cell, reference) for cell in data.cells]
+    first = first_run(data)
+    found = [measured(cell, reference, first) for cell in data.cells]
     control = next(cell for cell in found if cell.name == plan.control)
     frame = Frame(control, plan.margin, gate)
     cells = tuple(judged(cell, frame) for cell in found)

@@ -7,6 +7,7 @@ from harness.analysis import statistics
 from harness.analysis.compare import GateOptions, compare_runs
 from harness.analysis.derive import combine, derive
 from harness.analysis.gate import Comparison
+from harness.analysis.machine import another_machine
 from harness.analysis.memory_saving import memory_saving
 from harness.analysis.metrics import Metrics
 from harness.analysis.sweep_status import oom_of, status_of
@@ -65,8 +66,11 @@ class Frame:
     gate: GateOptions
 
 
-def measured(cell: CellData, reference: ExperimentSpec | None) -> MeasuredCell:
-    """Figures of a cell; ``reference`` is the control's spec, whose tokens per GPU and step all costs are for."""
+def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord | None) -> MeasuredCell:
+    """Figures of a cell; ``reference`` is the control's spec, whose tokens per GPU and step all costs are for.
+
+    ``first``: the run on whose machine all others have to be measured, too.
+    """
     status, reason = status_of(cell)
     runs = tuple(run for run in cell.runs if run.status == "ok")
     each = [derive(run) for run in runs]
@@ -80,7 +84,7 @@ def measured(cell: CellData, reference: ExperimentSpec | None) -> MeasuredCell:
         runs=runs,
         metrics=metrics,
         costs_s=_costs(runs, each, reference),
-        doubts=tuple(dict.fromkeys([*suspect, *(problem for problem in problems if problem)])),
+        doubts=tuple(dict.fromkeys(doubt for doubt in (*suspect, *problems, another_machine(runs, first)) if doubt)),
     )
 
 

@@ -220,6 +220,32 @@ def test_a_suspect_control_is_no_measure(runs, make_cell, make_sweep):
     assert verdict.cell("mlp").no_comparison == "the control none is in doubt: suspect: the GPU was shared"
 
 
+@pytest.mark.parametrize(
+    ("where", "doubt"),
+    [
+        ({"hostname": "node1"}, "host node1, not node0"),
+        ({"driver_version": "570.1"}, "driver 570.1, not 550.54.15"),
+        ({"device_name": "NVIDIA H200", "hostname": "node1"},
+         "device NVIDIA H200, not NVIDIA H100 80GB HBM3; host node1, not node0"),
+    ],
+)  # fmt: skip
+def test_a_cell_measured_on_another_machine_is_in_doubt(runs, make_cell, make_sweep, where, doubt):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0, 1.0], 70)),
+        make_cell("mlp", [*runs("mlp", [0.5], 60), *runs("mlp", [0.5], 60, provenance=where)]),
+    ]))  # fmt: skip
+
+    assert verdict.cell("mlp").doubts == (f"measured on another machine than the first run: {doubt}",)
+    assert (verdict.pareto, verdict.recommendation.cell) == (("none",), "none")
+
+
+def test_a_driver_that_could_not_be_asked_is_no_other_machine(runs, make_cell, make_sweep):
+    silent = runs("mlp", [1.1], 60, provenance={"driver_version": None})
+    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 70)), make_cell("mlp", silent)]))
+
+    assert verdict.cell("mlp").doubts == ()
+
+
 def test_a_missing_memory_reading_leaves_the_time_and_says_why(runs, make_cell, make_sweep):
     control, cell = runs("none", [1.0], 70), runs("mlp", [1.1], 60)
     silent = cell[0].ranks[2].model_copy(update={"memory": None})
