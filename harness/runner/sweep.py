@@ -39,13 +39,13 @@ class Sitting:
 
 def dry_run_sweep(request: SweepRequest, display: SweepDisplay) -> None:
     """Print the cells with their predictions and fates. Starts tracers only, and writes no results."""
-    display.plan(plan_sweep(request, this_host(), asks_megatron=False))
+    display.plan(plan_sweep(request, this_host(), asks_megatron=False, tell=display.says))
 
 
 def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) -> ExitCode:
     """Plan, write the plan down, run. BadRequestError before anything is started or written."""
     host = this_host()
-    plan = plan_sweep(request, host, asks_megatron=True)
+    plan = plan_sweep(request, host, asks_megatron=True, tell=display.says)
     require_startable(plan, host)
     sweep_dir = _new_folder(request, plan)
     plan = plan.model_copy(update={"sweep_id": sweep_dir.name})

@@ -18,7 +18,7 @@ def planned_cells(
     names = [name_of(own, None if place == 0 else changes[0]) for place, own in enumerate(changes)]
     cells = []
     for index, one in enumerate(drafts):
-        answer = next(answers) if one.may_run else RunPrediction(None, "it is not to run")
+        answer = next(answers) if one.may_run else RunPrediction(None)
         fate, reason = _fate(one, names, answer, prunes=prunes)
         cells.append(
             PlannedCell(

@@ -1,7 +1,7 @@
 """From what is asked to the plan of a sweep: cells, each with its prediction and what is to become of it."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import harness
@@ -28,10 +28,13 @@ from harness.spec.layout import LayoutError
 _REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
 
 
-def plan_sweep(request: SweepRequest, host: Host, *, asks_megatron: bool) -> SweepPlan:
+def plan_sweep(
+    request: SweepRequest, host: Host, *, asks_megatron: bool, tell: Callable[[str], None] = lambda _: None
+) -> SweepPlan:
     """Everything that is decided before the first run; ``sweep_id`` is empty as long as there is no folder.
 
-    ``asks_megatron``: also of the installed megatron-core, for GPUs. Starts tracers only. BadRequestError with every
+    ``asks_megatron``: also of the installed megatron-core, for GPUs. ``tell`` hears what is being waited for. Starts
+    tracers only. BadRequestError with every
     problem of the request, or of the cells when none of them may run.
     """
     axes = _axes(request)
@@ -40,12 +43,14 @@ def plan_sweep(request: SweepRequest, host: Host, *, asks_megatron: bool) -> Swe
     drafts = draft(request, expansion.cells(grid=request.grid), host)
     first = next(one.checked for one in drafts if one.may_run and one.checked)
     if asks_megatron and not first.spec.gpu_type.is_cpu and request.launch.launcher != "replay":
+        tell(f"Asking the installed megatron-core about {len(drafts)} cells")
         drafts = ask_megatron(drafts, host)
         require_one(drafts)
     running = [one.spec for one in drafts if one.may_run and one.spec]
     if request.launch.launcher == "replay":
         answers: Sequence[RunPrediction] = [RunPrediction(None, _REPLAYED)] * len(running)
     else:
+        tell(f"Predicting {len(running)} cells")
         answers = foretell(running, first.software, host)
     cells = planned_cells(axes, drafts, iter(answers), prunes=request.prune)
     return SweepPlan(

@@ -34,6 +34,10 @@ class SweepDisplay:
         else:
             print_plan(Console(highlight=False), plan)
 
+    def says(self, line: str) -> None:
+        """What is being waited for."""
+        print_lines(self._narration, [line])
+
     def begins(self, plan: SweepPlan, sweep_dir: Path, num_due: int) -> None:
         """Before the first run: how many cells run, which do not and why, and how to go on after a kill."""
         print_lines(self._narration, [*summary_lines(plan), f"{num_due} runs to do, kept in {sweep_dir}"])
