@@ -106,7 +106,10 @@ def test_the_router_graph_keeps_the_pre_mlp_norm(request_for):
 def test_core_attn_with_flash_attention_acts_and_is_noted(request_for):
     found = effect(request_for("dense", recompute="core_attn"))
     assert found.modules == {"core_attn": EVERY_LAYER}
-    assert found.notes == ("core_attn: flash and fused attention save no scores, so this frees almost nothing",)
+    assert found.notes == (
+        "core_attn: flash and fused attention save no scores, so this frees nothing: it keeps the QKV projection alive and "
+        "costs memory",
+    )
     assert effect(request_for("dense", recompute="core_attn", kernels__attention_backend="unfused")).notes == ()
 
 
