@@ -10,6 +10,7 @@ from harness.analysis.gate import Comparison
 from harness.analysis.machine import another_machine
 from harness.analysis.memory_saving import memory_saving
 from harness.analysis.metrics import Metrics
+from harness.analysis.speed import Speed, speed_of
 from harness.analysis.sweep_status import oom_of, status_of
 from harness.analysis.sweep_values import CellStatus, CellVerdict, Foretold, VsControl
 from harness.analysis.trade_off import trade_off
@@ -38,6 +39,7 @@ class MeasuredCell:
     reason: str
     runs: tuple[RunRecord, ...]
     metrics: Metrics | None
+    speed: Speed | None
     costs_s: tuple[float, ...]
     doubts: tuple[str, ...]
 
@@ -83,6 +85,7 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
         reason=reason,
         runs=runs,
         metrics=metrics,
+        speed=speed_of(each, _tokens_per_gpu(runs[0].spec)) if runs else None,
         costs_s=_costs(runs, each, reference),
         doubts=tuple(dict.fromkeys(doubt for doubt in (*suspect, *problems, another_machine(runs, first)) if doubt)),
     )
@@ -104,6 +107,7 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         spec=planned.spec,
         num_runs=len(cell.runs),
         metrics=cell.metrics,
+        speed=cell.speed,
         doubts=cell.doubts,
         cost_s=statistics.mean(cell.costs_s) if cell.costs_s else None,
         fits=_fits(cell, frame.margin),
@@ -179,11 +183,11 @@ def _foretold(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | Non
     if prediction is None:
         return None
     peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
-    time = cell.metrics.step_time_s if cell.metrics else None
+    seconds = cell.speed.step_time_s if cell.speed else None
     return Foretold(
         prediction=prediction,
         peak_error=_error(prediction.peak_bytes, peak.value if peak else None),
-        step_time_error=_error(prediction.step_time_s, time.median if time else None),
+        step_time_error=_error(prediction.step_time_s, seconds),
         overhead=_predicted_overhead(cell, control) if cell.name != control.name else None,
         measured_overhead=versus.time.fraction if versus and versus.time else None,
     )

@@ -5,7 +5,8 @@ from typing import Literal
 
 from harness.analysis.gate import Comparison
 from harness.analysis.memory_saving import MemorySaving
-from harness.analysis.metrics import Metrics
+from harness.analysis.metrics import Metric, Metrics
+from harness.analysis.speed import Speed, cell_figure
 from harness.analysis.trade_off import TradeOff
 from harness.analysis.welch import TimeChange
 from harness.records.prediction import PredictionRecord
@@ -60,7 +61,7 @@ class Foretold:
 class CellVerdict:
     """One cell. ``cost_s``: seconds of a step with the control's tokens per GPU, one figure for all cells.
 
-    ``metrics`` are those of the runs that ended well, None where none did. ``reason`` says why a cell is not ok, or what
+    ``metrics`` are those of the runs that ended well, None where none did; ``speed`` is what is shown and compared. ``reason`` says why a cell is not ok, or what
     is to be known of one that is. ``doubts`` keep a cell out of the Pareto set. ``fits``: None where no memory is known.
     """
 
@@ -74,6 +75,7 @@ class CellVerdict:
     spec: ExperimentSpec | None
     num_runs: int
     metrics: Metrics | None
+    speed: Speed | None
     doubts: tuple[str, ...]
     cost_s: float | None
     fits: bool | None
@@ -88,6 +90,10 @@ class CellVerdict:
     def capacity_bytes(self) -> int | None:
         """Memory per rank that this cell is held to; None where it is not known."""
         return self.spec.capacity_bytes if self.spec else None
+
+    def figure(self, metric: Metric) -> float | None:
+        """What a report shows of this cell for a metric; the same for every report."""
+        return cell_figure(metric, self.metrics, self.speed)
 
     @property
     def peak_bytes(self) -> int | None:
@@ -143,6 +149,11 @@ class SweepVerdict:
     def capacities(self) -> frozenset[int | None]:
         """Memory per rank of the cells in bytes: one figure, or several where the limit is varied."""
         return frozenset(cell.capacity_bytes for cell in self.cells if cell.spec) or frozenset({self.capacity_bytes})
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether any cell's speed is the mean of several runs."""
+        return any(cell.speed is not None and cell.speed.num_runs > 1 for cell in self.cells)
 
     def counted(self, status: CellStatus) -> int:
         """How many cells ended so."""

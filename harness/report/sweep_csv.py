@@ -13,7 +13,7 @@ Value = str | float | int | bool | None
 
 
 def sweep_csv(verdict: SweepVerdict) -> str:
-    """Header and rows; an absent figure is an empty field. Texts that a spreadsheet would run begin with an apostrophe."""
+    """Header and rows; step time and rates are each cell's speed (over repeats the mean). An absent figure is an empty field. Texts that a spreadsheet would run begin with an apostrophe."""
     out = io.StringIO()
     records = [_row(cell, verdict) for cell in verdict.cells]
     writer = csv.writer(out, lineterminator="\n")
@@ -34,7 +34,7 @@ def _row(cell: CellVerdict, verdict: SweepVerdict) -> dict[str, Value]:
         "recommended": cell.name == verdict.recommendation.cell,
         "fits": cell.fits,
         "num_runs": cell.num_runs,
-        **{metric.name: metric.read(cell.metrics) if cell.metrics else None for metric in METRICS},
+        **{metric.name: cell.figure(metric) for metric in METRICS},
         **_versus(cell),
         **_prediction(cell),
         "golden_outcome": cell.golden.outcome.value if cell.golden else None,

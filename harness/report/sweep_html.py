@@ -72,6 +72,6 @@ def _bars(verdict: SweepVerdict) -> str:
     charts = []
     for name in ("peak_allocated_bytes", "step_time_s"):
         metric = BY_NAME[name]
-        values = [(cell.name, metric.read(cell.metrics)) for cell in verdict.cells if cell.metrics]
+        values = [(cell.name, cell.figure(metric)) for cell in verdict.cells if cell.metrics]
         charts.append(svg_bars(metric.title, [(n, v, figure(metric, v)) for n, v in values if v is not None]))
     return "".join(charts)

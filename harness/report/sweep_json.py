@@ -38,7 +38,12 @@ def _cell(cell: CellVerdict, verdict: SweepVerdict) -> Document:
     foretold = cell.foretold
     prediction = prediction_document(foretold.prediction if foretold else None, cell.no_prediction, cell.metrics)
     if prediction is not None and foretold is not None:
-        prediction |= {"overhead": foretold.overhead, "measured_overhead": foretold.measured_overhead}
+        prediction |= {
+            "measured_step_time_s": cell.speed.step_time_s if cell.speed else None,
+            "step_time_error": foretold.step_time_error,
+            "overhead": foretold.overhead,
+            "measured_overhead": foretold.measured_overhead,
+        }
     return {
         "index": cell.index,
         "name": cell.name,
@@ -51,6 +56,7 @@ def _cell(cell: CellVerdict, verdict: SweepVerdict) -> Document:
         "num_runs": cell.num_runs,
         "fingerprint": cell.spec.fingerprint if cell.spec else None,
         "metrics": metrics_document(cell.metrics) if cell.metrics else None,
+        "speed": asdict(cell.speed) if cell.speed else None,
         "seconds_per_control_step": cell.cost_s,
         "capacity_bytes": cell.capacity_bytes,
         "fits": cell.fits,

@@ -63,6 +63,8 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
     rescaled = [cell.name for cell in verdict.cells if cell.vs_control and cell.vs_control.rescaled]
     if rescaled:
         yield f"Other tokens per GPU and step than the control, so time is per control-sized step: {'; '.join(rescaled)}"
+    if verdict.has_repeats:
+        yield "Mean step: mean over repeats of each run's median step; TFLOP/s/GPU, Pareto set and pictures are at it"
     if not changes:
         return
     if all(time.interval for time in changes):

@@ -9,6 +9,7 @@ from harness.report.figures import ABSENT, BY_NAME, figure
 from harness.units import format_bytes, format_percent
 
 RECOMMENDED, PARETO = "*", "P"
+STEP = "Step"
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,15 @@ def rows(verdict: SweepVerdict, *, narrow: bool = False) -> Rows:
     columns = [_marks(verdict), *_FIXED, *(() if narrow else _WIDE_ONLY)]
     filled = [column for column in columns if any(column.read(cell) not in ("", ABSENT) for cell in verdict.cells)]
     return Rows(
-        tuple(column.title for column in filled),
+        tuple(_title(column, verdict) for column in filled),
         tuple(column.right for column in filled),
         tuple(tuple(column.read(cell) for column in filled) for cell in verdict.cells),
     )
+
+
+def _title(column: _Column, verdict: SweepVerdict) -> str:
+    """Over repeats the step time says that it is a mean; the line below the table says of what."""
+    return f"Mean {column.title.lower()}" if column.title == STEP and verdict.has_repeats else column.title
 
 
 def status_text(cell: CellVerdict) -> str:
@@ -84,7 +90,7 @@ def _name(cell: CellVerdict) -> str:
 
 
 def _metric(name: str) -> Callable[[CellVerdict], str]:
-    return lambda cell: figure(BY_NAME[name], BY_NAME[name].read(cell.metrics)) if cell.metrics else ABSENT
+    return lambda cell: figure(BY_NAME[name], cell.figure(BY_NAME[name])) if cell.metrics else ABSENT
 
 
 def _time(cell: CellVerdict) -> str:
@@ -114,7 +120,7 @@ _FIXED: Sequence[_Column] = (
     _Column("#", cell_number),
     _Column("Cell", _name, right=False),
     _Column("Status", status_text, right=False),
-    _Column("Step", _metric("step_time_s")),
+    _Column(STEP, _metric("step_time_s")),
     _Column("Time vs control", _time),
     _Column("Allocated", _metric("peak_allocated_bytes")),
     _Column("Rank", _worst),

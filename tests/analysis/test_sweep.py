@@ -1,5 +1,7 @@
 """A sweep judged: cells against their control, the Pareto set, the setting to use."""
 
+import csv
+import io
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ from harness.records.prediction import PredictionRecord
 from harness.records.rank import Failure, MemoryRecord
 from harness.records.run import RunRecord
 from harness.records.sweeps import read_sweep
+from harness.report.sweep_csv import sweep_csv
+from harness.report.sweep_json import sweep_document
 from harness.report.sweep_remarks import closing_lines
+from harness.report.sweep_rows import rows
 from harness.units import GIB
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
@@ -134,6 +139,27 @@ def test_overlapping_intervals_are_said(runs, make_cell, make_sweep):
     ]))  # fmt: skip
 
     assert "which of the two is faster is not settled" in verdict.recommendation.why
+
+
+def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [0.10, 0.10, 0.10], 70)),
+        make_cell("mlp", runs("mlp", [0.10, 0.10, 0.16], 60)),
+    ]))  # fmt: skip
+    cell, table = verdict.cell("mlp"), rows(verdict)
+    step, change, tflops = (table.titles.index(title) for title in ("Mean step", "Time vs control", "TFLOP/s/GPU"))
+
+    assert (table.texts[0][step], table.texts[1][step]) == ("100.0 ms", "120.0 ms")
+    assert table.texts[1][change].startswith("+20.0 %")
+    rates = [float(texts[tflops].replace(",", "")) for texts in table.texts]
+    assert rates[0] / rates[1] == pytest.approx(1.2, abs=1e-4)
+    assert any(line.startswith("Mean step: mean over repeats of each run's median") for line in closing_lines(verdict))
+    assert cell.speed.tokens_per_s_per_gpu == pytest.approx(8 * 4096 / 8 / 0.12)
+    assert cell.speed.step_time_s == pytest.approx(cell.cost_s)
+    found = sweep_document(verdict)["cells"][1]
+    assert (found["speed"]["step_time_s"], found["metrics"]["step_time_s"]["median"]) == (pytest.approx(0.12), 0.10)
+    (control, row) = csv.DictReader(io.StringIO(sweep_csv(verdict)))
+    assert [float(one["step_time_s"]) for one in (control, row)] == pytest.approx([0.10, 0.12])
 
 
 def test_one_repeat_has_no_interval_and_says_so(runs, make_cell, make_sweep):
