@@ -6,6 +6,7 @@ from itertools import chain
 
 import torch
 
+from harness.engine.flop_tally import FlopTally
 from harness.engine.memory_limit import WATCHED_STEPS, CpuLimit
 from harness.engine.memory_series import SeriesRecorder
 from harness.engine.storage_watch import watched_peak_bytes
@@ -86,10 +87,10 @@ class CpuMeter:
         self._static = static_bytes(chunks, optimizer)
 
     def probe(self, run_step) -> int | None:
-        """Two further steps, untimed: one under torch's FLOP counter, one watched. Returns the FLOPs."""
-        flops = counted_flops(run_step)
-        self._step_peak = watched_peak_bytes(run_step, self._series, self._static or 0)
-        return flops
+        """One further step, untimed, whose storages and FLOPs are counted. Returns the FLOPs."""
+        with FlopTally() as tally:
+            self._step_peak = watched_peak_bytes(run_step, self._series, self._static or 0)
+        return tally.flops
 
     def record(self) -> MemoryRecord:
         """The peak, if the run came as far as the probe; under a limit, the peak so far."""
@@ -148,27 +149,3 @@ def _optimizer_tensors(optimizer):
             yield from group["params"]
         for state in inner.state.values():
             yield from (v for v in state.values() if torch.is_tensor(v))
-
-
-def counted_flops(run_step) -> int:
-    """FLOPs that torch counts while ``run_step()`` runs, recomputed work included.
-
-    Attention is counted as torch counts it on a GPU: the whole score matrix, causal or not. torch's table lacks the
-    CPU's flash kernels, so they are added here.
-    """
-    from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
-
-    def forward(query, key, value, *_args, **_kwargs) -> int:
-        return sdpa_flop_count(query, key, value)
-
-    def backward(grad_out, query, key, value, *_args, **_kwargs) -> int:
-        return sdpa_backward_flop_count(grad_out, query, key, value)
-
-    aten = torch.ops.aten
-    cpu_attention = {
-        aten._scaled_dot_product_flash_attention_for_cpu: forward,
-        aten._scaled_dot_product_flash_attention_for_cpu_backward: backward,
-    }
-    with FlopCounterMode(display=False, custom_mapping=cpu_attention) as counter:
-        run_step()
-    return counter.get_total_flops()

@@ -3,9 +3,7 @@
 A test compares: what a rank still imports by itself costs every launch anew.
 """
 
-import torch.distributed.run
-import torch.profiler
-import torch.utils.flop_counter  # noqa: F401
+import torch.distributed.run  # noqa: F401
 
 import harness.engine.agent
 import harness.engine.rank_run  # noqa: F401

@@ -27,7 +27,7 @@ SETTINGS = ("none", "core_attn", "mlp", "full:uniform:1")
 ROUNDS = 2
 STEPS = 2
 GOAL_S = 1.5
-TRAINING = ("step", "probe")  # the probe is two further steps, in which FLOPs and memory are counted
+TRAINING = ("step", "probe")  # the probe is a further step, in which FLOPs and memory are counted
 GPU_MODEL = Path(__file__).parents[1] / "gpu-check.d" / "dense.yaml"
 
 
