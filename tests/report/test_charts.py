@@ -1,6 +1,8 @@
 """Pictures: where labels go, what each shows, what is said where there is none."""
 
 import json
+import shutil
+import subprocess
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -152,3 +154,44 @@ def test_a_sweep_in_which_nothing_ran_has_reasons_for_pictures(make_cell, make_s
     found = drawn(make_sweep([make_cell("none", [], fate="not_run", reason="no time")]))
 
     assert all(isinstance(reason, str) and reason for reason in found.values())
+
+
+@draws
+def test_the_drawing_library_is_not_ended_or_broken_by_its_own_text():
+    from harness.report.charts import rendering
+
+    library = rendering.library()
+
+    assert "/</g" in library  # a regular expression of vega's, which `<\\/` would break
+    assert "</script" not in library.lower()
+    assert "<!--" not in library
+
+
+@draws
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node to read scripts with")
+def test_the_scripts_of_the_page_are_javascript(tmp_path):
+    from harness.report.charts import rendering
+    from harness.report.charts.gallery import pictures
+
+    data = read_sweep(RECORDED)
+    drawn_here = pictures(data, judge_sweep(data))
+    for name, text in (("library", rendering.library()), ("pictures", rendering.embedding(drawn_here))):
+        (tmp_path / f"{name}.js").write_text(text, encoding="utf-8")
+        checked = subprocess.run(["node", "--check", tmp_path / f"{name}.js"], capture_output=True, text=True)
+        assert checked.returncode == 0, checked.stderr[:500]
+
+
+@draws
+def test_bars_of_cells_that_save_time_stay_inside_the_picture(make_spec, make_rank, make_record, make_cell, make_sweep):
+    from harness.report.charts.price_of_memory import price_of_memory
+
+    def cell(name: str, seconds: float, peak_bytes: int) -> Any:
+        spec = make_spec(recompute=name)
+        memory = MemoryRecord(meter="cuda", max_allocated_bytes=peak_bytes)
+        ranks = tuple(make_rank(spec, rank, seconds, memory=memory) for rank in range(32))
+        return make_cell(name, [make_record(spec, ranks=ranks)])
+
+    data = make_sweep([cell("none", 1.0, 70 << 30), cell("core_attn", 0.5, 60 << 30)])
+    spec = price_of_memory(judge_sweep(data)).vega_lite
+
+    assert json.loads(spec)["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == -50.0

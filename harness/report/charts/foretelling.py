@@ -63,4 +63,5 @@ def _panel(
         tooltip=["cell:N", "kind:N", alt.Tooltip("value:Q", format=".4g")],
     )  # fmt: skip
     width = _SIDE if names else 250
-    return alt.layer(ranges, points, width=width, height=alt.Step(look.BAR_STEP))
+    layers = [ranges, points] if any("low" in row for row in rows) else [points]
+    return alt.layer(*layers, width=width, height=alt.Step(look.BAR_STEP))

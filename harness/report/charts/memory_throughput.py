@@ -51,6 +51,7 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
     frame = _frame(verdict, ran, scale)
     oom = [cell for cell in verdict.cells if cell.status == "oom"]
     marks = _marks(verdict, ran, oom, frame, scale)
+    present = [state for state in _STATES if any(row["state"] == state for row in marks)]
     axis_x, axis_y = f"Peak allocated at the worst rank ({unit})", "Throughput (TFLOP/s/GPU)"
     layers = [
         *_limit_layers(verdict, frame, scale),
@@ -61,8 +62,8 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
         .encode(
             x=alt.X("x:Q", title=axis_x, scale=alt.Scale(domain=[frame.left, frame.right], nice=False, zero=False)),
             y=alt.Y("y:Q", title=axis_y, scale=alt.Scale(domain=[frame.bottom, frame.top], nice=False, zero=False)),
-            color=alt.Color("state:N", title=None, scale=alt.Scale(domain=_STATES, range=_COLOURS), legend=alt.Legend(orient="bottom", columns=5)),
-            shape=alt.Shape("state:N", title=None, scale=alt.Scale(domain=_STATES, range=_SHAPES)),
+            color=alt.Color("state:N", title=None, scale=alt.Scale(domain=_STATES, range=_COLOURS), legend=alt.Legend(orient="bottom", columns=5, values=present)),
+            shape=alt.Shape("state:N", title=None, scale=alt.Scale(domain=_STATES, range=_SHAPES), legend=alt.Legend(orient="bottom", columns=5, values=present)),
             tooltip=["cell:N", "state:N", "memory:N", alt.Tooltip("y:Q", title="TFLOP/s/GPU", format=".5g")],
         ),
     ]  # fmt: skip
@@ -112,7 +113,7 @@ def _marks(
         assert point is not None
         rows.append(_mark(cell, (point[0] / scale, point[1]), _state(cell, verdict), format_bytes(point[0])))
     for number, cell in enumerate(oom):
-        rows.append(_mark(cell, _edge(frame, number), _STATES[4], "did not fit"))
+        rows.append(_mark(cell, _edge(frame, number, len(oom)), _STATES[4], "did not fit"))
     return rows
 
 
@@ -128,9 +129,9 @@ def _state(cell: CellVerdict, verdict: SweepVerdict) -> str:
     return _STATES[1] if cell.name in verdict.pareto else _STATES[2]
 
 
-def _edge(frame: _Frame, number: int) -> tuple[float, float]:
-    """Where the cell of that number that ran out of memory stands: down the right edge, it has no throughput."""
-    return frame.values(look.WIDTH - 12, 40 + 20 * number)
+def _edge(frame: _Frame, number: int, of: int) -> tuple[float, float]:
+    """Where one of the cells that ran out of memory stands: down the right edge, for it has no throughput."""
+    return frame.values(look.WIDTH - 12, 40 + min(20.0, (_HEIGHT - 70) / of) * number)
 
 
 def _corners(
@@ -201,7 +202,7 @@ def _label_layers(
         use = " (use this)" if cell.name == best else ""
         x, y = frame.pixels(point[0] / scale, point[1])
         spots.append(Spot(x, y, called[cell.name] + use, f"{cell.index}{use}"))
-    edge = [frame.pixels(*_edge(frame, number)) for number in range(len(oom))]
+    edge = [frame.pixels(*_edge(frame, number, len(oom))) for number in range(len(oom))]
     edge_boxes = [_edge_box(x, y, called[cell.name]) for (x, y), cell in zip(edge, oom, strict=True)]
     placed = place(
         spots,

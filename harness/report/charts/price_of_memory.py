@@ -44,7 +44,7 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
 
 def _scale(rows: Sequence[look.Row]) -> alt.Scale:
     """From zero, or the lowest interval, to beyond the longest bar, so that its figure stays inside."""
-    ends = [value for row in rows for name in ("low", "end") if isinstance(value := row[name], float)]
+    ends = [value for row in rows for name in ("low", "price", "end") if isinstance(value := row[name], float)]
     low, high = min(0.0, *ends), max(0.0, *ends)
     return alt.Scale(domain=[low, high + 0.12 * (high - low)], nice=False)
 

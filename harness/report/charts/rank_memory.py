@@ -28,6 +28,7 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
     called = look.labels(verdict)
     unit, scale = memory_unit([verdict.capacity_bytes or 0, *(cell.peak_bytes or 0 for cell in verdict.cells)])
     rows = [row for cell, runs in shown for row in _rows(called[cell], runs, scale)]
+    parts = [part for part in _PARTS if any(row["part"] == part for row in rows)]
     bars = (
         alt.Chart(look.data(rows))
         .mark_bar(stroke="white", strokeWidth=0.5)
@@ -35,7 +36,7 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
             y=alt.Y("rank:N", title=None, sort=alt.SortField("order")),
             x=alt.X("size:Q", title=f"{unit}, highest over repeats", stack="zero"),
             color=alt.Color("part:N", title=None, scale=alt.Scale(domain=_PARTS, range=_COLOURS),
-                            legend=alt.Legend(orient="top", columns=3)),
+                            legend=alt.Legend(orient="top", columns=3, values=parts)),
             order=alt.Order("part_order:Q"),
             tooltip=["cell:N", "rank:N", "part:N", alt.Tooltip("size:Q", title=unit, format=".2f")],
         )
