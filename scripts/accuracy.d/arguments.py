@@ -16,7 +16,6 @@ Row = Mapping[str, Any]
 # What no field of a spec stands for, by the argument that asks for it.
 INEXPRESSIBLE = {
     "optimizer": "an optimizer other than Adam",
-    "use-megatron-fsdp": "Megatron-FSDP",
     "export-te-mcore-model": "distillation",
     "fine-grained-activation-offloading": "activations offloaded to the host, module by module",
     "outer-dp-sharding-strategy": "hybrid sharding",
@@ -86,8 +85,10 @@ def read(row: Row) -> Reading:
     learned positions, biases, tied embeddings, gradients accumulated in FP32 for BF16 runs.
     """
     for name, reason in INEXPRESSIBLE.items():
-        if row["arguments"].get(name) not in (None, False):
+        if row["arguments"].get(name) not in (None, False, "no_shard"):
             raise InexpressibleError(reason)
+    if row["arguments"].get("use-megatron-fsdp") and not sections.shards_all(row["arguments"]):
+        raise InexpressibleError("Megatron-FSDP that keeps some of its states whole")
     if _fuses_loss_natively(row["arguments"]) and _is_of_2024(row):
         raise InexpressibleError("megatron's fused cross entropy under a torch of 2024, which copies more logits")
     spec = _spec(row)
@@ -127,6 +128,7 @@ def _spec(row: Row) -> ExperimentSpec:
                 "grad_reduce_in_fp32": not a.get("fp16") or bool(a.get("accumulate-allreduce-grads-in-fp32")),
                 "overlap_grad_reduce": bool(a.get("overlap-grad-reduce")),
                 "overlap_param_gather": bool(a.get("overlap-param-gather")),
+                "use_megatron_fsdp": bool(a.get("use-megatron-fsdp")),
             },
             cuda_graph=sections.cuda_graph(a),
             kernels=sections.kernels(a) | {"attention_backend": _attention(row, gpu)},

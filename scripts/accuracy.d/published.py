@@ -49,7 +49,12 @@ class Case:
     @property
     def is_exact(self) -> bool:
         """Whether the spec says all that the run did and the prediction models all of it."""
-        return not self.taken_as and self.spec.cuda_graph.impl == "none"
+        return not self.taken_as and not self.is_bounded
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether only bounds are known: CUDA graphs and FSDP hold memory that nobody models to the byte."""
+        return self.spec.cuda_graph.impl != "none" or self.spec.ddp.use_megatron_fsdp
 
 
 @dataclass(frozen=True)

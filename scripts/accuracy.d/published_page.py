@@ -21,9 +21,11 @@ def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
     left_out |= unpredicted
     about = json.loads(source.read_text())["source"]
     exact = [row for row in compared if row.case.is_exact]
-    like = [row for row in compared if not row.case.is_exact]
+    like = [row for row in compared if row.case.taken_as and not row.case.is_bounded]
+    bounded = [row for row in compared if row.case.is_bounded]
     whole = [class_error("all that a spec says completely", exact)] if exact else []
     whole += [class_error("taken for something alike", like)] if like else []
+    whole += [class_error("CUDA graphs or FSDP, where only bounds are known", bounded)] if bounded else []
     classes = by_class(compared, _class_of)
     document = {
         "source": about,
@@ -31,7 +33,7 @@ def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
         "cases": [row.document() for row in compared],
         "left_out": left_out,
     }
-    taken = {f"{row.case.name} {n}": text for row in like for n, text in enumerate(row.case.taken_as)}
+    taken = {f"{row.case.name} {n}": text for row in compared for n, text in enumerate(row.case.taken_as)}
     details = [f"Source: {about}.", "", *_causes(causes), *reason_table("taken as", taken), ""] if taken else []
     details = details or [f"Source: {about}.", "", *_causes(causes)]
     details += [*reason_table("left out because", left_out), ""] if left_out else []
@@ -43,12 +45,12 @@ def page(title: str, source: Path, causes: Iterable[str], host: Host) -> Page:
 
 
 def _headline(compared: list[Compared], whole: list[ClassError]) -> str:
-    """Dense models, models with experts, and runs under CUDA graphs, which are not modelled, each by themselves."""
-    eager = [row for row in compared if row.case.spec.cuda_graph.impl == "none"]
+    """Dense models, models with experts, and runs of which only bounds are known, each by themselves."""
+    eager = [row for row in compared if not row.case.is_bounded]
     parts = {
         "dense models": [row for row in eager if row.case.model == "dense"],
         "models with experts": [row for row in eager if row.case.model != "dense"],
-        "under CUDA graphs": [row for row in compared if row.case.spec.cuda_graph.impl != "none"],
+        "under CUDA graphs or FSDP": [row for row in compared if row.case.is_bounded],
     }
     texts = [_in_words(class_error(kind, rows)) for kind, rows in parts.items() if rows]
     return f"{sum(row.num_runs for row in whole)} runs in {len(compared)} cases; {'; '.join(texts)}."
@@ -78,7 +80,8 @@ def _rival_lines(compared: list[Compared]) -> list[str]:
 def _class_of(row: Compared) -> str:
     granularity = row.case.spec.recompute.granularity
     recompute = "no recompute" if granularity == "none" else f"{granularity} recompute"
-    return f"{row.case.model}, {recompute}, {row.case.spec.gpu.upper()}"
+    bounded = ", CUDA graphs or FSDP" if row.case.is_bounded else ""
+    return f"{row.case.model}, {recompute}, {row.case.spec.gpu.upper()}{bounded}"
 
 
 def _attention_table(compared: list[Compared]) -> list[str]:

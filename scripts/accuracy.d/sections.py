@@ -147,6 +147,11 @@ def names(text: str | Iterable[str]) -> tuple[str, ...]:
     return tuple(text.strip("[]").replace(",", " ").split() if isinstance(text, str) else text)
 
 
+def shards_all(a: Arguments) -> bool:
+    """Whether Megatron-FSDP shards weights, gradients and optimizer state, which is the one way that is modelled."""
+    return a.get("data-parallel-sharding-strategy") == "optim_grads_params"
+
+
 def cuda_graph(a: Arguments) -> Section:
     """Capture of CUDA graphs."""
     scope = a.get("cuda-graph-modules", a.get("cuda-graph-scope", ()))
