@@ -33,6 +33,11 @@ class GateOptions:
     fail_on_improvement: bool = False
     require_golden: bool = False
 
+    @property
+    def names_one_golden(self) -> bool:
+        """Whether ``golden_values_path`` is a file, which is for one cell of a sweep at most."""
+        return self.golden_values_path is not None and self.golden_values_path.is_file()
+
     def __post_init__(self) -> None:
         """Thresholds are fractions, also where no golden will be found to apply them to."""
         require_fractions(timing=self.timing_threshold, memory=self.memory_threshold)

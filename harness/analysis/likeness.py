@@ -63,6 +63,11 @@ def likeness(record: RunRecord, golden: GoldenRecord, accept: Sequence[str] = ()
     return Likeness(differences, (*golden.caveats, *_unsaid_caveat(unsaid)))
 
 
+def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) -> bool:
+    """Whether ``golden`` was measured with the settings of ``record``, but for differences named in ``accept``."""
+    return all(any(_covers(name, found.name) for name in accept) for found in _settings(record, golden))
+
+
 def _settings(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
     found = setting_differences(golden, record.spec, record.fingerprint)
     return [Difference(path, theirs, ours) for path, (theirs, ours) in found.items()]

@@ -1,11 +1,13 @@
 """A sweep judged as a whole: every cell, the Pareto set, the recommendation."""
 
+from collections.abc import Sequence
+
 from harness.analysis.compare import GateOptions
 from harness.analysis.machine import first_run
 from harness.analysis.pareto import pareto
 from harness.analysis.recommendation import recommend
 from harness.analysis.sweep_cell import Frame, judged, measured
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep_values import CellVerdict, SweepVerdict
 from harness.records.sweeps import SweepData
 
 _DEFAULT_GATE = GateOptions()
@@ -42,7 +44,13 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
         cells=cells,
         pareto=pareto(points),
         recommendation=recommend(cells, costs, plan.margin),
-        notes=plan.notes,
+        notes=(*plan.notes, *_unused_golden(cells, gate)),
         started_at=plan.started_at,
         command=plan.command,
     )
+
+
+def _unused_golden(cells: Sequence[CellVerdict], gate: GateOptions) -> tuple[str, ...]:
+    if not gate.names_one_golden or any(cell.golden for cell in cells):
+        return ()
+    return (f"golden values {gate.golden_values_path}: for none of the cells that ended well, so nothing is judged",)

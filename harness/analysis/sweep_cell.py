@@ -7,6 +7,7 @@ from harness.analysis import statistics
 from harness.analysis.compare import GateOptions, compare_runs
 from harness.analysis.derive import combine, derive
 from harness.analysis.gate import Comparison
+from harness.analysis.likeness import is_for
 from harness.analysis.machine import another_machine
 from harness.analysis.memory_saving import memory_saving
 from harness.analysis.metrics import Metrics
@@ -216,8 +217,10 @@ def _no_prediction(cell: MeasuredCell) -> str:
 
 
 def _golden(runs: tuple[RunRecord, ...], gate: GateOptions) -> Comparison | None:
-    """Against the stored golden of the cell's settings; None where there is none."""
+    """Against the golden of the cell's settings; None where there is none, or the one that was named is for others."""
     if not runs:
         return None
-    comparison = compare_runs(runs, find_golden(runs[0].spec, gate.golden_values_path), gate)[1]
-    return comparison if comparison.golden else None
+    search = find_golden(runs[0].spec, gate.golden_values_path)
+    if search.golden is None or not is_for(search.golden, runs[0], gate.accept_differences):
+        return None
+    return compare_runs(runs, search, gate)[1]

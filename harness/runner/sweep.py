@@ -7,13 +7,14 @@ from signal import SIGTERM
 
 from harness.analysis.compare import GateOptions
 from harness.analysis.sweep import judge_sweep
+from harness.analysis.sweep_values import SweepVerdict
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.disk import full_disk_told
 from harness.launch.environment import Host, this_host
 from harness.launch.warm import WarmParents
 from harness.records.store import results_dir
 from harness.records.sweep import SweepGate, SweepPlan
-from harness.records.sweeps import made_sweep_dir, new_sweep_dir, read_sweep, write_plan
+from harness.records.sweeps import SweepData, made_sweep_dir, new_sweep_dir, read_sweep, write_plan
 from harness.report.sweep_reports import REPORT, write_reports
 from harness.runner.machine import software_for
 from harness.runner.sweep_execution import Sweeping
@@ -100,11 +101,25 @@ def _answer(sweep_dir: Path, display: SweepDisplay, num_due: int, signal: int | 
         verdict = judge_sweep(data, gate_of(data.plan.gate))
     except BadRequestError as error:
         raise BadRequestError(str(error), remedy=f"the sweep itself is kept in {sweep_dir}") from error
-    reports = write_reports(verdict, data, sweep_dir / REPORT)
+    reports = _reports(verdict, data, display, signal)
     display.result(verdict, reports, sweep_dir, num_due)
     if signal is not None:
         return ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
-    return sweep_exit_code(verdict, gate_of(data.plan.gate))
+    return sweep_exit_code(verdict, gate_of(data.plan.gate), num_due)
+
+
+def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, signal: int | None) -> tuple[Path, ...]:
+    """What could be written; the answer must not be lost with a report. Who interrupts does not wait for pictures."""
+    try:
+        if signal is None:
+            return write_reports(verdict, data, data.sweep_dir / REPORT)
+        display.says(f"no pictures after an interruption: mbr-perf report {data.sweep_dir} draws them")
+        return write_reports(verdict, data, data.sweep_dir / REPORT, ("csv", "json"))
+    except (BadRequestError, ValueError, RuntimeError) as error:  # ValueError: what the chart renderer raises
+        display.says(
+            f"the reports could not be written: {error}; mbr-perf report {data.sweep_dir} --out FOLDER tries again"
+        )
+        return ()
 
 
 def gate_of(gate: SweepGate) -> GateOptions:
