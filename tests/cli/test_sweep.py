@@ -107,7 +107,7 @@ def test_a_failed_cell_does_not_stop_the_sweep_and_decides_the_exit_code(recorde
 
 def test_a_budget_that_is_over_leaves_the_rest_to_a_resumed_sweep(recorded, sweep, mbr_perf, tmp_path):
     answer = sweep(recorded(), "--json", "--max_minutes", "1e-9")
-    assert (answer.code, statuses(answer)) == (0, dict.fromkeys(SECONDS, "not_run"))
+    assert (answer.code, statuses(answer)) == (6, dict.fromkeys(SECONDS, "not_run"))
     folder = only_sweep(tmp_path)
     assert f"4 runs are not done: mbr-perf sweep --resume {folder}" in answer.err
     assert {event.kind for event in read_sweep(folder).events} == {"budget"}
