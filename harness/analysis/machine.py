@@ -13,6 +13,15 @@ def first_run(data: SweepData) -> RunRecord | None:
     return next((run for cell in cells for run in cell.runs if run.status == "ok"), None)
 
 
+def elsewhere(data: SweepData, hostname: str) -> str:
+    """What going on with the sweep on that host would do to it; empty on the host where it began."""
+    first = first_run(data)
+    if first is None or first.provenance.hostname == hostname:
+        return ""
+    began = first.provenance.hostname
+    return f"the sweep began on {began}, this is {hostname}: what is measured here will be in doubt, not compared"
+
+
 def another_machine(runs: Sequence[RunRecord], first: RunRecord | None) -> str:
     """In what the machines of ``runs`` differ from that of ``first``; empty where nothing known does."""
     if first is None:

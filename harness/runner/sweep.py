@@ -6,6 +6,7 @@ from pathlib import Path
 from signal import SIGTERM
 
 from harness.analysis.compare import GateOptions
+from harness.analysis.machine import elsewhere
 from harness.analysis.sweep import judge_sweep
 from harness.analysis.sweep_values import SweepVerdict
 from harness.errors import BadRequestError, ExitCode
@@ -77,17 +78,19 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
         plan = meeting_at(data.plan, sitting.meeting)
         _require_same_software(plan, host)
         require_startable(plan, host)
-        return _run(data.sweep_dir, plan, host, display, sitting)
+        return _run(data.sweep_dir, plan, host, display, sitting, elsewhere(data, host.hostname))
 
 
-def _run(sweep_dir: Path, plan: SweepPlan, host: Host, display: SweepDisplay, sitting: Sitting) -> ExitCode:
+def _run(
+    sweep_dir: Path, plan: SweepPlan, host: Host, display: SweepDisplay, sitting: Sitting, warning: str = ""
+) -> ExitCode:
     signal = None
     with ExitStack() as stack:
         warm = sitting.is_warm and plan.launch.launcher == "torchrun"
         parents = stack.enter_context(WarmParents()) if warm else None
         sweeping = Sweeping(sweep_dir, plan, host, sitting.max_minutes, parents)
         num_due = len(sweeping.due())
-        display.begins(plan, sweep_dir, num_due)
+        display.begins(plan, sweep_dir, num_due, warning if num_due else "")
         if num_due:
             with display.progress(num_due) as progress:
                 signal = sweeping.run_all(progress)

@@ -38,9 +38,11 @@ class SweepDisplay:
         """What is being waited for."""
         print_lines(self._narration, [line])
 
-    def begins(self, plan: SweepPlan, sweep_dir: Path, num_due: int) -> None:
+    def begins(self, plan: SweepPlan, sweep_dir: Path, num_due: int, warning: str = "") -> None:
         """Before the first run: how many cells run, which do not and why, and how to go on after a kill."""
         print_lines(self._narration, [*summary_lines(plan), f"{num_due} runs to do, kept in {sweep_dir}"])
+        if warning:
+            print_lines(self._narration, [f"Warning: {warning}"], style="bold")
 
     @contextmanager
     def progress(self, num_due: int) -> Iterator[CellProgress]:

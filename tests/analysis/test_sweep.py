@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.analysis.machine import elsewhere
 from harness.analysis.sweep import judge_sweep
 from harness.analysis.sweep_values import SweepVerdict
 from harness.records.prediction import PredictionRecord
@@ -263,6 +264,14 @@ def test_a_cell_measured_on_another_machine_is_in_doubt(runs, make_cell, make_sw
 
     assert verdict.cell("mlp").doubts == (f"measured on another machine than the first run: {doubt}",)
     assert (verdict.pareto, verdict.recommendation.cell) == (("none",), "none")
+
+
+def test_going_on_with_a_sweep_on_another_host_is_warned_of(runs, make_cell, make_sweep):
+    data = make_sweep([make_cell("none", []), make_cell("mlp", runs("mlp", [0.5], 60))])
+
+    assert elsewhere(data, "node0") == ""
+    assert elsewhere(data, "node1").startswith("the sweep began on node0, this is node1: ")
+    assert elsewhere(make_sweep([make_cell("none", [])]), "node1") == ""
 
 
 def test_a_driver_that_could_not_be_asked_is_no_other_machine(runs, make_cell, make_sweep):
