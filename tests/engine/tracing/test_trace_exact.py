@@ -33,6 +33,13 @@ def cases_of(shapes):
         yield case(f"moe/{recompute}", shapes.experiment(shapes.MIXTRAL, recompute), "moe")
     for recompute in (*MOE, "moe_act"):
         yield case(f"grouped/{recompute}", shapes.experiment(shapes.GROUPED, recompute, dtype="bf16"), "moe")
+    for recompute in ("full:uniform:3", "full:block:2"):
+        yield case(f"dense/auto/{recompute}/6", shapes.experiment(shapes.DENSE, recompute, **tp), num_layers=6)
+    whole = shapes.experiment(shapes.DENSE, "full:uniform:1:distributed", **tp, sequence_parallel=False)
+    yield case("dense/distributed", whole)
+    spec = shapes.experiment(shapes.MIXTRAL, "moe", num_gpus=2, expert_model_parallel_size=2)
+    yield case("moe/two ranks", spec, "moe")
+    yield case("deepseek/auto/none", shapes.experiment(shapes.DEEPSEEK), "moe", post=True, mtp=True)
     for recompute in DEEPSEEK:
         spec = shapes.experiment(shapes.DEEPSEEK, recompute, attention="unfused")
         yield case(f"deepseek/{recompute}", spec, "moe", post=True, mtp=True)
