@@ -29,6 +29,9 @@ def interruption() -> Iterator[Interruption]:
     Python allows handlers in the main thread only; elsewhere the block runs without them.
     """
     caught = Interruption()
+    outer = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    if isinstance(outer, Interruption):  # a signal that came just before belongs to this block as well
+        caught.signal = outer.signal
     if threading.current_thread() is not threading.main_thread():
         yield caught
         return

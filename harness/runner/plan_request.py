@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from harness.errors import BadRequestError, raise_all
+from harness.recipes.axes import SHORT_NAMES
 from harness.recipes.request import Request
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.recompute import parse_recompute
@@ -13,21 +14,8 @@ from harness.units import GIB
 RECOMMENDED, ASKED = "recommended", "asked"
 
 # Names of `--over`, and the option each stands for.
-SWEPT = {
-    "tp": "tensor_model_parallel_size",
-    "pp": "pipeline_model_parallel_size",
-    "vp": "virtual_pipeline_model_parallel_size",
-    "vpp": "virtual_pipeline_model_parallel_size",
-    "cp": "context_parallel_size",
-    "ep": "expert_model_parallel_size",
-    "et": "expert_tensor_parallel_size",
-    "mb": "micro_batch_size",
-    "mbs": "micro_batch_size",
-    "gb": "global_batch_size",
-    "gbs": "global_batch_size",
-    "sl": "seq_length",
-    "ng": "num_gpus",
-}
+SIZES = {name: SHORT_NAMES[name] for name in ("tp", "pp", "vp", "cp", "ep", "et", "mb", "gb", "sl", "ng")}
+SWEPT = SIZES | {"vpp": SIZES["vp"], "mbs": SIZES["mb"], "gbs": SIZES["gb"]}
 
 
 @dataclass(frozen=True, kw_only=True)

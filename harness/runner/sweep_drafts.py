@@ -1,6 +1,6 @@
 """Cells before anything is predicted: resolved, judged by the rules, and compared for what they would compute."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,8 @@ from harness.launch.environment import Host
 from harness.recipes.problems import Problems
 from harness.runner.checking import Checked, check_request
 from harness.runner.megatron_says import megatron_finding
-from harness.runner.sweep_cells import AskedCell
+from harness.runner.sweep_axes import SweptAxis
+from harness.runner.sweep_cells import AskedCell, told
 from harness.runner.sweep_request import SweepRequest
 from harness.spec.effective import computation
 from harness.spec.experiment import ExperimentSpec
@@ -41,18 +42,31 @@ class Draft:
         return tuple(finding for finding in self.checked.findings if finding.blocks) if self.checked else ()
 
 
-def draft(request: SweepRequest, cells: Iterable[AskedCell], host: Host) -> tuple[Draft, ...]:
-    """Every cell checked; those whose spec another has already are left out, those equal in effect name their twin.
+def draft(
+    request: SweepRequest, axes: tuple[SweptAxis, ...], cells: Iterable[AskedCell], host: Host
+) -> tuple[Draft, ...]:
+    """Every cell checked; one whose values of ``axes`` another has already is left out, those equal in effect name a twin.
 
     BadRequestError with all problems when no cell may run.
     """
     drafts: list[Draft] = []
+    values: list[Mapping[str, str]] = []
     for cell in cells:
         drafted = _checked(request, cell, host)
-        if drafted.spec is None or all(drafted.spec != other.spec for other in drafts):
-            drafts.append(replace(drafted, twin=_twin(drafted, drafts)))
+        own = told(axes, cell, drafted.spec)
+        if own not in values:
+            drafts.append(drafted)
+            values.append(own)
+    drafts = _with_twins(drafts)
     require_one(drafts)
     return tuple(drafts)
+
+
+def _with_twins(drafts: Iterable[Draft]) -> list[Draft]:
+    settled: list[Draft] = []
+    for one in drafts:
+        settled.append(replace(one, twin=_twin(one, settled)))
+    return settled
 
 
 def require_one(drafts: Sequence[Draft]) -> None:
@@ -85,7 +99,7 @@ def _sentence(problem: BadRequestError) -> str:
 
 def _twin(drafted: Draft, earlier: Sequence[Draft]) -> int | None:
     """The place of a legal cell that runs the same computation; everything but recompute must be equal to the letter."""
-    if drafted.checked is None or drafted.checked.effective is None:
+    if drafted.problem or drafted.checked is None or drafted.checked.effective is None:
         return None
     for place, other in enumerate(earlier):
         if other.may_run and other.checked and _is_same(drafted.checked, other.checked):
@@ -100,13 +114,16 @@ def _is_same(one: Checked, other: Checked) -> bool:
 
 
 def ask_megatron(drafts: Sequence[Draft], host: Host) -> tuple[Draft, ...]:
-    """The drafts with what the installed megatron-core refuses marked illegal; asked side by side, before GPUs are taken."""
+    """The drafts with what the installed megatron-core refuses marked illegal; asked side by side, before GPUs are taken.
+
+    Twins are asked too: when the one that they equal is refused, one of them may still run.
+    """
     with ThreadPoolExecutor(max(1, min(host.num_cores, 8))) as pool:
-        return tuple(pool.map(lambda one: _asked(one, host) if one.may_run else one, drafts))
+        return tuple(_with_twins(pool.map(lambda one: one if one.problem else _asked(one, host), drafts)))
 
 
 def _asked(one: Draft, host: Host) -> Draft:
-    assert one.checked is not None  # it may run
+    assert one.checked is not None  # there is no problem with it
     said = megatron_finding(one.checked.spec, one.checked.software, host)
     if not said.blocks:
         return one

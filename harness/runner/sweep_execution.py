@@ -62,6 +62,8 @@ class Sweeping:
         began = time.monotonic()
         with interruption() as caught:
             while due := self.due():
+                if caught.signal is not None:
+                    return int(caught.signal)
                 over = self._time_is_up(time.monotonic() - began)
                 if over:
                     for name in dict.fromkeys(self.plan.cells[index].name for index, _ in due):

@@ -1,5 +1,6 @@
 """What `--over` and `--control` say, read into axes and values; everything wrong in them is told at once."""
 
+import shlex
 from collections.abc import Iterable
 
 from harness.errors import BadRequestError
@@ -7,7 +8,7 @@ from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recompute_text import policy_from_text
 from harness.recipes.set_values import set_settings
-from harness.runner.plan_request import SWEPT
+from harness.runner.plan_request import SIZES, SWEPT
 from harness.runner.sweep_axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
 
 Over = tuple[str, tuple[str, ...]]
@@ -48,7 +49,7 @@ def read_control(text: str, axes: tuple[SweptAxis, ...]) -> dict[str, str]:
     """
     problems, chosen = Problems(), dict[str, str]()
     known = {axis.name: axis for axis in axes}
-    for part in text.split():
+    for part in _parts(text):
         name, equals, value = part.partition("=")
         if not equals and RECOMPUTE in known:
             name, equals, value = RECOMPUTE, "=", part
@@ -63,6 +64,14 @@ def read_control(text: str, axes: tuple[SweptAxis, ...]) -> dict[str, str]:
     return chosen
 
 
+def _parts(text: str) -> list[str]:
+    """Words as a shell splits them, so that a quoted value may hold blanks. BadRequestError for an open quote."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise BadRequestError(f"--control {text}: {error}", remedy="quote values that hold blanks") from error
+
+
 def _plain(name: str) -> str:
     """``-mb``, ``--micro-batch-size`` and ``micro_batch_size`` without dashes; dotted paths as they are."""
     return name if "." in name else name.lstrip("-").replace("-", "_")
@@ -71,8 +80,8 @@ def _plain(name: str) -> str:
 def _canonical(name: str) -> str:
     """The name that cells are called by: `tp` for any spelling of it, the long name for most others."""
     plain = _plain(name)
-    short = {option: name for name, option in SWEPT.items()}
-    return plain if plain in SWEPT else short.get(plain, SHORT_NAMES.get(plain, plain))
+    target = SWEPT.get(plain, SHORT_NAMES.get(plain, plain))
+    return next((short for short, option in SIZES.items() if option == target), target)
 
 
 def _axis(name: str, values: tuple[str, ...]) -> SweptAxis:
@@ -98,7 +107,7 @@ def _instead(target: str) -> str:
     return (
         hint
         if hint.startswith("did you mean")
-        else f"one of {RECOMPUTE}, {', '.join(SWEPT)}, a long option, env.NAME or section.field"
+        else f"one of {RECOMPUTE}, {', '.join(SIZES)}, a long option, env.NAME or section.field"
     )
 
 

@@ -40,7 +40,7 @@ def plan_sweep(
     axes = _axes(request)
     control = control_values(axes, read_control(request.control, axes))
     expansion = Expansion(request.asked, axes, control, lambda asked: every_setting(request, asked, host))
-    drafts = draft(request, expansion.cells(grid=request.grid), host)
+    drafts = draft(request, axes, expansion.cells(grid=request.grid), host)
     first = next(one.checked for one in drafts if one.may_run and one.checked)
     if asks_megatron and not first.spec.gpu_type.is_cpu and request.launch.launcher != "replay":
         tell(f"Asking the installed megatron-core about {len(drafts)} cells")

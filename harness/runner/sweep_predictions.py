@@ -53,3 +53,5 @@ def _foretold(
     except MissingTraceError:
         reasons = (traces.refused.get(case.key) for case in Composer(spec, implementation).cases())
         return RunPrediction(None, next((reason for reason in reasons if reason), "not traced"))
+    except (HarnessError, OSError) as error:  # a calibration file that cannot be read, say
+        return RunPrediction(None, str(error).splitlines()[0])

@@ -2,12 +2,16 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from harness.launch.environment import this_host
 from harness.recipes.request import Request
+from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.rank import Failure
 from harness.records.store import write_record
 from harness.records.sweep import SweepLaunch
@@ -21,6 +25,15 @@ OVER = "recompute=none;mlp;core_attn;full:uniform:1"
 SECONDS = {"none": 0.010, "mlp": 0.012, "core_attn": 0.011, "full:uniform:1": 0.014}
 OOM = Failure(kind="oom", message="not enough memory", phase="forward_backward", step=1, request_bytes=4096)
 CRASH = Failure(kind="error", message="ValueError: no", phase="step", step=3)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command in a process of its own left."""
+
+    code: int
+    out: str
+    err: str
 
 
 @pytest.fixture(name="recorded")
@@ -99,6 +112,43 @@ def test_a_cell_out_of_memory_is_a_result_and_is_not_repeated(recorded, sweep, t
     assert [len(cell.runs) for cell in read_sweep(only_sweep(tmp_path)).cells] == [1, 2, 2, 2]
 
 
+def foretell(folder, needed_bytes, **changes):
+    """Give the cells of a sweep that has not run yet predictions of stage 0."""
+    plan = read_sweep(folder).plan
+    cells = [
+        cell.model_copy(update={"prediction": PredictionRecord(
+            peak_bytes=needed, range_bytes=(needed, needed), model_flops=1, recompute_flops=0,
+            stages=(StagePrediction(pp_rank=0, weights=needed, gradients=0, optimizer=0, activations=0, logits=0,
+                                    transient=0, overhead=0, total=needed, peak="forward"),))})
+        for cell in plan.cells
+        for needed in (needed_bytes[cell.name],)
+    ]  # fmt: skip
+    (folder / "sweep.json").unlink()
+    write_plan(folder, plan.model_copy(update={"cells": tuple(cells), **changes}))
+
+
+@pytest.mark.parametrize(("prune", "status"), [(True, "pruned"), (False, "ok")])
+def test_an_oom_teaches_what_not_to_try(recorded, sweep, mbr_perf, tmp_path, prune, status):
+    sweep(recorded(ends={"mlp": OOM}), "--max_minutes", "1e-9")
+    folder = only_sweep(tmp_path)
+    foretell(folder, {"none": 9, "mlp": 5, "core_attn": 8, "full:uniform:1": 3}, prune=prune)
+    answer = mbr_perf("sweep", "--resume", folder, "--json")
+    assert statuses(answer) == {"none": "ok", "mlp": "oom", "core_attn": status, "full:uniform:1": "ok"}
+    taught = [event for event in read_sweep(folder).events if event.kind == "taught"]
+    assert [(event.cell, event.by) for event in taught] == ([("core_attn", "mlp")] if prune else [])
+    assert ("core_attn is not tried: predicted to need" in answer.err) == prune
+
+
+def test_a_lesson_that_a_kill_left_unwritten_is_learned_on_resuming(recorded, sweep, mbr_perf, tmp_path):
+    sweep(recorded(ends={"mlp": OOM}), "--max_minutes", "1e-9")
+    folder = only_sweep(tmp_path)
+    foretell(folder, {"none": 9, "mlp": 5, "core_attn": 8, "full:uniform:1": 3})
+    mbr_perf("sweep", "--resume", folder)
+    (folder / "events.jsonl").unlink()
+    answer = mbr_perf("sweep", "--resume", folder, "--json")
+    assert statuses(answer)["core_attn"] == "pruned"
+
+
 def test_a_failed_cell_does_not_stop_the_sweep_and_decides_the_exit_code(recorded, sweep):
     answer = sweep(recorded(ends={"mlp": CRASH}), "--json")
     assert answer.code == 3
@@ -113,6 +163,16 @@ def test_a_budget_that_is_over_leaves_the_rest_to_a_resumed_sweep(recorded, swee
     assert {event.kind for event in read_sweep(folder).events} == {"budget"}
     again = mbr_perf("sweep", "--resume", folder, "--json")
     assert (again.code, statuses(again)) == (0, dict.fromkeys(SECONDS, "ok"))
+
+
+def test_a_report_that_cannot_be_written_does_not_cost_the_answer(recorded, sweep, mbr_perf, tmp_path):
+    sweep(recorded(ends={"mlp": CRASH}), "--json", "--max_minutes", "1e-9")
+    folder = only_sweep(tmp_path)
+    shutil.rmtree(folder / "report")
+    (folder / "report").write_text("in the way")
+    answer = mbr_perf("sweep", "--resume", folder, "--json")
+    assert (answer.code, statuses(answer)["mlp"]) == (3, "failed")
+    assert "the reports could not be written" in answer.err
 
 
 def comparable(answer):
@@ -175,6 +235,21 @@ def test_a_recording_that_lacks_a_cell_is_told_before_anything_runs(recorded, mb
     assert answer.code == 2
     assert "holds no run of layernorm" in answer.err
     assert not (tmp_path / "results").exists()
+
+
+def test_two_sweeps_at_once_in_one_results_folder_do_not_disturb_each_other(recorded, sweep, tmp_path):
+    source = recorded(repeats=2, ends={"mlp": CRASH})
+    results = tmp_path / "together"
+    command = [sys.executable, "-m", "harness.cli.app", "sweep", "-mr", RECIPE, "-g", "cpu", "--over", OVER, "--repeats", "2",
+               "--launcher", "replay", "--from", source, "--results_dir", results, "--json"]  # fmt: skip
+    both = [subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    answers = [
+        Answer(process.returncode, out, "") for process, out in ((p, p.communicate(timeout=300)[0]) for p in both)
+    ]
+    alone = sweep(source, "--json", "--repeats", "2")
+    for answer in answers:
+        assert (answer.code, comparable(answer)) == (alone.code, comparable(alone))
+    assert len(list((results / "sweeps").iterdir())) == 2
 
 
 def test_everything_wrong_with_a_sweep_is_told_at_once(mbr_perf, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.recipes.request import Request
 from harness.recipes.resolve import resolve
-from harness.runner.sweep_over import read_axes, read_control, split_over
+from harness.runner.sweep_over import read_axes, read_control, same_axis, split_over
 
 ASKED = Request(model_recipe_name="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", num_gpus=32)
 
@@ -101,3 +101,18 @@ def test_a_control_is_chosen_by_values_of_the_axes():
     assert read_control("recompute=mlp --tensor_model_parallel_size=4", axes) == {"recompute": "mlp", "tp": "4"}
     with pytest.raises(BadRequestError, match=r"--control pp=2: not AXIS=VALUE.*\n.*tp, recompute"):
         read_control("pp=2", axes)
+
+
+def test_every_spelling_of_a_size_is_one_axis():
+    for spellings in (("mb", "mbs", "-mb", "micro_batch_size"), ("gb", "gbs", "global_batch_size"), ("vp", "vpp")):
+        assert {axis(f"{name}=2").name for name in spellings} == {spellings[0]}
+        assert all(same_axis(spellings[0], other) for other in spellings)
+    axes = read_axes(map(split_over, ("mbs=1,2",)))
+    assert read_control("micro_batch_size=2", axes) == {"mb": "2"}
+
+
+def test_a_quoted_value_of_the_control_may_hold_blanks():
+    axes = read_axes(map(split_over, ("env.X=a b;c",)))
+    assert read_control("'env.X=a b'", axes) == {"env.X": "a b"}
+    with pytest.raises(BadRequestError, match="No closing quotation"):
+        read_control("'env.X=a b", axes)
