@@ -2,6 +2,8 @@
 
 import pytest
 
+from harness.engine.memory_series import SeriesRecorder
+
 pytestmark = pytest.mark.train
 
 
@@ -68,3 +70,16 @@ def test_emptied_storages_are_free_under_living_tensors(torch, peak):
         torch.zeros(1000)
 
     assert peak(step) == 4000
+
+
+def test_the_timeline_peaks_where_the_watch_does(torch, peak):
+    series = SeriesRecorder(0.001)
+
+    def step():
+        torch.ones(1000, 1000) * 2
+
+    highest = peak(step, series, base_bytes=500)
+
+    recorded = series.series("test")
+    assert recorded is not None
+    assert max(recorded.max_bytes) == highest + 500 == 8_000_500

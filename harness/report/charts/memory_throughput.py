@@ -24,9 +24,15 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
     chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
     caption = (
         "Up and to the left is better; no cell beats one of the Pareto set (on the line) in both. A label that found no "
-        "room is the cell's number in the table."
+        "room is the cell's number in the table." + _not_shown(scene)
     )
     return Picture(name, title, caption, look.specification(chart, title, verdict.title))
+
+
+def _not_shown(scene: Scene) -> str:
+    shown = {cell.name for cell in (*scene.ran, *scene.oom)}
+    missing = [cell.name for cell in scene.verdict.cells if cell.name not in shown]
+    return f" Not measured, so not shown: {'; '.join(missing)}." if missing else ""
 
 
 def _points(scene: Scene) -> alt.Chart:
