@@ -32,15 +32,12 @@ _FULL = ("full:uniform:1", "full:block:1")
 
 VARIANTS = (
     Variant("dense PP2", "llama3_8b", (), (
-        "none", "core_attn", "layernorm", "mlp", "core_attn,layernorm,mlp", *_FULL, "full:uniform:2", "full:uniform:4",
-        "full:block:3",
+        "none", "core_attn", "layernorm", "mlp", "core_attn,layernorm,mlp", *_FULL, "full:uniform:2",
     )),
-    Variant("dense PP2 VPP2", "llama3_8b", ("-vp", "2"), ("none", "core_attn", "mlp", *_FULL, "full:uniform:2")),
-    Variant("dense TP2", "llama3_8b", _TP2, (
-        "none", "core_attn", "layernorm", "mlp", *_FULL, "full:uniform:4",
-    )),
+    Variant("dense PP2 VPP2", "llama3_8b", ("-vp", "2"), ("none", "mlp", *_FULL)),
+    Variant("dense TP2", "llama3_8b", _TP2, ("none", "core_attn", "layernorm", "mlp", *_FULL)),
     Variant("dense TP2, whole sequences", "llama3_8b", (*_TP2, "--set", "parallelism.sequence_parallel=false"), (
-        "full:uniform:1", "full:uniform:1:distributed",
+        "full:uniform:1:distributed",
     )),
     Variant("dense TP2, unfused", "llama3_8b", (*_TP2, *_UNFUSED), ("none", "core_attn")),
     Variant("MoE EP2", "mixtral_8x7b", _BALANCED, ("none", "core_attn", "layernorm", "moe", *_FULL, "full:uniform:2")),
