@@ -131,6 +131,7 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
             seq_length=spec.batch.seq_length,
         ),
         ddp=DdpSpec(grad_reduce_in_fp32=spec.ddp.grad_reduce_in_fp32),
+        offload=OffloadSpec(offload_modules=spec.offload.offload_modules),
         cuda_graph=CudaGraphSpec(),
         kernels=traceable(spec.kernels, implementation),
     )

@@ -85,3 +85,16 @@ def test_layers_of_two_kinds_are_traced_apart(moe_spec):
 def test_a_missing_trace_is_named(spec_of):
     with pytest.raises(MissingTraceError):
         Composer(spec_of(), TE).chunk_costs({})
+
+
+def test_layers_that_go_to_the_host_are_traced_away_beside_those_that_stay(spec_of):
+    parallelism = {"tensor_model_parallel_size": 4, "sequence_parallel": True}
+    composer = Composer(spec_of(parallelism=parallelism, offload={"cpu_offloading_num_layers": 20}), TE)
+    assert sorted((c.num_layers, c.spec.offload.cpu_offloading_num_layers) for c in composer.cases() if not c.post) == [
+        (1, 0), (1, 0), (1, 1), (2, 0), (2, 1),
+    ]  # fmt: skip
+
+
+def test_modules_to_be_offloaded_reach_the_tracer_which_declines_them(spec_of):
+    composer = Composer(spec_of(offload={"offload_modules": ("core_attn",)}), TE)
+    assert {case.spec.offload.offload_modules for case in composer.cases()} == {("core_attn",)}
