@@ -19,7 +19,8 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
     BadRequestError where ``gate`` names a golden that cannot be read.
     """
     plan = data.plan
-    reference = data.control.planned.spec
+    planned = (data.control.planned, *plan.cells)
+    reference = next((cell.spec for cell in planned if cell.spec), None)
     first = first_run(data)
     found = [measured(cell, reference, first) for cell in data.cells]
     control = next(cell for cell in found if cell.name == plan.control)

@@ -303,6 +303,17 @@ def test_a_cell_with_twice_the_tokens_is_compared_per_token(runs, make_cell, mak
     assert versus.time.fraction == pytest.approx(-0.05)
 
 
+def test_without_a_spec_of_the_control_costs_are_still_for_the_same_tokens(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("tp=7", [], fate="illegal", reason="P03"),
+        make_cell("gb=8", runs("none", [1.0], 70)),
+        make_cell("gb=16", runs("none", [1.9], 70, global_batch_size=16)),
+    ]))  # fmt: skip
+
+    assert [cell.cost_s for cell in verdict.cells[1:]] == [1.0, pytest.approx(0.95)]
+    assert verdict.recommendation.cell == "gb=16"
+
+
 def foretold(make_cell, runs, seconds, flops, **changes):
     """A cell whose prediction holds these seconds and FLOPs of the model."""
     prediction = PredictionRecord(peak_bytes=GIB, range_bytes=(GIB, GIB), stages=(), model_flops=flops,

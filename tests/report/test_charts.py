@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def test_the_memory_there_is_is_a_line(specs):
 def test_axes_have_units(specs):
     text = json.dumps(specs, ensure_ascii=False)
 
-    for title in ("(MiB)", "(TFLOP/s/GPU)", "Step time (s)", "Share of the step (%)"):
+    for title in ("(MiB)", "(tokens/s/GPU)", "Step time (s)", "Share of the step (%)"):
         assert title in text
 
 
@@ -154,6 +155,55 @@ def test_a_sweep_in_which_nothing_ran_has_reasons_for_pictures(make_cell, make_s
     found = drawn(make_sweep([make_cell("none", [], fate="not_run", reason="no time")]))
 
     assert all(isinstance(reason, str) and reason for reason in found.values())
+
+
+def measured(
+    make_spec, make_rank, make_record, make_cell, name: str, seconds: list[float], gib: int, **batch: int
+) -> Any:
+    """A cell on eight GPUs with a repeat for each of these step times."""
+    sizes = {"micro_batch_size": 1, "global_batch_size": 8, "seq_length": 4096}
+    spec = make_spec(recompute="none", num_gpus=8, parallelism={}, batch=sizes | batch)
+    memory = MemoryRecord(meter="cuda", max_allocated_bytes=gib << 30)
+    runs = [make_record(spec, ranks=tuple(make_rank(spec, rank, each, memory=memory) for rank in range(8)))
+            for each in seconds]  # fmt: skip
+    return make_cell(name, runs)
+
+
+@draws
+def test_the_line_of_the_pareto_set_only_rises_and_no_cell_stands_above_it(
+    make_spec, make_rank, make_record, make_cell, make_sweep
+):
+    """TFLOP/s of the longer sequence are more at fewer tokens per second; one outlier moves a mean, not a median."""
+    build = partial(measured, make_spec, make_rank, make_record, make_cell)
+    data = make_sweep([
+        build("sl=4096", [1.0, 1.0, 1.0], 60),
+        build("sl=8192", [2.1, 2.1, 2.1], 50, seq_length=8192),
+        build("outlier", [0.99, 0.99, 1.6], 55),
+        build("fast", [0.9, 0.9, 0.9], 70),
+    ])  # fmt: skip
+    found = rows(drawn(data)["memory_throughput"])
+    front = [(row["x"], row["y"]) for row in found if row.keys() == {"x", "y"}]
+    cells = {row["cell"]: row for row in found if "state" in row}
+
+    assert judge_sweep(data).pareto == ("fast", "sl=4096", "sl=8192")
+    assert front == sorted(front, key=lambda at: at[1])
+    assert cells["sl=8192"]["y"] == pytest.approx(8192 / 2.1)
+    for row in cells.values():
+        assert row["y"] <= max(y for x, y in front if x <= row["x"])
+
+
+@draws
+def test_cells_that_find_no_room_at_the_edge_are_counted(make_spec, make_rank, make_record, make_cell, make_sweep):
+    cells = [measured(make_spec, make_rank, make_record, make_cell, "none", [1.0], 60)]
+    oom = make_record(make_spec(recompute="none"), status="oom", failure="rank 0: out of memory", ranks=())
+    cells += [make_cell(f"oom {number}", [oom]) for number in range(40)]
+    spec = drawn(make_sweep(cells))["memory_throughput"]
+    low, high = spec["layer"][-1]["encoding"]["y"]["scale"]["domain"]
+    texts = {row["text"]: row["y"] for row in rows(spec) if "text" in row}
+    edge = [row["y"] for row in rows(spec) if row.get("memory") == "did not fit"]
+
+    assert len(edge) == 27
+    assert low < texts["and 13 more"] < min(edge) <= max(edge) < high
 
 
 @draws

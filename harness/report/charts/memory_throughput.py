@@ -7,6 +7,7 @@ from harness.report.charts import look
 from harness.report.charts.picture import Picture
 from harness.report.charts.scene import HEIGHT, WIDTH, Scene, scene_of
 from harness.report.charts.scene_labels import label_layers
+from harness.report.figures import BY_NAME, figure
 from harness.units import format_bytes
 
 _STATES = ("control", "Pareto set", "beaten by another", "no margin or in doubt", "out of memory (at the edge)")
@@ -46,10 +47,16 @@ def _points(scene: Scene) -> alt.Chart:
         .mark_point(filled=True, size=110, opacity=1, stroke="white", strokeWidth=0.8)
         .encode(
             x=alt.X("x:Q", title=f"Peak allocated at the worst rank ({scene.unit})", scale=wide),
-            y=alt.Y("y:Q", title="Throughput (TFLOP/s/GPU)", scale=high),
+            y=alt.Y("y:Q", title="Throughput (tokens/s/GPU)", scale=high),
             color=alt.Color("state:N", title=None, scale=alt.Scale(domain=_STATES, range=_COLOURS), legend=legend),
             shape=alt.Shape("state:N", title=None, scale=alt.Scale(domain=_STATES, range=_SHAPES), legend=legend),
-            tooltip=["cell:N", "state:N", "memory:N", alt.Tooltip("y:Q", title="TFLOP/s/GPU", format=".5g")],
+            tooltip=[
+                "cell:N",
+                "state:N",
+                "memory:N",
+                alt.Tooltip("y:Q", title="tokens/s/GPU", format=".5g"),
+                "TFLOP/s/GPU:N",
+            ],
         )
     )
     return points
@@ -60,12 +67,13 @@ def _marks(scene: Scene) -> list[look.Row]:
         _mark(cell, scene.point(cell), _state(cell, scene.verdict), format_bytes(cell.peak_bytes or 0))
         for cell in scene.ran
     ]
-    edge = [_mark(cell, scene.edge(number), _STATES[4], "did not fit") for number, cell in enumerate(scene.oom)]
+    edge = [_mark(cell, scene.edge(number), _STATES[4], "did not fit") for number, cell in enumerate(scene.at_edge)]
     return rows + edge
 
 
 def _mark(cell: CellVerdict, at: tuple[float, float], state: str, memory: str) -> look.Row:
-    return {"x": at[0], "y": at[1], "state": state, "cell": cell.name, "memory": memory}
+    flops = figure(BY_NAME["tflops_per_gpu"], cell.figure(BY_NAME["tflops_per_gpu"]))
+    return {"x": at[0], "y": at[1], "state": state, "cell": cell.name, "memory": memory, "TFLOP/s/GPU": flops}
 
 
 def _state(cell: CellVerdict, verdict: SweepVerdict) -> str:

@@ -6,11 +6,12 @@ from harness.analysis.sweep_values import CellVerdict, SweepVerdict
 from harness.report.charts.units import memory_unit
 
 WIDTH, HEIGHT = 760, 440
+_MOST_AT_EDGE = 27  # with a line below that counts the others, names keep 13 pixels each
 
 
 @dataclass(frozen=True)
 class Scene:
-    """``ran``: cells with both figures; ``oom``: those that ran out of memory. The axes' ranges are in ``unit`` and TFLOP/s."""
+    """``ran``: cells with both figures; ``oom``: those that ran out of memory. The axes' ranges are in ``unit`` and tokens/s."""
 
     verdict: SweepVerdict
     ran: tuple[CellVerdict, ...]
@@ -28,7 +29,18 @@ class Scene:
 
     def edge(self, number: int) -> tuple[float, float]:
         """Where one of those that ran out of memory stands: down the right edge, for it has no throughput."""
-        return self.values(WIDTH - 12, 40 + min(20.0, (HEIGHT - 70) / len(self.oom)) * number)
+        num_lines = len(self.at_edge) + bool(self.num_beyond)
+        return self.values(WIDTH - 12, 40 + min(20.0, (HEIGHT - 70) / num_lines) * number)
+
+    @property
+    def at_edge(self) -> tuple[CellVerdict, ...]:
+        """Those that ran out of memory and find room at the edge."""
+        return self.oom[:_MOST_AT_EDGE]
+
+    @property
+    def num_beyond(self) -> int:
+        """How many more ran out of memory; their number stands below the last."""
+        return len(self.oom) - len(self.at_edge)
 
     def corners(self) -> list[tuple[float, float]]:
         """Points of the line through the Pareto set, from left to right."""
@@ -49,7 +61,11 @@ class Scene:
 
 
 def scene_of(verdict: SweepVerdict) -> Scene | None:
-    """None where no cell has both a peak and a throughput."""
+    """None where no cell has both a peak and a throughput.
+
+    Throughput is that of tokens at the step time that the Pareto set is made of, so that its line only rises, whatever
+    the cells' sequence lengths, and no cell stands above it.
+    """
     ran = tuple(cell for cell in verdict.cells if _is_shown(cell))
     if not ran:
         return None
@@ -74,13 +90,17 @@ def scene_of(verdict: SweepVerdict) -> Scene | None:
 
 
 def _is_shown(cell: CellVerdict) -> bool:
-    has_both = cell.peak_bytes is not None and cell.metrics is not None and cell.metrics.tflops_per_gpu is not None
-    return cell.status == "ok" and has_both
+    return cell.status == "ok" and cell.peak_bytes is not None and _tokens_per_s(cell) is not None
 
 
 def _figures(cell: CellVerdict, scale: float) -> tuple[float, float]:
-    assert cell.peak_bytes is not None and cell.metrics is not None and cell.metrics.tflops_per_gpu is not None
-    return cell.peak_bytes / scale, cell.metrics.tflops_per_gpu.median
+    rate = _tokens_per_s(cell)
+    assert cell.peak_bytes is not None and rate is not None
+    return cell.peak_bytes / scale, rate
+
+
+def _tokens_per_s(cell: CellVerdict) -> float | None:
+    return cell.speed.tokens_per_s_per_gpu if cell.speed else None
 
 
 def _limits(verdict: SweepVerdict) -> list[int]:

@@ -14,8 +14,10 @@ from harness.report.charts.scene import HEIGHT, WIDTH, Scene
 def label_layers(scene: Scene) -> list[alt.Chart]:
     """One layer for the lines to far labels, one for either side of a point, one for cells at the edge."""
     called = look.labels(scene.verdict)
-    edge = [scene.pixels(*scene.edge(number)) for number in range(len(scene.oom))]
-    names = [called[cell.name] for cell in scene.oom]
+    names = [called[cell.name] for cell in scene.at_edge]
+    if scene.num_beyond:
+        names.append(f"and {scene.num_beyond} more")
+    edge = [scene.pixels(*scene.edge(number)) for number in range(len(names))]
     at_edge = [_edge_box(x, y, name) for (x, y), name in zip(edge, names, strict=True)]
     placed = place(_spots(scene, called), WIDTH, HEIGHT, [*at_edge, *_limit_boxes(scene), *_front_boxes(scene)])
     edge_rows = [_row(scene, (x - 10, y), name) for (x, y), name in zip(edge, names, strict=True)]
