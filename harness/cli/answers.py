@@ -112,7 +112,7 @@ def answered(path: Path | None) -> bool:
 
 @contextmanager
 def keeping(path: Path | None) -> Iterator[None]:
-    """Keep what the block prints if it ends well, also by exit code 0. A cache that cannot be written fails nothing."""
+    """Keep what the block prints if it ends well, also by exit code 0, unless it says not to. A cache that cannot be written fails nothing."""
     if path is None:
         yield
         return
@@ -122,17 +122,25 @@ def keeping(path: Path | None) -> Iterator[None]:
         yield
     except SystemExit as ended:
         if not ended.code:
-            _keep(path, copy.text.getvalue())
+            _keep(path, copy)
         raise
     finally:
         sys.stdout = copy.stream
-    _keep(path, copy.text.getvalue())
+    _keep(path, copy)
 
 
-def _keep(path: Path, text: str) -> None:
+def keep_nothing() -> None:
+    """What is being printed is not to be kept: asked again, the answer may be another though nothing has changed."""
+    if isinstance(sys.stdout, _Copied):
+        sys.stdout.is_wanted = False
+
+
+def _keep(path: Path, copy: "_Copied") -> None:
+    if not copy.is_wanted:
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)
+        write_atomically(path, copy.text.getvalue())
         _forget_the_oldest(path.parent)
     except OSError:
         return
@@ -142,7 +150,7 @@ class _Copied:
     """A stream that keeps a copy of what is written, and is the stream in everything else."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.stream, self.text = stream, io.StringIO()
+        self.stream, self.text, self.is_wanted = stream, io.StringIO(), True
 
     def write(self, text: str) -> int:
         """Write and remember."""

@@ -11,6 +11,7 @@ import warnings
 from importlib import metadata
 from pathlib import Path
 
+from harness.engine.process import die_with_parent
 from harness.records.atomic import write_atomically
 from harness.records.exact import ExactRequest
 from harness.records.trace import TraceFile, TraceRequest
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--request", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    die_with_parent()
     answer = _whole_steps if arguments.exact else _chunks
     answer(arguments.request.read_text(), arguments.out)
     return 0

@@ -1,7 +1,7 @@
 """`mbr-perf plan --exact`: whole steps of chosen settings traced, beside what was composed."""
 
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 
 from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.launch.environment import Host
@@ -10,6 +10,7 @@ from harness.planning.search import Plan, Row, Traces
 from harness.planning.stages import Composer
 from harness.records.exact import ExactFile, ExactRequest, ExactStage
 from harness.runner.plan_request import ASKED, RECOMMENDED
+from harness.runner.side_by_side import side_by_side
 from harness.runner.tracer_process import TracerLateError, TracerProcess, require_megatron
 from harness.spec.effective import Implementation
 from harness.spec.recompute import canonical_text, parse_recompute
@@ -25,11 +26,12 @@ class ExactSetting:
 
 @dataclass(frozen=True)
 class ExactTracing:
-    """Traces on ``host``, ``timeout_s`` for each setting."""
+    """Traces on ``host``, ``timeout_s`` for each setting; ``stop``, once set, ends it."""
 
     host: Host
     timeout_s: float
     implementation: Implementation
+    stop: Event = field(default_factory=Event)
 
     def settings(self, plan: Plan, names: tuple[str, ...], traces: Traces) -> tuple[ExactSetting, ...]:
         """The named rows of ``plan``; BadRequestError with all names that are none."""
@@ -51,15 +53,14 @@ class ExactTracing:
             )
             for i in range(num)
         ]
-        with ThreadPoolExecutor(num) as pool:
-            answers = list(pool.map(self._answer, requests))
+        answers = side_by_side(self._answer, requests, num, self.stop)
         traced = {stage.pp_rank: stage for stages, _ in answers for stage in stages}
         problem = next((why for _, why in answers if why), "")
         return ExactSetting(row.text, exact_peaks(spec, costs, traced, problem))
 
     def _answer(self, request: ExactRequest) -> tuple[tuple[ExactStage, ...], str]:
         """The stages that were traced, and why not all."""
-        process = TracerProcess(self.host, self.timeout_s)
+        process = TracerProcess(self.host, self.timeout_s, stop=self.stop)
         try:
             answer = ExactFile.model_validate_json(process.answer(request.model_dump_json(), "--exact"))
         except TracerLateError as late:

@@ -43,6 +43,12 @@ class Planned:
     exact: tuple[ExactSetting, ...] = ()
 
     @property
+    def is_passing(self) -> bool:
+        """Whether some of it is what this moment made it: a tracer died or was late, and may not be the next time."""
+        unlucky = any(layout.traces and layout.traces.is_passing for layout in self.layouts)
+        return unlucky or any(peak.problem for setting in self.exact for peak in setting.peaks)
+
+    @property
     def best(self) -> Layout | None:
         """The layout whose recommended setting takes the shortest time per token."""
         fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]

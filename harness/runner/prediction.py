@@ -133,5 +133,6 @@ def predict_with(
 
 def _tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: Event | None = None) -> Tracing:
     return Tracing(
-        host, trace_cache(host.shell), timeout_s=_PATIENCE_S, cached_only=cached_only, niceness=niceness, stop=stop
-    )
+        host, trace_cache(host.shell), timeout_s=_PATIENCE_S, cached_only=cached_only, niceness=niceness,
+        stop=stop or Event(),
+    )  # fmt: skip

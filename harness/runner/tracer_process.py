@@ -12,6 +12,7 @@ from time import monotonic
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.launch.environment import SAFE_PATH, Host
+from harness.records.launch import PARENT_PID_VARIABLE
 from harness.runner.machine import TRAIN_EXTRA
 
 _LOOK_EVERY_S = 0.2
@@ -39,7 +40,7 @@ class TracerProcess:
 
         One thread: it computes nothing that more could speed up.
         """
-        env = {**self.host.shell, **SAFE_PATH, "OMP_NUM_THREADS": "1"}
+        env = {**self.host.shell, **SAFE_PATH, "OMP_NUM_THREADS": "1", PARENT_PID_VARIABLE: str(os.getpid())}
         with tempfile.TemporaryDirectory(prefix="mbr-perf-trace-") as folder:
             asked, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
             asked.write_text(request)
@@ -51,7 +52,11 @@ class TracerProcess:
         return found
 
     def _run(self, command: tuple[str, ...], env: Mapping[str, str]) -> str:
-        """Why it was ended early, or nothing. Its own session: a Ctrl-C is for this process, which ends its tracers."""
+        """Why it was ended early, or nothing.
+
+        Its own session: a Ctrl-C is for this process, which sets ``stop``. The kernel ends it with the thread that is
+        here, which stays until it has ended.
+        """
         process = subprocess.Popen(
             command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
         )

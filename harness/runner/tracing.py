@@ -1,18 +1,19 @@
 """Traces for a plan: from the cache, else from tracer processes, side by side where there are cores."""
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
 import harness
+from harness.errors import RunFailedError
 from harness.launch.environment import Host
 from harness.planning.assumptions import IMBALANCE
 from harness.planning.search import Traces
 from harness.planning.trace_cache import CachedTrace, TraceCache, tracer_fingerprint
 from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest
 from harness.runner.machine import installed_software
+from harness.runner.side_by_side import side_by_side
 from harness.runner.tracer_process import TracerProcess, require_megatron
 from harness.spec.effective import Implementation
 
@@ -34,37 +35,49 @@ class Tracing:
     timeout_s: float = TIMEOUT_S
     cached_only: bool = False
     niceness: int = 0
-    stop: Event | None = None
+    stop: Event = field(default_factory=Event)
 
     def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, uneven: bool) -> Traces:
         """Answers to all ``cases``; with ``uneven`` also under unevenly routed tokens, which only chunks with experts notice.
 
-        BadRequestError without torch and megatron-core, RunFailedError when a tracer dies.
+        BadRequestError without torch and megatron-core, RunFailedError when all tracers die. Where one of several does,
+        its cases are refused with the reason, which is not kept.
         """
         experts = tuple(case for case in cases if case.layer_kind == "moe") if uneven else ()
-        even = self._all(cases, implementation, 1.0)
-        found = even if not experts else even | self._all(experts, implementation, IMBALANCE)
-        refused = {key: trace.refused for key, trace in (even | found).items() if trace.refused}
-        return Traces(_chunks(even), _chunks(found) if experts else None, refused)
+        even, lost = self._all(cases, implementation, 1.0)
+        found = even
+        if experts:
+            uneven, also_lost = self._all(experts, implementation, IMBALANCE)
+            found, lost = even | uneven, lost | also_lost
+        refused = {key: trace.refused for key, trace in found.items() if trace.refused}
+        return Traces(_chunks(even), _chunks(found) if experts else None, refused | lost, is_passing=bool(lost))
 
     def _all(
         self, cases: tuple[TraceCase, ...], implementation: Implementation, imbalance: float
-    ) -> dict[str, CachedTrace]:
+    ) -> tuple[dict[str, CachedTrace], dict[str, str]]:
+        """What was answered, and why tracers died that should have answered the rest; both by key."""
         found = {case.key: self.cache.read(case.key, imbalance) for case in cases} if self.cache else {}
         have = {key: trace for key, trace in found.items() if trace is not None}
         missing = [case for case in cases if case.key not in have]
         if not missing or self.cached_only:
-            return have
+            return have, {}
         require_megatron(self.host)
         num = max(1, min(self.host.num_cores, len(missing) // _CASES_PER_PROCESS))
         requests = [
             TraceRequest(cases=tuple(missing[i::num]), implementation=implementation, imbalance=imbalance)
             for i in range(num)
         ]
-        with ThreadPoolExecutor(num) as pool:
-            for answer in pool.map(self._run, requests):
+        answers = side_by_side(self._run, requests, num, self.stop)
+        lost: dict[str, str] = {}
+        died = [answer for answer in answers if isinstance(answer, RunFailedError)]
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, RunFailedError):
+                lost |= dict.fromkeys((case.key for case in request.cases), str(answer))
+            else:
                 have |= self._kept(answer, imbalance)
-        return have
+        if died and (len(died) == num or self.stop.is_set()):
+            raise died[0]
+        return have, lost
 
     def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:
         about = CachedTrace(megatron_core=answer.megatron_core, torch=answer.torch, stand_in=answer.stand_in)
@@ -75,9 +88,12 @@ class Tracing:
                 self.cache.write(key, imbalance, trace)
         return traces
 
-    def _run(self, request: TraceRequest) -> TraceFile:
+    def _run(self, request: TraceRequest) -> TraceFile | RunFailedError:
         process = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop)
-        return TraceFile.model_validate_json(process.answer(request.model_dump_json()))
+        try:
+            return TraceFile.model_validate_json(process.answer(request.model_dump_json()))
+        except RunFailedError as error:
+            return error
 
 
 def trace_cache(shell: Mapping[str, str]) -> TraceCache:

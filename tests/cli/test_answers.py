@@ -73,3 +73,10 @@ def test_no_cache_neither_reads_nor_keeps(ask, kept):
 def test_a_cache_that_cannot_be_written_fails_nothing(ask, tmp_path):
     (tmp_path / "file").write_text("")
     assert ask(XDG_CACHE_HOME=str(tmp_path / "file"))[0] == 0
+
+
+@pytest.mark.train
+def test_what_was_not_traced_in_time_is_asked_again(ask, kept):
+    code, told = ask("--only", "mlp", "--exact", "mlp", "--exact_timeout", "0.1")
+    assert (code, "not traced within 0.1 s" in " ".join(told.split())) == (0, True)
+    assert kept() == []

@@ -1,0 +1,104 @@
+"""Tracer processes: what becomes of the others' answers when one dies, and of a tracer whose harness is killed."""
+
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.errors import RunFailedError
+from harness.launch.environment import this_host
+from harness.planning.trace_cache import TraceCache
+from harness.records.trace import TraceCase
+from harness.runner.tracing import Tracing
+
+# Declines every case, but for the tracer that is asked for one of `fatal`, which dies.
+SCRIPTED = """#!{python}
+import json, sys
+cases = [case["key"] for case in json.load(open(sys.argv[sys.argv.index("--request") + 1]))["cases"]]
+if set(cases) & set({fatal!r}):
+    sys.exit("killed by the test")
+answer = {{"megatron_core": "1", "torch": "2", "chunks": {{}}, "refused": dict.fromkeys(cases, "declined"), "seconds": 0.1}}
+open(sys.argv[sys.argv.index("--out") + 1], "w").write(json.dumps(answer))
+"""
+
+
+@pytest.fixture
+def cases(make_spec):
+    spec = make_spec()
+    return tuple(TraceCase(key=f"k{i}", spec=spec, layer_kind="dense", num_layers=1) for i in range(24))
+
+
+@pytest.fixture
+def tracing(tmp_path):
+    """``tracing("k0")``: two tracers, of which the one that is asked for k0 dies."""
+
+    def make(*fatal: str) -> Tracing:
+        python = tmp_path / "python"
+        python.write_text(SCRIPTED.format(python=sys.executable, fatal=fatal))
+        python.chmod(0o755)
+        host = replace(this_host(), python=str(python), num_cores=2)
+        return Tracing(host, TraceCache(tmp_path / "traces"), timeout_s=100.0)
+
+    return make
+
+
+@pytest.mark.train
+def test_the_answers_of_other_tracers_are_kept_when_one_dies_and_its_own_cases_are_asked_again(tracing, cases):
+    traces = tracing("k0").traces(cases, "local", uneven=False)
+    assert traces.is_passing
+    assert {key for key, why in traces.refused.items() if "killed by the test" in why} == {
+        f"k{i}" for i in range(0, 24, 2)
+    }
+    assert {key for key, why in traces.refused.items() if why == "declined"} == {f"k{i}" for i in range(1, 24, 2)}
+    kept = replace(tracing("k0"), cached_only=True).traces(cases, "local", uneven=False)
+    assert set(kept.refused) == {f"k{i}" for i in range(1, 24, 2)}
+    again = tracing().traces(cases, "local", uneven=False)
+    assert (set(again.refused.values()), again.is_passing) == ({"declined"}, False)
+
+
+@pytest.mark.train
+def test_when_all_tracers_die_there_is_no_answer(tracing, cases):
+    with pytest.raises(RunFailedError, match="killed by the test"):
+        tracing("k0", "k1").traces(cases, "local", uneven=False)
+
+
+STARTER = """
+import os, subprocess, sys, time
+tracer = subprocess.Popen(
+    (sys.executable, "-m", "harness.engine.trace", "--request", sys.argv[1], "--out", "/dev/null"),
+    start_new_session=True, env={**os.environ, "MBR_PERF_PARENT_PID": str(os.getpid())},
+)
+print(tracer.pid, flush=True)
+time.sleep(100)
+"""
+
+
+def test_a_tracer_dies_with_a_harness_that_is_killed(tmp_path):
+    os.mkfifo(tmp_path / "request")  # the tracer waits for ever for what nobody writes
+    starter = subprocess.Popen((sys.executable, "-c", STARTER, str(tmp_path / "request")), stdout=subprocess.PIPE)
+    tracer = int(starter.stdout.readline())
+    try:
+        time.sleep(1)
+        starter.kill()
+        starter.wait()
+        end = time.monotonic() + 60
+        while is_running(tracer) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert not is_running(tracer)
+    finally:
+        starter.stdout.close()
+        with suppress(ProcessLookupError):
+            os.kill(tracer, 9)
+
+
+def is_running(pid: int) -> bool:
+    """Not gone, and no zombie that nobody collects."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
