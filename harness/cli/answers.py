@@ -11,6 +11,7 @@ from typing import TextIO
 
 import harness
 from harness.records.atomic import write_atomically
+from harness.records.source_tree import file_stamp, megatron_core_stamps, tree_stamps
 
 # Asked for afresh, or done for what is written rather than for the answer.
 _NEVER = {"--no_cache", "--calibrate", "--out", "--help", "-h"}
@@ -47,11 +48,12 @@ def _facts(arguments: Sequence[str]) -> Iterator[str]:
     yield str(here)
     beside = (package.parent / "recipes", package.parent / "results" / "calibration", here / "results" / "calibration")
     for root in (package, *beside, *_recipe_folders(arguments)):
-        yield from _tree(root)
+        yield from tree_stamps(root)
+    yield from megatron_core_stamps()
     for argument in arguments:
-        yield _stamp(argument.rpartition("=")[2])  # a recipe file
+        yield file_stamp(argument.rpartition("=")[2])  # a recipe file
     for entry in sys.path:
-        yield _stamp(entry)  # installing or removing a package touches its folder
+        yield file_stamp(entry)  # installing or removing a package touches its folder
     for name in _MACHINE_FILES:
         yield _content(name)
     yield from sorted(str(path) for path in Path("/dev").glob("nvidia*"))
@@ -69,25 +71,6 @@ def _screen() -> str:
         return str(os.get_terminal_size(sys.stdout.fileno()))
     except (OSError, io.UnsupportedOperation):
         return "none"
-
-
-def _tree(root: Path) -> Iterator[str]:
-    """A file, or all files below a folder, each with size and time of change; byte code is no input."""
-    if not root.is_dir():
-        yield _stamp(root)
-        return
-    for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if name != "__pycache__")
-        for name in sorted(files):
-            yield _stamp(Path(folder) / name)
-
-
-def _stamp(path: str | Path) -> str:
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return f"{path} none"
-    return f"{path} {status.st_size} {status.st_mtime_ns}"
 
 
 def _content(path: str) -> str:

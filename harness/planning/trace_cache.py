@@ -23,12 +23,13 @@ class CachedTrace(Frozen):
     refused: str | None = Field(default=None)
 
 
-def tracer_fingerprint(package: Path, versions: Iterable[str | None]) -> str:
-    """Sixteen hex digits of the tracer's sources, the tables behind specs, and the installed versions.
+def tracer_fingerprint(package: Path, installed: Iterable[str | None]) -> str:
+    """Sixteen hex digits of the tracer's sources, the tables behind specs, and what is ``installed``.
 
-    ``package`` is the folder of this package. A changed stand-in, adaptation or precision row never meets old traces.
+    ``package`` is the folder of this package; ``installed``: versions, and stamps of files where a version says too
+    little. A changed stand-in, adaptation or precision row never meets old traces.
     """
-    digest = hashlib.sha256("\n".join(map(str, versions)).encode())
+    digest = hashlib.sha256("\n".join(map(str, installed)).encode())
     for part in ("engine", "spec", "records/trace.py"):
         root = package / part
         for source in sorted(root.rglob("*.py")) if root.is_dir() else [root]:

@@ -11,6 +11,7 @@ from harness.launch.environment import Host
 from harness.planning.assumptions import IMBALANCE
 from harness.planning.search import Traces
 from harness.planning.trace_cache import CachedTrace, TraceCache, tracer_fingerprint
+from harness.records.source_tree import megatron_core_stamps
 from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest
 from harness.runner.machine import installed_software
 from harness.runner.side_by_side import side_by_side
@@ -47,8 +48,8 @@ class Tracing:
         even, lost = self._all(cases, implementation, 1.0)
         found = even
         if experts:
-            uneven, also_lost = self._all(experts, implementation, IMBALANCE)
-            found, lost = even | uneven, lost | also_lost
+            unevenly, also_lost = self._all(experts, implementation, IMBALANCE)
+            found, lost = even | unevenly, lost | also_lost
         refused = {key: trace.refused for key, trace in found.items() if trace.refused}
         return Traces(_chunks(even), _chunks(found) if experts else None, refused | lost, is_passing=bool(lost))
 
@@ -101,7 +102,8 @@ def trace_cache(shell: Mapping[str, str]) -> TraceCache:
     root = Path(shell["XDG_CACHE_HOME"]) if shell.get("XDG_CACHE_HOME") else Path.home() / ".cache"
     software = installed_software()
     package = Path(harness.__file__).parent
-    fingerprint = tracer_fingerprint(package, (software.megatron_core, software.torch, software.python))
+    installed = (software.megatron_core, software.torch, software.python, *megatron_core_stamps())
+    fingerprint = tracer_fingerprint(package, installed)
     return TraceCache(root / "mbr-perf" / "traces" / fingerprint)
 
 
