@@ -63,7 +63,11 @@ def test_a_layer_pattern_is_read_without_being_run(read, module):
 
 @pytest.mark.parametrize(
     ("argument", "value", "reason"),
-    [("optimizer", "muon", "Adam"), ("use-megatron-fsdp", True, "keeps some of its states whole"), ("global-batch-size", 3, "does not divide")],
+    [
+        ("optimizer", "muon", "Adam"),
+        ("use-megatron-fsdp", True, "keeps some of its states whole"),
+        ("global-batch-size", 3, "does not divide"),
+    ],
 )
 def test_what_a_spec_cannot_say_is_left_out_with_the_reason(read, module, argument, value, reason):
     with pytest.raises(module("sections").InexpressibleError, match=reason):
