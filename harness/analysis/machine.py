@@ -19,7 +19,7 @@ def elsewhere(data: SweepData, hostname: str) -> str:
     if first is None or first.provenance.hostname == hostname:
         return ""
     began = first.provenance.hostname
-    return f"the sweep began on {began}, this is {hostname}: what is measured here will be in doubt, not compared"
+    return f"the sweep began on {began}, this is {hostname}: what is measured here will be in doubt, never recommended"
 
 
 def another_machine(runs: Sequence[RunRecord], first: RunRecord | None) -> str:
