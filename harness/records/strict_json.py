@@ -6,7 +6,7 @@ from typing import NoReturn, TypeVar
 
 from pydantic import ValidationError
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.records.rank import SCHEMA_VERSION
 from harness.spec.frozen import Frozen
 
@@ -15,10 +15,15 @@ Document = TypeVar("Document", bound=Frozen)
 _MAX_PROBLEMS = 10
 
 
+class OtherVersionError(ManyProblemsError):
+    """The file is whole, and of a format that this version does not know: another version may read it."""
+
+
 def read_document(path: Path, schema: type[Document]) -> Document:
     """The file as ``schema``. BadRequestError for a file that cannot be read, is not strict JSON, or does not fit.
 
-    Strict: no duplicate keys, no NaN or Infinity, no unknown keys, and no schema version newer than ours.
+    Strict: no duplicate keys, no NaN or Infinity, no unknown keys, and no schema version newer than ours; the last two
+    are an OtherVersionError.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -28,7 +33,10 @@ def read_document(path: Path, schema: type[Document]) -> Document:
     try:
         return schema.model_validate_json(text)
     except ValidationError as error:
-        raise_all(_problems(path, error))
+        problems = _problems(path, error)
+        if any(problem["type"] == "extra_forbidden" for problem in error.errors(include_url=False)):
+            raise OtherVersionError(problems) from error
+        raise_all(problems)
         raise
 
 
@@ -61,10 +69,11 @@ def _refuse_constant(name: str) -> NoReturn:
 def _check_version(path: Path, document: dict[str, object]) -> None:
     version = document.get("schema_version", SCHEMA_VERSION)
     if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise BadRequestError(
+        newer = BadRequestError(
             f"{path}: schema_version {version} is newer than {SCHEMA_VERSION}, the newest this mbr-perf reads",
             remedy="read it with the mbr-perf that wrote it, or upgrade",
         )
+        raise OtherVersionError([newer])
 
 
 def _problems(path: Path, error: ValidationError) -> list[BadRequestError]:

@@ -1,5 +1,7 @@
 """What is not in order in a results folder is told, and moved only where nobody can need it."""
 
+import json
+
 import pytest
 
 from harness.launch.ownership import claim, this_process
@@ -34,7 +36,7 @@ def test_a_folder_that_is_not_there_is_in_order(results):
 def test_committed_runs_are_in_order(results, make_record):
     run_dir = killed(new_run_dir(results, "a"))
     write_record(run_dir, make_record())
-    for folder in ("golden", "benchmarks", "accuracy", "gpu", "history", "trash", "sweeps"):
+    for folder in ("golden", "calibration", "benchmarks", "accuracy", "gpu", "history", "trash", "sweeps"):
         (results / folder).mkdir()
     (results / "README.md").touch()
     assert examine_results(results) == ()
@@ -69,6 +71,30 @@ def test_a_damaged_record_goes_to_the_trash_with_its_run(results):
     assert told(results) == [("damaged", run_dir.name, True)]
     [moved] = move_to_trash(examine_results(results), results)
     assert (moved.moved_to / "record.json").read_text() == "{"
+
+
+@pytest.mark.parametrize("change", [{"schema_version": 99}, {"a_key_of_tomorrow": 1}])
+def test_a_record_of_a_newer_version_is_told_and_stays(results, make_record, change):
+    run_dir = killed(new_run_dir(results, "a"))
+    write_record(run_dir, make_record())
+    record = run_dir / "record.json"
+    record.chmod(0o600)
+    record.write_text(json.dumps(json.loads(record.read_text()) | change))
+    assert told(results) == [("newer", run_dir.name, False)]
+    move_to_trash(examine_results(results), results)
+    assert run_dir.is_dir()
+
+
+@pytest.mark.parametrize("change", [{"schema_version": 99}, {"a_key_of_tomorrow": 1}])
+def test_a_run_of_a_newer_version_in_a_sweep_is_told_and_stays(results, sweep, make_record, change):
+    for cell, repeat in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        run_dir = ran(sweep, make_record, cell, repeat)
+    record = run_dir / "record.json"
+    record.chmod(0o600)
+    record.write_text(json.dumps(json.loads(record.read_text()) | change))
+    assert told(results) == [("newer", run_dir.name, False)]
+    move_to_trash(examine_results(results), results)
+    assert run_dir.is_dir()
 
 
 def test_what_mbr_perf_did_not_make_is_named_and_stays(results):
