@@ -2,8 +2,14 @@
 
 from harness.analysis.metrics import Metrics
 from harness.records.prediction import PredictionRecord
+from harness.records.run import RunRecord
 from harness.report.json import Document
 from harness.units import format_bytes, format_percent, format_seconds
+
+
+def whole_run(record: RunRecord, metrics: Metrics) -> Metrics | None:
+    """What a prediction is held against: the figures of a run that ended well; a peak so far would prove it wrong."""
+    return metrics if record.status == "ok" else None
 
 
 def prediction_document(

@@ -36,7 +36,8 @@ def sweep_document(verdict: SweepVerdict, reports: Iterable[Path] = ()) -> Docum
 
 def _cell(cell: CellVerdict, verdict: SweepVerdict) -> Document:
     foretold = cell.foretold
-    prediction = prediction_document(foretold.prediction if foretold else None, cell.no_prediction, cell.metrics)
+    measured = cell.metrics if cell.status == "ok" else None
+    prediction = prediction_document(foretold.prediction if foretold else None, cell.no_prediction, measured)
     if prediction is not None and foretold is not None:
         prediction |= {
             "measured_step_time_s": cell.speed.step_time_s if cell.speed else None,

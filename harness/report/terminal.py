@@ -15,7 +15,7 @@ from harness.errors import ExitCode
 from harness.records.golden import GoldenRecord
 from harness.records.run import RunRecord
 from harness.report import figures
-from harness.report.prediction import prediction_line
+from harness.report.prediction import prediction_line, whole_run
 from harness.report.printing import plain_table, print_lines, show
 from harness.report.rank_table import rank_table
 from harness.report.request_table import request_table
@@ -48,7 +48,7 @@ def print_run(
     console.print()
     show(console, _metrics_table(metrics))
     print_lines(console, _absent(metrics))
-    told = prediction_line(record.prediction, record.no_prediction, metrics)
+    told = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
     print_lines(console, [told] if told else [])
     print_lines(console, [f"Suspect: {why}" for why in record.suspect], style="yellow")
     print_lines(console, [f"Note: {note}" for note in record.notes])

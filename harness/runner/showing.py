@@ -14,7 +14,7 @@ from harness.errors import ExitCode
 from harness.launch.heartbeats import Progress
 from harness.records.run import RunRecord
 from harness.report import json
-from harness.report.prediction import prediction_document, prediction_line
+from harness.report.prediction import prediction_document, prediction_line, whole_run
 from harness.report.progress import step_progress
 from harness.report.request_text import effect_lines, explanation, finding_lines, request_lines
 from harness.report.terminal import print_run
@@ -88,7 +88,7 @@ class Display:
     ) -> None:
         """The answer: figures and verdict of all runs in ``run_ids``, ranks of the last one, ``record``."""
         if self.as_json:
-            prediction = prediction_document(record.prediction, record.no_prediction, metrics)
+            prediction = prediction_document(record.prediction, record.no_prediction, whole_run(record, metrics))
             document = json.run_document(record, metrics, comparison, verdict, run_dir, prediction=prediction)
             self._print(document | {"num_runs": len(run_ids), "run_ids": list(run_ids)})
         else:

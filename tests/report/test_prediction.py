@@ -7,7 +7,7 @@ import pytest
 from harness.analysis.derive import derive
 from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.run import RunRecord
-from harness.report.prediction import prediction_document, prediction_line
+from harness.report.prediction import prediction_document, prediction_line, whole_run
 
 
 def stage(pp_rank, activations):
@@ -65,3 +65,10 @@ def test_records_from_before_predictions_still_read(make_record):
     old = RunRecord.model_validate_json(json.dumps(written))
     assert prediction_document(old.prediction, old.no_prediction, derive(old)) is None
     assert prediction_line(old.prediction, old.no_prediction, derive(old)) == ""
+
+
+def test_the_peak_so_far_of_a_run_out_of_memory_proves_no_prediction_wrong(make_record, foretold):
+    record = make_record(prediction=foretold, status="oom")
+    line = prediction_line(record.prediction, "", whole_run(record, derive(record)))
+    assert line.startswith("Predicted: peak")
+    assert "measured" not in line
