@@ -29,8 +29,13 @@ def tracer_fingerprint(package: Path, installed: Iterable[str | None]) -> str:
     ``package`` is the folder of this package; ``installed``: versions, and stamps of files where a version says too
     little. A changed stand-in, adaptation or precision row never meets old traces.
     """
+    return source_fingerprint(package, ("engine", "spec", "records/trace.py"), installed)
+
+
+def source_fingerprint(package: Path, parts: Iterable[str], installed: Iterable[str | None]) -> str:
+    """Sixteen hex digits of what is ``installed`` and of the sources in ``parts``, files and folders of ``package``."""
     digest = hashlib.sha256("\n".join(map(str, installed)).encode())
-    for part in ("engine", "spec", "records/trace.py"):
+    for part in parts:
         root = package / part
         for source in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
             digest.update(str(source.relative_to(package)).encode())

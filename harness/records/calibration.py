@@ -37,7 +37,8 @@ class RunErrors(Frozen):
 class Calibration(Frozen):
     """``results/calibration/<gpu>.json``. ``time_spread``: worst error of step times left out, None below three runs.
 
-    ``refused``: runs that took no part, each with the reason.
+    ``refused``: runs that took no part, each with the reason. ``planner``: fingerprint of the sources that predicted, None
+    in files of before it was kept; ``traced_with``: versions of what the tracer ran, while ``versions`` are the runs'.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -47,6 +48,8 @@ class Calibration(Frozen):
     time_spread: float | None = None
     refused: dict[str, str] = Field(default_factory=dict)
     made_at: str
+    planner: str | None = None
+    traced_with: dict[str, str] = Field(default_factory=dict)
     device_names: tuple[str, ...] = ()
     versions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 

@@ -1,7 +1,7 @@
 """Calibrations: made of recorded runs, kept by GPU type, found again by who predicts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,18 +18,25 @@ from harness.records.calibration import Calibration, RunErrors, calibration_path
 from harness.records.run import REPLAYED, RunRecord
 from harness.records.store import RECORD, read_run
 from harness.records.trace import TraceCase
+from harness.runner.planner_version import planner_fingerprint, traced_with, why_of_another_planner
 from harness.runner.tracing import Tracing, trace_cache
 from harness.spec.effective import Implementation, settled_implementation
 
 
 def constants_for(gpu: str, results: Path | None = None) -> Constants:
-    """The calibrated constants of a GPU type, else those built in; BadRequestError for a file that cannot be read."""
+    """The calibrated constants of a GPU type, else those built in, which then say why a kept file is not used.
+
+    BadRequestError for a file that cannot be read.
+    """
     found = find_calibration(gpu, results)
     if found is None:
         return BUILT_IN
+    path = calibration_path(gpu, results)
+    other = why_of_another_planner(found)
+    if other:
+        return replace(BUILT_IN, origin=f"built-in constants: {path} is not used, {other}; calibrate again")
     names = ", ".join(constant.name for constant in found.constants if constant.value is not None)
     runs = f"{len(found.runs)} run{'s' * (len(found.runs) > 1)}"
-    path = calibration_path(gpu, results)
     origin = f"calibrated on {runs} of {gpu}, {found.made_at[:10]}: {names} ({path}; --no_calibration leaves them)"
     return calibrated(found.constants, found.time_spread, origin)
 
@@ -61,8 +68,13 @@ def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Pat
                 *(f"{constant.name}: {constant.reason}" for constant in calibration.constants)]  # fmt: skip
         raise BadRequestError("these runs determine no constant\n  " + "\n  ".join(told))
     path = request.out or calibration_path(gpu)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, calibration.model_dump_json(indent=1) + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, calibration.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        raise BadRequestError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name a writable file with --out"
+        ) from error
     return calibration, path
 
 
@@ -189,6 +201,8 @@ def _calibration(gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refus
         time_spread=max([LEAST_SPREAD, *errors]) if errors else None,
         refused=refused,
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        planner=planner_fingerprint(),
+        traced_with=traced_with(),
         device_names=tuple(sorted({record.provenance.device_name or "" for record, _ in taken} - {""})),
         versions=_versions([record for record, _ in taken]),
     )

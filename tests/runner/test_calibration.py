@@ -10,11 +10,12 @@ from harness.launch.environment import this_host
 from harness.planning.constants import BUILT_IN
 from harness.recipes.request import Request
 from harness.recipes.resolve import resolve
-from harness.records.calibration import calibration_path, find_calibration
+from harness.records.calibration import Calibration, FittedConstant, calibration_path, find_calibration
 from harness.records.rank import Coordinates
 from harness.records.store import write_record
 from harness.runner.calibration import CalibrationRequest, calibrate, constants_for
 from harness.runner.machine import installed_software
+from harness.runner.planner_version import planner_fingerprint, traced_with
 from harness.runner.prediction import predict
 
 
@@ -76,6 +77,49 @@ def test_a_kept_calibration_is_used_and_named(recorded, host, tmp_path):
     assert "allocator_bytes" in constants.origin
     assert constants_for("cpu", tmp_path / "elsewhere") == BUILT_IN
     assert find_calibration("h100", tmp_path / "results") is None
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """``kept(planner=...)``: a calibration of the CPU in a results folder; returns that folder."""
+
+    def write(**changes):
+        fitted = FittedConstant(name="allocator_bytes", built_in=0, value=77, bounds=(0, 100))
+        values = {"planner": planner_fingerprint(), "traced_with": traced_with(), **changes}
+        made = Calibration(gpu="cpu", constants=(fitted,), runs=(), made_at="2026-01-02T03:04:05+00:00", **values)
+        path = calibration_path("cpu", tmp_path)
+        path.parent.mkdir()
+        path.write_text(made.model_dump_json())
+        return tmp_path
+
+    return write
+
+
+def test_a_calibration_of_this_planner_is_used(kept):
+    assert constants_for("cpu", kept()).allocator_bytes == 77
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"planner": "0123456789abcdef"}, "another version of the planner"),
+        ({"planner": None}, "another version of the planner"),
+        ({"traced_with": {"megatron-core": "0.1.0"}}, "fitted with megatron-core 0.1.0, here "),
+    ],
+)
+def test_a_calibration_of_another_planner_is_not_used_and_the_reason_is_told(kept, change, told):
+    results = kept(**change)
+    constants = constants_for("cpu", results)
+    assert replace(constants, origin="") == BUILT_IN
+    assert told in constants.origin
+    assert str(calibration_path("cpu", results)) in constants.origin
+
+
+@pytest.mark.train
+def test_a_file_that_cannot_be_written_is_a_wrong_request(recorded, host, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadRequestError, match="cannot be written"):
+        calibrate(CalibrationRequest((str(recorded("none", 5000)),), out=tmp_path / "file" / "x.json"), host)
 
 
 def test_runs_of_several_gpus_are_refused(make_record, make_spec, host, tmp_path):
