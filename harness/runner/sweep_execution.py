@@ -9,6 +9,7 @@ from pathlib import Path
 from signal import SIGINT
 from typing import Literal
 
+from harness.launch.disk import full_disk_told
 from harness.launch.environment import Host
 from harness.launch.heartbeats import Progress
 from harness.launch.interruption import Interruption, interruption
@@ -141,4 +142,5 @@ class Sweeping:
         self, kind: Literal["taught", "budget", "interrupted"], cell: str, reason: str, by: str | None = None
     ) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        append_event(self.sweep_dir, SweepEvent(time=now, kind=kind, cell=cell, reason=reason, by=by))
+        with full_disk_told(self.sweep_dir):
+            append_event(self.sweep_dir, SweepEvent(time=now, kind=kind, cell=cell, reason=reason, by=by))
