@@ -69,48 +69,60 @@ def serve(channel: socket.socket, changed: dict[str, str]) -> None:
             try:
                 request = WarmRequest.model_validate_json(line)
                 reason = why_not_forkable()
-                pid = None if reason else fork_agent(request, channel, changed)
+                pid, go = (None, None) if reason else fork_agent(request, channel, changed)
             except (ValidationError, OSError) as error:
-                reason, pid = f"the warm parent could not fork: {error}", None
+                reason, pid, go = f"the warm parent could not fork: {error}", None, None
             answer = WarmAnswer(kind="refused", reason=reason) if pid is None else WarmAnswer(kind="started", pid=pid)
             _say(channel, answer)
+            if go is not None:
+                _pass_on(lines.readline(), go)
+
+
+def _pass_on(said: bytes, go: int) -> None:
+    """The harness's word to the agent that waits; without it, as when the harness has given up, the agent ends."""
+    with contextlib.suppress(BrokenPipeError), os.fdopen(go, "wb") as pipe:
+        pipe.write(said)
 
 
 def _say(channel: socket.socket, answer: WarmAnswer) -> None:
     channel.sendall(answer.model_dump_json().encode() + b"\n")
 
 
-def fork_agent(request: WarmRequest, channel: socket.socket, changed: dict[str, str]) -> int:
-    """Its process number. OSError where there is no memory or no process left.
+def fork_agent(request: WarmRequest, channel: socket.socket, changed: dict[str, str]) -> tuple[int, int]:
+    """Its process number, and the pipe on which it waits for a word before it begins. OSError where there is no memory or no process left.
 
     The agent is made by a child that ends at once, so that the kernel gives it to the harness, the next subreaper above:
     it is the harness's own child, whose exit status it collects and with which it dies.
     """
     read, write = os.pipe()
+    waits, go = os.pipe()
     between = os.fork()
     if between == 0:
         os.close(read)
-        run_and_end(lambda: _fork_again(request, channel, changed, write))
+        os.close(go)  # of which the parent alone has the end, so that its death is noticed
+        run_and_end(lambda: _fork_again(request, channel, changed, write, waits))
     os.close(write)
+    os.close(waits)
     with os.fdopen(read) as pipe:
         told = pipe.read()
     os.waitpid(between, 0)
     if not told:
+        os.close(go)
         raise OSError("the process between ended without an agent; see logs/launcher.log")
-    return int(told)
+    return int(told), go
 
 
-def _fork_again(request: WarmRequest, channel: socket.socket, changed: dict[str, str], write: int) -> None:
+def _fork_again(request: WarmRequest, channel: socket.socket, changed: dict[str, str], write: int, waits: int) -> None:
     between = os.getpid()
     agent = os.fork()
     if agent == 0:
         os.close(write)
         os.close(channel.detach())
-        run_and_end(lambda: _be_agent(request, changed, between))
+        run_and_end(lambda: _be_agent(request, changed, between, waits))
     os.write(write, str(agent).encode())
 
 
-def _be_agent(request: WarmRequest, changed: dict[str, str], between: int) -> int:
+def _be_agent(request: WarmRequest, changed: dict[str, str], between: int, waits: int) -> int:
     from harness.engine.agent import main as agent
 
     os.setsid()
@@ -121,6 +133,9 @@ def _be_agent(request: WarmRequest, changed: dict[str, str], between: int) -> in
     sys.argv = ["harness.engine.agent", *request.arguments]
     while os.getppid() == between:
         time.sleep(0.001)
+    with os.fdopen(waits, "rb") as pipe:
+        if not pipe.read():  # the harness has given up, and may have started another agent for the same run
+            return 0
     return agent(request.arguments, PreparedRanks(request.num_ranks))
 
 

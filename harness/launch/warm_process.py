@@ -100,7 +100,19 @@ class WarmProcess:
         answer = self._listen(FORK_S, lambda: False)  # what was asked for may run by now, and must be known to be ended
         if isinstance(answer, Refused):
             return answer
-        return Refused(answer.reason) if answer.pid is None else WarmAgent(answer.pid)
+        if answer.pid is None:
+            return Refused(answer.reason)
+        return self._begun(WarmAgent(answer.pid))
+
+    def _begun(self, agent: WarmAgent) -> WarmAgent | Refused:
+        """The agent, told to begin: one whose announcement came too late is never told, and ends."""
+        try:
+            self._channel.sendall(b"go\n")
+        except OSError:
+            agent.kill()
+            agent.wait()
+            return self._gone()
+        return agent
 
     def close(self) -> None:
         """End it. Agents that it forked go on."""
