@@ -1,0 +1,38 @@
+"""A forked agent does nothing before the harness has said that it still wants it."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+STARTER = """
+import os, socket, sys
+from harness.engine.warm_parent import fork_agent
+from harness.records.warm import WarmRequest
+request = WarmRequest(arguments=("--no_such_option",), num_ranks=1, environment={}, log=sys.argv[1], folder="/")
+pid, go = fork_agent(request, socket.socketpair()[0], {})
+os.write(go, sys.argv[2].encode())
+os.close(go)
+print(pid)
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize(("word", "begins"), [("go", True), ("", False)])
+def test_an_agent_begins_at_the_harnesss_word_and_ends_without_it(tmp_path, word, begins):
+    log = tmp_path / "launcher.log"
+    log.touch()
+    done = subprocess.run(
+        (sys.executable, "-c", STARTER, str(log), word), stdout=subprocess.PIPE, text=True, timeout=100, check=True
+    )
+    end = time.monotonic() + 60
+    while is_running(int(done.stdout)) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert ("usage:" in log.read_text()) is begins
+
+
+def is_running(pid: int) -> bool:
+    """Not gone, and no zombie."""
+    state = subprocess.run(("ps", "-o", "stat=", "-p", str(pid)), stdout=subprocess.PIPE, text=True, check=False).stdout
+    return bool(state.strip()) and not state.startswith("Z")
