@@ -88,6 +88,11 @@ ASSUMPTIONS = (
         lambda spec, _: spec.offload.cpu_offloading_num_layers > 0, higher=0.02,
     ),
     Assumption(
+        "offload_modules: megatron-core 0.16.1's manager, each copy taken to be done at once; the host's link is not part "
+        "of the seconds, pinned host memory not part of the bytes; MTP layers are taken to stay whole",
+        lambda spec, _: bool(spec.offload.offload_modules), lower=0.02, higher=0.05,
+    ),
+    Assumption(
         "peft: predicted as training of all weights; adapters take less",
         lambda spec, _: spec.task == "peft", lower=0.9,
     ),

@@ -86,7 +86,9 @@ def _sizes(frame: Piece, units: Sequence[Piece], ends: Ends, window: int) -> Pas
     away = _away(units, window)
     forward, saved = _forward_peaks(frame, units, ends, away, lingering)
     backward = _backward_peaks(units, ends, away, left_by_loss, replaced)
-    return PassSizes(saved + tail, forward[0], backward[0], forward[1], backward[1], lingering, replaced)
+    awaited = max((unit.awaited for unit in units), default=0)
+    clean, again = (forward[0] + awaited, backward[0] + awaited), (forward[1] + awaited, backward[1] + awaited)
+    return PassSizes(saved + tail, *clean, *again, lingering, replaced)
 
 
 def _away(units: Sequence[Piece], window: int) -> list[int]:

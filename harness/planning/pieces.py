@@ -37,6 +37,9 @@ class Piece:
     ``saved``: bytes kept from forward to backward. ``forward_over``: peak of its forward pass above the state after it.
     ``backward_over``: peak of its backward pass above the state before it. ``persistent``: bytes that stay.
     ``offloadable``: of ``saved``, what goes to the host where the layer is offloaded.
+    ``awaited``: what the layer saves beyond ``saved`` in modules that are offloaded. A rank holds it for one layer at a
+    time: of the chunk that runs backward next, the last layer is on the device.
+    ``received``: of what its modules offload, the input that the schedule keeps where the chunk received it.
     ``lingering``: bytes that its backward pass leaves behind until it runs again (`ChunkTrace.lingering_bytes`).
     ``runs_again``: its backward pass runs what lingers a second time, and so replaces what an earlier one left.
     ``shared_behind``: what lingers of it and is also among the ``backward_over`` of the layer before: a gradient of its
@@ -50,6 +53,8 @@ class Piece:
     parameters: Parameters
     work: Work
     offloadable: int = 0
+    awaited: int = 0
+    received: int = 0
     lingering: int = 0
     runs_again: bool = False
     shared_behind: int = 0
@@ -80,6 +85,24 @@ def offloaded_piece(kept: Piece, one: ChunkTrace, two: ChunkTrace) -> Piece:
     """
     away = kept.saved - (two.saved_bytes - one.saved_bytes)
     return replace(kept, offloadable=away, backward_over=max(kept.backward_over, one.backward_peak_bytes - away))
+
+
+def modules_piece(kept: Piece, whole: int, one: ChunkTrace, two: ChunkTrace, three: ChunkTrace) -> Piece:
+    """``kept`` where modules are offloaded, from traces of chunks whose last layer stays, as megatron-core has it.
+
+    ``whole``: bytes that the layer of ``one`` saved. The second of three layers is the one that no end of the chunk
+    touches; in the backward pass of the one behind it, it comes back.
+    """
+    saved = three.saved_bytes - two.saved_bytes
+    return replace(
+        kept,
+        saved=saved,
+        forward_over=one.forward_peak_bytes - one.saved_bytes,
+        backward_over=max(one.backward_peak_bytes, three.backward_peak_bytes),
+        work=Work.of(three.ops) - Work.of(two.ops),
+        awaited=whole - saved,
+        received=two.saved_bytes - one.saved_bytes - saved,
+    )
 
 
 def frame_piece(one: ChunkTrace, layer: Piece) -> Piece:

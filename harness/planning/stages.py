@@ -5,7 +5,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from harness.planning.compose import ChunkCost, Ends, compose
-from harness.planning.pieces import Piece, end_piece, frame_piece, layer_piece, offloaded_piece, unit_piece
+from harness.planning.pieces import (
+    Piece,
+    end_piece,
+    frame_piece,
+    layer_piece,
+    modules_piece,
+    offloaded_piece,
+    unit_piece,
+)
 from harness.planning.trace_cases import CaseMaker, base_policies, kind_of, single
 from harness.records.trace import ChunkTrace, LayerKind, TraceCase
 from harness.spec.effective import Implementation
@@ -76,14 +84,26 @@ class Composer:
         one, two = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2))
         return offloaded_piece(kept, one, two)
 
+    def _without_modules(
+        self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Recorder | _Reader"
+    ) -> Piece:
+        """The layer, some of whose modules go to the host."""
+        one, two, three = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2, 3))
+        plain = self._make.layers(kind, NoRecompute(), 1)
+        frame = frame_piece(book[plain], self._layer(kind, NoRecompute(), book))
+        return modules_piece(kept, one.saved_bytes - frame.saved, one, two, three)
+
     def _units(self, chunk: Chunk, book: "_Recorder | _Reader") -> list[Piece]:
         policy, pattern = self.spec.recompute, self.spec.model.moe_layer_pattern
         kinds: list[LayerKind] = ["moe" if pattern[i] else "dense" for i in chunk.layers]
         pieces = {(kind, base): self._layer(kind, base, book) for kind in set(kinds) for base in base_policies(policy)}
         if self.spec.offload.cpu_offloading_num_layers:
             pieces |= {key: self._offloaded(*key, piece, book) for key, piece in pieces.items()}
+        elif self.spec.offload.offload_modules:
+            pieces |= {key: self._without_modules(*key, piece, book) for key, piece in pieces.items()}
         if not isinstance(policy, FullRecompute):
-            return [pieces[kind, policy] for kind in kinds]
+            units = [pieces[kind, policy] for kind in kinds]
+            return units if chunk.has_embedding else _holding_their_input(units)
         kept = [pieces[kind, NoRecompute()] for kind in kinds]
         again = [pieces[kind, single(policy)] for kind in kinds]
         n = policy.num_layers
@@ -122,6 +142,11 @@ class Composer:
         if isinstance(policy, FullRecompute):
             return single(policy) if policy.method == "uniform" else NoRecompute()
         return policy
+
+
+def _holding_their_input(units: list[Piece]) -> list[Piece]:
+    """Layers behind an earlier stage, which sent what the first of them would offload."""
+    return [replace(unit, saved=unit.saved + unit.received) for unit in units[:1]] + units[1:]
 
 
 def _runs_dispatcher_again(policy: RecomputePolicy) -> bool:

@@ -29,7 +29,7 @@ class CaseMaker:
         return self._case(kind, policy, num_layers=num_layers)
 
     def offloaded(self, kind: LayerKind, policy: RecomputePolicy, num_layers: int) -> TraceCase:
-        """The same with everything that may go in host memory between the passes."""
+        """The same with layers or modules in host memory between the passes, as asked."""
         case = self.layers(kind, policy, num_layers)
         spec = case.spec.model_copy(update={"offload": self._offload})
         return self._keyed(case.model_copy(update={"spec": spec}))
@@ -131,7 +131,6 @@ def _reduced(spec: ExperimentSpec, kind: LayerKind, implementation: Implementati
             seq_length=spec.batch.seq_length,
         ),
         ddp=DdpSpec(grad_reduce_in_fp32=spec.ddp.grad_reduce_in_fp32),
-        offload=OffloadSpec(offload_modules=spec.offload.offload_modules),
         cuda_graph=CudaGraphSpec(),
         kernels=traceable(spec.kernels, implementation),
     )

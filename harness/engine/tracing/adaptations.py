@@ -11,7 +11,7 @@ from torch.utils._device import _device_constructors
 
 from harness.engine import cpu_backend
 from harness.engine.cpu_backend import Adaptation
-from harness.engine.tracing import kernels, routing
+from harness.engine.tracing import kernels, offloading, routing
 from harness.engine.tracing.place import PLACE
 from harness.engine.tracing.tracer import active, fusible
 
@@ -125,5 +125,7 @@ ADAPTATIONS = (
                "tensors; meta storages cannot be copied", _storages_report_their_size),
     Adaptation("kernels_of_the_target", "torch chooses attention, norm and dropout kernels by device, and they save "
                "different tensors", kernels.install),
+    Adaptation("offloading_moves_no_data", "megatron-core copies activations to pinned memory on CUDA streams",
+               offloading.install),
     Adaptation("balanced_routing", "dropless dispatch reads token counts back to the host", routing.install),
 )  # fmt: skip

@@ -45,7 +45,14 @@ REFUSALS = (
         "the flex dispatcher is not modelled: its kernels (DeepEP, HybridEP) own their buffers",
         lambda case: case.layer_kind == "moe" and case.spec.kernels.moe_token_dispatcher_type == "flex",  # noqa: S105
     ),
-    Refusal("fine-grained activation offloading is not modelled", lambda case: bool(case.spec.offload.offload_modules)),
+    Refusal(
+        "offload_modules with recompute of whole layers or whole MoE layers is not modelled: the repeated forward pass "
+        "enters megatron-core's groups a second time, in the middle of a backward pass",
+        lambda case: (
+            bool(case.spec.offload.offload_modules)
+            and (isinstance(case.spec.recompute, FullRecompute) or _recomputes(case, "moe"))
+        ),
+    ),
     Refusal(
         "overlapped expert-parallel communication is not modelled: its schedule runs two micro-batches at once",
         lambda case: case.spec.kernels.overlap_moe_expert_parallel_comm,
@@ -58,6 +65,11 @@ REFUSALS = (
 
 
 ASSUMPTIONS = (
+    Assumption(
+        "offload_modules: the second step of megatron-core's own manager, each copy done at once, quantised copies of "
+        "weights left where they are",
+        lambda case: bool(case.spec.offload.offload_modules),
+    ),
     Assumption(
         "layer-wise offloading: every layer of the trace is away between its passes, and back as a whole in backward",
         lambda case: case.spec.offload.cpu_offloading_num_layers > 0,
@@ -93,6 +105,8 @@ def refusal(case: TraceCase, request: TraceRequest) -> str | None:
     """The first reason why ``case`` cannot be traced, or None."""
     if request.implementation == "local" and case.spec.parallelism.context_parallel_size > 1:
         return "context parallelism needs transformer-engine's attention"
+    if request.implementation == "local" and case.spec.offload.offload_modules:
+        return "offload_modules needs transformer-engine's layers"
     if request.implementation == "transformer_engine" and case.spec.gpu_type.is_cpu:
         return "transformer-engine runs on GPUs only"
     return next((row.reason for row in REFUSALS if row.applies(case)), None)

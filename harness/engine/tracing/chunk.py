@@ -10,6 +10,7 @@ import torch
 from megatron.core.transformer.module import Float16Module
 from torch.autograd import Variable
 
+from harness.engine.tracing import offloading
 from harness.engine.tracing.ledger import StorageLedger
 from harness.engine.tracing.parameters import attach_main_grads, workspaces
 from harness.engine.tracing.place import PLACE
@@ -65,6 +66,7 @@ class Chunk:
             ledger.add(tensor)
         ledger.new_epoch()
         self._pass(self._tracer(ledger))
+        offloading.end_step(self.config)
         gc.collect()
         ledger.new_epoch()
         tracer = self._tracer(ledger)

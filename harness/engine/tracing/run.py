@@ -8,6 +8,7 @@ from megatron.core import parallel_state
 from megatron.core.models.common.embeddings import rotary_pos_embedding, yarn_rotary_pos_embedding
 from megatron.core.transformer.moe import moe_utils
 
+from harness.engine.tracing import offloading
 from harness.engine.tracing.assumptions import notes_of, refusal
 from harness.engine.tracing.building import Groups, build, stage_config, stage_spec
 from harness.engine.tracing.parameters import count
@@ -90,6 +91,7 @@ def _forget_shared_buffers() -> None:
     ):
         cached.cache_clear()
     _forget_dummy_gradients()
+    offloading.forget()
 
 
 def _stand_in_for(spec: ExperimentSpec) -> None:

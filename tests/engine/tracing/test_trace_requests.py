@@ -15,7 +15,7 @@ def refused(trace, models):
     cases = [
         models.case("bias", models.experiment(gpt3, "mlp")),
         models.case("flex", models.mixtral(changes={"moe_token_dispatcher_type": "flex"}), "moe"),
-        models.case("modules", models.llama().model_copy(update={"offload": OffloadSpec(offload_modules=("qkv_linear",))})),
+        models.case("modules", models.llama("full:uniform:1").model_copy(update={"offload": OffloadSpec(offload_modules=("qkv_linear",))})),
         models.case("uneven", models.llama("full:uniform:2"), num_layers=3),
         models.case("heads", models.llama(tensor_model_parallel_size=3, seq=4095)),
         models.case("fine", models.llama()),
@@ -28,7 +28,7 @@ def refused(trace, models):
     [
         ("bias", "recurses without end"),
         ("flex", "flex dispatcher is not modelled"),
-        ("modules", "fine-grained activation offloading is not modelled"),
+        ("modules", "offload_modules with recompute of whole layers"),
         ("uneven", "multiple of recompute_num_layers"),
         ("heads", "num_attention_heads (64) must be a multiple of tensor_model_parallel_size (3)"),
     ],

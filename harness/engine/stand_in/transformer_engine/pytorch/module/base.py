@@ -59,7 +59,7 @@ class TransformerEngineBaseModule(torch.nn.Module):
 def _copy(weight: torch.Tensor, fmt: QuantFormat) -> torch.Tensor:
     """Row and column data with their scales, as one buffer: neither is ever let go alone."""
     copy = torch.empty(fmt.weight_bytes(*weight.shape), dtype=torch.uint8, device=weight.device)
-    copy._TE_do_not_offload = True
+    copy._TE_do_not_offload, copy.offloading_activation = True, False  # transformer-engine, megatron-core
     active().kernel("elementwise", fmt.peak, num_bytes=fmt.reads * tensor_bytes(weight) + tensor_bytes(copy))
     return copy
 
