@@ -10,12 +10,14 @@ from harness.errors import BadRequestError
 from harness.records.owner import OWNER
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
-from harness.records.strict_json import OtherVersionError, read_document
+from harness.records.strict_json import OtherVersionError, RejectedError, read_document
 from harness.records.sweeps import SWEEP, CellData, read_sweep
 
 RUNS, SWEEPS = "runs", "sweeps"
 
-State = Literal["ok", "oom", "failed", "interrupted", "finished", "unfinished", "incomplete", "damaged", "newer"]
+State = Literal[
+    "ok", "oom", "failed", "interrupted", "finished", "unfinished", "incomplete", "damaged", "newer", "rejected"
+]
 
 _MARKS = (RECORD, "spec.json", SWEEP, OWNER)
 _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
@@ -26,7 +28,8 @@ class Stored:
     """A run or a sweep. ``when``: UTC ISO-8601 of its start, empty where its name does not say; size in bytes.
 
     ``state`` of a committed run is its record's; ``incomplete``: nothing was committed; ``damaged``: what was cannot be
-    read; ``newer``: it can, by another version of this program. ``detail`` says more in words.
+    read; ``newer``: it can, by another version of this program; ``rejected``: it is whole, with values that are not
+    accepted. ``detail`` says more in words.
     """
 
     kind: Literal["run", "sweep"]
@@ -89,6 +92,8 @@ def _run_state(path: Path) -> tuple[State, str]:
         record = read_document(path / RECORD, RunRecord)
     except OtherVersionError as error:
         return "newer", error.message
+    except RejectedError as error:
+        return "rejected", error.message
     except BadRequestError as error:
         return "damaged", error.message
     return record.status, record.failure or record.spec.slug
@@ -101,6 +106,8 @@ def _sweep_state(path: Path) -> tuple[State, str]:
         data = read_sweep(path)
     except OtherVersionError as error:
         return "newer", error.message
+    except RejectedError as error:
+        return "rejected", error.message
     except BadRequestError as error:
         return "damaged", error.message
     counts = Counter(map(outcome_of, data.cells))

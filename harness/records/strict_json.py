@@ -6,7 +6,7 @@ from typing import NoReturn, TypeVar
 
 from pydantic import ValidationError
 
-from harness.errors import BadRequestError, ManyProblemsError, raise_all
+from harness.errors import BadRequestError, ManyProblemsError
 from harness.records.rank import SCHEMA_VERSION
 from harness.spec.frozen import Frozen
 
@@ -19,11 +19,15 @@ class OtherVersionError(ManyProblemsError):
     """The file is whole, and of a format that this version does not know: another version may read it."""
 
 
+class RejectedError(ManyProblemsError):
+    """The file is a whole JSON object, and values in it are not accepted, maybe only by the rules of today."""
+
+
 def read_document(path: Path, schema: type[Document]) -> Document:
     """The file as ``schema``. BadRequestError for a file that cannot be read, is not strict JSON, or does not fit.
 
     Strict: no duplicate keys, no NaN or Infinity, no unknown keys, and no schema version newer than ours; the last two
-    are an OtherVersionError.
+    are an OtherVersionError, other values that do not fit a RejectedError.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -36,8 +40,7 @@ def read_document(path: Path, schema: type[Document]) -> Document:
         problems = _problems(path, error)
         if any(problem["type"] == "extra_forbidden" for problem in error.errors(include_url=False)):
             raise OtherVersionError(problems) from error
-        raise_all(problems)
-        raise
+        raise RejectedError(problems) from error
 
 
 def _plain(path: Path, text: str) -> dict[str, object]:

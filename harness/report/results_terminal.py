@@ -11,7 +11,7 @@ from harness.records.sweeps import CellData
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.units import format_bytes
 
-_STYLES = {"ok": "green", "finished": "green", "oom": "red", "failed": "red", "damaged": "red"}
+_STYLES = {"ok": "green", "finished": "green", "oom": "red", "failed": "red", "damaged": "red", "rejected": "red"}
 _INDENT = 12
 
 

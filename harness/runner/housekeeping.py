@@ -13,7 +13,7 @@ from harness.launch.ownership import Life, life_of
 from harness.records.inventory import RUNS, SWEEPS, Stored, folders, inventory, is_ours
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
-from harness.records.strict_json import OtherVersionError, read_document
+from harness.records.strict_json import OtherVersionError, RejectedError, read_document
 from harness.records.sweeps import CELLS
 
 TRASH = "trash"
@@ -22,7 +22,7 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
 _GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there
 _ATTEMPT = re.compile(r"\d+\.incomplete-\d+")
 
-Kind = Literal["incomplete", "damaged", "newer", "unfinished", "temporary", "attempt", "stray"]
+Kind = Literal["incomplete", "damaged", "newer", "rejected", "unfinished", "temporary", "attempt", "stray"]
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,8 @@ def _of_run(entry: Stored, life: Life) -> Iterator[Ailment]:
         yield _incomplete(entry, life)
     elif entry.state == "newer":
         yield _newer(entry.path, entry.detail, life)
+    elif entry.state == "rejected":
+        yield _rejected(entry.path, entry.detail, life)
     elif entry.state == "damaged":
         remedy = "its ranks folder still holds what was measured"
         yield Ailment("damaged", entry.path, entry.detail, remedy, movable=True, life=life)
@@ -88,6 +90,12 @@ def _of_run(entry: Stored, life: Life) -> Iterator[Ailment]:
 
 def _newer(path: Path, message: str, life: Life) -> Ailment:
     return Ailment("newer", path, message, "read it with the mbr-perf that wrote it", movable=False, life=life)
+
+
+def _rejected(path: Path, message: str, life: Life) -> Ailment:
+    """What an older version may have accepted holds what was measured, and is not ours to put away."""
+    remedy = "it stays: what was measured is whole; the mbr-perf that wrote it may read it"
+    return Ailment("rejected", path, message, remedy, movable=False, life=life)
 
 
 def _incomplete(entry: Stored, life: Life) -> Ailment:
@@ -110,6 +118,8 @@ def _of_sweep(entry: Stored, life: Life) -> Iterator[Ailment]:
     yield from damaged
     if entry.state == "newer" and not damaged:
         yield _newer(entry.path, entry.detail, life)
+    if entry.state == "rejected" and not damaged:
+        yield _rejected(entry.path, entry.detail, life)
     if entry.state == "damaged" and not damaged:
         remedy = "the runs of its cells can still be read one by one"
         yield Ailment("damaged", entry.path, entry.detail, remedy, movable=False, life=life)
@@ -127,6 +137,8 @@ def _damaged_cells(sweep_dir: Path, life: Life, *, is_settled: bool) -> Iterator
             read_document(record, RunRecord)
         except OtherVersionError as error:
             yield _newer(record.parent, error.message, life)
+        except RejectedError as error:
+            yield _rejected(record.parent, error.message, life)
         except BadRequestError as error:
             remedy = f"--fix moves the run to the trash; mbr-perf sweep --resume {sweep_dir} then runs it again"
             yield Ailment("damaged", record.parent, error.message, remedy, movable=is_settled, life=life)

@@ -85,6 +85,34 @@ def test_a_record_of_a_newer_version_is_told_and_stays(results, make_record, cha
     assert run_dir.is_dir()
 
 
+def with_a_window_that_holds_no_step(run_dir):
+    """The record as a version would have written it that accepted such a window."""
+    record = run_dir / "record.json"
+    record.chmod(0o600)
+    document = json.loads(record.read_text())
+    document["spec"]["measure"] |= {"max_steps": 12, "eval_time_start_step": 9, "eval_time_end_step": 3}
+    record.write_text(json.dumps(document))
+
+
+def test_a_measured_run_whose_record_is_whole_but_not_accepted_today_is_told_and_stays(results, make_record):
+    run_dir = killed(new_run_dir(results, "a"))
+    write_record(run_dir, make_record())
+    with_a_window_that_holds_no_step(run_dir)
+    assert told(results) == [("rejected", run_dir.name, False)]
+    [ailment] = move_to_trash(examine_results(results), results)
+    assert "the window [9, 3) of 12 steps holds none" in ailment.message
+    assert run_dir.is_dir()
+
+
+def test_a_run_of_a_sweep_that_is_not_accepted_today_is_told_and_stays(results, sweep, make_record):
+    for cell, repeat in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        run_dir = ran(sweep, make_record, cell, repeat)
+    with_a_window_that_holds_no_step(run_dir)
+    assert told(results) == [("rejected", run_dir.name, False)]
+    move_to_trash(examine_results(results), results)
+    assert run_dir.is_dir()
+
+
 @pytest.mark.parametrize("change", [{"schema_version": 99}, {"a_key_of_tomorrow": 1}])
 def test_a_run_of_a_newer_version_in_a_sweep_is_told_and_stays(results, sweep, make_record, change):
     for cell, repeat in ((0, 0), (0, 1), (1, 0), (1, 1)):
