@@ -1,15 +1,16 @@
 """What to try, in the order in which it costs: allocator, modules, whole layers, parallelism."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.planning.search import Plan, Row, recommended
 from harness.spec.recompute import FullRecompute, SelectiveRecompute
-from harness.units import format_percent
+from harness.units import GIB, format_percent
 
 Step = Literal["allocator", "modules", "layers", "parallelism"]
 
 _EXPANDABLE = "expandable_segments:True"
+_SPREAD = "more pipeline or tensor parallelism (--over pp=... --over tp=...), or more GPUs"
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
 
@@ -64,6 +65,23 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
     return (*steps, _parallelism(plan)) if not any(step.settles for step in steps) else tuple(steps)
 
 
+def why_none(plan: Plan) -> str:
+    """Why no setting is recommended; empty where one is."""
+    limits = plan.limits
+    if plan.recommended is not None:
+        return ""
+    if limits.capacity_bytes is None:
+        return "the memory is not known (--fit_into GIB says what to fit into)"
+    if plan.too_dear is not None:
+        cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
+        return f"it fits, but costs more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
+    return f"nothing fits into {limits.capacity_bytes / GIB:.1f} GiB less {limits.margin * 100:g} % margin"
+
+
+def _allowed(plan: Plan) -> str:
+    return f"the {(plan.limits.max_overhead or 0) * 100:g} % of --max_overhead"
+
+
 def _allocator(plan: Plan, control: Row) -> Advice:
     """Fragmentation is the one kind of shortage that costs nothing to cure; it cannot cure a peak that is too high."""
     is_set = _EXPANDABLE in plan.spec.env.get(_ALLOCATOR, "")
@@ -87,12 +105,21 @@ def _layers(plan: Plan) -> Advice:
 
 def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute], order: str) -> Advice:
     """The cheapest setting of one kind that fits; it settles the matter if it is the recommended one."""
-    fitting = recommended(tuple(r for r in plan.rows if isinstance(r.candidate.spec.recompute, kind)), plan.limits)
+    rows = tuple(row for row in plan.rows if isinstance(row.candidate.spec.recompute, kind))
+    fitting = recommended(rows, plan.limits)
     if fitting is None or fitting.verdict != "FITS":
+        dear = recommended(rows, replace(plan.limits, max_overhead=None))
+        if dear is not None and dear.verdict == "FITS":
+            text = f"{dear.text} fits{_at(dear)}, but that is more than {_allowed(plan)}"
+            return Advice(step, f"{step}: {text} ({order})", settles=False)
         return Advice(step, f"{step}: no setting fits ({order})", settles=False)
-    cost = "" if fitting.overhead is None else f" at {format_percent(fitting.overhead)}"
+    cost = _at(fitting)
     is_best = plan.recommended is not None and fitting.text == plan.recommended.text
     return Advice(step, f"{step}: {fitting.text} fits{cost} ({order})", settles=is_best)
+
+
+def _at(row: Row) -> str:
+    return "" if row.overhead is None else f" at {format_percent(row.overhead)}"
 
 
 def _parallelism(plan: Plan) -> Advice:
@@ -101,7 +128,9 @@ def _parallelism(plan: Plan) -> Advice:
     budget = plan.limits.budget_bytes or 0
     if floor.peaks["optimizer step"] > budget:
         why = f"the optimizer step of stage {floor.pp_rank} alone exceeds the memory, which no recompute lowers"
+    elif plan.too_dear is not None:
+        why = f"what fits costs more than {_allowed(plan)}: a higher limit, or"
+        return Advice("parallelism", f"{why} {_SPREAD}", settles=False)
     else:
         why = "activations are too large for this layout"
-    hint = "more pipeline or tensor parallelism (--over pp=... --over tp=...), or more GPUs"
-    return Advice("parallelism", f"{why}: {hint}", settles=False)
+    return Advice("parallelism", f"{why}: {_SPREAD}", settles=False)

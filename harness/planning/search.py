@@ -1,7 +1,7 @@
 """All settings of one request, judged against the memory of its GPU, and the cheapest that fits."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.planning.constants import BUILT_IN, Constants
 from harness.planning.prediction import Prediction, Verdict, predict, verdict
@@ -66,6 +66,14 @@ class Plan:
     def control(self) -> Row | None:
         """The row that every overhead refers to."""
         return next((row for row in self.rows if row.text == NoRecompute().text and row.prediction), None)
+
+    @property
+    def too_dear(self) -> Row | None:
+        """The cheapest setting that fits, where it is above the limit of cost and therefore not recommended."""
+        cheapest = recommended(self.rows, replace(self.limits, max_overhead=None))
+        if cheapest is None or cheapest.verdict != "FITS" or _is_affordable(cheapest, self.limits):
+            return None
+        return cheapest
 
     @property
     def assumptions(self) -> tuple[str, ...]:

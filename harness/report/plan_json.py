@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from harness.planning.advice import advice, module_worths
+from harness.planning.advice import advice, module_worths, why_none
 from harness.planning.exact import ExactPeak
 from harness.planning.ledger import StageMemory
 from harness.planning.prediction import Prediction
@@ -52,6 +52,7 @@ def _layout(name: str, plan: Plan | None, problem: str) -> Document:
         "margin": plan.limits.margin,
         "max_overhead": plan.limits.max_overhead,
         "recommended": recommended.text if recommended else None,
+        "not_recommended_because": why_none(plan) or None,
         "inert_modules": plan.inert,
         "not_combined": list(plan.skipped),
         "modules_by_price": [asdict(worth) for worth in module_worths(plan)],

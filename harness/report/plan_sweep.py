@@ -23,7 +23,9 @@ def print_layouts(console: Console, layouts: Sequence[tuple[str, Plan | None, st
         if row is None or row.prediction is None:
             predicted = [r.prediction.peak_bytes for r in plan.rows if r.prediction]
             smallest = f"{min(predicted) / GIB:.1f}" if predicted else "-"
-            table.add_row(name, Text("nothing fits", style="red"), smallest, "", "", "", "OOM")
+            dear = plan.too_dear
+            what = "nothing fits" if dear is None else f"too dear: {dear.text}, {format_percent(dear.overhead or 0)}"
+            table.add_row(name, Text(what, style="red"), smallest, "", "", "", "OOM" if dear is None else "FITS")
             continue
         time, tflops = row.prediction.time, row.prediction.tflops_per_gpu
         table.add_row(
@@ -36,6 +38,10 @@ def print_layouts(console: Console, layouts: Sequence[tuple[str, Plan | None, st
             row.verdict or "",
         )
     show(console, table)
+    about = "Cost is over the step without recompute of the same layout"
+    limited = any(plan.limits.max_overhead is not None for _, plan, _ in layouts if plan)
+    about += ", and so is the limit of --max_overhead" if limited else ""
+    print_hanging(console, Text(about, style="dim"), 2)
     chosen = next((plan for name, plan, _ in layouts if name == best and plan), None)
     if chosen and chosen.recommended:
         answer = f"{best}  --recompute {chosen.recommended.text}"

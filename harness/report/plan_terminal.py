@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.planning.advice import advice, module_worths
+from harness.planning.advice import advice, module_worths, why_none
 from harness.planning.prediction import Prediction
 from harness.planning.search import Plan, Row, dominated
 from harness.report.printing import plain_table, print_hanging, print_lines, show
@@ -166,7 +166,8 @@ def _print_answer(console: Console, plan: Plan) -> None:
         return
     limit = f"{_gib(capacity)} GiB less {plan.limits.margin * 100:g} % margin"
     if best is None or best.prediction is None:
-        print_lines(console, [f"Nothing fits into {limit}"], style="bold red")
+        why = why_none(plan)
+        print_hanging(console, Text(why[0].upper() + why[1:], style="bold red"), 2)
         return
     cost = "" if best.overhead is None else f", {format_percent(best.overhead)} step time"
     doubt = "" if best.verdict == "FITS" else ", TIGHT: within the margin"

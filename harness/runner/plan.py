@@ -50,7 +50,7 @@ class Planned:
 
     @property
     def best(self) -> Layout | None:
-        """The layout whose recommended setting takes the shortest time per token."""
+        """The layout whose recommended setting takes the shortest time per token; of tight ones only where none fits."""
         fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]
         return min(fitting, key=_seconds_per_token, default=None)
 
@@ -169,10 +169,10 @@ def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[_K
     return Layout(layout.name, layout.settled, made, traces=traces)
 
 
-def _seconds_per_token(layout: Layout) -> tuple[float, float]:
-    """Throughput decides; where no seconds are predicted, the smallest overhead."""
+def _seconds_per_token(layout: Layout) -> tuple[bool, float, float]:
+    """Fitting goes before tight; then throughput decides; where no seconds are predicted, the smallest overhead."""
     assert layout.plan is not None and layout.plan.recommended is not None
     row = layout.plan.recommended
     time = row.prediction.time if row.prediction else None
     seconds = time.likely_s / layout.plan.spec.tokens_per_step if time else 0.0
-    return seconds, row.overhead or 0.0
+    return row.verdict != "FITS", seconds, row.overhead or 0.0

@@ -1,11 +1,12 @@
 import pytest
 
-from harness.planning.advice import advice, module_worths
+from harness.planning.advice import advice, module_worths, why_none
 from harness.planning.constants import OUTSIDE_ALLOCATOR_BYTES
 from harness.planning.prediction import verdict
 from harness.planning.search import Limits, Traces, dominated, plan, required_cases
 from harness.planning.settings import candidates
 from harness.spec.software import Software
+from harness.units import format_percent
 
 TE = "transformer_engine"
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
@@ -130,3 +131,16 @@ def test_seconds_are_not_predicted_for_a_processor(spec_of, by_hand):
     assert made.control.prediction.time is None
     # a third of the layers' forward and backward FLOPs, a little less of all with the logits
     assert 0.30 < made.row_of("full:uniform:1").overhead < 1 / 3
+
+
+def test_what_fits_but_is_above_the_limit_of_cost_is_named_with_its_cost(planned):
+    cheapest = tight(planned, "full:uniform:4").recommended
+    made = tight(planned, "full:uniform:4", max_overhead=cheapest.overhead / 2)
+    assert made.recommended is None
+    assert made.too_dear.text == cheapest.text
+    limit = f"costs more than the {cheapest.overhead * 50:g} % of --max_overhead"
+    assert why_none(made) == (
+        f"it fits, but {limit}: the cheapest is {cheapest.text} at {format_percent(cheapest.overhead)}"
+    )
+    assert not [step for step in advice(made) if "layers: no setting fits" in step.text]
+    assert "a higher limit" in advice(made)[-1].text
