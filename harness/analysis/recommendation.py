@@ -1,6 +1,7 @@
 """The setting to use: the fastest that fits with its margin, and why in one sentence."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from harness.analysis.sweep_values import CellVerdict, Recommendation
 from harness.analysis.welch import half_width
@@ -16,14 +17,21 @@ def recommend(cells: Sequence[CellVerdict], costs: Costs, margin: float) -> Reco
     if not fitting:
         return Recommendation(None, _nothing(cells, able, margin))
     best, rest = fitting[0], fitting[1:]
-    room = _room(cells, margin)
+    room = _room(cells, margin, leaves="leaves" if len(fitting) == 1 else "leave")
     dearer = [cell for cell in able if cell.fits is False and _cost(cell) < _cost(best)]
     parts = [f"{best.name} is the fastest of {len(fitting)} {'cell' if len(fitting) == 1 else 'cells'} that {room}"]
-    parts.append(_own(best))
+    reference = next((cell.name for cell in cells if cell.is_reference), "the control")
+    parts.append(_own(best, reference))
     if dearer:
         parts.append(f"{'; '.join(cell.name for cell in dearer)} would be faster but {_keeps_no_margin(dearer)}")
     parts.append(_next(best, rest, costs))
     return Recommendation(best.name, "; ".join(part for part in parts if part) + ".")
+
+
+def unfinished(num_due: int, sweep_dir: Path) -> Recommendation:
+    """None yet: what has not run may be faster than all that has."""
+    runs = "1 run is" if num_due == 1 else f"{num_due} runs are"
+    return Recommendation(None, f"{runs} still to do: mbr-perf sweep --resume {sweep_dir}")
 
 
 def _cost(cell: CellVerdict) -> tuple[float, int]:
@@ -31,10 +39,10 @@ def _cost(cell: CellVerdict) -> tuple[float, int]:
     return cell.cost_s, cell.peak_bytes
 
 
-def _room(cells: Sequence[CellVerdict], margin: float) -> str:
+def _room(cells: Sequence[CellVerdict], margin: float, leaves: str) -> str:
     if not any(cell.capacity_bytes for cell in cells):
         return "ran (no memory limit is known)"
-    return f"leave {margin * 100:g} % of {_memory(cells)} free"
+    return f"{leaves} {margin * 100:g} % of {_memory(cells)} free"
 
 
 def _memory(cells: Sequence[CellVerdict]) -> str:
@@ -43,14 +51,14 @@ def _memory(cells: Sequence[CellVerdict]) -> str:
     return format_bytes(sizes.pop() or 0) if len(sizes) == 1 else "their own memory"
 
 
-def _own(best: CellVerdict) -> str:
+def _own(best: CellVerdict, reference: str) -> str:
     peak = f"peak {format_bytes(best.peak_bytes or 0)}"
-    versus = best.vs_control
+    versus = best.versus
     if best.is_control or versus is None or versus.time is None or versus.memory is None:
         return f"it is the control, {peak}" if best.is_control else peak
     saved = versus.memory.saved_bytes
     less = f"{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
-    return f"{format_percent(versus.time.fraction)} time and {less} memory than the control, {peak}"
+    return f"{format_percent(versus.time.fraction)} time and {less} memory than {reference}, {peak}"
 
 
 def _keeps_no_margin(cells: Sequence[CellVerdict]) -> str:

@@ -62,9 +62,13 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class Frame:
-    """What all cells are held to: the control, the share of memory to stay free, how strictly to judge by goldens."""
+    """What all cells are held to: the control, the share of memory to stay free, how strictly to judge by goldens.
+
+    ``reference``: the cell that stands in for a control without figures; None where the control has them, or none does.
+    """
 
     control: MeasuredCell
+    reference: MeasuredCell | None
     margin: float
     gate: GateOptions
 
@@ -96,7 +100,8 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
     """The whole verdict of a cell but for what only the sweep knows."""
     planned, is_control = cell.data.planned, cell.name == frame.control.name
     obstacle = "" if is_control else _no_comparison(cell, frame.control)
-    versus = None if is_control or obstacle else _vs_control(cell, frame.control)
+    versus = None if is_control or obstacle else _versus(cell, frame.control)
+    stand_in = frame.reference if frame.reference and frame.reference.name != cell.name else None
     return CellVerdict(
         index=planned.index,
         name=planned.name,
@@ -114,6 +119,8 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         fits=_fits(cell, frame.margin),
         oom=oom_of(cell.data.runs),
         vs_control=versus,
+        vs_reference=_versus(cell, stand_in) if stand_in else None,
+        is_reference=frame.reference is not None and frame.reference.name == cell.name,
         no_comparison=obstacle,
         foretold=_foretold(cell, frame.control, versus),
         no_prediction="" if cell.prediction else _no_prediction(cell),
@@ -135,16 +142,21 @@ def _tokens_per_gpu(spec: ExperimentSpec) -> float:
     return spec.tokens_per_step / spec.num_gpus
 
 
+def control_ended(control: MeasuredCell) -> str:
+    """How the control came to have no figures: ``the control none was pruned``."""
+    return f"the control {control.name} {_ENDED[control.status]}"
+
+
 def _no_comparison(cell: MeasuredCell, control: MeasuredCell) -> str:
     if cell.status != "ok":
         return ""
     if control.status != "ok":
-        return f"the control {control.name} {_ENDED[control.status]}"
+        return control_ended(control)
     doubt = next(iter(control.doubts), None)
     return f"the control {control.name} is in doubt: {doubt}" if doubt else ""
 
 
-def _vs_control(cell: MeasuredCell, control: MeasuredCell) -> VsControl | None:
+def _versus(cell: MeasuredCell, control: MeasuredCell) -> VsControl | None:
     if cell.status != "ok" or cell.metrics is None or control.metrics is None:
         return None
     time = None

@@ -63,6 +63,7 @@ class CellVerdict:
 
     ``metrics`` are those of the runs that ended well, None where none did; ``speed`` is what is shown and compared. ``reason`` says why a cell is not ok, or what
     is to be known of one that is. ``doubts`` keep a cell out of the Pareto set. ``fits``: None where no memory is known.
+    ``vs_reference``: against the cell that stands in for a control without figures; ``is_reference``: it is that cell.
     """
 
     index: int
@@ -81,10 +82,17 @@ class CellVerdict:
     fits: bool | None
     oom: OomLine | None
     vs_control: VsControl | None
+    vs_reference: VsControl | None
+    is_reference: bool
     no_comparison: str
     foretold: Foretold | None
     no_prediction: str
     golden: Comparison | None
+
+    @property
+    def versus(self) -> VsControl | None:
+        """Against the control, or else against what stands in for it."""
+        return self.vs_control or self.vs_reference
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -119,7 +127,8 @@ class Recommendation:
 class SweepVerdict:
     """A whole sweep. ``pareto``: names of cells, cheapest first. ``margin``: share of the memory to be kept free.
 
-    ``capacity_bytes`` is the control's; each cell is held to its own.
+    ``capacity_bytes`` is the control's; each cell is held to its own. ``reference`` names the cell that the others are
+    held against, None for none; where it is not the control, ``reference_why`` says why. ``num_due``: runs still to do.
     """
 
     sweep_id: str
@@ -127,6 +136,8 @@ class SweepVerdict:
     recipe: str
     gpu: str
     control: str
+    reference: str | None
+    reference_why: str
     axes: tuple[Axis, ...]
     repeats: int
     capacity_bytes: int | None
@@ -134,6 +145,7 @@ class SweepVerdict:
     cells: tuple[CellVerdict, ...]
     pareto: tuple[str, ...]
     recommendation: Recommendation
+    num_due: int
     notes: tuple[str, ...]
     started_at: str
     command: tuple[str, ...]

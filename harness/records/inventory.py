@@ -11,7 +11,7 @@ from harness.records.owner import OWNER
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
-from harness.records.sweeps import SWEEP, CellData, read_sweep
+from harness.records.sweeps import SWEEP, CellData, num_missing, read_sweep
 
 RUNS, SWEEPS = "runs", "sweeps"
 
@@ -112,15 +112,7 @@ def _sweep_state(path: Path) -> tuple[State, str]:
         return "damaged", error.message
     counts = Counter(map(outcome_of, data.cells))
     told = f"{len(data.cells)} cells: {', '.join(f'{count} {name}' for name, count in counts.items())}"
-    return ("unfinished" if any(is_missing(cell, data.plan.repeats) for cell in data.cells) else "finished"), told
-
-
-def is_missing(cell: CellData, repeats: int) -> bool:
-    """Whether a resumed sweep would still run something of the cell: a bad run is a result and is not repeated."""
-    if cell.fate == "not_run":
-        return True
-    whole = len(cell.runs) == repeats or any(run.status in ("oom", "failed") for run in cell.runs)
-    return cell.fate == "run" and not whole
+    return ("unfinished" if any(num_missing(cell, data.plan.repeats) for cell in data.cells) else "finished"), told
 
 
 def outcome_of(cell: CellData) -> str:

@@ -18,6 +18,8 @@ from harness.records.strict_json import read_document
 from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
 
 SWEEP, EVENTS, CELLS = "sweep.json", "events.jsonl", "cells"
+# A run that ended so is a result, and no other run of its cell is started; one that was interrupted is repeated.
+_FINAL = ("oom", "failed")
 
 CellFate = Literal["run", "pruned", "skipped_inert", "illegal", "not_run"]
 
@@ -164,11 +166,22 @@ def _cell(sweep_dir: Path, plan: SweepPlan, planned: PlannedCell, events: Iterab
 
 def _fewer(runs: tuple[RunRecord, ...], repeats: int, last: SweepEvent | None) -> str:
     """Why a cell has fewer runs than were asked for; empty where it has them all."""
-    if len(runs) == repeats:
+    cut = sum(run.status == "interrupted" for run in runs)
+    if len(runs) - cut == repeats:
         return ""
-    bad = next((run.status for run in runs if run.status != "ok"), None)
-    why = f"a run that is {bad} is not repeated" if bad else last.reason if last else "the sweep ended before the rest"
-    return f"{len(runs)} of {repeats} runs: {why}"
+    bad = next((run.status for run in runs if run.status in _FINAL), None)
+    told = f"a run that is {bad} is not repeated" if bad else last.reason if last else "the sweep ended before the rest"
+    why = "one was interrupted; --resume repeats it" if cut and not bad else told
+    return f"{len(runs) - cut} of {repeats} runs: {why}"
+
+
+def num_missing(cell: CellData, repeats: int) -> int:
+    """How many runs of the cell a resumed sweep would still start: a bad run is a result and is not repeated."""
+    if cell.fate == "not_run":
+        return repeats
+    if cell.fate != "run" or any(run.status in _FINAL for run in cell.runs):
+        return 0
+    return max(0, repeats - sum(run.status == "ok" for run in cell.runs))
 
 
 def _sweep_named(start: str, sweeps: Path) -> Path:

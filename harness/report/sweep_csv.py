@@ -30,6 +30,7 @@ def _row(cell: CellVerdict, verdict: SweepVerdict) -> dict[str, Value]:
         "recompute": cell.recompute,
         "status": cell.status,
         "control": cell.is_control,
+        "reference": cell.name == verdict.reference,
         "pareto": cell.name in verdict.pareto,
         "recommended": cell.name == verdict.recommendation.cell,
         "fits": cell.fits,
@@ -46,7 +47,7 @@ def _row(cell: CellVerdict, verdict: SweepVerdict) -> dict[str, Value]:
 
 
 def _versus(cell: CellVerdict) -> dict[str, Value]:
-    versus = cell.vs_control
+    versus = cell.versus
     time, memory = (versus.time, versus.memory) if versus else (None, None)
     low, high = time.interval if time and time.interval else (None, None)
     return {

@@ -54,23 +54,32 @@ def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
         else "Memory: no limit is known on this machine, so every cell that ran fits"
     )
     front = f"Pareto set (P): {'; '.join(verdict.pareto)}" if verdict.pareto else "Pareto set: empty"
-    use = f"Use (*) {verdict.recommendation.cell}" if verdict.recommendation.cell else "Use: nothing to recommend"
-    return (memory, *_basis(verdict), front, f"{use}. {verdict.recommendation.why}")
+    return (memory, *_basis(verdict), front, _answer(verdict))
+
+
+def _answer(verdict: SweepVerdict) -> str:
+    use, why = verdict.recommendation.cell, verdict.recommendation.why
+    if verdict.num_due:
+        return f"Unfinished: no recommendation yet; {why}"
+    return f"Use (*) {use}. {why}" if use else f"Use: nothing to recommend. {why}"
 
 
 def _basis(verdict: SweepVerdict) -> Iterable[str]:
-    changes = [cell.vs_control.time for cell in verdict.cells if cell.vs_control and cell.vs_control.time]
-    rescaled = [cell.name for cell in verdict.cells if cell.vs_control and cell.vs_control.rescaled]
+    changes = [cell.versus.time for cell in verdict.cells if cell.versus and cell.versus.time]
+    rescaled = [cell.name for cell in verdict.cells if cell.versus and cell.versus.rescaled]
+    against = "reference" if verdict.reference_why else "control"
+    if verdict.reference_why:
+        yield f"Held against {verdict.reference}, the fastest cell that ran, because {verdict.reference_why}"
     if rescaled:
-        yield f"Other tokens per GPU and step than the control, so time is per control-sized step: {'; '.join(rescaled)}"
+        yield f"Other tokens per GPU and step than the {against}, so time is per control-sized step: {'; '.join(rescaled)}"
     if verdict.has_repeats:
         yield "Mean step: mean over repeats of each run's median step; TFLOP/s/GPU, Pareto set and pictures are at it"
     if not changes:
         return
     if all(time.interval for time in changes):
-        yield "Time vs control: difference of the means over repeats, 95 % interval by Welch's t"
+        yield f"Time vs {against}: difference of the means over repeats, 95 % interval by Welch's t"
     else:
-        yield "Time vs control: too few repeats for an interval (--repeats 3); spreads are stated below"
+        yield f"Time vs {against}: too few repeats for an interval (--repeats 3); spreads are stated below"
 
 
 def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
@@ -82,7 +91,7 @@ def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
         yield cell.reason, False
     for doubt in cell.doubts:
         yield f"not judged: {doubt}", True
-    if cell.no_comparison:
+    if cell.no_comparison and not cell.is_reference and cell.vs_reference is None:
         yield f"not compared: {cell.no_comparison}", True
     yield from _versus(cell)
     if cell.foretold is None and cell.no_prediction:
@@ -92,7 +101,7 @@ def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
 
 
 def _versus(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
-    versus = cell.vs_control
+    versus = cell.versus
     if versus is None:
         return
     if versus.time is not None and versus.time.interval is None:

@@ -9,7 +9,7 @@ from harness.report.figures import ABSENT, BY_NAME, figure
 from harness.units import format_bytes, format_percent
 
 RECOMMENDED, PARETO = "*", "P"
-STEP = "Step"
+STEP, VERSUS = "Step", "Time vs control"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ def rows(verdict: SweepVerdict, *, narrow: bool = False) -> Rows:
 
 
 def _title(column: _Column, verdict: SweepVerdict) -> str:
-    """Over repeats the step time says that it is a mean; the line below the table says of what."""
+    """Over repeats the step time says that it is a mean; the line below the table says of what and against what."""
+    if column.title == VERSUS and verdict.reference_why:
+        return "Time vs reference"
     return f"Mean {column.title.lower()}" if column.title == STEP and verdict.has_repeats else column.title
 
 
@@ -68,7 +70,7 @@ def signed_bytes(value: int) -> str:
 
 def trade_text(cell: CellVerdict) -> str:
     """Milliseconds per GiB saved with one digit more than the noise deserves; absent where undefined."""
-    trade = cell.vs_control.trade if cell.vs_control else None
+    trade = cell.versus.trade if cell.versus else None
     return ABSENT if trade is None or trade.ms_per_gib_saved is None else f"{trade.ms_per_gib_saved:,.4g}"
 
 
@@ -86,7 +88,11 @@ def _marks(verdict: SweepVerdict) -> _Column:
 
 
 def _name(cell: CellVerdict) -> str:
-    return f"{cell.name} (control)" if cell.is_control else cell.name
+    return f"{cell.name}{_role(cell)}"
+
+
+def _role(cell: CellVerdict) -> str:
+    return " (control)" if cell.is_control else " (reference)" if cell.is_reference else ""
 
 
 def _metric(name: str) -> Callable[[CellVerdict], str]:
@@ -94,11 +100,11 @@ def _metric(name: str) -> Callable[[CellVerdict], str]:
 
 
 def _time(cell: CellVerdict) -> str:
-    return change_text(cell.vs_control.time if cell.vs_control else None)
+    return change_text(cell.versus.time if cell.versus else None)
 
 
 def _saved(cell: CellVerdict) -> str:
-    memory = cell.vs_control.memory if cell.vs_control else None
+    memory = cell.versus.memory if cell.versus else None
     return signed_bytes(memory.saved_bytes) if memory else ABSENT
 
 
@@ -121,7 +127,7 @@ _FIXED: Sequence[_Column] = (
     _Column("Cell", _name, right=False),
     _Column("Status", status_text, right=False),
     _Column(STEP, _metric("step_time_s")),
-    _Column("Time vs control", _time),
+    _Column(VERSUS, _time),
     _Column("Allocated", _metric("peak_allocated_bytes")),
     _Column("Rank", _worst),
     _Column("Saved", _saved),

@@ -187,6 +187,46 @@ def test_a_request_that_reserved_memory_would_have_held_is_fragmentation(oom, ma
     assert verdict.cell("none").oom.verdict.startswith("fragmentation is likely: 9.00 GiB reserved beside 70.00 GiB")
 
 
+@pytest.mark.parametrize("fate", ["pruned", "illegal"])
+def test_without_a_control_cells_are_held_against_the_fastest_that_ran(runs, make_cell, make_sweep, fate):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", [], fate=fate, reason="predicted to need 90 GiB"),
+        make_cell("mlp", runs("mlp", [1.1], 60)),
+        make_cell("core_attn", runs("core_attn", [1.0], 70)),
+    ]))  # fmt: skip
+    versus = verdict.cell("mlp").versus
+
+    assert (verdict.control, verdict.reference) == ("none", "core_attn")
+    assert verdict.cell("mlp").vs_control is None
+    assert versus.time.fraction == pytest.approx(0.10)
+    assert versus.trade.ms_per_gib_saved == pytest.approx(10.0)
+    assert verdict.cell("core_attn").is_reference
+    assert verdict.recommendation.cell == "core_attn"
+
+
+def test_a_control_that_can_still_run_is_waited_for(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", [], fate="not_run", reason="the sweep ended before it"),
+        make_cell("mlp", runs("mlp", [1.1], 60)),
+    ]))  # fmt: skip
+
+    assert (verdict.reference, verdict.cell("mlp").versus) == (None, None)
+
+
+def test_an_unfinished_sweep_recommends_nothing_and_says_how_to_go_on(runs, make_cell, make_sweep):
+    cut = runs("core_attn", [1.0], 60, status="interrupted")
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0], 70)),
+        make_cell("mlp", [], fate="not_run", reason="the sweep ended before it"),
+        make_cell("core_attn", cut),
+    ]))  # fmt: skip
+
+    assert (verdict.recommendation.cell, verdict.num_due) == (None, 2)
+    assert closing_lines(verdict)[-1] == (
+        "Unfinished: no recommendation yet; 2 runs are still to do: mbr-perf sweep --resume sweep"
+    )
+
+
 def test_with_a_control_out_of_memory_nothing_is_compared_but_one_is_recommended(oom, runs, make_cell, make_sweep):
     verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", runs("mlp", [1.1], 60))]))
 

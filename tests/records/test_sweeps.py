@@ -7,7 +7,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.records.store import write_record
 from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
-from harness.records.sweeps import append_event, new_sweep_dir, read_sweep, run_dir_of, write_plan
+from harness.records.sweeps import append_event, new_sweep_dir, num_missing, read_sweep, run_dir_of, write_plan
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
@@ -83,6 +83,13 @@ def test_a_cell_with_fewer_runs_than_asked_for_says_why(sweep, make_record):
     append_event(sweep, event("budget", "none", "20 minutes are over"))
     assert fates(sweep)["none"] == (1, "run", "1 of 2 runs: 20 minutes are over")
     assert fates(sweep)["mlp"] == (1, "run", "1 of 2 runs: a run that is oom is not repeated")
+
+
+def test_an_interrupted_run_is_said_to_be_repeated(sweep, make_record):
+    commit(sweep, 0, 0, make_record())
+    commit(sweep, 0, 1, make_record(status="interrupted"))
+    assert fates(sweep)["none"] == (2, "run", "1 of 2 runs: one was interrupted; --resume repeats it")
+    assert [num_missing(cell, 2) for cell in read_sweep(sweep).cells] == [1, 2]
 
 
 def test_an_event_that_a_kill_cut_short_hurts_neither_those_before_nor_those_after(sweep):

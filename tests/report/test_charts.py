@@ -111,7 +111,7 @@ def test_axes_have_units(specs):
 
 
 def test_a_picture_that_cannot_be_drawn_says_why(specs):
-    assert specs["ms_per_gib"] == "No cell saved memory beyond noise against a control that ran."
+    assert specs["ms_per_gib"] == "No cell saved memory beyond noise against full:uniform:1."
 
 
 def test_bars_of_a_rank_add_up_to_what_the_device_held(make_spec, make_rank, make_record, make_cell, make_sweep):

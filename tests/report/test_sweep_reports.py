@@ -52,7 +52,7 @@ def test_the_piped_table_is_never_cut(recorded):
     lines = printed(recorded, width=40).splitlines()
     row = next(line for line in lines if "full:uniform:1" in line)
 
-    assert row.split() == ["*P", "2", "full:uniform:1", "ok", "3.763", "s", "82.06", "MiB", "0", "0.013695", "82.20", "MiB", "+0.2", "%"]  # fmt: skip
+    assert row.split() == ["*P", "2", "full:uniform:1", "(reference)", "ok", "3.763", "s", "-", "82.06", "MiB", "0", "-", "0.013695", "82.20", "MiB", "+0.2", "%"]  # fmt: skip
 
 
 def test_the_terminal_says_where_memory_ran_out(recorded):
@@ -66,6 +66,14 @@ def test_the_last_line_is_the_answer(recorded):
     assert (
         printed(recorded).strip().splitlines()[-1].startswith("Use (*) full:uniform:1. full:uniform:1 is the fastest")
     )
+
+
+def test_where_the_control_ran_out_of_memory_the_reference_and_the_reason_are_named(recorded):
+    told = printed(recorded)
+
+    assert "Held against full:uniform:1, the fastest cell that ran, because the control none ran out of memory" in told
+    assert "Time vs reference" in told
+    assert "not compared" not in told
 
 
 def test_markup_in_names_is_printed_as_it_stands(hostile):
@@ -91,6 +99,16 @@ def test_json_keeps_the_keys_of_the_contract(recorded):
     ]  # fmt: skip
     for key in ("metrics", "vs_control", "prediction"):
         assert key in cells[0]
+
+
+def test_json_names_the_reference_that_stands_in_for_the_control(recorded):
+    document = sweep_document(judge_sweep(recorded))
+    mlp = document["cells"][1]
+
+    assert (document["control"], document["reference"]) == ("none", "full:uniform:1")
+    assert document["reference_why"] == "the control none ran out of memory"
+    assert (mlp["vs_control"], mlp["not_compared"]) == (None, "the control none ran out of memory")
+    assert mlp["vs_reference"]["time_change"] > 0
 
 
 def test_json_metrics_are_those_of_a_run(recorded):

@@ -17,12 +17,12 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
     title, name = "Price of memory", "ms_per_gib"
     priced = [cell for cell in verdict.cells if _price(cell) is not None]
     if not priced:
-        return Picture(name, title, "", None, "No cell saved memory beyond noise against a control that ran.")
+        return Picture(name, title, "", None, f"No cell saved memory beyond noise against {_against(verdict)}.")
     called = look.labels(verdict)
     rows: list[look.Row] = []
     for cell in sorted(priced, key=lambda cell: _price(cell) or 0.0):
-        assert cell.vs_control is not None
-        low, high = cell.vs_control.trade.interval or (None, None)
+        assert cell.versus is not None
+        low, high = cell.versus.trade.interval or (None, None)
         kind = _KINDS[0] if cell.name in verdict.pareto else _KINDS[1]
         price = _price(cell) or 0.0
         rows.append({"cell": called[cell.name], "price": price, "text": f"{price:,.4g}", "kind": kind, "low": low,
@@ -50,13 +50,18 @@ def _scale(rows: Sequence[look.Row]) -> alt.Scale:
 
 
 def _price(cell: CellVerdict) -> float | None:
-    return cell.vs_control.trade.ms_per_gib_saved if cell.vs_control else None
+    return cell.versus.trade.ms_per_gib_saved if cell.versus else None
+
+
+def _against(verdict: SweepVerdict) -> str:
+    return str(verdict.reference) if verdict.reference_why else "the control"
 
 
 def _caption(verdict: SweepVerdict) -> str:
-    whiskers = any(cell.vs_control and cell.vs_control.trade.interval for cell in verdict.cells)
-    said = "Against the control." + (
+    whiskers = any(cell.versus and cell.versus.trade.interval for cell in verdict.cells)
+    against = _against(verdict) + (f", because {verdict.reference_why}" if verdict.reference_why else "")
+    said = f"Against {against}." + (
         " Lines are 95 % intervals of the time." if whiskers else " Too few repeats for intervals."
     )
-    without = [cell.name for cell in verdict.cells if cell.vs_control and cell.vs_control.trade.undefined]
+    without = [cell.name for cell in verdict.cells if cell.versus and cell.versus.trade.undefined]
     return f"{said} Undefined, see below: {'; '.join(without)}." if without else said
