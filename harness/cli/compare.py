@@ -26,9 +26,14 @@ class CompareOptions:
         list[str] | None,
         typer.Option("--repeat", metavar="RUN", help="A further run of the same settings; their medians are compared."),
     ] = None
-    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", help="Where runs are kept.")] = (
-        None
-    )
+    results_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--results_dir",
+            metavar="DIR",
+            help="Where runs are kept. Default: results of the checkout, else ./results.",
+        ),
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
 
 

@@ -8,7 +8,12 @@ import typer
 
 def doctor(
     results_dir: Annotated[
-        Path | None, typer.Option("--results_dir", metavar="DIR", help="Where runs are kept.")
+        Path | None,
+        typer.Option(
+            "--results_dir",
+            metavar="DIR",
+            help="Where runs are kept. Default: results of the checkout, else ./results.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:

@@ -12,7 +12,12 @@ app = typer.Typer(no_args_is_help=True, help="Golden values: promote runs to the
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 GoldenDir = Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")]
-Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", help="Where runs are kept.")]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        "--results_dir", metavar="DIR", help="Where runs are kept. Default: results of the checkout, else ./results."
+    ),
+]
 
 
 @app.command()

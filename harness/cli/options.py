@@ -68,7 +68,8 @@ class ExperimentOptions:
     hidden_size: Annotated[int | None, _option("--hidden_size", metavar="N", help="Hidden size.", panel=_SIZES)] = None
     seed: Annotated[int | None, _option("--seed", metavar="N", help="Seed of weights and data.", panel=_SIZES)] = None
     memory_limit: Annotated[float | None, _option("--memory_limit", metavar="GIB", panel=_SIZES,
-        help="Hold every rank to this much memory; one that needs more ends as out of memory (exit 4).")] = None
+        help="Hold every rank to this much memory; one that needs more ends as out of memory "
+        "(exit 4). On cpu the first two steps are watched for it: measure from step 2 on, e.g. with --eval_time_start_step 2.")] = None
     recompute_modules: Annotated[str | None, _option("--recompute_modules", metavar="LIST|none", panel=_RECOMPUTE,
         help="Selective recompute of these modules, e.g. core_attn,layernorm; none keeps every activation.")] = None
     recompute_num_layers: Annotated[int | None, _option("--recompute_num_layers", "-rl", metavar="N", panel=_RECOMPUTE,
@@ -127,7 +128,8 @@ class LocalLaunchOptions:
         help="How often the memory in use on the GPUs is looked at; 0: never, and that figure is missing.")] = 50
     pass_env: Annotated[list[str] | None, _option("--pass_env", metavar="NAME", panel=_LAUNCH,
         help="Hand this variable of your shell to the ranks; it is never recorded. Repeatable.")] = None
-    results_dir: Annotated[Path | None, _option("--results_dir", metavar="DIR", help="Where runs are kept.", panel=_LAUNCH)] = None
+    results_dir: Annotated[Path | None, _option("--results_dir", metavar="DIR", panel=_LAUNCH,
+        help="Where runs are kept. Default: results of the checkout, else ./results.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)

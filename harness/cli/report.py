@@ -18,7 +18,7 @@ class ReportOptions:
     formats: Annotated[list[str] | None, typer.Option("--format", metavar="NAME,NAME,...",
         help="html, md, csv, json, png. Default: all of them. Repeatable.")] = None
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to. Default: the sweep's report folder.")] = None
-    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", help="Where sweeps are kept.")] = None
+    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", help="Where sweeps are kept. Default: results of the checkout, else ./results.")] = None
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
 # fmt: on
 

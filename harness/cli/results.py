@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Runs and sweeps on disk: list, show, examine, archive them.")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", help="Where runs and sweeps are kept.")]
+Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
+    help="Where runs and sweeps are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
 Reference = Annotated[str, typer.Argument(metavar="REF", help="A folder, or the start or last eight digits of an id.")]
 
 

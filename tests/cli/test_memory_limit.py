@@ -92,6 +92,23 @@ def test_a_step_cannot_be_both_watched_and_measured(mbr_perf):
     assert "CPU17: a memory limit watches the first two steps, and step 1 is to be measured" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("asked", "way"),
+    [
+        (("-ms", "2"), "--max_steps 10, or --eval_time_start_step 2 with --max_steps 3"),
+        (("-ms", "5", "--skip_first_percent_time", "0.1"), "--max_steps 20, or --eval_time_start_step 2"),
+        (("-ms", "5", "--skip_first_percent_time", "0"), "--eval_time_start_step 2"),
+        (("-ms", "9", "--eval_time_start_step", "1"), "--eval_time_start_step 2"),
+    ],
+)
+def test_the_refusal_names_what_works(mbr_perf, asked, way):
+    limited = ("run", "-mr", "llama3_8b", "-g", "cpu", "--memory_limit", "1", "--dryrun")
+    answer = mbr_perf(*limited, *asked)
+    assert (answer.code, f"measure from step 2 on: {way}\n" in answer.err) == (2, True), answer.err
+    for option in way.split(", or "):
+        assert mbr_perf(*limited, *asked, *option.replace(" with ", " ").split()).code == 0
+
+
 def test_a_limit_above_what_the_gpu_has_is_refused(mbr_perf):
     answer = mbr_perf("check", "-mr", "llama3_8b", "-g", "h100", "--memory_limit", "96")
     assert answer.code == 2
@@ -106,3 +123,13 @@ def test_a_limit_on_a_processor_leaves_the_golden_in_reach(make_spec):
 def test_a_limit_on_a_gpu_makes_another_experiment(make_spec):
     measure = make_spec().measure.model_copy(update={"memory_limit_bytes": GIB})
     assert make_spec(measure=measure).fingerprint != make_spec().fingerprint
+
+
+def test_help_of_the_limit_says_what_it_asks_of_the_window(mbr_perf):
+    assert "On cpu the first two steps are watched" in " ".join(mbr_perf("run", "--help").out.split())
+
+
+@pytest.mark.parametrize("command", [("run",), ("compare",), ("doctor",), ("report",), ("results", "list")])
+def test_help_says_where_results_are_by_default(mbr_perf, command):
+    said = " ".join(mbr_perf(*command, "--help").out.split())
+    assert "Default: results of the checkout, else ./results." in said

@@ -1,9 +1,12 @@
 """What a run of this harness cannot do: on a processor through gloo, and at all."""
 
+import math
+
 from harness.spec.rules.rule import Rule, Values
 from harness.spec.rules.situation import Situation
 from harness.units import format_bytes
 
+_WATCHED_STEPS = 2  # under a memory limit; a watched step is a slow one
 _CPU = "megatron-core 0.16.1 on CPU with gloo"
 
 
@@ -21,6 +24,27 @@ def _limit_above_device(s: Situation) -> Values | None:
     if s.gpu.is_cpu or limit is None or limit <= there:
         return None
     return {"limit": format_bytes(limit), "there": format_bytes(there)}
+
+
+def _limit_watches_what_is_measured(s: Situation) -> Values | None:
+    measure = s.spec.measure
+    if measure.memory_limit_bytes is None or measure.window[0] >= _WATCHED_STEPS:
+        return None
+    start = f"--eval_time_start_step {_WATCHED_STEPS}"
+    if measure.max_steps <= _WATCHED_STEPS:
+        start += f" with --max_steps {_WATCHED_STEPS + 1}"
+    steps = _fewest_steps(measure.skip_first_percent_time) if measure.eval_time_start_step is None else None
+    return {"ways": f"--max_steps {steps}, or {start}" if steps else start}
+
+
+def _fewest_steps(skipped: float) -> int | None:
+    """The fewest steps of which the share that does not count holds every watched one; None where none ever does."""
+    if skipped == 0:
+        return None
+    steps = max(1, math.ceil(_WATCHED_STEPS / skipped) - 1)
+    while int(steps * skipped) < _WATCHED_STEPS:
+        steps += 1
+    return steps
 
 
 CPU_RULES = (
@@ -96,9 +120,9 @@ CPU_RULES = (
          "overlap_moe_expert_parallel_comm schedules on CUDA streams",
          "use kernels.overlap_moe_expert_parallel_comm=false",
          _CPU, "source"),
-    Rule("CPU17", "error", lambda s: s.spec.measure.memory_limit_bytes is not None and s.spec.measure.window[0] < 2,
+    Rule("CPU17", "error", _limit_watches_what_is_measured,
          "a memory limit watches the first two steps, and step {s.spec.measure.window[0]} is to be measured",
-         "measure from step 2 on: more --max_steps, or --eval_time_start_step 2",
+         "measure from step 2 on: {ways}",
          "mbr-perf", "harness"),
 )  # fmt: skip
 
