@@ -9,7 +9,7 @@ import typer
 from harness import __version__
 from harness.cli import check, compare, doctor, golden, plan, recipes, report, results, rules, run, sweep
 from harness.cli.answers import answered, keeping, kept_answer
-from harness.cli.plan_command import PlanCommand
+from harness.cli.plan_command import PlanCommand, SweepCommand
 from harness.cli.short_options import WholeShortOptions
 from harness.cli.streams import readers_may_leave
 from harness.errors import ExitCode, HarnessError
@@ -44,7 +44,7 @@ def root(
 
 
 app.command("run", cls=WholeShortOptions)(run.run)
-app.command("sweep", cls=WholeShortOptions)(sweep.sweep)
+app.command("sweep", cls=SweepCommand)(sweep.sweep)
 app.command("plan", cls=PlanCommand)(plan.plan)
 app.command("check", cls=WholeShortOptions)(check.check)
 app.command("compare")(compare.compare)

@@ -1,4 +1,4 @@
-"""The command line of `mbr-perf plan`: options of several values, as in `--exact none mlp`, and when a recipe is needed."""
+"""The command lines of `mbr-perf plan` and `sweep`: options of several values, as in `--exact none mlp`, and when a recipe is needed."""
 
 from typing import Any
 
@@ -18,6 +18,14 @@ class PlanCommand(WholeShortOptions):
             if parameter.name == "model_recipe_name":
                 parameter.required = "--calibrate" not in names
         return super().parse_args(ctx, spread(args, _MANY))
+
+
+class SweepCommand(WholeShortOptions):
+    """`sweep`: several axes may follow one `--over`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """`--over tp=1,2 mb=1,2` as `--over tp=1,2 --over mb=1,2`."""
+        return super().parse_args(ctx, spread(args, {"--over": None}))
 
 
 def spread(args: list[str], many: dict[str, str | None]) -> list[str]:

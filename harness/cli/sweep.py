@@ -28,7 +28,7 @@ class SweepOptions:
     over: Annotated[list[str] | None, typer.Option("--over", metavar="AXIS=V,V,...", rich_help_panel=_SWEEP,
         help="Vary this: recompute, tp, pp, vp, cp, ep, et, mb, gb, sl, ng, any long option, env.NAME or section.field. "
         "Values that hold commas are separated by ';', those of recompute always: recompute='none; mlp; core_attn,layernorm'. "
-        "recompute=auto: every setting that differs in effect. Repeatable.")] = None
+        "recompute=auto: every setting that differs in effect. Several may follow one --over; repeatable.")] = None
     file: Annotated[str | None, typer.Option("--file", metavar="NAME|PATH", rich_help_panel=_SWEEP,
         help="A sweep file: a name in recipes/sweeps or a path. The command line wins over it.")] = None
     grid: Annotated[bool, typer.Option("--grid", rich_help_panel=_SWEEP,

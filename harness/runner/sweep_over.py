@@ -116,6 +116,7 @@ def _checked(target: str, value: str, place: str) -> str:
     if not value and not target.startswith("env."):
         raise BadRequestError(f"{place}: an empty value", remedy="e.g. --over tp=2,4")
     if target == RECOMPUTE:
+        _require_one_setting(value, place)
         return AUTO if value == AUTO else policy_from_text(value, place).text
     if "." not in target:
         return as_text(typed(target, value, place))
@@ -125,6 +126,16 @@ def _checked(target: str, value: str, place: str) -> str:
     for problem in problems.found:
         raise BadRequestError(f"{place}: {problem.message.removeprefix(f'--set {target}: ')}", remedy=problem.remedy)
     return value
+
+
+def _require_one_setting(value: str, place: str) -> None:
+    """BadRequestError where commas, which join the modules of one setting, were to separate settings."""
+    parts = [part.strip() for part in value.split(",")]
+    if len(parts) > 1 and any(part in ("none", AUTO, "full") or part.startswith("full:") for part in parts):
+        raise BadRequestError(
+            f"{place}: {value} is no one setting; commas join the modules of one",
+            remedy=f"separate settings with ';': recompute='{'; '.join(parts)}'",
+        )
 
 
 def same_axis(one: str, other: str) -> bool:

@@ -324,3 +324,10 @@ def test_a_sweep_file_is_run_and_the_command_line_wins_over_it(mbr_perf, tmp_pat
     assert (answer.code, told["title"], told["repeats"]) == (0, "Mine", 2)
     assert told["axes"] == [{"name": "recompute", "values": ["none", "mlp"]}, {"name": "mb", "values": ["1", "4"]}]
     assert [cell["name"] for cell in told["cells"]] == ["none mb=1", "mlp", "mb=4"]
+
+
+def test_several_axes_may_follow_one_over(mbr_perf):
+    answer = mbr_perf("sweep", "-mr", RECIPE, "-g", "cpu", "--launcher", "replay", "--over", "recompute=none;mlp",
+                      "gb=2,4", "--from", "nowhere", "--control", "sl=1")  # fmt: skip
+    assert answer.code == 2
+    assert "axes: recompute, gb" in answer.err

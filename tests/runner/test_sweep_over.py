@@ -116,3 +116,10 @@ def test_a_quoted_value_of_the_control_may_hold_blanks():
     assert read_control("'env.X=a b'", axes) == {"env.X": "a b"}
     with pytest.raises(BadRequestError, match="No closing quotation"):
         read_control("'env.X=a b", axes)
+
+
+@pytest.mark.parametrize("text", ["recompute=none,mlp", "recompute=mlp,full:uniform:1", "recompute=auto,mlp;core_attn"])
+def test_settings_that_commas_separate_are_told_to_be_separated_by_semicolons(text):
+    with pytest.raises(BadRequestError, match="commas join the modules") as refused:
+        axis(text)
+    assert refused.value.remedy.startswith("separate settings with ';': recompute='")
