@@ -15,6 +15,7 @@ from harness.recipes.strict_yaml import Items, Node, Table, plain, read_yaml
 
 AUTO = "auto"
 _KEYS = ("title", "source", "request", "over", "grid", "repeats", "control")
+_FOR_RECIPE = ("recipe", "recipe_name", "model_recipe", "model_recipe_name")
 _OPTIONS = {name: hint for name, hint in get_type_hints(Request).items() if name != "recipes_dir"}
 
 
@@ -56,16 +57,34 @@ def sweep_files(directory: Path | None = None) -> tuple[Path, ...]:
 
 def _found(name: str, directory: Path | None) -> tuple[Path, str]:
     if "/" in name or "\\" in name or name.lower().endswith((".yaml", ".yml")):
+        _require_no_folder(name)
         if not Path(name).is_file():
             raise BadRequestError(f"--file {name}: no such file", remedy="check the path, or give a name without .yaml")
         return Path(name), name
     files = {path.stem: path for path in sweep_files(directory)}
     if name not in files:
+        _require_no_folder(name)
+        if Path(name).is_file():
+            raise BadRequestError(
+                f"--file {name}: no name in {SWEEPS}, and a path ends in .yaml", remedy=f"rename it, or write ./{name}"
+            )
         raise BadRequestError(f"--file {name}: no such sweep file", remedy=nearest(name, files))
     path, folder = files[name], recipes_dir(directory)
     if not path.resolve().is_relative_to(folder.resolve()):
         raise BadRequestError(f"--file {name}: {path} is a link that leaves {folder}", remedy="copy the file instead")
     return path, f"{folder.name}/{SWEEPS}/{path.name}"
+
+
+def _require_no_folder(name: str) -> None:
+    if Path(name).is_dir():
+        raise BadRequestError(f"--file {name}: a folder, not a sweep file", remedy="name the .yaml file in it")
+
+
+def _instead(key: str) -> str:
+    """A remedy for an unknown key of the file: what belongs to the request is sent there."""
+    if key in _FOR_RECIPE:
+        return "write model_recipe_name under request"
+    return "write it under request" if key in _OPTIONS else nearest(key, _KEYS)
 
 
 class _Reader:
@@ -89,7 +108,7 @@ class _Reader:
             return None
         for key, line in table.key_lines.items():
             if key not in _KEYS:
-                self.refuse(line, f"{key}: no such setting", nearest(key, _KEYS))
+                self.refuse(line, f"{key}: no such setting", _instead(key))
         for key in ("title", "request", "over"):
             if key not in table.entries:
                 self.refuse(table.line, f"{key}: missing", f"add {key}")
@@ -134,7 +153,8 @@ class _Reader:
         given: dict[str, OptionValue] = {}
         for key, value in table.entries.items():
             if key not in _OPTIONS:
-                self.refuse(table.key_lines[key], f"request.{key}: no such option", nearest(key, _OPTIONS))
+                remedy = "did you mean 'model_recipe_name'?" if key in _FOR_RECIPE else nearest(key, _OPTIONS)
+                self.refuse(table.key_lines[key], f"request.{key}: no such option", remedy)
                 continue
             read = option_value(value, _OPTIONS[key])
             if read is None:

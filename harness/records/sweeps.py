@@ -115,13 +115,15 @@ def run_id_of(sweep_id: str, cell_index: int, repeat: int) -> str:
 def sweep_dir_of(reference: str | Path, results: Path | None = None) -> Path:
     """The folder that ``reference`` means: itself, that of a ``sweep.json``, or the start of an id under ``results``.
 
-    BadRequestError for a reference that names none or several, and for a folder without ``sweep.json``.
+    BadRequestError for a reference that names none or several, or a run, and for a folder without ``sweep.json``.
     """
     path = Path(reference)
     if path.is_file() and path.name == SWEEP:
         return path.parent
     sweep_dir = path if path.is_dir() else _sweep_named(str(reference), results_dir(results) / "sweeps")
     if not (sweep_dir / SWEEP).is_file():
+        if any((sweep_dir / name).is_file() for name in (RECORD, "spec.json")):
+            raise BadRequestError(f"{sweep_dir}: a run, not a sweep", remedy=f"mbr-perf results show {sweep_dir}")
         raise BadRequestError(
             f"{sweep_dir}: no {SWEEP}: no sweep's folder, or of one that was killed before it had decided on its cells",
             remedy="nothing of it had started; start the sweep again",

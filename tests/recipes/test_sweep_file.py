@@ -136,3 +136,26 @@ def test_sweep_files_are_no_recipes(tmp_path):
     shutil.copytree(recipes_dir(), tmp_path / "recipes")
     assert all(file.family != "sweeps" for file in all_recipe_files(tmp_path / "recipes"))
     assert len(sweep_files(tmp_path / "recipes")) >= 7
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "remedy"),
+    [
+        ("title: Two axes", "title: Two axes\nrecipe: llama3_8b", "write model_recipe_name under request"),
+        ("title: Two axes", "title: Two axes\nnum_gpus: 8", "write it under request"),
+        ("  model_recipe_name:", "  recipe:", "did you mean 'model_recipe_name'?"),
+    ],
+)
+def test_what_names_the_recipe_in_a_wrong_place_is_told_the_right_one(read, old, new, remedy):
+    with pytest.raises(HarnessError) as refused:
+        read((old, new))
+    assert remedy in str(refused.value)
+
+
+def test_a_file_that_is_no_yaml_and_a_folder_are_told_apart_from_one_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.txt").write_text(GOOD)
+    for name, says in (("bad.txt", "a path ends in .yaml"), (str(tmp_path), "a folder, not a sweep file")):
+        with pytest.raises(HarnessError, match=says):
+            read_sweep_file(name)
+    assert read_sweep_file("./bad.txt").title == "Two axes"
