@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+from harness.engine.fork_safety import UnforkableError
 from harness.engine.process import be_parent_of_children, die_with_parent
 from harness.records.atomic import write_atomically
 from harness.records.launch import AgentRecord, RankExit, signal_name
@@ -28,10 +29,18 @@ def main(argv: Sequence[str], ranks: AbstractContextManager[object] = NO_RANKS_P
     if len(argv) < 2 or argv[0] != "--result":
         print("usage: python -m harness.engine.agent --result FILE <torchrun arguments>", file=sys.stderr)  # noqa: T201
         return 2
-    with ranks:
-        record = supervise_ranks(list(argv[2:]))
+    record = _record(list(argv[2:]), ranks)
     write_atomically(Path(argv[1]), record.model_dump_json(indent=1) + "\n")
     return 128 + record.signal if record.signal else int(record.status != "ok")
+
+
+def _record(torchrun_argv: list[str], ranks: AbstractContextManager[object]) -> AgentRecord:
+    try:
+        with ranks:
+            return supervise_ranks(torchrun_argv)
+    except UnforkableError as error:
+        _tell(error)
+        return AgentRecord(status="unforkable", error=redact(str(error))[:MAX_MESSAGE])
 
 
 def supervise_ranks(torchrun_argv: list[str]) -> AgentRecord:

@@ -8,6 +8,10 @@ from harness.engine.forked_process import end_now
 TASKS = Path("/proc/self/task")
 
 
+class UnforkableError(RuntimeError):
+    """A process that was to be forked may not be; nothing has been started."""
+
+
 def why_not_forkable() -> str:
     """Why a child would not be like a fresh process; empty where it would. torch must be imported."""
     import torch

@@ -14,7 +14,7 @@ import sys
 from contextlib import suppress
 from types import TracebackType
 
-from harness.engine.fork_safety import why_not_forkable
+from harness.engine.fork_safety import UnforkableError, why_not_forkable
 from harness.engine.forked_process import ForkedProcess, end_now, run_and_end
 from harness.engine.process import die_with_parent
 
@@ -34,7 +34,10 @@ def why_not_to_be_handed_over() -> str:
 
 
 class PreparedRanks:
-    """Inside the block torchrun takes its ranks from here. ValueError to torchrun for an order that a fork cannot meet."""
+    """Inside the block torchrun takes its ranks from here. ValueError to torchrun for an order that a fork cannot meet.
+
+    Entering it raises UnforkableError where this process may not fork.
+    """
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -45,7 +48,7 @@ class PreparedRanks:
 
         reason = why_not_forkable()
         if reason:
-            raise RuntimeError(reason)
+            raise UnforkableError(reason)
         for _ in range(self._number):
             self._waiting.append(_fork_rank([order for _, order in self._waiting]))
         self._torch_api, self._torch_handler = api, api.get_subprocess_handler

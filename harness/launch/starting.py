@@ -44,5 +44,10 @@ def start_agent(plan: LaunchPlan, caught: Interruption, parents: WarmParents | N
         return None
     return Started(
         start_process(plan, plan.argv, plan.launcher_log),
-        notes=(f"started from a fresh torchrun instead of a warm parent: {answer.reason}",),
+        notes=(started_afresh(answer.reason),),
     )
+
+
+def started_afresh(reason: str) -> str:
+    """The note of a run that was to be forked from a warm parent."""
+    return f"started from a fresh torchrun instead of a warm parent: {reason}"

@@ -10,7 +10,7 @@ from harness.launch.interruption import Interruption, interruption
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
 from harness.launch.sampling import sampling
-from harness.launch.starting import start_agent
+from harness.launch.starting import start_agent, started_afresh
 from harness.launch.verdict import Ending, hang, port_was_taken, read_agent_record, verdict
 from harness.launch.warm import WarmParents
 from harness.records.atomic import write_atomically
@@ -46,6 +46,18 @@ def _prepare(plan: LaunchPlan) -> None:
 
 
 def _attempt(
+    plan: LaunchPlan, on_progress: OnProgress, caught: Interruption, parents: WarmParents | None
+) -> LaunchOutcome:
+    """Afresh after all where a forked agent finds that it may not fork ranks: nothing of the run has begun then."""
+    outcome = _once(plan, on_progress, caught, parents)
+    agent = outcome.agent
+    if agent is None or agent.status != "unforkable" or caught.signal is not None:
+        return outcome
+    afresh = _once(plan, on_progress, caught, None)
+    return afresh.model_copy(update={"notes": (*afresh.notes, started_afresh(agent.error or "it may not fork"))})
+
+
+def _once(
     plan: LaunchPlan, on_progress: OnProgress, caught: Interruption, parents: WarmParents | None
 ) -> LaunchOutcome:
     plan.agent_file.unlink(missing_ok=True)

@@ -49,7 +49,7 @@ def verdict(agent: AgentRecord | None, exit_code: int, unreadable: str) -> Endin
         return Ending("ok", "")
     if agent.status == "signalled" and agent.signal is not None:
         return Ending("failed", f"somebody sent {signal_name(agent.signal)} to the torchrun agent")
-    if agent.status == "error":
+    if agent.status in ("error", "unforkable"):
         return Ending("failed", f"torchrun could not start ranks: {agent.error}")
     first = first_failure(agent)
     if first is None:

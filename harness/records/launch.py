@@ -32,11 +32,12 @@ class RankExit(Frozen):
 class AgentRecord(Frozen):
     """``ranks/launch.json``: the agent of one node, written whole when it ends by itself or by SIGTERM, SIGINT, SIGHUP.
 
-    ``error``: the agent could not start ranks at all (port in use, rendezvous timeout), in words.
+    ``error``: the agent could not start ranks at all (port in use, rendezvous timeout), in words. ``unforkable``: a
+    forked agent found before anything started that ranks forked from it would not be like fresh ones; ``error`` says why.
     """
 
     schema_version: int = SCHEMA_VERSION
-    status: Literal["ok", "failed", "signalled", "error"]
+    status: Literal["ok", "failed", "signalled", "error", "unforkable"]
     node_rank: int = 0
     first_rank: int | None = None
     failures: tuple[RankExit, ...] = ()

@@ -109,6 +109,22 @@ def test_ranks_that_end_well_are_ok_and_the_outcome_says_that_they_were_forked(
     assert outcome.notes == ("ranks were forked from a warm parent: no import is in their times",)
 
 
+def test_an_agent_in_which_a_thread_has_appeared_gives_way_to_a_fresh_torchrun(two: Plans, tmp_path: Path) -> None:
+    """A library may start a thread in every forked child: the parent itself is fit, its agents are not."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, threading, time\n"
+        "start = lambda: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "os.register_at_fork(after_in_child=start)\n"
+    )
+    plan = two("ok", env={"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"})
+    with WarmParents() as fit:
+        outcome = run(plan, fit)
+        assert len(fit.pids) == 1
+    assert (outcome.status, outcome.warm) == ("ok", False), plan.launcher_log.read_text()
+    [note] = outcome.notes
+    assert note.startswith("started from a fresh torchrun instead of a warm parent: 1 other threads run in process")
+
+
 def test_the_exit_code_of_a_rank_is_kept(two: Plans, parents: WarmParents) -> None:
     outcome = run(two("exit3", "1"), parents)
     assert (outcome.status, outcome.exit_code, outcome.rank, outcome.warm) == ("failed", 1, 1, True)
