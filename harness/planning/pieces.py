@@ -39,6 +39,7 @@ class Piece:
     ``offloadable``: of ``saved``, what goes to the host where the layer is offloaded.
     ``awaited``: what the layer saves beyond ``saved`` in modules that are offloaded. A rank holds it for one layer at a
     time: of the chunk that runs backward next, the last layer is on the device.
+    ``leaving``: what its forward peak is higher, above the state after it, where its modules leave as it runs.
     ``received``: of what its modules offload, the input that the schedule keeps where the chunk received it.
     ``lingering``: bytes that its backward pass leaves behind until it runs again (`ChunkTrace.lingering_bytes`).
     ``runs_again``: its backward pass runs what lingers a second time, and so replaces what an earlier one left.
@@ -54,6 +55,7 @@ class Piece:
     work: Work
     offloadable: int = 0
     awaited: int = 0
+    leaving: int = 0
     received: int = 0
     lingering: int = 0
     runs_again: bool = False
@@ -94,13 +96,15 @@ def modules_piece(kept: Piece, whole: int, one: ChunkTrace, two: ChunkTrace, thr
     touches; in the backward pass of the one behind it, it comes back.
     """
     saved = three.saved_bytes - two.saved_bytes
+    forward_over = one.forward_peak_bytes - one.saved_bytes
     return replace(
         kept,
         saved=saved,
-        forward_over=one.forward_peak_bytes - one.saved_bytes,
+        forward_over=forward_over,
         backward_over=max(one.backward_peak_bytes, three.backward_peak_bytes),
         work=Work.of(three.ops) - Work.of(two.ops),
         awaited=whole - saved,
+        leaving=one.leaving_over_bytes - forward_over,
         received=two.saved_bytes - one.saved_bytes - saved,
     )
 

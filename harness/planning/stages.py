@@ -102,8 +102,7 @@ class Composer:
         elif self.spec.offload.offload_modules:
             pieces |= {key: self._without_modules(*key, piece, book) for key, piece in pieces.items()}
         if not isinstance(policy, FullRecompute):
-            units = [pieces[kind, policy] for kind in kinds]
-            return units if chunk.has_embedding else _holding_their_input(units)
+            return _in_place([pieces[kind, policy] for kind in kinds], chunk)
         kept = [pieces[kind, NoRecompute()] for kind in kinds]
         again = [pieces[kind, single(policy)] for kind in kinds]
         n = policy.num_layers
@@ -144,9 +143,15 @@ class Composer:
         return policy
 
 
-def _holding_their_input(units: list[Piece]) -> list[Piece]:
-    """Layers behind an earlier stage, which sent what the first of them would offload."""
-    return [replace(unit, saved=unit.saved + unit.received) for unit in units[:1]] + units[1:]
+def _in_place(units: list[Piece], chunk: Chunk) -> list[Piece]:
+    """Layers whose modules are offloaded, as the chunk's place has it.
+
+    An earlier stage sent what the first layer would offload. Before the loss, another micro-batch runs backward next,
+    whose last layer is on the device while all of these go.
+    """
+    if not chunk.has_embedding:
+        units = [replace(unit, saved=unit.saved + unit.received) for unit in units[:1]] + units[1:]
+    return units if chunk.has_loss else [replace(unit, forward_over=unit.forward_over + unit.leaving) for unit in units]
 
 
 def _runs_dispatcher_again(policy: RecomputePolicy) -> bool:

@@ -97,6 +97,7 @@ class ChunkTrace(Frozen):
     rotary tables). ``lingering_bytes``: what the backward pass leaves behind until the same chunk's next forward pass
     replaces it (token dispatchers hold on to the graph: inputs and their gradients of every MoE layer under full
     recompute, https://github.com/NVIDIA/Megatron-LM/issues/3221). ``hidden_bytes``: the hidden states that pass between pipeline stages.
+    ``leaving_over_bytes``: the forward peak above what is left after it where the modules of all layers are offloaded.
     ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes, and the buffers that
     modules register; main gradients and optimizer state are not in it.
     """
@@ -106,6 +107,7 @@ class ChunkTrace(Frozen):
     backward_peak_bytes: int
     persistent_bytes: int
     lingering_bytes: int = 0
+    leaving_over_bytes: int = 0
     hidden_bytes: int
     num_parameters_dense: int
     num_parameters_expert: int

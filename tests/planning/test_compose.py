@@ -153,9 +153,11 @@ def test_what_an_offloaded_layer_keeps_is_measured_with_all_layers_away():
 
 
 def test_modules_are_away_in_all_layers_but_the_last_one_of_the_chunk_that_runs_backward_next():
-    one, two, three = chunk(104, 114, 30, 8, 1), chunk(149, 159, 35, 9, 2), chunk(189, 199, 36, 10, 3)
+    one = chunk(104, 114, 30, 8, 1).model_copy(update={"leaving_over_bytes": 25})
+    two, three = chunk(149, 159, 35, 9, 2), chunk(189, 199, 36, 10, 3)
     piece = modules_piece(layer_piece(ONE, TWO), 100, one, two, three)
     assert (piece.saved, piece.awaited, piece.received, piece.backward_over) == (40, 60, 5, 36)
+    assert piece.leaving == 25 - 10
     cost = compose(NOTHING, [piece] * 4, Ends(), hidden_bytes=16)
     assert cost.sizes.saved == 4 * 40  # of every micro-batch in flight
     assert cost.sizes.forward_peak == 3 * 40 + 100 + 10

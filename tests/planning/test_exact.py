@@ -25,14 +25,14 @@ MOE = {
 }  # fmt: skip
 
 
-def spec_of(model, text, **parallelism) -> ExperimentSpec:
+def spec_of(model, text, away=(), **parallelism) -> ExperimentSpec:
     sizes = {"tensor_model_parallel_size": 2, "sequence_parallel": True, **parallelism}
     per_copy = 2 * sizes.get("pipeline_model_parallel_size", 1)
     return ExperimentSpec(
         recipe="x", family="llama", gpu="h100", num_gpus=2 * per_copy, gpus_per_node=8, compute_dtype="bf16",
         model=model, parallelism=sizes, recompute=parse_recompute(text),
         batch={"micro_batch_size": 1, "global_batch_size": 16, "seq_length": 2048},
-        kernels={"transformer_impl": IMPLEMENTATION},
+        kernels={"transformer_impl": IMPLEMENTATION}, offload={"offload_modules": away},
     )  # fmt: skip
 
 
@@ -53,6 +53,11 @@ CASES = {
     "experts without pipelining, full": spec_of(MOE, "full:uniform:1", **EP2),
     "experts, two stages, full": spec_of(MOE, "full:uniform:1", **PP2, **EP2),
     "experts, interleaved, full": spec_of(MOE, "full:uniform:1", **VP2, **EP2),
+    "dense without pipelining, offloaded": spec_of(DENSE, "none", ("core_attn", "attn_proj")),
+    "dense, four stages, offloaded": spec_of(DENSE, "mlp", ("core_attn", "attn_proj", "qkv_linear"), **PP4),
+    "dense, interleaved, offloaded": spec_of(DENSE, "none", ("core_attn", "attn_proj"), **VP2),
+    "experts, two stages, offloaded": spec_of(MOE, "moe_act", ("expert_fc1", "moe_act"), **PP2, **EP2),
+    "experts, interleaved, offloaded": spec_of(MOE, "none", ("expert_fc1", "core_attn"), **VP2, **EP2),
 }  # fmt: skip
 
 

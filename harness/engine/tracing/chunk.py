@@ -38,6 +38,7 @@ class Measured:
     backward_peak_bytes: int
     persistent_bytes: int
     lingering_bytes: int
+    leaving_over_bytes: int
     workspace_bytes: int
     ops: tuple[OpCost, ...]
 
@@ -66,7 +67,7 @@ class Chunk:
             ledger.add(tensor)
         ledger.new_epoch()
         self._pass(self._tracer(ledger))
-        offloading.end_step(self.config)
+        leaving_over = self._leaving_over(ledger) if offloading.is_on(self.config) else 0
         gc.collect()
         ledger.new_epoch()
         tracer = self._tracer(ledger)
@@ -79,9 +80,18 @@ class Chunk:
             backward_peak_bytes=backward_peak,
             persistent_bytes=ledger.live_of(1) - workspace_bytes,
             lingering_bytes=ledger.live_bytes,
+            leaving_over_bytes=leaving_over,
             workspace_bytes=workspace_bytes,
             ops=tracer.tally.rows(),
         )
+
+    def _leaving_over(self, ledger: StorageLedger) -> int:
+        """A first step of modules offloaded, in which no layer stays; the next pass is of a later step."""
+        gc.collect()
+        offloading.forget()
+        forward_peak, saved, _ = self._pass(self._tracer(ledger))
+        offloading.end_step()
+        return forward_peak - saved
 
     def _tracer(self, ledger: StorageLedger) -> Tracer:
         return Tracer(ledger, PLACE.device.type, fuses=PLACE.stands_for_cuda)

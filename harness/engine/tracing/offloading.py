@@ -7,8 +7,12 @@ Groups, minimum size, what stays and the order of reloads are megatron-core's ow
 import importlib
 import importlib.util
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:  # adaptations come before megatron-core is imported
+    from megatron.core.transformer.transformer_config import TransformerConfig
 
 _MANAGER = "megatron.core.pipeline_parallel.fine_grained_activation_offload"
 
@@ -49,10 +53,14 @@ def forget() -> None:
         importlib.import_module(_MANAGER).PipelineOffloadManager.OFFLOAD_MGR = None
 
 
-def end_step(config) -> None:
+def is_on(config: "TransformerConfig") -> bool:
+    """Whether modules are offloaded; older releases do not know the setting."""
+    return getattr(config, "fine_grained_activation_offloading", False)
+
+
+def end_step() -> None:
     """What schedules do after a step; the first one tells megatron-core which groups are to stay on the device."""
-    if getattr(config, "fine_grained_activation_offloading", False):
-        importlib.import_module(_MANAGER).PipelineOffloadManager.get_instance().reset()
+    importlib.import_module(_MANAGER).PipelineOffloadManager.get_instance().reset()
 
 
 def _offload(_handler, tensor: torch.Tensor, pin_memory=True, use_cpu_pool=True) -> tuple:  # noqa: ARG001, FBT002

@@ -68,6 +68,7 @@ def trace(case: TraceCase, implementation: Implementation, groups: Groups) -> Ch
         backward_peak_bytes=measured.backward_peak_bytes,
         persistent_bytes=measured.persistent_bytes,
         lingering_bytes=measured.lingering_bytes,
+        leaving_over_bytes=measured.leaving_over_bytes,
         hidden_bytes=chunk.hidden_bytes,
         num_parameters_dense=parameters.dense,
         num_parameters_expert=parameters.expert,

@@ -56,6 +56,10 @@ def trace_rank(spec: ExperimentSpec, implementation: Implementation, pp_rank: in
     try:
         with BytesOnly(ledger, PLACE.device.type, fuses=PLACE.stands_for_cuda):
             _step(spec, chunks)
+            if spec.offload.offload_modules:  # the first step only shows megatron-core what there is to offload
+                gc.collect()
+                ledger.mark()
+                _step(spec, chunks)
     finally:
         gc.enable()
     return ExactStage(
