@@ -15,6 +15,21 @@ from harness.spec.experiment import ExperimentSpec
 from harness.spec.recompute import parse_recompute
 from harness.units import GIB
 
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``scripts/check --slow``: also what takes a minute and is seldom broken."""
+    parser.addoption("--slow", action="store_true", help="also run the tests marked long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, and count as deselected, what only `--slow` runs."""
+    if config.getoption("--slow"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
 LLAMA3_70B: dict[str, Any] = {
     "num_layers": 80, "hidden_size": 8192, "ffn_hidden_size": 28672, "num_attention_heads": 64, "num_query_groups": 8,
     "vocab_size": 128256,

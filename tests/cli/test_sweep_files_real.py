@@ -52,12 +52,14 @@ def test_in_a_mixture_of_experts_mlp_changes_nothing(tmp_path):
     assert (len(cells), cells["moe,mlp"]) == (8, INERT)
 
 
+@pytest.mark.long
 def test_layouts_and_an_environment_variable_are_varied_one_at_a_time(tmp_path):
     code, cells = statuses(tmp_path, "cpu_layouts")
     assert code == 0
     assert cells == dict.fromkeys(("control", "tp=2", "pp=4", "vp=2", "env.MALLOC_ARENA_MAX=1"), "ok")
 
 
+@pytest.mark.long
 def test_pipeline_stages_block_offloading(tmp_path):
     code, cells = statuses(tmp_path, "cpu_offload")
     assert code == 0

@@ -76,6 +76,7 @@ def test_a_folder_is_held_from_claim_to_release_and_again(tmp_path):
 
 @pytest.mark.train
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_node_of_a_resumed_sweep_takes_no_part_in_what_a_killed_one_left(tmp_path):
     """A claim that was never let go of, and a run that it had begun: the second node waits for node 0's new claim."""
     folder, port = tmp_path / "shared", str(free_port())
