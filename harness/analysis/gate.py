@@ -14,8 +14,6 @@ from harness.spec.experiment import ExperimentSpec
 _ROUNDING = 1e-9
 # Medians of three CPU runs differ by more than 10 % in fewer than 1 of 200 pairs; single runs need the row's 15 %.
 _REPEATS_FOR_CPU = 3
-# Identical CPU runs with expert or tensor parallelism differed by up to 10 % in peak memory; pipelines repeat exactly.
-_CPU_EXCHANGE_MEMORY_THRESHOLD = 0.15
 _CPU_REPEATED_THRESHOLD = 0.10
 
 
@@ -78,14 +76,7 @@ def default_thresholds(
     time_row, memory_row = gpu.timing_threshold, gpu.memory_threshold
     if gpu.is_cpu and num_runs >= _REPEATS_FOR_CPU:
         time_row = _CPU_REPEATED_THRESHOLD
-    if gpu.is_cpu and _exchanges_activations(spec):
-        memory_row = _CPU_EXCHANGE_MEMORY_THRESHOLD
     return Thresholds(time_row if timing is None else timing, memory_row if memory is None else memory)
-
-
-def _exchanges_activations(spec: ExperimentSpec) -> bool:
-    """Whether ranks exchange activations inside layers: gloo's threads hold them for a time that differs from run to run."""
-    return spec.parallelism.tensor_model_parallel_size > 1 or spec.parallelism.expert_model_parallel_size > 1
 
 
 def require_fractions(*, timing: float | None, memory: float | None) -> None:
