@@ -1,4 +1,4 @@
-"""What to try, in the order in which it costs: allocator, modules, whole layers, parallelism."""
+"""What to try, in the order in which it costs: allocator, modules, whole layers, no CUDA graphs, parallelism."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -7,9 +7,10 @@ from harness.planning.search import Plan, Row, recommended
 from harness.spec.recompute import FullRecompute, SelectiveRecompute
 from harness.units import GIB, format_percent
 
-Step = Literal["allocator", "modules", "layers", "parallelism"]
+Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
 
 _EXPANDABLE = "expandable_segments:True"
+WITHOUT_GRAPHS = "without CUDA graphs (--cuda_graph_impl none)"
 _SPREAD = "more pipeline or tensor parallelism (--over pp=... --over tp=...), or more GPUs"
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
@@ -61,7 +62,7 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
     control = plan.control
     if control is None or control.prediction is None or plan.limits.budget_bytes is None or control.verdict == "FITS":
         return ()
-    steps = [_allocator(plan, control), _modules(plan), _layers(plan)]
+    steps = [_allocator(plan, control), _modules(plan), _layers(plan), *_graphs(plan)]
     return (*steps, _parallelism(plan)) if not any(step.settles for step in steps) else tuple(steps)
 
 
@@ -75,7 +76,22 @@ def why_none(plan: Plan) -> str:
     if plan.too_dear is not None:
         cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
         return f"it fits, but costs more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
-    return f"nothing fits into {limits.capacity_bytes / GIB:.1f} GiB less {limits.margin * 100:g} % margin"
+    nothing = f"nothing fits into {limits.capacity_bytes / GIB:.1f} GiB less {limits.margin * 100:g} % margin"
+    other = plan.without_graphs.recommended if plan.without_graphs else None
+    fits = other is not None and other.verdict == "FITS"
+    return f"{nothing}; {WITHOUT_GRAPHS} {other.text} does" if other and fits else nothing
+
+
+def safe_instead(plan: Plan) -> str:
+    """The cheapest setting whose whole range fits, where the recommended one's does not; else empty."""
+    best, safe, budget = plan.recommended, plan.safe, plan.limits.budget_bytes
+    if best is None or best.prediction is None or budget is None or best.prediction.range_bytes[1] <= budget:
+        return ""
+    if safe is not None:
+        return f"cheapest whose whole range fits: {safe.text}{_at(safe)}"
+    other = plan.without_graphs.safe if plan.without_graphs else None
+    instead = f"; {WITHOUT_GRAPHS}: {other.text}{_at(other)}" if other else ""
+    return f"no planned setting fits with its whole range{instead}"
 
 
 def _allowed(plan: Plan) -> str:
@@ -94,8 +110,12 @@ def _allocator(plan: Plan, control: Row) -> Advice:
 
 
 def _modules(plan: Plan) -> Advice:
-    ranked = [worth.text for worth in module_worths(plan) if worth.saved_bytes > 0]
-    order = f"cheapest per GiB freed first: {', '.join(ranked)}" if ranked else "no module frees anything here"
+    worths = module_worths(plan)
+    ranked = [worth.text for worth in worths if worth.saved_bytes > 0]
+    if ranked:
+        order = f"cheapest per GiB freed first: {', '.join(ranked)}"
+    else:
+        order = f"{', '.join(worth.text for worth in worths)}: none frees anything" if worths else "no price known"
     return _step(plan, "modules", SelectiveRecompute, order)
 
 
@@ -112,10 +132,33 @@ def _step(plan: Plan, step: Step, kind: type[SelectiveRecompute | FullRecompute]
         if dear is not None and dear.verdict == "FITS":
             text = f"{dear.text} fits{_at(dear)}, but that is more than {_allowed(plan)}"
             return Advice(step, f"{step}: {text} ({order})", settles=False)
-        return Advice(step, f"{step}: no setting fits ({order})", settles=False)
+        if not any(row.prediction for row in rows):
+            return Advice(step, f"{step}: {_why_unplanned(rows)}", settles=False)
+        return Advice(step, f"{step}: no planned setting fits ({order})", settles=False)
     cost = _at(fitting)
     is_best = plan.recommended is not None and fitting.text == plan.recommended.text
     return Advice(step, f"{step}: {fitting.text} fits{cost} ({order})", settles=is_best)
+
+
+def _why_unplanned(rows: tuple[Row, ...]) -> str:
+    if not rows:
+        return "none was planned"
+    reasons = dict.fromkeys(rule for row in rows for rule in row.candidate.rules)
+    return f"none may run here ({', '.join(reasons)})" if reasons else "none could be traced"
+
+
+def _graphs(plan: Plan) -> tuple[Advice, ...]:
+    """What is possible without CUDA graphs, which forbid settings and widen ranges."""
+    other = plan.without_graphs
+    if other is None:
+        return ()
+    best = other.recommended
+    if best is None or best.verdict != "FITS":
+        return (Advice("graphs", f"{WITHOUT_GRAPHS}: {why_none(other) or 'no setting fits either'}", settles=False),)
+    text = (
+        f"{WITHOUT_GRAPHS}: {best.text} fits{_at(best)} in recompute; what graphs save per step is lost, not predicted"
+    )
+    return (Advice("graphs", text, settles=plan.recommended is None),)
 
 
 def _at(row: Row) -> str:

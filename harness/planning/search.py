@@ -37,13 +37,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class Row:
-    """One setting. ``prediction`` is None for an illegal one and where the tracer declined; ``reason`` says which."""
+    """One setting. ``prediction`` is None for an illegal one and where the tracer declined; ``reason`` says which.
+
+    ``is_certain``: both ends of the range deserve the same verdict.
+    """
 
     candidate: Candidate
     prediction: Prediction | None
     verdict: Verdict | None
     overhead: float | None
     reason: str = ""
+    is_certain: bool = True
 
     @property
     def text(self) -> str:
@@ -53,7 +57,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer for one layout. ``control`` is the row without recompute, None where it could not be predicted."""
+    """The answer for one layout. ``control`` is the row without recompute, None where it could not be predicted.
+
+    ``without_graphs``: the same layout without CUDA graphs, where it was planned as well for want of a safe setting.
+    """
 
     spec: ExperimentSpec
     rows: tuple[Row, ...]
@@ -61,6 +68,7 @@ class Plan:
     skipped: tuple[str, ...]
     limits: Limits
     recommended: Row | None
+    without_graphs: "Plan | None" = None
 
     @property
     def control(self) -> Row | None:
@@ -74,6 +82,18 @@ class Plan:
         if cheapest is None or cheapest.verdict != "FITS" or _is_affordable(cheapest, self.limits):
             return None
         return cheapest
+
+    @property
+    def safe(self) -> Row | None:
+        """The cheapest setting within the limit of cost whose whole range fits; None also where nothing is judged."""
+        budget = self.limits.budget_bytes
+        whole = (r for r in self.rows if r.prediction and budget and r.prediction.range_bytes[1] <= budget)
+        return recommended(tuple(whole), self.limits)
+
+    def seconds_per_token(self, row: Row) -> float:
+        """What layouts are compared by; 0 where no seconds are predicted."""
+        time = row.prediction.time if row.prediction else None
+        return time.likely_s / self.spec.tokens_per_step if time else 0.0
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -129,6 +149,7 @@ def plan(
             verdict=_verdict(prediction, limits, constants),
             overhead=prediction.overhead_over(control) if prediction and control else None,
             reason=reason,
+            is_certain=_is_certain(prediction, limits, constants),
         )
         for candidate, prediction, reason in predicted
     )
@@ -148,9 +169,17 @@ def _predicted(
 
 
 def _verdict(prediction: Prediction | None, limits: Limits, constants: Constants) -> Verdict | None:
-    if prediction is None or limits.capacity_bytes is None:
+    return _verdict_of(prediction.peak_bytes, limits, constants) if prediction else None
+
+
+def _is_certain(prediction: Prediction | None, limits: Limits, constants: Constants) -> bool:
+    return prediction is None or len({_verdict_of(end, limits, constants) for end in prediction.range_bytes}) == 1
+
+
+def _verdict_of(peak_bytes: int, limits: Limits, constants: Constants) -> Verdict | None:
+    if limits.capacity_bytes is None:
         return None
-    return verdict(prediction.peak_bytes, limits.capacity_bytes, limits.margin, constants.outside_allocator_bytes)
+    return verdict(peak_bytes, limits.capacity_bytes, limits.margin, constants.outside_allocator_bytes)
 
 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from harness.planning.advice import advice, module_worths, why_none
+from harness.planning.advice import advice, module_worths, safe_instead, why_none
 from harness.planning.exact import ExactPeak
 from harness.planning.ledger import StageMemory
 from harness.planning.prediction import Prediction
@@ -53,6 +53,8 @@ def _layout(name: str, plan: Plan | None, problem: str) -> Document:
         "max_overhead": plan.limits.max_overhead,
         "recommended": recommended.text if recommended else None,
         "not_recommended_because": why_none(plan) or None,
+        "safe": plan.safe.text if plan.safe else None,
+        "safe_instead": safe_instead(plan) or None,
         "inert_modules": plan.inert,
         "not_combined": list(plan.skipped),
         "modules_by_price": [asdict(worth) for worth in module_worths(plan)],
@@ -71,6 +73,7 @@ def _row(row: Row, layout: str) -> Document:
         **_figures(row.prediction),
         "recompute_overhead": row.overhead,
         "verdict": row.verdict,
+        "verdict_is_certain": row.is_certain if row.verdict else None,
     }
 
 

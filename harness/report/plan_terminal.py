@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.planning.advice import advice, module_worths, why_none
+from harness.planning.advice import advice, module_worths, safe_instead, why_none
 from harness.planning.prediction import Prediction
 from harness.planning.search import Plan, Row, dominated
 from harness.report.printing import plain_table, print_hanging, print_lines, show
@@ -67,19 +67,25 @@ def _table(plan: Plan, rows: Sequence[Row], *, with_parts: bool) -> Table:
     for row in rows:
         assert row.prediction is not None
         worst, time = row.prediction.worst, row.prediction.time
-        low, high = row.prediction.range_bytes
         cells = [
-            _name(plan, row), _peak(row.prediction), f"{_gib(low)}-{_gib(high)}", str(worst.pp_rank),
+            _name(plan, row), peak_text(row.prediction), range_text(row.prediction), str(worst.pp_rank),
             format_seconds(time.likely_s) if time else "-",
             "-" if row.overhead is None else format_percent(row.overhead),
             *(_speed(row.prediction) if speed else []),
             *([_gib(getattr(worst, name)) for name in _PARTS] if with_parts else []),
         ]  # fmt: skip
-        table.add_row(*(Text(cell) for cell in cells), _verdict(row))
+        table.add_row(*(Text(cell) for cell in cells), verdict_text(row))
     return table
 
 
-def _peak(prediction: Prediction) -> str:
+def range_text(prediction: Prediction) -> str:
+    """Both ends of the range, in GiB."""
+    low, high = prediction.range_bytes
+    return f"{_gib(low)}-{_gib(high)}"
+
+
+def peak_text(prediction: Prediction) -> str:
+    """The peak in GiB, marked where not everything is modelled."""
     return _gib(prediction.peak_bytes) if prediction.is_point_known else f"~{_gib(prediction.peak_bytes)}"
 
 
@@ -106,8 +112,10 @@ def _name(plan: Plan, row: Row) -> str:
     return f"{row.text} {' '.join(marks)}".rstrip()
 
 
-def _verdict(row: Row) -> Text:
-    return Text(row.verdict or "", style=_STYLES.get(row.verdict or "", ""))
+def verdict_text(row: Row) -> Text:
+    """With a question mark where the limit lies within the range."""
+    mark = "" if row.is_certain else "?"
+    return Text(f"{row.verdict}{mark}" if row.verdict else "", style=_STYLES.get(row.verdict or "", ""))
 
 
 def _gib(value: float) -> str:
@@ -118,6 +126,8 @@ def _gib(value: float) -> str:
 def _print_left_out(console: Console, plan: Plan, num_folded: int) -> None:
     if any(row.prediction and not row.prediction.is_point_known for row in plan.rows):
         print_hanging(console, Text("~: not everything is modelled or known; the range is what counts", style="dim"), 2)
+    if any(row.verdict and not row.is_certain for row in plan.rows):
+        print_hanging(console, Text("?: the limit lies within the range", style="dim"), 2)
     if num_folded:
         text = f"{num_folded} settings are not shown: another beats them, or they lie between two (--all shows them)"
         print_hanging(console, Text(text, style="dim"), 2)
@@ -174,8 +184,11 @@ def _print_answer(console: Console, plan: Plan) -> None:
     high, budget = best.prediction.range_bytes[1], plan.limits.budget_bytes or 0
     if best.verdict == "FITS" and high > budget:
         doubt = f", but the upper end of its range, {_gib(high)} GiB, does not fit"
-    used = f"{_peak(best.prediction)} of {limit}{cost}{doubt}"
+    used = f"{peak_text(best.prediction)} of {limit}{cost}{doubt}"
     print_hanging(console, Text.assemble(("Use ", "bold"), (_option(best), "bold green"), f"  ({used})"), 4)
+    instead = safe_instead(plan)
+    if instead:
+        print_hanging(console, Text(instead[0].upper() + instead[1:]), 4)
 
 
 def _option(row: Row) -> str:

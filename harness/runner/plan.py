@@ -17,19 +17,24 @@ from harness.runner.request import RunRequest
 from harness.runner.tracing import Tracing, trace_cache
 from harness.runner.understanding import Settled, settle
 from harness.spec.effective import Implementation, settled_implementation
+from harness.spec.experiment import CudaGraphSpec
 from harness.spec.layout import LayoutError
 from harness.spec.recompute import NoRecompute, canonical_text, parse_recompute
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One point of the sweep: its name, and its plan or the reason why there is none."""
+    """One point of the sweep: its name, and its plan or the reason why there is none.
+
+    ``eager_traces``: those that were read to plan it without CUDA graphs as well.
+    """
 
     name: str
     settled: Settled | None
     plan: Plan | None
     problem: str = ""
     traces: Traces | None = None
+    eager_traces: Traces | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,8 @@ class Planned:
     @property
     def is_passing(self) -> bool:
         """Whether some of it is what this moment made it: a tracer died or was late, and may not be the next time."""
-        unlucky = any(layout.traces and layout.traces.is_passing for layout in self.layouts)
+        every = (traces for layout in self.layouts for traces in (layout.traces, layout.eager_traces))
+        unlucky = any(traces and traces.is_passing for traces in every)
         return unlucky or any(peak.problem for setting in self.exact for peak in setting.peaks)
 
     @property
@@ -66,8 +72,11 @@ def plan_request(request: PlanRequest, host: Host) -> Planned:
     if not legal:
         problems = [layout.problem for layout in found if isinstance(layout, Layout)]
         raise BadRequestError("\n".join(dict.fromkeys(problems)), remedy="`mbr-perf check` explains each rule")
-    traced = _traced(legal, Tracing(host, trace_cache(host.shell) if request.use_cache else None))
+    tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None)
+    traced = _traced(legal, tracing)
     planned = Planned(tuple(_planned(request, layout, traced) for layout in found))
+    if len(found) == 1:
+        planned = Planned((_beside_eager(request, planned.layouts[0], tracing),))
     return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
 
 
@@ -169,10 +178,26 @@ def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[_K
     return Layout(layout.name, layout.settled, made, traces=traces)
 
 
+def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Layout:
+    """The layout, planned without CUDA graphs as well where they leave no setting whose whole range fits."""
+    made, settled = layout.plan, layout.settled
+    if made is None or settled is None or made.limits.capacity_bytes is None:
+        return layout
+    if made.spec.cuda_graph.impl == "none" or made.safe is not None:
+        return layout
+    eager = replace(settled, spec=made.spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
+    try:
+        found = _legal(layout.name, eager, request.only)
+    except BadRequestError:  # a setting of --only that computes the same as another without graphs
+        return layout
+    if isinstance(found, Layout):
+        return layout
+    other = _planned(request, found, _traced([found], tracing))
+    return replace(layout, plan=replace(made, without_graphs=other.plan), eager_traces=other.traces)
+
+
 def _seconds_per_token(layout: Layout) -> tuple[bool, float, float]:
     """Fitting goes before tight; then throughput decides; where no seconds are predicted, the smallest overhead."""
     assert layout.plan is not None and layout.plan.recommended is not None
     row = layout.plan.recommended
-    time = row.prediction.time if row.prediction else None
-    seconds = time.likely_s / layout.plan.spec.tokens_per_step if time else 0.0
-    return row.verdict != "FITS", seconds, row.overhead or 0.0
+    return row.verdict != "FITS", layout.plan.seconds_per_token(row), row.overhead or 0.0

@@ -160,3 +160,12 @@ def test_a_wrong_request_exits_2_before_anything_is_traced(plan, options, messag
     done = plan(*LLAMA, *options)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+@pytest.mark.train
+def test_where_cuda_graphs_forbid_what_would_fit_the_plan_without_them_is_named(plan):
+    graphs = (*LLAMA[:-1], "transformer_engine")
+    document = json.loads(plan(*graphs, "--json", "--fit_into", "8").stdout)
+    assert "graphs" in [step["step"] for step in document["layouts"][0]["advice"]]
+    eager = json.loads(plan(*LLAMA, "--json", "--fit_into", "8").stdout)
+    assert "graphs" not in [step["step"] for step in eager["layouts"][0]["advice"]]

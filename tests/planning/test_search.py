@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from harness.planning.advice import advice, module_worths, why_none
+from harness.planning.advice import advice, module_worths, safe_instead, why_none
 from harness.planning.constants import OUTSIDE_ALLOCATOR_BYTES
 from harness.planning.prediction import verdict
 from harness.planning.search import Limits, Traces, dominated, plan, required_cases
@@ -144,3 +146,31 @@ def test_what_fits_but_is_above_the_limit_of_cost_is_named_with_its_cost(planned
     )
     assert not [step for step in advice(made) if "layers: no setting fits" in step.text]
     assert "a higher limit" in advice(made)[-1].text
+
+
+def test_what_fits_without_cuda_graphs_is_a_step_before_more_gpus(planned):
+    made = planned(capacity_bytes=1000)
+    assert advice(made)[-1].step == "parallelism"
+    beside = replace(made, without_graphs=tight(planned, "full:block:1"))
+    step = advice(beside)[-1]
+    assert (step.step, step.settles) == ("graphs", True)
+    assert step.text.startswith("without CUDA graphs (--cuda_graph_impl none): full:block:1 fits at +")
+    assert why_none(beside).endswith("; without CUDA graphs (--cuda_graph_impl none) full:block:1 does")
+
+
+def test_of_modules_that_were_not_planned_nothing_is_said(planned):
+    made = planned(capacity_bytes=1000)
+    only = replace(made, rows=tuple(row for row in made.rows if row.text in ("none", "full:block:1")))
+    assert [step.text for step in advice(only) if step.step == "modules"] == ["modules: none was planned"]
+
+
+def test_beside_a_recommendation_whose_range_does_not_fit_stands_the_cheapest_whose_range_does(planned):
+    none, block = (planned().row_of(text).prediction for text in ("none", "full:block:1"))
+    capacity = (max(none.peak_bytes, block.range_bytes[1]) + none.range_bytes[1]) // 2
+    made = planned(capacity_bytes=capacity, margin=0.0)
+    assert made.recommended.text == "none"
+    assert not made.recommended.is_certain
+    assert made.safe.prediction.range_bytes[1] <= capacity < none.range_bytes[1]
+    cost = format_percent(made.safe.overhead)
+    assert safe_instead(made) == f"cheapest whose whole range fits: {made.safe.text} at {cost}"
+    assert safe_instead(planned()) == ""

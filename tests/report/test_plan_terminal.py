@@ -126,3 +126,18 @@ def test_the_hardware_utilization_counts_what_runs_again(spec):
     assert again["hfu"] / again["mfu"] == pytest.approx(
         1 + again["recompute_flops_per_step"] / again["model_flops_per_step"]
     )
+
+
+def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts(spec):
+    made = planned(spec)
+    peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
+    unsure = planned(spec, int((peak + high) / 2 / 0.94))
+    alone = shown(200, lambda console: print_plan(console, unsure, ()), terminal=False)
+    assert next(line for line in alone if line.startswith("none *")).endswith("FITS?")
+    assert "?: the limit lies within the range" in alone
+    layouts = [("tp=4", unsure, ""), ("tp=2", made, "")]
+    several = shown(200, lambda console: print_layouts(console, layouts, "tp=4"), terminal=False)
+    assert next(line for line in several if line.startswith("tp=4 *")).endswith("FITS?")
+    assert [line for line in several if "the fastest whose does: tp=2" in line]
+    row = next(row for row in plan_document(layouts, "tp=4")["settings"] if row["recompute"] == "none")
+    assert (row["verdict"], row["verdict_is_certain"]) == ("FITS", False)
