@@ -72,6 +72,15 @@ def prediction_line(record: PredictionRecord | None, reason: str, metrics: Metri
     )
 
 
+def misfit_line(record: PredictionRecord | None, capacity_bytes: int | None) -> str:
+    """A warning where even the least of what is predicted is above what a rank may use, else empty."""
+    if record is None or capacity_bytes is None or record.range_bytes[0] <= capacity_bytes:
+        return ""
+    low, high = map(format_bytes, record.range_bytes)
+    predicted = low if low == high else f"{low} to {high}"
+    return f"Warning: predicted {predicted} do not fit into {format_bytes(capacity_bytes)}; the run is to show it"
+
+
 def _beside(predicted: float, measured: float | None, text: str) -> str:
     error = _error(predicted, measured)
     return "" if error is None else f" (measured {text}, prediction {format_percent(error)})"

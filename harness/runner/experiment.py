@@ -72,7 +72,7 @@ def _one_run(request: RunRequest, display: Display) -> Ran:
     return launched(
         Launch(understood, run_dir, run_dir.name, request.nodes),
         progress=display.progress,
-        prediction=lambda: predicting(understood, request.nodes),
+        prediction=lambda: predicting(understood, request.nodes, lambda kept: display.foretold(understood, kept)),
     )
 
 

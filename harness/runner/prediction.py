@@ -51,10 +51,13 @@ class KeptPrediction:
 
 
 @contextmanager
-def predicting(understood: Understood, nodes: Nodes) -> Iterator[Callable[[int | None], KeptPrediction]]:
+def predicting(
+    understood: Understood, nodes: Nodes, before_start: Callable[[KeptPrediction], None] = lambda _: None
+) -> Iterator[Callable[[int | None], KeptPrediction]]:
     """A function that says what was predicted, to be called once with the signal that ended the ranks, if one did.
 
-    Leaving the block gives up what is not there yet. Only the first node predicts.
+    Leaving the block gives up what is not there yet. Only the first node predicts. ``before_start`` is told what is known
+    before the block is entered.
 
     What the cache holds is ready at once. Else a run on the CPU waits for the tracer, which would take cores from its
     ranks; on GPUs the tracer runs beside the ranks while they start and train.
@@ -69,6 +72,7 @@ def predicting(understood: Understood, nodes: Nodes) -> Iterator[Callable[[int |
     first = _tracing(understood.host, cached_only=not spec.gpu_type.is_cpu)
     ready = predict_with(first, spec, understood.software, implementation)
     if ready.prediction or not first.cached_only:
+        before_start(ready.kept)
         yield lambda _: ready.kept
         return
     stop = Event()

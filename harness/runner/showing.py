@@ -14,11 +14,11 @@ from harness.errors import ExitCode
 from harness.launch.heartbeats import Progress
 from harness.records.run import RunRecord
 from harness.report import json
-from harness.report.prediction import prediction_document, prediction_line, whole_run
+from harness.report.prediction import misfit_line, prediction_document, prediction_line, whole_run
 from harness.report.progress import step_progress
 from harness.report.request_text import effect_lines, explanation, finding_lines, request_lines
 from harness.report.terminal import print_run
-from harness.runner.prediction import RunPrediction
+from harness.runner.prediction import KeptPrediction, RunPrediction
 from harness.runner.understanding import Understood
 
 
@@ -53,13 +53,20 @@ class Display:
             )
             return
         told = prediction_line(prediction, foretold.reason)
-        self._lines(Console(highlight=False), [*self._about(understood), told, "", understood.plan.render().rstrip()])
+        misfit = misfit_line(prediction, understood.spec.capacity_bytes)
+        said = [*self._about(understood), told, *([misfit] if misfit else [])]
+        self._lines(Console(highlight=False), [*said, "", understood.plan.render().rstrip()])
         if not self.explain:
             self._lines(Console(highlight=False), ["", *explanation(understood.spec, understood.sources)])
 
     def understood(self, understood: Understood) -> None:
         """Before anything starts: what was understood, and every warning."""
         self._lines(self._narration, self._about(understood))
+
+    def foretold(self, understood: Understood, kept: KeptPrediction) -> None:
+        """Before the ranks start: a warning where what is predicted does not fit. A measurement decides all the same."""
+        warning = misfit_line(kept.prediction, understood.spec.capacity_bytes)
+        self._lines(self._narration, [warning] if warning else [])
 
     def _about(self, understood: Understood) -> list[str]:
         lines = [

@@ -7,7 +7,7 @@ import pytest
 from harness.analysis.derive import derive
 from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.run import RunRecord
-from harness.report.prediction import prediction_document, prediction_line, whole_run
+from harness.report.prediction import misfit_line, prediction_document, prediction_line, whole_run
 
 
 def stage(pp_rank, activations):
@@ -72,3 +72,14 @@ def test_the_peak_so_far_of_a_run_out_of_memory_proves_no_prediction_wrong(make_
     line = prediction_line(record.prediction, "", whole_run(record, derive(record)))
     assert line.startswith("Predicted: peak")
     assert "measured" not in line
+
+
+@pytest.mark.parametrize("capacity", [None, 59_000_000_000, 80_000_000_000])
+def test_a_prediction_that_may_fit_is_no_warning(foretold, capacity):
+    assert misfit_line(foretold, capacity) == ""
+
+
+def test_a_prediction_that_lies_wholly_above_what_a_rank_may_use_is_a_warning(foretold):
+    assert misfit_line(foretold, 58_000_000_000) == (
+        "Warning: predicted 54.95 GiB to 57.74 GiB do not fit into 54.02 GiB; the run is to show it"
+    )

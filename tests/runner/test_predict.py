@@ -14,6 +14,7 @@ from harness.report.prediction import prediction_document
 from harness.runner.machine import installed_software
 from harness.runner.prediction import predict, predict_with, predicting
 from harness.runner.request import RunRequest
+from harness.runner.showing import Display
 from harness.runner.tracing import Tracing, trace_cache
 from harness.runner.understanding import understand
 from harness.spec.recompute import parse_recompute
@@ -110,3 +111,14 @@ def test_who_interrupts_a_run_does_not_wait_for_its_prediction(understood):
 def test_only_the_first_node_predicts(understood):
     with predicting(understood, Nodes(nnodes=2, node_rank=1, master_addr="node0")) as prediction:
         assert prediction(None).reason == "the first node predicts"
+
+
+@pytest.mark.train
+def test_a_prediction_that_does_not_fit_is_told_before_the_ranks_start(host, tmp_path, capsys):
+    limited = {"memory_limit": 0.01, "max_steps": 5, "eval_time_start_step": 2}
+    asked = Request(model_recipe_name="llama3_8b", gpu="cpu", **limited)
+    understood, display = understand(RunRequest(asked=asked), host, tmp_path / "run"), Display()
+    with predicting(understood, Nodes(), lambda kept: display.foretold(understood, kept)):
+        said = capsys.readouterr().err
+    assert said.startswith("Warning: predicted ")
+    assert "do not fit into 10.24 MiB; the run is to show it" in said
