@@ -41,7 +41,8 @@ def headline(verdict: SweepVerdict) -> str:
     counts = [(status, verdict.counted(status)) for status in dict.fromkeys(cell.status for cell in verdict.cells)]
     told = ", ".join(f"{n} {status.replace('_', ' ').replace('oom', 'OOM')}" for status, n in counts)
     repeats = f", {verdict.repeats} repeats each" if verdict.repeats > 1 else ""
-    return f"{len(verdict.cells)} cells{repeats}: {told}"
+    cells = "1 cell" if len(verdict.cells) == 1 else f"{len(verdict.cells)} cells"
+    return f"{cells}{repeats}: {told}"
 
 
 def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:

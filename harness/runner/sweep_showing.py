@@ -40,7 +40,7 @@ class SweepDisplay:
 
     def begins(self, plan: SweepPlan, sweep_dir: Path, num_due: int, warning: str = "") -> None:
         """Before the first run: how many cells run, which do not and why, and how to go on after a kill."""
-        print_lines(self._narration, [*summary_lines(plan), f"{num_due} runs to do, kept in {sweep_dir}"])
+        print_lines(self._narration, [*summary_lines(plan), f"{_runs(num_due)} to do, kept in {sweep_dir}"])
         if warning:
             print_lines(self._narration, [f"Warning: {warning}"], style="bold")
 
@@ -59,5 +59,9 @@ class SweepDisplay:
             print_sweep(Console(highlight=False), verdict)
             print_lines(Console(highlight=False), [f"Report: {path}" for path in reports])
         if num_due:
-            told = f"{num_due} runs are not done: mbr-perf sweep --resume {sweep_dir}"
+            told = f"{_runs(num_due)} {'is' if num_due == 1 else 'are'} not done: mbr-perf sweep --resume {sweep_dir}"
             print_lines(self._narration, [told])
+
+
+def _runs(number: int) -> str:
+    return "1 run" if number == 1 else f"{number} runs"

@@ -127,6 +127,12 @@ def test_a_cell_without_margin_is_not_recommended_and_named(runs, make_cell, mak
     assert "none would be faster but does not leave the margin" in verdict.recommendation.why
 
 
+def test_one_cell_leaves_the_margin_and_several_leave_it(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 60))]))
+
+    assert "the fastest of 1 cell that leaves 6 % of" in verdict.recommendation.why
+
+
 def test_a_cell_whose_allocator_had_to_retry_does_not_fit(runs, make_cell, make_sweep):
     verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 60, retries=2))]))
 

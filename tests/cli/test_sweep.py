@@ -160,6 +160,7 @@ def test_a_budget_that_is_over_leaves_the_rest_to_a_resumed_sweep(recorded, swee
     assert (answer.code, statuses(answer)) == (6, dict.fromkeys(SECONDS, "not_run"))
     folder = only_sweep(tmp_path)
     assert f"4 runs are not done: mbr-perf sweep --resume {folder}" in answer.err
+    assert json.loads(answer.out)["why"] == f"4 runs are still to do: mbr-perf sweep --resume {folder}"
     assert {event.kind for event in read_sweep(folder).events} == {"budget"}
     again = mbr_perf("sweep", "--resume", folder, "--json")
     assert (again.code, statuses(again)) == (0, dict.fromkeys(SECONDS, "ok"))
@@ -207,6 +208,14 @@ def test_resuming_a_sweep_that_is_done_runs_nothing(recorded, sweep, mbr_perf, t
     )
     assert comparable(again) == comparable(first)
     assert "0 runs to do" in again.err
+
+
+def test_one_run_that_is_left_is_one_run_and_no_recommendation_is_made_before_it(recorded, sweep, mbr_perf, tmp_path):
+    sweep(recorded())
+    shutil.rmtree(run_dir_of(only_sweep(tmp_path), 3, 0))
+    report = mbr_perf("report", only_sweep(tmp_path), "--format", "csv", "--json")
+    assert (json.loads(report.out)["recommended"], json.loads(report.out)["num_runs_missing"]) == (None, 1)
+    assert "1 run to do" in mbr_perf("sweep", "--resume", only_sweep(tmp_path)).err
 
 
 def test_a_resumed_sweep_takes_nothing_else_from_the_command_line(recorded, sweep, mbr_perf, tmp_path):

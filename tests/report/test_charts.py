@@ -13,6 +13,7 @@ import pytest
 from harness.analysis.sweep import judge_sweep
 from harness.records.rank import MemoryRecord
 from harness.records.sweeps import SweepData, read_sweep
+from harness.records.timeline import MemorySeries
 from harness.report.charts.available import obstacle
 from harness.report.charts.placing import Placed, Spot, place, text_width
 
@@ -231,6 +232,33 @@ def test_the_scripts_of_the_page_are_javascript(tmp_path):
             ["node", "--check", tmp_path / f"{name}.js"], capture_output=True, text=True, check=False
         )
         assert checked.returncode == 0, checked.stderr[:500]
+
+
+@draws
+def test_pictures_say_what_they_leave_out_and_number_runs_as_the_console_does(
+    make_spec, make_rank, make_record, make_cell, make_sweep
+):
+    from harness.report.charts.gallery import pictures
+
+    series = MemorySeries(interval_s=0.1, max_bytes=(1 << 30, 2 << 30), what="allocated bytes")
+
+    def cell(name: str, seconds: float, gib: int) -> Any:
+        spec = make_spec(recompute=name)
+        memory = MemoryRecord(meter="cuda", max_allocated_bytes=gib << 30, timeline=series)
+        ranks = tuple(make_rank(spec, rank, seconds, memory=memory) for rank in range(32))
+        return make_cell(name, [make_record(spec, ranks=ranks)] * 2)
+
+    data = make_sweep([cell("none", 1.0, 70), cell("mlp", 1.1, 60), cell("core_attn", 1.2, 50)])
+    found = {picture.name: picture for picture in pictures(data, judge_sweep(data))}
+    price = json.loads(found["ms_per_gib"].vega_lite)["layer"][0]["encoding"]
+
+    assert found["timeline"].caption.endswith("Only these two are drawn; left out: mlp.")
+    assert "(not drawn: mlp)" in json.loads(found["timeline"].vega_lite)["title"]["subtitle"]
+    assert {row["run"] for row in rows(json.loads(found["step_times"].vega_lite)) if "run" in row} == {"run 1", "run 2"}
+    assert price["color"]["legend"]["values"] == ["on the Pareto set"]
+    assert price["x"]["axis"]["grid"] is False
+    for name in ("rank_memory", "step_times"):
+        assert json.loads(found[name].vega_lite)["resolve"]["axis"] == {"x": "independent"}
 
 
 @draws

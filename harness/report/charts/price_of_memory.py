@@ -28,17 +28,19 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
         rows.append({"cell": called[cell.name], "price": price, "text": f"{price:,.4g}", "kind": kind, "low": low,
                      "high": high, "end": max(price, high or price, 0.0)})  # fmt: skip
     y = alt.Y("cell:N", title=None, sort=[str(row["cell"]) for row in rows])
-    x = alt.X("price:Q", title="Milliseconds per step and GiB saved (less is better)", scale=_scale(rows))
+    x = alt.X("price:Q", title="Milliseconds per step and GiB saved (less is better)", scale=_scale(rows),
+              axis=alt.Axis(grid=False, tickCount=6))  # fmt: skip
+    legend = alt.Legend(orient="top", values=[kind for kind in _KINDS if any(row["kind"] == kind for row in rows)])
     base = alt.Chart(look.data(rows))
     bars = base.mark_bar(height=14).encode(
         x=x, y=y, tooltip=["cell:N", "price:Q", "low:Q", "high:Q"],
-        color=alt.Color("kind:N", title=None, scale=alt.Scale(domain=_KINDS, range=_COLOURS), legend=alt.Legend(orient="top")),
+        color=alt.Color("kind:N", title=None, scale=alt.Scale(domain=_KINDS, range=_COLOURS), legend=legend),
     )  # fmt: skip
     whiskers = base.transform_filter("isValid(datum.low)").mark_rule(color=look.BLACK, strokeWidth=1.5).encode(
         x="low:Q", x2="high:Q", y=y
     )  # fmt: skip
     texts = base.mark_text(align="left", dx=5, fontSize=look.LABEL_SIZE).encode(x="end:Q", y=y, text="text:N")
-    chart = alt.layer(bars, whiskers, texts).properties(width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP))
+    chart = alt.layer(bars, whiskers, texts).properties(width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP + 4))
     return Picture(name, title, _caption(verdict), look.specification(chart, title, verdict.title))
 
 

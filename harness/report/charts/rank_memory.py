@@ -42,9 +42,11 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
         )
         .properties(width=330, height=alt.Step(_step(rows)))
     )  # fmt: skip
-    chart = bars.facet(
-        facet=alt.Facet("cell:N", title=None, sort=[called[cell] for cell, _ in shown]), columns=2
-    ).resolve_scale(y="independent")
+    chart = (
+        bars.facet(facet=alt.Facet("cell:N", title=None, sort=[called[cell] for cell, _ in shown]), columns=2)
+        .resolve_scale(y="independent")
+        .resolve_axis(x="independent")
+    )  # a shared axis would also stand below an empty place
     return Picture(name, title, _caption(data, verdict, rows, shown), look.specification(chart, title, verdict.title))
 
 

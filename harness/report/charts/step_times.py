@@ -24,7 +24,7 @@ def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
     found = [
         (called[cell.planned.name], number, run, _seconds(run))
         for cell in chosen(data, verdict)
-        for number, run in enumerate(cell.runs)
+        for number, run in enumerate(cell.runs, start=1)
         if _seconds(run)
     ]
     if not found:
@@ -55,6 +55,7 @@ def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
         alt.layer(shade, edge, line)
         .properties(width=225, height=120)
         .facet(facet=alt.Facet("cell:N", title=None, sort=cells), columns=_COLUMNS)
+        .resolve_axis(x="independent")  # a shared axis would also stand below an empty place
     )
     caption = (
         "Slowest rank of each step, because the others wait for it. Only steps of the window, right of the grey and "

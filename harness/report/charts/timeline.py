@@ -11,6 +11,7 @@ from harness.report.charts import look
 from harness.report.charts.picture import Picture
 from harness.report.charts.units import memory_unit, time_unit
 
+_ROOM = 60  # characters
 _STYLES = ((look.BLACK, [1, 0]), (look.VERMILION, [6, 3]))
 
 
@@ -46,8 +47,11 @@ def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
         tooltip=["cell:N", alt.Tooltip("time:Q", title=across, format=".4g"), alt.Tooltip("memory:Q", title=unit, format=".4g")],
     )  # fmt: skip
     chart = alt.layer(lines).properties(width=look.WIDTH, height=280)
+    others = [cell.name for cell in verdict.cells if cell.metrics and cell.name not in pair]
     caption = f"Highest reading of each interval: {series[0][1].what}."
-    return Picture(name, title, caption, look.specification(chart, title, verdict.title))
+    if others:
+        caption += f" Only these two are drawn; left out: {'; '.join(others)}."
+    return Picture(name, title, caption, look.specification(chart, title, _subtitle(verdict.title, others)))
 
 
 def _recorded(data: SweepData, verdict: SweepVerdict) -> dict[str, tuple[int, MemorySeries, bool]]:
@@ -72,6 +76,12 @@ def _series(run: RunRecord, rank: int) -> tuple[MemorySeries | None, bool]:
     uuid = bare_uuid(record.device.uuid) if record.device and record.device.uuid else None
     devices = (device for node in run.nodes for device in node.devices)
     return next((device.timeline for device in devices if uuid and bare_uuid(device.uuid) == uuid), None), False
+
+
+def _subtitle(title: str, others: list[str]) -> str:
+    """The picture alone says what it leaves out, too: by name as long as there is room."""
+    named = "; ".join(others)
+    return f"{title} (not drawn: {named if len(named) <= _ROOM else f'{len(others)} other cells'})" if others else title
 
 
 def _pair(verdict: SweepVerdict, recorded: set[str]) -> tuple[str, str] | None:
