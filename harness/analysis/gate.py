@@ -41,7 +41,11 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of a comparison. ``change`` is (current - golden) / golden; None where there are not two real numbers."""
+    """One row of a comparison.
+
+    ``change`` is (current - golden) / golden; None where there are not two real numbers, or one is of a run that did not
+    end well.
+    """
 
     metric: str
     current: float | None

@@ -4,6 +4,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis import peaks, statistics
+from harness.analysis.victims import is_victim
 from harness.analysis.window import window_of
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
@@ -27,7 +28,7 @@ def rank_table(record: RunRecord) -> tuple[Table, str]:
             str(rank.coordinates.pp),
             *(_bytes(read(rank)) for read in (peaks.allocated, peaks.reserved, device_used)),
             _step(rank, record),
-            _state(rank),
+            _state(rank, record),
         )
     if len(shown) == len(record.ranks):
         return table, ""
@@ -57,7 +58,10 @@ def _step(rank: RankRecord, record: RunRecord) -> str:
     return format_seconds(statistics.median(seconds)) if seconds else ABSENT
 
 
-def _state(rank: RankRecord) -> Text:
+def _state(rank: RankRecord, record: RunRecord) -> Text:
     if rank.failure is None:
         return Text("ok") if rank.finished else Text("unfinished", style="yellow")
+    full = [other.rank for other in record.ranks if other.failure and other.failure.kind == "oom"]
+    if full and is_victim(rank.failure):
+        return Text(f"ended because rank {full[0]} was out of memory", style="yellow")
     return Text(f"{rank.failure.kind} {rank.failure.when}".rstrip(), style="red")

@@ -46,7 +46,7 @@ def print_run(
     show(console, table)
     print_lines(console, [omitted] if omitted else [])
     console.print()
-    show(console, _metrics_table(metrics))
+    show(console, _metrics_table(metrics, is_whole=record.status == "ok"))
     print_lines(console, _absent(metrics))
     told = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
     print_lines(console, [told] if told else [])
@@ -84,7 +84,8 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     print_lines(console, [f"Caveat: {caveat}" for caveat in comparison.likeness.caveats], style="dim")
 
 
-def _metrics_table(metrics: Metrics) -> Table:
+def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:
+    """Of a run that did not end well every peak is a peak so far."""
     table = plain_table(
         "Metric", "Median", "Mean", "Stdev", "Steps", "Worst rank", right=("Median", "Mean", "Stdev", "Steps")
     )
@@ -96,7 +97,7 @@ def _metrics_table(metrics: Metrics) -> Table:
         peak = getattr(metrics, metric.name) if metric.unit == "bytes" else None
         table.add_row(
             metric.title,
-            figures.figure(metric, value),
+            f"at least {figures.figure(metric, value)}" if peak and not is_whole else figures.figure(metric, value),
             figures.figure(metric, summary.mean) if summary else "",
             figures.spread(summary) if summary else "",
             str(summary.n) if summary else "",

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from harness.analysis.peaks import bare_uuid
+from harness.analysis.victims import is_victim
 from harness.records.launch import LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.records.run import NodeSample, Status
@@ -12,7 +13,6 @@ from harness.units import format_bytes
 
 # A rank that lost its peers reports a connection error; the cause is the rank with the strongest evidence.
 _STRENGTH = ("oom", "non_finite_loss", "signal", "hang", "timeout", "error", "lost")
-_PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe", "Socket Timeout")
 
 
 def status_of(outcome: LaunchOutcome, ranks: tuple[RankRecord, ...]) -> tuple[Status, str | None]:
@@ -42,14 +42,7 @@ def _culprit(ranks: tuple[RankRecord, ...]) -> RankRecord | None:
 def _rank_of_evidence(rank: RankRecord) -> tuple[bool, int, int]:
     failure = rank.failure
     assert failure is not None
-    return _is_victim(failure), _STRENGTH.index(failure.kind), rank.rank
-
-
-def _is_victim(failure: Failure) -> bool:
-    """Whether another rank's end explains this one: a lost connection, or torchrun's SIGTERM to those that are left."""
-    if failure.kind == "signal":
-        return "SIGTERM" in failure.message
-    return failure.kind == "error" and any(text in failure.message for text in _PEER_TEXTS)
+    return is_victim(failure), _STRENGTH.index(failure.kind), rank.rank
 
 
 def _sentence(rank: RankRecord, failure: Failure) -> str:

@@ -123,3 +123,33 @@ def test_a_suspect_run_says_why_it_concludes_nothing(make_record, make_golden):
     assert "Suspect: GPU 0 was throttled" in text
     assert "TFLOP/s/GPU, Peak allocated: suspect: GPU 0 was throttled" in text
     assert text.splitlines()[-1].startswith("INCONCLUSIVE (exit 6)")
+
+
+def test_a_run_that_was_out_of_memory_has_a_least_peak_and_no_change(make_spec, make_rank, make_record, make_golden):
+    spec = make_spec(gpu="cpu")
+    full = make_rank(
+        spec, 0, finished=False, failure=Failure(kind="oom", message="x", phase="forward_backward", step=1)
+    )
+    lost = Failure(kind="error", message="RuntimeError: Connection closed by peer", phase="forward_backward", step=1)
+    ranks = (full, make_rank(spec, 1, finished=False, failure=lost))
+    record = make_record(spec, ranks=ranks, status="oom")
+    text = printed(record, make_golden(record, {"peak_allocated_bytes": 100e9}), width=120)
+    figure, compared, *_ = rows(text, "Peak allocated")
+    assert figure.startswith("Peak allocated at least ")
+    assert " - +0.5 % inconclusive" in compared
+    assert "ended because rank 0 was out of memory" in text
+    assert "error in forward_backward" not in text
+
+
+def test_a_rank_with_an_error_of_its_own_keeps_it_beside_one_out_of_memory(make_spec, make_rank, make_record):
+    spec = make_spec(gpu="cpu")
+    full = make_rank(spec, 0, finished=False, failure=Failure(kind="oom", message="x", phase="step", step=4))
+    own = make_rank(
+        spec, 1, finished=False, failure=Failure(kind="error", message="ValueError: 3", phase="step", step=4)
+    )
+    text = printed(make_record(spec, ranks=(full, own), status="oom"), width=120)
+    assert "error after step 4" in text
+
+
+def test_the_peak_of_a_good_run_is_said_without_reserve(make_record):
+    assert "at least" not in printed(make_record())
