@@ -119,7 +119,7 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         fits=_fits(cell, frame.margin),
         oom=oom_of(cell.data.runs),
         vs_control=versus,
-        vs_reference=_versus(cell, stand_in) if stand_in else None,
+        vs_reference=_versus(cell, stand_in, "reference") if stand_in else None,
         is_reference=frame.reference is not None and frame.reference.name == cell.name,
         no_comparison=obstacle,
         foretold=_foretold(cell, frame.control, versus),
@@ -156,12 +156,12 @@ def _no_comparison(cell: MeasuredCell, control: MeasuredCell) -> str:
     return f"the control {control.name} is in doubt: {doubt}" if doubt else ""
 
 
-def _versus(cell: MeasuredCell, control: MeasuredCell) -> VsControl | None:
+def _versus(cell: MeasuredCell, control: MeasuredCell, called: str = "control") -> VsControl | None:
     if cell.status != "ok" or cell.metrics is None or control.metrics is None:
         return None
     time = None
     if cell.costs_s and control.costs_s and _TIME not in cell.metrics.problems:
-        time = time_change(cell.costs_s, control.costs_s, (_step_spread(cell), _step_spread(control)))
+        time = time_change(cell.costs_s, control.costs_s, (_step_spread(cell), _step_spread(control)), called)
     memory = memory_saving((cell.runs, cell.metrics), (control.runs, control.metrics))
     return VsControl(
         time=time,

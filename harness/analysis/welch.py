@@ -30,18 +30,22 @@ class TimeChange:
 
 
 def time_change(
-    cell: Sequence[float], control: Sequence[float], steps: tuple[float | None, float | None]
+    cell: Sequence[float],
+    control: Sequence[float],
+    steps: tuple[float | None, float | None],
+    against: str = "control",
 ) -> TimeChange:
     """Change of the mean over repeats; each value is one run's median step time in seconds.
 
-    ``steps``: relative spread of the steps of cell and control, stated where there is one run of each. ValueError for
+    ``against``: what the control is called. ``steps``: relative spread of the steps of cell and control, stated where
+    there is one run of each. ValueError for
     an empty side.
     """
     ours, theirs = statistics.mean(cell), statistics.mean(control)
     half = half_width(cell, control)
     change = (ours - theirs) / theirs
     interval = None if half is None else (change - half / theirs, change + half / theirs)
-    return TimeChange(ours - theirs, change, interval, _basis(cell, control, steps))
+    return TimeChange(ours - theirs, change, interval, _basis(cell, control, steps, against))
 
 
 def half_width(one: Sequence[float], other: Sequence[float]) -> float | None:
@@ -60,11 +64,13 @@ def half_width(one: Sequence[float], other: Sequence[float]) -> float | None:
     return t_quantile((1 + CONFIDENCE) / 2, degrees) * math.sqrt(error)
 
 
-def _basis(cell: Sequence[float], control: Sequence[float], steps: tuple[float | None, float | None]) -> str:
+def _basis(
+    cell: Sequence[float], control: Sequence[float], steps: tuple[float | None, float | None], against: str
+) -> str:
     if min(len(cell), len(control)) >= MIN_RUNS:
         return f"95 % interval by Welch's t, {len(cell)} and {len(control)} runs"
     counted = f"{len(cell)} and {len(control)} runs, too few for an interval"
-    told = [text for text in (_spread("this cell", cell, steps[0]), _spread("control", control, steps[1])) if text]
+    told = [text for text in (_spread("this cell", cell, steps[0]), _spread(against, control, steps[1])) if text]
     return f"{counted}; {', '.join(told)}" if told else counted
 
 

@@ -66,7 +66,8 @@ def _found(name: str, directory: Path | None) -> tuple[Path, str]:
         _require_no_folder(name)
         if Path(name).is_file():
             raise BadRequestError(
-                f"--file {name}: no name in {SWEEPS}, and a path ends in .yaml", remedy=f"rename it, or write ./{name}"
+                f"--file {name}: the file exists, but a path without / ends in .yaml",
+                remedy=f"rename it, or write ./{name}",
             )
         raise BadRequestError(f"--file {name}: no such sweep file", remedy=nearest(name, files))
     path, folder = files[name], recipes_dir(directory)

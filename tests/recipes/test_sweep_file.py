@@ -155,7 +155,10 @@ def test_what_names_the_recipe_in_a_wrong_place_is_told_the_right_one(read, old,
 def test_a_file_that_is_no_yaml_and_a_folder_are_told_apart_from_one_that_is_missing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.txt").write_text(GOOD)
-    for name, says in (("bad.txt", "a path ends in .yaml"), (str(tmp_path), "a folder, not a sweep file")):
+    for name, says in (
+        ("bad.txt", "the file exists, but a path without / ends in .yaml"),
+        (str(tmp_path), "a folder, not a sweep file"),
+    ):
         with pytest.raises(HarnessError, match=says):
             read_sweep_file(name)
     assert read_sweep_file("./bad.txt").title == "Two axes"

@@ -73,6 +73,7 @@ def test_where_the_control_ran_out_of_memory_the_reference_and_the_reason_are_na
 
     assert "Held against full:uniform:1, the fastest cell that ran, because the control none ran out of memory" in told
     assert "Time vs reference" in told
+    assert "steps of reference spread by" in told
     assert "not compared" not in told
 
 
