@@ -36,23 +36,27 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
-    """One run or sweep: what became of it, whether its process still lives, and its files or cells."""
+    """One run or sweep: what became of it, its figures or whether its process still lives, and its files or cells."""
     from harness.launch.ownership import life_of
     from harness.records import store
     from harness.records.inventory import file_sizes, find_stored
+    from harness.records.store import read_run
     from harness.records.sweeps import read_sweep
     from harness.report.results_json import cell_documents, entry_document
-    from harness.report.results_terminal import print_cells, print_entry, print_files
+    from harness.report.results_terminal import print_cells, print_entry, print_files, run_figures
 
     entry = find_stored(reference, store.results_dir(results_dir))
     life, files = life_of(entry.path), file_sizes(entry.path)
     cells = read_sweep(entry.path).cells if entry.state in ("finished", "unfinished") else ()
     if as_json:
-        process = {"state": life.state, "reason": life.reason}
+        process = None if entry.is_committed else {"state": life.state, "reason": life.reason}
         listed = [{"path": name, "bytes": size} for name, size in files]
         _print_json({**entry_document(entry), "process": process, "files": listed, "cells": cell_documents(cells)})
         return
-    print_entry(_console(), entry, f"{life.state}: {life.reason}")
+    facts = [] if entry.is_committed else [("Process", f"{life.state}: {life.reason}")]
+    if entry.kind == "run" and entry.is_committed:
+        facts = run_figures(read_run(entry.path))
+    print_entry(_console(), entry, facts)
     if cells:
         print_cells(_console(), cells)
     else:

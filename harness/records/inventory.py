@@ -45,6 +45,11 @@ class Stored:
         """The name of its folder."""
         return self.path.name
 
+    @property
+    def is_committed(self) -> bool:
+        """Whether nothing more is coming, so that the process that filled it is of no interest."""
+        return self.state in ("ok", "oom", "failed", "interrupted", "finished")
+
 
 def inventory(results: Path) -> tuple[Stored, ...]:
     """Runs and sweeps under ``results``, oldest first; nothing where there is no such folder."""

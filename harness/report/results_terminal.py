@@ -6,10 +6,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from harness.analysis.derive import derive
 from harness.records.inventory import Stored, outcome_of
+from harness.records.run import RunRecord
 from harness.records.sweeps import CellData
+from harness.report.figures import ABSENT
 from harness.report.printing import plain_table, print_hanging, print_lines, show
-from harness.units import format_bytes
+from harness.units import format_bytes, format_seconds
 
 _STYLES = {"ok": "green", "finished": "green", "oom": "red", "failed": "red", "damaged": "red", "rejected": "red"}
 _INDENT = 12
@@ -29,13 +32,25 @@ def print_inventory(console: Console, entries: Sequence[Stored], results: Path) 
     print_lines(console, [f"{len(entries)} in {results}, {format_bytes(sum(entry.num_bytes for entry in entries))}"])
 
 
-def print_entry(console: Console, entry: Stored, life: str) -> None:
-    """One run or sweep: what became of it, and who fills it."""
+def run_figures(record: RunRecord) -> list[tuple[str, str]]:
+    """Step time and peak of a run; of one that did not end well the peak so far."""
+    metrics = derive(record)
+    seconds, peak = metrics.step_time_s, metrics.peak_allocated_bytes
+    least = "" if record.status == "ok" else "at least "
+    return [
+        ("Step time", f"{format_seconds(seconds.median)}, median of {seconds.n} steps" if seconds else ABSENT),
+        ("Peak", f"{least}{format_bytes(peak.value)} allocated, rank {peak.rank}" if peak else ABSENT),
+    ]
+
+
+def print_entry(console: Console, entry: Stored, facts: Sequence[tuple[str, str]]) -> None:
+    """One run or sweep: what became of it, and ``facts`` by name, as of its figures or of who fills it."""
     print_lines(console, [f"{entry.kind} {entry.id}"])
     for name, value in (("Folder", str(entry.path)), ("Started", entry.when), ("Recipe", entry.recipe)):
         print_hanging(console, Text(f"{name:<{_INDENT}}{value or '-'}"), _INDENT)
     print_hanging(console, Text.assemble(f"{'State':<{_INDENT}}", _state(entry), f": {entry.detail}"), _INDENT)
-    print_hanging(console, Text(f"{'Process':<{_INDENT}}{life}"), _INDENT)
+    for name, value in facts:
+        print_hanging(console, Text(f"{name:<{_INDENT}}{value}"), _INDENT)
     print_hanging(console, Text(f"{'Size':<{_INDENT}}{format_bytes(entry.num_bytes)}"), _INDENT)
 
 

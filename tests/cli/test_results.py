@@ -1,6 +1,7 @@
 """`mbr-perf results`: the list, one entry, what is not in order, and one file to send to somebody."""
 
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -47,10 +48,31 @@ def test_an_empty_folder_is_said_to_be_empty(mbr_perf, tmp_path):
 def test_an_entry_is_shown_with_its_files(ask, results):
     run_dir = next((results / "runs").iterdir())
     document = json.loads(ask("show", run_dir.name[-8:], "--json").out)
-    assert (document["id"], document["process"]["state"]) == (run_dir.name, "alive")  # this very process replayed it
+    assert document["id"] == run_dir.name
     assert {"record.json", "spec.json", "plan.txt"} <= {file["path"] for file in document["files"]}
     assert sum(file["bytes"] for file in document["files"]) == document["bytes"]
     assert "record.json" in ask("show", run_dir).out
+
+
+def test_of_a_committed_run_its_figures_are_shown_and_nothing_of_processes(ask, results):
+    shown = {}
+    for run_dir in (results / "runs").iterdir():
+        assert json.loads(ask("show", run_dir, "--json").out)["process"] is None
+        lines = ask("show", run_dir).out.splitlines()
+        values = {line[:12].strip(): line[12:] for line in lines}
+        assert "Process" not in values
+        shown[values["State"].split(":")[0]] = values
+    assert re.fullmatch(r"[\d.]+ m?s, median of \d+ steps", shown["ok"]["Step time"])
+    assert re.fullmatch(r"[\d.]+ [MG]iB allocated, rank \d", shown["ok"]["Peak"])
+    assert shown["oom"]["Peak"].startswith("at least ")
+
+
+def test_of_a_run_that_is_not_committed_the_process_is_shown(ask, results):
+    run_dir = results / "runs" / "20260102T030405Z-a-00000000"
+    run_dir.mkdir()
+    claim(run_dir)
+    assert json.loads(ask("show", run_dir, "--json").out)["process"]["state"] == "alive"
+    assert "is at work" in ask("show", run_dir).out
 
 
 def test_a_sweep_is_shown_with_its_cells(mbr_perf, make_cell, make_record, make_spec, make_sweep, tmp_path):
