@@ -38,8 +38,7 @@ def time_change(
     """Change of the mean over repeats; each value is one run's median step time in seconds.
 
     ``against``: what the control is called. ``steps``: relative spread of the steps of cell and control, stated where
-    there is one run of each. ValueError for
-    an empty side.
+    there is one run of each. ValueError for an empty side.
     """
     ours, theirs = statistics.mean(cell), statistics.mean(control)
     half = half_width(cell, control)
