@@ -83,7 +83,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     if len(layouts) > 1:
         print_layouts(console, layouts, best)
     elif first.plan and first.settled:
-        print_plan(console, first.plan, first.settled.notes, show_all=how.show_all)
+        print_plan(console, first.plan, first.settled.notes, show_all=how.show_all or bool(how.only))
     for text, peaks in exact.items():
         print_exact(console, text, peaks)
     if how.explain and first.settled:

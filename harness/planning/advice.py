@@ -5,7 +5,7 @@ from typing import Literal
 
 from harness.planning.search import Plan, Row, recommended
 from harness.spec.recompute import FullRecompute, SelectiveRecompute
-from harness.units import GIB, format_percent
+from harness.units import format_bytes, format_percent
 
 Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
 
@@ -62,7 +62,8 @@ def advice(plan: Plan) -> tuple[Advice, ...]:
     control = plan.control
     if control is None or control.prediction is None or plan.limits.budget_bytes is None or control.verdict == "FITS":
         return ()
-    steps = [_allocator(plan, control), _modules(plan), _layers(plan), *_graphs(plan)]
+    allocator = [] if plan.spec.gpu_type.is_cpu else [_allocator(plan, control)]
+    steps = [*allocator, _modules(plan), _layers(plan), *_graphs(plan)]
     return (*steps, _parallelism(plan)) if not any(step.settles for step in steps) else tuple(steps)
 
 
@@ -76,7 +77,7 @@ def why_none(plan: Plan) -> str:
     if plan.too_dear is not None:
         cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
         return f"it fits, but costs more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
-    nothing = f"nothing fits into {limits.capacity_bytes / GIB:.1f} GiB less {limits.margin * 100:g} % margin"
+    nothing = f"nothing fits into {format_bytes(limits.capacity_bytes)} less {limits.margin * 100:g} % margin"
     other = plan.without_graphs.recommended if plan.without_graphs else None
     fits = other is not None and other.verdict == "FITS"
     return f"{nothing}; {WITHOUT_GRAPHS} {other.text} does" if other and fits else nothing

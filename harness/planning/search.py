@@ -13,9 +13,9 @@ from harness.spec.experiment import ExperimentSpec
 from harness.spec.recompute import NoRecompute
 from harness.spec.software import Software
 
-# Differences that no table shows: a thousandth of the step time, 50 MB.
+# Differences that no table shows: a thousandth of the step time; a thousandth of the peak, at most 50 MB.
 _SAME_COST = 0.001
-_SAME_BYTES = 50_000_000
+_SAME_BYTES, _SAME_SHARE = 50_000_000, 1000
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,7 @@ def dominated(rows: tuple[Row, ...]) -> frozenset[str]:
 def _beats(one: tuple[int, float, int], other: tuple[int, float, int]) -> bool:
     """Place in order of simplicity, cost, peak of two settings."""
     cheaper, smaller = other[1] - one[1], other[2] - one[2]
-    if cheaper < -_SAME_COST or smaller < -_SAME_BYTES:
+    same_bytes = min(_SAME_BYTES, other[2] // _SAME_SHARE)
+    if cheaper < -_SAME_COST or smaller < -same_bytes:
         return False
-    return cheaper > _SAME_COST or smaller > _SAME_BYTES or one[0] < other[0]
+    return cheaper > _SAME_COST or smaller > same_bytes or one[0] < other[0]

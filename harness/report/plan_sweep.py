@@ -7,15 +7,17 @@ from rich.text import Text
 
 from harness.planning.advice import WITHOUT_GRAPHS
 from harness.planning.search import Plan
-from harness.report.plan_terminal import peak_text, print_assumptions, range_text, verdict_text
+from harness.report.plan_terminal import peak_text, print_assumptions, range_text, size_unit, verdict_text
 from harness.report.printing import plain_table, print_hanging, show
-from harness.units import GIB, format_percent, format_seconds
+from harness.units import GIB, MIB, format_percent, format_seconds
 
 
 def print_layouts(console: Console, layouts: Sequence[tuple[str, Plan | None, str]], best: str | None) -> None:
     """One row per layout; those that are illegal, or fit with no setting, say why."""
-    columns = ("Layout", "Recompute", "Peak GiB", "Range GiB", "Step", "TFLOP/s/GPU", "Cost", "")
-    table = plain_table(*columns, right=("Peak GiB", "Range GiB", "Step", "TFLOP/s/GPU", "Cost"))
+    unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
+    peak, both = f"Peak {unit}", f"Range {unit}"
+    columns = ("Layout", "Recompute", peak, both, "Step", "TFLOP/s/GPU", "Cost", "")
+    table = plain_table(*columns, right=(peak, both, "Step", "TFLOP/s/GPU", "Cost"))
     for name, plan, problem in layouts:
         if plan is None:
             table.add_row(name, Text(problem, style="dim"))
@@ -23,7 +25,7 @@ def print_layouts(console: Console, layouts: Sequence[tuple[str, Plan | None, st
         row = plan.recommended
         if row is None or row.prediction is None:
             predicted = [r.prediction.peak_bytes for r in plan.rows if r.prediction]
-            smallest = f"{min(predicted) / GIB:.1f}" if predicted else "-"
+            smallest = f"{min(predicted) / (GIB if unit == 'GiB' else MIB):.1f}" if predicted else "-"
             dear = plan.too_dear
             what = "nothing fits" if dear is None else f"too dear: {dear.text}, {format_percent(dear.overhead or 0)}"
             table.add_row(name, Text(what, style="red"), smallest, "", "", "", "", "OOM" if dear is None else "FITS")
@@ -32,8 +34,8 @@ def print_layouts(console: Console, layouts: Sequence[tuple[str, Plan | None, st
         table.add_row(
             f"{name} *" if name == best else name,
             row.text,
-            peak_text(row.prediction),
-            range_text(row.prediction),
+            peak_text(row.prediction, unit),
+            range_text(row.prediction, unit),
             format_seconds(time.likely_s) if time else "-",
             f"{tflops:.0f}" if tflops else "-",
             "-" if row.overhead is None else format_percent(row.overhead),

@@ -12,12 +12,18 @@ from harness.planning.search import Plan, Row, dominated
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.request_text import request_lines
 from harness.spec.recompute import FullRecompute
-from harness.units import GIB, format_percent, format_seconds
+from harness.units import GIB, MIB, format_bytes, format_percent, format_seconds
 
 _STYLES = {"FITS": "green", "TIGHT": "yellow", "OOM": "red"}
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
-# Above this many settings those that another beats in both memory and time are folded.
+# Above this many settings those that lie between two others are folded.
 _MANY_ROWS = 20
+_LEGEND = (
+    "*: recommended; asked: the setting of the request; Cost: over the step without recompute; Transient: of the running "
+    "pass only; Overhead: buffers that stay and libraries' workspaces"
+)
+# Below this many bytes freed a price per GiB is a small number over a smaller one.
+_WORTH_A_PRICE = GIB // 10
 # The breakdown stands beside the figures from this width on, below them on narrower screens.
 _WIDE = 160
 
@@ -33,8 +39,9 @@ def print_plan(console: Console, plan: Plan, notes: Sequence[str], *, show_all: 
     _print_left_out(console, plan, len([row for row in plan.rows if row.prediction]) - len(rows))
     if not wide:
         console.print()
-        console.print(Text("What the peak of the worst stage consists of, GiB", style="bold"))
-        show(console, _parts_table(rows))
+        unit = size_unit(plan.rows)
+        console.print(Text(f"What the peak of the worst stage consists of, {unit}", style="bold"))
+        show(console, _parts_table(rows, unit))
     console.print()
     _print_ranking(console, plan)
     for number, step in enumerate(advice(plan), 1):
@@ -45,11 +52,12 @@ def print_plan(console: Console, plan: Plan, notes: Sequence[str], *, show_all: 
 
 def _shown(plan: Plan, *, show_all: bool) -> list[Row]:
     rows = [row for row in plan.rows if row.prediction]
-    if show_all or len(rows) <= _MANY_ROWS:
+    if show_all:
         return rows
-    keep = {"none", plan.spec.recompute.text, plan.recommended.text if plan.recommended else ""}
-    beaten = dominated(tuple(rows))
-    return [row for row in rows if row.text in keep or not (row.text in beaten or _between(row))]
+    named = {row.text for row in (plan.recommended, plan.safe, plan.too_dear) if row}
+    keep = {"none", plan.spec.recompute.text, *named}
+    beaten, many = dominated(tuple(rows)), len(rows) > _MANY_ROWS
+    return [row for row in rows if row.text in keep or not (row.text in beaten or (many and _between(row)))]
 
 
 def _between(row: Row) -> bool:
@@ -61,32 +69,42 @@ def _between(row: Row) -> bool:
 def _table(plan: Plan, rows: Sequence[Row], *, with_parts: bool) -> Table:
     parts = [name.capitalize() for name in _PARTS] if with_parts else []
     speed = ["TFLOP/s/GPU", "HFU"] if with_parts and any(row.prediction and row.prediction.hfu for row in rows) else []
-    right = ("Peak GiB", "Range GiB", "Step", "Cost", *speed, *parts)
-    columns = ("Recompute", "Peak GiB", "Range GiB", "Stage", "Step", "Cost", *speed)
+    unit = size_unit(plan.rows)
+    peak, both = f"Peak {unit}", f"Range {unit}"
+    right = (peak, both, "Step", "Cost", *speed, *parts)
+    columns = ("Recompute", peak, both, "Stage", *(["Peak at"] if with_parts else []), "Step", "Cost", *speed)
     table = plain_table(*columns, *parts, "", right=right)
+    table.columns[0].no_wrap = True
     for row in rows:
         assert row.prediction is not None
         worst, time = row.prediction.worst, row.prediction.time
         cells = [
-            _name(plan, row), peak_text(row.prediction), range_text(row.prediction), str(worst.pp_rank),
+            _name(plan, row), peak_text(row.prediction, unit), range_text(row.prediction, unit), str(worst.pp_rank),
+            *([worst.peak] if with_parts else []),
             format_seconds(time.likely_s) if time else "-",
             "-" if row.overhead is None else format_percent(row.overhead),
             *(_speed(row.prediction) if speed else []),
-            *([_gib(getattr(worst, name)) for name in _PARTS] if with_parts else []),
+            *([_size(getattr(worst, name), unit) for name in _PARTS] if with_parts else []),
         ]  # fmt: skip
         table.add_row(*(Text(cell) for cell in cells), verdict_text(row))
     return table
 
 
-def range_text(prediction: Prediction) -> str:
-    """Both ends of the range, in GiB."""
+def size_unit(rows: Sequence[Row]) -> str:
+    """GiB, or MiB where every peak is below one GiB: one unit for a whole table."""
+    peaks = [row.prediction.peak_bytes for row in rows if row.prediction]
+    return "MiB" if peaks and max(peaks) < GIB else "GiB"
+
+
+def range_text(prediction: Prediction, unit: str) -> str:
+    """Both ends of the range."""
     low, high = prediction.range_bytes
-    return f"{_gib(low)}-{_gib(high)}"
+    return f"{_size(low, unit)}-{_size(high, unit)}"
 
 
-def peak_text(prediction: Prediction) -> str:
-    """The peak in GiB, marked where not everything is modelled."""
-    return _gib(prediction.peak_bytes) if prediction.is_point_known else f"~{_gib(prediction.peak_bytes)}"
+def peak_text(prediction: Prediction, unit: str) -> str:
+    """The peak, marked where not everything is modelled."""
+    return f"{'' if prediction.is_point_known else '~'}{_size(prediction.peak_bytes, unit)}"
 
 
 def _speed(prediction: Prediction) -> list[str]:
@@ -94,7 +112,7 @@ def _speed(prediction: Prediction) -> list[str]:
     return [f"{tflops:.0f}" if tflops else "-", f"{hfu * 100:.0f} %" if hfu else "-"]
 
 
-def _parts_table(rows: Sequence[Row]) -> Table:
+def _parts_table(rows: Sequence[Row], unit: str) -> Table:
     names = {"weights": "weight", "gradients": "grad", "optimizer": "optim", "activations": "activ",
              "transient": "trans", "overhead": "over"}  # fmt: skip
     columns = [names.get(name, name) for name in _PARTS]
@@ -102,7 +120,7 @@ def _parts_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         assert row.prediction is not None
         worst = row.prediction.worst
-        table.add_row(Text(row.text), *(_gib(getattr(worst, name)) for name in _PARTS), worst.peak)
+        table.add_row(Text(row.text), *(_size(getattr(worst, name), unit) for name in _PARTS), worst.peak)
     return table
 
 
@@ -118,12 +136,14 @@ def verdict_text(row: Row) -> Text:
     return Text(f"{row.verdict}{mark}" if row.verdict else "", style=_STYLES.get(row.verdict or "", ""))
 
 
-def _gib(value: float) -> str:
-    size = value / GIB
+def _size(value: float, unit: str) -> str:
+    """Without the unit, which stands in the heading."""
+    size = value / (MIB if unit == "MiB" else GIB)
     return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
 
 
 def _print_left_out(console: Console, plan: Plan, num_folded: int) -> None:
+    print_hanging(console, Text(_LEGEND, style="dim"), 2)
     if any(row.prediction and not row.prediction.is_point_known for row in plan.rows):
         print_hanging(console, Text("~: not everything is modelled or known; the range is what counts", style="dim"), 2)
     if any(row.verdict and not row.is_certain for row in plan.rows):
@@ -159,13 +179,15 @@ def _print_ranking(console: Console, plan: Plan) -> None:
     said = []
     for worth in worths:
         if worth.saved_bytes <= 0:
-            more = f", needs {_gib(-worth.saved_bytes)} GiB more" if worth.saved_bytes < 0 else ""
+            more = f", needs {format_bytes(-worth.saved_bytes)} more" if worth.saved_bytes < 0 else ""
             said.append(f"{worth.text} frees nothing{more}")
-        elif worth.extra_s is None:
-            said.append(f"{worth.text} {_gib(worth.saved_bytes)} GiB freed")
+        elif worth.extra_s is None or worth.saved_bytes < _WORTH_A_PRICE:
+            said.append(f"{worth.text} {format_bytes(worth.saved_bytes)} freed")
         else:
             price = worth.price * GIB * 1000
-            said.append(f"{worth.text} {price:.1f} ms per GiB ({_gib(worth.saved_bytes)} GiB freed)")
+            said.append(f"{worth.text} {price:.1f} ms per GiB ({format_bytes(worth.saved_bytes)} freed)")
+    if any(worth.text == "core_attn" and worth.saved_bytes <= 0 for worth in worths):
+        said[-1] += " (core_attn: flash attention keeps no scores that could be freed, and its inputs are kept as well)"
     print_hanging(console, Text(f"Price of modules: {'; '.join(said)}"), 2)
 
 
@@ -174,17 +196,19 @@ def _print_answer(console: Console, plan: Plan) -> None:
     if capacity is None:
         print_lines(console, ["Nothing is judged: the memory is not known (--fit_into GIB says what to fit into)"])
         return
-    limit = f"{_gib(capacity)} GiB less {plan.limits.margin * 100:g} % margin"
+    limit = f"{format_bytes(capacity)} less {plan.limits.margin * 100:g} % margin"
     if best is None or best.prediction is None:
         why = why_none(plan)
         print_hanging(console, Text(why[0].upper() + why[1:], style="bold red"), 2)
         return
-    cost = "" if best.overhead is None else f", {format_percent(best.overhead)} step time"
+    what = "step time" if best.prediction.time else "FLOPs"
+    cost = "" if best.overhead is None else f", {format_percent(best.overhead)} {what}"
     doubt = "" if best.verdict == "FITS" else ", TIGHT: within the margin"
     high, budget = best.prediction.range_bytes[1], plan.limits.budget_bytes or 0
     if best.verdict == "FITS" and high > budget:
-        doubt = f", but the upper end of its range, {_gib(high)} GiB, does not fit"
-    used = f"{peak_text(best.prediction)} of {limit}{cost}{doubt}"
+        doubt = f", but the upper end of its range, {format_bytes(high)}, does not fit"
+    about = "" if best.prediction.is_point_known else "~"
+    used = f"{about}{format_bytes(best.prediction.peak_bytes)} of {limit}{cost}{doubt}"
     print_hanging(console, Text.assemble(("Use ", "bold"), (_option(best), "bold green"), f"  ({used})"), 4)
     instead = safe_instead(plan)
     if instead:

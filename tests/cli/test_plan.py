@@ -45,7 +45,7 @@ def test_json_has_the_keys_of_the_contract(plan):
 
 @pytest.mark.train
 def test_the_table_has_a_row_per_setting_and_is_not_cut_when_piped(plan):
-    done = plan(*LLAMA, columns=40)
+    done = plan(*LLAMA, "--all", columns=40)
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.endswith((" FITS", " TIGHT", " OOM"))]
     assert [row.split()[0] for row in rows][:2] == ["none", "core_attn"]

@@ -1,16 +1,19 @@
 """A plan as people see it, at the widths they have."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
+from harness.planning.advice import advice
+from harness.planning.prediction import Prediction
 from harness.planning.search import Limits, Traces, plan, required_cases
 from harness.planning.settings import candidates
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 from harness.report.plan_json import plan_document
 from harness.report.plan_sweep import print_layouts
-from harness.report.plan_terminal import print_plan
+from harness.report.plan_terminal import print_plan, size_unit
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.software import Software
 
@@ -57,7 +60,7 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(spec, width):
 
 
 def test_in_a_pipe_every_setting_has_its_parts_on_one_line(spec):
-    lines = shown(40, lambda console: print_plan(console, planned(spec), ()), terminal=False)
+    lines = shown(40, lambda console: print_plan(console, planned(spec), (), show_all=True), terminal=False)
     header = next(line for line in lines if line.startswith("Recompute "))
     assert header.split()[-7:] == [
         "Weights", "Gradients", "Optimizer", "Activations", "Logits", "Transient", "Overhead",
@@ -76,7 +79,7 @@ def test_the_answer_is_one_line_that_can_be_typed(spec):
 def test_where_nothing_fits_the_ladder_ends_at_parallelism(spec):
     lines = shown(120, lambda console: print_plan(console, planned(spec, 10**9), ()), terminal=False)
     assert [line[:2] for line in lines if line[1:3] == ". "] == ["1.", "2.", "3.", "4."]
-    assert [line for line in lines if line.startswith("Nothing fits into 0.9 GiB")]
+    assert [line for line in lines if line.startswith("Nothing fits into 953.67 MiB")]
 
 
 def test_without_a_known_memory_nothing_is_judged(spec):
@@ -141,3 +144,37 @@ def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts
     assert [line for line in several if "the fastest whose does: tp=2" in line]
     row = next(row for row in plan_document(layouts, "tp=4")["settings"] if row["recompute"] == "none")
     assert (row["verdict"], row["verdict_is_certain"]) == ("FITS", False)
+
+
+def test_settings_that_another_beats_are_hidden_however_few_there_are(spec):
+    lines = shown(200, lambda console: print_plan(console, planned(spec), ()), terminal=False)
+    assert not [line for line in lines if line.startswith("full:uniform:4 ")]
+    assert [line for line in lines if "settings are not shown: another beats them" in line]
+
+
+def test_a_table_says_when_the_peak_is_and_what_its_marks_mean(spec):
+    lines = shown(200, lambda console: print_plan(console, planned(spec), ()), terminal=False)
+    header = next(line for line in lines if line.startswith("Recompute "))
+    none = next(line for line in lines if line.startswith("none *"))
+    assert none[header.index("Peak at") :].startswith(planned(spec).control.prediction.worst.peak)
+    assert [line for line in lines if line.startswith("*: recommended; asked: the setting of the request;")]
+
+
+def test_on_a_processor_sizes_are_mib_cost_is_flops_and_no_cuda_allocator_is_advised(spec):
+    peaks = [row.prediction.peak_bytes for row in planned(spec).rows if row.prediction]
+    made = planned(spec, int((peaks[0] + min(peaks)) / 2 / 0.94))
+    assert "allocator" in [step.step for step in advice(made)]
+    assert size_unit(made.rows) == "GiB"
+    rows = tuple(replace(row, prediction=without_seconds(row.prediction)) for row in made.rows if row.prediction)
+    best = next(row for row in rows if row.text == made.recommended.text)
+    on_cpu = replace(made, spec=spec.model_copy(update={"gpu": "cpu"}), rows=rows, recommended=best)
+    assert "allocator" not in [step.step for step in advice(on_cpu)]
+    lines = shown(200, lambda console: print_plan(console, on_cpu, ()), terminal=False)
+    assert " % FLOPs" in next(line for line in lines if line.startswith("Use "))
+    assert [line for line in lines if line.startswith("Recompute ") and "Peak MiB" in line]
+
+
+def without_seconds(prediction: Prediction) -> Prediction:
+    """As on a processor: no step time, and a model of a thousandth of the size."""
+    stages = tuple(replace(stage, total=stage.total // 1000) for stage in prediction.stages)
+    return replace(prediction, stages=stages, time=None)
