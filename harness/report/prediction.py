@@ -78,7 +78,7 @@ def misfit_line(record: PredictionRecord | None, capacity_bytes: int | None) -> 
         return ""
     low, high = map(format_bytes, record.range_bytes)
     predicted = low if low == high else f"{low} to {high}"
-    return f"Warning: predicted {predicted} do not fit into {format_bytes(capacity_bytes)}; the run is to show it"
+    return f"Warning: predicted {predicted} do not fit into {format_bytes(capacity_bytes)}; a measurement decides"
 
 
 def _beside(predicted: float, measured: float | None, text: str) -> str:

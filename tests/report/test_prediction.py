@@ -81,5 +81,5 @@ def test_a_prediction_that_may_fit_is_no_warning(foretold, capacity):
 
 def test_a_prediction_that_lies_wholly_above_what_a_rank_may_use_is_a_warning(foretold):
     assert misfit_line(foretold, 58_000_000_000) == (
-        "Warning: predicted 54.95 GiB to 57.74 GiB do not fit into 54.02 GiB; the run is to show it"
+        "Warning: predicted 54.95 GiB to 57.74 GiB do not fit into 54.02 GiB; a measurement decides"
     )

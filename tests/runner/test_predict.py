@@ -121,4 +121,4 @@ def test_a_prediction_that_does_not_fit_is_told_before_the_ranks_start(host, tmp
     with predicting(understood, Nodes(), lambda kept: display.foretold(understood, kept)):
         said = capsys.readouterr().err
     assert said.startswith("Warning: predicted ")
-    assert "do not fit into 10.24 MiB; the run is to show it" in said
+    assert "do not fit into 10.24 MiB; a measurement decides" in said
