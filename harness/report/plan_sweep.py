@@ -8,12 +8,14 @@ from rich.text import Text
 from harness.planning.advice import WITHOUT_GRAPHS
 from harness.planning.search import Plan
 from harness.report.plan_terminal import peak_text, print_assumptions, range_text, size_unit, verdict_text
-from harness.report.printing import plain_table, print_hanging, show
-from harness.units import GIB, MIB, format_percent, format_seconds
+from harness.report.printing import plain_table, print_hanging, print_lines, show
+from harness.report.request_text import request_lines
+from harness.units import GIB, MIB, format_bytes, format_percent, format_seconds
 
 
 def print_layouts(console: Console, layouts: Sequence[tuple[str, Plan | None, str]], best: str | None) -> None:
     """One row per layout; those that are illegal, or fit with no setting, say why."""
+    _print_request(console, next((plan for _, plan, _ in layouts if plan), None))
     unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
     peak, both = f"Peak {unit}", f"Range {unit}"
     columns = ("Layout", "Recompute", peak, both, "Step", "TFLOP/s/GPU", "Cost", "")
@@ -69,3 +71,20 @@ def _print_safe(console: Console, layouts: Sequence[tuple[str, Plan | None, str]
         _, name, row = min(safe, key=lambda each: each[0])
         text = f"Its whole range does not fit; the fastest whose does: {name}  --recompute {row.text}"
     print_hanging(console, Text(text), 4)
+
+
+def _print_request(console: Console, plan: Plan | None) -> None:
+    """What all layouts share, told by the first: the recipe, the batch and the limits."""
+    if plan is None:
+        return
+    varied = ("Parallelism", "Recompute", "Fingerprint")
+    lines = [line for line in request_lines(plan.spec) if not line.startswith(varied)]
+    limits = plan.limits
+    if limits.capacity_bytes is None:
+        limit = "the memory is not known, nothing is judged"
+    else:
+        limit = f"{format_bytes(limits.capacity_bytes)} less {limits.margin * 100:g} % margin"
+    most = "" if limits.max_overhead is None else f", at most {limits.max_overhead * 100:g} % over no recompute"
+    print_lines(
+        console, [*lines, f"{'Limit':<13}{limit}{most}", "(of the first layout; what --over varies differs)", ""]
+    )

@@ -125,7 +125,7 @@ def _found(
     except BadRequestError as error:
         if not values:
             raise
-        return Layout(name, None, None, error.message)
+        return Layout(name, None, None, f"{error.message}; {error.remedy}" if error.remedy else error.message)
     return _legal(name, settled, request.only)
 
 
@@ -137,7 +137,7 @@ def _legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Layo
         return Layout(name, settled, None, f"{error.rule}: {error.message}")
     if not any(candidate.is_legal for candidate in found.rows):
         first = next(finding for finding in found.rows[0].findings if finding.blocks)
-        return Layout(name, settled, None, f"{first.id}: {first.message}")
+        return Layout(name, settled, None, f"{first.id}: {first.message}; {first.fix}")
     return _Found(name, settled, found, required_cases(found, implementation))
 
 

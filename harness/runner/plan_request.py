@@ -1,13 +1,14 @@
 """All that one `mbr-perf plan` asks for, and what is wrong with it whatever the recipe says."""
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import product
 
 from harness.errors import BadRequestError, raise_all
 from harness.recipes.axes import SHORT_NAMES
 from harness.recipes.request import Request
 from harness.spec.experiment import ExperimentSpec
-from harness.spec.recompute import parse_recompute
+from harness.spec.recompute import MODULES, parse_recompute
 from harness.units import GIB
 
 # Words of `--exact` that stand for a setting.
@@ -72,5 +73,12 @@ def _unreadable(option: str, settings: tuple[str, ...]) -> list[BadRequestError]
         try:
             parse_recompute("none" if option == "--exact" and text in (ASKED, RECOMMENDED) else text)
         except ValueError as error:
-            problems.append(BadRequestError(f"{option} {text}: {error}"))
+            problems.append(BadRequestError(f"{option} {text}: {error}", remedy=_meant(text)))
     return problems
+
+
+def _meant(text: str) -> str:
+    """The nearest settings of the words in ``text``; empty where none is near."""
+    known = [*MODULES, "none", "full:uniform:1", "full:block:1", ASKED, RECOMMENDED]
+    near = [get_close_matches(word, known, n=1) for word in text.split(",") if word not in known]
+    return f"did you mean {', '.join(repr(each[0]) for each in near if each)}?" if any(near) else ""

@@ -169,3 +169,9 @@ def test_where_cuda_graphs_forbid_what_would_fit_the_plan_without_them_is_named(
     assert "graphs" in [step["step"] for step in document["layouts"][0]["advice"]]
     eager = json.loads(plan(*LLAMA, "--json", "--fit_into", "8").stdout)
     assert "graphs" not in [step["step"] for step in eager["layouts"][0]["advice"]]
+
+
+def test_a_module_that_is_almost_known_is_suggested(plan):
+    done = plan(*LLAMA, "--only", "mpl")
+    assert done.returncode == 2
+    assert "did you mean 'mlp'?" in done.stderr

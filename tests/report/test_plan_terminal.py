@@ -178,3 +178,10 @@ def without_seconds(prediction: Prediction) -> Prediction:
     """As on a processor: no step time, and a model of a thousandth of the size."""
     stages = tuple(replace(stage, total=stage.total // 1000) for stage in prediction.stages)
     return replace(prediction, stages=stages, time=None)
+
+
+def test_layouts_are_headed_by_what_they_share(spec):
+    layouts = [("tp=4", planned(spec), ""), ("tp=3", None, "A01: does not divide")]
+    lines = shown(200, lambda console: print_layouts(console, layouts, "tp=4"), terminal=False)
+    assert lines[0].startswith("Recipe")
+    assert "Limit        80.00 GiB less 6 % margin" in lines
