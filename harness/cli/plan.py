@@ -20,8 +20,8 @@ class PlanOptions:
 
     margin: Annotated[float, typer.Option("--margin", metavar="FRACTION",
         help="Share of the GPU's memory that must stay free of tensors.")] = 0.06
-    fit_into: Annotated[float | None, typer.Option("--fit_into", metavar="GIB",
-        help="Memory to fit into instead of the GPU's.")] = None
+    fit_into: Annotated[str | None, typer.Option("--fit_into", metavar="GIB",
+        help="Memory to fit into instead of the GPU's, a number of GiB, e.g. 60.")] = None
     max_overhead: Annotated[float | None, typer.Option("--max_overhead", metavar="FRACTION",
         help="Recommend nothing that makes a step longer by more than this.")] = None
     over: Annotated[list[str] | None, typer.Option("--over", metavar="NAME=N,N...",
@@ -124,7 +124,7 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     return PlanRequest(
         asked=experiment_request(asked),
         margin=how.margin,
-        fit_into_gib=how.fit_into,
+        fit_into_gib=_gib(how.fit_into),
         max_overhead=how.max_overhead,
         over=_over(how.over or []),
         use_cache=not how.no_cache,
@@ -134,6 +134,21 @@ def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
         only=tuple(how.only or ()),
         use_calibration=not how.no_calibration,
     )
+
+
+def _gib(text: str | None) -> float | None:
+    """A number of GiB. BadRequestError with the unit for anything else."""
+    from math import isfinite
+
+    from harness.errors import BadRequestError
+
+    try:
+        value = None if text is None else float(text)
+    except ValueError:
+        value = float("nan")
+    if value is not None and not isfinite(value):
+        raise BadRequestError(f"--fit_into {text}: a plain number of GiB", remedy="e.g. --fit_into 60")
+    return value
 
 
 def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
