@@ -117,5 +117,7 @@ def _notes(cells: Sequence[PlannedCell], notes: Sequence[str]) -> tuple[str, ...
     control = cells[0]
     if control.fate == "run":
         return tuple(notes)
-    lost = f"the control {control.name} does not run, so the others are held against the fastest of them: {control.reason}"
+    lost = (
+        f"the control {control.name} does not run, so the others are held against the fastest of them: {control.reason}"
+    )
     return (*notes, lost)
