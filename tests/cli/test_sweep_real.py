@@ -97,7 +97,7 @@ def test_a_mixture_of_experts_is_swept_and_an_inert_module_is_told(tmp_path):
 
 
 def test_a_sweep_at_work_is_nobody_elses_and_ctrl_c_leaves_a_table(tmp_path):
-    process, folder = begun(*DENSE, "--results_dir", str(tmp_path))
+    process, folder = begun(*DENSE, "--repeats", "30", "--results_dir", str(tmp_path))  # outlasts the second command
     try:
         second = subprocess.run(
             command("--resume", folder), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
