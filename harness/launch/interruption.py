@@ -41,3 +41,5 @@ def interruption() -> Iterator[Interruption]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+        if isinstance(outer, Interruption):  # one that came too late for this block is not lost
+            outer.signal = outer.signal or caught.signal

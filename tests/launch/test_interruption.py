@@ -19,3 +19,10 @@ def test_a_later_block_knows_nothing_of_an_earlier_signal():
         os.kill(os.getpid(), signal.SIGINT)
     with interruption() as later:
         assert later.signal is None
+
+
+def test_a_signal_that_an_inner_block_did_not_heed_reaches_the_outer_one():
+    with interruption() as outer:
+        with interruption():
+            os.kill(os.getpid(), signal.SIGINT)
+        assert outer.signal is signal.SIGINT
