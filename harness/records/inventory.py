@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
+from harness.records.folders import folders, named
 from harness.records.owner import OWNER
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
@@ -60,13 +61,6 @@ def inventory(results: Path) -> tuple[Stored, ...]:
 def is_ours(path: Path) -> bool:
     """Whether a folder is a run's or a sweep's, by its name or by what it holds."""
     return _ID.fullmatch(path.name) is not None or any((path / name).exists() for name in _MARKS)
-
-
-def folders(parent: Path) -> tuple[Path, ...]:
-    """Folders inside, links left out, by name; none where there is no ``parent``."""
-    if not parent.is_dir():
-        return ()
-    return tuple(sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink()))
 
 
 def stored(path: Path) -> Stored:
@@ -157,7 +151,7 @@ def find_stored(reference: str | Path, results: Path) -> Stored:
         return stored(path.absolute())
     name = str(reference)
     every = [path for folder in (RUNS, SWEEPS) for path in folders(results / folder)]
-    found = [path for path in every if name and (path.name.startswith(name) or path.name.endswith(f"-{name}"))]
+    found = named(name, every)
     if len(found) == 1:
         return stored(found[0])
     if found:

@@ -1,13 +1,12 @@
 """Run folders on disk: made exclusively, committed once by ``record.json``, found again by name."""
 
-import re
-import secrets
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import harness
 from harness.errors import BadRequestError, RunFailedError
 from harness.records.atomic import write_once
+from harness.records.folders import folder_named, new_folder
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
 
@@ -34,19 +33,7 @@ def new_run_dir(results: Path, recipe: str, *, now: datetime | None = None) -> P
 
     Two runs of one recipe in one second get two folders. BadRequestError where the folder cannot be made.
     """
-    time = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    name = re.sub(r"[^A-Za-z0-9._]+", "-", recipe).strip("-.") or "run"
-    run_dir = results / "runs" / f"{time}-{name}-{secrets.token_hex(4)}"
-    try:
-        run_dir.parent.mkdir(parents=True, exist_ok=True)
-        run_dir.mkdir(mode=0o750)
-        for inner in ("ranks", "logs"):
-            (run_dir / inner).mkdir(mode=0o750)
-    except OSError as error:
-        raise BadRequestError(
-            f"{run_dir}: cannot be made: {error.strerror}", remedy="name a writable folder with --results_dir"
-        ) from error
-    return run_dir
+    return new_folder(results / "runs", recipe, ("ranks", "logs"), now=now)
 
 
 def write_record(run_dir: Path, record: RunRecord) -> Path:
@@ -73,7 +60,7 @@ def record_path(reference: str | Path, results: Path | None = None) -> Path:
     path = Path(reference)
     if path.is_file():
         return path
-    run_dir = path if path.is_dir() else _run_named(str(reference), results_dir(results) / "runs")
+    run_dir = path if path.is_dir() else folder_named(str(reference), results_dir(results) / "runs", "run")
     record = run_dir / RECORD
     if not record.is_file():
         raise BadRequestError(
@@ -81,17 +68,3 @@ def record_path(reference: str | Path, results: Path | None = None) -> Path:
             remedy="what its ranks measured is in its ranks folder",
         )
     return record
-
-
-def _run_named(start: str, runs: Path) -> Path:
-    """The one run folder whose name starts with ``start`` or ends with it (the eight hex digits)."""
-    names = sorted(path.name for path in runs.iterdir() if path.is_dir()) if runs.is_dir() else []
-    found = [name for name in names if start and (name.startswith(start) or name.endswith(f"-{start}"))]
-    if len(found) == 1:
-        return runs / found[0]
-    if found:
-        raise BadRequestError(
-            f"run {start!r} is ambiguous: {len(found)} runs in {runs}", remedy=f"one of: {', '.join(found[-5:])}"
-        )
-    newest = f"newest there: {', '.join(names[-3:])}" if names else "there are no runs there yet"
-    raise BadRequestError(f"no run {start!r}: neither a path nor the start of a run's id in {runs}", remedy=newest)

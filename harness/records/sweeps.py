@@ -1,10 +1,8 @@
 """Sweep folders on disk: made exclusively, written down before the first run, read back whatever ended them."""
 
-import re
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +10,7 @@ from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.records.atomic import write_once
+from harness.records.folders import folder_named, new_folder
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, results_dir
 from harness.records.strict_json import read_document
@@ -58,18 +57,7 @@ def new_sweep_dir(results: Path, recipe: str, *, now: datetime | None = None) ->
 
     Two sweeps of one recipe in one second get two folders. BadRequestError where the folder cannot be made.
     """
-    time = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
-    name = re.sub(r"[^A-Za-z0-9._]+", "-", recipe).strip("-.") or "sweep"
-    sweep_dir = results / "sweeps" / f"{time}-{name}-{secrets.token_hex(4)}"
-    try:
-        sweep_dir.parent.mkdir(parents=True, exist_ok=True)
-        sweep_dir.mkdir(mode=0o750)
-        (sweep_dir / CELLS).mkdir(mode=0o750)
-    except OSError as error:
-        raise BadRequestError(
-            f"{sweep_dir}: cannot be made: {error.strerror}", remedy="name a writable folder with --results_dir"
-        ) from error
-    return sweep_dir
+    return new_folder(results / "sweeps", recipe, (CELLS,), now=now)
 
 
 def made_sweep_dir(sweep_dir: Path) -> Path:
@@ -120,7 +108,7 @@ def sweep_dir_of(reference: str | Path, results: Path | None = None) -> Path:
     path = Path(reference)
     if path.is_file() and path.name == SWEEP:
         return path.parent
-    sweep_dir = path if path.is_dir() else _sweep_named(str(reference), results_dir(results) / "sweeps")
+    sweep_dir = path if path.is_dir() else folder_named(str(reference), results_dir(results) / "sweeps", "sweep")
     if not (sweep_dir / SWEEP).is_file():
         if any((sweep_dir / name).is_file() for name in (RECORD, "spec.json")):
             raise BadRequestError(f"{sweep_dir}: a run, not a sweep", remedy=f"mbr-perf results show {sweep_dir}")
@@ -184,19 +172,3 @@ def num_missing(cell: CellData, repeats: int) -> int:
     if cell.fate != "run" or any(run.status in _FINAL for run in cell.runs):
         return 0
     return max(0, repeats - sum(run.status == "ok" for run in cell.runs))
-
-
-def _sweep_named(start: str, sweeps: Path) -> Path:
-    """The one sweep folder whose name starts with ``start`` or ends with it (the eight hex digits)."""
-    names = sorted(path.name for path in sweeps.iterdir() if path.is_dir()) if sweeps.is_dir() else []
-    found = [name for name in names if start and (name.startswith(start) or name.endswith(f"-{start}"))]
-    if len(found) == 1:
-        return sweeps / found[0]
-    if found:
-        raise BadRequestError(
-            f"sweep {start!r} is ambiguous: {len(found)} sweeps in {sweeps}", remedy=f"one of: {', '.join(found[-5:])}"
-        )
-    newest = f"newest there: {', '.join(names[-3:])}" if names else "there are no sweeps there yet"
-    raise BadRequestError(
-        f"no sweep {start!r}: neither a path nor the start of a sweep's id in {sweeps}", remedy=newest
-    )

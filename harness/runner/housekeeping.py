@@ -10,7 +10,8 @@ from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.launch.ownership import Life, life_of
-from harness.records.inventory import RUNS, SWEEPS, Stored, folders, inventory, is_ours
+from harness.records.folders import folders
+from harness.records.inventory import RUNS, SWEEPS, Stored, inventory, is_ours
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document

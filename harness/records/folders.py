@@ -1,0 +1,59 @@
+"""Folders of results: made exclusively under a name that says when and what, found again by part of that name."""
+
+import re
+import secrets
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.errors import BadRequestError
+
+
+def new_folder(parent: Path, label: str, inner: Iterable[str] = (), *, now: datetime | None = None) -> Path:
+    """Make ``<parent>/<UTC time>-<label>-<8 hex>`` with the folders ``inner``; the name is the id of what it will hold.
+
+    Two of one label in one second get two folders. BadRequestError where one cannot be made.
+    """
+    time = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-.") or parent.name.removesuffix("s")
+    folder = parent / f"{time}-{name}-{secrets.token_hex(4)}"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o750)
+        for each in inner:
+            (folder / each).mkdir(mode=0o750)
+    except OSError as error:
+        raise BadRequestError(
+            f"{folder}: cannot be made: {error.strerror}", remedy="name a writable folder with --results_dir"
+        ) from error
+    return folder
+
+
+def folders(parent: Path) -> tuple[Path, ...]:
+    """Folders inside, links left out, by name; none where there is no ``parent``."""
+    if not parent.is_dir():
+        return ()
+    return tuple(sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink()))
+
+
+def named(start: str, among: Iterable[Path]) -> tuple[Path, ...]:
+    """Those whose name starts with ``start`` or ends with it (the eight hex digits); none for an empty one."""
+    return tuple(path for path in among if start and (path.name.startswith(start) or path.name.endswith(f"-{start}")))
+
+
+def folder_named(start: str, parent: Path, kind: str) -> Path:
+    """The one of ``parent`` that is :func:`named` so. BadRequestError, in the word ``kind``, for none or several."""
+    every = folders(parent)
+    found = named(start, every)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = ", ".join(path.name for path in found[-5:])
+        raise BadRequestError(
+            f"{kind} {start!r} is ambiguous: {len(found)} {kind}s in {parent}", remedy=f"one of: {listed}"
+        )
+    newest = ", ".join(path.name for path in every[-3:])
+    raise BadRequestError(
+        f"no {kind} {start!r}: neither a path nor the start of a {kind}'s id in {parent}",
+        remedy=f"newest there: {newest}" if newest else f"there are no {kind}s there yet",
+    )
