@@ -1,0 +1,93 @@
+"""What a judged night says: values that the judge makes and every report reads."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.analysis.gate import Verdict
+from harness.analysis.likeness import Difference
+from harness.analysis.metrics import Metrics
+from harness.errors import ExitCode
+from harness.records.history import CaseOutcome
+from harness.records.night import NightEvent, NightPlan, PlannedCase, Purpose
+from harness.records.run import RunRecord
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How sure a change of one metric is. Relative figures; None where they cannot be known.
+
+    ``p_value``: one-sided, of a worsening (or improvement) at least this large where nothing changed. ``noise``: the
+    relative standard deviation of one run that was reckoned with, ``basis`` in words where it comes from (these repeats,
+    the golden's, history). ``num_runs`` ours, ``num_golden_runs`` the golden's.
+    """
+
+    p_value: float | None
+    noise: float | None
+    basis: str
+    num_runs: int
+    num_golden_runs: int
+
+
+@dataclass(frozen=True)
+class CaseFinding:
+    """One metric of a case; as `analysis.gate.Finding`, with the evidence. ``change`` is (current - golden) / golden."""
+
+    metric: str
+    current: float | None
+    golden: float | None
+    change: float | None
+    threshold: float | None
+    verdict: Verdict
+    reason: str = ""
+    evidence: Evidence | None = None
+
+
+@dataclass(frozen=True)
+class CaseRun:
+    """One run of a case: ``record`` None where it was never committed. ``infrastructure``: the named fault, if one."""
+
+    number: int
+    purpose: Purpose
+    reason: str
+    run_dir: Path
+    record: RunRecord | None
+    infrastructure: str = ""
+
+
+@dataclass(frozen=True)
+class CaseVerdict:
+    """What became of a case. ``outcome`` is the measured one; ``is_expected``: the suite knew, so that it is not red.
+
+    ``remark``: about an expected failure that did not come, or is past its date. ``drift``: what differs from the
+    golden's environment, also where it did not stand in the way. ``counted``: runs behind the figures.
+    ``is_infrastructure``: the bad outcome is a named infrastructure fault that retries did not cure.
+    """
+
+    planned: PlannedCase
+    outcome: CaseOutcome
+    exit_code: ExitCode
+    reason: str
+    findings: tuple[CaseFinding, ...]
+    runs: tuple[CaseRun, ...]
+    counted: tuple[RunRecord, ...]
+    metrics: Metrics | None
+    golden_path: str | None = None
+    drift: tuple[Difference, ...] = ()
+    caveats: tuple[str, ...] = ()
+    is_expected: bool = False
+    is_infrastructure: bool = False
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class NightVerdict:
+    """All cases in the plan's order, and the one answer. ``num_due``: runs that are still to be done."""
+
+    night_dir: Path
+    plan: NightPlan
+    cases: tuple[CaseVerdict, ...]
+    events: tuple[NightEvent, ...]
+    outcome: CaseOutcome
+    exit_code: ExitCode
+    finished_at: str
+    num_due: int = 0

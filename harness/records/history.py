@@ -1,0 +1,55 @@
+"""One run as history keeps it: a small file of figures and of what they were measured with, committed or kept per site."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from harness.records.night import Purpose
+from harness.records.rank import SCHEMA_VERSION
+from harness.records.run import Status
+from harness.spec.frozen import Frozen
+
+CaseOutcome = Literal["pass", "regression", "improvement", "inconclusive", "failed", "oom"]
+
+
+class HistoryFigure(Frozen):
+    """One metric of one run: what `analysis.metrics` reads of it; ``stdev`` over the ``n`` steps where it is one of steps."""
+
+    value: float
+    stdev: float | None = None
+    n: int | None = None
+
+
+class HistoryRecord(Frozen):
+    """``results/history/<YYYYMM>/<run_id>.json``: written once by whoever ran it, so that many writers never meet.
+
+    ``case``: ``<gpu>/<slug>``, the place of its golden; runs of one case with another ``fingerprint`` are another series.
+    ``outcome``: of the case in that night, where the run was part of one. Units are those of the metric table.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    case: str
+    fingerprint: str
+    suite: str = ""
+    suite_case: str = ""
+    night_id: str = ""
+    purpose: Purpose = "repeat"
+    started_at: str
+    duration_s: float
+    status: Status
+    outcome: CaseOutcome | None = None
+    failure: str | None = None
+    suspect: tuple[str, ...] = ()
+    metrics: dict[str, HistoryFigure] = Field(default_factory=dict)
+    formula_version: str
+    predicted_peak_bytes: int | None = None
+    git_commit: str | None = None
+    branch: str | None = None
+    hostname: str
+    device_name: str | None = None
+    driver_version: str | None = None
+    versions: dict[str, str | None] = Field(default_factory=dict)
+    environment: dict[str, str] = Field(default_factory=dict)
+    container: str | None = None
+    job_id: str | None = None

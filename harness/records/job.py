@@ -1,0 +1,82 @@
+"""A Slurm job of ours: ``job.json``, what it is to run, written before it is submitted; ``submitted.json`` after.
+
+A job runs one or several runs one after the other, every node starting its own part of each; each run commits its own
+``record.json``. With an array each task takes the runs of its index.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from harness.records.rank import SCHEMA_VERSION
+from harness.records.sweep import SweepLaunch
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.frozen import Frozen
+
+JOB, SUBMITTED = "job.json", "submitted.json"
+
+
+class SlurmOptions(Frozen):
+    """What Slurm is asked for beyond nodes. ``time_limit_minutes`` is mandatory: a job without one may hold nodes for ever.
+
+    ``gpus``: how GPUs are asked for; ``none`` where the cluster gives whole nodes and knows no GPUs. ``segment``: nodes
+    per NVLink domain. ``python``: what runs the harness on the nodes, in the container where there is one.
+    """
+
+    time_limit_minutes: int = Field(ge=1)
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    gpus: Literal["gpus-per-node", "gres", "none"] = "gpus-per-node"
+    exclusive: bool = True
+    segment: int | None = Field(default=None, ge=1)
+    container_image: str | None = None
+    container_mounts: tuple[str, ...] = ()
+    python: str | None = None
+    pending_timeout_minutes: int | None = Field(default=None, ge=1)
+
+
+class JobRun(Frozen):
+    """One run of a job: ``run_dir`` is absolute and holds no run yet; ``task`` is its index in the array, else 0."""
+
+    run_dir: str
+    run_id: str
+    spec: ExperimentSpec
+    sources: dict[str, str] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    force: tuple[str, ...] = ()
+    task: int = 0
+
+
+class JobRecord(Frozen):
+    """``job.json``. ``what``: run, sweep or nightly case, with ``subject``, the folder that the runs belong to.
+
+    ``sweep_dir``: a whole sweep that the job resumes on its nodes; then there are no ``runs``.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    job_dir: str
+    name: str
+    what: Literal["run", "sweep", "nightly"]
+    subject: str
+    nnodes: int
+    num_tasks: int = 1
+    runs: tuple[JobRun, ...] = ()
+    sweep_dir: str | None = None
+    launch: SweepLaunch = SweepLaunch()
+    slurm: SlurmOptions
+    command: tuple[str, ...]
+    created_at: str
+    mbr_perf: str
+
+
+class SubmittedRecord(Frozen):
+    """``submitted.json``: what sbatch answered. ``cluster`` where several are served."""
+
+    schema_version: int = SCHEMA_VERSION
+    job_id: str
+    cluster: str | None = None
+    submitted_at: str
+    sbatch: tuple[str, ...]

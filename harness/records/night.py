@@ -1,0 +1,86 @@
+"""What a nightly job leaves behind: ``night.json``, its cases before the first run, and events as they happen.
+
+A case's runs are ordinary run folders under ``cases/<case>/<number>``; their ``record.json`` is what commits them. Why a
+run was started (a repeat, a retry, a confirmation) is an event, written before it starts. What became of a case is
+derived from these files on reading.
+"""
+
+from typing import Literal
+
+from pydantic import Field
+
+from harness.records.prediction import PredictionRecord
+from harness.records.rank import SCHEMA_VERSION
+from harness.records.sweep import SweepLaunch
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.frozen import Frozen
+from harness.spec.rules.finding import Finding
+
+Purpose = Literal["repeat", "retry", "confirm"]
+
+
+class ExpectedFailureRecord(Frozen):
+    """As the suite says it; ``until`` is ISO-8601, the last day on which it counts."""
+
+    outcome: Literal["oom", "failed", "regression", "inconclusive"]
+    until: str
+    reason: str
+
+
+class PlannedCase(Frozen):
+    """One case as planned. ``refused``: why it cannot run at all (a rule, a recipe); its ``spec`` may then be None."""
+
+    name: str
+    spec: ExperimentSpec | None = None
+    repeats: int
+    thresholds: dict[str, float] = Field(default_factory=dict)
+    owner: str = ""
+    expected: ExpectedFailureRecord | None = None
+    is_golden_required: bool = True
+    timeout_s: float | None = None
+    refused: str = ""
+    sources: dict[str, str] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    prediction: PredictionRecord | None = None
+    no_prediction: str = ""
+
+
+class NightPlan(Frozen):
+    """``night.json``: all that was decided before the first run. Times are UTC ISO-8601.
+
+    ``confirm``: further runs of a case that looks like a regression; ``retries``: most runs of a case that are started
+    again after a named infrastructure fault. ``shard``: ``i/n`` where this night runs a part of the suite only.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    night_id: str
+    suite: str
+    title: str
+    cases: tuple[PlannedCase, ...]
+    confirm: int
+    retries: int
+    shard: str = ""
+    only: tuple[str, ...] = ()
+    launch: SweepLaunch = SweepLaunch()
+    golden_dir: str | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+    notes: tuple[str, ...] = ()
+    command: tuple[str, ...]
+    started_at: str
+    mbr_perf: str
+
+
+class NightEvent(Frozen):
+    """A line of ``events.jsonl``. ``started``: run ``number`` of ``case`` is about to start, for ``purpose``, because.
+
+    ``interrupted``: a signal ended the night while it ran. ``finished``: every case has what it needs.
+    """
+
+    time: str
+    kind: Literal["started", "interrupted", "finished"]
+    case: str = ""
+    number: int | None = None
+    purpose: Purpose | None = None
+    reason: str = ""
