@@ -54,7 +54,10 @@ class NodeSample(Frozen):
 
 
 class Provenance(Frozen):
-    """Where and with what a run was measured. Times are UTC ISO-8601; versions None where not installed."""
+    """Where and with what a run was measured. Times are UTC ISO-8601; versions None where not installed.
+
+    ``git_branch`` is None on a detached head, as in most CI, and in records of older versions.
+    """
 
     started_at: str
     finished_at: str
@@ -62,6 +65,7 @@ class Provenance(Frozen):
     command: tuple[str, ...]
     mbr_perf: str
     git_commit: str | None = None
+    git_branch: str | None = None
     hostname: str
     platform: str
     processor: str

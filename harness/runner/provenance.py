@@ -45,6 +45,7 @@ def provenance(
         command=tuple(redact(argument) for argument in sys.argv),
         mbr_perf=harness.__version__,
         git_commit=git_commit(),
+        git_branch=git_branch(),
         hostname=hostname,
         platform=platform.platform(),
         processor=processor_name(),
@@ -63,6 +64,12 @@ def git_commit() -> str | None:
     described = _git(checkout, "rev-parse", "HEAD")
     dirty = _git(checkout, "status", "--porcelain", "--untracked-files=no")
     return None if described is None else described + ("+" if dirty else "")
+
+
+def git_branch() -> str | None:
+    """The checkout's branch; None on a detached head and for an installed wheel."""
+    checkout = checkout_dir()
+    return (_git(checkout, "symbolic-ref", "--quiet", "--short", "HEAD") or None) if checkout else None
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -1,0 +1,84 @@
+"""From a run to what history keeps of it: the figures of the metric table and what they were measured with."""
+
+import math
+from dataclasses import dataclass
+
+from harness.analysis.likeness import measured_device
+from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metrics, Summary
+from harness.records.history import CaseOutcome, HistoryFigure, HistoryRecord
+from harness.records.night import Purpose
+from harness.records.run import RunRecord
+from harness.spec.experiment import ExperimentSpec
+
+
+def case_of(spec: ExperimentSpec) -> str:
+    """``<gpu>/<slug>``: the name of a case in history, and the place of its golden."""
+    return f"{spec.gpu}/{spec.slug}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occasion:
+    """What a run was made for. The default is an ad-hoc run; ``outcome`` is that of the case in its night."""
+
+    suite: str = ""
+    suite_case: str = ""
+    night_id: str = ""
+    purpose: Purpose = "repeat"
+    outcome: CaseOutcome | None = None
+    container: str | None = None
+    job_id: str | None = None
+
+
+def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | None = None) -> HistoryRecord:
+    """One run as history keeps it; ``metrics`` are its own, not those of its repeats together.
+
+    A figure that is absent or not finite is left out. Environment rows are those that the run recorded, secrets out.
+    """
+    why = occasion or Occasion()
+    where = record.provenance
+    return HistoryRecord(
+        run_id=record.run_id,
+        case=case_of(record.spec),
+        fingerprint=record.fingerprint,
+        suite=why.suite,
+        suite_case=why.suite_case,
+        night_id=why.night_id,
+        purpose=why.purpose,
+        started_at=where.started_at,
+        duration_s=where.duration_s,
+        status=record.status,
+        outcome=why.outcome,
+        failure=_first_line(record.failure),
+        suspect=record.suspect,
+        metrics=_figures(metrics),
+        formula_version=metrics.formula_version,
+        predicted_peak_bytes=record.prediction.peak_bytes if record.prediction else None,
+        git_commit=where.git_commit,
+        branch=where.git_branch,
+        hostname=where.hostname,
+        device_name=measured_device(record),
+        driver_version=where.driver_version,
+        versions=dict(sorted(where.versions.items())),
+        environment=dict(sorted(where.environment.items())),
+        container=why.container,
+        job_id=why.job_id,
+    )
+
+
+def _figures(metrics: Metrics) -> dict[str, HistoryFigure]:
+    found: dict[str, HistoryFigure] = {}
+    for metric in METRICS:
+        value = metric.read(metrics)
+        if value is None or not math.isfinite(value):
+            continue
+        summary: Summary | None = getattr(metrics, metric.name) if metric.name in SUMMARY_METRICS else None
+        found[metric.name] = HistoryFigure(
+            value=value, stdev=summary.stdev if summary else None, n=summary.n if summary else None
+        )
+    return found
+
+
+def _first_line(text: str | None) -> str | None:
+    """Failures carry the words of libraries, pages of them; the run's own record has them whole."""
+    lines = (text or "").strip().splitlines()
+    return lines[0] if lines else None

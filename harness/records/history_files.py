@@ -1,0 +1,75 @@
+"""The files of history: where a run's record lies, which there are, and what one holds."""
+
+import re
+from datetime import UTC, datetime
+from os import DirEntry, scandir
+from pathlib import Path
+
+from harness.errors import BadRequestError
+from harness.records.history import HistoryRecord
+from harness.records.strict_json import read_document
+
+HISTORY = "history"
+
+_MONTH = re.compile(r"\d{6}")
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
+
+Stamp = tuple[int, int]  # time of the last change in ns, and bytes
+
+
+def history_dir(results: Path) -> Path:
+    """Where the history of a results folder lies, whether it is there or not."""
+    return results / HISTORY
+
+
+def history_path(results: Path, record: HistoryRecord) -> Path:
+    """``history/<YYYYMM>/<run_id>.json``. BadRequestError for an id that is no file name or a start that is no time."""
+    if not _RUN_ID.fullmatch(record.run_id):
+        raise BadRequestError(
+            f"run id {record.run_id!r}: not the name of a file", remedy="letters, digits and . _ - only"
+        )
+    return history_dir(results) / started(record).strftime("%Y%m") / f"{record.run_id}.json"
+
+
+def started(record: HistoryRecord) -> datetime:
+    """When the run started, in UTC. BadRequestError for what is no time."""
+    try:
+        when = datetime.fromisoformat(record.started_at)
+    except ValueError as error:
+        raise BadRequestError(f"run {record.run_id}: started_at {record.started_at!r}: not an ISO-8601 time") from error
+    return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def history_stamps(folder: Path) -> dict[str, Stamp]:
+    """Every record below ``folder`` as ``<YYYYMM>/<name>`` with its stamp; what writers have not finished is no record."""
+    found: dict[str, Stamp] = {}
+    for month in _entries(folder):
+        if month.is_dir(follow_symlinks=False) and _MONTH.fullmatch(month.name):
+            for entry in _entries(Path(month.path)):
+                if entry.name.endswith(".json") and not entry.name.startswith("."):
+                    found |= _stamp(f"{month.name}/{entry.name}", entry)
+    return found
+
+
+def _entries(folder: Path) -> list[DirEntry[str]]:
+    try:
+        with scandir(folder) as entries:
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _stamp(name: str, entry: DirEntry[str]) -> dict[str, Stamp]:
+    """Nothing for a file that has vanished meanwhile."""
+    try:
+        stat = entry.stat()
+    except FileNotFoundError:
+        return {}
+    return {name: (stat.st_mtime_ns, stat.st_size)}
+
+
+def read_record(path: Path) -> HistoryRecord:
+    """One file. BadRequestError for one that is damaged, newer than this program, or has no start in time."""
+    record = read_document(path, HistoryRecord)
+    started(record)
+    return record
