@@ -1,5 +1,7 @@
 """History on disk: one small file per run, written once, read back by case in order of time."""
 
+import sqlite3
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -7,7 +9,8 @@ from pathlib import Path
 from harness.errors import BadRequestError, RunFailedError
 from harness.records.atomic import write_once
 from harness.records.history import HistoryRecord
-from harness.records.history_files import history_dir, history_path, history_stamps, read_record, started
+from harness.records.history_files import Stamp, history_dir, history_path, history_stamps, read_record, started
+from harness.records.history_index import NoIndexError, indexed_records, indexed_stamps, update_index
 
 
 @dataclass(frozen=True)
@@ -56,20 +59,73 @@ def survey_history(
     A file that is damaged or newer than this program is named in the notes and skipped. Sorted by start, then id.
     """
     folder = history_dir(results)
-    found, notes = list[HistoryRecord](), list[str]()
-    for name in sorted(history_stamps(folder)):
+    stamps = history_stamps(folder)
+    try:
+        return _ordered(_through_index(folder, stamps, case, fingerprint), case, fingerprint, since)
+    except NoIndexError:
+        return _ordered(_without_index(folder, stamps), case, fingerprint, since)
+
+
+def _through_index(
+    folder: Path, stamps: Mapping[str, Stamp], case: str | None, fingerprint: str | None
+) -> HistoryReading:
+    """Files that have not changed from the index, the others themselves; then the index is brought up to date."""
+    known = indexed_stamps(folder)
+    changed = {name for name, stamp in stamps.items() if known.get(name) != stamp}
+    gone = known.keys() - stamps.keys()
+    kept = indexed_records(folder, case, fingerprint, without=changed | gone)
+    fresh, notes = _read_files(folder, changed)
+    # A file that cannot be read is tried anew each time: a newer program may read it.
+    stale = gone | (changed & known.keys()) - fresh.keys()
+    if fresh or stale:
+        notes += _updated(folder, fresh, stale, stamps, anew=False)
+    return HistoryReading((*kept, *fresh.values()), notes)
+
+
+def _without_index(folder: Path, stamps: Mapping[str, Stamp]) -> HistoryReading:
+    """Every file; then an index is made of them."""
+    fresh, notes = _read_files(folder, stamps)
+    if fresh:
+        notes += _updated(folder, fresh, (), stamps, anew=True)
+    return HistoryReading(tuple(fresh.values()), notes)
+
+
+def _read_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, HistoryRecord], tuple[str, ...]]:
+    found, notes = dict[str, HistoryRecord](), list[str]()
+    for name in sorted(names):
         try:
-            found.append(read_record(folder / name))
+            found[name] = read_record(folder / name)
         except BadRequestError as error:
             notes.append(f"skipped: {error.message.splitlines()[0]}")
-    kept = (
-        record
-        for record in found
-        if case in (None, record.case)
-        and fingerprint in (None, record.fingerprint)
-        and (since is None or started(record) >= since)
-    )
-    return HistoryReading(tuple(sorted(kept, key=lambda one: (started(one), one.run_id))), tuple(notes))
+    return found, tuple(notes)
+
+
+def _updated(
+    folder: Path,
+    fresh: Mapping[str, HistoryRecord],
+    stale: Iterable[str],
+    stamps: Mapping[str, Stamp],
+    *,
+    anew: bool,
+) -> tuple[str, ...]:
+    """What is to be said where the index could not be written: history is whole without it, only slower to ask."""
+    try:
+        update_index(folder, fresh, stale, stamps, anew=anew)
+    except (OSError, sqlite3.Error) as error:
+        return (f"{len(fresh)} files were read one by one, for no index can be kept in {folder}: {error}",)
+    return ()
+
+
+def _ordered(
+    reading: HistoryReading, case: str | None, fingerprint: str | None, since: datetime | None
+) -> HistoryReading:
+    wanted = [
+        (started(record), record.run_id, record)
+        for record in reading.records
+        if case in (None, record.case) and fingerprint in (None, record.fingerprint)
+    ]
+    recent = [one for one in wanted if since is None or one[0] >= since]
+    return HistoryReading(tuple(record for *_, record in sorted(recent, key=lambda one: one[:2])), reading.notes)
 
 
 def _holds(path: Path, record: HistoryRecord) -> bool:
