@@ -1,16 +1,18 @@
 """From runs to a golden value set: refused where the runs are no basis for one."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from harness.analysis import statistics
 from harness.analysis.derive import combine, derive
 from harness.analysis.likeness import SOFTWARE, measured_device
+from harness.analysis.measured_on import measured_on
 from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
+from harness.analysis.promotion_spread import spread_problems, wide_spreads
 from harness.errors import BadRequestError, raise_all
 from harness.planning.flops import FORMULA_VERSION
-from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
+from harness.records.golden import GoldenMetric, GoldenRecord
 from harness.records.goldens import GoldenChange, golden_changes
 from harness.records.run import REPLAYED, RunRecord
 from harness.spec.recompute import canonical_text
@@ -26,6 +28,24 @@ class Promotion:
     changes: tuple[GoldenChange, ...]
 
 
+@dataclass(frozen=True)
+class PromotionOptions:
+    """What a person may say beyond the reason.
+
+    ``replace_other``: also a golden of other settings. ``only``: the metrics to store, all without it. ``accept_spread``:
+    also repeats that differ too much. ``thresholds``: what the golden is to guard, by metric, where not the GPU row's.
+    """
+
+    replace_other: bool = False
+    only: tuple[str, ...] = ()
+    accept_spread: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    night_id: str | None = None
+
+
+_PLAIN = PromotionOptions()
+
+
 def promote(
     records: Sequence[RunRecord],
     *,
@@ -33,30 +53,39 @@ def promote(
     author: str,
     now: datetime,
     before: GoldenRecord | None = None,
-    replace_other: bool = False,
-    only: tuple[str, ...] = (),
+    options: PromotionOptions = _PLAIN,
 ) -> Promotion:
     """Golden values from one run or repeats of it: medians of run medians, highest peaks, spread over the runs.
 
     BadRequestError lists every reason against it: a failed, suspect, short or unfinished run, a run named twice,
     other settings or another machine among the runs, FLOPs that differ, no reason given, a golden of other settings in
-    the same place unless ``replace_other``, a name in ``only`` (the metrics to store; all without it) that is no metric.
+    the same place, a metric to store that is none, repeats that differ by more than half of what the golden is to guard.
     """
     each = [derive(record) for record in records]
-    other = _other_settings(records[0], before) if records and not replace_other else []
+    other = _other_settings(records[0], before) if records and not options.replace_other else []
+    mixed = _mixed(records, each)
+    stored = _metrics(each, options.only) if records else {}
+    wide = wide_spreads(records[0].spec, stored, len(records), options.thresholds) if records and not mixed else ()
     raise_all(
         [
             *_request_problems(records, reason, author),
-            *_mixed(records, each),
+            *mixed,
             *_unfit(records, each),
             *other,
-            *_unknown(only),
+            *_unknown(options.only),
+            *([] if options.accept_spread else spread_problems(wide)),
         ]
     )
-    golden = _golden(records, each, combine(each), (reason.strip(), author.strip(), now))
-    if only:
-        golden = golden.model_copy(update={"metrics": {n: v for n, v in golden.metrics.items() if n in only}})
+    golden = _golden(records, stored, (reason.strip(), author.strip(), now)).model_copy(
+        update={"overridden": wide, "night_id": options.night_id}
+    )
     return Promotion(golden, golden_changes(before, golden))
+
+
+def _metrics(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:
+    together = combine(each)
+    stored = {m.name: _stored(m, each, together) for m in METRICS if _is_stored(m) and (not only or m.name in only)}
+    return {name: value for name, value in stored.items() if value}
 
 
 def _unknown(only: tuple[str, ...]) -> list[BadRequestError]:
@@ -81,11 +110,10 @@ def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadR
 
 
 def _golden(
-    records: Sequence[RunRecord], each: Sequence[Metrics], together: Metrics, signature: tuple[str, str, datetime]
+    records: Sequence[RunRecord], stored: dict[str, GoldenMetric], signature: tuple[str, str, datetime]
 ) -> GoldenRecord:
     first, (reason, author, now) = records[0], signature
     spec = first.spec
-    stored = {metric.name: _stored(metric, each, together) for metric in METRICS if _is_stored(metric)}
     return GoldenRecord(
         kind="measured",
         recipe=spec.recipe,
@@ -96,19 +124,16 @@ def _golden(
         recompute=canonical_text(spec.recompute),
         fingerprint=first.fingerprint,
         spec=spec.identity(),
-        metrics={name: value for name, value in stored.items() if value},
-        measured_on=MeasuredOn(
-            gpu=spec.gpu,
-            device_name=measured_device(first),
-            driver_version=first.provenance.driver_version,
-            versions={name: first.provenance.versions.get(name) for name in SOFTWARE},
-        ),
+        metrics=stored,
+        measured_on=measured_on(records),
         formula_version=FORMULA_VERSION,
         run_ids=tuple(record.run_id for record in records),
         num_runs=len(records),
         promoted_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         promoted_by=author,
         reason=reason,
+        max_steps=spec.measure.max_steps,
+        window=spec.measure.window,
     )
 
 

@@ -32,6 +32,10 @@ def promote(
         list[str] | None,
         typer.Option("--only", metavar="METRIC", help="Store this metric only, e.g. peak_allocated_bytes. Repeatable."),
     ] = None,
+    accept_spread: Annotated[
+        bool,
+        typer.Option("--accept_spread", help="Promote although the runs differ by more than half the threshold."),
+    ] = False,
     golden_dir: GoldenDir = None,
     results_dir: Results = None,
     as_json: Json = False,
@@ -54,8 +58,9 @@ def promote(
         author=author or _default_author(),
         now=datetime.now(UTC),
         before=read_golden(there) if there.is_file() else None,
-        replace_other=replace_other,
-        only=tuple(only or ()),
+        options=promotion.PromotionOptions(
+            replace_other=replace_other, only=tuple(only or ()), accept_spread=accept_spread
+        ),
     )
     path = write_golden(folder, records[0].spec, promoted.golden)
     if as_json:

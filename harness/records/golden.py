@@ -17,16 +17,28 @@ class GoldenMetric(Frozen):
 
 
 class MeasuredOn(Frozen):
-    """Hardware and software of the golden; None where the source does not say."""
+    """Hardware and software of the golden; None where the source does not say.
+
+    ``environment``: variables of the ranks that were the same in all runs. ``sm_clock_mhz``: the lowest median of any
+    GPU of theirs.
+    """
 
     gpu: str
     device_name: str | None = None
     driver_version: str | None = None
     versions: dict[str, str | None] = Field(default_factory=dict)
+    environment: dict[str, str] | None = None
+    hostnames: tuple[str, ...] = ()
+    sm_clock_mhz: float | None = None
 
 
 class GoldenRecord(Frozen):
-    """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``."""
+    """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``.
+
+    ``window``: the steps [start, end) of ``max_steps`` that counted. ``overridden``: what a promotion is refused for and
+    somebody accepted. ``retired_at`` and its companions: set once it lies in the retired folder, where nothing is
+    compared with it.
+    """
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["measured", "external"]
@@ -48,3 +60,10 @@ class GoldenRecord(Frozen):
     reason: str
     source: str | None = None
     caveats: tuple[str, ...] = ()
+    max_steps: int | None = None
+    window: tuple[int, int] | None = None
+    night_id: str | None = None
+    overridden: tuple[str, ...] = ()
+    retired_at: str | None = None
+    retired_by: str | None = None
+    retired_reason: str | None = None

@@ -1,6 +1,5 @@
 """The golden values on disk: found by settings, written for review."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +7,9 @@ import harness
 from harness.errors import BadRequestError
 from harness.records.atomic import write_atomically
 from harness.records.golden import GoldenRecord
+from harness.records.golden_retired import retired_in_place_of, told_of
 from harness.records.golden_settings import setting_differences
+from harness.records.golden_text import golden_text
 from harness.records.store import checkout_dir
 from harness.records.strict_json import read_document
 from harness.spec.experiment import ExperimentSpec
@@ -57,21 +58,37 @@ def golden_path(folder: Path, spec: ExperimentSpec) -> Path:
 def find_golden(spec: ExperimentSpec, override: Path | None = None) -> GoldenSearch:
     """The golden for exactly these settings in :func:`golden_dir`; with ``override`` a file, that one whatever it is for.
 
-    BadRequestError when ``override`` does not exist or a file is no golden.
+    BadRequestError when ``override`` does not exist, or a file is no golden or a retired one.
     """
     if override is not None and not override.exists():
         raise BadRequestError(f"--golden_values_path {override}: no such file or folder")
     if override is not None and override.is_file():
-        return GoldenSearch(read_golden(override), override)
+        return GoldenSearch(_in_force(override, read_golden(override)), override)
     path = golden_path(golden_dir(override), spec)
     if not path.is_file():
-        return GoldenSearch(None, None, f"no golden for these settings: {path} is not there")
+        return GoldenSearch(None, None, f"no golden for these settings: {_absence(path, spec)}")
     golden = read_golden(path)
     different = setting_differences(golden, spec, spec.fingerprint)
     if different:
         listed = ", ".join(f"{name} ({ours} here, {theirs} there)" for name, (theirs, ours) in different.items())
         return GoldenSearch(None, None, f"no golden for these settings: {path} is for others: {listed}")
     return GoldenSearch(golden, path)
+
+
+def _in_force(path: Path, golden: GoldenRecord) -> GoldenRecord:
+    if golden.retired_at is None:
+        return golden
+    raise BadRequestError(
+        f"{path}: {told_of(golden)}; nothing is compared with it",
+        remedy="mbr-perf explain and golden diff still read it",
+    )
+
+
+def _absence(path: Path, spec: ExperimentSpec) -> str:
+    retired = retired_in_place_of(path)
+    if retired is None or setting_differences(retired, spec, spec.fingerprint):
+        return f"{path} is not there"
+    return f"{path} {told_of(retired)}"
 
 
 def read_golden(path: Path) -> GoldenRecord:
@@ -111,14 +128,6 @@ def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord) -> Pa
     return path
 
 
-def golden_text(golden: GoldenRecord) -> str:
-    """The golden as it lies on disk: fields in schema order, the spec and versions by name."""
-    fields = golden.model_dump(mode="json")
-    fields["spec"] = _sorted(fields["spec"])
-    fields["measured_on"]["versions"] = _sorted(fields["measured_on"]["versions"])
-    return json.dumps(fields, indent=2, ensure_ascii=False) + "\n"
-
-
 def golden_changes(before: GoldenRecord | None, after: GoldenRecord) -> tuple[GoldenChange, ...]:
     """What a promotion changes: metric by metric, then settings and machine."""
     old, new = _flat(before) if before else {}, _flat(after)
@@ -138,9 +147,3 @@ def _flat(golden: GoldenRecord) -> dict[str, str | int | float | None]:
         **dict(sorted(where.versions.items())),
         "formula_version": golden.formula_version,
     }
-
-
-def _sorted(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    return value

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from harness.analysis.promotion import promote
+from harness.analysis.promotion import PromotionOptions, promote
 from harness.errors import BadRequestError
 from harness.records.golden import GoldenMetric
 from harness.records.run import REPLAYED
@@ -37,9 +37,9 @@ def test_a_golden_says_what_it_was_measured_on_by_whom_and_why(make_record):
 
 
 def test_repeats_give_medians_and_their_spread(make_record):
-    records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
+    records = [repeat(make_record, i, s) for i, s in enumerate((2.46, 2.54, 2.5))]
     golden = promoted(records).golden
-    assert golden.metrics["step_time_s"] == GoldenMetric(value=2.5, relative_spread=0.04)
+    assert golden.metrics["step_time_s"] == GoldenMetric(value=2.5, relative_spread=0.016)
     assert golden.metrics["peak_allocated_bytes"] == GoldenMetric(value=58_000_000_000, relative_spread=0.0)
     assert golden.num_runs == 3
 
@@ -120,7 +120,7 @@ def test_a_golden_of_other_settings_is_replaced_only_on_request(make_record):
     told = {"reason": "new", "author": "me", "now": NOW, "before": before}
     with pytest.raises(BadRequestError, match="for other settings"):
         promote([run], **told)
-    assert promote([run], **told, replace_other=True).golden.fingerprint == run.fingerprint
+    assert promote([run], **told, options=PromotionOptions(replace_other=True)).golden.fingerprint == run.fingerprint
 
 
 def test_a_replayed_run_measured_nothing_that_could_be_promoted(make_record):
@@ -129,7 +129,32 @@ def test_a_replayed_run_measured_nothing_that_could_be_promoted(make_record):
 
 
 def test_only_the_metrics_that_hold_elsewhere_can_be_stored(make_record):
-    golden = promoted([make_record()], only=("peak_allocated_bytes",)).golden
+    golden = promoted([make_record()], options=PromotionOptions(only=("peak_allocated_bytes",))).golden
     assert list(golden.metrics) == ["peak_allocated_bytes"]
     with pytest.raises(BadRequestError, match="--only speed: no such metric"):
-        promoted([make_record()], only=("speed",))
+        promoted([make_record()], options=PromotionOptions(only=("speed",)))
+
+
+def test_repeats_that_differ_by_more_than_half_the_threshold_are_refused_with_numbers(make_record):
+    records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
+    assert "tflops_per_gpu: 3 runs spread by 4.0 % (standard deviation), more than 2.5 %" in refused(records)
+    assert promoted(records, options=PromotionOptions(only=("peak_allocated_bytes",))).golden.overridden == ()
+    wide = PromotionOptions(thresholds={"tflops_per_gpu": 0.1})
+    assert promoted(records, options=wide).golden.overridden == ()
+
+
+def test_an_accepted_spread_is_put_on_record(make_record):
+    records = [repeat(make_record, i, s) for i, s in enumerate((2.4, 2.6, 2.5))]
+    (told,) = promoted(records, options=PromotionOptions(accept_spread=True)).golden.overridden
+    assert told.startswith("tflops_per_gpu: 3 runs spread by 4.0 %")
+    assert promoted(records[:1], options=PromotionOptions(accept_spread=True)).golden.overridden == ()
+
+
+def test_a_golden_keeps_window_hosts_and_the_variables_that_all_runs_shared(make_record):
+    one = repeat(make_record, 1, 2.5, provenance={"environment": {"NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "1"}})
+    two = repeat(make_record, 2, 2.5, provenance={"environment": {"NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "2"}})
+    golden = promoted([one, two]).golden
+    assert (golden.max_steps, golden.window) == (50, (35, 50))
+    assert golden.measured_on.environment == {"NCCL_NVLS_ENABLE": "0"}
+    assert golden.measured_on.hostnames == ("node0",)
+    assert promoted([make_record()]).golden.measured_on.environment is None

@@ -7,12 +7,12 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.records.golden_settings import leaves
+from harness.records.golden_text import golden_text
 from harness.records.goldens import (
     GoldenChange,
     find_golden,
     golden_changes,
     golden_dir,
-    golden_text,
     list_goldens,
     named_golden,
     read_golden,
