@@ -1,14 +1,13 @@
 """From the options of `mbr-perf sweep`, and a sweep file, to the one value that the logic takes."""
 
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING
 
 from harness.cli.asking import experiment_request, gate_options
 from harness.cli.options import JudgeOptions, LocalLaunchOptions
 from harness.errors import BadRequestError
-from harness.recipes.axes import RECOMPUTE_OPTIONS
 from harness.recipes.problems import Problems
-from harness.recipes.request import Request
+from harness.recipes.request_layers import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.sweep import SweepGate, SweepLaunch
 from harness.records.sweeps import sweep_dir_of
@@ -34,7 +33,7 @@ def sweep_request(
     """
     file = read_sweep_file(how.file, asked.recipes_dir) if how.file is not None else None
     request = experiment_request(asked, judge)
-    request = merged(file, request) if file else request
+    request = laid_over(request_of(file.request), request) if file else request
     if not request.model_recipe_name:
         raise BadRequestError("a sweep needs a recipe", remedy="-mr RECIPE, or --file SWEEP_FILE, or --resume SWEEP")
     gate = gate_options(judge)
@@ -86,22 +85,6 @@ def follower(how: "SweepOptions", launch: LocalLaunchOptions, nodes: "SweepNodes
     meeting = Meeting(nodes.master_addr, nodes.master_port)
     settle_s = _RENEWED_S if how.resume is not None else 0.0
     return Follower(folder, nodes.node_rank, meeting, is_warm=not how.no_warm, settle_s=settle_s)
-
-
-def merged(file: SweepFile, given: Request) -> Request:
-    """The file's request with what the command line says over it, option by option; recompute as one."""
-    base = replace(Request(model_recipe_name="", gpu=""), **file.request)  # type: ignore[arg-type]
-    said = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
-    if any(name in said for name in RECOMPUTE_OPTIONS):
-        base = replace(base, **dict.fromkeys(RECOMPUTE_OPTIONS))  # type: ignore[arg-type]
-    for name in ("env", "set_values"):
-        said[name] = _assignments(getattr(base, name), getattr(given, name))
-    return replace(base, **said)
-
-
-def _assignments(file: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ...]:
-    names = {text.partition("=")[0].strip() for text in given}
-    return (*(text for text in file if text.partition("=")[0].strip() not in names), *given)
 
 
 def _over(file: SweepFile | None, texts: "list[str] | tuple[str, ...]") -> tuple[Over, ...]:

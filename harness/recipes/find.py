@@ -10,8 +10,8 @@ from harness.recipes.problems import nearest
 from harness.recipes.recipe import NAME_PATTERN, Recipe
 from harness.recipes.recipe_file import load_recipe
 
-SWEEPS = "sweeps"
-_NOT_FAMILIES = frozenset({"suites", SWEEPS})
+SWEEPS, SUITES = "sweeps", "suites"
+_NOT_FAMILIES = frozenset({SUITES, SWEEPS})
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,11 @@ from harness.spec.gpu import GPUS
 from harness.spec.parallelism import ParallelismSpec
 from harness.spec.precision import PRECISIONS
 
+KNOWN_NAMES: dict[str, tuple[str, ...]] = {
+    "gpu": tuple(GPUS), "point_gpu": tuple(GPUS), "compute_dtype": tuple(PRECISIONS), "task": TASKS,
+}  # fmt: skip
+"""Options of a `Request` whose values are names, and the names that there are."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -46,14 +51,10 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
 def check_names(request: Request) -> None:
     """GPU types, precision and task exist; all problems at once."""
     problems = Problems()
-    for option, value, known in (
-        ("--gpu", request.gpu, tuple(GPUS)),
-        ("--point_gpu", request.point_gpu, tuple(GPUS)),
-        ("--compute_dtype", request.compute_dtype, tuple(PRECISIONS)),
-        ("--task", request.task, TASKS),
-    ):
+    for option, known in KNOWN_NAMES.items():
+        value = getattr(request, option)
         if value is not None and value not in known:
-            problems.add(f"{option}: no such value '{value}'", f"known: {', '.join(known)}")
+            problems.add(f"--{option}: no such value '{value}'", f"known: {', '.join(known)}")
     if request.num_gpus is not None and request.num_gpus < 1:
         problems.add(f"--num_gpus: must be 1 or more, is {request.num_gpus}", "give a number of GPUs")
     problems.raise_if_any()

@@ -20,16 +20,24 @@ def recompute_setting(request: Request) -> Setting | None:
     ``--recompute_modules`` and ``-rl`` alone mean what they mean in Megatron-Bridge (selective; full, block), but the
     recipe's policy is replaced whole, so that no field of it is left to contradict them.
     """
+    policy, given = recompute_policy(request), _given(request)
+    if policy is None:
+        return None
+    source = ", ".join(f"--{name}" for name in given)
+    note = ""
+    if request.recompute_granularity == "selective" and request.recompute_modules is None:
+        note = "--recompute_granularity selective without --recompute_modules: megatron-core recomputes core_attn"
+    return Setting(policy, source, note=note)
+
+
+def recompute_policy(request: Request) -> Policy | None:
+    """What the options ask for; None when none of them is given. BadRequestError for contradictions and unknown words."""
     given = _given(request)
     if not given:
         return None
     _check_words(request)
     _check_combination(given)
-    source = ", ".join(f"--{name}" for name in given)
-    note = ""
-    if request.recompute_granularity == "selective" and request.recompute_modules is None:
-        note = "--recompute_granularity selective without --recompute_modules: megatron-core recomputes core_attn"
-    return Setting(_policy(request), source, note=note)
+    return _policy(request)
 
 
 def _given(request: Request) -> dict[str, object]:

@@ -2,21 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_type_hints
 
-from harness.errors import BadRequestError
 from harness.recipes.axes import SHORT_NAMES, require_axis
-from harness.recipes.find import SWEEPS, recipes_dir
-from harness.recipes.option_values import OptionValue, as_text, kind_of, option_value
-from harness.recipes.problems import Problems, nearest
+from harness.recipes.file_reader import FileReader
+from harness.recipes.find import SWEEPS
+from harness.recipes.named_files import NamedFiles
+from harness.recipes.option_values import OptionValue, as_text
+from harness.recipes.problems import Problems
 from harness.recipes.recompute_text import policy_from_text
-from harness.recipes.request import Request
-from harness.recipes.strict_yaml import Items, Node, Table, plain, read_yaml
+from harness.recipes.strict_yaml import Items, Node, read_yaml
 
 AUTO = "auto"
+_FILES = NamedFiles(SWEEPS, "sweep file", "--file")
 _KEYS = ("title", "source", "request", "over", "grid", "repeats", "control")
-_FOR_RECIPE = ("recipe", "recipe_name", "model_recipe", "model_recipe_name")
-_OPTIONS = {name: hint for name, hint in get_type_hints(Request).items() if name != "recipes_dir"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +40,7 @@ def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFi
 
     A path has a separator or ends in .yaml or .yml. BadRequestError with every problem, each at its ``file:line``.
     """
-    path, label = _found(name_or_path, directory)
+    path, label = _FILES.find(name_or_path, directory)
     root, problems = read_yaml(path, label), Problems()
     read = _Reader(label, problems).sweep(root)
     problems.raise_if_any()
@@ -52,64 +50,17 @@ def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFi
 
 def sweep_files(directory: Path | None = None) -> tuple[Path, ...]:
     """All sweep files of the recipe directory, by name."""
-    return tuple(sorted((recipes_dir(directory) / SWEEPS).glob("*.yaml")))
+    return _FILES.all(directory)
 
 
-def _found(name: str, directory: Path | None) -> tuple[Path, str]:
-    if "/" in name or "\\" in name or name.lower().endswith((".yaml", ".yml")):
-        _require_no_folder(name)
-        if not Path(name).is_file():
-            raise BadRequestError(f"--file {name}: no such file", remedy="check the path, or give a name without .yaml")
-        return Path(name), name
-    files = {path.stem: path for path in sweep_files(directory)}
-    if name not in files:
-        _require_no_folder(name)
-        if Path(name).is_file():
-            raise BadRequestError(
-                f"--file {name}: the file exists, but a path without / ends in .yaml",
-                remedy=f"rename it, or write ./{name}",
-            )
-        raise BadRequestError(f"--file {name}: no such sweep file", remedy=nearest(name, files))
-    path, folder = files[name], recipes_dir(directory)
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise BadRequestError(f"--file {name}: {path} is a link that leaves {folder}", remedy="copy the file instead")
-    return path, f"{folder.name}/{SWEEPS}/{path.name}"
-
-
-def _require_no_folder(name: str) -> None:
-    if Path(name).is_dir():
-        raise BadRequestError(f"--file {name}: a folder, not a sweep file", remedy="name the .yaml file in it")
-
-
-def _instead(key: str) -> str:
-    """A remedy for an unknown key of the file: what belongs to the request is sent there."""
-    if key in _FOR_RECIPE:
-        return "write model_recipe_name under request"
-    return "write it under request" if key in _OPTIONS else nearest(key, _KEYS)
-
-
-class _Reader:
-    """One pass over the tree of a sweep file; collects problems instead of stopping at the first."""
-
-    def __init__(self, label: str, problems: Problems) -> None:
-        self.label, self.problems = label, problems
-
-    def refuse(self, line: int, message: str, remedy: str) -> None:
-        self.problems.add(f"{self.label}:{line}: {message}", remedy)
-
-    def table(self, node: Node, where: str) -> Table | None:
-        if isinstance(node, Table):
-            return node
-        self.refuse(node.line, f"{where}: must be a mapping", "write key: value pairs")
-        return None
+class _Reader(FileReader):
+    """One pass over the tree of a sweep file."""
 
     def sweep(self, root: Node) -> SweepFile | None:
         table = self.table(root, "the file")
         if table is None:
             return None
-        for key, line in table.key_lines.items():
-            if key not in _KEYS:
-                self.refuse(line, f"{key}: no such setting", _instead(key))
+        self.require_known(table, _KEYS)
         for key in ("title", "request", "over"):
             if key not in table.entries:
                 self.refuse(table.line, f"{key}: missing", f"add {key}")
@@ -123,47 +74,13 @@ class _Reader:
             repeats=self.count(table, "repeats"),
         )
 
-    def text(self, table: Table, key: str) -> str:
-        node = table.entries.get(key)
-        value = plain(node) if node is not None else ""
-        if isinstance(value, str):
-            return value
-        self.refuse(table.key_lines[key], f"{key}: must be text, is {value!r}", "quote it")
-        return ""
-
-    def flag(self, table: Table, key: str) -> bool:
-        value = plain(table.entries[key]) if key in table.entries else False
-        if isinstance(value, bool):
-            return value
-        self.refuse(table.key_lines[key], f"{key}: must be true or false, is {value!r}", "write true or false")
-        return False
-
-    def count(self, table: Table, key: str) -> int:
-        value = plain(table.entries[key]) if key in table.entries else 1
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-            return value
-        self.refuse(table.key_lines[key], f"{key}: must be a count of at least 1, is {value!r}", "e.g. 3")
-        return 1
-
     def request(self, node: Node | None) -> dict[str, OptionValue]:
         table = self.table(node, "request") if node is not None else None
         if table is None:
             return {}
         if "model_recipe_name" not in table.entries:
             self.refuse(table.line, "request.model_recipe_name: missing", "name a recipe")
-        given: dict[str, OptionValue] = {}
-        for key, value in table.entries.items():
-            if key not in _OPTIONS:
-                remedy = "did you mean 'model_recipe_name'?" if key in _FOR_RECIPE else nearest(key, _OPTIONS)
-                self.refuse(table.key_lines[key], f"request.{key}: no such option", remedy)
-                continue
-            read = option_value(value, _OPTIONS[key])
-            if read is None:
-                says = f"request.{key}: must be {kind_of(_OPTIONS[key])}, is {plain(value)!r}"
-                self.refuse(table.key_lines[key], says, "write it as on the command line")
-            else:
-                given[key] = read
-        return given
+        return self.options(table, "request")
 
     def over(self, node: Node | None) -> dict[str, tuple[str, ...]]:
         table = self.table(node, "over") if node is not None else None
