@@ -7,6 +7,8 @@ from typing import Literal
 from harness.recipes.request import Request
 
 ExpectedOutcome = Literal["oom", "failed", "regression", "inconclusive"]
+THRESHOLD_METRICS = ("tflops_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
+"""Metrics whose allowed worsening a case may set: those that are gated by a fraction."""
 
 
 @dataclass(frozen=True, kw_only=True)

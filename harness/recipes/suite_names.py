@@ -1,0 +1,46 @@
+"""Names of a suite's cases: safe as folders, made from the request where none is given."""
+
+import re
+from pathlib import Path
+
+from harness.errors import BadRequestError
+from harness.recipes.recompute_options import recompute_policy
+from harness.recipes.request import Request
+from harness.spec.recompute import canonical_text
+
+_MAX_LENGTH = 100
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=-]*")
+
+
+def recompute_of(request: Request) -> str | None:
+    """The recompute setting that the request's options ask for, modules in order; None where they ask for none.
+
+    BadRequestError for options that contradict each other or name what there is not.
+    """
+    policy = recompute_policy(request)
+    return None if policy is None else canonical_text(policy)
+
+
+def case_name(given: str, request: Request, recompute: str | None) -> str:
+    """The given name; without one recipe, task, precision, GPUs and variant as far as said, like a golden's name.
+
+    ``recompute`` ends it where it is not None.
+
+    >>> case_name("", Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8), "full:block:5")
+    'llama3_8b.8gpu.full-block-5'
+    """
+    count = f"{request.num_gpus}gpu" if request.num_gpus is not None else None
+    stem = Path(request.model_recipe_name).stem
+    parts = (given,) if given else (stem, request.task, request.compute_dtype, count, request.variant)
+    return ".".join(part for part in (*parts, (recompute or "").replace(":", "-")) if part)
+
+
+def require_safe(name: str) -> None:
+    """BadRequestError for a name that could not be a folder's on every file system, or would read as an option."""
+    if len(name) > _MAX_LENGTH:
+        raise BadRequestError(f"name: {len(name)} characters", remedy=f"{_MAX_LENGTH} at most")
+    if not _SAFE.fullmatch(name) or ".." in name or name.endswith("."):
+        raise BadRequestError(
+            f"name: {name!r} cannot be a folder's name",
+            remedy="letters, digits, _ . , + = - only, neither . nor - first, no .. and no . at the end",
+        )
