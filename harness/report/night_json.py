@@ -1,0 +1,90 @@
+"""A night as JSON: bytes and seconds, keys that only ever grow."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from harness.analysis.night_values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
+from harness.report.json import SCHEMA_VERSION, Document, metrics_document
+
+
+def night_document(verdict: NightVerdict, reports: Iterable[Path] = ()) -> Document:
+    """``mbr-perf nightly --json``; ``reports`` are the files that were written."""
+    plan = verdict.plan
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "night_id": plan.night_id,
+        "night_dir": str(verdict.night_dir),
+        "suite": plan.suite,
+        "title": plan.title,
+        "shard": plan.shard or None,
+        "only": list(plan.only),
+        "outcome": verdict.outcome,
+        "exit_code": int(verdict.exit_code),
+        "started_at": plan.started_at,
+        "finished_at": verdict.finished_at,
+        "num_runs_missing": verdict.num_due,
+        "mbr_perf": plan.mbr_perf,
+        "command": list(plan.command),
+        "notes": list(plan.notes),
+        "cases": [case_document(case) for case in verdict.cases],
+        "report": [str(path) for path in reports],
+    }
+
+
+def case_document(case: CaseVerdict) -> Document:
+    """One case, also as a line of its own; a figure that is no finite number is null."""
+    spec = case.planned.spec
+    return {
+        "name": case.planned.name,
+        "outcome": case.outcome,
+        "exit_code": int(case.exit_code),
+        "reason": case.reason or None,
+        "is_expected": case.is_expected,
+        "is_infrastructure": case.is_infrastructure,
+        "expected": case.planned.expected.model_dump(mode="json") if case.planned.expected else None,
+        "remark": case.remark or None,
+        "owner": case.planned.owner or None,
+        "refused": case.planned.refused or None,
+        "recipe": spec.recipe if spec else None,
+        "gpu": spec.gpu if spec else None,
+        "recompute": spec.recompute.text if spec else None,
+        "fingerprint": spec.fingerprint if spec else None,
+        "comparison": [_finding(finding) for finding in case.findings],
+        "golden_path": case.golden_path,
+        "drift": [asdict(difference) for difference in case.drift],
+        "caveats": list(case.caveats),
+        "metrics": _finite(metrics_document(case.metrics)) if case.metrics else None,
+        "runs": [_run(run, case) for run in case.runs],
+    }
+
+
+def _finding(finding: CaseFinding) -> object:
+    return _finite(asdict(finding) | {"verdict": finding.verdict.value, "reason": finding.reason or None})
+
+
+def _run(run: CaseRun, case: CaseVerdict) -> Document:
+    return {
+        "run_id": run.record.run_id if run.record else None,
+        "number": run.number,
+        "purpose": run.purpose,
+        "why": run.reason or None,
+        "run_dir": str(run.run_dir),
+        "status": run.record.status if run.record else None,
+        "failure": run.record.failure if run.record else None,
+        "infrastructure": run.infrastructure or None,
+        "is_counted": run.record is not None and run.record.run_id in {record.run_id for record in case.counted},
+        "duration_s": run.record.provenance.duration_s if run.record else None,
+    }
+
+
+def _finite(value: object) -> object:
+    """Strict JSON has neither NaN nor infinity, and no figure may cost the whole document."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return value

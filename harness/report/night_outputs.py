@@ -1,0 +1,37 @@
+"""Where the reports of a night go beside its own folder, as one value that is checked before anything runs."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Copies that were asked for; None: not. ``html`` is a folder, ``step_summary`` and ``jsonl`` are appended to."""
+
+    junit: Path | None = None
+    step_summary: Path | None = None
+    jsonl: Path | None = None
+    prometheus: Path | None = None
+    html: Path | None = None
+
+
+def require_outputs(outputs: Outputs) -> None:
+    """BadRequestError, all at once, for what could not be written after hours of running."""
+    raise_all([problem for field in fields(outputs) for problem in _problems(field.name, getattr(outputs, field.name))])
+
+
+def _problems(name: str, path: Path | None) -> list[BadRequestError]:
+    if path is None:
+        return []
+    option = f"--{name} {path}"
+    if name == "html":
+        return [] if path.is_dir() or not path.exists() else [BadRequestError(f"{option}: not a folder")]
+    if path.is_dir():
+        return [BadRequestError(f"{option}: a folder", remedy="name a file")]
+    if not path.parent.is_dir():
+        return [BadRequestError(f"{option}: no folder {path.parent}", remedy="make it first")]
+    if name == "prometheus" and path.suffix != ".prom":
+        return [BadRequestError(f"{option}: node-exporter reads only *.prom", remedy=f"{path.with_suffix('.prom')}")]
+    return []

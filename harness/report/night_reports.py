@@ -1,0 +1,67 @@
+"""All reports of a night as files: in its own folder always, elsewhere where asked for."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from harness.analysis.night_values import NightVerdict
+from harness.records.atomic import write_atomically
+from harness.report import json
+from harness.report.night_json import night_document
+from harness.report.night_jsonl import append_whole, night_lines
+from harness.report.night_outputs import Outputs
+
+REPORT = "report"
+
+
+@dataclass(frozen=True)
+class Written:
+    """The files that are there now, and what could not be written and why: that changes no verdict."""
+
+    paths: tuple[Path, ...]
+    problems: tuple[str, ...] = ()
+
+
+def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None) -> Written:
+    """Write every format of :data:`FORMATS` into ``report/`` of the night, then what ``outputs`` asks for.
+
+    Files in the night's folder are replaced. One that cannot be written keeps no other from being written.
+    """
+    folder = verdict.night_dir / REPORT
+    jobs = [_Job(folder / name, partial(_write, verdict, text)) for name, text in FORMATS.items()]
+    return _written([*jobs, *_asked_for(verdict, outputs or Outputs())])
+
+
+@dataclass(frozen=True)
+class _Job:
+    path: Path
+    write: Callable[[Path], None]
+
+
+def _asked_for(verdict: NightVerdict, outputs: Outputs) -> Iterable[_Job]:
+    if outputs.jsonl:
+        yield _Job(outputs.jsonl, lambda path: append_whole(path, night_lines(verdict)))
+
+
+def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text(verdict))
+
+
+def _written(jobs: Iterable[_Job]) -> Written:
+    paths, problems = [], []
+    for job in jobs:
+        try:
+            job.write(job.path)
+        except OSError as error:
+            problems.append(f"{job.path}: cannot be written: {error.strerror or error}")
+        else:
+            paths.append(job.path)
+    return Written(tuple(paths), tuple(problems))
+
+
+FORMATS: dict[str, Callable[[NightVerdict], str]] = {
+    "night.json": lambda verdict: json.text(night_document(verdict)) + "\n",
+    "cases.jsonl": night_lines,
+}
