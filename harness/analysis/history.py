@@ -7,7 +7,7 @@ from harness.analysis.likeness import measured_device
 from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metrics, Summary
 from harness.records.history import CaseOutcome, HistoryFigure, HistoryRecord
 from harness.records.night import Purpose
-from harness.records.run import RunRecord
+from harness.records.run import REPLAYED, RunRecord
 from harness.spec.experiment import ExperimentSpec
 
 
@@ -32,7 +32,7 @@ class Occasion:
 def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | None = None) -> HistoryRecord:
     """One run as history keeps it; ``metrics`` are its own, not those of its repeats together.
 
-    A figure that is absent or not finite is left out. Environment rows are those that the run recorded, secrets out.
+    A figure that is absent or not finite is left out; a replayed run is suspect, for it measured nothing. Environment rows are those that the run recorded, secrets out.
     """
     why = occasion or Occasion()
     where = record.provenance
@@ -49,7 +49,7 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
         status=record.status,
         outcome=why.outcome,
         failure=_first_line(record.failure),
-        suspect=record.suspect,
+        suspect=(*record.suspect, *(note for note in record.notes if note.startswith(REPLAYED))),
         metrics=_figures(metrics),
         formula_version=metrics.formula_version,
         predicted_peak_bytes=record.prediction.peak_bytes if record.prediction else None,
