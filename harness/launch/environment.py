@@ -94,7 +94,7 @@ def child_environment(
     spec_env, shell = _one_allocator(spec.env), _one_allocator(shell)
     asked = Asked(spec, local_ranks, num_cores, nnodes)
     asked = replace(asked, expandable_segments=_expandable(asked, spec_env, shell))
-    merged = {v.name: v for v in _inherited(shell)}
+    merged = {v.name: v for v in inherited(shell)}
     merged |= {v.name: v for v in _passed(shell, pass_env)}
     merged |= {v.name: v for row in ROWS if (v := _from_row(row, asked, shell)) is not None}
     merged |= {name: EnvVar(name, value, "recipe or -E", "spec.env") for name, value in spec_env.items()}
@@ -120,8 +120,8 @@ def _listed(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _inherited(shell: Mapping[str, str]) -> list[EnvVar]:
-    """A name that says secret is not inherited even if it matches a pattern (``NVIDIA_API_KEY``)."""
+def inherited(shell: Mapping[str, str]) -> list[EnvVar]:
+    """What ranks take from ``shell`` unasked. A name that says secret is left out even if it matches (``NVIDIA_API_KEY``)."""
     allowed = (*INHERITED, *INHERITED_UNRECORDED)
     return [
         EnvVar(name, value, "inherited", "inherited")

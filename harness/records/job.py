@@ -4,16 +4,22 @@ A job runs one or several runs one after the other, every node starting its own 
 ``record.json``. With an array each task takes the runs of its index.
 """
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from harness.records.rank import SCHEMA_VERSION
-from harness.records.sweep import SweepLaunch
+from harness.records.sweep import SweepGate, SweepLaunch
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 
-JOB, SUBMITTED = "job.json", "submitted.json"
+JOB, SCRIPT, SUBMITTED, LOGS = "job.json", "job.sbatch", "submitted.json", "logs"
+
+
+def time_limit_note(job_dir: Path, task: int = 0) -> Path:
+    """A file that the job's script makes when Slurm warns it of the time limit, before it ends the ranks."""
+    return job_dir / f"time_limit_{task}"
 
 
 class SlurmOptions(Frozen):
@@ -53,7 +59,8 @@ class JobRun(Frozen):
 class JobRecord(Frozen):
     """``job.json``. ``what``: run, sweep or nightly case, with ``subject``, the folder that the runs belong to.
 
-    ``sweep_dir``: a whole sweep that the job resumes on its nodes; then there are no ``runs``.
+    ``sweep_dir``: a whole sweep that the job resumes on its nodes; then there are no ``runs``. ``gpus_per_node``: asked of
+    Slurm, 0 for a run on the CPU. ``gate``: how whoever collects the runs judges them; ``results_dir`` is where they lie.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -62,10 +69,13 @@ class JobRecord(Frozen):
     what: Literal["run", "sweep", "nightly"]
     subject: str
     nnodes: int
+    gpus_per_node: int = 0
     num_tasks: int = 1
     runs: tuple[JobRun, ...] = ()
     sweep_dir: str | None = None
     launch: SweepLaunch = SweepLaunch()
+    gate: SweepGate = SweepGate()
+    results_dir: str | None = None
     slurm: SlurmOptions
     command: tuple[str, ...]
     created_at: str

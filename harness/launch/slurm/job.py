@@ -1,0 +1,195 @@
+"""A Slurm job as a value: the batch file and the command that submits it."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import raise_all
+from harness.launch.environment import SAFE_PATH, Host, inherited
+from harness.launch.slurm.values import value_problems
+from harness.records.job import LOGS, SCRIPT, JobRecord, time_limit_note
+from harness.records.redact import redact
+from harness.records.store import checkout_dir
+
+WARNING_S = 90  # how long before the time limit the job hears of it: ranks end, and leave what they measured
+_SHORT_LIMIT_MINUTES = 6  # of a shorter one a quarter: Slurm warns a job at once whose limit is nearer than that
+CONTAINER_PYTHON = "python3"
+# True of the machine where one submits: what it names there is not on the nodes, or Slurm sets it anew on each.
+_OF_THIS_MACHINE = re.compile(
+    r"SLURM_.*|SBATCH_.*|CUDA_VISIBLE_DEVICES|NVIDIA_VISIBLE_DEVICES|TMPDIR|XDG_(RUNTIME_DIR|SESSION_.*)"
+)
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """What is submitted. ``environment``: variables that the file exports; ``left_out``: names whose values look secret."""
+
+    record: JobRecord
+    python: str
+    environment: tuple[tuple[str, str], ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def script_path(self) -> Path:
+        """Where the file lies."""
+        return Path(self.record.job_dir) / SCRIPT
+
+    @property
+    def sbatch(self) -> tuple[str, ...]:
+        """The command. Nothing of the shell reaches the job but what the file exports and what is passed by name."""
+        exported = ",".join(self.record.launch.pass_env) or "NIL"
+        return ("sbatch", "--parsable", f"--export={exported}", str(self.script_path))
+
+    @property
+    def warning_s(self) -> int:
+        """Seconds before the time limit at which the job is told."""
+        limit = self.record.slurm.time_limit_minutes
+        return WARNING_S if limit >= _SHORT_LIMIT_MINUTES else limit * 60 // 4
+
+    def render(self) -> str:
+        """The batch file, whole."""
+        directives = "\n".join(f"#SBATCH --{directive}" for directive in self._directives())
+        exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in self.environment)
+        left_out = f"\n# not exported, their values look secret: {' '.join(self.left_out)}" if self.left_out else ""
+        return _TEMPLATE.format(
+            directives=directives,
+            exports=exports + left_out,
+            note=self._note(),
+            srun=" \\\n  ".join(self._srun()),
+            warning_s=self.warning_s,
+        )
+
+    def document(self) -> dict[str, object]:
+        """The job for programs (JSON)."""
+        return {
+            "launcher": "slurm",
+            "job_dir": self.record.job_dir,
+            "nnodes": self.record.nnodes,
+            "num_tasks": self.record.num_tasks,
+            "script": self.render(),
+            "sbatch": list(self.sbatch),
+            "left_out": list(self.left_out),
+        }
+
+    def _directives(self) -> list[str]:
+        record, asked = self.record, self.record.slurm
+        is_array = record.num_tasks > 1
+        log = Path(record.job_dir) / LOGS / ("slurm-%A_%a.out" if is_array else "slurm-%j.out")
+        maybe = (
+            ("partition", asked.partition), ("account", asked.account), ("qos", asked.qos),
+            ("reservation", asked.reservation), ("constraint", asked.constraint), ("segment", asked.segment),
+            ("array", f"0-{record.num_tasks - 1}" if is_array else None),
+        )  # fmt: skip
+        return [
+            f"job-name={record.name}",
+            f"nodes={record.nnodes}",
+            "ntasks-per-node=1",
+            *self._gpus(),
+            *(("exclusive", "mem=0") if asked.exclusive else ()),
+            f"time={asked.time_limit_minutes}",
+            *(f"{name}={value}" for name, value in maybe if value is not None),
+            f"output={log}",
+            "open-mode=append",
+            "no-requeue",
+            f"signal=B:USR1@{self.warning_s}",
+        ]
+
+    def _gpus(self) -> tuple[str, ...]:
+        num, how = self.record.gpus_per_node, self.record.slurm.gpus
+        if num == 0 or how == "none":
+            return ()
+        return (f"gres=gpu:{num}",) if how == "gres" else (f"gpus-per-node={num}",)
+
+    def _note(self) -> str:
+        """The path of the note; the task's number is only known in the job."""
+        path = shlex.quote(str(time_limit_note(Path(self.record.job_dir))).removesuffix("0"))
+        return path + '"${SLURM_ARRAY_TASK_ID:-0}"'
+
+    def _srun(self) -> list[str]:
+        record, asked = self.record, self.record.slurm
+        container = []
+        if asked.container_image is not None:
+            mounts = ",".join([*own_mounts(record), *asked.container_mounts])
+            container = [
+                f"--container-image={shlex.quote(asked.container_image)}",
+                f"--container-mounts={shlex.quote(mounts)}",
+            ]
+        words = (self.python, "-m", "harness.runner.slurm_task", "--job_dir", record.job_dir)
+        return [
+            f"srun --nodes={record.nnodes} --ntasks={record.nnodes} --ntasks-per-node=1 --export=ALL",
+            "--kill-on-bad-exit=1 --cpu-bind=none --label",
+            *container,
+            f'{shlex.join(words)} --master_addr "$head_addr" &',
+        ]
+
+
+def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
+    """The job of ``record`` as submitted from ``host``. BadRequestError, all at once, for values that no file can hold."""
+    raise_all(value_problems(record))
+    in_container = record.slurm.container_image is not None
+    environment, left_out = _environment(host.shell)
+    return SlurmJob(
+        record=record,
+        python=record.slurm.python or (CONTAINER_PYTHON if in_container else host.python),
+        environment=environment,
+        left_out=left_out,
+    )
+
+
+def own_mounts(record: JobRecord) -> tuple[str, ...]:
+    """What a container must see at the same place: the job, its runs and sweep, and the checkout if this is one."""
+    folders = [Path(record.job_dir), *(Path(run.run_dir).parent for run in record.runs), Path(record.subject)]
+    folders += [Path(record.results_dir)] if record.results_dir else []
+    checkout = checkout_dir()
+    wanted = sorted({folder for folder in [*folders, *([checkout] if checkout else [])] if folder.is_absolute()})
+    outer = [
+        folder for folder in wanted if not any(folder != other and folder.is_relative_to(other) for other in wanted)
+    ]
+    return tuple(f"{folder}:{folder}" for folder in outer)
+
+
+def _environment(shell: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """What the file exports, by name, and the names that it does not because their values look secret."""
+    allowed = {v.name: v.value for v in inherited(shell) if not _OF_THIS_MACHINE.fullmatch(v.name)}
+    secret = sorted(name for name, value in allowed.items() if redact(value) != value)
+    kept = {name: value for name, value in allowed.items() if name not in secret} | SAFE_PATH
+    return tuple(sorted(kept.items())), tuple(secret)
+
+
+_TEMPLATE = """\
+#!/bin/bash
+# Written by mbr-perf. What runs is in job.json beside this file; what was measured is in the folders it names.
+# `mbr-perf jobs submit DIR` submits it, `jobs wait DIR` follows and collects it.
+{directives}
+
+set -u
+
+# From the shell that submitted, by name; mbr-perf adds the variables of its table on the nodes.
+{exports}
+
+# torchrun's ranks meet at the first node of the job.
+head_node=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+head_addr=$(scontrol -o show node "$head_node" | sed -n 's/.* NodeAddr=\\([^ ]*\\).*/\\1/p')
+if [ -z "$head_addr" ]; then head_addr=$head_node; fi
+
+# Slurm warns {warning_s} s before the time limit. The ranks are asked to end, so that they leave what they measured;
+# srun itself would kill them at once.
+time_limit_note={note}
+srun_pid=
+end_ranks() {{
+  interrupted=yes
+  scancel --quiet --signal=TERM "$SLURM_JOB_ID.0" || kill -TERM "$srun_pid"
+}}
+trap ': > "$time_limit_note"; end_ranks' USR1
+trap end_ranks TERM
+
+# One task per node; each starts its own ranks of every run.
+{srun}
+srun_pid=$!
+
+# A trapped signal ends `wait` early.
+while interrupted=no; wait "$srun_pid"; code=$?; [ "$interrupted" = yes ]; do :; done
+exit "$code"
+"""
