@@ -1,5 +1,6 @@
 """Builders of real specs and records that tests of several stages share."""
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ from harness.spec.effective import effective_recompute, settled_implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.recompute import parse_recompute
 from harness.units import GIB
+
+
+def pytest_configure() -> None:
+    """Ctrl-C as at a terminal: a shell that starts us in the background has it ignored, by us and all that we start."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
