@@ -6,17 +6,16 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ValidationError
-
 from harness.errors import BadRequestError
 from harness.records.atomic import write_once
+from harness.records.event_log import EVENTS, append_line, read_lines
 from harness.records.folders import folder_named, new_folder
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, results_dir
 from harness.records.strict_json import read_document
 from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
 
-SWEEP, EVENTS, CELLS = "sweep.json", "events.jsonl", "cells"
+SWEEP, CELLS = "sweep.json", "cells"
 # A run that ended so is a result, and no other run of its cell is started; one that was interrupted is repeated.
 _FINAL = ("oom", "failed")
 
@@ -81,13 +80,8 @@ def write_plan(sweep_dir: Path, plan: SweepPlan) -> Path:
 
 
 def append_event(sweep_dir: Path, event: SweepEvent) -> None:
-    """One more line of ``events.jsonl``; a line that a kill left half-written is closed first, so that it hurts none."""
-    with (sweep_dir / EVENTS).open("ab+") as stream:
-        if stream.tell():
-            stream.seek(-1, 2)
-            if stream.read(1) != b"\n":
-                stream.write(b"\n")
-        stream.write(event.model_dump_json().encode() + b"\n")
+    """One more line of ``events.jsonl``."""
+    append_line(sweep_dir / EVENTS, event)
 
 
 def run_dir_of(sweep_dir: Path, cell_index: int, repeat: int) -> Path:
@@ -130,15 +124,8 @@ def read_sweep(reference: str | Path, results: Path | None = None) -> SweepData:
 
 
 def read_events(sweep_dir: Path) -> tuple[SweepEvent, ...]:
-    """The events in order. A line that is none is passed over: a kill cuts the last one short."""
-    path = sweep_dir / EVENTS
-    events = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        try:
-            events.append(SweepEvent.model_validate_json(line))
-        except ValidationError:
-            continue
-    return tuple(events)
+    """The events in order."""
+    return read_lines(sweep_dir / EVENTS, SweepEvent)
 
 
 def _cell(sweep_dir: Path, plan: SweepPlan, planned: PlannedCell, events: Iterable[SweepEvent]) -> CellData:

@@ -17,9 +17,9 @@ from harness.records.store import results_dir
 from harness.records.sweep import SweepGate, SweepPlan
 from harness.records.sweeps import SweepData, made_sweep_dir, new_sweep_dir, read_sweep, write_plan
 from harness.report.sweep_reports import REPORT, write_reports
+from harness.runner.hold import holding
 from harness.runner.machine import software_for
 from harness.runner.sweep_execution import Sweeping
-from harness.runner.sweep_hold import holding
 from harness.runner.sweep_launches import Meeting, meeting_at, require_startable
 from harness.runner.sweep_outcome import sweep_exit_code
 from harness.runner.sweep_planning import plan_sweep

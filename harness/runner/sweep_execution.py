@@ -16,11 +16,12 @@ from harness.launch.interruption import Interruption, interruption
 from harness.launch.warm import WarmParents
 from harness.records.run import RunRecord
 from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
-from harness.records.sweeps import append_event, read_events
+from harness.records.sweeps import append_event, read_events, run_dir_of
 from harness.report.cell_progress import CellProgress
+from harness.runner.fresh_folder import fresh_folder
 from harness.runner.launched import Ran, launched
 from harness.runner.prediction import KeptPrediction
-from harness.runner.sweep_attempts import Place, committed, fresh_run_dir
+from harness.runner.sweep_attempts import Place, committed
 from harness.runner.sweep_launches import launch_of
 from harness.runner.sweep_lines import run_line
 from harness.runner.sweep_teaching import lessons
@@ -92,7 +93,7 @@ class Sweeping:
         return signal
 
     def _launched(self, place: Place, cell: PlannedCell, progress: CellProgress) -> Ran:
-        run_dir = fresh_run_dir(self.sweep_dir, place)
+        run_dir = fresh_folder(run_dir_of(self.sweep_dir, *place))
         launch = launch_of(self.plan, place, self.host, run_dir)
         repeat = f", run {place[1] + 1} of {self.plan.repeats}" if self.plan.repeats > 1 else ""
         show = progress.start(f"{cell.name}{repeat}", launch.understood.spec.measure.max_steps)

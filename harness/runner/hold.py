@@ -1,4 +1,4 @@
-"""One process at a time works in a sweep's folder; the kernel lets go of it however that process ends."""
+"""One process at a time works in the folder of a sweep or a night; the kernel lets go of it however that process ends."""
 
 import fcntl
 from collections.abc import Iterator
@@ -13,38 +13,38 @@ _LOCK = ".lock"
 
 
 @contextmanager
-def holding(sweep_dir: Path) -> Iterator[None]:
-    """Inside the block no other process runs cells in ``sweep_dir``.
+def holding(folder: Path, what: str = "sweep") -> Iterator[None]:
+    """Inside the block no other process runs anything in ``folder``, which is that of a ``what``.
 
     BadRequestError where one does already, or where nothing can be written.
     """
-    with _opened(sweep_dir) as lock:
+    with _opened(folder, what) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BadRequestError(
-                f"{sweep_dir}: the sweep is still at work: {life_of(sweep_dir).reason}",
+                f"{folder}: the {what} is still at work: {life_of(folder).reason}",
                 remedy="wait for it, or end it with Ctrl-C first",
             ) from error
         try:
-            claim(sweep_dir)
+            claim(folder)
         except OSError as error:
-            raise _not_writable(sweep_dir, error) from error
+            raise _not_writable(folder, what, error) from error
         try:
             yield
         finally:
-            release(sweep_dir)
+            release(folder)
 
 
-def _opened(sweep_dir: Path) -> TextIO:
+def _opened(folder: Path, what: str) -> TextIO:
     try:
-        return (sweep_dir / _LOCK).open("a")
+        return (folder / _LOCK).open("a")
     except OSError as error:
-        raise _not_writable(sweep_dir, error) from error
+        raise _not_writable(folder, what, error) from error
 
 
-def _not_writable(sweep_dir: Path, error: OSError) -> BadRequestError:
+def _not_writable(folder: Path, what: str, error: OSError) -> BadRequestError:
     return BadRequestError(
-        f"{sweep_dir}: the sweep cannot be run: {error.strerror}: {error.filename or _LOCK}",
+        f"{folder}: the {what} cannot be run: {error.strerror}: {error.filename or _LOCK}",
         remedy="make the folder writable, or copy it to where it is; reports need no writing",
     )

@@ -1,9 +1,9 @@
-"""A sweep's folder is worked in by one process, and must be writable."""
+"""A folder of a sweep or a night is worked in by one process, and must be writable."""
 
 import pytest
 
 from harness.errors import BadRequestError
-from harness.runner.sweep_hold import holding
+from harness.runner.hold import holding
 
 
 def test_a_folder_in_which_nothing_can_be_written_is_refused_with_the_reason(tmp_path):
