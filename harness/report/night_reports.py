@@ -10,7 +10,10 @@ from harness.records.atomic import write_atomically
 from harness.report import json
 from harness.report.night_json import night_document
 from harness.report.night_jsonl import append_whole, night_lines
+from harness.report.night_junit import night_junit
+from harness.report.night_markdown import append_summary, night_markdown
 from harness.report.night_outputs import Outputs
+from harness.report.night_prometheus import night_prometheus
 
 REPORT = "report"
 
@@ -40,13 +43,25 @@ class _Job:
 
 
 def _asked_for(verdict: NightVerdict, outputs: Outputs) -> Iterable[_Job]:
+    if outputs.junit:
+        yield _Job(outputs.junit, partial(_write, verdict, night_junit))
+    if outputs.step_summary:
+        yield _Job(outputs.step_summary, lambda path: append_summary(path, verdict))
     if outputs.jsonl:
         yield _Job(outputs.jsonl, lambda path: append_whole(path, night_lines(verdict)))
+    if outputs.prometheus:
+        yield _Job(outputs.prometheus, lambda path: _write_for_exporter(verdict, path))
 
 
 def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text(verdict))
+
+
+def _write_for_exporter(verdict: NightVerdict, path: Path) -> None:
+    """Readable by everyone: node-exporter runs as another user."""
+    _write(verdict, night_prometheus, path)
+    path.chmod(0o644)
 
 
 def _written(jobs: Iterable[_Job]) -> Written:
@@ -63,5 +78,8 @@ def _written(jobs: Iterable[_Job]) -> Written:
 
 FORMATS: dict[str, Callable[[NightVerdict], str]] = {
     "night.json": lambda verdict: json.text(night_document(verdict)) + "\n",
+    "night.md": night_markdown,
+    "junit.xml": night_junit,
     "cases.jsonl": night_lines,
+    "metrics.prom": night_prometheus,
 }

@@ -1,0 +1,105 @@
+"""What is to be said about the cases of a night below the table: why, what differs, which runs, how to look further."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.analysis.gate import Verdict
+from harness.analysis.night_values import CaseRun, CaseVerdict, NightVerdict
+from harness.report.figures import BY_NAME
+from harness.report.night_words import finding_text, is_red, one_line, outcome_text
+
+
+@dataclass(frozen=True)
+class Story:
+    """A case that needs a look: who owns it, and lines in the order in which a person would ask."""
+
+    case: CaseVerdict
+    title: str
+    lines: tuple[str, ...]
+
+
+def stories(verdict: NightVerdict) -> tuple[Story, ...]:
+    """One for each red case, in the plan's order."""
+    return tuple(story(case) for case in verdict.cases if is_red(case))
+
+
+def story(case: CaseVerdict) -> Story:
+    """All there is to say about a case."""
+    owner = f"  (owner: {case.planned.owner})" if case.planned.owner else ""
+    return Story(case, f"{case.planned.name}: {outcome_text(case)}{owner}", tuple(_lines(case)))
+
+
+def further_command(case: CaseVerdict) -> str:
+    """The command that tells more: what differs from the golden, else what one run left; empty without a run."""
+    run_dir = _last_run(case)
+    if run_dir is None:
+        return ""
+    if case.golden_path is not None and case.outcome not in ("failed", "oom"):
+        return f"mbr-perf explain {shlex.quote(str(run_dir))} {shlex.quote(case.golden_path)}"
+    return f"mbr-perf results show {shlex.quote(str(run_dir))}"
+
+
+def drift_text(case: CaseVerdict) -> str:
+    """``torch: golden 2.9.1, here 2.10.0 (accepted)``, all of them."""
+    return "; ".join(f"{each.text}{' (accepted)' if each.accepted else ''}" for each in case.drift)
+
+
+def run_lines(case: CaseVerdict) -> tuple[str, ...]:
+    """``repeat ok: <folder>/{0,1,2}``: runs that ended alike in one line, as a shell expands it."""
+    alike: dict[tuple[str, Path], list[str]] = {}
+    for run in case.runs:
+        alike.setdefault((_kind(run), run.run_dir.parent), []).append(run.run_dir.name)
+    return tuple(f"{kind}: {_folders(parent, names)}" for (kind, parent), names in alike.items())
+
+
+def _kind(run: CaseRun) -> str:
+    """Purpose and status, with the named fault or the reason for which it was started."""
+    status = run.record.status if run.record else "never finished"
+    because = "; ".join(one_line(text) for text in (run.infrastructure, run.reason) if text)
+    return f"{run.purpose} {status}{f' ({because})' if because else ''}"
+
+
+def _folders(parent: Path, names: Sequence[str]) -> str:
+    listed = ",".join(names)
+    return f"{parent}/{listed}" if len(names) == 1 else f"{parent}/{{{listed}}}"
+
+
+def _lines(case: CaseVerdict) -> Iterable[str]:
+    said = one_line(case.planned.refused or case.reason)
+    if said:
+        yield said
+    yield from _about_findings(case, said)
+    failures = {one_line(run.record.failure): None for run in case.runs if run.record and run.record.failure}
+    yield from (f"Failure: {failure}" for failure in failures if failure not in said)
+    if case.remark:
+        yield one_line(case.remark)
+    if case.drift:
+        yield f"Unlike the golden's environment: {one_line(drift_text(case))}"
+    yield from (f"Caveat: {one_line(caveat)}" for caveat in case.caveats)
+    yield from (f"Runs: {line}" for line in run_lines(case))
+    command = further_command(case)
+    if command:
+        yield f"Look further: {command}"
+
+
+def _about_findings(case: CaseVerdict, said: str) -> Iterable[str]:
+    """Figures that moved, one line each; reasons that several metrics share once."""
+    by_reason: dict[str, list[str]] = {}
+    for finding in case.findings:
+        if finding.verdict in (Verdict.PASS, Verdict.NOT_GATED):
+            continue
+        if finding.verdict is not Verdict.INCONCLUSIVE or finding.evidence:
+            yield finding_text(finding)
+        if finding.reason and one_line(finding.reason) not in said:
+            by_reason.setdefault(one_line(finding.reason), []).append(BY_NAME[finding.metric].title)
+    yield from (f"{', '.join(titles)}: {reason}" for reason, titles in by_reason.items())
+
+
+def _last_run(case: CaseVerdict) -> Path | None:
+    """The last run behind the figures, else the last one with a record."""
+    ids = {record.run_id for record in case.counted}
+    with_record = [run for run in case.runs if run.record]
+    chosen = [run for run in with_record if run.record and run.record.run_id in ids] or with_record
+    return chosen[-1].run_dir if chosen else None

@@ -1,0 +1,44 @@
+"""A night for people at a terminal: the table, what is to be said about each case to look at, the answer."""
+
+from rich.console import Console
+from rich.text import Text
+
+from harness.analysis.night_values import CaseVerdict, NightVerdict
+from harness.report.night_remarks import stories
+from harness.report.night_rows import night_rows
+from harness.report.night_words import about, answer, headline, is_red
+from harness.report.printing import plain_table, print_hanging, print_lines, show
+
+_STYLES = {"pass": "green", "improvement": "cyan", "inconclusive": "yellow"}
+
+
+def print_night(console: Console, verdict: NightVerdict) -> None:
+    """A night, finished or not; piped, the table is as wide as it needs. The last line alone says how it went."""
+    print_lines(console, [f"{verdict.plan.title}: {headline(verdict)}"], style="bold")
+    print_lines(console, [about(verdict), *(f"Note: {note}" for note in verdict.plan.notes)])
+    console.print()
+    _table(console, verdict)
+    for story in stories(verdict):
+        console.print()
+        print_hanging(console, Text(story.title, style=_style(story.case)), 2)
+        for line in story.lines:
+            print_hanging(console, Text(f"  {line}"), 4)
+    console.print()
+    print_lines(console, [f"Night: {verdict.night_dir}"])
+    print_hanging(console, Text(answer(verdict), style="bold"), 2)
+
+
+def _table(console: Console, verdict: NightVerdict) -> None:
+    rows = night_rows(verdict.cases)
+    right = [title for title, is_right in zip(rows.titles, rows.right, strict=True) if is_right]
+    table = plain_table(*rows.titles, right=right)
+    for case, texts in zip(verdict.cases, rows.texts, strict=True):
+        name, outcome, *others = texts
+        table.add_row(Text(name), Text(outcome, style=_style(case)), *(Text(text) for text in others))
+    show(console, table)
+
+
+def _style(case: CaseVerdict) -> str:
+    if case.is_expected:
+        return "dim"
+    return _STYLES.get(case.outcome, "bold red" if is_red(case) else "")
