@@ -2,13 +2,14 @@
 
 from pathlib import Path
 
-from harness.analysis.compare import compare_runs, find_reference
+from harness.analysis.compare import GateOptions, compare_runs, find_reference
 from harness.analysis.outcome import run_outcome, status_exit_code
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.environment import this_host
 from harness.launch.plan import LaunchPlan
+from harness.records import store
 from harness.records.goldens import find_golden
-from harness.records.store import RECORD, new_run_dir, results_dir
+from harness.records.store import RECORD, new_run_dir
 from harness.runner.launched import Launch, Ran, launched
 from harness.runner.machine import require_machine
 from harness.runner.megatron_says import megatron_finding
@@ -20,7 +21,7 @@ from harness.runner.understanding import Understood, rule_problem, understand
 
 def dry_run(request: RunRequest, display: Display) -> None:
     """Print what would run. Writes and starts nothing."""
-    run_dir = request.run_dir or results_dir(request.results_dir) / "runs" / "RUN"
+    run_dir = request.run_dir or store.results_dir(request.results_dir) / "runs" / "RUN"
     understood = understand(request, this_host(), run_dir)
     display.plan(understood, cached_prediction(understood))
 
@@ -31,7 +32,7 @@ def run_experiment(request: RunRequest, display: Display) -> ExitCode:
     understood = understand(request, host, request.run_dir or Path("RUN"))
     if isinstance(understood.plan, LaunchPlan):
         require_machine(understood.spec, host, understood.plan.num_local_ranks)
-        _require_megatron(understood, understood.plan)
+        require_megatron(understood, understood.plan)
         find_golden(understood.spec, request.gate.golden_values_path)  # one that cannot be read is told before the run
     _require_folder(request)
     display.understood(understood)
@@ -42,10 +43,10 @@ def run_experiment(request: RunRequest, display: Display) -> ExitCode:
             break
     if request.nodes.node_rank > 0:
         return status_exit_code(runs[-1].record.status, runs[-1].signal)
-    return _judge(request, runs, display)
+    return judge(runs, request.gate, request.results_dir, display)
 
 
-def _require_megatron(understood: Understood, plan: LaunchPlan) -> None:
+def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
     """The installed megatron-core accepts the configuration; asked before GPUs are taken, which a CPU run does not."""
     if understood.spec.gpu_type.is_cpu:
         return
@@ -67,7 +68,7 @@ def _require_folder(request: RunRequest) -> None:
 
 def _one_run(request: RunRequest, display: Display) -> Ran:
     """Launch once, in a folder of its own, as :func:`launched`."""
-    run_dir = _run_folder(request)
+    run_dir = run_folder(request)
     understood = understand(request, this_host(), run_dir)
     return launched(
         Launch(understood, run_dir, run_dir.name, request.nodes),
@@ -76,11 +77,11 @@ def _one_run(request: RunRequest, display: Display) -> Ran:
     )
 
 
-def _run_folder(request: RunRequest) -> Path:
+def run_folder(request: RunRequest) -> Path:
     """A folder without ranks of another run: what they left would be read as this run's."""
     if request.run_dir is None:
         recipe = Path(request.asked.model_recipe_name).stem
-        return new_run_dir(results_dir(request.results_dir), recipe)
+        return new_run_dir(store.results_dir(request.results_dir), recipe)
     if (request.run_dir / RECORD).exists() or any((request.run_dir / "ranks").glob("rank_*")):
         raise BadRequestError(f"{request.run_dir} already holds a run", remedy="name a new folder")
     try:
@@ -93,15 +94,16 @@ def _run_folder(request: RunRequest) -> Path:
     return request.run_dir
 
 
-def _judge(request: RunRequest, runs: list[Ran], display: Display) -> ExitCode:
+def judge(runs: list[Ran], gate: GateOptions, results_dir: Path | None, display: Display) -> ExitCode:
+    """Judge the runs of one request together, the last one alone where it ended badly, and print the answer."""
     records, last = [run.record for run in runs], runs[-1]
     judged = records if last.record.status == "ok" else [last.record]
     try:
-        search = find_reference(None, last.record, request.gate, request.results_dir)
-        metrics, comparison = compare_runs(judged, search, request.gate)
+        search = find_reference(None, last.record, gate, results_dir)
+        metrics, comparison = compare_runs(judged, search, gate)
     except BadRequestError as error:
         raise BadRequestError(str(error), remedy=f"the run itself is kept in {last.run_dir}") from error
-    fail_on_improvement = request.gate.fail_on_improvement
+    fail_on_improvement = gate.fail_on_improvement
     verdict = run_outcome(last.record.status, comparison, fail_on_improvement=fail_on_improvement, signal=last.signal)
     display.result(last.record, metrics, comparison, verdict, last.run_dir, run_ids=[r.run_id for r in records])
     return verdict[1]

@@ -1,0 +1,169 @@
+"""From what Slurm's commands say to the state of a job: a table from evidence to states, exit codes never alone."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.launch.slurm.commands import Said, Slurm
+from harness.launch.slurm.words import ENDED, HELD, LAUNCH_REASONS, NEVER, STATES, Kind
+from harness.records.job import SubmittedRecord
+
+_FIELD = re.compile(r"(?:^|\s)(JobState|Reason|Restarts|ExitCode|NodeList|ArrayTaskId)=(\S*)")
+_GONE = ("Invalid job id", "Invalid job ids", "Invalid job array")
+_NOTHING = frozenset({"", "(null)", "None", "N/A"})
+_NUMBERS = re.compile(r"(\d+)(?:-(\d+))?(?::(\d+))?")
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """One task of an array, or the job. ``slurm``: Slurm's own word. ``tasks``: its numbers; a waiting array shows as one.
+
+    ``reason``: why it waits or why it ended, in Slurm's word; ``detail`` e.g. ``by 1000``. ``source``: who said so.
+    """
+
+    kind: Kind
+    slurm: str
+    reason: str = ""
+    detail: str = ""
+    exit_code: str = ""
+    restarts: int = 0
+    nodes: str = ""
+    tasks: tuple[int, ...] = (0,)
+    source: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing of it runs any more."""
+        return self.kind in ENDED
+
+    @property
+    def never_starts(self) -> bool:
+        """Whether it waits for what it can never have."""
+        return self.kind == "queued" and self.reason in NEVER
+
+    @property
+    def text(self) -> str:
+        """One line for people: Slurm's words, and what a waiting job waits for."""
+        if self.kind == "unreachable":
+            return f"unknown: {self.reason}"
+        if self.kind == "purged":
+            return "gone: Slurm knows it no more, and keeps no accounting of it"
+        told = f"{self.slurm} {self.detail}".strip()
+        reason = f" ({self.reason})" if self.reason else ""
+        nodes = f" on {self.nodes}" if self.nodes else ""
+        times = f", requeued {self.restarts} time{'s' if self.restarts > 1 else ''}" if self.restarts else ""
+        hint = "; it will never start as it was asked for" if self.never_starts else ""
+        hint = "; it waits for a person, scontrol release lets it go" if self._is_held else hint
+        return f"{told}{reason}{nodes}{times}{hint}"
+
+    @property
+    def _is_held(self) -> bool:
+        return self.kind == "queued" and self.reason in HELD
+
+
+UNREACHABLE = TaskState("unreachable", "UNKNOWN", source="nobody")
+
+
+def job_state(slurm: Slurm, job: SubmittedRecord) -> tuple[TaskState, ...]:
+    """One state per task that Slurm tells apart: by the controller, else its queue, else accounting.
+
+    Never empty: a job that nobody knows is ``purged``, one that nobody could be asked about ``unreachable``.
+    """
+    sources: tuple[tuple[Callable[[SubmittedRecord], Said], Callable[[str], tuple[TaskState, ...]]], ...] = (
+        (slurm.show, from_scontrol), (slurm.queue, from_squeue), (slurm.account, from_sacct),
+    )  # fmt: skip
+    is_gone, why = False, ""
+    for ask, read in sources:
+        said = ask(job)
+        found = read(said.out) if said.code == 0 else ()
+        if found:
+            return found
+        if said.code is not None and (said.code == 0 or any(word in said.err for word in _GONE)):
+            is_gone = True
+        elif not is_gone and not why:
+            why = _last_line(said.err)
+        if not is_gone and _is_silent(said):
+            break  # each command waits long for a controller that is not there
+    if is_gone:
+        return (TaskState("purged", "UNKNOWN", source="nobody"),)
+    return (TaskState("unreachable", "UNKNOWN", reason=why or "no answer", source="nobody"),)
+
+
+def from_scontrol(text: str) -> tuple[TaskState, ...]:
+    """Of ``scontrol -o show job``: a line per task."""
+    found = []
+    for line in text.splitlines():
+        fields = dict(_FIELD.findall(line))
+        if "JobState" in fields:
+            tasks = _tasks(fields.get("ArrayTaskId", ""))
+            found.append(
+                _state(
+                    fields["JobState"],
+                    reason=fields.get("Reason", ""),
+                    exit_code=fields.get("ExitCode", ""),
+                    restarts=int(fields.get("Restarts") or 0),
+                    nodes=fields.get("NodeList", ""),
+                    tasks=tasks,
+                    source="scontrol",
+                )
+            )
+    return tuple(found)
+
+
+def from_squeue(text: str) -> tuple[TaskState, ...]:
+    """Of ``squeue --format=%K|%T|%r|%N``."""
+    found = []
+    for line in text.splitlines():
+        parts = line.split("|")
+        if len(parts) == 4:
+            found.append(_state(parts[1], reason=parts[2], nodes=parts[3], tasks=_tasks(parts[0]), source="squeue"))
+    return tuple(found)
+
+
+def from_sacct(text: str) -> tuple[TaskState, ...]:
+    """Of ``sacct --parsable2 --format=JobID,State,ExitCode,NodeList``."""
+    found = []
+    for line in text.splitlines():
+        parts = line.split("|")
+        if len(parts) == 4:
+            tasks = _tasks(parts[0].partition("_")[2].strip("[]"))
+            nodes = "" if parts[3] == "None assigned" else parts[3]
+            found.append(_state(parts[1], exit_code=parts[2], nodes=nodes, tasks=tasks, source="sacct"))
+    return tuple(found)
+
+
+def _state(
+    word: str, *, source: str, tasks: tuple[int, ...], reason: str = "", exit_code: str = "", restarts: int = 0,
+    nodes: str = "",
+) -> TaskState:  # fmt: skip
+    """``word`` may carry more: ``CANCELLED by 1000``, ``CANCELLED+``."""
+    name, _, detail = word.strip().partition(" ")
+    name = name.rstrip("+*")
+    kind = STATES.get(name)
+    reason = "" if reason in _NOTHING else reason
+    if kind == "failed" and reason in LAUNCH_REASONS:
+        kind = "launch_failed"
+    if kind is None:  # a word of a newer Slurm: nothing is concluded from it
+        kind, reason = "unreachable", f"Slurm says {name}, which this mbr-perf does not know"
+    nodes = "" if nodes in _NOTHING else nodes
+    return TaskState(kind, name, reason, detail, exit_code, restarts, nodes, tasks, source)
+
+
+def _tasks(text: str) -> tuple[int, ...]:
+    """``0-2,5``, ``1-7:2`` and ``0-9%4`` as numbers; the one task 0 of a job without an array."""
+    found: list[int] = []
+    for part in text.partition("%")[0].split(","):
+        match = _NUMBERS.fullmatch(part.strip())
+        if match:
+            first, last, step = match[1], match[2] or match[1], match[3] or "1"
+            found += range(int(first), int(last) + 1, int(step))
+    return tuple(found) or (0,)
+
+
+def _is_silent(said: Said) -> bool:
+    return "no answer" in said.err or "Unable to contact" in said.err or "timed out" in said.err
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
