@@ -9,6 +9,7 @@ from pydantic_core import PydanticUndefined
 from harness.recipes.meanings import MEANINGS
 from harness.recipes.recipe import PointKey, RecipeHeader
 from harness.recipes.settings import SECTION_MODELS, TOP_SECTIONS
+from harness.recipes.suite_reference import section as suite_section
 from harness.recipes.sweep_reference import section as sweep_section
 from harness.spec.frozen import Frozen
 from harness.spec.gpu import GPUS
@@ -46,7 +47,7 @@ This file is generated: `python -m harness.recipes.reference > recipes/README.md
 
 A recipe is a model and its operating points: `recipes/<family>/<name>.yaml`. `mbr-perf recipes list` shows all,
 `recipes show NAME` one, `recipes validate [FILE...]` checks files and reports every problem with its line. Comparisons
-of several settings are [sweep files](#sweep-files).
+of several settings are [sweep files](#sweep-files), nightly jobs are [suites](#suites).
 
 ## Add a recipe
 
@@ -100,7 +101,7 @@ def render() -> str:
         f"Sections of a point, of `defaults` and of a profile: {_names(TOP_SECTIONS)}.\n",
     ]
     parts += [_fields(path, path, model) for path, model in SECTION_MODELS.items()]
-    parts.append(sweep_section())
+    parts += [sweep_section(), suite_section()]
     return "\n".join(parts)
 
 

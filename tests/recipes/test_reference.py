@@ -5,8 +5,10 @@ from harness.recipes.recipe import PointKey, RecipeHeader
 from harness.recipes.recipe_file import load_recipe
 from harness.recipes.reference import EXAMPLE, render
 from harness.recipes.request import Request
-from harness.recipes.resolve import resolve_recipe
+from harness.recipes.resolve import resolve, resolve_recipe
 from harness.recipes.settings import SECTION_MODELS
+from harness.recipes.suite_file import read_suite
+from harness.recipes.suite_reference import EXAMPLE as SUITE_EXAMPLE
 from harness.recipes.sweep_file import read_sweep_file
 from harness.recipes.sweep_reference import EXAMPLE as SWEEP_EXAMPLE
 
@@ -39,3 +41,15 @@ def test_the_sweep_file_of_the_readme_is_one(tmp_path: Path):
     path.write_text(SWEEP_EXAMPLE, encoding="utf-8")
     sweep = read_sweep_file(str(path))
     assert (len(sweep.over["recompute"]), sweep.over["mb"], sweep.repeats) == (3, ("1", "2"), 3)
+
+
+def test_the_suite_of_the_readme_is_one_and_its_cases_resolve(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SUITE_EXAMPLE, encoding="utf-8")
+    cases = read_suite(str(path)).cases
+    slugs = {case.name: resolve(case.request).spec.slug for case in cases}
+    assert slugs == {
+        "llama3_8b.none": "llama3_8b.pretrain.fp32.2gpu.none",
+        "llama3_8b.mlp": "llama3_8b.pretrain.fp32.2gpu.mlp",
+        "moe_under_a_limit": "mixtral_8x7b.pretrain.fp32.2gpu.none",
+    }
