@@ -15,6 +15,7 @@ from harness.records.sweep import SweepLaunch
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 from harness.spec.rules.finding import Finding
+from harness.spec.software import Software
 
 Purpose = Literal["repeat", "retry", "confirm"]
 
@@ -51,6 +52,7 @@ class NightPlan(Frozen):
 
     ``confirm``: further runs of a case that looks like a regression; ``retries``: most runs of a case that are started
     again after a named infrastructure fault. ``shard``: ``i/n`` where this night runs a part of the suite only.
+    ``software``: by GPU type, what the cases were judged for and are to run with.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -63,6 +65,7 @@ class NightPlan(Frozen):
     shard: str = ""
     only: tuple[str, ...] = ()
     launch: SweepLaunch = SweepLaunch()
+    software: dict[str, Software] = Field(default_factory=dict)
     golden_dir: str | None = None
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False

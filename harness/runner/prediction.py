@@ -97,9 +97,12 @@ def _awaited(coming: "Future[RunPrediction]", signal: int | None) -> RunPredicti
 
 def cached_prediction(understood: Understood) -> RunPrediction:
     """What can be said at once, starting nothing."""
-    spec = understood.spec
-    tracing = _tracing(understood.host, cached_only=True)
-    return predict_with(tracing, spec, understood.software, settled_implementation(spec))
+    return cached_prediction_of(understood.spec, understood.software, understood.host)
+
+
+def cached_prediction_of(spec: ExperimentSpec, software: Software, host: Host) -> RunPrediction:
+    """As :func:`cached_prediction`, of a settled request."""
+    return predict_with(_tracing(host, cached_only=True), spec, software, settled_implementation(spec))
 
 
 def predict(

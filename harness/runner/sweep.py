@@ -19,6 +19,7 @@ from harness.records.sweeps import SweepData, made_sweep_dir, new_sweep_dir, rea
 from harness.report.sweep_reports import REPORT, write_reports
 from harness.runner.hold import holding
 from harness.runner.machine import software_for
+from harness.runner.same_software import require_same_software
 from harness.runner.sweep_execution import Sweeping
 from harness.runner.sweep_launches import Meeting, meeting_at, require_startable
 from harness.runner.sweep_outcome import sweep_exit_code
@@ -76,7 +77,8 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
     host, data = this_host(), read_sweep(reference, results)
     with holding(data.sweep_dir):
         plan = meeting_at(data.plan, sitting.meeting)
-        _require_same_software(plan, host)
+        if plan.software is not None:
+            require_same_software(plan.software, software_for(plan.gpu, host)[0], "sweep")
         require_startable(plan, host)
         return _run(data.sweep_dir, plan, host, display, sitting, elsewhere(data, host.hostname))
 
@@ -129,18 +131,3 @@ def gate_of(gate: SweepGate) -> GateOptions:
     """The plan's words as the judge takes them."""
     fields = gate.model_dump(exclude={"golden_values_path"})
     return GateOptions(**fields, golden_values_path=Path(gate.golden_values_path) if gate.golden_values_path else None)
-
-
-def _require_same_software(plan: SweepPlan, host: Host) -> None:
-    now = software_for(plan.gpu, host)[0]
-    if plan.software is None or now == plan.software:
-        return
-    changed = [
-        f"{name} {before or 'absent'}, now {getattr(now, name) or 'absent'}"
-        for name, before in vars(plan.software).items()
-        if getattr(now, name) != before
-    ]
-    raise BadRequestError(
-        f"--resume: the sweep began with {'; '.join(changed)}: its cells would not be comparable",
-        remedy="resume it with the software it began with, or start a new sweep",
-    )

@@ -5,18 +5,16 @@ from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
-from harness.launch.execute import LAUNCHERS
 from harness.launch.rendezvous import Nodes, local_ranks
-from harness.launch.request import LaunchRequest
 from harness.recipes.problems import Problems
 from harness.records.goldens import find_golden
 from harness.records.sweep import PlannedCell, SweepLaunch, SweepPlan
 from harness.records.sweeps import SWEEP, read_sweep, run_dir_of, run_id_of
 from harness.runner.launched import Launch
 from harness.runner.machine import require_machine
+from harness.runner.planned_launch import launch_request, understood_plan
 from harness.runner.sweep_attempts import Place
 from harness.runner.understanding import Understood
-from harness.spec.effective import effective_recompute, settled_implementation
 from harness.spec.software import Software
 
 
@@ -59,29 +57,15 @@ def nodes_of(launch: SweepLaunch, node_rank: int = 0) -> Nodes:
 def understood_cell(plan: SweepPlan, place: Place, host: Host, run_dir: Path, node_rank: int = 0) -> Understood:
     """A cell as `mbr-perf run` understands a request. BadRequestError where its launch cannot be planned."""
     cell, launch = plan.cells[place[0]], plan.launch
-    assert cell.spec is not None  # it is to run
-    software = plan.software or Software()
-    request = LaunchRequest(
-        spec=cell.spec,
+    request = launch_request(
+        cell,
+        launch,
         run_dir=run_dir,
         host=host,
         nodes=nodes_of(launch, node_rank),
-        pass_env=launch.pass_env,
-        timeout_s=launch.timeout_s,
-        hang_timeout_s=launch.hang_timeout_s,
-        sample_interval_ms=launch.sample_interval_ms,
         replay_from=_recorded(launch, cell, place[1]),
     )
-    return Understood(
-        spec=cell.spec,
-        sources=cell.sources,
-        notes=cell.notes,
-        findings=cell.findings,
-        effective=effective_recompute(cell.spec, settled_implementation(cell.spec), software),
-        software=software,
-        plan=LAUNCHERS[launch.launcher](request),
-        host=host,
-    )
+    return understood_plan(cell, launch.launcher, request, plan.software or Software())
 
 
 def launch_of(plan: SweepPlan, place: Place, host: Host, run_dir: Path, node_rank: int = 0) -> Launch:
