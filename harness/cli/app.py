@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from harness import __version__
-from harness.cli import check, compare, doctor, golden, plan, recipes, report, results, rules, run, sweep
+from harness.cli import check, compare, doctor, explain, golden, plan, recipes, report, results, rules, run, sweep
 from harness.cli.answers import answered, keeping, kept_answer
 from harness.cli.plan_command import PlanCommand, SweepCommand
 from harness.cli.short_options import WholeShortOptions
@@ -48,6 +48,7 @@ app.command("sweep", cls=SweepCommand)(sweep.sweep)
 app.command("plan", cls=PlanCommand)(plan.plan)
 app.command("check", cls=WholeShortOptions)(check.check)
 app.command("compare")(compare.compare)
+app.command("explain")(explain.explain)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(golden.app, name="golden")

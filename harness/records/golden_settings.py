@@ -1,9 +1,13 @@
 """For which settings a golden was measured, and where a spec departs from them."""
 
+import json
 from collections.abc import Mapping
+
+from pydantic import ValidationError
 
 from harness.records.golden import GoldenRecord
 from harness.spec.experiment import ExperimentSpec
+from harness.spec.gpu import GPUS
 from harness.spec.recompute import canonical_text, parse_recompute
 
 LABELS = ("recipe", "task", "gpu", "compute_dtype", "num_gpus", "recompute")
@@ -42,3 +46,34 @@ def setting_differences(
     if not found and golden.fingerprint is not None:
         return {"fingerprint": (golden.fingerprint, fingerprint)}
     return found
+
+
+def spec_like(golden: GoldenRecord, like: ExperimentSpec | None = None) -> ExperimentSpec | None:
+    """The experiment that the golden was measured with; what it does not state is taken from ``like``.
+
+    None where that is no experiment: a published golden of another recipe or without ``like``, or settings that this
+    version does not know.
+    """
+    if golden.fingerprint is None and (like is None or like.recipe != golden.recipe):
+        return None
+    base = like.model_dump(mode="json") if like else {}
+    if golden.fingerprint is not None:  # states everything but where the ranks lay and how long was measured
+        row = GPUS.get(golden.gpu)
+        base = {"family": golden.recipe, "gpus_per_node": row.gpus_per_node if row else 8, "measure": {}} | {
+            name: base[name] for name in ("family", "gpus_per_node", "measure") if name in base
+        }
+    fields = _over(base, golden.spec) | {label: getattr(golden, label) for label in LABELS if label != "recompute"}
+    fields["recompute"] = parse_recompute(golden.recompute).model_dump(mode="json")
+    try:
+        return ExperimentSpec.model_validate_json(json.dumps(fields))
+    except ValidationError:
+        return None
+
+
+def _over(base: Mapping[str, object], stated: Mapping[str, object]) -> dict[str, object]:
+    """``stated`` over ``base``, nested values one by one."""
+    merged = dict(base)
+    for name, value in stated.items():
+        there = merged.get(name)
+        merged[name] = _over(there, value) if isinstance(there, Mapping) and isinstance(value, Mapping) else value
+    return merged

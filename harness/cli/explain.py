@@ -1,0 +1,72 @@
+"""`mbr-perf explain`: why a run is not like its golden, a published number, or another run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.option_groups import takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    """What to hold against what."""
+
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a record.json, or the start of a run's id.")]
+    golden: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[GOLDEN]",
+            help="A golden (file or name), another run, or REVISION:NAME. Default: the golden of the run's settings.",
+        ),
+    ] = None
+    golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")] = (
+        None
+    )
+    results_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--results_dir",
+            metavar="DIR",
+            help="Where runs are kept. Default: results of the checkout, else ./results.",
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+
+
+@takes(ExplainOptions)
+def explain(what: ExplainOptions) -> None:
+    """Say why a run differs from its golden, a published number or another run.
+
+    Everything that both recorded is compared; what differs is listed by how much it usually moves, each with whether it
+    can explain the sign and the size of the change. Exits 0 whatever is found; compare gives the verdict.
+    """
+    from harness.analysis.explain import explain as explained
+    from harness.errors import BadRequestError
+    from harness.runner.references import named, stored_golden
+
+    ours = named(what.run, what.results_dir, what.golden_dir)
+    if ours.run is None:
+        raise BadRequestError(f"{what.run}: a golden, not a run", remedy="the run first: mbr-perf explain RUN GOLDEN")
+    theirs = (
+        stored_golden(ours.run, what.golden_dir)
+        if what.golden is None
+        else named(what.golden, what.results_dir, what.golden_dir)
+    )
+    found = explained(ours.side(), theirs.side(ours.run.spec))
+    if what.as_json:
+        from harness.report import json
+        from harness.report.explain_json import explain_document
+
+        print(json.text(explain_document(found)))
+    else:
+        from rich.console import Console
+
+        from harness.analysis.derive import derive
+        from harness.report.explain_terminal import print_explanation
+        from harness.report.prediction import prediction_line, whole_run
+
+        runs = [one.run for one in (ours, theirs) if one.run is not None]
+        told = [prediction_line(run.prediction, run.no_prediction, whole_run(run, derive(run))) for run in runs]
+        print_explanation(Console(highlight=False), found, told)

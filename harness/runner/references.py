@@ -1,0 +1,95 @@
+"""What a person names to hold a run or a golden against: a golden, a run, or a golden as some commit had it."""
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.analysis.explain_golden import golden_side
+from harness.analysis.explain_run import run_side
+from harness.analysis.explain_values import Side
+from harness.errors import BadRequestError
+from harness.records.golden import GoldenRecord
+from harness.records.goldens import find_golden, golden_dir, named_golden
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, read_run
+from harness.spec.experiment import ExperimentSpec
+
+_GIT_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a reference means: exactly one of ``run`` and ``golden``, under the ``name`` that reports give it."""
+
+    name: str
+    run: RunRecord | None = None
+    golden: GoldenRecord | None = None
+
+    def side(self, like: ExperimentSpec | None = None) -> Side:
+        """As one side of a comparison; ``like`` lends a published golden what it does not state."""
+        if self.run is not None:
+            return run_side(self.run)
+        assert self.golden is not None
+        return golden_side(self.name, self.golden, like)
+
+
+def named(reference: str, results: Path | None = None, goldens: Path | None = None) -> Named:
+    """A run (folder, record or id), a golden (file or name), or ``REVISION:NAME``, a golden as git has it there.
+
+    BadRequestError for a reference that means none of these; a run's folder goes before a golden of the same name.
+    """
+    path = Path(reference)
+    if path.name == RECORD or (path / RECORD).is_file():
+        return Named(reference, run=read_run(path, results))
+    try:
+        where, golden = named_golden(reference, goldens)
+        return Named(str(where), golden=golden)
+    except BadRequestError:
+        if path.is_file():
+            raise
+    if ":" in reference:
+        return _at_revision(reference, golden_dir(goldens))
+    try:
+        return Named(reference, run=read_run(reference, results))
+    except BadRequestError as error:
+        raise BadRequestError(
+            f"{reference!r} is neither a golden nor a run: {error.message}",
+            remedy=f"{error.remedy}; mbr-perf golden list prints the goldens",
+        ) from error
+
+
+def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:
+    """The golden of the run's own settings; BadRequestError says why there is none."""
+    search = find_golden(run.spec, goldens)
+    if search.golden is None:
+        raise BadRequestError(search.note, remedy="name a golden or another run: mbr-perf explain RUN GOLDEN")
+    return Named(str(search.path), golden=search.golden)
+
+
+def _at_revision(reference: str, folder: Path) -> Named:
+    """``HEAD~1:h100/<slug>``: the file below the folder of goldens, as git has it at that revision."""
+    revision, _, name = reference.partition(":")
+    if not revision or revision.startswith("-") or not name:
+        raise BadRequestError(f"{reference!r}: neither a golden, a run, nor REVISION:NAME of a golden")
+    stem = name.removesuffix(".json")
+    try:
+        done = subprocess.run(
+            ("git", "-C", str(folder), "cat-file", "blob", f"{revision}:./{stem}.json"),  # noqa: S607 (the user's own git)
+            capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BadRequestError(f"{reference}: git cannot be asked: {error}") from error
+    if done.returncode != 0:
+        told = done.stderr.strip().splitlines()
+        raise BadRequestError(
+            f"{reference}: git has no such file below {folder}: {told[0] if told else 'no reason given'}",
+            remedy=f"git -C {folder} log --oneline -- . lists the commits that touched goldens",
+        )
+    try:
+        return Named(reference, golden=GoldenRecord.model_validate_json(done.stdout))
+    except ValidationError as error:
+        raise BadRequestError(
+            f"{reference}: no golden that this version reads: {error.error_count()} problems"
+        ) from error
