@@ -8,6 +8,8 @@ from pathlib import Path
 from harness.analysis.night_values import NightVerdict
 from harness.records.atomic import write_atomically
 from harness.report import json
+from harness.report.night_html import night_html
+from harness.report.night_index_html import INDEX, write_index
 from harness.report.night_json import night_document
 from harness.report.night_jsonl import append_whole, night_lines
 from harness.report.night_junit import night_junit
@@ -51,6 +53,9 @@ def _asked_for(verdict: NightVerdict, outputs: Outputs) -> Iterable[_Job]:
         yield _Job(outputs.jsonl, lambda path: append_whole(path, night_lines(verdict)))
     if outputs.prometheus:
         yield _Job(outputs.prometheus, lambda path: _write_for_exporter(verdict, path))
+    if outputs.html:
+        nights, folder = verdict.night_dir.parent, outputs.html
+        yield _Job(folder / INDEX, lambda _: write_index(nights, folder))
 
 
 def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Path) -> None:
@@ -79,6 +84,7 @@ def _written(jobs: Iterable[_Job]) -> Written:
 FORMATS: dict[str, Callable[[NightVerdict], str]] = {
     "night.json": lambda verdict: json.text(night_document(verdict)) + "\n",
     "night.md": night_markdown,
+    "night.html": night_html,
     "junit.xml": night_junit,
     "cases.jsonl": night_lines,
     "metrics.prom": night_prometheus,

@@ -10,6 +10,7 @@ from harness.report.figures import ABSENT, BY_NAME, figure
 from harness.units import format_percent
 
 SPEED = "tflops_per_gpu"
+MUST_EQUAL = "must be equal"
 # Below this a p-value is a statement about the tails of a distribution that nobody has measured.
 _LEAST_P = 1e-9
 _MANY = 5
@@ -29,9 +30,12 @@ def red_cases(verdict: NightVerdict) -> tuple[CaseVerdict, ...]:
 def outcome_text(case: CaseVerdict) -> str:
     """``regression``, ``oom (expected)``, ``failed (infrastructure)``, ``refused``."""
     word = "refused" if case.planned.refused else case.outcome
-    marks = [
-        mark for mark, holds in (("infrastructure", case.is_infrastructure), ("expected", case.is_expected)) if holds
-    ]
+    return marked(word, is_infrastructure=case.is_infrastructure, is_expected=case.is_expected)
+
+
+def marked(word: str, *, is_infrastructure: bool, is_expected: bool) -> str:
+    """The word of an outcome with what softens it."""
+    marks = [mark for mark, holds in (("infrastructure", is_infrastructure), ("expected", is_expected)) if holds]
     return f"{word} ({', '.join(marks)})" if marks else word
 
 
@@ -90,6 +94,13 @@ def finding_text(finding: CaseFinding) -> str:
     return f"{values}{change}{_threshold(finding)}{noise}"
 
 
+def threshold_text(finding: CaseFinding) -> str:
+    """The change that alone calls for attention, without a sign; absent where nothing is gated."""
+    if finding.threshold is None:
+        return ABSENT
+    return MUST_EQUAL if BY_NAME[finding.metric].better == "equal" else f"{finding.threshold * 100:.3g} %"
+
+
 def counted(number: int, noun: str) -> str:
     """``1 case``, ``2 cases``."""
     return f"{number} {noun}{'s' * (number != 1)}"
@@ -116,9 +127,5 @@ def _noise(evidence: Evidence) -> str:
 
 
 def _threshold(finding: CaseFinding) -> str:
-    if finding.threshold is None or finding.change is None:
-        return ""
-    better = BY_NAME[finding.metric].better
-    if better == "equal":
-        return "; must be equal"
-    return f"; threshold {format_percent(-finding.threshold if better == 'higher' else finding.threshold)}"
+    text = threshold_text(finding)
+    return "" if finding.change is None or text == ABSENT else f"; {'' if text == MUST_EQUAL else 'threshold '}{text}"

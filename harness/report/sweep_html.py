@@ -6,21 +6,10 @@ from html import escape
 from harness.analysis.sweep_values import SweepVerdict
 from harness.report.charts.picture import Picture
 from harness.report.figures import BY_NAME, figure
+from harness.report.html_page import html_page
 from harness.report.sweep_bars import svg_bars
 from harness.report.sweep_remarks import closing_lines, headline, remarks
 from harness.report.sweep_rows import Rows, rows
-
-_STYLE = """
-body { font: 15px/1.45 Arial, Helvetica, sans-serif; color: #111; max-width: 1180px; margin: 2em auto; padding: 0 1em; }
-h1 { font-size: 1.5em; } .answer { font-size: 1.05em; border-left: 4px solid #0072B2; padding: .4em .8em; background: #f4f7fa; }
-table { border-collapse: collapse; font-size: 13px; } .wide { overflow-x: auto; }
-th, td { padding: 3px 9px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }
-.right { text-align: right; font-variant-numeric: tabular-nums; }
-figure { margin: 2em 0; } figcaption { color: #444; font-size: 13px; max-width: 60em; }
-.bad { color: #b03a00; } footer { color: #555; font-size: 12px; overflow-wrap: anywhere; }
-"""
-# Nothing may be fetched, whatever a name in the page tries.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' 'unsafe-eval'; img-src data:"
 
 
 def sweep_html(verdict: SweepVerdict, pictures: Sequence[Picture], scripts: Sequence[str], obstacle: str = "") -> str:
@@ -38,12 +27,7 @@ def sweep_html(verdict: SweepVerdict, pictures: Sequence[Picture], scripts: Sequ
         f"<footer>{escape(verdict.sweep_id)}: {escape(' '.join(verdict.command))}</footer>",
         *(f"<script>{script}</script>" for script in scripts),
     ]
-    return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f'<meta name="viewport" content="width=device-width"><title>{escape(verdict.title)}</title>'
-        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n"
-    )
+    return html_page(verdict.title, body, runs_scripts=True)
 
 
 def _table(table: Rows) -> str:
