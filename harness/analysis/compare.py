@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from harness.analysis.derive import combine, derive
 from harness.analysis.gate import Comparison, default_thresholds, judge, no_golden, require_fractions
+from harness.analysis.golden_formula import in_todays_formula
 from harness.analysis.likeness import Likeness, likeness
 from harness.analysis.metrics import Metrics
 from harness.analysis.promotion import promote
@@ -100,6 +101,7 @@ def compare_runs(
         raise BadRequestError(f"repeats must have the same settings; fingerprints: {', '.join(sorted(fingerprints))}")
     metrics = combine([derive(record, window.over(record.spec.measure)) for record in records])
     doubts = tuple(dict.fromkeys(doubt for record in records for doubt in _doubts(record)))
+    search = in_todays_formula(search, records[0].spec)
     golden = search.golden
     if golden is None:
         required = options.require_golden or options.golden_values_path is not None

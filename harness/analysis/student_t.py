@@ -1,4 +1,4 @@
-"""Quantiles of Student's t distribution, also for the fractional degrees of freedom of Welch's test."""
+"""Student's t and Fisher's F distribution, also for the fractional degrees of freedom of Welch's test."""
 
 import math
 
@@ -27,7 +27,17 @@ def t_quantile(probability: float, degrees: float) -> float:
 
 def t_cumulative(t: float, degrees: float) -> float:
     """Share of the distribution below ``t`` >= 0."""
-    return 1 - _incomplete_beta(degrees / (degrees + t * t), degrees / 2, 0.5) / 2
+    return 1 - t_upper_tail(t, degrees)
+
+
+def t_upper_tail(t: float, degrees: float) -> float:
+    """Share of the distribution above ``t`` >= 0, to full precision however small: 7.94e-5 at t = 4 with 68 degrees."""
+    return _incomplete_beta(degrees / (degrees + t * t), degrees / 2, 0.5) / 2
+
+
+def f_upper_tail(ratio: float, degrees: float, degrees_below: float) -> float:
+    """Share of the F distribution above ``ratio`` >= 0: 0.05 at 6.39 with 4 and 4 degrees of freedom."""
+    return _incomplete_beta(degrees_below / (degrees_below + degrees * ratio), degrees_below / 2, degrees / 2)
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:
