@@ -1,4 +1,4 @@
-"""`mbr-perf recipes`: list recipes, show one, check recipe files."""
+"""`mbr-perf recipes`: list recipes, show one, check recipe files, list suites."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-app = typer.Typer(no_args_is_help=True, help="List, show and check recipes.")
+app = typer.Typer(no_args_is_help=True, help="List, show and check recipes; list suites.")
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory of recipe families.")]
 
@@ -69,6 +69,30 @@ def validate(
     from harness.report.recipes import print_checked
 
     print_checked(_console(), checked)
+
+
+@app.command()
+def suites(
+    name: Annotated[
+        str | None, typer.Argument(help="A suite's name or the path of its file; without one, all.")
+    ] = None,
+    recipes_dir: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """The suites of nightly jobs, or the cases of one. Exits 2 with every fault of the file."""
+    from harness.recipes.suite_file import read_suite
+    from harness.recipes.suite_listing import case_rows, suite_row, suite_rows
+    from harness.report.suites import print_suite, print_suites
+
+    if name is None:
+        rows = suite_rows(recipes_dir)
+        _print_json({"suites": rows}) if as_json else print_suites(_console(), rows)
+        return
+    suite = read_suite(name, recipes_dir)
+    if as_json:
+        _print_json({**suite_row(suite), "cases": case_rows(suite)})
+        return
+    print_suite(_console(), suite)
 
 
 def _console() -> "Console":

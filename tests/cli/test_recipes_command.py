@@ -71,3 +71,38 @@ def test_validate_as_json_exits_with_the_problems(tmp_path: Path):
     result = run("validate", str(path), "--json")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["problems"][0]["message"].startswith(f"{path}:1: 'yes' is ambiguous")
+
+
+def test_suites_are_listed_with_what_they_are_about():
+    lines = run("suites").stdout.splitlines()
+    row = next(line for line in lines if line.startswith("h100_nightly"))
+    assert row.split() == ["h100_nightly", "32", "h100", "Published", "H100", "performance", "points"]
+
+
+def test_the_cases_of_a_suite_are_shown_with_what_their_operating_points_say():
+    text = run("suites", "cpu_smoke").stdout
+    assert "dense.core_attn,layernorm" in text
+    assert "oom until 2099-12-31: no recompute needs" in text
+    document = json.loads(run("suites", "cpu_smoke", "--json").stdout)
+    limited = document["cases"][-1]
+    assert (document["schema_version"], document["suite"]) == (1, "cpu_smoke")
+    assert (limited["case"], limited["recompute"], limited["num_gpus"], limited["expected"]["outcome"]) == (
+        "dense_under_a_limit", "none", 2, "oom",
+    )  # fmt: skip
+
+
+def test_a_suite_file_is_checked_by_showing_it(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("title: Mine\ncases:\n  - requests: {}\n", encoding="utf-8")
+    with pytest.raises(BadRequestError, match=r":3: cases\[0\]\.requests: no such setting"):
+        run("suites", str(path))
+
+
+def test_every_case_without_an_operating_point_is_told(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    asked = ("{model_recipe_name: mixtral_8x7b, gpu: h100}", "{model_recipe_name: llama3_8b, gpu: l40s}")
+    path.write_text("title: Mine\ncases:\n" + "".join(f"  - request: {one}\n" for one in asked), encoding="utf-8")
+    with pytest.raises(BadRequestError) as raised:
+        run("suites", str(path))
+    assert "suite mine: case mixtral_8x7b: recipe 'mixtral_8x7b' has no pretrain operating point" in str(raised.value)
+    assert "suite mine: case llama3_8b: " in str(raised.value)

@@ -1,0 +1,104 @@
+"""Suites as rows for people and for JSON: all of a directory, and the cases of one."""
+
+from pathlib import Path
+from typing import TypedDict
+
+from harness.recipes.problems import Problems
+from harness.recipes.resolve import resolve
+from harness.recipes.suite import ExpectedFailure, Suite, SuiteCase
+from harness.recipes.suite_file import read_suite, suite_files
+from harness.recipes.suite_names import recompute_of
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.recompute import canonical_text
+
+
+class SuiteRow(TypedDict):
+    """One suite of the list."""
+
+    suite: str
+    title: str
+    source: str
+    num_cases: int
+    gpus: list[str]
+
+
+class ExpectedRow(TypedDict):
+    """A known failure; ``until`` is ISO-8601."""
+
+    outcome: str
+    until: str
+    reason: str
+
+
+class CaseRow(TypedDict):
+    """One case. What is None is left to the machine."""
+
+    case: str
+    recipe: str
+    task: str | None
+    gpu: str | None
+    compute_dtype: str | None
+    num_gpus: int | None
+    variant: str | None
+    recompute: str | None
+    repeats: int
+    thresholds: dict[str, float]
+    golden: str
+    timeout_s: float | None
+    owner: str
+    expected: ExpectedRow | None
+
+
+def suite_rows(directory: Path | None) -> list[SuiteRow]:
+    """Every suite of the directory. BadRequestError for a file with faults."""
+    return [suite_row(read_suite(path.stem, directory)) for path in suite_files(directory)]
+
+
+def suite_row(suite: Suite) -> SuiteRow:
+    """What a suite is about and what GPU types it asks for."""
+    gpus = sorted({case.request.gpu for case in suite.cases if case.request.gpu})
+    return {
+        "suite": suite.name, "title": suite.title, "source": suite.source, "num_cases": len(suite.cases), "gpus": gpus,
+    }  # fmt: skip
+
+
+def case_rows(suite: Suite) -> list[CaseRow]:
+    """Every case, as its operating point completes it where the GPU type is said.
+
+    BadRequestError with every case that has no operating point, or asks for what its recipe refuses.
+    """
+    problems, rows = Problems(), list[CaseRow]()
+    for case in suite.cases:
+        raised = Problems()
+        with raised.collecting():
+            rows.append(_row(case, resolve(case.request).spec if case.request.gpu else None))
+        for problem in raised.found:
+            problems.add(f"suite {suite.name}: case {case.name}: {problem.message}", problem.remedy)
+    problems.raise_if_any()
+    return rows
+
+
+def _row(case: SuiteCase, spec: ExperimentSpec | None) -> CaseRow:
+    asked = case.request
+    return {
+        "case": case.name,
+        "recipe": spec.recipe if spec else asked.model_recipe_name,
+        "task": spec.task if spec else asked.task,
+        "gpu": asked.gpu or None,
+        "compute_dtype": spec.compute_dtype if spec else asked.compute_dtype,
+        "num_gpus": spec.num_gpus if spec else asked.num_gpus,
+        "variant": asked.variant,
+        "recompute": canonical_text(spec.recompute) if spec else recompute_of(asked),
+        "repeats": case.repeats,
+        "thresholds": case.thresholds,
+        "golden": "required" if case.is_golden_required else "optional",
+        "timeout_s": case.timeout_s,
+        "owner": case.owner,
+        "expected": _expected(case.expected),
+    }
+
+
+def _expected(known: ExpectedFailure | None) -> ExpectedRow | None:
+    if known is None:
+        return None
+    return {"outcome": known.outcome, "until": known.until.isoformat(), "reason": known.reason}
