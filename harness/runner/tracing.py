@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
+from pydantic import ValidationError
+
 import harness
 from harness.errors import RunFailedError
 from harness.launch.environment import Host
@@ -95,6 +97,10 @@ class Tracing:
             return TraceFile.model_validate_json(process.answer(request.model_dump_json()))
         except RunFailedError as error:
             return error
+        except ValidationError:
+            return RunFailedError(
+                "the tracer's answer is that of another version", remedy="was mbr-perf changed meanwhile? ask again"
+            )
 
 
 def trace_cache(shell: Mapping[str, str]) -> TraceCache:

@@ -67,6 +67,14 @@ def test_when_all_tracers_die_there_is_no_answer(tracing, cases):
         tracing("k0", "k1").traces(cases, "local", uneven=False)
 
 
+@pytest.mark.train
+def test_an_answer_of_another_version_is_no_answer(tracing, cases):
+    python = tracing().host.python
+    Path(python).write_text(Path(python).read_text().replace('"seconds"', '"written_by_a_later_version"'))
+    with pytest.raises(RunFailedError, match="another version"):
+        Tracing(replace(this_host(), python=python, num_cores=1), None).traces(cases, "local", uneven=False)
+
+
 STARTER = """
 import os, subprocess, sys, time
 tracer = subprocess.Popen(
