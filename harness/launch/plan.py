@@ -61,7 +61,11 @@ class LaunchPlan:
     @property
     def outcome_file(self) -> Path:
         """Where the harness says how the launch ended."""
-        return self.run_dir / "ranks" / f"outcome{self._node_suffix}.json"
+        return self.outcome_file_of(self.rendezvous.node_rank)
+
+    def outcome_file_of(self, node_rank: int) -> Path:
+        """The same of another node."""
+        return self.run_dir / "ranks" / f"outcome{self._suffix_of(node_rank)}.json"
 
     @property
     def launcher_log(self) -> Path:
@@ -80,7 +84,10 @@ class LaunchPlan:
 
     @property
     def _node_suffix(self) -> str:
-        return f"_node_{self.rendezvous.node_rank:03d}" if self.rendezvous.nnodes > 1 else ""
+        return self._suffix_of(self.rendezvous.node_rank)
+
+    def _suffix_of(self, node_rank: int) -> str:
+        return f"_node_{node_rank:03d}" if self.rendezvous.nnodes > 1 else ""
 
     def with_new_port(self) -> "LaunchPlan":
         """The same plan on another free port."""

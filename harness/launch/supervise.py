@@ -7,6 +7,7 @@ from harness.launch import disk
 from harness.launch.crew import Crew
 from harness.launch.heartbeats import Heartbeats, Progress
 from harness.launch.interruption import Interruption, interruption
+from harness.launch.peers import Peers
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
 from harness.launch.sampling import sampling
@@ -88,7 +89,7 @@ def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Inter
     """Until the agent ends by itself (None), or a reason to stop it comes up."""
     began = now = time.monotonic()
     heartbeats = Heartbeats(plan.run_dir, plan.ranks, plan.num_steps, began)
-    looked = began
+    peers, looked = Peers(plan), began
     while crew.agent.poll() is None:
         now = time.monotonic()
         if heartbeats.read(now):
@@ -96,6 +97,9 @@ def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Inter
         if now - looked > LOOK_EVERY_S:
             crew.look()
             looked = now
+            fallen = peers.reason_to_stop(now)
+            if fallen:
+                return Ending("failed", fallen)
         stop = _reason_to_stop(plan, heartbeats, now, caught)
         if stop is not None:
             return stop

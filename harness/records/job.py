@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.sweep import SweepGate, SweepLaunch
 from harness.spec.experiment import ExperimentSpec
@@ -45,7 +46,10 @@ class SlurmOptions(Frozen):
 
 
 class JobRun(Frozen):
-    """One run of a job: ``run_dir`` is absolute and holds no run yet; ``task`` is its index in the array, else 0."""
+    """One run of a job: ``run_dir`` is absolute and holds no run yet; ``task`` is its index in the array, else 0.
+
+    ``prediction``, or why there is none: of a run that was predicted as it was planned; else the node predicts.
+    """
 
     run_dir: str
     run_id: str
@@ -54,6 +58,8 @@ class JobRun(Frozen):
     notes: tuple[str, ...] = ()
     force: tuple[str, ...] = ()
     task: int = 0
+    prediction: PredictionRecord | None = None
+    no_prediction: str = ""
 
 
 class JobRecord(Frozen):

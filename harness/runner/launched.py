@@ -27,6 +27,8 @@ from harness.runner.understanding import Understood
 Following = Callable[[Understood], AbstractContextManager[Callable[[Progress], None]]]
 # What was predicted, to be asked with the signal that ended the ranks, if one did.
 Foretelling = Callable[[], AbstractContextManager[Callable[[int | None], KeptPrediction]]]
+# The record to be committed, from the one that the launch alone makes.
+Amending = Callable[[RunRecord], RunRecord]
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,17 @@ class Ran:
 
 
 def launched(
-    launch: Launch, *, progress: Following, prediction: Foretelling, parents: WarmParents | None = None
+    launch: Launch,
+    *,
+    progress: Following,
+    prediction: Foretelling,
+    parents: WarmParents | None = None,
+    amended: Amending = lambda record: record,
 ) -> Ran:
     """Launch once and, on the first node, commit the record; whatever ends the launch, what ranks measured is on disk.
 
-    RunFailedError when the disk has no room for it.
+    ``amended`` puts in what is known of the run beyond its launch, before it is committed. RunFailedError when the disk
+    has no room for it.
     """
     clock, run_dir, nodes = Clock.start(), launch.run_dir, launch.nodes
     understood = launch.understood
@@ -67,7 +75,7 @@ def launched(
             outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
         kept = foretold(outcome.signal)
     late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
-    record = _record(launch, clock, outcome, late, kept)
+    record = amended(_record(launch, clock, outcome, late, kept))
     if nodes.node_rank == 0:
         with full_disk_told(run_dir):
             write_record(run_dir, record)

@@ -33,9 +33,12 @@ class Clock:
 
 
 def provenance(
-    clock: Clock, plan: Plan, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], hostname: str
+    clock: Clock, plan: Plan | None, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], hostname: str
 ) -> Provenance:
-    """Facts of this run; versions and devices are those that rank 0 saw, not those of this process."""
+    """Facts of this run; versions and devices are those that rank 0 saw, not those of this process.
+
+    ``plan`` None: nothing was started.
+    """
     first = next((rank for rank in ranks if rank.device), None)
     finished = datetime.now(UTC)
     return Provenance(
