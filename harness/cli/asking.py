@@ -4,10 +4,12 @@ from typing import Literal
 
 from harness.analysis.compare import GateOptions, WindowOptions
 from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions
+from harness.cli.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError
 from harness.launch.rendezvous import Nodes
 from harness.recipes.request import Request
 from harness.runner.request import RunRequest
+from harness.runner.slurm_request import SlurmRequest
 
 _NOT_OF_THE_REQUEST = {"force", "set_values", "env", "gpu", "virtual_pipeline_model_parallel_size"}
 
@@ -74,3 +76,14 @@ def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOpt
         pass_env=tuple(launch.pass_env or ()),
         results_dir=launch.results_dir,
     )
+
+
+def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> SlurmRequest | None:
+    """What `--launcher slurm` asks for; None for another launcher. BadRequestError, all at once."""
+    local = {
+        "nnodes": None if launch.nnodes == 1 else launch.nnodes,
+        "node_rank": None if launch.node_rank == 0 else launch.node_rank,
+        "master_addr": launch.master_addr,
+        "from": launch.replay_from,
+    }
+    return slurm_request(launch.launcher, given, local)

@@ -119,7 +119,7 @@ class JudgeOptions:
 class LocalLaunchOptions:
     """How to launch on this node."""
 
-    launcher: Annotated[str, _option("--launcher", metavar="NAME", help="torchrun or replay.", panel=_LAUNCH)] = "torchrun"
+    launcher: Annotated[str, _option("--launcher", metavar="NAME", help="torchrun, slurm or replay.", panel=_LAUNCH)] = "torchrun"
     replay_from: Annotated[Path | None, _option("--from", metavar="RUN", help="Recorded run folder of the replay launcher.", panel=_LAUNCH)] = None
     timeout: Annotated[float | None, _option("--timeout", metavar="SECONDS", help="Time limit of the run.", panel=_LAUNCH)] = None
     hang_timeout: Annotated[float, _option("--hang_timeout", metavar="SECONDS", panel=_LAUNCH,

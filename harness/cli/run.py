@@ -4,22 +4,33 @@ import typer
 
 from harness.cli.option_groups import takes
 from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput
+from harness.cli.slurm_options import SlurmLaunchOptions
 
 
-@takes(ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput)
-def run(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, output: RunOutput) -> None:
+@takes(ExperimentOptions, JudgeOptions, LaunchOptions, SlurmLaunchOptions, RunOutput)
+def run(
+    asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, slurm: SlurmLaunchOptions, output: RunOutput
+) -> None:
     """Train with real megatron-core, measure every rank, and judge the result against golden values.
 
     Without a GPU the recipe's cpu operating point is trained: the same model at a size that two cores manage.
 
     Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
     """
-    from harness.cli.asking import run_request
+    from harness.cli.asking import run_request, slurm_run_request
     from harness.runner.experiment import dry_run, run_experiment
     from harness.runner.showing import Display
 
-    request = run_request(asked, judge, launch)
+    request, on_slurm = run_request(asked, judge, launch), slurm_run_request(launch, slurm)
     display = Display(as_json=output.as_json, explain=output.explain)
+    if on_slurm is not None:
+        from harness.runner.job_showing import JobDisplay
+        from harness.runner.slurm_run import dry_run_on_slurm, run_on_slurm
+
+        if output.dryrun:
+            dry_run_on_slurm(request, on_slurm, JobDisplay(display))
+            return
+        raise typer.Exit(int(run_on_slurm(request, on_slurm, JobDisplay(display))))
     if output.dryrun:
         dry_run(request, display)
         return

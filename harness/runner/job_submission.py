@@ -1,6 +1,7 @@
 """A job from value to queue: its files written first, then sbatch, then what sbatch answered."""
 
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,13 +21,18 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def origin() -> dict[str, object]:
-    """The fields of a job's record that say who made it, when, and by what command."""
-    return {
-        "command": tuple(redact(argument) for argument in sys.argv),
-        "created_at": now(),
-        "mbr_perf": harness.__version__,
-    }
+@dataclass(frozen=True)
+class Origin:
+    """Who made a job's record: the command, redacted, and when."""
+
+    command: tuple[str, ...]
+    created_at: str
+    mbr_perf: str = harness.__version__
+
+    @classmethod
+    def here(cls) -> "Origin":
+        """The command that runs, now."""
+        return cls(tuple(redact(argument) for argument in sys.argv), now())
 
 
 def require_submittable(record: JobRecord, host: Host) -> SlurmJob:

@@ -11,7 +11,9 @@ from harness.analysis.gate import Comparison
 from harness.analysis.metrics import Metrics
 from harness.analysis.outcome import Outcome
 from harness.errors import ExitCode
+from harness.launch.execute import Plan
 from harness.launch.heartbeats import Progress
+from harness.launch.slurm.job import SlurmJob
 from harness.records.run import RunRecord
 from harness.report import json
 from harness.report.prediction import misfit_line, prediction_document, prediction_line, whole_run
@@ -33,8 +35,12 @@ class Display:
     def _narration(self) -> Console:
         return Console(stderr=True, highlight=False)
 
-    def plan(self, understood: Understood, foretold: RunPrediction) -> None:
-        """The dry run: the plan that would run, the settings, what recompute will do, what is predicted."""
+    def plan(self, understood: Understood, foretold: RunPrediction, plan: Plan | SlurmJob | None = None) -> None:
+        """The dry run: the plan that would run, the settings, what recompute will do, what is predicted.
+
+        ``plan``: where it is not this node's launch.
+        """
+        plan = plan or understood.plan
         prediction = foretold.prediction.record() if foretold.prediction else None
         if self.as_json:
             self._print(
@@ -48,14 +54,15 @@ class Display:
                     "findings": [finding.model_dump(mode="json") for finding in understood.findings],
                     "notes": list(understood.notes),
                     "prediction": prediction_document(prediction, foretold.reason),
-                    "plan": understood.plan.document(),
+                    "plan": plan.document(),
                 }
             )
             return
         told = prediction_line(prediction, foretold.reason)
         misfit = misfit_line(prediction, understood.spec.capacity_bytes)
+        submission = ["", "# submitted with", plan.command_line] if isinstance(plan, SlurmJob) else []
         said = [*self._about(understood), told, *([misfit] if misfit else [])]
-        self._lines(Console(highlight=False), [*said, "", understood.plan.render().rstrip()])
+        self._lines(Console(highlight=False), [*said, "", plan.render().rstrip(), *submission])
         if not self.explain:
             self._lines(Console(highlight=False), ["", *explanation(understood.spec, understood.sources)])
 

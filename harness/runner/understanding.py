@@ -107,7 +107,7 @@ def launcher_problems(name: str) -> list[BadRequestError]:
     """Empty for a launcher that there is."""
     if name in LAUNCHERS:
         return []
-    return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, LAUNCHERS))]
+    return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, "slurm")))]
 
 
 def _planned(request: RunRequest, launch: LaunchRequest) -> tuple[Plan | None, list[BadRequestError]]:

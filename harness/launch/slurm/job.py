@@ -43,6 +43,11 @@ class SlurmJob:
         return ("sbatch", "--parsable", f"--export={exported}", str(self.script_path))
 
     @property
+    def command_line(self) -> str:
+        """The command as it would be typed."""
+        return shlex.join(self.sbatch)
+
+    @property
     def warning_s(self) -> int:
         """Seconds before the time limit at which the job is told."""
         limit = self.record.slurm.time_limit_minutes

@@ -1,0 +1,127 @@
+"""What a person sees of a job: submitted, queued, its steps, how to go on. stdout is the answer, stderr the narration."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from rich.console import Console
+
+from harness.launch.heartbeats import Progress
+from harness.launch.slurm.job import SlurmJob
+from harness.records.job import JobRecord, SubmittedRecord
+from harness.records.run import RunRecord
+from harness.report import json
+from harness.report.progress import Show, step_progress
+from harness.runner.prediction import RunPrediction
+from harness.runner.showing import Display
+from harness.runner.understanding import Understood
+
+
+@dataclass
+class JobDisplay:
+    """Where the answer and the narration go; ``run`` shows what is the same for runs that are launched here."""
+
+    run: Display
+    _steps: ExitStack = field(default_factory=ExitStack)
+    _shown: str = ""
+    _show: Show | None = None
+
+    @property
+    def as_json(self) -> bool:
+        """Whether the answer is one JSON document."""
+        return self.run.as_json
+
+    def plan(self, understood: Understood, foretold: RunPrediction, job: SlurmJob) -> None:
+        """The dry run: the batch file that would be submitted, and the command that would do it."""
+        self.run.plan(understood, foretold, job)
+
+    def understood(self, understood: Understood) -> None:
+        """Before anything is submitted: what was understood, and every warning."""
+        self.run.understood(understood)
+
+    def ignored(self, names: Sequence[str]) -> None:
+        """Variables of the shell that would change what the batch file says."""
+        if names:
+            self.says(f"Note: {', '.join(names)} of your shell do not count: the batch file says all; give the options")
+
+    def says(self, line: str) -> None:
+        """One line of narration."""
+        Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
+
+    def prepared(self, job: SlurmJob) -> None:
+        """Written, and not submitted."""
+        record = job.record
+        if self.as_json:
+            self._print(record, None, {"script": str(job.script_path), "sbatch": list(job.sbatch)})
+        else:
+            self._answer([f"prepared {job.script_path}", f"submit it: mbr-perf jobs submit {record.job_dir}"])
+
+    def submitted(self, job: JobRecord, submitted: SubmittedRecord) -> None:
+        """In the queue."""
+        self.says(f"job {submitted.job_id} submitted: {job.job_dir}")
+
+    def detached(self, job: JobRecord, submitted: SubmittedRecord) -> None:
+        """The ids, and how to collect."""
+        if self.as_json:
+            self._print(job, submitted, {})
+            return
+        self._answer([
+            f"job {submitted.job_id}: {job.job_dir}",
+            *(f"run {run.run_id}" for run in job.runs),
+            f"collect and judge it: mbr-perf jobs wait {job.job_dir}",
+        ])  # fmt: skip
+
+    def left_alone(self, job: JobRecord, submitted: SubmittedRecord, signal: int | None) -> None:
+        """Waiting has ended and the job has not."""
+        self._close()
+        why = "no longer waited for" if signal is not None else "not finished yet"
+        self.says(f"job {submitted.job_id} is {why}; it goes on")
+        self.says(f"  collect it: mbr-perf jobs wait {job.job_dir}")
+        self.says(f"  cancel it:  mbr-perf jobs cancel {job.job_dir}")
+        if self.as_json:
+            self._print(job, submitted, {"is_done": False})
+
+    def step(self, run_id: str, progress: Progress) -> None:
+        """A live bar of one run at a time on a terminal, a line now and then elsewhere."""
+        if run_id != self._shown:
+            self._close()
+            console = Console(stderr=True, highlight=False)
+            self._show = self._steps.enter_context(step_progress(console, progress.num_steps))
+            self._shown = run_id
+        assert self._show is not None
+        self._show(str(progress.phase or "start"), progress.step, progress.last_step_s, progress.eta_s)
+
+    def of_more(self, job: JobRecord, records: Sequence[RunRecord]) -> None:
+        """A job of a sweep or a night has ended: who judges it."""
+        self._close()
+        counts = {
+            status: sum(record.status == status for record in records)
+            for status in ("ok", "oom", "failed", "interrupted")
+        }
+        told = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "none"
+        command = {"sweep": "report", "nightly": "nightly --resume"}.get(job.what, "results show")
+        if self.as_json:
+            self._print(job, None, {"runs": counts})
+        else:
+            self._answer([f"runs: {told}", f"judge them: mbr-perf {command} {job.subject}"])
+
+    def _close(self) -> None:
+        self._steps.close()
+        self._shown, self._show = "", None
+
+    @staticmethod
+    def _answer(lines: Sequence[str]) -> None:
+        console = Console(highlight=False)
+        for line in lines:
+            console.print(line, markup=False, soft_wrap=True)
+
+    @staticmethod
+    def _print(job: JobRecord, submitted: SubmittedRecord | None, more: json.Document) -> None:
+        document: json.Document = {
+            "schema_version": json.SCHEMA_VERSION,
+            "job_dir": job.job_dir,
+            "job_id": submitted.job_id if submitted else None,
+            "run_ids": [run.run_id for run in job.runs],
+            "run_dirs": [run.run_dir for run in job.runs],
+        }
+        print(json.text(document | more))  # noqa: T201 (the answer)
