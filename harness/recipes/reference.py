@@ -47,7 +47,8 @@ This file is generated: `python -m harness.recipes.reference > recipes/README.md
 
 A recipe is a model and its operating points: `recipes/<family>/<name>.yaml`. `mbr-perf recipes list` shows all,
 `recipes show NAME` one, `recipes validate [FILE...]` checks files and reports every problem with its line. Comparisons
-of several settings are [sweep files](#sweep-files), nightly jobs are [suites](#suites).
+of several settings are [sweep files](#sweep-files), nightly jobs are [suites](#suites), which `recipes suites [NAME]`
+lists.
 
 ## Add a recipe
 

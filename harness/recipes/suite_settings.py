@@ -147,8 +147,8 @@ class SettingsReader(FileReader):
             return None
         self.require_known(rows, _EXPECTED, f"{place}.")
         for key in _EXPECTED:
-            if key not in rows.entries:
-                self.refuse(rows.line, f"{place}.{key}: missing", f"add {key}")
+            if key not in rows.entries or plain(rows.entries[key]) == "":
+                self.refuse(rows.key_lines.get(key, rows.line), f"{place}.{key}: missing", f"add {key}")
         outcome, until = self.outcome(rows, place), self.until(rows, place)
         reason = self.text(rows, "reason", f"{place}.")
         if outcome is None or until is None:
