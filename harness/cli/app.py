@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from harness import __version__
-from harness.cli import check, compare, doctor, explain, golden, plan, recipes, report, results, rules, run, sweep
+from harness.cli import (
+    check,
+    compare,
+    doctor,
+    explain,
+    golden,
+    history,
+    plan,
+    recipes,
+    report,
+    results,
+    rules,
+    run,
+    sweep,
+)
 from harness.cli.answers import answered, keeping, kept_answer
 from harness.cli.plan_command import PlanCommand, SweepCommand
 from harness.cli.short_options import WholeShortOptions
@@ -52,6 +66,7 @@ app.command("explain")(explain.explain)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(golden.app, name="golden")
+app.add_typer(history.app, name="history")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(results.app, name="results")
 app.add_typer(rules.app, name="rules")

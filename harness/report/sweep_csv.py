@@ -1,25 +1,14 @@
 """A sweep as CSV for spreadsheets: raw bytes and seconds, one row per cell."""
 
-import csv
-import io
-
 from harness.analysis.metrics import METRICS
 from harness.analysis.sweep_values import CellVerdict, SweepVerdict
-
-# What a spreadsheet would run as a formula when a text begins with it.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-Value = str | float | int | bool | None
+from harness.report.csv_text import Value, csv_text
 
 
 def sweep_csv(verdict: SweepVerdict) -> str:
-    """Header and rows; step time and rates are each cell's speed (over repeats the mean). An absent figure is an empty field. Texts that a spreadsheet would run begin with an apostrophe."""
-    out = io.StringIO()
+    """Header and rows; step time and rates are each cell's speed (over repeats the mean)."""
     records = [_row(cell, verdict) for cell in verdict.cells]
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_safe(title) for title in records[0])
-    writer.writerows([_safe(value) for value in record.values()] for record in records)
-    return out.getvalue()
+    return csv_text(list(records[0]), (record.values() for record in records))
 
 
 def _row(cell: CellVerdict, verdict: SweepVerdict) -> dict[str, Value]:
@@ -67,11 +56,3 @@ def _prediction(cell: CellVerdict) -> dict[str, Value]:
         "predicted_step_time_s": foretold.prediction.step_time_s if foretold else None,
         "predicted_time_change": foretold.overhead if foretold else None,
     }
-
-
-def _safe(value: Value) -> Value:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(_FORMULA) else value
-    return value

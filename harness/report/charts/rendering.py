@@ -16,6 +16,11 @@ def png(vega_lite: str) -> bytes:
     return vl_convert.vegalite_to_png(vega_lite, scale=_SCALE)
 
 
+def svg(vega_lite: str) -> str:
+    """The picture as one SVG document."""
+    return vl_convert.vegalite_to_svg(vega_lite)
+
+
 def library() -> str:
     """Vega, Vega-Lite and vega-embed as one script that fetches nothing; ``window.vegaEmbed`` is its only name."""
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")

@@ -1,0 +1,98 @@
+"""``mbr-perf history --json``."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from harness.analysis.case_history import CaseHistory, LevelChange
+from harness.analysis.history_cases import CaseSummary
+from harness.analysis.history_changes import Change, changes, setup_of
+from harness.analysis.history_series import Night
+from harness.analysis.metrics import Metric
+from harness.report.json import SCHEMA_VERSION, Document
+
+
+def cases_document(cases: Sequence[CaseSummary], metric: Metric, results: Path, notes: Sequence[str]) -> Document:
+    """The list of cases; ``last_value`` is of the last night that has the figure."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "results_dir": str(results),
+        "metric": metric.name,
+        "unit": metric.unit,
+        "cases": [_case(case) for case in cases],
+        "notes": list(notes),
+    }
+
+
+def case_document(history: CaseHistory, notes: Sequence[str]) -> Document:
+    """One case: nights oldest first with medians over their runs, change points, the golden band, the newest night."""
+    series, metric, golden = history.series, history.metric, history.golden
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "case": series.case,
+        "fingerprint": series.fingerprint,
+        "metric": metric.name,
+        "unit": metric.unit,
+        "better": metric.better,
+        "nights": [
+            _night(night, metric, series.nights[number - 1] if number else None)
+            for number, night in enumerate(series.nights)
+        ],
+        "change_points": [_change_point(found) for found in history.level_changes],
+        "no_change_points": history.no_points,
+        "trend": asdict(history.trend) if history.trend else None,
+        "golden": {"path": str(golden.path), "value": golden.value, "threshold": golden.threshold,
+                   "low": golden.low, "high": golden.high} if golden else None,
+        "no_golden": history.no_golden,
+        "notes": [*series.notes, *notes],
+    }  # fmt: skip
+
+
+def _case(summary: CaseSummary) -> Document:
+    return {
+        "case": summary.series.case,
+        "fingerprint": summary.series.fingerprint,
+        "num_nights": len(summary.series.nights),
+        "num_runs": summary.num_runs,
+        "last_started_at": summary.last_started_at,
+        "last_outcome": summary.last_outcome,
+        "last_value": summary.value,
+        "trend": asdict(summary.trend) if summary.trend else None,
+        "notes": list(summary.series.notes),
+    }
+
+
+def _night(night: Night, metric: Metric, before: Night | None) -> Document:
+    return {
+        "id": night.id,
+        "started_at": night.started_at,
+        "value": night.value(metric.name),
+        "spread": night.spread(metric.name),
+        "outcome": night.outcome,
+        "runs": [
+            {"run_id": record.run_id, "status": record.status, "purpose": record.purpose,
+             "suspect": list(record.suspect), "failure": record.failure,
+             "value": record.metrics[metric.name].value if metric.name in record.metrics else None}
+            for record in night.records
+        ],
+        "setup": setup_of(night),
+        "changed": [_change(change) for change in changes(before, night)] if before else [],
+    }  # fmt: skip
+
+
+def _change_point(found: LevelChange) -> Document:
+    point = found.point
+    return {
+        "started_at": found.night.started_at,
+        "night": found.night.id,
+        "before": point.before,
+        "after": point.after,
+        "change": point.fraction,
+        "p_value": point.p_value,
+        "changed": [_change(change) for change in found.changed],
+        "changed_where": found.where if found.changed else None,
+    }
+
+
+def _change(change: Change) -> Document:
+    return {"name": change.name, "before": change.before, "after": change.after}

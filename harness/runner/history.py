@@ -1,0 +1,113 @@
+"""The history of cases: asked for, judged, shown, and written where somebody wants it."""
+
+import hashlib
+import json as plain_json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.analysis import change_points as search
+from harness.analysis.case_history import CaseHistory, Measured, level_changes
+from harness.analysis.change_points import ChangePoint
+from harness.analysis.golden_band import golden_band
+from harness.analysis.history_cases import CaseSummary, case_summaries, named_case
+from harness.analysis.history_series import Series, series_of
+from harness.analysis.history_trend import trend
+from harness.analysis.metrics import METRICS, Metric
+from harness.errors import BadRequestError
+from harness.recipes.problems import nearest
+from harness.records.histories import HistoryReading, survey_history
+from harness.records.history_files import history_dir, started
+from harness.records.history_index import keep_text, kept_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRequest:
+    """Which case, figure and nights. ``last``: how many are shown; all since ``since`` are judged. None: all of them."""
+
+    case: str
+    metric: Metric
+    results: Path
+    since: datetime | None = None
+    last: int | None = None
+    fingerprint: str | None = None
+    branch: str | None = None
+    golden_dir: Path | None = None
+
+
+def metric_named(name: str) -> Metric:
+    """The row of the metric table. BadRequestError names the nearest."""
+    by_name = {metric.name: metric for metric in METRICS}
+    if name not in by_name:
+        raise BadRequestError(f"--metric {name}: no such metric", remedy=nearest(name, by_name))
+    return by_name[name]
+
+
+def moment(text: str | None) -> datetime | None:
+    """A date or time as ISO-8601 has it; UTC where it names no zone. BadRequestError for what is none."""
+    if text is None:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise BadRequestError(f"--since {text}: not a date", remedy="2026-01-31 or 2026-01-31T02:00:00Z") from error
+    return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def list_cases(results: Path, metric: Metric, since: datetime | None) -> tuple[tuple[CaseSummary, ...], HistoryReading]:
+    """Every case that history has."""
+    reading = survey_history(results, since=since)
+    return case_summaries(reading.records, metric), reading
+
+
+def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]:
+    """What history says of the case, and notes on how it was read. BadRequestError where there is no such case."""
+    reading = survey_history(request.results, case=request.case)
+    if not reading.records:
+        everything = survey_history(request.results)
+        reading = survey_history(request.results, case=named_case(request.case, everything.records))
+    whole = _since(series_of(reading.records, request.fingerprint, request.branch), request.since)
+    measured = whole.measured(request.metric)
+    points, no_points = _points(request, whole, measured)
+    shown = replace(whole, nights=whole.nights[-request.last :] if request.last else whole.nights)
+    band, no_band = golden_band(shown, request.metric, request.golden_dir)
+    values = [value for _, value in measured]
+    told = CaseHistory(
+        series=shown,
+        metric=request.metric,
+        measured=shown.measured(request.metric),
+        level_changes=tuple(found for found in level_changes(measured, points) if found.night in shown.nights),
+        no_points=no_points,
+        trend=trend(values, request.metric.better) if values else None,
+        golden=band,
+        no_golden=no_band,
+    )
+    return told, reading.notes
+
+
+def _since(series: Series, when: datetime | None) -> Series:
+    nights = tuple(night for night in series.nights if when is None or started(night.records[0]) >= when)
+    if not nights:
+        newest = series.nights[-1].started_at
+        raise BadRequestError(f"no night of {series.case} since then", remedy=f"the newest began at {newest}")
+    return replace(series, nights=nights)
+
+
+def _points(request: HistoryRequest, series: Series, measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
+    """The points, or why they were not looked for. They are kept beside the index: the search takes a second to import."""
+    values = [value for _, value in measured]
+    least = 2 * search.MIN_NIGHTS
+    if len(values) < least:
+        return (), f"No change points: {len(values)} nights have the figure, and {least} are needed."
+    folder, subject = history_dir(request.results), f"{series.case} {series.fingerprint} {request.metric.name}"
+    digest = hashlib.sha256(plain_json.dumps([search.METHOD, values]).encode()).hexdigest()
+    kept = kept_text(folder, subject, digest)
+    if kept is not None:
+        return tuple(ChangePoint(*fields) for fields in plain_json.loads(kept)), ""
+    missing = search.obstacle()
+    if missing:
+        return (), missing
+    found = search.change_points(values)
+    fields = [[point.index, point.before, point.after, point.p_value] for point in found]
+    keep_text(folder, subject, digest, plain_json.dumps(fields))
+    return found, ""
