@@ -14,6 +14,7 @@ from harness.cli import (
     explain,
     golden,
     history,
+    jobs,
     plan,
     recipes,
     report,
@@ -67,6 +68,7 @@ app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(golden.app, name="golden")
 app.add_typer(history.app, name="history")
+app.add_typer(jobs.app, name="jobs")
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(results.app, name="results")
 app.add_typer(rules.app, name="rules")
