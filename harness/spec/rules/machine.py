@@ -124,6 +124,11 @@ CPU_RULES = (
          "a memory limit watches the first two steps, and step {s.spec.measure.window[0]} is to be measured",
          "measure from step 2 on: {ways}",
          "mbr-perf", "harness"),
+    Rule("CPU18", "error", lambda s: s.dispatcher == "alltoall" and s.ep > 1 and s.etp > 1 and s.is_dropless,
+         "experts over {s.ep} ranks with {s.etp} tensor-parallel parts each: gloo gathers equal shares of tokens only",
+         "use -et 1, or kernels.moe_token_dispatcher_type=allgather",
+         f"{_CPU}; tensor_parallel/mappings.py:150", "run",
+         "ProcessGroupGloo::allgather: invalid tensor size"),
 )  # fmt: skip
 
 RUN_RULES = (

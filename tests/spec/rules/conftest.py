@@ -319,6 +319,9 @@ CASES = [Case(*row) for row in (
     ("CPU16", "error", "cpu moe", breaks(num_gpus=2, ep=2, overlap=True), keeps(overlap=False)),
     ("CPU17", "error", "cpu", breaks(measure__memory_limit_bytes=2**30, measure__eval_time_start_step=1),
      keeps(measure__eval_time_start_step=2)),
+    ("CPU18", "error", "cpu moe", breaks(num_gpus=4, gbs=4, tp=2, sp=True, ep=2), keeps(etp=1)),
+    ("CPU18", "error", "cpu moe", breaks(num_gpus=4, gbs=4, tp=2, sp=True, ep=2), keeps(dispatcher="allgather")),
+    ("CPU18", "error", "cpu moe", breaks(num_gpus=4, gbs=4, tp=2, sp=True, ep=2), keeps(capacity=1.0, pad=True)),
 )]  # fmt: skip
 
 
