@@ -15,6 +15,7 @@ from harness.cli import (
     golden,
     history,
     jobs,
+    nightly,
     plan,
     recipes,
     report,
@@ -60,6 +61,7 @@ def root(
 
 app.command("run", cls=WholeShortOptions)(run.run)
 app.command("sweep", cls=SweepCommand)(sweep.sweep)
+app.command("nightly")(nightly.nightly)
 app.command("plan", cls=PlanCommand)(plan.plan)
 app.command("check", cls=WholeShortOptions)(check.check)
 app.command("compare")(compare.compare)

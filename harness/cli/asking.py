@@ -1,16 +1,20 @@
 """The one crossing from command-line options to the values that the logic takes."""
 
+from collections.abc import Container
+from dataclasses import MISSING, fields
 from typing import Literal
 
 from harness.analysis.compare import GateOptions, WindowOptions
-from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions
+from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions, LocalLaunchOptions
 from harness.cli.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError
 from harness.launch.rendezvous import Nodes
 from harness.recipes.request import Request
+from harness.records.sweep import SweepLaunch
 from harness.runner.request import RunRequest
 from harness.runner.slurm_request import SlurmRequest
 
+_SPELLED = {"set_values": "set", "replay_from": "from", "as_json": "json"}
 _NOT_OF_THE_REQUEST = {"force", "set_values", "env", "gpu", "virtual_pipeline_model_parallel_size"}
 
 
@@ -87,3 +91,26 @@ def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> Slurm
         "from": launch.replay_from,
     }
     return slurm_request(launch.launcher, given, local)
+
+
+def launch_words(launch: LocalLaunchOptions) -> SweepLaunch:
+    """How runs are launched on this node, as plans on disk say it."""
+    return SweepLaunch(
+        launcher=launch.launcher,
+        replay_from=str(launch.replay_from.absolute()) if launch.replay_from else None,
+        timeout_s=launch.timeout,
+        hang_timeout_s=launch.hang_timeout,
+        sample_interval_ms=launch.sample_interval_ms,
+        pass_env=tuple(launch.pass_env or ()),
+    )
+
+
+def given_options(*groups: object, but: Container[str]) -> list[str]:
+    """``--name`` of every option of ``groups`` that is not as it is by default, without those in ``but``."""
+    return [
+        f"--{_SPELLED.get(field.name, field.name)}"
+        for group in groups
+        for field in fields(group)  # type: ignore[arg-type]
+        if field.name not in but and field.default is not MISSING
+        if getattr(group, field.name) not in (field.default, ())
+    ]

@@ -1,15 +1,14 @@
 """From the options of `mbr-perf sweep`, and a sweep file, to the one value that the logic takes."""
 
-from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING
 
-from harness.cli.asking import experiment_request, gate_options
+from harness.cli.asking import experiment_request, gate_options, given_options, launch_words
 from harness.cli.options import JudgeOptions, LocalLaunchOptions
 from harness.errors import BadRequestError
 from harness.recipes.problems import Problems
 from harness.recipes.request_layers import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
-from harness.records.sweep import SweepGate, SweepLaunch
+from harness.records.sweep import SweepGate
 from harness.records.sweeps import sweep_dir_of
 from harness.runner.sweep_launches import Meeting
 from harness.runner.sweep_nodes import Follower
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 _MAY_ACCOMPANY = frozenset({"resume", "max_minutes", "no_warm", "as_json", "results_dir"})
 _RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it resumes within seconds
-_SPELLED = {"set_values": "set", "replay_from": "from", "as_json": "json"}
 
 
 def sweep_request(
@@ -48,16 +46,8 @@ def sweep_request(
         prune=not how.no_prune,
         margin=how.margin,
         force=frozenset(asked.force or ()),
-        launch=SweepLaunch(
-            launcher=launch.launcher,
-            replay_from=str(launch.replay_from.absolute()) if launch.replay_from else None,
-            timeout_s=launch.timeout,
-            hang_timeout_s=launch.hang_timeout,
-            sample_interval_ms=launch.sample_interval_ms,
-            pass_env=tuple(launch.pass_env or ()),
-            nnodes=nodes.nnodes,
-            master_addr=nodes.master_addr,
-            master_port=nodes.master_port,
+        launch=launch_words(launch).model_copy(
+            update={name: getattr(nodes, name) for name in ("nnodes", "master_addr", "master_port")}
         ),
         gate=SweepGate(
             golden_values_path=str(gate.golden_values_path.absolute()) if gate.golden_values_path else None,
@@ -100,13 +90,7 @@ def _over(file: SweepFile | None, texts: "list[str] | tuple[str, ...]") -> tuple
 
 def require_nothing_else(*groups: object) -> None:
     """BadRequestError naming every option that says again what a resumed sweep has decided already."""
-    given = [
-        f"--{_SPELLED.get(field.name, field.name)}"
-        for group in groups
-        for field in fields(group)  # type: ignore[arg-type]
-        if field.name not in _MAY_ACCOMPANY and field.default is not MISSING
-        if getattr(group, field.name) not in (field.default, ())
-    ]
+    given = given_options(*groups, but=_MAY_ACCOMPANY)
     if given:
         raise BadRequestError(
             f"--resume takes everything from the sweep; {', '.join(given)} would change it",

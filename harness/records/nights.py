@@ -15,7 +15,7 @@ from harness.records.store import RECORD, results_dir
 from harness.records.strict_json import read_document
 from harness.records.sweeps import SWEEP
 
-NIGHT, CASES = "night.json", "cases"
+NIGHTS, NIGHT, CASES = "nights", "night.json", "cases"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def new_night_dir(results: Path, suite: str, *, now: datetime | None = None) -> 
 
     BadRequestError where the folder cannot be made.
     """
-    return new_folder(results / "nights", suite, (CASES,), now=now)
+    return new_folder(results / NIGHTS, suite, (CASES,), now=now)
 
 
 def write_plan(night_dir: Path, plan: NightPlan) -> Path:
@@ -93,7 +93,7 @@ def night_dir_of(reference: str | Path, results: Path | None = None) -> Path:
     path = Path(reference)
     if path.is_file() and path.name == NIGHT:
         return path.parent
-    night_dir = path if path.is_dir() else folder_named(str(reference), results_dir(results) / "nights", "night")
+    night_dir = path if path.is_dir() else folder_named(str(reference), results_dir(results) / NIGHTS, "night")
     if not (night_dir / NIGHT).is_file():
         if any((night_dir / name).is_file() for name in (RECORD, SWEEP, "spec.json")):
             raise BadRequestError(f"{night_dir}: no night", remedy=f"mbr-perf results show {night_dir}")

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from harness.errors import BadRequestError, ManyProblemsError
+from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.recipes.problems import Problems
 from harness.runner.checking import Checked, check_request
 from harness.runner.megatron_says import megatron_finding
+from harness.runner.one_sentence import in_one_sentence
 from harness.runner.sweep_axes import SweptAxis
 from harness.runner.sweep_cells import AskedCell, told
 from harness.runner.sweep_request import SweepRequest
@@ -85,16 +86,10 @@ def require_one(drafts: Sequence[Draft]) -> None:
 def _checked(request: SweepRequest, cell: AskedCell, host: Host) -> Draft:
     try:
         checked = check_request(request.run_request(cell.asked), host, assume=None, ask_megatron=False)
-    except ManyProblemsError as many:
-        return Draft(cell, None, "; ".join(_sentence(problem) for problem in many.problems))
     except BadRequestError as problem:
-        return Draft(cell, None, _sentence(problem))
+        return Draft(cell, None, in_one_sentence(problem))
     blocking = [finding for finding in checked.findings if finding.blocks]
     return Draft(cell, checked, "; ".join(f"{f.id}: {f.message}" for f in blocking))
-
-
-def _sentence(problem: BadRequestError) -> str:
-    return f"{problem.message} ({problem.remedy})" if problem.remedy else problem.message
 
 
 def _twin(drafted: Draft, earlier: Sequence[Draft]) -> int | None:

@@ -1,0 +1,91 @@
+"""`mbr-perf nightly`: a suite of cases, run and judged against golden values."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.option_groups import takes
+from harness.cli.options import LocalLaunchOptions
+
+_SUITE, _JUDGE, _OUTPUT = "Suite", "Judging", "Output"
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions:
+    """What to run, and how often."""
+
+    suite: Annotated[str | None, typer.Argument(metavar="SUITE",
+        help="A suite file: a name in recipes/suites or a path. Not with --resume.")] = None
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", rich_help_panel=_SUITE,
+        help="Only cases whose names match, e.g. 'llama3_*'. Repeatable.")] = None
+    shard: Annotated[str, typer.Option("--shard", metavar="I/N", rich_help_panel=_SUITE,
+        help="Only the I-th of N parts of the suite; every case is in one of them.")] = ""
+    confirm: Annotated[int, typer.Option("--confirm", metavar="N", rich_help_panel=_SUITE,
+        help="Run a case that looks like a regression N more times before it is called one.")] = 2
+    retries: Annotated[int, typer.Option("--retries", metavar="N", rich_help_panel=_SUITE,
+        help="Start at most N more runs of a case after a named fault of the machines; each is recorded.")] = 1
+    resume: Annotated[str | None, typer.Option("--resume", metavar="NIGHT", rich_help_panel=_SUITE,
+        help="Do what is missing of a night: its folder or the start of its id. Everything else is taken from it.")] = None
+    recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", rich_help_panel=_SUITE,
+        help="Directory of recipe families and of suites/.")] = None
+    dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SUITE,
+        help="Print the cases, their goldens, how they went last time and what would run; run nothing.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightJudgeOptions:
+    """How to judge; thresholds are the suite's."""
+
+    golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", rich_help_panel=_JUDGE,
+        help="Where golden values are. Default: results/golden of the checkout.")] = None
+    accept_difference: Annotated[list[str] | None, typer.Option("--accept_difference", metavar="NAME", rich_help_panel=_JUDGE,
+        help="Compare although this differs from the golden's: a package, driver_version, or software. Repeatable.")] = None
+    fail_on_improvement: Annotated[bool, typer.Option("--fail_on_improvement", rich_help_panel=_JUDGE,
+        help="Exit 7 on an improvement beyond the threshold.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightOutputOptions:
+    """Where the answer goes; the night's folder has every report in any case."""
+
+    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_OUTPUT, help="One JSON document on stdout.")] = False
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", rich_help_panel=_OUTPUT,
+        help="JUnit XML.")] = None
+    step_summary: Annotated[Path | None, typer.Option("--step_summary", metavar="FILE", rich_help_panel=_OUTPUT,
+        help="Append Markdown, e.g. to $GITHUB_STEP_SUMMARY.")] = None
+    jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="FILE", rich_help_panel=_OUTPUT,
+        help="Append one line of JSON per case.")] = None
+    prometheus: Annotated[Path | None, typer.Option("--prometheus", metavar="FILE.prom", rich_help_panel=_OUTPUT,
+        help="A textfile for node-exporter.")] = None
+    html: Annotated[Path | None, typer.Option("--html", metavar="DIR", rich_help_panel=_OUTPUT,
+        help="A page per night and an index of all nights.")] = None
+# fmt: on
+
+
+@takes(SuiteOptions, LocalLaunchOptions, NightJudgeOptions, NightOutputOptions)
+def nightly(
+    what: SuiteOptions, launch: LocalLaunchOptions, judge: NightJudgeOptions, output: NightOutputOptions
+) -> None:
+    """Run a suite of cases and judge each against its golden values.
+
+    A case that fails stops no other. What looks like a regression is run again before it is called one. An interrupted
+    night is resumed. Reports lie in the night's folder; every run is added to history.
+
+    Exit codes: 0 passed, 2 wrong request, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
+    """
+    from harness.cli.night_asking import night_outputs, night_request, require_nothing_else
+    from harness.runner.night import Audience, dry_run_night, resume_night, start_night
+    from harness.runner.night_showing import NightDisplay
+
+    audience = Audience(NightDisplay(as_json=output.as_json), night_outputs(output))
+    if what.resume is not None:
+        require_nothing_else(what, judge, launch)
+        raise typer.Exit(int(resume_night(what.resume, launch.results_dir, audience)))
+    request = night_request(what, judge, launch)
+    if what.dryrun:
+        dry_run_night(request, audience.display)
+        return
+    raise typer.Exit(int(start_night(request, audience)))

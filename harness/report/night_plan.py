@@ -1,0 +1,121 @@
+"""A night before it runs: its cases, what they will be held against, and how they went last time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.records.history import HistoryRecord
+from harness.records.night import NightPlan, PlannedCase
+from harness.report.figures import ABSENT
+from harness.report.json import SCHEMA_VERSION, Document
+from harness.report.printing import plain_table, print_lines, show
+from harness.units import format_bytes
+
+
+@dataclass(frozen=True)
+class CaseOutlook:
+    """A planned case. ``no_golden``: why there is none; ``last``: its newest run in history."""
+
+    case: PlannedCase
+    golden_path: Path | None
+    no_golden: str
+    last: HistoryRecord | None
+
+
+def print_outlook(console: Console, plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> None:
+    """The table of `nightly --dryrun`, and why cases do not run or have nothing to be held against."""
+    print_lines(console, [plan.title], style="bold")
+    print_lines(console, [f"Note: {note}" for note in plan.notes])
+    table = plain_table("Case", "Setting", "GPUs", "Predicted peak", "Golden", "Last", "Would run", right=_RIGHT)
+    for one in cases:
+        table.add_row(*_row(one))
+    show(console, table)
+    print_lines(console, ["", *_reasons(cases), *_absent(cases), _total(plan)])
+
+
+_RIGHT = ("GPUs", "Predicted peak")
+
+
+def _row(one: CaseOutlook) -> tuple[str, ...]:
+    case, spec = one.case, one.case.spec
+    if spec is None:
+        return (case.name, ABSENT, ABSENT, ABSENT, ABSENT, ABSENT, "refused")
+    peak = format_bytes(case.prediction.peak_bytes) if case.prediction else ABSENT
+    setting = f"{spec.recipe} {spec.task} {spec.compute_dtype} {spec.recompute.text}"
+    return (case.name, setting, f"{spec.num_gpus} {spec.gpu}", peak, "yes" if one.golden_path else "no", _last(one.last),
+            _would_run(case))  # fmt: skip
+
+
+def _last(record: HistoryRecord | None) -> str:
+    """``pass 2026-01-02``: of the case in its night, else of the run."""
+    return f"{record.outcome or record.status} {record.started_at[:10]}" if record else ABSENT
+
+
+def _would_run(case: PlannedCase) -> str:
+    if case.refused:
+        return "refused"
+    times = "1 run" if case.repeats == 1 else f"{case.repeats} runs"
+    return f"{times}, expected {case.expected.outcome} until {case.expected.until}" if case.expected else times
+
+
+def _reasons(cases: tuple[CaseOutlook, ...]) -> list[str]:
+    return [f"{one.case.name}: refused: {one.case.refused}" for one in cases if one.case.refused]
+
+
+def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
+    """Only where that will make the case inconclusive."""
+    open_cases = [one for one in cases if not one.case.refused and one.case.is_golden_required and not one.golden_path]
+    return [f"{one.case.name}: will be inconclusive: {one.no_golden}" for one in open_cases]
+
+
+def _total(plan: NightPlan) -> str:
+    runs = sum(case.repeats for case in plan.cases if not case.refused)
+    refused = sum(bool(case.refused) for case in plan.cases)
+    told = f"{len(plan.cases)} cases, {refused} of them refused" if refused else f"{len(plan.cases)} cases"
+    return (
+        f"{told}; {runs} runs, then at most {plan.retries} more of a case after a fault of the machines, "
+        f"and {plan.confirm} more of one that looks like a regression"
+    )
+
+
+def outlook_document(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Document:
+    """`nightly --dryrun --json`."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "dryrun": True,
+        "suite": plan.suite,
+        "title": plan.title,
+        "shard": plan.shard or None,
+        "only": list(plan.only),
+        "confirm": plan.confirm,
+        "retries": plan.retries,
+        "notes": list(plan.notes),
+        "cases": [_document(one) for one in cases],
+    }
+
+
+def _document(one: CaseOutlook) -> Document:
+    case, spec = one.case, one.case.spec
+    return {
+        "name": case.name,
+        "slug": spec.slug if spec else None,
+        "fingerprint": spec.fingerprint if spec else None,
+        "gpu": spec.gpu if spec else None,
+        "num_gpus": spec.num_gpus if spec else None,
+        "recompute": spec.recompute.text if spec else None,
+        "repeats": case.repeats,
+        "refused": case.refused or None,
+        "rules": [finding.id for finding in case.findings if finding.blocks],
+        "owner": case.owner or None,
+        "expected": case.expected.model_dump(mode="json") if case.expected else None,
+        "thresholds": case.thresholds,
+        "is_golden_required": case.is_golden_required,
+        "golden_path": str(one.golden_path) if one.golden_path else None,
+        "no_golden": one.no_golden or None,
+        "last": {"run_id": one.last.run_id, "started_at": one.last.started_at, "outcome": one.last.outcome}
+        if one.last
+        else None,
+        "prediction": case.prediction.model_dump(mode="json") if case.prediction else None,
+        "no_prediction": case.no_prediction or None,
+    }

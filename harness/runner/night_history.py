@@ -1,0 +1,36 @@
+"""What a finished night adds to history: one record for every run that it committed."""
+
+from pathlib import Path
+
+from harness.analysis.derive import derive
+from harness.analysis.history import Occasion, history_record
+from harness.analysis.night_values import CaseRun, CaseVerdict, NightVerdict
+from harness.errors import RunFailedError
+from harness.launch.environment import Host
+from harness.records.histories import write_history
+
+
+def keep_history(verdict: NightVerdict, results: Path, host: Host) -> tuple[str, ...]:
+    """Write the records; what could not be written, in words: that changes no verdict."""
+    problems = []
+    for case in verdict.cases:
+        for run in case.runs:
+            if run.record is not None and run.record.status != "interrupted":
+                try:
+                    write_history(
+                        results, history_record(run.record, derive(run.record), _occasion(verdict, case, run, host))
+                    )
+                except RunFailedError as error:
+                    problems.append(f"history: {error.message}")
+    return tuple(problems)
+
+
+def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun, host: Host) -> Occasion:
+    return Occasion(
+        suite=verdict.plan.suite,
+        suite_case=case.planned.name,
+        night_id=verdict.plan.night_id,
+        purpose=run.purpose,
+        outcome=case.outcome,
+        job_id=host.shell.get("SLURM_JOB_ID"),
+    )

@@ -1,0 +1,33 @@
+"""All that one `mbr-perf nightly` asks for."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.recipes.request import Request
+from harness.records.sweep import SweepLaunch
+from harness.runner.request import RunRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightRequest:
+    """Which cases of which suite, and how their runs are launched, repeated and judged.
+
+    ``suite``: a name or a path; ``only``: patterns of case names; ``shard``: ``i/n``, empty for all. ``golden_dir`` and
+    ``results_dir`` None: the usual ones.
+    """
+
+    suite: str
+    only: tuple[str, ...] = ()
+    shard: str = ""
+    confirm: int = 2
+    retries: int = 1
+    launch: SweepLaunch = field(default_factory=SweepLaunch)
+    golden_dir: Path | None = None
+    recipes_dir: Path | None = None
+    results_dir: Path | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+
+    def run_request(self, asked: Request) -> RunRequest:
+        """One case's request, as the checks of `mbr-perf run` take it."""
+        return RunRequest(asked=asked, launcher=self.launch.launcher, pass_env=self.launch.pass_env)
