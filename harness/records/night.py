@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.records.job import SlurmOptions
 from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.sweep import SweepLaunch
@@ -52,7 +53,7 @@ class NightPlan(Frozen):
 
     ``confirm``: further runs of a case that looks like a regression; ``retries``: most runs of a case that are started
     again after a named infrastructure fault. ``shard``: ``i/n`` where this night runs a part of the suite only.
-    ``software``: by GPU type, what the cases were judged for and are to run with.
+    ``slurm``: what Slurm is asked for, where every case is a job of it. ``software``: by GPU type, what the cases were judged for and are to run with.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -65,6 +66,7 @@ class NightPlan(Frozen):
     shard: str = ""
     only: tuple[str, ...] = ()
     launch: SweepLaunch = SweepLaunch()
+    slurm: SlurmOptions | None = None
     software: dict[str, Software] = Field(default_factory=dict)
     golden_dir: str | None = None
     accept_differences: tuple[str, ...] = ()
