@@ -1,12 +1,14 @@
 """Builders of real specs and records that tests of several stages share."""
 
 import signal
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
+from harness.records.history import HistoryFigure, HistoryRecord
 from harness.records.rank import Coordinates, Device, MemoryRecord, RankRecord, StepRecord
 from harness.records.run import Provenance, RunRecord
 from harness.records.sweep import Axis, PlannedCell, SweepPlan
@@ -198,6 +200,30 @@ def build_sweep(cells: list[CellData], **changes: Any) -> SweepData:
     return SweepData(folder, SweepPlan(**fields | changes), numbered, tuple(events))
 
 
+def build_kept(number: int = 0, tflops: float = 709.93, **changes: Any) -> HistoryRecord:
+    """Run ``number`` of a case in history, one a day from the first of January on."""
+    fields: dict[str, Any] = {
+        "run_id": f"run{number:04d}",
+        "case": "h100/llama3_70b.sft.fp8_cs.32gpu.none",
+        "fingerprint": "0123456789abcdef",
+        "started_at": (datetime(2026, 1, 1, 2, tzinfo=UTC) + timedelta(days=number)).isoformat(),
+        "duration_s": 600.0,
+        "status": "ok",
+        "metrics": {
+            "tflops_per_gpu": HistoryFigure(value=tflops, stdev=1.5, n=40),
+            "peak_allocated_bytes": HistoryFigure(value=58e9),
+        },
+        "formula_version": "model-flops-1",
+        "git_commit": f"{number:040x}",
+        "branch": "main",
+        "hostname": "node0",
+        "device_name": "NVIDIA H100 80GB HBM3",
+        "driver_version": "550.54.15",
+        "versions": {"torch": "2.9.1", "megatron-core": "0.16.1"},
+    }
+    return HistoryRecord(**fields | changes)
+
+
 @pytest.fixture(name="make_spec")
 def _make_spec() -> Any:
     return build_spec
@@ -221,6 +247,11 @@ def _make_golden() -> Any:
 @pytest.fixture(name="make_cell")
 def _make_cell() -> Any:
     return build_cell
+
+
+@pytest.fixture(name="make_kept")
+def _make_kept() -> Any:
+    return build_kept
 
 
 @pytest.fixture(name="make_sweep")

@@ -10,10 +10,10 @@ from harness.records.history_index import INDEX, indexed_stamps, keep_text, kept
 
 
 @pytest.fixture(name="results")
-def _results(tmp_path, kept):
+def _results(tmp_path, make_kept):
     """Three runs, asked for once, so that there is an index."""
     for number in range(3):
-        write_history(tmp_path, kept(number))
+        write_history(tmp_path, make_kept(number))
     read_history(tmp_path)
     assert len(indexed_stamps(tmp_path / "history")) == 3
     return tmp_path
@@ -27,8 +27,8 @@ def ids(results):
     return [record.run_id for record in read_history(results)]
 
 
-def test_what_the_index_gives_is_what_the_files_hold(results, kept):
-    assert read_history(results) == (kept(0), kept(1), kept(2))
+def test_what_the_index_gives_is_what_the_files_hold(results, make_kept):
+    assert read_history(results) == (make_kept(0), make_kept(1), make_kept(2))
 
 
 def test_unchanged_files_are_not_opened_again(results):
@@ -42,12 +42,12 @@ def test_unchanged_files_are_not_opened_again(results):
     assert len(survey_history(results).notes) == 3
 
 
-def test_a_new_a_changed_and_a_deleted_file_are_noticed(results, kept):
-    write_history(results, kept(3))
+def test_a_new_a_changed_and_a_deleted_file_are_noticed(results, make_kept):
+    write_history(results, make_kept(3))
     month = results / "history" / "202601"
     (month / "run0001.json").unlink()
-    (month / "run0002.json").write_text(kept(2, tflops=1.0, hostname="elsewhere").model_dump_json())
-    expected = (kept(0), kept(2, tflops=1.0, hostname="elsewhere"), kept(3))
+    (month / "run0002.json").write_text(make_kept(2, tflops=1.0, hostname="elsewhere").model_dump_json())
+    expected = (make_kept(0), make_kept(2, tflops=1.0, hostname="elsewhere"), make_kept(3))
     assert read_history(results) == expected
     assert set(indexed_stamps(results / "history")) == {f"202601/run000{number}.json" for number in (0, 2, 3)}
     assert read_history(results) == expected
@@ -62,7 +62,7 @@ def test_a_file_that_is_damaged_later_leaves_the_index_and_is_named_each_time(re
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "rubbish", "cut", "other layout", "other content"])
-def test_an_index_that_cannot_be_used_is_made_anew(results, kept, damage):
+def test_an_index_that_cannot_be_used_is_made_anew(results, make_kept, damage):
     path = index_of(results)
     whole = path.read_bytes()
     if damage == "missing":
@@ -74,16 +74,16 @@ def test_an_index_that_cannot_be_used_is_made_anew(results, kept, damage):
     else:
         path.write_bytes({"empty": b"", "rubbish": os.urandom(9000), "cut": whole[: len(whole) // 2]}[damage])
     reading = survey_history(results)
-    assert (reading.records, reading.notes) == ((kept(0), kept(1), kept(2)), ())
+    assert (reading.records, reading.notes) == ((make_kept(0), make_kept(1), make_kept(2)), ())
     assert len(indexed_stamps(results / "history")) == 3
 
 
-def test_where_no_index_can_be_kept_the_answer_is_the_same_and_says_so(results, kept):
+def test_where_no_index_can_be_kept_the_answer_is_the_same_and_says_so(results, make_kept):
     path = index_of(results)
     path.unlink()
     path.mkdir()
     reading = survey_history(results)
-    assert reading.records == (kept(0), kept(1), kept(2))
+    assert reading.records == (make_kept(0), make_kept(1), make_kept(2))
     assert len(reading.notes) == 1
     assert reading.notes[0].startswith("3 files were read one by one, for no index can be kept in ")
 
