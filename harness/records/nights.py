@@ -1,5 +1,6 @@
 """Night folders on disk: made exclusively, written down before the first run, read back whatever ended them."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -81,8 +82,9 @@ def run_dir_of(night_dir: Path, case: str, number: int) -> Path:
 
 
 def run_id_of(night_id: str, case: str, number: int) -> str:
-    """The id in the record of a case's run."""
-    return f"{night_id}.{case}.{number}"
+    """The id in the record of a case's run, fit for a file's name: what is not (a comma, say) becomes its hex code."""
+    name = re.sub(r"[^A-Za-z0-9._-]", lambda found: f"-{ord(found[0]):x}-", case)
+    return f"{night_id}.{name}.{number}"
 
 
 def night_dir_of(reference: str | Path, results: Path | None = None) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 from harness.analysis.derive import derive
 from harness.analysis.history import Occasion, history_record
 from harness.analysis.night_values import CaseRun, CaseVerdict, NightVerdict
-from harness.errors import RunFailedError
+from harness.errors import HarnessError
 from harness.launch.environment import Host
 from harness.records.histories import write_history
 
@@ -20,7 +20,7 @@ def keep_history(verdict: NightVerdict, results: Path, host: Host) -> tuple[str,
                     write_history(
                         results, history_record(run.record, derive(run.record), _occasion(verdict, case, run, host))
                     )
-                except RunFailedError as error:
+                except HarnessError as error:
                     problems.append(f"history: {error.message}")
     return tuple(problems)
 
