@@ -37,7 +37,8 @@ def _says(metric: str, estimate: Estimate | None, change: Change | None) -> Says
     expected, sign = _expected(metric, estimate)
     basis = f"{estimate.text}: " if estimate and (expected is not None or sign is not None) else ""
     if change is None or change.change is None:
-        return Says(metric, "unmeasured", f"{basis}no figure on both sides", expected)
+        made = "" if expected is None else f"up to {format_percent(expected)}; "
+        return Says(metric, "unmeasured", f"{basis}{made}no figure on both sides", expected)
     if not moved(change) or (change.is_noise and expected is None):
         return Says(metric, "nothing", "nothing to explain", expected)
     fit, text = _fit(change.change, expected, sign)

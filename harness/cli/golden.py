@@ -1,14 +1,18 @@
-"""`mbr-perf golden`: promote runs to golden values, list and show them."""
+"""`mbr-perf golden`: promote runs to golden values, list, show, compare and retire them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.golden_promote import promote
+
 if TYPE_CHECKING:
     from rich.console import Console
 
-app = typer.Typer(no_args_is_help=True, help="Golden values: promote runs to them, list and show them.")
+app = typer.Typer(
+    no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare and retire them."
+)
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 GoldenDir = Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")]
@@ -20,68 +24,26 @@ Results = Annotated[
 ]
 
 
-@app.command()
-def promote(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run folders or ids; repeats of one setting.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why this becomes the value to hold others to.")],
-    author: Annotated[str | None, typer.Option("--author", help="Default: git's user.name, else the OS user.")] = None,
-    replace_other: Annotated[
-        bool, typer.Option("--replace_other", help="Replace a golden of other settings that has the same file name.")
-    ] = False,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="METRIC", help="Store this metric only, e.g. peak_allocated_bytes. Repeatable."),
-    ] = None,
-    accept_spread: Annotated[
-        bool,
-        typer.Option("--accept_spread", help="Promote although the runs differ by more than half the threshold."),
-    ] = False,
-    golden_dir: GoldenDir = None,
-    results_dir: Results = None,
-    as_json: Json = False,
-) -> None:
-    """Write the golden values of runs, and print what changes. Refused for failed, suspect, short or mixed runs."""
-    from datetime import UTC, datetime
-
-    from harness.analysis import promotion
-    from harness.records.goldens import golden_path, read_golden, writable_golden_dir, write_golden
-    from harness.records.store import read_run
-    from harness.report import json
-    from harness.report.golden_terminal import print_promotion
-
-    records = [read_run(reference, results_dir) for reference in runs]
-    folder = writable_golden_dir(golden_dir)
-    there = golden_path(folder, records[0].spec)
-    promoted = promotion.promote(
-        records,
-        reason=reason,
-        author=author or _default_author(),
-        now=datetime.now(UTC),
-        before=read_golden(there) if there.is_file() else None,
-        options=promotion.PromotionOptions(
-            replace_other=replace_other, only=tuple(only or ()), accept_spread=accept_spread
-        ),
-    )
-    path = write_golden(folder, records[0].spec, promoted.golden)
-    if as_json:
-        print(json.text(json.golden_document(path, promoted.golden, promoted.changes)))
-    else:
-        print_promotion(_console(), path, promoted.changes)
+app.command("promote")(promote)
 
 
 @app.command("list")
-def list_goldens(golden_dir: GoldenDir = None, as_json: Json = False) -> None:
+def list_goldens(
+    retired: Annotated[bool, typer.Option("--retired", help="Those that were taken out of force instead.")] = False,
+    golden_dir: GoldenDir = None,
+    as_json: Json = False,
+) -> None:
     """Every golden with its kind, the number of runs behind it, and when it was promoted."""
-    from harness.records import goldens
+    from harness.records import golden_retired, goldens
     from harness.report import json
     from harness.report.golden_terminal import print_goldens
 
     folder = goldens.golden_dir(golden_dir)
-    found = goldens.list_goldens(folder)
+    found = golden_retired.list_retired(folder) if retired else goldens.list_goldens(folder)
     if as_json:
         print(json.text(json.goldens_document(found)))
     else:
-        print_goldens(_console(), found, folder)
+        print_goldens(_console(), found, folder, retired=retired)
 
 
 @app.command()
@@ -102,25 +64,67 @@ def show(
         print_golden(_console(), path, golden)
 
 
+@app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A golden (file or name), a run, or REVISION:NAME.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="Likewise.")],
+    markdown: Annotated[
+        str | None, typer.Option("--markdown", metavar="FILE", help="As Markdown for a pull request; - is stdout.")
+    ] = None,
+    golden_dir: GoldenDir = None,
+    results_dir: Results = None,
+    as_json: Json = False,
+) -> None:
+    """What is not the same in two goldens: values, settings, machine and software.
+
+    REVISION:NAME is the golden as git has it there, e.g. HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.
+    """
+    from harness.cli.markdown_file import leave_markdown
+    from harness.errors import BadRequestError
+    from harness.report import golden_json, golden_markdown, json
+    from harness.report.golden_terminal import print_difference
+    from harness.runner.references import named
+
+    if as_json and markdown == "-":
+        raise BadRequestError("--json and --markdown - both want stdout", remedy="name a file for one of them")
+    first, second = (named(reference, results_dir, golden_dir) for reference in (before, after))
+    sides = first.side(second.spec), second.side(first.spec)
+    if markdown:
+        leave_markdown(markdown, golden_markdown.difference_markdown(*sides))
+    if as_json:
+        print(json.text(golden_json.difference_document(*sides)))
+    elif markdown != "-":
+        print_difference(_console(), *sides)
+
+
+@app.command()
+def retire(
+    name: Annotated[str, typer.Argument(help="A golden file, or its name as `golden list` prints it.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why nothing is to be compared with it any more.")],
+    author: Annotated[str | None, typer.Option("--author", help="Default: git's user.name, else the OS user.")] = None,
+    golden_dir: GoldenDir = None,
+    as_json: Json = False,
+) -> None:
+    """Take a golden out of force: it moves to the folder `retired`, and runs of its settings have none."""
+    from datetime import UTC, datetime
+
+    from harness.cli.golden_author import author_or_default
+    from harness.records import golden_retired
+    from harness.records.goldens import named_golden, read_golden, writable_golden_dir
+    from harness.report import golden_json, json
+    from harness.report.printing import print_lines
+
+    folder = writable_golden_dir(golden_dir)
+    path, golden = named_golden(name, folder)
+    now, who = datetime.now(UTC), author_or_default(author)
+    target = golden_retired.retire(folder, path, golden, reason=reason, author=who, now=now)
+    if as_json:
+        print(json.text(golden_json.retired_document(target, read_golden(target), path)))
+    else:
+        print_lines(_console(), [f"Retired: {path}", f"It lies at {target} now. It counts once both are committed."])
+
+
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console()
-
-
-def _default_author() -> str:
-    """Git's user, else the system's; empty, which a promotion refuses, where neither has a name."""
-    import os
-    import pwd
-    import shutil
-    import subprocess
-
-    git = shutil.which("git")
-    if git:
-        asked = subprocess.run([git, "config", "user.name"], capture_output=True, text=True, timeout=10, check=False)
-        if asked.returncode == 0 and asked.stdout.strip():
-            return asked.stdout.strip()
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container may run as a user that its passwd file lacks
-        return ""
+    return Console(highlight=False)

@@ -32,13 +32,13 @@ def side_document(side: Side) -> Document:
     }
 
 
-def contrast_document(contrast: Contrast) -> Document:
+def contrast_document(contrast: Contrast, *, ours: str = "run", theirs: str = "reference") -> Document:
     """What agrees, and what was not recorded by whom."""
     return {
         "same": dict(contrast.same),
         "not_recorded": {
-            "run": _keys(contrast.unrecorded_ours),
-            "reference": _keys(contrast.unrecorded_theirs),
+            ours: _keys(contrast.unrecorded_ours),
+            theirs: _keys(contrast.unrecorded_theirs),
             "neither": list(contrast.neither),
         },
     }

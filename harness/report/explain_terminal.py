@@ -94,20 +94,20 @@ def _says(cause: Cause) -> list[str]:
     """One line per thing said, with all the metrics that it is said of."""
     metrics: dict[str, list[str]] = {}
     for one in cause.says:
-        if one.fit not in ("nothing", "unmeasured"):
+        if one.fit != "nothing" and (one.fit != "unmeasured" or one.expected is not None):
             metrics.setdefault(one.text, []).append(figures.BY_NAME[one.metric].title)
     lines = [f"{', '.join(names)}: {text}" for text, names in metrics.items()]
     moves = ", ".join(figures.BY_NAME[one.metric].title.lower() for one in cause.says)
     return [*lines, *([f"Usually: {cause.size}; moves {moves}"] if moves else [])]
 
 
-def coverage(contrast: Contrast) -> list[str]:
+def coverage(contrast: Contrast, *, ours: str = "the run", theirs: str = "what it is held against") -> list[str]:
     """What agrees in one line, and what only one side or neither wrote down."""
     same = ", ".join(f"{GROUPS[group]} ({count})" for group, count in contrast.same.items())
     return [
         f"The same on both sides: {same or 'nothing'}.",
-        *_unrecorded("Not recorded by what it is held against", contrast.unrecorded_theirs),
-        *_unrecorded("Not recorded by the run", contrast.unrecorded_ours),
+        *_unrecorded(f"Not recorded by {theirs}", contrast.unrecorded_theirs),
+        *_unrecorded(f"Not recorded by {ours}", contrast.unrecorded_ours),
         *(
             [f"Recorded by neither: {', '.join(GROUPS[group] for group in contrast.neither)}."]
             if contrast.neither

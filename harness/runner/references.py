@@ -11,6 +11,7 @@ from harness.analysis.explain_run import run_side
 from harness.analysis.explain_values import Side
 from harness.errors import BadRequestError
 from harness.records.golden import GoldenRecord
+from harness.records.golden_settings import spec_like
 from harness.records.goldens import find_golden, golden_dir, named_golden
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
@@ -26,6 +27,11 @@ class Named:
     name: str
     run: RunRecord | None = None
     golden: GoldenRecord | None = None
+
+    @property
+    def spec(self) -> ExperimentSpec | None:
+        """The experiment behind it; None for a published golden."""
+        return self.run.spec if self.run is not None else spec_like(self.golden) if self.golden is not None else None
 
     def side(self, like: ExperimentSpec | None = None) -> Side:
         """As one side of a comparison; ``like`` lends a published golden what it does not state."""
@@ -45,7 +51,7 @@ def named(reference: str, results: Path | None = None, goldens: Path | None = No
         return Named(reference, run=read_run(path, results))
     try:
         where, golden = named_golden(reference, goldens)
-        return Named(str(where), golden=golden)
+        return Named(_short(where, golden_dir(goldens)), golden=golden)
     except BadRequestError:
         if path.is_file():
             raise
@@ -65,7 +71,13 @@ def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:
     search = find_golden(run.spec, goldens)
     if search.golden is None:
         raise BadRequestError(search.note, remedy="name a golden or another run: mbr-perf explain RUN GOLDEN")
-    return Named(str(search.path), golden=search.golden)
+    assert search.path is not None
+    return Named(_short(search.path, golden_dir(goldens)), golden=search.golden)
+
+
+def _short(path: Path, folder: Path) -> str:
+    """The name that `golden list` prints, without .json, for a file below the folder; else the path."""
+    return str(path.relative_to(folder).with_suffix("")) if path.is_relative_to(folder) else str(path)
 
 
 def _at_revision(reference: str, folder: Path) -> Named:

@@ -1,0 +1,170 @@
+"""`mbr-perf golden promote`: runs, or cases of a night, become golden values."""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.option_groups import takes
+
+if TYPE_CHECKING:
+    from harness.analysis.explain_values import Side
+    from harness.records.golden import GoldenRecord
+    from harness.runner.promoting import Candidate, Promotions
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromoteOptions:
+    """What to promote, by whom and why, and what to say of it."""
+
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...|NIGHT",
+            help="Run folders or ids, repeats of one setting; or one night with --case or --every.",
+        ),
+    ]
+    reason: Annotated[str, typer.Option("--reason", help="Why this becomes the value to hold others to.")]
+    case: Annotated[
+        list[str] | None, typer.Option("--case", metavar="NAME", help="This case of the night. Repeatable.")
+    ] = None
+    every: Annotated[
+        bool,
+        typer.Option("--every", help="Every case of the night but those that failed as the suite expects."),
+    ] = False
+    keep_going: Annotated[
+        bool, typer.Option("--keep_going", help="Write the cases that are fine although others are refused.")
+    ] = False
+    author: Annotated[str | None, typer.Option("--author", help="Default: git's user.name, else the OS user.")] = None
+    replace_other: Annotated[
+        bool, typer.Option("--replace_other", help="Replace a golden of other settings that has the same file name.")
+    ] = False
+    accept_spread: Annotated[
+        bool,
+        typer.Option(
+            "--accept_spread", help="Promote although the runs spread by more than half the threshold; recorded."
+        ),
+    ] = False
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="METRIC", help="Store this metric only, e.g. peak_allocated_bytes. Repeatable."),
+    ] = None
+    markdown: Annotated[
+        str | None,
+        typer.Option("--markdown", metavar="FILE", help="The change as Markdown for the pull request; - is stdout."),
+    ] = None
+    dryrun: Annotated[bool, typer.Option("-d", "--dryrun", help="Print what would change; write no golden.")] = False
+    golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")] = (
+        None
+    )
+    results_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--results_dir",
+            metavar="DIR",
+            help="Where runs are kept. Default: results of the checkout, else ./results.",
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+
+
+@takes(PromoteOptions)
+def promote(asked: PromoteOptions) -> None:
+    """Write the golden values of runs, or of a night's cases, and print what changes.
+
+    Refused for failed, suspect, short, unfinished, replayed or mixed runs, and for repeats that spread by more than half
+    the threshold that the golden is to guard. Of a night nothing is written unless every case is fine, or --keep_going.
+    """
+    from harness.cli.golden_author import author_or_default
+    from harness.errors import BadRequestError
+    from harness.records.goldens import writable_golden_dir
+    from harness.runner.promoting import Signature, prepare, write
+
+    if asked.as_json and asked.markdown == "-":
+        raise BadRequestError("--json and --markdown - both want stdout", remedy="name a file for one of them")
+    now, folder = datetime.now(UTC), writable_golden_dir(asked.golden_dir)
+    candidates, left_out = _candidates(asked, now)
+    signature = Signature(asked.reason, author_or_default(asked.author), now)
+    found = replace(prepare(candidates, folder, signature), left_out=tuple(left_out))
+    found.require(keep_going=asked.keep_going)
+    if not asked.dryrun:
+        write(found, folder)
+    _tell(asked, found)
+
+
+def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[tuple[str, str]]]":
+    from harness.analysis.promotion import PromotionOptions
+    from harness.errors import BadRequestError
+    from harness.records.nights import NIGHT, read_night
+    from harness.records.store import read_run
+    from harness.runner.promoting import Candidate
+    from harness.runner.promoting_nights import night_candidates
+
+    options = PromotionOptions(
+        replace_other=asked.replace_other, only=tuple(asked.only or ()), accept_spread=asked.accept_spread
+    )
+    first = Path(asked.what[0])
+    if not (asked.case or asked.every):
+        if first.name == NIGHT or (first / NIGHT).is_file():
+            raise BadRequestError(f"{first}: a night", remedy="name cases with --case NAME, or take all with --every")
+        return [Candidate("", tuple(read_run(reference, asked.results_dir) for reference in asked.what), options)], []
+    if len(asked.what) > 1 or (asked.case and asked.every):
+        raise BadRequestError("--case and --every exclude each other, and are for one night", remedy="name one night")
+    night = read_night(asked.what[0], asked.results_dir)
+    return night_candidates(night, asked.case or (), options, now.date())
+
+
+def _tell(asked: PromoteOptions, found: "Promotions") -> None:
+    """The answer on stdout: JSON, Markdown, or tables; Markdown for a file beside either of the others."""
+    from harness.cli.markdown_file import leave_markdown
+    from harness.report import golden_json, json
+    from harness.report.golden_markdown import promotions_markdown
+
+    if asked.markdown:
+        leave_markdown(asked.markdown, promotions_markdown(_sides(found), _refusals(found)))
+    if asked.markdown == "-":
+        return
+    if not asked.as_json:
+        _print(asked, found)
+    elif asked.case or asked.every:
+        rows = [(one.name, one.path, one.golden, one.changes) for one in found.prepared]
+        refused = [(one.name, [problem.message for problem in one.problems]) for one in found.refused]
+        document = golden_json.promotions_document(rows, refused, found.left_out, is_written=not asked.dryrun)
+        print(json.text(document))
+    else:
+        (only,) = found.prepared
+        print(json.text(json.golden_document(only.path, only.golden, only.changes) | {"is_written": not asked.dryrun}))
+
+
+def _print(asked: PromoteOptions, found: "Promotions") -> None:
+    from rich.console import Console
+
+    from harness.report.golden_terminal import print_promotion
+    from harness.report.printing import print_lines
+
+    console = Console(highlight=False)
+    for one in found.prepared:
+        print_lines(console, [one.name] if one.name else [], style="bold")
+        print_promotion(console, one.path, one.changes, is_written=not asked.dryrun)
+    print_lines(console, [f"Not promoted: {name}: {why}" for name, why in _refusals(found)], style="yellow")
+
+
+def _refusals(found: "Promotions") -> list[tuple[str, str]]:
+    refused = [(one.name, problem.message) for one in found.refused for problem in one.problems]
+    return [*refused, *((name, f"left out: {why}") for name, why in found.left_out)]
+
+
+def _sides(found: "Promotions") -> "list[tuple[str, GoldenRecord, Side, Side | None]]":
+    from harness.analysis.explain_golden import golden_side
+
+    return [
+        (
+            f"{one.path.parent.name}/{one.path.stem}",
+            one.golden,
+            golden_side("after", one.golden),
+            golden_side("before", one.before, one.spec) if one.before else None,
+        )
+        for one in found.prepared
+    ]

@@ -1,0 +1,63 @@
+"""Which runs of a night become which goldens."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+
+from harness.analysis.case_outcome import bad_end, effective_runs, expectation
+from harness.analysis.infrastructure import infrastructure_fault
+from harness.analysis.night_values import CaseRun
+from harness.analysis.promotion import PromotionOptions
+from harness.errors import BadRequestError
+from harness.records.nights import NightCase, NightData, NightRun
+from harness.runner.promoting import Candidate
+
+
+def night_candidates(
+    night: NightData, names: Sequence[str], options: PromotionOptions, today: date
+) -> tuple[list[Candidate], list[tuple[str, str]]]:
+    """The named cases, or all of them without names; and with the reason those whose bad end the suite expects.
+
+    Repeats and confirmations count alike; a run whose fault of the machine a retry cured does not. BadRequestError for
+    names that are none.
+    """
+    known = {case.planned.name: case for case in night.cases}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise BadRequestError(
+            f"--case {', '.join(unknown)}: not in {night.plan.night_id}", remedy=f"one of {', '.join(known)}"
+        )
+    expected = {name: told for name, case in known.items() if not names and (told := _expected(case, today))}
+    chosen = [known[name] for name in names or known if name not in expected]
+    return [_candidate(night, case, options) for case in chosen], list(expected.items())
+
+
+def _candidate(night: NightData, case: NightCase, options: PromotionOptions) -> Candidate:
+    counted = effective_runs([_case_run(run) for run in case.runs])
+    records = tuple(run.record for run in counted if run.record is not None)
+    own = replace(options, thresholds=case.planned.thresholds, night_id=night.plan.night_id)
+    return Candidate(case.planned.name, records, own, tuple(_problems(case, counted)))
+
+
+def _problems(case: NightCase, counted: Sequence[CaseRun]) -> list[str]:
+    if case.planned.refused:
+        return [f"was refused: {case.planned.refused}"]
+    lost = [str(run.number) for run in counted if run.record is None]
+    problems = [f"run {', '.join(lost)} was never committed"] if lost else []
+    if len(counted) < case.planned.repeats:
+        problems.append(f"has {len(counted)} of {case.planned.repeats} repeats")
+    return problems
+
+
+def _expected(case: NightCase, today: date) -> str:
+    """Why the case is not looked at: it failed as the suite says; empty where it did not."""
+    ended = bad_end(effective_runs([_case_run(run) for run in case.runs]))
+    if ended is None:
+        return ""
+    is_expected, remark = expectation(case.planned.expected, ended[0], today)
+    return f"{ended[0]}, {remark}" if is_expected else ""
+
+
+def _case_run(run: NightRun) -> CaseRun:
+    fault = infrastructure_fault(run.record) if run.record else None
+    return CaseRun(run.number, run.purpose, run.reason, run.run_dir, run.record, fault.name if fault else "")

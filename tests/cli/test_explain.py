@@ -1,0 +1,79 @@
+"""`mbr-perf explain`: from references to an answer."""
+
+import json
+
+import pytest
+
+from harness.records.store import write_record
+
+PUBLISHED = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path, make_record):
+    """A committed run with the given step time."""
+
+    def write(name, seconds=2.5, **changes):
+        run_dir = tmp_path / "results" / "runs" / name
+        run_dir.mkdir(parents=True)
+        write_record(run_dir, make_record(seconds=seconds, run_id=name, **changes))
+        return str(run_dir)
+
+    return write
+
+
+def lines_of(answer):
+    return answer.out.splitlines()
+
+
+def test_a_run_is_explained_against_the_stored_golden_of_its_settings(mbr_perf, run):
+    done = mbr_perf("explain", run("a", seconds=2.51))
+    assert done.code == 0
+    assert f"Against   {PUBLISHED} (golden, published elsewhere)" in lines_of(done)
+    assert "* worked out from the throughput by our formula; not stored" in lines_of(done)
+    assert done.out.count("Caveat, published: ") == 6
+    assert "Next: promote a golden of your own runs" in done.out
+
+
+def test_a_run_is_explained_against_another(mbr_perf, run, tmp_path):
+    ours = run("a", seconds=3.0, provenance={"driver_version": "570.1"})
+    run("20260102T030405Z-b", seconds=2.5)
+    done = mbr_perf("explain", ours, "20260102T030405Z-b", "--results_dir", tmp_path / "results")
+    assert " 1. another driver" in lines_of(done)
+    assert "    driver_version: 570.1 here, 550.54.15 there" in lines_of(done)
+
+
+def test_a_throttled_replay_is_explained_by_its_clock(mbr_perf, replay, tmp_path):
+    assert replay("throttled", "--json").code == 0
+    (run_dir,) = (tmp_path / "results" / "runs").iterdir()
+    done = mbr_perf("explain", run_dir, PUBLISHED)
+    assert done.code == 0
+    assert "slowest SM clock 1245 MHz here, 1980 MHz on the fastest GPU of this run: up to +59.0 %" in done.out
+    assert "    throttling: GPU 1 of node0: hw_thermal_slowdown here, not recorded there" in lines_of(done)
+
+
+def test_the_document_holds_causes_in_order_and_what_was_not_recorded(mbr_perf, run):
+    ours = run("a", seconds=3.0, provenance={"driver_version": "570.1", "environment": {"NCCL_ALGO": "Ring"}})
+    document = json.loads(mbr_perf("explain", ours, run("b"), "--json").out)
+    assert (document["schema_version"], document["exit_code"]) == (1, 0)
+    assert [(cause["rank"], cause["name"], cause["can_explain"]) for cause in document["causes"]] == [
+        (1, "another driver", True)
+    ]
+    assert document["not_recorded"]["reference"]["environment"] == ["NCCL_ALGO"]
+    assert document["same"]["settings"] > 50
+
+
+def test_the_run_comes_first(mbr_perf, run):
+    done = mbr_perf("explain", PUBLISHED, run("a"))
+    assert (done.code, "a golden, not a run" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("arguments", [["nothing"], ["nothing", PUBLISHED]])
+def test_what_does_not_exist_is_a_bad_request(mbr_perf, tmp_path, arguments):
+    done = mbr_perf("explain", *arguments, "--results_dir", tmp_path)
+    assert (done.code, "is neither a golden nor a run" in done.err) == (2, True)
+
+
+def test_a_run_without_a_golden_is_told_where_there_is_none(mbr_perf, run, tmp_path):
+    done = mbr_perf("explain", run("a"), "--golden_dir", tmp_path)
+    assert (done.code, "no golden for these settings" in done.err) == (2, True)

@@ -1,0 +1,189 @@
+"""`mbr-perf golden`: a night's promotion, differences, retirement, and what a pull request shows of them."""
+
+import json
+import subprocess
+
+import pytest
+
+from harness.records.goldens import read_golden, write_golden
+from harness.records.night import NightEvent, NightPlan, PlannedCase
+from harness.records.nights import append_event, run_dir_of, run_id_of, write_plan
+from harness.records.store import write_record
+
+NAME = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
+NIGHT = "20260104T000000Z-suite-0a1b2c3d"
+
+
+@pytest.fixture(name="golden")
+def _golden(mbr_perf, tmp_path):
+    """`mbr-perf golden` on folders of this test."""
+
+    def run(command, *arguments):
+        where = ["--golden_dir", tmp_path / "golden"]
+        if command in ("promote", "retire"):
+            where += ["--author", "someone"]
+        if command in ("promote", "diff"):
+            where += ["--results_dir", tmp_path / "results"]
+        return mbr_perf("golden", command, *arguments, *where)
+
+    return run
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path, make_record):
+    """A committed run with the given step time."""
+
+    def write(name, seconds=2.5, **changes):
+        run_dir = tmp_path / "results" / "runs" / name
+        run_dir.mkdir(parents=True)
+        write_record(run_dir, make_record(seconds=seconds, run_id=name, **changes))
+        return str(run_dir)
+
+    return write
+
+
+@pytest.fixture(name="night")
+def _night(tmp_path, make_spec, make_record):
+    """A night of two cases, the second of which is given."""
+
+    def write(second=(2.6, 2.61, 2.62)):
+        specs = {"attention": make_spec(), "mlp": make_spec(recompute="mlp")}
+        plan = NightPlan(
+            night_id=NIGHT, suite="suite", title="Suite", confirm=2, retries=1, command=("mbr-perf", "nightly"),
+            started_at="2026-01-04T00:00:00Z", mbr_perf="0.1.0",
+            cases=tuple(PlannedCase(name=name, spec=spec, repeats=3) for name, spec in specs.items()),
+        )  # fmt: skip
+        folder = tmp_path / "results" / "nights" / NIGHT
+        folder.mkdir(parents=True)
+        write_plan(folder, plan)
+        for name, seconds in (("attention", (2.49, 2.5, 2.51)), ("mlp", second)):
+            for number, each in enumerate(seconds):
+                append_event(folder, NightEvent(time="x", kind="started", case=name, number=number, purpose="repeat"))
+                run_dir_of(folder, name, number).mkdir(parents=True)
+                record = make_record(specs[name], seconds=each, run_id=run_id_of(NIGHT, name, number))
+                write_record(run_dir_of(folder, name, number), record)
+        return folder
+
+    return write
+
+
+def written(tmp_path):
+    return sorted(path.name for path in (tmp_path / "golden").glob("*/*.json"))
+
+
+def test_a_night_is_promoted_in_one_command(golden, night, tmp_path):
+    night()
+    done = golden("promote", NIGHT, "--every", "--reason", "driver 570", "--json")
+    document = json.loads(done.out)
+    assert (done.code, [one["case"] for one in document["promoted"]]) == (0, ["attention", "mlp"])
+    assert len(written(tmp_path)) == 2
+    assert document["promoted"][0]["golden"]["night_id"] == NIGHT
+
+
+def test_one_case_of_a_night_is_promoted_by_name(golden, night, tmp_path):
+    assert golden("promote", night(), "--case", "mlp", "--reason", "new").code == 0
+    assert written(tmp_path) == ["llama3_70b.sft.fp8_cs.32gpu.mlp.json"]
+
+
+def test_a_refused_case_keeps_all_others_from_being_written(golden, night, tmp_path):
+    folder = night(second=(2.3, 2.6, 2.9))
+    done = golden("promote", folder, "--every", "--reason", "new")
+    assert (done.code, written(tmp_path)) == (2, [])
+    assert "mlp: tflops_per_gpu: 3 runs spread by" in done.err
+    kept = golden("promote", folder, "--every", "--reason", "new", "--keep_going")
+    assert (kept.code, written(tmp_path)) == (0, ["llama3_70b.sft.fp8_cs.32gpu.core_attn.json"])
+    assert "Not promoted: mlp: tflops_per_gpu: 3 runs spread by" in kept.out
+
+
+def test_a_night_without_a_choice_of_cases_is_asked_for_one(golden, night):
+    done = golden("promote", night(), "--reason", "new")
+    assert (done.code, "name cases with --case NAME, or take all with --every" in done.err) == (2, True)
+
+
+def test_a_dry_run_prints_the_change_and_writes_nothing(golden, run, tmp_path):
+    done = golden("promote", run("a"), "--reason", "first", "--dryrun")
+    assert (done.code, written(tmp_path)) == (0, [])
+    assert "Not written: " in done.out
+
+
+def test_the_markdown_of_a_promotion_shows_before_after_and_what_changed_with_it(golden, run, tmp_path):
+    golden("promote", run("a"), "--reason", "first")
+    later = run("b", seconds=2.6, provenance={"driver_version": "570.1"})
+    done = golden("promote", later, "--reason", "driver | 570", "--markdown", "-")
+    lines = done.out.splitlines()
+    assert lines[0] == "### h100/llama3\\_70b.sft.fp8\\_cs.32gpu.core\\_attn"
+    assert "Reason: driver \\| 570" in lines
+    assert "| Step time | 2.500 s | 2.600 s | +4.0 % | - | - |" in lines
+    assert "| driver\\_version | 550.54.15 | 570.1 |" in lines
+    assert golden("promote", later, "--reason", "x", "--markdown", tmp_path / "pr.md").out != ""
+    assert (tmp_path / "pr.md").read_text().startswith("### h100/")
+
+
+def test_two_answers_for_stdout_are_refused_before_anything_is_written(golden, run, tmp_path):
+    done = golden("promote", run("a"), "--reason", "first", "--json", "--markdown", "-")
+    assert (done.code, written(tmp_path)) == (2, [])
+
+
+def test_a_golden_is_held_against_itself_at_a_revision(golden, run, tmp_path):
+    golden("promote", run("a"), "--reason", "first")
+    git = ("git", "-C", tmp_path / "golden", "-c", "user.name=someone", "-c", "user.email=a@b")
+    for command in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        subprocess.run([*git, *command], check=True)
+    golden("promote", run("b", seconds=2.6), "--reason", "second")
+    done = golden("diff", f"HEAD:{NAME}", NAME, "--json")
+    document = json.loads(done.out)
+    (step,) = [row for row in document["metrics"] if row["metric"] == "step_time_s"]
+    assert (step["before"], step["after"]) == (2.5, 2.6)
+    assert document["before"]["name"] == f"HEAD:{NAME}"
+    assert golden("diff", f"--oops:{NAME}", NAME).code == 2
+    assert "git has no such file" in golden("diff", f"nowhere:{NAME}", NAME).err
+
+
+def test_a_golden_is_held_against_a_run(golden, run):
+    golden("promote", run("a"), "--reason", "first")
+    done = golden("diff", NAME, run("b", seconds=2.6, provenance={"driver_version": "570.1"}))
+    (row,) = [line.split() for line in done.out.splitlines() if line.startswith("driver_version")]
+    assert (done.code, row) == (0, ["driver_version", "550.54.15", "570.1"])
+
+
+def test_what_a_difference_names_must_exist(golden, run):
+    done = golden("diff", "nothing", run("a"))
+    assert (done.code, "'nothing' is neither a golden nor a run" in done.err) == (2, True)
+
+
+def test_a_retired_golden_is_listed_apart_and_shown_as_retired(golden, run, tmp_path):
+    golden("promote", run("a"), "--reason", "first")
+    done = golden("retire", NAME, "--reason", "the cluster is gone")
+    assert (done.code, written(tmp_path)) == (0, [])
+    assert golden("list").out.startswith("No golden in")
+    (row,) = [line for line in golden("list", "--retired").out.splitlines() if line.startswith("retired/")]
+    assert row.endswith("the cluster is gone")
+    name = row.split()[0]
+    assert "Not in force: it was retired" in golden("show", name).out
+
+
+def test_a_retired_golden_is_no_longer_what_runs_are_judged_by(golden, run, mbr_perf, tmp_path):
+    golden("promote", run("a"), "--reason", "first")
+    golden("retire", NAME, "--reason", "the cluster is gone", "--json")
+    done = mbr_perf("compare", run("b"), "--golden_values_path", tmp_path / "golden")
+    assert (done.code, "the cluster is gone" in done.out) == (6, True)
+
+
+def test_the_retired_folder_is_in_order(golden, run, mbr_perf, tmp_path, make_record, make_golden):
+    record = make_record()
+    path = write_golden(tmp_path / "results/golden", record.spec, make_golden(record, {"step_time_s": 1.0}))
+    assert (
+        mbr_perf(
+            "golden", "retire", path, "--reason", "x", "--author", "me", "--golden_dir", tmp_path / "results/golden"
+        ).code
+        == 0
+    )
+    assert mbr_perf("results", "doctor", "--results_dir", tmp_path / "results").code == 0
+
+
+def test_an_accepted_spread_is_shown_with_the_golden(golden, run, tmp_path):
+    runs = [run(name, seconds) for name, seconds in (("a", 2.3), ("b", 2.5), ("c", 2.7))]
+    assert golden("promote", *runs, "--reason", "x").code == 2
+    assert golden("promote", *runs, "--reason", "x", "--accept_spread").code == 0
+    assert read_golden(tmp_path / "golden" / f"{NAME}.json").overridden != ()
+    assert "Accepted: tflops_per_gpu: 3 runs spread by 8.0 %" in golden("show", NAME).out
