@@ -18,7 +18,8 @@ class Evidence:
 
     ``p_value``: one-sided, of a worsening (or improvement) at least this large where nothing changed. ``noise``: the
     relative standard deviation of one run that was reckoned with, ``basis`` in words where it comes from (these repeats,
-    the golden's, history). ``num_runs`` ours, ``num_golden_runs`` the golden's.
+    the golden's, history). ``num_runs`` ours, ``num_golden_runs`` the golden's. ``smallest_change``: the relative change
+    beyond which evidence makes a verdict.
     """
 
     p_value: float | None
@@ -26,6 +27,7 @@ class Evidence:
     basis: str
     num_runs: int
     num_golden_runs: int
+    smallest_change: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The nights in history that tell how noisy a case is today."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from harness.analysis.likeness import SOFTWARE, measured_device
@@ -16,36 +16,30 @@ _TELLING = ("pass", "improvement", "inconclusive")
 
 
 def noise_of(
-    history: Sequence[HistoryRecord], metric: str, like: RunRecord, *, since: str | None, before: str | None = None
+    history: Sequence[HistoryRecord], metric: str, like: RunRecord, *, since: str, before: str | None = None
 ) -> KnownNoise | None:
     """The noise of ``metric`` in nights of the settings, device and software of ``like``; None from fewer than two runs.
 
     Only runs that ended well and are not suspect count, of nights whose case was no regression. ``since``: when the
-    golden was promoted; ``before``: when tonight began (UTC ISO-8601, None: no limit).
+    golden was promoted; older nights tell of the noise, not of the level. ``before``: when tonight began (UTC ISO-8601,
+    None: no limit).
     """
+    end, promoted = (None if before is None else _moment(before)), _moment(since)
     nights: dict[str, list[float]] = {}
-    for record in sorted(_telling(history, like, since, before), key=started):
-        figure = record.metrics.get(metric)
-        if figure is not None and figure.value > 0:
-            nights.setdefault(record.night_id, []).append(figure.value)
-    return known_noise(list(nights.values()))
+    older: set[str] = set()
+    for record in sorted(history, key=started):
+        figure, when = record.metrics.get(metric), started(record)
+        if figure is None or figure.value <= 0 or not _tells(record, like) or (end is not None and when >= end):
+            continue
+        nights.setdefault(record.night_id, []).append(figure.value)
+        if when < promoted:
+            older.add(record.night_id)
+    return known_noise(list(nights.values()), len(older))
 
 
-def _telling(
-    history: Sequence[HistoryRecord], like: RunRecord, since: str | None, before: str | None
-) -> Iterable[HistoryRecord]:
-    first, end = _moment(since), _moment(before)
-    return [
-        record
-        for record in history
-        if record.night_id
-        and record.status == "ok"
-        and not record.suspect
-        and record.outcome in _TELLING
-        and _is_like(record, like)
-        and (first is None or started(record) >= first)
-        and (end is None or started(record) < end)
-    ]
+def _tells(record: HistoryRecord, like: RunRecord) -> bool:
+    ended_well = record.status == "ok" and not record.suspect and record.outcome in _TELLING
+    return bool(record.night_id) and ended_well and _is_like(record, like)
 
 
 def _is_like(record: HistoryRecord, like: RunRecord) -> bool:
@@ -59,10 +53,8 @@ def _is_like(record: HistoryRecord, like: RunRecord) -> bool:
     )
 
 
-def _moment(text: str | None) -> datetime | None:
+def _moment(text: str) -> datetime:
     """BadRequestError for what is no time; without a zone it is UTC."""
-    if text is None:
-        return None
     try:
         when = datetime.fromisoformat(text)
     except ValueError as error:

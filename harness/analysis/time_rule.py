@@ -1,19 +1,19 @@
 """The rule for a figure that differs from run to run, such as throughput.
 
-A threshold is the change that alone calls for attention. Evidence lowers it to the smallest change that matters, 2 %:
+The threshold is the change that alone calls for attention. Once five nights have shown how nights differ, evidence lowers
+it to the smallest change that matters, 2 %. Throughput is
 
-* regression: worse by 2 % or more (or by the threshold, if that is less), and noise alone would show as much in fewer than
-  1 of 100 nights over all cases; or every run, of three at least, is beyond the threshold and noise alone would show as
-  much in fewer than 1 of 100 such cases;
-* inconclusive: beyond the threshold, but the noise may explain it, or nothing is known of the noise;
-* improvement: a regression the other way round, but what may be noise is a pass;
-* pass: anything else.
+* a regression if it is worse by that much and noise alone would do so in fewer than 1 of 100 nights, over all cases; or if
+  every run, of three at least, is worse than the threshold and noise alone would do so in fewer than 1 of 100 such cases;
+* inconclusive if it is worse than the threshold, but noise may do so, or nothing is known of the noise;
+* an improvement if it is the other way round a regression; what noise may do is none;
+* a pass otherwise.
 
-What the noise is comes from these repeats, from the golden's runs and from earlier nights of the case.
+The noise is known from these repeats, from the golden's runs and from earlier nights of the case.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.analysis.evidence import Reference, evidence_of
 from harness.analysis.gate import Finding, Verdict, compare_values
@@ -22,7 +22,7 @@ from harness.analysis.night_values import CaseFinding, Evidence
 from harness.analysis.noise import KnownNoise
 
 SMALLEST_EFFECT = 0.02
-"""A smaller change is no regression, however sure it is; a threshold below it stands in its place."""
+"""A smaller change is no regression, however sure it is; a threshold below it takes its place."""
 
 EVERY_RUN_ALPHA = 0.01
 MIN_RUNS_BEYOND = 3
@@ -39,53 +39,50 @@ class TimeLimits:
     threshold: float
     alpha: float
 
-    @property
-    def smallest_effect(self) -> float:
-        """The relative change below which nothing is a regression."""
-        return min(SMALLEST_EFFECT, self.threshold)
+    def smallest_change(self, history: KnownNoise | None) -> float:
+        """The relative change beyond which evidence makes a verdict."""
+        known = history is not None and history.tells_nights
+        return min(SMALLEST_EFFECT, self.threshold) if known else self.threshold
 
 
 def judge_time(
-    metric: Metric, values: Sequence[float], golden: Reference, noise: KnownNoise | None, limits: TimeLimits
+    metric: Metric, values: Sequence[float], golden: Reference, history: KnownNoise | None, limits: TimeLimits
 ) -> CaseFinding:
     """One figure by the rule of this file. ``values``: one figure per run; the finding's ``current`` is their mean."""
     mean = sum(values) / len(values) if values else None
     plain = compare_values(metric, mean, golden.value, limits.threshold)
     if plain.change is None:
         return _finding(plain, plain.verdict, plain.reason, None)
-    evidence = evidence_of(values, golden, noise)
+    smallest = limits.smallest_change(history)
+    evidence = replace(evidence_of(values, golden, history), smallest_change=smallest)
     worse = is_worse(metric, plain.change)
     wanted = Verdict.REGRESSION if worse else Verdict.IMPROVEMENT
     beyond = [compare_values(metric, value, golden.value, limits.threshold).verdict is wanted for value in values]
-    if _is_shown(plain.change, evidence, limits) or _is_every_run_beyond(beyond, evidence):
+    shown = evidence.p_value is not None and evidence.p_value <= limits.alpha
+    large = compare_values(metric, mean, golden.value, smallest).verdict is wanted
+    if (shown and large) or _is_every_run_beyond(beyond, evidence):
         return _finding(plain, wanted, "", evidence)
     if plain.verdict is Verdict.PASS:
-        small = evidence.p_value is not None and evidence.p_value <= limits.alpha
-        reason = f"real, but smaller than {limits.smallest_effect:.0%}" if small else ""
+        reason = f"hardly noise, but smaller than {smallest * 100:.3g} %" if shown else ""
         return _finding(plain, Verdict.PASS, reason, evidence)
-    reason = f"beyond {limits.threshold:.3g}, but {_doubt(evidence, limits)}"
+    reason = f"beyond {limits.threshold * 100:.3g} %, but {_doubt(evidence, limits)}"
     return _finding(plain, Verdict.INCONCLUSIVE if worse else Verdict.PASS, reason, evidence)
 
 
 def is_suspicious(metric: Metric, finding: CaseFinding) -> bool:
     """Whether more runs should say if this is a regression: it is one, is beyond the threshold, or is half shown already."""
-    change, evidence, threshold = finding.change, finding.evidence, finding.threshold
-    if change is None or evidence is None or threshold is None or not is_worse(metric, change):
+    change, evidence = finding.change, finding.evidence
+    if change is None or evidence is None or evidence.smallest_change is None or not is_worse(metric, change):
         return False
     if finding.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
         return True
-    large = abs(change) >= min(SMALLEST_EFFECT, threshold) * _SUSPICION_SHARE
-    return large and evidence.p_value is not None and evidence.p_value <= SUSPICION_ALPHA
+    likely = abs(change) >= evidence.smallest_change * _SUSPICION_SHARE
+    return likely and evidence.p_value is not None and evidence.p_value <= SUSPICION_ALPHA
 
 
 def is_worse(metric: Metric, change: float) -> bool:
     """Whether a relative change of this figure is a worsening."""
     return change != 0 and (metric.better == "equal" or (change > 0) == (metric.better == "lower"))
-
-
-def _is_shown(change: float, evidence: Evidence, limits: TimeLimits) -> bool:
-    enough = evidence.p_value is not None and evidence.p_value <= limits.alpha
-    return enough and abs(change) >= limits.smallest_effect
 
 
 def _is_every_run_beyond(beyond: Sequence[bool], evidence: Evidence) -> bool:

@@ -1,0 +1,104 @@
+"""``scripts/bench-gate``: simulates, prints two tables, keeps the result."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gate_rows import CHANGES, Goal, Row, Size, goals, rows
+from gate_trials import CASES_PER_NIGHT, THRESHOLD
+from result import machine
+from rich.console import Console
+
+from harness.errors import ExitCode
+from harness.records.atomic import write_atomically
+from harness.records.store import results_dir
+from harness.report.printing import plain_table, print_lines, show
+from harness.runner.provenance import git_commit
+
+
+def main() -> int:
+    """0 when every goal is met, else 5. Some minutes on one core; --quick is for a look and keeps nothing unless asked."""
+    parser = argparse.ArgumentParser(prog="scripts/bench-gate", description=main.__doc__)
+    parser.add_argument("--quick", action="store_true", help="a hundredth of the draws")
+    parser.add_argument("--out", type=Path, help="folder to keep gate.json in; default: results/benchmarks")
+    options = parser.parse_args()
+    narration = Console(stderr=True, highlight=False)
+    size = Size(200, 200, 20, 40) if options.quick else Size()
+    found = rows(size, lambda line: print_lines(narration, [line]))
+    wanted = goals(found[0])
+    folder = options.out or (None if options.quick else results_dir() / "benchmarks")
+    if folder:
+        keep(folder, found, wanted, size)
+    report(found, wanted)
+    return int(ExitCode.OK if all(goal.is_met for goal in wanted) else ExitCode.REGRESSION)
+
+
+def report(found: list[Row], wanted: tuple[Goal, ...]) -> None:
+    """Goals, then every scenario; detections as shares called a regression, and by the plain gate on one run."""
+    console = Console(highlight=False)
+    goal_table = plain_table("Goal", "Value", "Limit", "Verdict", right=("Value", "Limit"))
+    for goal in wanted:
+        limit = f"{'at most' if goal.is_upper else 'at least'} {goal.limit:.0%}"
+        goal_table.add_row(goal.name, f"{goal.value:.2%}", limit, "met" if goal.is_met else "missed")
+    show(console, goal_table)
+    columns = [f"{change:+.0%}" for change in CHANGES]
+    table = plain_table("Noise", "Confirm", "False alarm", "Inconclusive", *columns, right=("Confirm", *columns))
+    for row in found:
+        alarms, shares = row.alarms, [f"{one.regression.value:.1%}" for one in row.detections]
+        nights = [f"{alarms.regression.value:.2%}", f"{alarms.inconclusive.value:.2%}"]
+        table.add_row(row.scenario.name, str(row.confirm), *nights, *shares)
+    plain = [f"{one.plain_gate.value:.1%}" for one in found[0].detections]
+    table.add_row("plain 5 % on one run, 1 % noise", "0", f"{found[0].alarms.plain_gate.value:.2%}", "0.00%", *plain)
+    show(console, table)
+    print_lines(console, [f"False alarm, Inconclusive: share of nights of {CASES_PER_NIGHT} cases without any change."])
+
+
+def keep(folder: Path, found: list[Row], wanted: tuple[Goal, ...], size: Size) -> Path:
+    """Write ``<folder>/gate.json`` whole."""
+    document = {
+        "schema_version": 1,
+        "name": "gate",
+        "title": "the nightly gate on simulated noise",
+        "cases_per_night": CASES_PER_NIGHT,
+        "threshold": THRESHOLD,
+        "goals": [{**asdict(goal), "verdict": "met" if goal.is_met else "missed"} for goal in wanted],
+        "size": asdict(size),
+        "rows": [_document(row) for row in found],
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "git_commit": git_commit(),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "gate.json"
+    write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def _document(row: Row) -> dict[str, object]:
+    alarms = row.alarms
+    return {
+        "scenario": asdict(row.scenario),
+        "confirm": row.confirm,
+        "nights_without_change": {
+            "false_alarm": alarms.regression.document(),
+            "inconclusive": alarms.inconclusive.document(),
+            "plain_gate_false_alarm": alarms.plain_gate.document(),
+            "confirmed_cases_per_night": round(alarms.confirmed_cases_per_night, 4),
+        },
+        "cases_with_change": [
+            {
+                "change": one.change,
+                "regression": one.regression.document(),
+                "not_passed": one.not_passed.document(),
+                "plain_gate": one.plain_gate.document(),
+            }
+            for one in row.detections
+        ],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Cases judged as a night judges them, and how often the verdict is a regression."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+from gate_draws import Drawn, Scenario, draws
+
+from harness.analysis.gate import Verdict, compare_values
+from harness.analysis.metrics import METRICS
+from harness.analysis.night_inputs import FALSE_ALARMS_PER_NIGHT
+from harness.analysis.time_rule import TimeLimits, is_suspicious, judge_time
+
+CASES_PER_NIGHT = 50
+THRESHOLD = 0.05
+_LIMITS = TimeLimits(THRESHOLD, FALSE_ALARMS_PER_NIGHT / CASES_PER_NIGHT)
+_THROUGHPUT = next(metric for metric in METRICS if metric.name == "tflops_per_gpu")
+_NORMAL_95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Rate:
+    """``count`` of ``num``, with Wilson's 95 % interval."""
+
+    count: int
+    num: int
+
+    @property
+    def value(self) -> float:
+        """The share."""
+        return self.count / self.num
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson (1927): holds also for counts near zero."""
+        share, z2 = self.value, _NORMAL_95**2
+        middle = (share + z2 / (2 * self.num)) / (1 + z2 / self.num)
+        half = _NORMAL_95 / (1 + z2 / self.num) * math.sqrt(share * (1 - share) / self.num + z2 / (4 * self.num**2))
+        return max(0.0, middle - half), min(1.0, middle + half)
+
+    def document(self) -> dict[str, object]:
+        """For JSON."""
+        low, high = self.interval
+        return {**asdict(self), "rate": self.value, "interval_95": [round(low, 6), round(high, 6)]}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One case: the verdict with confirmation, whether it was asked for, and what 5 % on the first run alone says."""
+
+    verdict: Verdict
+    was_confirmed: bool
+    is_plain_regression: bool
+
+
+def judged(drawn: Drawn, repeats: int) -> Judged:
+    """As a night does it: the repeats, and the further runs only where these look like a regression."""
+    first = judge_time(_THROUGHPUT, drawn.values[:repeats], drawn.golden, drawn.history, _LIMITS)
+    confirms = len(drawn.values) > repeats and is_suspicious(_THROUGHPUT, first)
+    last = judge_time(_THROUGHPUT, drawn.values, drawn.golden, drawn.history, _LIMITS) if confirms else first
+    plain = compare_values(_THROUGHPUT, drawn.values[0], drawn.golden.value, THRESHOLD)
+    return Judged(last.verdict, confirms, plain.verdict is Verdict.REGRESSION)
+
+
+@dataclass(frozen=True)
+class FalseAlarms:
+    """Nights of :data:`CASES_PER_NIGHT` cases in which nothing changed."""
+
+    regression: Rate
+    inconclusive: Rate
+    plain_gate: Rate
+    confirmed_cases_per_night: float
+
+
+def false_alarms(scenario: Scenario, nights: int, confirm: int, seed: int) -> FalseAlarms:
+    """How many nights have a case that is called a regression, or inconclusive, though nothing changed."""
+    cases = draws(scenario, 0.0, nights * CASES_PER_NIGHT, confirm, seed)
+    counts = {"regression": 0, "inconclusive": 0, "plain": 0, "confirmed": 0}
+    for _ in range(nights):
+        night = [judged(next(cases), scenario.repeats) for _ in range(CASES_PER_NIGHT)]
+        counts["regression"] += any(case.verdict is Verdict.REGRESSION for case in night)
+        counts["inconclusive"] += any(case.verdict is Verdict.INCONCLUSIVE for case in night)
+        counts["plain"] += any(case.is_plain_regression for case in night)
+        counts["confirmed"] += sum(case.was_confirmed for case in night)
+    return FalseAlarms(
+        Rate(counts["regression"], nights),
+        Rate(counts["inconclusive"], nights),
+        Rate(counts["plain"], nights),
+        counts["confirmed"] / nights,
+    )
+
+
+@dataclass(frozen=True)
+class Detection:
+    """Cases that are slower by ``-change``: called a regression, at least not passed, and by 5 % on the first run."""
+
+    change: float
+    regression: Rate
+    not_passed: Rate
+    plain_gate: Rate
+
+
+def detection(scenario: Scenario, change: float, cases: int, confirm: int, seed: int) -> Detection:
+    """How many of so many cases with that true change are found."""
+    found = [judged(drawn, scenario.repeats) for drawn in draws(scenario, change, cases, confirm, seed)]
+    return Detection(
+        change,
+        _rate(case.verdict is Verdict.REGRESSION for case in found),
+        _rate(case.verdict in (Verdict.REGRESSION, Verdict.INCONCLUSIVE) for case in found),
+        _rate(case.is_plain_regression for case in found),
+    )
+
+
+def _rate(hits: Iterable[bool]) -> Rate:
+    listed = list(hits)
+    return Rate(sum(listed), len(listed))
