@@ -27,8 +27,9 @@ cases:
 _TEXT = """\
 ## Suites
 
-What a nightly job runs is a file: `recipes/suites/<name>.yaml`, or any path. Faults are told with their lines, all at
-once. A case says what departs from `defaults`: options one by one, recompute as one value, thresholds by metric.
+What a nightly job runs is a file: `recipes/suites/<name>.yaml`, or any path. `mbr-perf nightly NAME` runs it, `--dryrun`
+shows its cases. Faults are told with their lines, all at once. A case says what departs from `defaults`: options one by
+one, recompute as one value, thresholds by metric.
 
 ```yaml
 {example}```
