@@ -40,7 +40,7 @@ def trend(values: Sequence[float], better: Better) -> Trend:
     if not values:
         raise ValueError("no values")
     known = known_noise([(value,) for value in values[-LOOK_BACK - 1 : -1]])
-    if known is None or known.night_df < _LEAST - 1:
+    if known is None or known.level is None or known.night_df < _LEAST - 1:
         return Trend("new")
     change = (values[-1] - known.level) / known.level
     quantile = t_quantile((1 + _CONFIDENCE) / 2, known.night_df)

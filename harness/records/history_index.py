@@ -7,6 +7,7 @@ locks, so that it also serves folders on NFS and any number of processes; the la
 
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -22,10 +23,10 @@ from harness.records.history_files import Stamp
 
 INDEX = "index.sqlite"
 
-_LAYOUT = 1  # user_version of the file; counted up when the tables change
+_LAYOUT = 2  # user_version of the file; counted up when the tables change
 _TABLES = f"""
 PRAGMA user_version = {_LAYOUT};
-CREATE TABLE runs (name TEXT PRIMARY KEY, mtime_ns INTEGER, size INTEGER, place TEXT, fingerprint TEXT, text TEXT);
+CREATE TABLE runs (name TEXT PRIMARY KEY, mtime_ns INTEGER, size INTEGER, place TEXT, fingerprint TEXT, packed BLOB);
 CREATE INDEX stamps ON runs (name, mtime_ns, size);
 CREATE INDEX places ON runs (place, fingerprint);
 CREATE TABLE kept (subject TEXT PRIMARY KEY, digest TEXT, text TEXT);
@@ -48,10 +49,12 @@ def indexed_records(
     """Records of one case and fingerprint but for the files ``without``, in no order. NoIndexError as above."""
     wanted = [(column, value) for column, value in (("place", case), ("fingerprint", fingerprint)) if value is not None]
     where = " AND ".join(f"{column} = ?" for column, _ in wanted) or "1"
-    rows = _rows(folder, f"SELECT name, text FROM runs WHERE {where}", *(value for _, value in wanted))  # noqa: S608
+    rows = _rows(folder, f"SELECT name, packed FROM runs WHERE {where}", *(value for _, value in wanted))  # noqa: S608
     try:
-        return tuple(HistoryRecord.model_validate_json(text) for name, text in rows if name not in without)
-    except ValidationError as error:
+        return tuple(
+            HistoryRecord.model_validate_json(zlib.decompress(packed)) for name, packed in rows if name not in without
+        )
+    except (ValidationError, zlib.error) as error:
         raise NoIndexError(str(error)) from error
 
 
@@ -60,7 +63,13 @@ def update_index(
 ) -> None:
     """Take in the ``fresh`` records by file name and drop those ``gone``. OSError or sqlite3.Error where it cannot be done."""
     rows = [
-        (name, *stamps[name], record.case, record.fingerprint, record.model_dump_json())
+        (
+            name,
+            *stamps[name],
+            record.case,
+            record.fingerprint,
+            zlib.compress(record.model_dump_json().encode(), level=1),
+        )
         for name, record in fresh.items()
     ]
 

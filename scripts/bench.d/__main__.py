@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from first_run import first_run
+from history import history
 from overhead import overhead
 from plan_speed import plan_deepseek_v3, plan_llama3_70b, plan_llama3_70b_cached, plan_llama31_405b
 from processes import BenchmarkFailedError
@@ -30,6 +31,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "plan_llama3_70b_cached": plan_llama3_70b_cached,
     "plan_deepseek_v3": plan_deepseek_v3,
     "plan_llama31_405b": plan_llama31_405b,
+    "history": history,
 }
 
 

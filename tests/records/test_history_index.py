@@ -69,7 +69,7 @@ def test_an_index_that_cannot_be_used_is_made_anew(results, make_kept, damage):
         path.unlink()
     elif damage in ("other layout", "other content"):
         with sqlite3.connect(path) as index:
-            index.execute("PRAGMA user_version = 99" if damage == "other layout" else "UPDATE runs SET text = '{}'")
+            index.execute("PRAGMA user_version = 99" if damage == "other layout" else "UPDATE runs SET packed = x'00'")
         index.close()
     else:
         path.write_bytes({"empty": b"", "rubbish": os.urandom(9000), "cut": whole[: len(whole) // 2]}[damage])
