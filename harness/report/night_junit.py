@@ -78,7 +78,7 @@ def _run_problem(case: CaseVerdict) -> _Problem | None:
 
 
 def _finding_problem(case: CaseVerdict, finding: CaseFinding) -> _Problem | None:
-    message = finding_text(finding) + (f". {finding.reason}" if finding.reason else "")
+    message = finding_text(finding)
     match finding.verdict:
         case Verdict.REGRESSION:
             return _unless_expected(case, "failure", "regression", message)

@@ -1,5 +1,6 @@
 """A night as Markdown: for a wiki page, a pull request, or the summary of a CI job."""
 
+import errno
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -20,9 +21,15 @@ def night_markdown(verdict: NightVerdict) -> str:
 
 
 def append_summary(path: Path, verdict: NightVerdict) -> None:
-    """Append to the file at ``path``, in which others may have written, what finds room below the limit. OSError."""
+    """Append to the file at ``path``, in which others may have written, what finds room below the limit.
+
+    OSError where nothing does.
+    """
     taken = path.stat().st_size if path.exists() else 0
-    append_whole(path, night_summary(verdict, SUMMARY_LIMIT_BYTES - taken - 1))
+    text = night_summary(verdict, SUMMARY_LIMIT_BYTES - taken - 1)
+    if not text:
+        raise OSError(errno.EFBIG, "it holds already as much as GitHub takes", str(path))
+    append_whole(path, text)
 
 
 def night_summary(verdict: NightVerdict, limit_bytes: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.analysis.gate import Verdict
-from harness.analysis.night_values import CaseRun, CaseVerdict, NightVerdict
+from harness.analysis.night_values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.report.figures import BY_NAME
 from harness.report.night_words import finding_text, is_red, one_line, outcome_text
 
@@ -67,10 +67,11 @@ def _folders(parent: Path, names: Sequence[str]) -> str:
 
 
 def _lines(case: CaseVerdict) -> Iterable[str]:
-    said = one_line(case.planned.refused or case.reason)
+    told = [finding for finding in case.findings if finding.verdict not in (Verdict.PASS, Verdict.NOT_GATED)]
+    said = "" if told and case.outcome not in ("failed", "oom") else one_line(case.planned.refused or case.reason)
     if said:
         yield said
-    yield from _about_findings(case, said)
+    yield from _about_findings(told)
     failures = {one_line(run.record.failure): None for run in case.runs if run.record and run.record.failure}
     yield from (f"Failure: {failure}" for failure in failures if failure not in said)
     if case.remark:
@@ -84,16 +85,14 @@ def _lines(case: CaseVerdict) -> Iterable[str]:
         yield f"Look further: {command}"
 
 
-def _about_findings(case: CaseVerdict, said: str) -> Iterable[str]:
-    """Figures that moved, one line each; reasons that several metrics share once."""
+def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
+    """What moved, one line each; what allows no verdict once for all the metrics that it touches."""
     by_reason: dict[str, list[str]] = {}
-    for finding in case.findings:
-        if finding.verdict in (Verdict.PASS, Verdict.NOT_GATED):
-            continue
-        if finding.verdict is not Verdict.INCONCLUSIVE or finding.evidence:
-            yield finding_text(finding)
-        if finding.reason and one_line(finding.reason) not in said:
+    for finding in findings:
+        if finding.verdict is Verdict.INCONCLUSIVE and finding.evidence is None:
             by_reason.setdefault(one_line(finding.reason), []).append(BY_NAME[finding.metric].title)
+        else:
+            yield finding_text(finding)
     yield from (f"{', '.join(titles)}: {reason}" for reason, titles in by_reason.items())
 
 

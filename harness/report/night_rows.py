@@ -45,15 +45,13 @@ def _memory(case: CaseVerdict) -> str:
     value = finding.current if finding else metric.read(case.metrics) if case.metrics else None
     if value is None:
         return ABSENT
-    least = "at least " if case.outcome in ("oom", "failed") else ""
+    least = "at least " if case.outcome == "oom" else ""
     kind = "" if metric.name == "peak_allocated_bytes" else f" {metric.title.removeprefix('Peak ')}"
     change = f" ({format_percent(finding.change)})" if finding and finding.change is not None else ""
     return f"{least}{figure(metric, value)}{kind}{change}"
 
 
 def _remarks(case: CaseVerdict) -> Iterable[str]:
-    if case.is_expected and case.planned.expected:
-        yield f"expected until {case.planned.expected.until}: {case.planned.expected.reason}"
     if case.remark:
         yield case.remark
     if case.runs and case.golden_path is None:

@@ -6,15 +6,12 @@ from dataclasses import dataclass
 from harness.analysis.night_values import CaseVerdict, NightVerdict
 from harness.records.redact import redact
 from harness.report.json import SCHEMA_VERSION, Document
+from harness.report.night_remarks import story
 from harness.report.night_words import (
-    SPEED,
     about,
     answer,
-    change_text,
     counted,
-    finding_of,
     headline,
-    one_line,
     outcome_text,
     red_cases,
 )  # fmt: skip
@@ -66,10 +63,8 @@ def _line(case: CaseVerdict) -> str:
 
 
 def _why(case: CaseVerdict) -> str:
-    """The reason; of a regression the change with its evidence first."""
-    speed = finding_of(case, SPEED)
-    change = change_text(speed) if speed and speed.change is not None and case.outcome == "regression" else ""
-    said = "; ".join(part for part in (change, one_line(case.planned.refused or case.reason)) if part)
+    """What a person would ask first."""
+    said = next(iter(story(case).lines), "")
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
 
 

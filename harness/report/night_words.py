@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import UTC, datetime
 
 from harness.analysis.gate import Verdict
 from harness.analysis.night_values import CaseFinding, CaseVerdict, Evidence, NightVerdict
@@ -13,7 +14,9 @@ SPEED = "tflops_per_gpu"
 MUST_EQUAL = "must be equal"
 # Below this a p-value is a statement about the tails of a distribution that nobody has measured.
 _LEAST_P = 1e-9
+_SMALL_P = 1e-3
 _MANY = 5
+_WORST_FIRST = ("failed", "oom", "regression", "inconclusive", "improvement", "pass")
 _ORDER = (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.PASS, Verdict.NOT_GATED)
 
 
@@ -47,19 +50,27 @@ def headline(verdict: NightVerdict) -> str:
 
 
 def about(verdict: NightVerdict) -> str:
-    """Which night: suite, part of it, when."""
+    """Which night: suite, part of it, from when to when."""
     plan = verdict.plan
     parts = [
         plan.suite,
         f"shard {plan.shard}" if plan.shard else "",
         f"only {', '.join(plan.only)}" if plan.only else "",
     ]
-    return f"{'; '.join(part for part in parts if part)}; {plan.started_at} to {verdict.finished_at}"
+    return (
+        f"{', '.join(part for part in parts if part)}; {time_text(plan.started_at)} to {time_text(verdict.finished_at)}"
+    )
+
+
+def time_text(time: str) -> str:
+    """An ISO-8601 time for people: ``2026-01-03 02:00 UTC``."""
+    return f"{datetime.fromisoformat(time).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def answer(verdict: NightVerdict) -> str:
-    """The one line that a reader in a hurry gets: outcome, exit code, what to look at."""
-    red = [case.planned.name for case in red_cases(verdict)]
+    """The one line that a reader in a hurry gets: outcome, exit code, what to look at, the worst first."""
+    worst = sorted(red_cases(verdict), key=lambda case: _WORST_FIRST.index(case.outcome))
+    red = [case.planned.name for case in worst]
     more = f" and {len(red) - _MANY} more" if len(red) > _MANY else ""
     named = f"look at {', '.join(red[:_MANY])}{more}" if red else "nothing to look at"
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
@@ -86,19 +97,23 @@ def change_text(finding: CaseFinding | None) -> str:
 
 
 def finding_text(finding: CaseFinding) -> str:
-    """One metric in a sentence: both values, change, evidence and threshold."""
+    """One metric in a sentence: both values, change, evidence, threshold, and its reason or noise."""
     metric = BY_NAME[finding.metric]
     values = f"{metric.title} {figure(metric, finding.current)} against {figure(metric, finding.golden)}"
     change = f": {change_text(finding)}" if finding.change is not None else ""
-    noise = f"; {_noise(finding.evidence)}" if finding.evidence and finding.evidence.noise is not None else ""
-    return f"{values}{change}{_threshold(finding)}{noise}"
+    reason = f". {one_line(finding.reason)}" if finding.reason else _noise(finding.evidence)
+    return f"{values}{change}{_threshold(finding)}{reason}"
 
 
 def threshold_text(finding: CaseFinding) -> str:
-    """The change that alone calls for attention, without a sign; absent where nothing is gated."""
+    """``5 %, with evidence 2 %``: what alone calls for attention, and what does where evidence shows it; without signs."""
     if finding.threshold is None:
         return ABSENT
-    return MUST_EQUAL if BY_NAME[finding.metric].better == "equal" else f"{finding.threshold * 100:.3g} %"
+    if BY_NAME[finding.metric].better == "equal":
+        return MUST_EQUAL
+    least = finding.evidence.smallest_change if finding.evidence else None
+    shown = f", with evidence {least * 100:.2g} %" if least is not None and least < finding.threshold else ""
+    return f"{finding.threshold * 100:.3g} %{shown}"
 
 
 def counted(number: int, noun: str) -> str:
@@ -113,17 +128,21 @@ def one_line(text: str) -> str:
 
 def _evidence(evidence: Evidence) -> Iterable[str]:
     if evidence.p_value is not None:
-        yield (
-            f"p < {_LEAST_P:.0e}".replace("e-0", "e-")
-            if evidence.p_value < _LEAST_P
-            else f"p {evidence.p_value:.2g}".replace("e-0", "e-")
-        )
+        yield _p_text(evidence.p_value)
     yield f"{evidence.num_runs} against {counted(evidence.num_golden_runs, 'run')}"
 
 
-def _noise(evidence: Evidence) -> str:
-    basis = f" ({evidence.basis})" if evidence.basis else ""
-    return f"noise of one run {(evidence.noise or 0) * 100:.2g} %{basis}"
+def _p_text(p_value: float) -> str:
+    """``p 0.031``, ``p 2e-5``."""
+    if p_value < _LEAST_P:
+        return f"p < {_LEAST_P:.0e}".replace("e-0", "e-")
+    return f"p {p_value:.2g}" if p_value >= _SMALL_P else f"p {p_value:.0e}".replace("e-0", "e-")
+
+
+def _noise(evidence: Evidence | None) -> str:
+    if evidence is None or evidence.noise is None:
+        return ""
+    return f"; one run varies by {evidence.noise * 100:.2g} %{f' ({evidence.basis})' if evidence.basis else ''}"
 
 
 def _threshold(finding: CaseFinding) -> str:

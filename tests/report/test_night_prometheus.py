@@ -45,7 +45,7 @@ def test_figures_are_in_base_units_under_names_that_say_so(night):
     assert found["mbr_perf_case_step_time_seconds", mlp] == 10.12
     assert found["mbr_perf_case_change_ratio", f'{mlp},metric="tflops_per_gpu"'] == -0.034
     assert found["mbr_perf_night_start_time_seconds", 'suite="h100_nightly"'] == 1767405600
-    assert found["mbr_perf_night_exit_code", 'suite="h100_nightly"'] == 5
+    assert found["mbr_perf_night_exit_code", 'suite="h100_nightly"'] == 3
 
 
 def test_a_case_that_did_not_end_well_has_no_figures(night):
@@ -67,4 +67,4 @@ def test_labels_are_escaped(make_night, make_case):
 def test_shards_of_one_suite_do_not_hide_each_other(make_night, night):
     text = night_prometheus(replace(night, plan=night.plan.model_copy(update={"shard": "1/2"})))
 
-    assert 'mbr_perf_night_exit_code{suite="h100_nightly",shard="1/2"} 5' in text
+    assert 'mbr_perf_night_exit_code{suite="h100_nightly",shard="1/2"} 3' in text

@@ -1,0 +1,166 @@
+"""A night as a page, and all nights as one."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from urllib.parse import unquote
+
+import pytest
+
+from harness.errors import ExitCode
+from harness.report.night_html import night_html
+from harness.report.night_index import read_nights
+from harness.report.night_index_html import index_html, write_index
+from harness.report.night_outputs import Outputs
+from harness.report.night_reports import write_night_reports
+
+HOSTILE = "x\"'><script>alert(1)</script>&#"
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Tags, links, anchors and cells of a page; fails on tags that do not close in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.links, self.ids, self.cells, self._open = [], [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.links += [value for name, value in attrs if name in ("href", "src")]
+        self.ids += [value for name, value in attrs if name == "id"]
+        if tag == "td":
+            self.cells.append([dict(attrs).get("class"), ""])
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        if "td" in self._open:
+            self.cells[-1][1] += data
+
+
+@pytest.fixture(name="nights")
+def _nights(tmp_path, make_night, night):
+    """Three nights on disk with their reports: a red one, a green one, and one of another suite."""
+    root = tmp_path / "results" / "nights"
+    green = (night.cases[0], night.cases[6])
+    made = []
+    for day, suite, cases in ((1, "h100_nightly", night.cases), (2, "h100_nightly", green), (3, "cpu_smoke", green)):
+        folder = root / f"2026010{day}T020000Z-{suite}-0a1b2c3d"
+        folder.mkdir(parents=True)
+        plan = {"night_id": folder.name, "suite": suite, "started_at": f"2026-01-0{day}T02:00:00Z"}
+        made.append(make_night(cases=cases, night_dir=folder, plan=plan))
+        (folder / "night.json").write_text(made[-1].plan.model_dump_json())
+        write_night_reports(made[-1])
+    return made
+
+
+def test_the_page_needs_nothing_else(night):
+    text = night_html(night)
+    page = Page(text)
+
+    assert "default-src 'none'" in text
+    assert not set(page.tags) & {"script", "img", "link", "iframe"}
+    assert all(link.startswith("#") for link in page.links)
+
+
+def test_every_case_of_the_table_leads_to_its_place(night):
+    page = Page(night_html(night))
+
+    assert [unquote(link[1:]) for link in page.links] == [f"case-{case.planned.name}" for case in night.cases]
+    assert sorted(page.ids) == sorted(f"case-{case.planned.name}" for case in night.cases)
+
+
+def test_an_outcome_is_a_colour_and_a_sign_and_a_word(night):
+    found = {kind: text for kind, text in Page(night_html(night)).cells if kind and kind.startswith("o-")}
+
+    assert found == {
+        "o-pass": "✓ pass", "o-regression": "▼ regression", "o-improvement": "▲ improvement",
+        "o-inconclusive": "? inconclusive", "o-failed": "✕ refused", "o-oom": "■ oom", "o-expected": "■ oom (expected)",
+    }  # fmt: skip
+
+
+def test_names_and_texts_cannot_become_markup(make_night, make_case):
+    case = make_case(
+        HOSTILE, [], outcome="failed", exit_code=ExitCode.RUN_FAILED, reason=HOSTILE, remark=HOSTILE,
+        planned={"owner": HOSTILE},
+    )  # fmt: skip
+
+    page = Page(night_html(make_night(cases=(case,), plan={"title": HOSTILE, "notes": (HOSTILE,)})))
+
+    assert "script" not in page.tags
+
+
+def test_the_index_has_a_row_per_night_newest_first_and_links_that_lead_somewhere(tmp_path, nights):
+    folder = tmp_path / "html"
+
+    write_index(nights[0].night_dir.parent, folder)
+
+    text = (folder / "index.html").read_text()
+    pages = [link.partition("#") for link in Page(text).links]
+    assert list(dict.fromkeys(page for page, _, _ in pages)) == [
+        f"{night.night_dir.name}.html" for night in reversed(nights)
+    ]
+    for page, _, fragment in pages:
+        there = (folder / unquote(page)).read_text()
+        assert not fragment or unquote(fragment) in Page(there).ids
+    assert text.index("cpu_smoke") < text.index("h100_nightly")
+
+
+def test_a_column_is_a_case_and_a_cell_without_it_is_empty(nights):
+    h100 = index_html(read_nights(nights[0].night_dir.parent)).partition("<h2>h100_nightly</h2>")[2]
+
+    assert re.findall(r"<th>([^<]*)</th>", h100)[:4] == ["Night", "Outcome", "llama3_70b_none", "llama3_8b_full"]
+    green, red = h100.split("<tr>")[2:4]
+    assert (green.count('<td class="o-none">'), red.count('<td class="o-none">')) == (7, 0)
+    assert "▼ regression</a><br><small>-3.4 %</small>" in red
+
+
+def test_the_folder_may_be_copied_anywhere(tmp_path, nights):
+    folder = tmp_path / "html"
+
+    write_index(nights[0].night_dir.parent, folder)
+
+    for page in folder.glob("*.html"):
+        assert not [link for link in Page(page.read_text()).links if "/" in link or ":" in link]
+
+
+@pytest.mark.parametrize("content", ['{"suite": "x', "[]", '{"suite": "x"}', "\0\0"])
+def test_a_damaged_night_is_shown_as_such_and_hides_no_other(nights, content):
+    (nights[1].night_dir / "report" / "night.json").write_text(content)
+
+    text = index_html(read_nights(nights[0].night_dir.parent))
+
+    assert f"{nights[1].night_dir.name}: damaged: report/night.json: " in text
+    assert text.count("o-regression") > 0
+
+
+def test_a_night_that_is_still_running_is_no_damaged_one(nights):
+    running = nights[0].night_dir.parent / "20260104T020000Z-h100_nightly-0a1b2c3d"
+    running.mkdir()
+    (running / "night.json").write_text("{}")
+
+    assert f"{running.name}: not judged: still running" in index_html(read_nights(running.parent))
+
+
+def test_a_newer_report_with_more_in_it_can_be_shown(nights):
+    path = nights[0].night_dir / "report" / "night.json"
+    path.write_text(path.read_text().replace('"schema_version": 1', '"schema_version": 9, "new": [1]', 1))
+
+    assert read_nights(nights[0].night_dir.parent)[-1].night is not None
+
+
+def test_html_of_a_night_updates_the_index(tmp_path, nights):
+    folder = tmp_path / "html"
+    write_night_reports(nights[0], Outputs(html=folder))
+    changed = replace(nights[0], plan=nights[0].plan.model_copy(update={"title": "Changed"}))
+
+    write_night_reports(changed, Outputs(html=folder))
+
+    assert "Changed" in (folder / f"{nights[0].night_dir.name}.html").read_text()
