@@ -11,6 +11,7 @@ from typing import Literal
 from harness.errors import BadRequestError
 from harness.launch.ownership import Life, life_of
 from harness.records.folders import folders
+from harness.records.history_files import history_dir, history_stamps, read_record
 from harness.records.inventory import RUNS, SWEEPS, Stored, inventory, is_ours
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
@@ -21,6 +22,7 @@ TRASH = "trash"
 _KNOWN = {RUNS, SWEEPS, TRASH, "golden", "calibration", "benchmarks", "accuracy", "gpu", "history", "README.md"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
 _GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there
+_WRITING_TAKES_S = 3600.0  # at the very most, for one small file of history
 _ATTEMPT = re.compile(r"\d+\.incomplete-\d+")
 
 Kind = Literal["incomplete", "damaged", "newer", "rejected", "unfinished", "temporary", "attempt", "stray"]
@@ -52,7 +54,7 @@ def examine_results(results: Path) -> tuple[Ailment, ...]:
         life = life_of(entry.path)
         if life.state != "alive":
             found += _of_run(entry, life) if entry.kind == "run" else _of_sweep(entry, life)
-    return tuple(found)
+    return (*found, *_of_history(history_dir(results)))
 
 
 def _strays(results: Path) -> Iterator[Ailment]:
@@ -143,6 +145,24 @@ def _damaged_cells(sweep_dir: Path, life: Life, *, is_settled: bool) -> Iterator
         except BadRequestError as error:
             remedy = f"--fix moves the run to the trash; mbr-perf sweep --resume {sweep_dir} then runs it again"
             yield Ailment("damaged", record.parent, error.message, remedy, movable=is_settled, life=life)
+
+
+def _of_history(folder: Path) -> Iterator[Ailment]:
+    """Files of history that cannot be read, and halves so old that no writer can be at work on them."""
+    for name in sorted(history_stamps(folder)):
+        try:
+            read_record(folder / name)
+        except OtherVersionError as error:
+            yield _newer(folder / name, error.message, _NOBODY)
+        except RejectedError as error:
+            yield _rejected(folder / name, error.message, _NOBODY)
+        except BadRequestError as error:
+            remedy = "--fix moves it to the trash; mbr-perf history add RUN then takes its run in again"
+            yield Ailment("damaged", folder / name, error.message, remedy, movable=True, life=_NOBODY)
+    long_ago = datetime.now(UTC).timestamp() - _WRITING_TAKES_S
+    for one in _temporaries(folder, _NOBODY, is_settled=True):
+        if one.path.stat().st_mtime < long_ago:
+            yield one
 
 
 def _temporaries(folder: Path, life: Life, *, is_settled: bool) -> Iterator[Ailment]:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -299,3 +300,17 @@ def test_a_reference_that_means_nothing_takes_in_nothing(mbr_perf, replay, tmp_p
     answer = mbr_perf("history", "add", run_dir, "nonsense", "--results_dir", results)
     assert answer.code == 2 and "nonsense" in answer.err
     assert read_history(results) == ()
+
+
+def test_the_doctor_of_results_names_damaged_history_and_old_halves_of_files(mbr_perf, results):
+    month = results / "history" / "202601"
+    (month / "adhoc.json").write_text("{")
+    old, new = month / ".a.json.0123456789ab.tmp", month / ".b.json.0123456789ab.tmp"
+    for path in (old, new):
+        path.write_text("half")
+    os.utime(old, (0, 0))
+    document = json.loads(mbr_perf("results", "doctor", "--fix", "--results_dir", results, "--json").out)
+    found = {(ailment["kind"], Path(ailment["path"]).name) for ailment in document["ailments"]}
+    assert found == {("damaged", "adhoc.json"), ("temporary", old.name)}
+    assert new.is_file() and not old.exists()
+    assert (next((results / "trash").iterdir()) / "history" / "202601" / "adhoc.json").is_file()
