@@ -90,7 +90,8 @@ def slurm_failure(job: JobRecord, state: TaskState) -> str:
     told = ", ".join(part for part in (state.reason if state.kind != "timeout" else "", code) if part)
     where = f" on {state.nodes}" if state.nodes and state.kind in SLURM_ENDED_IT else ""
     lost = ", but the run left no record" if state.kind == "finished" else ""
-    return f"Slurm: {word}{after}{detail}{f' ({told})' if told else ''}{where}{lost}"
+    again = f"REQUEUED {state.restarts} time{'s' if state.restarts > 1 else ''}, then " if state.restarts else ""
+    return f"Slurm: {again}{word}{after}{detail}{f' ({told})' if told else ''}{where}{lost}"
 
 
 def _ending(
