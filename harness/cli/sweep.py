@@ -1,13 +1,17 @@
 """`mbr-perf sweep`: several settings measured against one control."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.option_groups import takes
 from harness.cli.options import ExperimentOptions, JudgeOptions, LocalLaunchOptions
+from harness.cli.slurm_options import SlurmArrayOptions
+
+if TYPE_CHECKING:
+    from harness.runner.slurm_request import SlurmRequest
 
 _SWEEP, _NODES = "Sweep", "Several nodes"
 
@@ -69,9 +73,14 @@ class SweepNodes:
 # fmt: on
 
 
-@takes(SweptOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes)
+@takes(SweptOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmArrayOptions)
 def sweep(
-    asked: SweptOptions, how: SweepOptions, judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
+    asked: SweptOptions,
+    how: SweepOptions,
+    judge: JudgeOptions,
+    launch: LocalLaunchOptions,
+    nodes: SweepNodes,
+    slurm: SlurmArrayOptions,
 ) -> None:
     """Train several settings and say which one to use: time, memory and ms per GiB saved against a control.
 
@@ -79,21 +88,58 @@ def sweep(
 
     Exit codes: 0 done (also with cells out of memory), 2 wrong request, 3 a cell failed, 5 regression, 6 inconclusive.
     """
-    from harness.cli.sweep_asking import follower, require_nothing_else, sweep_request
+    from harness.cli.sweep_asking import follower, require_nothing_else, slurm_sweep_request, sweep_request
+    from harness.launch.environment import this_host
     from harness.runner.sweep import Sitting, dry_run_sweep, resume_sweep, start_sweep
     from harness.runner.sweep_launches import Meeting
     from harness.runner.sweep_nodes import follow_sweep
     from harness.runner.sweep_showing import SweepDisplay
+    from harness.runner.sweep_slurm import collected
 
+    on_slurm = slurm_sweep_request(how, launch, nodes, slurm)
+    if on_slurm is not None:
+        raise typer.Exit(_on_slurm(on_slurm, asked, how, judge, launch, nodes))
     display, meeting = SweepDisplay(as_json=how.as_json), Meeting(nodes.master_addr, nodes.master_port)
     sitting = Sitting(how.max_minutes, is_warm=not how.no_warm, meeting=meeting)
     if nodes.node_rank != 0:
         raise typer.Exit(int(follow_sweep(follower(how, launch, nodes), display)))
     if how.resume is not None:
         require_nothing_else(asked, how, judge, launch)
+        collected(how.resume, launch.results_dir, this_host())
         raise typer.Exit(int(resume_sweep(how.resume, launch.results_dir, display, sitting)))
     request = sweep_request(asked, how, judge, launch, nodes)
     if how.dryrun:
         dry_run_sweep(request, display)
         return
     raise typer.Exit(int(start_sweep(request, display, sitting)))
+
+
+def _on_slurm(
+    slurm: "SlurmRequest",
+    asked: SweptOptions,
+    how: SweepOptions,
+    judge: JudgeOptions,
+    launch: LocalLaunchOptions,
+    nodes: SweepNodes,
+) -> int:
+    from harness.cli.sweep_asking import require_nothing_else, sweep_request
+    from harness.runner.job_showing import JobDisplay
+    from harness.runner.showing import Display
+    from harness.runner.sweep_showing import SweepDisplay
+    from harness.runner.sweep_slurm import (
+        SweepJobDisplay,
+        dry_run_sweep_on_slurm,
+        resume_sweep_on_slurm,
+        start_sweep_on_slurm,
+    )
+
+    display = SweepJobDisplay(SweepDisplay(as_json=how.as_json), JobDisplay(Display(as_json=how.as_json)))
+    launch = replace(launch, launcher="torchrun")  # of the nodes
+    if how.resume is not None:
+        require_nothing_else(asked, how, judge, launch)
+        return int(resume_sweep_on_slurm(how.resume, launch.results_dir, slurm, display))
+    request = sweep_request(asked, how, judge, launch, nodes)
+    if how.dryrun:
+        dry_run_sweep_on_slurm(request, slurm, display)
+        return 0
+    return int(start_sweep_on_slurm(request, slurm, display))

@@ -4,12 +4,14 @@ from typing import TYPE_CHECKING
 
 from harness.cli.asking import experiment_request, gate_options, given_options, launch_words
 from harness.cli.options import JudgeOptions, LocalLaunchOptions
-from harness.errors import BadRequestError
+from harness.cli.slurm_options import SlurmArrayOptions, slurm_request
+from harness.errors import BadRequestError, raise_all
 from harness.recipes.problems import Problems
 from harness.recipes.request_layers import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.sweep import SweepGate
 from harness.records.sweeps import sweep_dir_of
+from harness.runner.slurm_request import SlurmRequest
 from harness.runner.sweep_launches import Meeting
 from harness.runner.sweep_nodes import Follower
 from harness.runner.sweep_over import Over, same_axis, split_over
@@ -60,6 +62,29 @@ def sweep_request(
         results_dir=launch.results_dir,
         sweep_dir=nodes.sweep_dir,
     )
+
+
+def slurm_sweep_request(
+    how: "SweepOptions", launch: LocalLaunchOptions, nodes: "SweepNodes", given: SlurmArrayOptions
+) -> SlurmRequest | None:
+    """What `--launcher slurm` asks for; None for another launcher. BadRequestError, all at once."""
+    local = {
+        "nnodes": None if nodes.nnodes == 1 else nodes.nnodes,
+        "node_rank": None if nodes.node_rank == 0 else nodes.node_rank,
+        "master_addr": nodes.master_addr,
+        "from": launch.replay_from,
+    }
+    asked = slurm_request(launch.launcher, given, local)
+    if asked is None:
+        return None
+    problems = []
+    if how.no_warm:
+        problems.append(BadRequestError("--no_warm cannot be said with --launcher slurm", remedy="leave it out"))
+    if how.max_minutes is not None and (asked.array or how.resume is not None):
+        remedy = "leave it out: --time_limit ends each task or the job"
+        problems.append(BadRequestError("--max_minutes with an array or a resumed sweep on Slurm", remedy=remedy))
+    raise_all(problems)
+    return asked
 
 
 def follower(how: "SweepOptions", launch: LocalLaunchOptions, nodes: "SweepNodes") -> Follower:

@@ -53,7 +53,8 @@ class NightPlan(Frozen):
 
     ``confirm``: further runs of a case that looks like a regression; ``retries``: most runs of a case that are started
     again after a named infrastructure fault. ``shard``: ``i/n`` where this night runs a part of the suite only.
-    ``slurm``: what Slurm is asked for, where every case is a job of it. ``software``: by GPU type, what the cases were judged for and are to run with.
+    ``slurm``: what Slurm is asked for, where every case is a job of it. ``software``: by GPU type, what the cases were
+    judged for and are to run with.
     """
 
     schema_version: int = SCHEMA_VERSION

@@ -22,6 +22,7 @@ from harness.records.job_nodes import ATTEMPTS, JobAttempt, attempt_path
 from harness.records.jobs import read_job
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
+from harness.records.sweeps import read_sweep
 from harness.report.printing import print_lines
 from harness.runner.job_runs import drop_unstarted
 from harness.runner.slurm_node import BEGIN_PATIENCE_S, NodeOfJob
@@ -145,7 +146,8 @@ def _sweep(node: NodeOfJob, sweep_dir: str, master_port: int) -> ExitCode:
     if wrong_nodes:
         raise RunFailedError(wrong_nodes)
     if node.place.node_rank == 0:
-        return resume_sweep(sweep_dir, None, SweepDisplay(), Sitting(meeting=meeting))
+        plan = read_sweep(sweep_dir).plan
+        return resume_sweep(sweep_dir, None, SweepDisplay(), Sitting(plan.max_minutes, meeting=meeting))
     return follow_sweep(Follower(Path(sweep_dir), node.place.node_rank, meeting), SweepDisplay())
 
 

@@ -99,6 +99,12 @@ def _run(
     return _answer(sweep_dir, display, len(sweeping.due()), signal)
 
 
+def answer_sweep(sweep_dir: Path, host: Host, display: SweepDisplay) -> ExitCode:
+    """Judge and show a sweep whose runs others did; nothing is started."""
+    num_due = len(Sweeping(sweep_dir, read_sweep(sweep_dir).plan, host, None, None).due())
+    return _answer(sweep_dir, display, num_due, None)
+
+
 def _answer(sweep_dir: Path, display: SweepDisplay, num_due: int, signal: int | None) -> ExitCode:
     """Judge and show what lies on disk, whole or not."""
     data = read_sweep(sweep_dir)

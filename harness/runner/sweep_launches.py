@@ -3,18 +3,21 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import Host
+from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Nodes, local_ranks
 from harness.recipes.problems import Problems
 from harness.records.goldens import find_golden
 from harness.records.sweep import PlannedCell, SweepLaunch, SweepPlan
 from harness.records.sweeps import SWEEP, read_sweep, run_dir_of, run_id_of
 from harness.runner.launched import Launch
-from harness.runner.machine import require_machine
+from harness.runner.machine import require_machine, software_for
 from harness.runner.planned_launch import launch_request, understood_plan
 from harness.runner.sweep_attempts import Place
-from harness.runner.understanding import Understood
+from harness.runner.understanding import Understood, rule_problem
+from harness.spec.effective import settled_implementation
+from harness.spec.rules.check import check
 from harness.spec.software import Software
 
 
@@ -65,7 +68,25 @@ def understood_cell(plan: SweepPlan, place: Place, host: Host, run_dir: Path, no
         nodes=nodes_of(launch, node_rank),
         replay_from=_recorded(launch, cell, place[1]),
     )
-    return understood_plan(cell, launch.launcher, request, plan.software or Software())
+    understood = understood_plan(cell, launch.launcher, request, _software(plan, host))
+    if plan.software is None:
+        _require_legal(understood)
+    return understood
+
+
+def _software(plan: SweepPlan, host: Host) -> Software:
+    """What the cells were judged for; where that was left to the machine that runs them, what this one has."""
+    if plan.software is not None or plan.launch.launcher == "replay":
+        return plan.software or Software()
+    return software_for(plan.gpu, host)[0]
+
+
+def _require_legal(understood: Understood) -> None:
+    forced = frozenset(finding.id for finding in understood.findings if finding.overridden)
+    env = {v.name: v.value for v in understood.plan.env} if isinstance(understood.plan, LaunchPlan) else None
+    spec = understood.spec
+    findings = check(spec, understood.software, env=env, implementation=settled_implementation(spec), force=forced)
+    raise_all([rule_problem(finding) for finding in findings if finding.blocks])
 
 
 def launch_of(plan: SweepPlan, place: Place, host: Host, run_dir: Path, node_rank: int = 0) -> Launch:
