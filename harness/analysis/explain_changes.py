@@ -39,7 +39,8 @@ def _noise(metric: Metric, ours: Side, theirs: Side) -> tuple[float | None, str]
     if known:
         spread, side = max(known, key=lambda found: found[0])
         error = spread * math.sqrt(1 / ours.num_runs + 1 / theirs.num_runs)
-        return _TWO_SIGMA * error, f"the {side.num_runs} runs of the {side.kind} spread by {spread * 100:.2f} %"
+        basis = side.spread_basis or f"the {side.num_runs} runs of the {side.kind}"
+        return _TWO_SIGMA * error, f"{basis} spread by {spread * 100:.2f} %"
     if metric.gate == "exact":
         return 0.0, "counted, not measured"
     row = ours.spec.gpu_type if ours.spec else None

@@ -78,11 +78,10 @@ def _facts(golden: GoldenRecord) -> dict[Key, str]:
     where = golden.measured_on
     asked = leaves(golden.spec) | {name: str(getattr(golden, name)) for name in _LABELS}
     asked["recompute"] = canonical_text(parse_recompute(golden.recompute))
-    stated = {name.removeprefix("env."): value for name, value in asked.items() if name.startswith("env.")}
     found: dict[Group, Mapping[str, str | None]] = {
         "device": {"gpu": golden.gpu, "device_name": where.device_name},
-        "settings": {name: value for name, value in asked.items() if name != "gpu" and not name.startswith("env.")},
-        "environment": stated | (where.environment or {}),
+        "settings": {name: value for name, value in asked.items() if name != "gpu"},
+        "environment": where.environment or {},
         "software": {name: version or ABSENT for name, version in where.versions.items()},
         "driver": {"driver_version": where.driver_version},
         "window": _window(golden),

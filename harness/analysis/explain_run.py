@@ -61,14 +61,13 @@ def _facts(record: RunRecord, metrics: Metrics, numbers: dict[str, float]) -> di
     asked = leaves(spec.identity())
     return {
         "device": {"gpu": spec.gpu, "device_name": measured_device(record) or ABSENT},
-        "settings": {name: value for name, value in asked.items() if name != "gpu" and not name.startswith("env.")},
+        "settings": {name: value for name, value in asked.items() if name != "gpu"},
         "recompute": _recompute(record),
         "clocks": _clocks(record, numbers),
         "processes": _processes(record),
         "memory": _memory(record, metrics),
         "ranks": _ranks(record, numbers),
-        "environment": {name.removeprefix("env."): value for name, value in asked.items() if name.startswith("env.")}
-        | where.environment,
+        "environment": where.environment,
         "software": {name: version or ABSENT for name, version in where.versions.items()},
         "driver": {"driver_version": where.driver_version} if where.driver_version else {},
         "window": _window(record, metrics),

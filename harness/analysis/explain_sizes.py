@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from harness.analysis.explain_values import NONE_SEEN, Key, Side
 from harness.planning import flops
+from harness.spec.experiment import ExperimentSpec
 from harness.units import format_percent
 
 
@@ -46,17 +47,29 @@ def disturbance(key: Key, what: str, *, adds_memory: bool = False) -> Estimator:
 _THROTTLED: Key = ("clocks", "throttling")
 
 
-def peaks(ours: Side, theirs: Side) -> Estimate | None:
-    """Step times in inverse proportion to the dense peaks of the two GPU types in the precision that is used."""
-    here, there = _peak(ours), _peak(theirs)
+def products(ours: Side, theirs: Side) -> Estimate | None:
+    """Step times in inverse proportion to the dense peaks of the two GPU types in our precision."""
+    if ours.spec is None or theirs.spec is None:
+        return None
+    return _by_peak(_peak(ours.spec, ours.spec), _peak(theirs.spec, ours.spec))
+
+
+def precisions(ours: Side, theirs: Side) -> Estimate | None:
+    """Step times in inverse proportion to the dense peaks of our GPU type in the two precisions."""
+    if ours.spec is None or theirs.spec is None:
+        return None
+    return _by_peak(_peak(ours.spec, ours.spec), _peak(ours.spec, theirs.spec))
+
+
+def _peak(product: ExperimentSpec, precision: ExperimentSpec) -> float | None:
+    return product.gpu_type.peak_flops.get(precision.precision.peak)
+
+
+def _by_peak(here: float | None, there: float | None) -> Estimate | None:
     if here is None or there is None or here == there:
         return None
     text = f"dense peak {here / 1e12:.0f} TFLOP/s here, {there / 1e12:.0f} there"
     return Estimate(text, step_time=there / here - 1)
-
-
-def _peak(side: Side) -> float | None:
-    return None if side.spec is None else side.spec.gpu_type.peak_flops.get(side.spec.precision.peak)
 
 
 def work(ours: Side, theirs: Side) -> Estimate | None:

@@ -40,7 +40,7 @@ class Side:
 
     ``closed``: groups that are recorded whole, where what is missing was not there. ``metrics``: usable figures by name,
     none of a run that ended badly; ``derived``: those that are worked out from others. ``spreads``: relative standard
-    deviation over ``num_runs``. ``numbers``: facts for arithmetic: ``sm_clock_min_mhz``, ``sm_clock_max_mhz``, ``imbalance``.
+    deviation of one run, over ``num_runs`` or as ``spread_basis`` says. ``numbers``: facts for arithmetic: ``sm_clock_min_mhz``, ``sm_clock_max_mhz``, ``imbalance``.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Side:
     closed: frozenset[Group]
     num_runs: int = 1
     spreads: Mapping[str, float] = field(default_factory=dict)
+    spread_basis: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     spec: ExperimentSpec | None = None

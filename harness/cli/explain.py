@@ -44,6 +44,7 @@ def explain(what: ExplainOptions) -> None:
     """
     from harness.analysis.explain import explain as explained
     from harness.errors import BadRequestError
+    from harness.runner.explaining import with_history
     from harness.runner.references import named, stored_golden
 
     ours = named(what.run, what.results_dir, what.golden_dir)
@@ -54,7 +55,7 @@ def explain(what: ExplainOptions) -> None:
         if what.golden is None
         else named(what.golden, what.results_dir, what.golden_dir)
     )
-    found = explained(ours.side(), theirs.side(ours.run.spec))
+    found = explained(with_history(ours.side(), ours.run, what.results_dir), theirs.side(ours.run.spec))
     if what.as_json:
         from harness.report import json
         from harness.report.explain_json import explain_document

@@ -193,6 +193,40 @@ def test_a_slow_rank_is_named_with_its_excess(make_spec, make_rank, make_record)
     assert says(found, "a slow rank").expected == pytest.approx(0.1)
 
 
+def test_another_product_and_another_precision_are_reckoned_apart(sampled, make_spec):
+    here = sampled(seconds=3.0)
+    there = sampled(spec=make_spec(gpu="b200", compute_dtype="bf16"), provenance={"device_name": "NVIDIA B200"})
+    found = runs(here, there)
+    assert says(found, "another GPU or processor").expected == pytest.approx(4500 / 1978.9 - 1)
+    assert says(found, "another precision").expected == pytest.approx(989.4 / 1978.9 - 1)
+    assert says(found, "another precision").fit == "no"
+
+
+def test_a_variable_that_was_asked_for_is_told_once(make_record, make_spec, make_golden):
+    asked = make_record(make_spec(env={"NCCL_ALGO": "Ring"}), provenance={"environment": {"NCCL_ALGO": "Ring"}})
+    bare = make_record(provenance={"environment": {"A": "1"}})
+    assert len(cause(runs(asked, bare), "other communication settings").departures) == 1
+    golden = golden_side("golden", make_golden(bare, {"step_time_s": 1.0}))  # from before goldens kept variables
+    (departure,) = cause(explain(run_side(asked), golden), "other communication settings").departures
+    assert (departure.group, departure.name, departure.theirs) == ("environment", "NCCL_ALGO", "none")
+
+
+def test_an_inert_module_is_told_against_a_published_figure_only(make_record, make_spec, make_golden):
+    record = make_record(make_spec(recompute="layernorm"))
+    assert record.effective.inert_modules
+    found = explain(run_side(record), golden_side("published", published(recompute="layernorm"), record.spec))
+    assert cause(found, "other recompute in effect").departures[0].name == "inert.layernorm"
+    assert explain(run_side(record), golden_side("golden", make_golden(record, {"step_time_s": 1.0}))).causes == ()
+
+
+def test_steady_steps_are_no_difference_and_unsteady_ones_are(make_record):
+    steady = make_record(seconds=[2.5 + 0.01 * (i % 2) for i in range(50)])
+    unsteady = make_record(seconds=[2.5 + 0.3 * (i % 2) for i in range(50)])
+    assert cause(runs(unsteady, steady), "less steady steps").departures[0].ours == "5.8 %"
+    flat = make_record(seconds=2.505)
+    assert "less steady steps" not in [one.name for one in runs(steady, flat).causes]
+
+
 def test_every_group_of_facts_has_a_row_for_whatever_it_holds():
     last = {effect.group: effect.names for effect in EFFECTS}
     assert set(last) == set(GROUPS)
