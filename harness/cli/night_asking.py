@@ -4,9 +4,13 @@ from typing import TYPE_CHECKING
 
 from harness.cli.asking import given_options, launch_words
 from harness.cli.options import LocalLaunchOptions
+from harness.cli.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError
+from harness.launch.environment import this_host
+from harness.recipes.problems import Problems
 from harness.report.night_outputs import Outputs, require_outputs
 from harness.runner.night_request import NightRequest
+from harness.runner.webhook import WebhookAddress, webhook_address
 
 if TYPE_CHECKING:
     from harness.cli.nightly import NightJudgeOptions, NightOutputOptions, SuiteOptions
@@ -14,17 +18,28 @@ if TYPE_CHECKING:
 _MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
 
 
-def night_request(what: "SuiteOptions", judge: "NightJudgeOptions", launch: LocalLaunchOptions) -> NightRequest:
-    """All of `mbr-perf nightly` as one value. BadRequestError without a suite."""
+def night_request(
+    what: "SuiteOptions", judge: "NightJudgeOptions", launch: LocalLaunchOptions, slurm: SlurmLaunchOptions
+) -> NightRequest:
+    """All of `mbr-perf nightly` as one value. BadRequestError without a suite, and for options that contradict each other."""
+    problems, on_slurm, words = Problems(), None, launch_words(launch)
     if what.suite is None:
-        raise BadRequestError("nightly needs a suite", remedy="mbr-perf nightly SUITE, or --resume NIGHT")
+        problems.add("nightly needs a suite", "mbr-perf nightly SUITE, or --resume NIGHT")
+    if slurm.detach or slurm.no_submit:
+        problems.add("a night decides by its runs which others are due: it waits for its jobs",
+                     "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job")  # fmt: skip
+    with problems.collecting():
+        on_slurm = slurm_request(launch.launcher, slurm, {})
+    problems.raise_if_any()
+    assert what.suite is not None  # else it is a problem
     return NightRequest(
         suite=what.suite,
         only=tuple(what.only or ()),
         shard=what.shard,
         confirm=what.confirm,
         retries=what.retries,
-        launch=launch_words(launch),
+        launch=words.model_copy(update={"launcher": "torchrun"}) if on_slurm else words,
+        slurm=on_slurm.options if on_slurm else None,
         golden_dir=judge.golden_dir,
         recipes_dir=what.recipes_dir,
         results_dir=launch.results_dir,
@@ -44,6 +59,11 @@ def night_outputs(output: "NightOutputOptions") -> Outputs:
     )
     require_outputs(outputs)
     return outputs
+
+
+def night_webhook(output: "NightOutputOptions") -> WebhookAddress | None:
+    """Whom to tell. BadRequestError where that was asked for and the environment names nobody."""
+    return webhook_address(this_host().shell) if output.webhook else None
 
 
 def require_nothing_else(*groups: object) -> None:

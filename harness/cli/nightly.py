@@ -8,6 +8,7 @@ import typer
 
 from harness.cli.option_groups import takes
 from harness.cli.options import LocalLaunchOptions
+from harness.cli.slurm_options import SlurmLaunchOptions
 
 _SUITE, _JUDGE, _OUTPUT = "Suite", "Judging", "Output"
 
@@ -62,12 +63,18 @@ class NightOutputOptions:
         help="A textfile for node-exporter.")] = None
     html: Annotated[Path | None, typer.Option("--html", metavar="DIR", rich_help_panel=_OUTPUT,
         help="A page per night and an index of all nights.")] = None
+    webhook: Annotated[bool, typer.Option("--webhook", rich_help_panel=_OUTPUT,
+        help="Tell the address in MBR_PERF_WEBHOOK_URL: JSON whose text Slack understands.")] = False
 # fmt: on
 
 
-@takes(SuiteOptions, LocalLaunchOptions, NightJudgeOptions, NightOutputOptions)
+@takes(SuiteOptions, LocalLaunchOptions, NightJudgeOptions, NightOutputOptions, SlurmLaunchOptions)
 def nightly(
-    what: SuiteOptions, launch: LocalLaunchOptions, judge: NightJudgeOptions, output: NightOutputOptions
+    what: SuiteOptions,
+    launch: LocalLaunchOptions,
+    judge: NightJudgeOptions,
+    output: NightOutputOptions,
+    slurm: SlurmLaunchOptions,
 ) -> None:
     """Run a suite of cases and judge each against its golden values.
 
@@ -76,15 +83,15 @@ def nightly(
 
     Exit codes: 0 passed, 2 wrong request, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
     """
-    from harness.cli.night_asking import night_outputs, night_request, require_nothing_else
+    from harness.cli.night_asking import night_outputs, night_request, night_webhook, require_nothing_else
     from harness.runner.night import Audience, dry_run_night, resume_night, start_night
     from harness.runner.night_showing import NightDisplay
 
-    audience = Audience(NightDisplay(as_json=output.as_json), night_outputs(output))
+    audience = Audience(NightDisplay(as_json=output.as_json), night_outputs(output), night_webhook(output))
     if what.resume is not None:
-        require_nothing_else(what, judge, launch)
+        require_nothing_else(what, judge, launch, slurm)
         raise typer.Exit(int(resume_night(what.resume, launch.results_dir, audience)))
-    request = night_request(what, judge, launch)
+    request = night_request(what, judge, launch, slurm)
     if what.dryrun:
         dry_run_night(request, audience.display)
         return

@@ -14,7 +14,9 @@ from harness.records.nights import NIGHTS, new_night_dir, read_night, write_plan
 from harness.records.store import results_dir
 from harness.report.night_outputs import Outputs
 from harness.report.night_reports import write_night_reports
+from harness.report.night_webhook import webhook_message
 from harness.runner.hold import holding
+from harness.runner.job_showing import JobDisplay
 from harness.runner.machine import software_for
 from harness.runner.night_due import due_round
 from harness.runner.night_history import keep_history
@@ -25,15 +27,19 @@ from harness.runner.night_planning import plan_night
 from harness.runner.night_request import NightRequest
 from harness.runner.night_rounds import NightAtWork, RoundRunner, note_finished, note_interrupted
 from harness.runner.night_showing import NightDisplay
+from harness.runner.night_slurm import SlurmRounds, require_submittable_night
 from harness.runner.same_software import require_same_software
+from harness.runner.showing import Display
+from harness.runner.webhook import WebhookAddress, send
 
 
 @dataclass(frozen=True)
 class Audience:
-    """Who is told of a night: the display, and files beside its own folder."""
+    """Who is told of a night: the display, files beside its own folder, and a webhook where one was asked for."""
 
     display: NightDisplay
     outputs: Outputs = field(default_factory=Outputs)
+    webhook: WebhookAddress | None = None
 
 
 def dry_run_night(request: NightRequest, display: NightDisplay) -> None:
@@ -46,7 +52,10 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     """Plan, write the plan down, run. BadRequestError before anything is started or written."""
     host = this_host()
     plan = plan_night(request, host, starts=True, tell=audience.display.says)
-    night_dir = new_night_dir(results_dir(request.results_dir), plan.suite)
+    results = results_dir(request.results_dir).absolute()
+    if plan.slurm is not None:
+        require_submittable_night(plan, plan.slurm, host, results)
+    night_dir = new_night_dir(results, plan.suite)
     plan = plan.model_copy(update={"night_id": night_dir.name})
     with holding(night_dir, "night"):
         with full_disk_told(night_dir):
@@ -70,10 +79,16 @@ def _run(night: NightAtWork, audience: Audience, results: Path | None) -> ExitCo
     judge = NightJudge(night.plan, _history_home(night.night_dir, results))
     audience.display.begins(night.plan, night.night_dir)
     with ExitStack() as stack:
-        warm = night.plan.launch.launcher == "torchrun"
+        warm = night.plan.launch.launcher == "torchrun" and night.plan.slurm is None
         parents = stack.enter_context(WarmParents()) if warm else None
-        signal = play(night, LocalRounds(night, audience.display.progress, parents), judge)
+        signal = play(night, _rounds(night, audience.display, parents, judge.results), judge)
     return _answer(night, judge, audience, signal)
+
+
+def _rounds(night: NightAtWork, display: NightDisplay, parents: WarmParents | None, results: Path) -> RoundRunner:
+    if night.plan.slurm is None:
+        return LocalRounds(night, display.progress, parents)
+    return SlurmRounds(night, night.plan.slurm, results.absolute(), JobDisplay(Display(as_json=display.as_json)))
 
 
 def _history_home(night_dir: Path, results: Path | None) -> Path:
@@ -109,6 +124,8 @@ def _answer(night: NightAtWork, judge: NightJudge, audience: Audience, signal: i
     for problem in (*problems, *written.problems):
         audience.display.says(problem)
     audience.display.result(verdict, written.paths)
+    if audience.webhook is not None and (problem := send(audience.webhook, webhook_message(verdict).render())):
+        audience.display.says(problem)
     if signal is not None:
         return ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
     return verdict.exit_code

@@ -43,7 +43,7 @@ class NightJudge:
             [self.material(case) for case in data.cases],
             today=_today(),
             events=data.events,
-            finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            finished_at=_finished_at(data),
             num_due=num_due,
         )
 
@@ -66,6 +66,12 @@ def golden_of(case: PlannedCase, golden_dir: str | None) -> GoldenSearch:
         return find_golden(case.spec, Path(golden_dir) if golden_dir else None)
     except BadRequestError as error:
         return GoldenSearch(None, None, error.message)
+
+
+def _finished_at(data: NightData) -> str:
+    """Of a finished night when it was, also when it is judged again."""
+    told = next((event.time for event in reversed(data.events) if event.kind == "finished"), None)
+    return told or datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _today() -> date:

@@ -3,19 +3,26 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from signal import SIGINT
 
+from harness.errors import HarnessError
+from harness.launch.disk import full_disk_told
 from harness.launch.heartbeats import Progress
 from harness.launch.interruption import Interruption, interruption
 from harness.launch.warm import WarmParents
+from harness.records.nights import run_dir_of
+from harness.records.run import RunRecord
+from harness.records.store import write_record
 from harness.report.cell_progress import CellProgress
 from harness.runner.fresh_folder import fresh_folder
 from harness.runner.launched import Launch, Ran, launched
-from harness.runner.night_launches import launch_of
+from harness.runner.night_launches import job_run, launch_of, software_of
 from harness.runner.night_rounds import DueRun, NightAtWork, note_interrupted, note_started
 from harness.runner.prediction import KeptPrediction, predicting
 from harness.runner.sweep_lines import run_line
 from harness.runner.understanding import Understood
+from harness.runner.unstarted import unstarted_record
 
 
 @dataclass(frozen=True)
@@ -48,9 +55,25 @@ class LocalRounds:
         return None
 
     def _one(self, due: DueRun, progress: CellProgress) -> Ran:
-        launch = launch_of(self.night, due)
+        run_dir = run_dir_of(self.night.night_dir, due.case.name, due.number)
         note_started(self.night.night_dir, due)
-        fresh_folder(launch.run_dir)
+        fresh_folder(run_dir)
+        try:
+            ran = self._launched(launch_of(self.night, due), due, progress)
+        except HarnessError as error:
+            ran = Ran(self._unstarted(due, error), run_dir, None)
+        progress.finish(run_line(ran.record))
+        return ran
+
+    def _unstarted(self, due: DueRun, error: HarnessError) -> RunRecord:
+        """Commit a failed run: what keeps one case from starting must not keep the others. RunFailedError: disk full."""
+        run, software = job_run(self.night, due), software_of(self.night.plan, due.case)
+        record = unstarted_record(run, str(error), host=self.night.host, software=software)
+        with full_disk_told(Path(run.run_dir)):
+            write_record(Path(run.run_dir), record)
+        return record
+
+    def _launched(self, launch: Launch, due: DueRun, progress: CellProgress) -> Ran:
         show = progress.start(due.title, launch.understood.spec.measure.max_steps)
 
         @contextmanager
@@ -60,9 +83,7 @@ class LocalRounds:
 
             yield tell
 
-        ran = launched(launch, progress=following, prediction=lambda: _predicting(due, launch), parents=self.parents)
-        progress.finish(run_line(ran.record))
-        return ran
+        return launched(launch, progress=following, prediction=lambda: _predicting(due, launch), parents=self.parents)
 
 
 def _received(caught: Interruption) -> int | None:

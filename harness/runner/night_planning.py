@@ -9,6 +9,7 @@ import harness
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.rendezvous import Nodes, local_ranks
+from harness.launch.slurm.values import option_problems
 from harness.recipes.problems import Problems
 from harness.recipes.suite import Suite
 from harness.recipes.suite_file import read_suite
@@ -20,6 +21,7 @@ from harness.runner.night_cases import Draft, asked_of_megatron, drafted, foreto
 from harness.runner.night_launches import understood_case
 from harness.runner.night_request import NightRequest
 from harness.runner.one_sentence import in_one_sentence
+from harness.runner.slurm_run import num_nodes
 from harness.runner.understanding import launcher_problems
 
 _REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
@@ -35,7 +37,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
     tell(f"Checking {len(suite.cases)} cases of {suite.name}")
     drafts = drafted(suite.cases, request, host)
     is_replay = request.launch.launcher == "replay"
-    if starts and not is_replay:
+    if starts and not is_replay and request.slurm is None:  # a job asks on its nodes
         drafts = asked_of_megatron(drafts, host)
     if not is_replay:
         drafts = tuple(foretold(one, host) for one in drafts)
@@ -52,6 +54,8 @@ def _chosen(request: NightRequest) -> Suite:
     if request.golden_dir is not None and not request.golden_dir.is_dir():
         problems.add(f"--golden_dir {request.golden_dir}: no such folder")
     problems.found += launcher_problems(request.launch.launcher)
+    if request.slurm is not None:
+        problems.found += option_problems(request.slurm, request.launch.pass_env)
     with problems.collecting():
         chosen = read_suite(request.suite, request.recipes_dir)
         chosen = only(chosen, request.only)
@@ -74,6 +78,7 @@ def _plan(request: NightRequest, suite: Suite, drafts: Sequence[Draft]) -> Night
         shard=request.shard,
         only=request.only,
         launch=request.launch,
+        slurm=request.slurm,
         software={one.case.spec.gpu: one.software for one in drafts if one.case.spec and one.software},
         golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
         accept_differences=request.accept_differences,
@@ -106,9 +111,11 @@ def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | 
     """Why a case cannot start on this machine, everything at once."""
     assert case.spec is not None  # it is not refused
     problems = Problems()
+    if plan.slurm is not None and case.sources.get("gpu") == "this machine":
+        problems.add("jobs run on machines that cannot be seen from here", "name the case's GPU: request.gpu")
     with problems.collecting():
-        understood_case(plan, case, 0, host, Path("RUN"))
-    if plan.launch.launcher == "torchrun":
+        understood_case(plan, case, 0, host, Path("RUN"), _nodes(plan, case))
+    if plan.launch.launcher == "torchrun" and plan.slurm is None:
         with problems.collecting():
             require_machine(case.spec, host, local_ranks(case.spec, Nodes()))
     try:
@@ -116,3 +123,10 @@ def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | 
     except BadRequestError as error:
         return error
     return None
+
+
+def _nodes(plan: NightPlan, case: PlannedCase) -> Nodes:
+    """One node, or of a job as many as the case needs; the first of those is known in the job only."""
+    assert case.spec is not None  # it is not refused
+    nnodes = num_nodes(case.spec) if plan.slurm is not None else 1
+    return Nodes(nnodes, 0, "HEAD") if nnodes > 1 else Nodes()

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.recipes.request import Request
+from harness.records.job import SlurmOptions
 from harness.records.sweep import SweepLaunch
 from harness.runner.request import RunRequest
 
@@ -13,7 +14,7 @@ class NightRequest:
     """Which cases of which suite, and how their runs are launched, repeated and judged.
 
     ``suite``: a name or a path; ``only``: patterns of case names; ``shard``: ``i/n``, empty for all. ``golden_dir`` and
-    ``results_dir`` None: the usual ones.
+    ``results_dir`` None: the usual ones. ``slurm``: runs are jobs of a cluster, not of this machine.
     """
 
     suite: str
@@ -22,6 +23,7 @@ class NightRequest:
     confirm: int = 2
     retries: int = 1
     launch: SweepLaunch = field(default_factory=SweepLaunch)
+    slurm: SlurmOptions | None = None
     golden_dir: Path | None = None
     recipes_dir: Path | None = None
     results_dir: Path | None = None

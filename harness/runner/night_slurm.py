@@ -8,10 +8,10 @@ from pathlib import Path
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.slurm.commands import Slurm
-from harness.records.job import JobRecord, JobRun, SlurmOptions
+from harness.records.job import JobRecord, SlurmOptions
 from harness.records.jobs import job_dirs, new_job_dir, read_job, read_submitted
-from harness.records.night import NightPlan, PlannedCase
-from harness.records.nights import run_dir_of, run_id_of
+from harness.records.night import NightPlan
+from harness.records.nights import run_dir_of
 from harness.records.store import write_record
 from harness.runner.fresh_folder import fresh_folder
 from harness.runner.job_following import Watched, wait_for, watched
@@ -19,6 +19,7 @@ from harness.runner.job_runs import committed_runs, drop_unstarted, task_runs
 from harness.runner.job_showing import JobDisplay
 from harness.runner.job_submission import Origin, prepare, require_submittable, submit
 from harness.runner.machine import software_for
+from harness.runner.night_launches import job_run
 from harness.runner.night_rounds import DueRun, NightAtWork, note_interrupted, note_started
 from harness.runner.slurm_run import job_name, num_nodes
 from harness.runner.unstarted import unstarted_record
@@ -139,27 +140,13 @@ def case_job(
         subject=str(night.night_dir),
         nnodes=num_nodes(case.spec),
         gpus_per_node=0 if case.spec.gpu_type.is_cpu else min(case.spec.num_gpus, case.spec.gpus_per_node),
-        runs=tuple(_job_run(night, case, one) for one in due),
+        runs=tuple(job_run(night, one) for one in due),
         launch=launch.model_copy(update={"nnodes": num_nodes(case.spec)}),
         results_dir=str(results),
         slurm=options,
         command=origin.command,
         created_at=origin.created_at,
         mbr_perf=origin.mbr_perf,
-    )
-
-
-def _job_run(night: NightAtWork, case: PlannedCase, due: DueRun) -> JobRun:
-    assert case.spec is not None  # it is to run
-    return JobRun(
-        run_dir=str(run_dir_of(night.night_dir, case.name, due.number)),
-        run_id=run_id_of(night.plan.night_id, case.name, due.number),
-        spec=case.spec,
-        sources=case.sources,
-        notes=case.notes,
-        force=tuple(finding.id for finding in case.findings if finding.overridden),
-        prediction=case.prediction,
-        no_prediction="" if case.prediction else case.no_prediction,
     )
 
 
