@@ -1,0 +1,304 @@
+"""`run --launcher slurm` and `mbr-perf jobs` with Slurm's commands answered by scripts; real Slurm has its own tests."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from harness.records.jobs import read_job, read_submitted
+from harness.records.store import read_run
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
+SAID = ROOT / "tests" / "data" / "slurm" / "said"
+NOT_KNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+
+
+class FakeSlurm:
+    """Scripts in a folder that stands first on PATH; every call is noted with its arguments."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for command in ("sbatch", "scontrol", "squeue", "sacct", "scancel"):
+            self.answers(command, "exit 0")
+        self.answers("sbatch", "echo 7")
+        self.answers("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+
+    def answers(self, command, script):
+        path = self.folder / command
+        path.write_text(f'#!/bin/sh\necho {command} "$@" >> {self.folder}/calls\n{script}\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def says(self, recorded):
+        self.answers("scontrol", f"cat {SAID}/{recorded}.scontrol")
+
+    def calls(self, command):
+        noted = self.folder / "calls"
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        return [line for line in lines if line.split()[0] == command]
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return FakeSlurm(folder)
+
+
+@pytest.fixture
+def results(tmp_path):
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def on_slurm(mbr_perf, results):
+    """`mbr-perf run --launcher slurm` of the small recipe, two nodes with a rank each."""
+
+    def run(*arguments, time_limit="10"):
+        small = ("-mr", RECIPE, "-g", "cpu", "-gn", "1", "--launcher", "slurm", "--results_dir", results)
+        limit = ("--time_limit", time_limit) if time_limit else ()
+        return mbr_perf("run", *small, *limit, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def jobs(mbr_perf, results):
+    """`mbr-perf jobs` on the same results."""
+
+    def run(*arguments):
+        return mbr_perf("jobs", *arguments, "--results_dir", results)
+
+    return run
+
+
+@pytest.fixture
+def job_dir(results):
+    """Of the one job there is."""
+
+    def find():
+        (found,) = (results / "jobs").iterdir()
+        return found
+
+    return find
+
+
+def commit(run, make_record, **changes):
+    record = make_record(run.spec, run_id=run.run_id, **changes)
+    (Path(run.run_dir) / "record.json").write_text(record.model_dump_json())
+    return record
+
+
+def test_a_dry_run_prints_the_file_and_the_command_and_touches_nothing(on_slurm, slurm, results):
+    told = on_slurm("--dryrun", "--partition", "batch")
+    assert (told.code, told.err) == (0, "")
+    assert "#SBATCH --partition=batch\n" in told.out
+    assert "#SBATCH --nodes=2\n" in told.out
+    assert f"sbatch --parsable --export=NIL {results}/jobs/JOB/job.sbatch\n" in told.out
+    assert not results.exists()
+    assert slurm.calls("sbatch") == []
+
+
+def test_a_dry_run_in_json_holds_the_file(on_slurm):
+    plan = json.loads(on_slurm("--dryrun", "--json").out)["plan"]
+    assert plan["launcher"] == "slurm"
+    assert plan["script"].startswith("#!/bin/bash\n")
+    assert plan["sbatch"][0] == "sbatch"
+
+
+def test_a_detached_run_is_submitted_and_says_how_to_collect_it(on_slurm, slurm, job_dir):
+    told = on_slurm("--detach", "--repeats", "2")
+    job = read_job(job_dir())
+    assert told.code == 0
+    assert told.out.splitlines() == [
+        f"job 7: {job_dir()}",
+        *(f"run {run.run_id}" for run in job.runs),
+        f"collect and judge it: mbr-perf jobs wait {job_dir()}",
+    ]
+    assert slurm.calls("sbatch") == [f"sbatch --parsable --export=NIL {job_dir()}/job.sbatch"]
+    assert read_submitted(job_dir()).job_id == "7"
+    assert (job.nnodes, len(job.runs)) == (2, 2)
+
+
+def test_the_file_on_disk_is_the_one_of_the_dry_run(on_slurm, slurm, job_dir):
+    shown = json.loads(on_slurm("--dryrun", "--json").out)["plan"]["script"]
+    on_slurm("--detach")
+    assert (job_dir() / "job.sbatch").read_text() == shown.replace("/jobs/JOB", f"/jobs/{job_dir().name}")
+
+
+def test_what_was_committed_is_judged_by_whoever_collects_it(on_slurm, slurm, job_dir, jobs, make_record):
+    on_slurm("--detach", "--repeats", "2")
+    job = read_job(job_dir())
+    for run in job.runs:
+        commit(run, make_record)
+    told = jobs("wait", "7", "--json")
+    answer = json.loads(told.out)
+    assert (told.code, answer["outcome"]) == (0, "pass")
+    assert answer["run_ids"] == [run.run_id for run in job.runs]
+    assert slurm.calls("scontrol") == []
+
+
+def test_a_committed_failure_ends_the_waiting_and_drops_the_other_repeats(on_slurm, slurm, job_dir, jobs, make_record):
+    on_slurm("--detach", "--repeats", "2")
+    first, second = read_job(job_dir()).runs
+    commit(first, make_record, status="oom", failure="rank 0 (stage 0) ran out of memory")
+    told = jobs("wait", job_dir())
+    assert told.code == 4
+    assert not Path(second.run_dir).exists()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "code", "failure"),
+    [
+        ("nodefail", 3, "Slurm: NODE_FAIL (NodeDown) on n2"),
+        ("cancelled", 130, "Slurm: CANCELLED"),
+    ],
+)
+def test_a_job_that_ended_without_a_record_is_collected(on_slurm, slurm, job_dir, jobs, recorded, code, failure):
+    slurm.says(recorded)
+    on_slurm("--detach")
+    told = jobs("wait", job_dir())
+    record = read_run(read_job(job_dir()).runs[0].run_dir)
+    assert (told.code, record.failure) == (code, failure)
+    assert failure in told.out
+
+
+def test_waiting_no_longer_leaves_the_job_and_says_how_to_go_on(on_slurm, slurm, job_dir, jobs):
+    slurm.says("held")
+    on_slurm("--detach")
+    told = jobs("wait", job_dir(), "--timeout", "0")
+    assert told.code == 6
+    assert "job 7: PENDING (JobHeldUser); it waits for a person" in told.err
+    assert f"mbr-perf jobs cancel {job_dir()}" in told.err
+    assert slurm.calls("scancel") == []
+
+
+def test_slurm_says_no_and_nothing_is_left_of_the_run(on_slurm, slurm, results):
+    slurm.answers("sbatch", "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1")
+    told = on_slurm("--partition", "nope")
+    assert told.code == 2
+    assert "Slurm refused the job: invalid partition specified: nope" in told.err
+    assert list((results / "runs").iterdir()) == []
+
+
+def test_a_prepared_job_is_submitted_once(on_slurm, slurm, job_dir, jobs):
+    assert on_slurm("--no_submit").code == 0
+    assert slurm.calls("sbatch") == []
+    assert jobs("submit", job_dir()).code == 0
+    again = jobs("submit", job_dir())
+    assert (again.code, len(slurm.calls("sbatch"))) == (2, 1)
+    assert "was submitted before" in again.err
+
+
+def test_jobs_are_listed_with_how_they_stand(on_slurm, slurm, job_dir, jobs):
+    on_slurm("--no_submit")
+    (line,) = jobs("list").out.splitlines()[1:]
+    assert line.split() == [job_dir().name, "-", "run", "1", "prepared,", "not", "submitted"]
+
+
+def test_the_status_of_a_job_names_its_runs(on_slurm, slurm, job_dir, jobs):
+    slurm.says("never")
+    on_slurm("--detach")
+    answer = json.loads(jobs("status", "7", "--json").out)
+    assert answer["slurm"][0]["reason"] == "PartitionNodeLimit"
+    assert answer["state"] == "PENDING (PartitionNodeLimit); it will never start as it was asked for"
+    assert [run["run_id"] for run in answer["runs"]] == [run.run_id for run in read_job(job_dir()).runs]
+
+
+def test_cancelling_asks_slurm_and_keeps_the_folders(on_slurm, slurm, job_dir, jobs):
+    slurm.says("held")
+    on_slurm("--detach")
+    assert jobs("cancel", "7").code == 0
+    assert slurm.calls("scancel") == ["scancel 7"]
+    assert Path(read_job(job_dir()).runs[0].run_dir).exists()
+
+
+def test_a_finished_job_is_not_cancelled(on_slurm, slurm, job_dir, jobs, make_record):
+    on_slurm("--detach")
+    commit(read_job(job_dir()).runs[0], make_record)
+    assert jobs("cancel", "7").code == 2
+    assert slurm.calls("scancel") == []
+
+
+def test_logs_of_a_rank_come_without_what_steers_a_terminal(on_slurm, slurm, job_dir, jobs):
+    on_slurm("--detach")
+    log = Path(read_job(job_dir()).runs[0].run_dir) / "logs" / "rank_001.log"
+    log.write_bytes(b"\x1b[31mred\x1b[0m \xff\n")
+    told = jobs("logs", "7", "--rank", "1")
+    assert (told.out, told.err) == ("red \ufffd\n", f"==> {log} <==\n")
+
+
+def test_logs_that_are_not_there_yet_are_told(on_slurm, slurm, jobs):
+    on_slurm("--detach")
+    told = jobs("logs", "7")
+    assert (told.code, told.out) == (2, "")
+    assert "no log of the job itself yet" in told.err
+
+
+def test_logs_are_followed_until_the_job_has_ended(on_slurm, slurm, job_dir, jobs, make_record):
+    on_slurm("--detach")
+    (job_dir() / "logs" / "slurm-7.out").write_text("0: done\n")
+    commit(read_job(job_dir()).runs[0], make_record)
+    told = jobs("logs", "7", "--follow")
+    assert (told.code, told.out) == (0, "0: done\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--nnodes", "2", "--master_addr", "n1"), "--nnodes, --master_addr cannot be said with --launcher slurm"),
+        (("--segment", "0"), "--segment 0 must be at least 1"),
+        (("--slurm_gpus", "all"), "--slurm_gpus 'all': no such way"),
+        (("--detach", "--no_submit"), "--detach and --no_submit exclude each other"),
+        (("--partition", "a b"), "--partition 'a b' cannot stand in a batch file"),
+        (("--pass_env", "ALL"), "--pass_env ALL: sbatch takes the word for more than a variable"),
+        (("--run_dir", "x", "--repeats", "2"), "--run_dir names one run, --repeats makes several"),
+        (("-ng", "3"), "num_gpus 3"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_options_that_cannot_be_are_refused(on_slurm, slurm, results, arguments, told):
+    answer = on_slurm(*arguments)
+    assert answer.code == 2
+    assert told in answer.err
+    assert not results.exists()
+
+
+def test_every_wrong_option_is_told_at_once(on_slurm, slurm):
+    err = on_slurm("--node_rank", "1", "--segment", "0", "--slurm_gpus", "all", time_limit="").err
+    assert [
+        text for text in ("--node_rank", "--segment", "--slurm_gpus", "needs a time limit") if text not in err
+    ] == []
+
+
+def test_the_gpus_of_the_nodes_must_be_named(mbr_perf, slurm, results):
+    told = mbr_perf("run", "-mr", RECIPE, "--launcher", "slurm", "--time_limit", "5", "--results_dir", results)
+    assert told.code == 2
+    assert "cannot see from here which GPUs the nodes have" in told.err
+
+
+def test_options_of_slurm_without_its_launcher_are_refused(mbr_perf):
+    told = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--partition", "batch", "--detach")
+    assert (told.code, "--partition, --detach: only with --launcher slurm" in told.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"), [("30", 30), ("01:30:00", 90), ("0:00:01", 1), ("1-00:00:30", 1441), ("100:0:0", 6000)]
+)
+def test_a_time_limit_is_whole_minutes(on_slurm, text, minutes):
+    assert f"#SBATCH --time={minutes}\n" in on_slurm("--dryrun", time_limit=text).out
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "1:30", "1h", "00:00:00", "1:99:00", "30 "])
+def test_what_is_no_time_limit_is_refused(on_slurm, text):
+    told = on_slurm("--dryrun", f"--time_limit={text}", time_limit="")
+    assert (told.code, "is no time of a minute or more" in told.err) == (2, True)
+
+
+def test_where_slurm_is_not_installed_the_run_is_refused(on_slurm, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told = on_slurm()
+    assert (told.code, "sbatch: not installed here, or not on PATH" in told.err) == (2, True)
