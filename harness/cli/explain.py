@@ -17,7 +17,7 @@ class ExplainOptions:
     golden: Annotated[
         str | None,
         typer.Argument(
-            metavar="[GOLDEN]",
+            metavar="GOLDEN",
             help="A golden (file or name), another run, or REVISION:NAME. Default: the golden of the run's settings.",
         ),
     ] = None

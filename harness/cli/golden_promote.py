@@ -12,6 +12,7 @@ from harness.cli.option_groups import takes
 if TYPE_CHECKING:
     from harness.analysis.explain_values import Side
     from harness.records.golden import GoldenRecord
+    from harness.records.run import RunRecord
     from harness.runner.promoting import Candidate, Promotions
 
 
@@ -22,7 +23,7 @@ class PromoteOptions:
     what: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN...|NIGHT",
+            metavar="RUN|NIGHT",
             help="Run folders or ids, repeats of one setting; or one night with --case or --every.",
         ),
     ]
@@ -97,23 +98,35 @@ def promote(asked: PromoteOptions) -> None:
 def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[tuple[str, str]]]":
     from harness.analysis.promotion import PromotionOptions
     from harness.errors import BadRequestError
-    from harness.records.nights import NIGHT, read_night
-    from harness.records.store import read_run
+    from harness.records.nights import read_night
     from harness.runner.promoting import Candidate
     from harness.runner.promoting_nights import night_candidates
 
     options = PromotionOptions(
         replace_other=asked.replace_other, only=tuple(asked.only or ()), accept_spread=asked.accept_spread
     )
-    first = Path(asked.what[0])
     if not (asked.case or asked.every):
-        if first.name == NIGHT or (first / NIGHT).is_file():
-            raise BadRequestError(f"{first}: a night", remedy="name cases with --case NAME, or take all with --every")
-        return [Candidate("", tuple(read_run(reference, asked.results_dir) for reference in asked.what), options)], []
+        return [Candidate("", tuple(_run(reference, asked.results_dir) for reference in asked.what), options)], []
     if len(asked.what) > 1 or (asked.case and asked.every):
         raise BadRequestError("--case and --every exclude each other, and are for one night", remedy="name one night")
     night = read_night(asked.what[0], asked.results_dir)
     return night_candidates(night, asked.case or (), options, now.date())
+
+
+def _run(reference: str, results: Path | None) -> "RunRecord":
+    """The run; BadRequestError that says so where a night is named, whose cases have to be chosen."""
+    from harness.errors import BadRequestError
+    from harness.records.nights import night_dir_of
+    from harness.records.store import read_run
+
+    try:
+        return read_run(reference, results)
+    except BadRequestError as no_run:
+        try:
+            night = night_dir_of(reference, results)
+        except BadRequestError:
+            raise no_run from None
+    raise BadRequestError(f"{night}: a night", remedy="name cases with --case NAME, or take all with --every")
 
 
 def _tell(asked: PromoteOptions, found: "Promotions") -> None:

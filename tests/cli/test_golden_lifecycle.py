@@ -95,8 +95,10 @@ def test_a_refused_case_keeps_all_others_from_being_written(golden, night, tmp_p
     assert "Not promoted: mlp: tflops_per_gpu: 3 runs spread by" in kept.out
 
 
-def test_a_night_without_a_choice_of_cases_is_asked_for_one(golden, night):
-    done = golden("promote", night(), "--reason", "new")
+@pytest.mark.parametrize("by_id", [True, False])
+def test_a_night_without_a_choice_of_cases_is_asked_for_one(golden, night, by_id):
+    folder = night()
+    done = golden("promote", NIGHT if by_id else folder, "--reason", "new")
     assert (done.code, "name cases with --case NAME, or take all with --every" in done.err) == (2, True)
 
 
