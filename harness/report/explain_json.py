@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from harness.analysis.explain_values import Contrast, Explanation, Key, Side
+from harness.analysis.explain_values import Cause, Change, Contrast, Explanation, Key, Side
 from harness.report.json import SCHEMA_VERSION, Document
 
 
@@ -12,12 +12,39 @@ def explain_document(found: Explanation) -> Document:
         "schema_version": SCHEMA_VERSION,
         "run": side_document(found.ours),
         "reference": side_document(found.theirs),
-        "metrics": [asdict(change) | {"is_noise": change.is_noise} for change in found.changes],
+        "metrics": [_change(change) for change in found.changes],
         "verdict": list(found.verdict),
-        "causes": [asdict(cause) | {"can_explain": cause.can_explain} for cause in found.causes],
+        "causes": [_cause(cause) for cause in found.causes],
         **contrast_document(found.contrast),
         "advice": list(found.advice),
         "exit_code": 0,
+    }
+
+
+def _change(change: Change) -> Document:
+    return {
+        "metric": change.metric,
+        "run": change.ours,
+        "reference": change.theirs,
+        "change": change.change,
+        "noise": change.noise,
+        "basis": change.basis or None,
+        "is_noise": change.is_noise,
+    }
+
+
+def _cause(cause: Cause) -> Document:
+    return {
+        "rank": cause.rank,
+        "name": cause.name,
+        "can_explain": cause.can_explain,
+        "differences": [
+            {"group": d.group, "name": d.name, "run": d.ours, "reference": d.theirs, "source": d.source or None}
+            for d in cause.departures
+        ],
+        "says": [asdict(one) for one in cause.says],
+        "size": cause.size,
+        "why": cause.why,
     }
 
 

@@ -59,6 +59,9 @@ def test_the_document_holds_causes_in_order_and_what_was_not_recorded(mbr_perf, 
     assert [(cause["rank"], cause["name"], cause["can_explain"]) for cause in document["causes"]] == [
         (1, "another driver", True)
     ]
+    assert document["causes"][0]["differences"] == [
+        {"group": "driver", "name": "driver_version", "run": "570.1", "reference": "550.54.15", "source": None}
+    ]
     assert document["not_recorded"]["reference"]["environment"] == ["NCCL_ALGO"]
     assert document["same"]["settings"] > 50
 
