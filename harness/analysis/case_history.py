@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.analysis.change_points import ChangePoint
 from harness.analysis.golden_band import GoldenBand
-from harness.analysis.history_changes import Change, changes
+from harness.analysis.history_changes import Change, changes, notable
 from harness.analysis.history_series import Night, Series
 from harness.analysis.history_trend import Trend
 from harness.analysis.metrics import Metric
@@ -17,7 +17,7 @@ Measured = tuple[tuple[Night, float], ...]
 class LevelChange:
     """``night``: the first of the new level. ``changed``: what else changed there; ``where`` says so if one night off.
 
-    A search for edges may be one night off in noise, so that the neighbours are looked at where nothing changed at it.
+    In noise a search for edges may be one night off: where nothing but the everyday changed, the neighbours are looked at.
     """
 
     point: ChangePoint
@@ -54,10 +54,13 @@ def level_changes(measured: Measured, points: Sequence[ChangePoint]) -> tuple[Le
 
 def _explained(measured: Measured, point: ChangePoint) -> LevelChange:
     nights = [night for night, _ in measured]
-    night = nights[point.index]
+    here = _changes_at(nights, point.index)
     for offset, where in ((0, ""), (-1, "one night before"), (1, "one night after")):
-        at = point.index + offset
-        found = changes(nights[at - 1], nights[at]) if 0 < at < len(nights) else ()
-        if found:
-            return LevelChange(point, night, found, where)
-    return LevelChange(point, night, ())
+        found = _changes_at(nights, point.index + offset)
+        if notable(found):
+            return LevelChange(point, nights[point.index], found, where)
+    return LevelChange(point, nights[point.index], here)
+
+
+def _changes_at(nights: Sequence[Night], index: int) -> tuple[Change, ...]:
+    return changes(nights[index - 1], nights[index]) if 0 < index < len(nights) else ()
