@@ -81,6 +81,10 @@ def nightly(
     A case that fails stops no other. What looks like a regression is run again before it is called one. An interrupted
     night is resumed. Reports lie in the night's folder; every run is added to history.
 
+    Slower than the threshold is a regression if noise would do so in fewer than 1 of 100 nights; once five nights of a
+    case are known, more than 2 % slower is. Beyond the threshold without that evidence is inconclusive: more repeats
+    help. Peak memory is a regression if every run is beyond its threshold.
+
     Exit codes: 0 passed, 2 wrong request, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
     """
     from harness.cli.night_asking import night_outputs, night_request, night_webhook, require_nothing_else
