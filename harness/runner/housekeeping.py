@@ -13,13 +13,14 @@ from harness.launch.ownership import Life, life_of
 from harness.records.folders import folders
 from harness.records.history_files import history_dir, history_stamps, read_record
 from harness.records.inventory import RUNS, SWEEPS, Stored, inventory, is_ours
+from harness.records.jobs import JOBS
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
 from harness.records.sweeps import CELLS
 
 TRASH = "trash"
-_KNOWN = {RUNS, SWEEPS, TRASH, "golden", "calibration", "benchmarks", "accuracy", "gpu", "history", "README.md"}
+_KNOWN = {RUNS, SWEEPS, JOBS, TRASH, "golden", "calibration", "benchmarks", "accuracy", "gpu", "history", "README.md"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
 _GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there
 _WRITING_TAKES_S = 3600.0  # at the very most, for one small file of history

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import raise_all
+from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import SAFE_PATH, Host, inherited
 from harness.launch.slurm.values import value_problems
 from harness.records.job import LOGS, SCRIPT, JobRecord, time_limit_note
@@ -132,7 +132,7 @@ class SlurmJob:
 
 def slurm_job(record: JobRecord, host: Host) -> SlurmJob:
     """The job of ``record`` as submitted from ``host``. BadRequestError, all at once, for values that no file can hold."""
-    raise_all(value_problems(record))
+    raise_all([*value_problems(record), *_mount_problems(record)])
     in_container = record.slurm.container_image is not None
     environment, left_out = _environment(host.shell)
     return SlurmJob(
@@ -153,6 +153,18 @@ def own_mounts(record: JobRecord) -> tuple[str, ...]:
         folder for folder in wanted if not any(folder != other and folder.is_relative_to(other) for other in wanted)
     ]
     return tuple(f"{folder}:{folder}" for folder in outer)
+
+
+def _mount_problems(record: JobRecord) -> list[BadRequestError]:
+    """Folders that a list of mounts cannot name, where there is a container."""
+    mounts = own_mounts(record) if record.slurm.container_image is not None else ()
+    return [
+        BadRequestError(
+            f"{mount.partition(':/')[0]!r} cannot be mounted: its name holds , or :", remedy="name another folder"
+        )
+        for mount in mounts
+        if mount.count(":") > 1 or "," in mount or not mount.isprintable()
+    ]
 
 
 def _environment(shell: Mapping[str, str]) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:

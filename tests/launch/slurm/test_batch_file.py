@@ -157,3 +157,8 @@ def test_every_value_that_no_file_can_hold_is_named_at_once(make_job):
 def test_mounts_without_a_container_are_refused(make_job):
     with pytest.raises(BadRequestError, match="--container_mounts without a container"):
         make_job(container_mounts=("/a:/a",))
+
+
+def test_a_folder_that_no_list_of_mounts_can_name_is_refused(make_job):
+    with pytest.raises(BadRequestError, match="'/scratch/a,b' cannot be mounted"):
+        make_job(job_dir="/scratch/a,b", container_image="image")
