@@ -19,7 +19,8 @@ SLOW_RANK = 0.02  # a rank whose own steps take this much longer than the middle
 
 def run_side(record: RunRecord, name: str = "") -> Side:
     """The run with everything that its ranks, its sampler and its harness wrote down. Figures only of one that ended well."""
-    metrics, numbers = derive(record), _numbers(record)
+    metrics = derive(record)
+    numbers = _numbers(record) | _steadiness(metrics)
     facts: dict[Key, str] = {}
     for group, found in _facts(record, metrics, numbers).items():
         facts |= {(group, key): value for key, value in found.items()}
@@ -70,7 +71,7 @@ def _facts(record: RunRecord, metrics: Metrics, numbers: dict[str, float]) -> di
         "environment": where.environment,
         "software": {name: version or ABSENT for name, version in where.versions.items()},
         "driver": {"driver_version": where.driver_version} if where.driver_version else {},
-        "window": _window(record, metrics),
+        "window": _window(record, numbers),
         "place": {"hosts": ", ".join(hostnames(record)), "gpus_per_node": str(spec.gpus_per_node)},
         "formula": {"formula_version": FORMULA_VERSION},
         "harness": {
@@ -171,12 +172,16 @@ def _ranks(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
     }
 
 
-def _window(record: RunRecord, metrics: Metrics) -> dict[str, str]:
-    start, end = record.spec.measure.window
+def _steadiness(metrics: Metrics) -> dict[str, float]:
     steps = metrics.step_time_s
-    spread = f"{steps.stdev / steps.mean * 100:.1f} %" if steps and steps.stdev is not None else None
+    return {"spread_of_steps": steps.stdev / steps.mean} if steps and steps.stdev is not None else {}
+
+
+def _window(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
+    start, end = record.spec.measure.window
+    spread = numbers.get("spread_of_steps")
     return {
         "max_steps": str(record.spec.measure.max_steps),
         "window": f"[{start}, {end})",
-        **({"spread_of_steps": spread} if spread else {}),
+        **({} if spread is None else {"spread_of_steps": f"{spread * 100:.1f} %"}),
     }

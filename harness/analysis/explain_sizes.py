@@ -117,6 +117,14 @@ def clocks(ours: Side, theirs: Side) -> Estimate | None:
     return Estimate(text, step_time=there / here - 1)
 
 
+def unsteadiness(ours: Side, theirs: Side) -> Estimate | None:
+    """What makes single steps slow makes the others slower, if anything."""
+    here, there = ours.numbers.get("spread_of_steps"), theirs.numbers.get("spread_of_steps")
+    if here is None or there is None:
+        return None
+    return Estimate(f"less steady {'here' if here > there else 'there'}", step_time_sign=1 if here > there else -1)
+
+
 def imbalance(ours: Side, theirs: Side) -> Estimate | None:
     """Every step ends with the slowest rank; without a reading of the other side it is taken for balanced."""
     here, there = ours.numbers.get("imbalance"), theirs.numbers.get("imbalance", 0.0)

@@ -40,7 +40,8 @@ class Side:
 
     ``closed``: groups that are recorded whole, where what is missing was not there. ``metrics``: usable figures by name,
     none of a run that ended badly; ``derived``: those that are worked out from others. ``spreads``: relative standard
-    deviation of one run, over ``num_runs`` or as ``spread_basis`` says. ``numbers``: facts for arithmetic: ``sm_clock_min_mhz``, ``sm_clock_max_mhz``, ``imbalance``.
+    deviation of one run, over ``num_runs`` or as ``spread_basis`` says. ``numbers``: facts for arithmetic: ``sm_clock_min_mhz``, ``sm_clock_max_mhz``, ``imbalance``,
+    ``spread_of_steps`` (fractions).
     """
 
     name: str

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from rich.console import Console
 from rich.text import Text
 
+from harness.analysis.explain_changes import moved
 from harness.analysis.explain_values import GROUPS, Cause, Change, Contrast, Departure, Explanation, Key, Side
 from harness.report import figures
 from harness.report.printing import plain_table, print_hanging, print_lines, show
@@ -23,8 +24,11 @@ def print_explanation(console: Console, found: Explanation, predictions: Sequenc
     print_lines(console, [*told, ""] if told else [])
     likely = [cause for cause in found.causes if cause.can_explain]
     rest = [cause for cause in found.causes if not cause.can_explain]
-    _print_causes(console, "What differs and can have changed that, the likeliest effect first:", likely)
-    _print_causes(console, "What differs too:" if likely else "What differs, and cannot have changed that:", rest)
+    has_moved = any(moved(change) for change in found.changes)
+    _print_causes(
+        console, f"What differs{' and can have changed that' * has_moved}, the likeliest effect first:", likely
+    )
+    _print_causes(console, _rest(has_moved=has_moved, is_all=not likely), rest)
     if not found.causes:
         print_lines(console, ["Nothing that both sides recorded differs.", ""])
     print_lines(console, coverage(found.contrast))
@@ -32,6 +36,12 @@ def print_explanation(console: Console, found: Explanation, predictions: Sequenc
         console, [f"Caveat, {side.kind}: {text}" for side in (found.ours, found.theirs) for text in side.caveats]
     )
     print_lines(console, ["", *(f"Next: {text}" for text in found.advice)] if found.advice else [])
+
+
+def _rest(*, has_moved: bool, is_all: bool) -> str:
+    if not is_all:
+        return "What differs too:"
+    return "What differs, and cannot have changed that:" if has_moved else "What differs, and has moved no figure:"
 
 
 def title(side: Side) -> str:

@@ -1,5 +1,6 @@
 """Why a run differs from its golden: every recorded difference, by what it can have moved."""
 
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
 import pytest
@@ -9,6 +10,7 @@ from harness.analysis.explain_effects import EFFECTS
 from harness.analysis.explain_golden import golden_side
 from harness.analysis.explain_run import run_side
 from harness.analysis.explain_values import GROUPS
+from harness.analysis.promotion import promote
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.golden_settings import spec_like
 from harness.records.rank import Device
@@ -141,7 +143,7 @@ def test_what_only_one_side_recorded_is_told_and_is_no_difference(make_record, m
     found = explain(run_side(record), golden_side("golden", make_golden(record, {"step_time_s": 1.0})))
     assert ("environment", "NCCL_NVLS_ENABLE") in found.contrast.unrecorded_theirs
     assert found.causes == ()
-    assert "clocks" not in found.contrast.neither  # a promotion refuses throttled runs, so the golden says none
+    assert set(found.contrast.neither) == {"clocks", "processes"}
 
 
 def test_a_variable_that_one_of_two_recorded_environments_lacks_is_a_difference(make_record):
@@ -200,6 +202,15 @@ def test_another_product_and_another_precision_are_reckoned_apart(sampled, make_
     assert says(found, "another GPU or processor").expected == pytest.approx(4500 / 1978.9 - 1)
     assert says(found, "another precision").expected == pytest.approx(989.4 / 1978.9 - 1)
     assert says(found, "another precision").fit == "no"
+
+
+def test_a_golden_whose_clocks_were_read_is_known_to_be_undisturbed(sampled):
+    golden = promote([sampled()], reason="first", author="someone", now=datetime(2026, 3, 4, tzinfo=UTC)).golden
+    slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_slowdown",))
+    found = explain(run_side(slow), golden_side("golden", golden))
+    throttling = next(d for d in found.causes[0].departures if d.name == "throttling")
+    assert throttling.theirs == "none seen"
+    assert says(found, "throttling or other clocks").fit == "all"
 
 
 def test_a_variable_that_was_asked_for_is_told_once(make_record, make_spec, make_golden):
