@@ -45,7 +45,7 @@ def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> t
     gpu = GPUS.get(golden.gpu)
     reason = _mismatch(golden, series, metric) if gpu else f"is for {golden.gpu}, which is no GPU type known here"
     if reason or gpu is None:
-        return None, f"{path}: {reason}"
+        return None, f"no golden to hold it to: {path} {reason}"
     threshold = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate)
     return GoldenBand(path, golden.metrics[metric.name].value, threshold), ""
 

@@ -39,13 +39,15 @@ def print_cases(console: Console, cases: Sequence[CaseSummary], metric: Metric, 
     show(console, table)
     print_lines(
         console,
-        [f"{len(cases)} cases. Trend: the newest night against the twenty before it, and what their noise explains."],
+        [
+            f"{_counted(len(cases), 'case')}. Trend: the newest night against the twenty before it, and what their noise explains."
+        ],
     )
 
 
 def print_case(console: Console, history: CaseHistory) -> None:
     """The nights as a table, a line of bars, where the level changed and with what, and the newest night."""
-    print_lines(console, [history.series.case, _headline(history), ""])
+    print_lines(console, [history.series.case, *_headline(history), ""])
     _print_nights(console, history)
     print_lines(console, ["", *_bars(console, history)])
     for found in history.level_changes:
@@ -56,12 +58,18 @@ def print_case(console: Console, history: CaseHistory) -> None:
     print_lines(console, [f"Note: {note}" for note in history.series.notes])
 
 
-def _headline(history: CaseHistory) -> str:
+def _headline(history: CaseHistory) -> list[str]:
     nights, metric, golden = history.series.nights, history.metric, history.golden
     num_runs = sum(len(night.records) for night in nights)
-    held = f"golden {figure(metric, golden.value)} ± {golden.threshold * 100:g} %" if golden else history.no_golden
-    told = f"{metric.title} ({_DIRECTIONS[metric.better]}), {len(nights)} nights, {num_runs} runs"
-    return f"{told}; {held}"
+    held = f"Golden: {figure(metric, golden.value)} ± {golden.threshold * 100:g} %" if golden else history.no_golden
+    told = (
+        f"{metric.title} ({_DIRECTIONS[metric.better]}), {_counted(len(nights), 'night')}, {_counted(num_runs, 'run')}"
+    )
+    return [told, held[0].upper() + held[1:]]
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _print_nights(console: Console, history: CaseHistory) -> None:

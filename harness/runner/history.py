@@ -98,7 +98,7 @@ def _points(request: HistoryRequest, series: Series, measured: Measured) -> tupl
     values = [value for _, value in measured]
     least = 2 * search.MIN_NIGHTS
     if len(values) < least:
-        return (), f"No change points: {len(values)} nights have the figure, and {least} are needed."
+        return (), f"No change points: it takes {least} nights with the figure, and there are {len(values)}."
     folder, subject = history_dir(request.results), f"{series.case} {series.fingerprint} {request.metric.name}"
     digest = hashlib.sha256(plain_json.dumps([search.METHOD, values]).encode()).hexdigest()
     kept = kept_text(folder, subject, digest)
