@@ -57,14 +57,7 @@ def about(verdict: NightVerdict) -> str:
         f"shard {plan.shard}" if plan.shard else "",
         f"only {', '.join(plan.only)}" if plan.only else "",
     ]
-    return (
-        f"{', '.join(part for part in parts if part)}; {time_text(plan.started_at)} to {time_text(verdict.finished_at)}"
-    )
-
-
-def time_text(time: str) -> str:
-    """An ISO-8601 time for people: ``2026-01-03 02:00 UTC``."""
-    return f"{datetime.fromisoformat(time).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{', '.join(part for part in parts if part)}; {_span(plan.started_at, verdict.finished_at)}"
 
 
 def answer(verdict: NightVerdict) -> str:
@@ -124,6 +117,13 @@ def counted(number: int, noun: str) -> str:
 def one_line(text: str) -> str:
     """The text without line breaks: for a table's cell or a line of its own."""
     return "; ".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
+
+
+def _span(start: str, end: str) -> str:
+    """``2026-01-03 02:00 to 05:41 UTC``; the day of the end where it is another."""
+    first, last = (datetime.fromisoformat(time).astimezone(UTC) for time in (start, end))
+    day = "" if first.date() == last.date() else f"{last:%Y-%m-%d} "
+    return f"{first:%Y-%m-%d %H:%M} to {day}{last:%H:%M} UTC"
 
 
 def _evidence(evidence: Evidence) -> Iterable[str]:

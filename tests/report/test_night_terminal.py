@@ -115,3 +115,10 @@ def test_the_memory_that_got_worse_is_the_one_in_the_table(make_night, night):
     told = printed(make_night(cases=(replace(case, findings=findings),)))
 
     assert "59.60 GiB device used (+9.0 %)" in told
+
+
+def test_a_night_over_midnight_names_both_days(make_night, night):
+    told = printed(make_night(cases=night.cases, plan={"started_at": "2026-01-02T23:30:00Z"})).splitlines()
+
+    assert told[1] == "h100_nightly; 2026-01-02 23:30 to 2026-01-03 05:41 UTC"
+    assert printed(night).splitlines()[1] == "h100_nightly; 2026-01-03 02:00 to 05:41 UTC"
