@@ -43,7 +43,7 @@ def _bar(console: Console, num_steps: int) -> Iterator[Show]:
 
 @dataclass
 class PlainLines:
-    """A line for every new phase, and for news within one every ``EVERY_S`` seconds."""
+    """A line for every new phase, and for news within one every ``EVERY_S`` seconds; ``label`` begins each."""
 
     console: Console
     num_steps: int
@@ -51,6 +51,7 @@ class PlainLines:
     phase: str | None = None
     step: int | None = None
     said_at: float = 0.0
+    label: str = ""
 
     def show(self, phase: str, step: int | None, last_step_s: float | None, eta_s: float | None) -> None:
         """As `step_progress` yields it."""
@@ -61,4 +62,4 @@ class PlainLines:
         done = "" if step is None else f" {step + 1}/{self.num_steps}"
         took = "" if last_step_s is None else f", {format_seconds(last_step_s)} per step"
         left = f", {format_seconds(eta_s)} left" if eta_s else ""
-        self.console.print(f"{phase}{done}{took}{left}", markup=False, soft_wrap=True)
+        self.console.print(f"{self.label}{phase}{done}{took}{left}", markup=False, soft_wrap=True)

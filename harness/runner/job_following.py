@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,9 +81,9 @@ def wait_for(
     A signal ends the waiting, not the jobs. RunFailedError where Slurm cannot be asked long after a job must have ended.
     """
     began, left = time.monotonic(), list(jobs)
-    with interruption() as caught:
+    with closing(display), interruption() as caught:
         while left:
-            left = [one for one in left if not _is_done(one, slurm, display)]
+            left = [one for one in left if not _is_done(one, slurm, display, alone=len(jobs) == 1)]
             if caught.signal is not None:
                 return Waited(is_done=False, signal=int(caught.signal))
             if timeout_s is not None and time.monotonic() - began > timeout_s:
@@ -114,7 +115,7 @@ def judge_job(job: JobRecord, display: JobDisplay, states: tuple[TaskState, ...]
     return max([*codes, ExitCode.OK if runs or ended_well else ExitCode.RUN_FAILED])
 
 
-def _is_done(one: Watched, slurm: Slurm, display: JobDisplay) -> bool:
+def _is_done(one: Watched, slurm: Slurm, display: JobDisplay, *, alone: bool) -> bool:
     """One look at a job. What its runs committed counts before all that Slurm says."""
     now = time.monotonic()
     tasks = task_runs(one.job)
@@ -124,7 +125,7 @@ def _is_done(one: Watched, slurm: Slurm, display: JobDisplay) -> bool:
         return True
     for task in tasks:
         if task.due is not None:
-            _show_steps(one, task.due, now, display)
+            _show_steps(one, task.due, now, display, alone=alone and one.job.num_tasks == 1)
     if one.asked_s is None or now - one.asked_s > _interval_s(now - one.began_s):
         _ask(one, slurm, display)
     if one.has_ended:
@@ -151,14 +152,14 @@ def _ask(one: Watched, slurm: Slurm, display: JobDisplay) -> None:
     one.silent_s = (one.silent_s or now) if any(state.kind == "unreachable" for state in one.states) else None
 
 
-def _show_steps(one: Watched, run: JobRun, now: float, display: JobDisplay) -> None:
+def _show_steps(one: Watched, run: JobRun, now: float, display: JobDisplay, *, alone: bool) -> None:
     """What the ranks of every node say in the folder that they share with this process."""
     spec = run.spec
     if run.run_id not in one.heartbeats:
         one.heartbeats[run.run_id] = Heartbeats(Path(run.run_dir), range(spec.num_gpus), spec.measure.max_steps, now)
     beats = one.heartbeats[run.run_id]
     if beats.read(now):
-        display.step(run.run_id, beats.progress(now))
+        display.step(run.run_id, beats.progress(now), alone=alone)
 
 
 def _is_given_up(one: Watched, slurm: Slurm, now: float) -> bool:

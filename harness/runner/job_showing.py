@@ -1,5 +1,6 @@
 """What a person sees of a job: submitted, queued, its steps, how to go on. stdout is the answer, stderr the narration."""
 
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from harness.launch.slurm.job import SlurmJob
 from harness.records.job import JobRecord, SubmittedRecord
 from harness.records.run import RunRecord
 from harness.report import json
-from harness.report.progress import Show, step_progress
+from harness.report.progress import PlainLines, Show, step_progress
 from harness.runner.prediction import RunPrediction
 from harness.runner.showing import Display
 from harness.runner.understanding import Understood
@@ -25,6 +26,7 @@ class JobDisplay:
     _steps: ExitStack = field(default_factory=ExitStack)
     _shown: str = ""
     _show: Show | None = None
+    _lines: dict[str, PlainLines] = field(default_factory=dict)
 
     @property
     def as_json(self) -> bool:
@@ -73,7 +75,7 @@ class JobDisplay:
 
     def left_alone(self, job: JobRecord, submitted: SubmittedRecord, signal: int | None) -> None:
         """Waiting has ended and the job has not."""
-        self._close()
+        self.close()
         why = "no longer waited for" if signal is not None else "not finished yet"
         self.says(f"job {submitted.job_id} is {why}; it goes on")
         self.says(f"  collect it: mbr-perf jobs wait {job.job_dir}")
@@ -81,19 +83,28 @@ class JobDisplay:
         if self.as_json:
             self._print(job, submitted, {"is_done": False})
 
-    def step(self, run_id: str, progress: Progress) -> None:
-        """A live bar of one run at a time on a terminal, a line now and then elsewhere."""
-        if run_id != self._shown:
-            self._close()
+    def step(self, run_id: str, progress: Progress, *, alone: bool) -> None:
+        """A live bar on a terminal, a line now and then elsewhere; lines that name their run where it is not ``alone``."""
+        show = self._bar(run_id, progress) if alone else self._line(run_id, progress)
+        show(str(progress.phase or "start"), progress.step, progress.last_step_s, progress.eta_s)
+
+    def _bar(self, run_id: str, progress: Progress) -> Show:
+        if run_id != self._shown or self._show is None:
+            self.close()
             console = Console(stderr=True, highlight=False)
             self._show = self._steps.enter_context(step_progress(console, progress.num_steps))
             self._shown = run_id
-        assert self._show is not None
-        self._show(str(progress.phase or "start"), progress.step, progress.last_step_s, progress.eta_s)
+        return self._show
+
+    def _line(self, run_id: str, progress: Progress) -> Show:
+        if run_id not in self._lines:
+            console = Console(stderr=True, highlight=False)
+            self._lines[run_id] = PlainLines(console, progress.num_steps, time.monotonic, label=f"{run_id}: ")
+        return self._lines[run_id].show
 
     def of_more(self, job: JobRecord, records: Sequence[RunRecord]) -> None:
         """A job of a sweep or a night has ended: who judges it."""
-        self._close()
+        self.close()
         counts = {
             status: sum(record.status == status for record in records)
             for status in ("ok", "oom", "failed", "interrupted")
@@ -105,7 +116,8 @@ class JobDisplay:
         else:
             self._answer([f"runs: {told}", f"judge them: mbr-perf {command} {job.subject}"])
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Take the bar off the terminal."""
         self._steps.close()
         self._shown, self._show = "", None
 
