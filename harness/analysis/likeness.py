@@ -4,11 +4,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from harness.analysis.metrics import GateKind
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, raise_all
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
 from harness.records.golden_settings import leaves, setting_differences
 from harness.records.run import RunRecord
+from harness.spec.experiment import ExperimentSpec
 
 SOFTWARE = ("torch", "megatron-core", "transformer-engine")
 ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
@@ -106,6 +107,12 @@ def _covers(name: str, difference: str) -> bool:
     return difference == name or difference.startswith(f"{name}.") or difference in GROUPS.get(name, ())
 
 
+def impossible_names(accept: Sequence[str]) -> list[BadRequestError]:
+    """What is wrong with ``accept`` whatever is compared: names of no package, group, or section of a spec."""
+    known = {*_FIXED, *ExperimentSpec.model_fields}
+    return [_no_such(name) for name in accept if name not in known and name.partition(".")[0] not in known]
+
+
 def possible_names(accept: Sequence[str], record: RunRecord, golden: GoldenRecord) -> tuple[str, ...]:
     """Those of ``accept`` that can be a difference between these two; a night accepts for all its cases at once."""
     paths = leaves(record.spec.identity()).keys() | leaves(golden.spec).keys()
@@ -114,9 +121,11 @@ def possible_names(accept: Sequence[str], record: RunRecord, golden: GoldenRecor
 
 def _check_names(accept: Sequence[str], record: RunRecord, golden: GoldenRecord) -> None:
     possible = possible_names(accept, record, golden)
-    for name in accept:
-        if name not in possible:
-            raise BadRequestError(
-                f"--accept_difference {name!r}: no such difference",
-                remedy=f"name one of {', '.join(_FIXED)}, or a setting such as recompute or parallelism.context_parallel_size",
-            )
+    raise_all([_no_such(name) for name in accept if name not in possible])
+
+
+def _no_such(name: str) -> BadRequestError:
+    return BadRequestError(
+        f"--accept_difference {name!r}: no such difference",
+        remedy=f"name one of {', '.join(_FIXED)}, or a setting such as recompute or parallelism.context_parallel_size",
+    )

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import harness
+from harness.analysis.likeness import impossible_names
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.rendezvous import Nodes, local_ranks
@@ -53,6 +54,7 @@ def _chosen(request: NightRequest) -> Suite:
             problems.add(f"--{name} {getattr(request, name)} must be at least 0")
     if request.golden_dir is not None and not request.golden_dir.is_dir():
         problems.add(f"--golden_dir {request.golden_dir}: no such folder")
+    problems.found += impossible_names(request.accept_differences)
     problems.found += launcher_problems(request.launch.launcher)
     if request.slurm is not None:
         problems.found += option_problems(request.slurm, request.launch.pass_env)

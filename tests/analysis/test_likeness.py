@@ -4,7 +4,7 @@ import pytest
 
 from harness.analysis.derive import derive
 from harness.analysis.gate import Thresholds, Verdict, judge
-from harness.analysis.likeness import likeness
+from harness.analysis.likeness import impossible_names, likeness
 from harness.errors import BadRequestError
 from harness.records.golden import MeasuredOn
 
@@ -141,3 +141,12 @@ def test_accepting_a_difference_that_cannot_be_is_an_error(make_record, make_gol
 
 def test_verdict_words_are_those_of_the_contract():
     assert [str(v) for v in Verdict] == ["pass", "regression", "improvement", "inconclusive", "not_gated"]
+
+
+def test_names_that_can_be_no_difference_of_any_case_are_told_before_a_night():
+    accept = ("softwear", "driver_version", "model.moe.moe_router_topk", "parallelism", "modell.x")
+    problems = impossible_names(accept)
+    assert [problem.message for problem in problems] == [
+        "--accept_difference 'softwear': no such difference",
+        "--accept_difference 'modell.x': no such difference",
+    ]
