@@ -97,8 +97,9 @@ def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
 
 
 def _last_run(case: CaseVerdict) -> Path | None:
-    """The last run behind the figures, else the last one with a record."""
-    ids = {record.run_id for record in case.counted}
-    with_record = [run for run in case.runs if run.record]
-    chosen = [run for run in with_record if run.record and run.record.run_id in ids] or with_record
-    return chosen[-1].run_dir if chosen else None
+    """The last run that ended as the case did, else the last one with a record."""
+    is_bad = case.outcome in ("failed", "oom")
+    with_record = [(run.run_dir, run.record) for run in case.runs if run.record]
+    alike = [run_dir for run_dir, record in with_record if (record.status != "ok") == is_bad]
+    chosen = alike or [run_dir for run_dir, _ in with_record]
+    return chosen[-1] if chosen else None

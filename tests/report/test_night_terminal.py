@@ -7,6 +7,7 @@ from rich.console import Console
 
 from harness.analysis.gate import Verdict
 from harness.analysis.night_values import Evidence
+from harness.errors import ExitCode
 from harness.report.night_terminal import print_night
 from harness.report.night_words import change_text
 
@@ -122,3 +123,12 @@ def test_a_night_over_midnight_names_both_days(make_night, night):
 
     assert told[1] == "h100_nightly; 2026-01-02 23:30 to 2026-01-03 05:41 UTC"
     assert printed(night).splitlines()[1] == "h100_nightly; 2026-01-03 02:00 to 05:41 UTC"
+
+
+def test_the_run_to_look_at_is_the_one_that_went_wrong(make_night, make_case, night):
+    good, bad = night.cases[1].counted[0], night.cases[5].runs[0].record
+    case = make_case("mixed", [good, bad, good], outcome="oom", exit_code=ExitCode.OUT_OF_MEMORY)
+
+    assert "results show results/nights/20260103T020000Z-h100_nightly-0a1b2c3d/cases/mixed/1" in printed(
+        make_night(cases=(case,))
+    )
