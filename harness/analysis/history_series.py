@@ -11,7 +11,7 @@ from harness.errors import BadRequestError
 from harness.recipes.problems import nearest
 from harness.records.history import HistoryRecord
 
-_OF_SWEEP = re.compile(r"(.+\.\d{3,})\.\d+")  # the repeats of one cell of a sweep
+_REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # of a sweep's cell, or of a night's case
 _BY_FORMULA = ("tflops_per_gpu", "mfu", "hfu")
 _BADNESS = ("failed", "interrupted", "oom", "ok")
 
@@ -113,8 +113,8 @@ def series_of(records: Sequence[HistoryRecord], fingerprint: str | None = None, 
 
 
 def _apart(run_id: str) -> str:
-    of_sweep = _OF_SWEEP.fullmatch(run_id)
-    return of_sweep[1] if of_sweep else run_id
+    repeat = _REPEAT.fullmatch(run_id)
+    return repeat[1] if repeat else run_id
 
 
 def _comparable(record: HistoryRecord, formula: str) -> HistoryRecord:

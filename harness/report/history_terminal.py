@@ -21,6 +21,7 @@ from harness.units import format_percent
 _STYLES = {"pass": "green", "ok": "green", "improvement": "green", "better": "green", "regression": "red",
            "failed": "red", "oom": "red", "worse": "red", "other": "red", "steady": "", "new": ""}  # fmt: skip
 _INDENT = 2
+_MOST_REASONS = 3
 _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "equal": "should stay equal"}
 
 
@@ -49,6 +50,8 @@ def print_case(console: Console, history: CaseHistory) -> None:
     """The nights as a table, a line of bars, where the level changed and with what, and the newest night."""
     print_lines(console, [history.series.case, *_headline(history), ""])
     _print_nights(console, history)
+    for line in _not_counted(history):
+        print_hanging(console, Text(line), _INDENT)
     print_lines(console, ["", *_bars(console, history)])
     for found in history.level_changes:
         print_hanging(console, level_change_text(history, found), _INDENT)
@@ -94,6 +97,15 @@ def _when(night: Night) -> str:
 def _runs(night: Night) -> str:
     counted, made = len(night.counted), len(night.records)
     return str(made) if counted == made else f"{counted} of {made}"
+
+
+def _not_counted(history: CaseHistory) -> list[str]:
+    """Why the newest of the runs that do not count are out."""
+    out = [record for night in history.series.nights for record in night.records if record not in night.counted]
+    told = [f"Not counted: {record.run_id}: {record.failure or '; '.join(record.suspect) or record.status}"
+            for record in out[-_MOST_REASONS:]]  # fmt: skip
+    rest = len(out) - len(told)
+    return [*told, f"and {_counted(rest, 'run')} before them (--json has all)"] if rest else told
 
 
 def _bars(console: Console, history: CaseHistory) -> list[str]:

@@ -145,6 +145,15 @@ def test_a_wrong_request_says_what_would_be_right(ask, arguments, told):
     assert [text for text in told if text not in answer.err] == []
 
 
+def test_runs_that_do_not_count_are_named_with_the_reason(ask, results, make_kept):
+    write_history(results, nightly(make_kept, 29, 3, 300.0, status="failed", failure="rank 3 died"))
+    write_history(results, nightly(make_kept, 29, 4, 300.0, suspect=("clocks throttled",)))
+    out = ask(CASE).out
+    assert re.search(r"2026-01-30T02:00Z +6\d\d\.\d+ +\d\.\d % +3 of 5 ", out)
+    assert "Not counted: 20260101T020000Z-h100_nightly-0000001d.l70b.3: rank 3 died" in out
+    assert "Not counted: 20260101T020000Z-h100_nightly-0000001d.l70b.4: clocks throttled" in out
+
+
 def test_no_history_says_who_writes_it(mbr_perf, tmp_path):
     answer = mbr_perf("history", "--results_dir", tmp_path)
     assert answer.code == 0 and "history add RUN" in answer.out
