@@ -42,5 +42,8 @@ def _sentence(name: str, spread: float, num_runs: int, threshold: float) -> str:
 
 def spread_problems(wide: Sequence[str]) -> list[BadRequestError]:
     """The sentences of :func:`wide_spreads` as refusals."""
-    remedy = "find what disturbs the runs and repeat them; --accept_spread promotes all the same, and is put on record"
+    remedy = (
+        "find what disturbs the runs and repeat them, or store other metrics with --only; "
+        "--accept_spread promotes all the same, and is put on record"
+    )
     return [BadRequestError(each, remedy=remedy) for each in wide]
