@@ -10,17 +10,17 @@ if TYPE_CHECKING:
 
     from harness.runner.housekeeping import Ailment
 
-app = typer.Typer(no_args_is_help=True, help="Runs and sweeps on disk: list, show, examine, archive them.")
+app = typer.Typer(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, examine, archive them.")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
-    help="Where runs and sweeps are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
+    help="Where they are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
 Reference = Annotated[str, typer.Argument(metavar="REF", help="A folder, or the start or last eight digits of an id.")]
 
 
 @app.command("list")
 def list_results(results_dir: Results = None, as_json: Json = False) -> None:
-    """Every run and every sweep: id, start, outcome, size. Incomplete and damaged ones too."""
+    """Every run, sweep and night: id, start, outcome, size. Incomplete and damaged ones too."""
     from harness.records import store
     from harness.records.inventory import inventory
     from harness.report.results_json import entry_document
@@ -36,22 +36,26 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
-    """One run or sweep: what became of it, its figures or whether its process still lives, and its files or cells."""
+    """One of them: what became of it, its figures or whether its process still lives, and its files, cells or cases."""
     from harness.launch.ownership import life_of
     from harness.records import store
     from harness.records.inventory import file_sizes, find_stored
+    from harness.records.nights import read_night
     from harness.records.store import read_run
     from harness.records.sweeps import read_sweep
-    from harness.report.results_json import cell_documents, entry_document
-    from harness.report.results_terminal import print_cells, print_entry, print_files, run_figures
+    from harness.report.results_json import case_documents, cell_documents, entry_document
+    from harness.report.results_terminal import print_cases, print_cells, print_entry, print_files, run_figures
 
     entry = find_stored(reference, store.results_dir(results_dir))
     life, files = life_of(entry.path), file_sizes(entry.path)
-    cells = read_sweep(entry.path).cells if entry.state in ("finished", "unfinished") else ()
+    is_read = entry.state in ("finished", "unfinished")
+    cells = read_sweep(entry.path).cells if is_read and entry.kind == "sweep" else ()
+    cases = read_night(entry.path).cases if is_read and entry.kind == "night" else ()
     if as_json:
         process = None if entry.is_committed else {"state": life.state, "reason": life.reason}
         listed = [{"path": name, "bytes": size} for name, size in files]
-        _print_json({**entry_document(entry), "process": process, "files": listed, "cells": cell_documents(cells)})
+        _print_json({**entry_document(entry), "process": process, "files": listed, "cells": cell_documents(cells),
+                     "cases": case_documents(cases)})  # fmt: skip
         return
     facts = [] if entry.is_committed else [("Process", f"{life.state}: {life.reason}")]
     if entry.kind == "run" and entry.is_committed:
@@ -59,6 +63,8 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
     print_entry(_console(), entry, facts)
     if cells:
         print_cells(_console(), cells)
+    elif cases:
+        print_cases(_console(), cases)
     else:
         print_files(_console(), files)
 
@@ -104,7 +110,7 @@ def archive(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """One file of a run or sweep to send to somebody, without secrets and without anybody's home folder.
+    """One file of a run, sweep or night to send to somebody, without secrets and without anybody's home folder.
 
     The same folder gives the same bytes. Refused: links that lead out of the folder, a run that is still going.
     """

@@ -1,13 +1,15 @@
-"""What lies in a results folder: every run and every sweep, whole or not, without changing anything."""
+"""What lies in a results folder: every run, sweep and night, whole or not, without changing anything."""
 
 import re
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.records.folders import folders, named
+from harness.records.nights import NIGHT, NIGHTS, NightCase, read_night
 from harness.records.owner import OWNER
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
@@ -20,20 +22,21 @@ State = Literal[
     "ok", "oom", "failed", "interrupted", "finished", "unfinished", "incomplete", "damaged", "newer", "rejected"
 ]
 
-_MARKS = (RECORD, "spec.json", SWEEP, OWNER)
+FOLDERS = (RUNS, SWEEPS, NIGHTS)
+_MARKS = (RECORD, "spec.json", SWEEP, NIGHT, OWNER)
 _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A run or a sweep. ``when``: UTC ISO-8601 of its start, empty where its name does not say; size in bytes.
+    """A run, a sweep or a night, whose ``recipe`` is its suite. ``when``: UTC ISO-8601 of its start, empty where its name does not say; size in bytes.
 
     ``state`` of a committed run is its record's; ``incomplete``: nothing was committed; ``damaged``: what was cannot be
     read; ``newer``: it can, by another version of this program; ``rejected``: it is whole, with values that are not
     accepted. ``detail`` says more in words.
     """
 
-    kind: Literal["run", "sweep"]
+    kind: Literal["run", "sweep", "night"]
     path: Path
     when: str
     recipe: str
@@ -53,23 +56,22 @@ class Stored:
 
 
 def inventory(results: Path) -> tuple[Stored, ...]:
-    """Runs and sweeps under ``results``, oldest first; nothing where there is no such folder."""
-    found = [stored(path) for folder in (RUNS, SWEEPS) for path in folders(results / folder) if is_ours(path)]
+    """Runs, sweeps and nights under ``results``, oldest first; nothing where there is no such folder."""
+    found = [stored(path) for folder in FOLDERS for path in folders(results / folder) if is_ours(path)]
     return tuple(sorted(found, key=lambda entry: (entry.when, entry.id)))
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a folder is a run's or a sweep's, by its name or by what it holds."""
+    """Whether a folder is a run's, a sweep's or a night's, by its name or by what it holds."""
     return _ID.fullmatch(path.name) is not None or any((path / name).exists() for name in _MARKS)
 
 
 def stored(path: Path) -> Stored:
-    """The entry of one run or sweep folder; a sweep's has ``cells`` or ``sweep.json``."""
-    name = _ID.fullmatch(path.name)
-    is_sweep = (path / SWEEP).exists() or path.parent.name == SWEEPS
-    state, detail = _sweep_state(path) if is_sweep else _run_state(path)
+    """The entry of one folder; that of a sweep holds ``sweep.json`` or lies where sweeps do, so with a night's."""
+    name, kind = _ID.fullmatch(path.name), _kind(path)
+    state, detail = _STATES[kind](path)
     return Stored(
-        kind="sweep" if is_sweep else "run",
+        kind=kind,
         path=path,
         when=_iso(name["when"]) if name else "",
         recipe=name["recipe"] if name else "",
@@ -79,39 +81,75 @@ def stored(path: Path) -> Stored:
     )
 
 
+def _kind(path: Path) -> Literal["run", "sweep", "night"]:
+    if (path / SWEEP).exists() or path.parent.name == SWEEPS:
+        return "sweep"
+    return "night" if (path / NIGHT).exists() or path.parent.name == NIGHTS else "run"
+
+
 def _iso(stamp: str) -> str:
     """``20260102T030405Z`` as ``2026-01-02T03:04:05Z``."""
     return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:11]}:{stamp[11:13]}:{stamp[13:]}"
 
 
 def _run_state(path: Path) -> tuple[State, str]:
-    if not (path / RECORD).is_file():
-        return "incomplete", f"no {RECORD}"
-    try:
+    def read() -> tuple[State, str]:
         record = read_document(path / RECORD, RunRecord)
+        return record.status, record.failure or record.spec.slug
+
+    return _state(path / RECORD, read)
+
+
+def _state(file: Path, read: Callable[[], tuple[State, str]]) -> tuple[State, str]:
+    """What ``read`` says, or why the folder whose last or first file this is cannot be read."""
+    if not file.is_file():
+        return "incomplete", f"no {file.name}"
+    try:
+        return read()
     except OtherVersionError as error:
         return "newer", error.message
     except RejectedError as error:
         return "rejected", error.message
     except BadRequestError as error:
         return "damaged", error.message
-    return record.status, record.failure or record.spec.slug
 
 
 def _sweep_state(path: Path) -> tuple[State, str]:
-    if not (path / SWEEP).is_file():
-        return "incomplete", f"no {SWEEP}"
-    try:
+    def read() -> tuple[State, str]:
         data = read_sweep(path)
-    except OtherVersionError as error:
-        return "newer", error.message
-    except RejectedError as error:
-        return "rejected", error.message
-    except BadRequestError as error:
-        return "damaged", error.message
-    counts = Counter(map(outcome_of, data.cells))
-    told = f"{len(data.cells)} cells: {', '.join(f'{count} {name}' for name, count in counts.items())}"
-    return ("unfinished" if any(num_missing(cell, data.plan.repeats) for cell in data.cells) else "finished"), told
+        is_open = any(num_missing(cell, data.plan.repeats) for cell in data.cells)
+        return ("unfinished" if is_open else "finished"), _counted("cells", map(outcome_of, data.cells))
+
+    return _state(path / SWEEP, read)
+
+
+def _night_state(path: Path) -> tuple[State, str]:
+    def read() -> tuple[State, str]:
+        data = read_night(path)
+        return ("finished" if data.is_finished else "unfinished"), _counted("cases", map(case_state, data.cases))
+
+    return _state(path / NIGHT, read)
+
+
+_STATES = {"run": _run_state, "sweep": _sweep_state, "night": _night_state}
+
+
+def _counted(what: str, states: Iterable[str]) -> str:
+    """``3 cases: 2 ok, 1 oom``."""
+    counts = Counter(states)
+    told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{counts.total()} {what}: {told}" if told else f"no {what}"
+
+
+def case_state(case: NightCase) -> str:
+    """How the case's runs ended, unjudged; a failed run that was tried again does not count."""
+    if case.planned.refused:
+        return "refused"
+    done = [run.record.status for run in case.runs if run.record]
+    bad = [status for status in done if status in ("failed", "oom")]
+    if len(bad) > sum(run.purpose == "retry" and run.record is not None for run in case.runs):
+        return bad[0]
+    return "interrupted" if "interrupted" in done else "ok" if done else "not_run"
 
 
 def outcome_of(cell: CellData) -> str:
@@ -140,17 +178,17 @@ def _size(path: Path) -> int | None:
 
 
 def find_stored(reference: str | Path, results: Path) -> Stored:
-    """The run or sweep that ``reference`` means: a folder, or the start or the last eight digits of an id.
+    """The run, sweep or night that ``reference`` means: a folder, or the start or the last eight digits of an id.
 
-    BadRequestError for one that means none or several, and for a folder that is neither.
+    BadRequestError for one that means none or several, and for a folder that is none of them.
     """
     path = Path(reference)
     if path.is_dir():
         if not is_ours(path.absolute()):
-            raise BadRequestError(f"{path}: neither a run nor a sweep", remedy=f"there is none of {', '.join(_MARKS)}")
+            raise BadRequestError(f"{path}: no run, sweep or night", remedy=f"there is none of {', '.join(_MARKS)}")
         return stored(path.absolute())
     name = str(reference)
-    every = [path for folder in (RUNS, SWEEPS) for path in folders(results / folder)]
+    every = [path for folder in FOLDERS for path in folders(results / folder)]
     found = named(name, every)
     if len(found) == 1:
         return stored(found[0])
@@ -158,5 +196,5 @@ def find_stored(reference: str | Path, results: Path) -> Stored:
         names = ", ".join(path.name for path in found[-5:])
         raise BadRequestError(f"{name!r} is ambiguous: {len(found)} folders in {results}", remedy=f"one of: {names}")
     raise BadRequestError(
-        f"no run and no sweep {name!r} in {results}", remedy="`mbr-perf results list` shows what there is"
+        f"no run, sweep or night {name!r} in {results}", remedy="`mbr-perf results list` shows what there is"
     )

@@ -74,7 +74,7 @@ class _Lines:
 class _Bars:
     def __init__(self, bar: Bar, num_runs: int, clock: Callable[[], float]) -> None:
         self._bar, self._pace = bar, _Pace(num_runs, clock)
-        self._all = bar.add_task("sweep", total=num_runs, eta="")
+        self._all = bar.add_task("runs", total=num_runs, eta="")
         self._run: TaskID | None = None
         self._title = ""
 

@@ -64,9 +64,14 @@ def _reasons(cases: tuple[CaseOutlook, ...]) -> list[str]:
 
 
 def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    """Only where that will make the case inconclusive."""
-    open_cases = [one for one in cases if not one.case.refused and one.case.is_golden_required and not one.golden_path]
-    return [f"{one.case.name}: will be inconclusive: {one.no_golden}" for one in open_cases]
+    """Only where that will make the case inconclusive; one by one only what is more than a file that is not there."""
+    lacking = [one for one in cases if not one.case.refused and one.case.is_golden_required and not one.golden_path]
+    told = [one for one in lacking if not one.no_golden.endswith("is not there")]
+    if not lacking:
+        return []
+    count = "1 case has" if len(lacking) == 1 else f"{len(lacking)} cases have"
+    fix = "inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` makes one"
+    return [*(f"{one.case.name}: {one.no_golden}" for one in told), f"{count} no golden: {fix}"]
 
 
 def _total(plan: NightPlan) -> str:

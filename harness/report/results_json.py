@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 
-from harness.records.inventory import Stored, outcome_of
+from harness.records.inventory import Stored, case_state, outcome_of
+from harness.records.nights import NightCase
 from harness.records.sweeps import CellData
 from harness.report.json import Document
 
 
 def entry_document(entry: Stored) -> Document:
-    """One run or sweep."""
+    """One run, sweep or night."""
     return {
         "kind": entry.kind,
         "id": entry.id,
@@ -31,4 +32,17 @@ def cell_documents(cells: Iterable[CellData]) -> list[Document]:
             "runs": [run.run_id for run in cell.runs],
         }
         for cell in cells
+    ]
+
+
+def case_documents(cases: Iterable[NightCase]) -> list[Document]:
+    """The cases of a night as they lie on disk, unjudged."""
+    return [
+        {
+            "name": case.planned.name,
+            "state": case_state(case),
+            "reason": case.planned.refused,
+            "runs": [run.record.run_id for run in case.runs if run.record],
+        }
+        for case in cases
     ]

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.derive import derive
-from harness.records.inventory import Stored, outcome_of
+from harness.records.inventory import Stored, case_state, outcome_of
+from harness.records.nights import NightCase
 from harness.records.run import RunRecord
 from harness.records.sweeps import CellData
 from harness.report.figures import ABSENT
@@ -19,9 +20,9 @@ _INDENT = 12
 
 
 def print_inventory(console: Console, entries: Sequence[Stored], results: Path) -> None:
-    """One line per run and sweep, oldest first, and what they weigh together."""
+    """One line per run, sweep and night, oldest first, and what they weigh together."""
     if not entries:
-        print_lines(console, [f"No run and no sweep in {results}"])
+        print_lines(console, [f"No run, sweep or night in {results}"])
         return
     table = plain_table("Id", "Kind", "Started", "State", "Size", "What", right=("Size",))
     for entry in entries:
@@ -44,7 +45,7 @@ def run_figures(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def print_entry(console: Console, entry: Stored, facts: Sequence[tuple[str, str]]) -> None:
-    """One run or sweep: what became of it, and ``facts`` by name, as of its figures or of who fills it."""
+    """One entry: what became of it, and ``facts`` by name, as of its figures or of who fills it."""
     print_lines(console, [f"{entry.kind} {entry.id}"])
     for name, value in (("Folder", str(entry.path)), ("Started", entry.when), ("Recipe", entry.recipe)):
         print_hanging(console, Text(f"{name:<{_INDENT}}{value or '-'}"), _INDENT)
@@ -67,6 +68,15 @@ def print_cells(console: Console, cells: Sequence[CellData]) -> None:
     table = plain_table("Cell", "State", "Runs", "Why", right=("Runs",))
     for cell in cells:
         table.add_row(Text(cell.planned.name), outcome_of(cell), str(len(cell.runs)), Text(cell.reason))
+    show(console, table)
+
+
+def print_cases(console: Console, cases: Sequence[NightCase]) -> None:
+    """The cases of a night as they lie on disk, unjudged."""
+    table = plain_table("Case", "State", "Runs", "Why", right=("Runs",))
+    for case in cases:
+        done = sum(run.record is not None for run in case.runs)
+        table.add_row(Text(case.planned.name), case_state(case), str(done), Text(case.planned.refused))
     show(console, table)
 
 

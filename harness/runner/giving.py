@@ -1,4 +1,4 @@
-"""A run or a sweep as one file for somebody else."""
+"""A run, a sweep or a night as one file for somebody else."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from harness.errors import BadRequestError
 from harness.launch.ownership import life_of
 from harness.records.anonymous import Places
 from harness.records.archive import Archived, archive
-from harness.records.inventory import RUNS, SWEEPS, find_stored
+from harness.records.inventory import FOLDERS, find_stored
 from harness.records.store import checkout_dir, results_dir
 
 
@@ -17,6 +17,6 @@ def give(reference: str, target: Path, results: Path | None, *, max_bytes: int) 
     life = life_of(entry.path)
     if entry.state in ("incomplete", "unfinished") and life.state == "alive":
         raise BadRequestError(f"{entry.id}: {life.reason}", remedy="archive it when it has ended")
-    own = entry.path.parents[1] if entry.path.parent.name in (RUNS, SWEEPS) else None  # also of another results folder
+    own = entry.path.parents[1] if entry.path.parent.name in FOLDERS else None  # also of another results folder
     known = ((entry.path, entry.id), (own, "RESULTS"), (folder, "RESULTS"), (checkout_dir(), "CHECKOUT"))
     return archive(entry.path, target, Places.of((*known, (Path.home(), "~"))), max_bytes=max_bytes)

@@ -11,6 +11,7 @@ from harness.records.histories import write_history
 from harness.records.history import HistoryRecord
 from harness.records.history_files import history_path, read_record
 from harness.records.inventory import find_stored
+from harness.records.nights import read_night
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 from harness.records.sweeps import read_sweep
@@ -26,7 +27,7 @@ class Addition:
 
 
 def add_runs(references: Sequence[str], results: Path) -> tuple[Addition, ...]:
-    """Keep every run named: folders, record files or ids, and of a sweep all of its committed runs; each once.
+    """Keep every run named: folders, record files or ids, and of a sweep or a night all of its committed runs; each once.
 
     All are read before the first is kept. BadRequestError for a reference that means no run; RunFailedError where nothing
     can be written.
@@ -41,7 +42,7 @@ def _runs(reference: str, results: Path) -> Iterable[RunRecord]:
     stored = find_stored(reference, results)
     if stored.kind == "run":
         return (read_run(stored.path),)
-    runs = tuple(_of_sweep(stored.path))
+    runs = tuple(_of_sweep(stored.path) if stored.kind == "sweep" else _of_night(stored.path))
     if not runs:
         raise BadRequestError(f"{stored.path}: no run of it was committed ({RECORD})")
     return runs
@@ -50,6 +51,11 @@ def _runs(reference: str, results: Path) -> Iterable[RunRecord]:
 def _of_sweep(folder: Path) -> Iterator[RunRecord]:
     for cell in read_sweep(folder).cells:
         yield from cell.runs
+
+
+def _of_night(folder: Path) -> Iterator[RunRecord]:
+    for case in read_night(folder).cases:
+        yield from (run.record for run in case.runs if run.record is not None)
 
 
 def _added(run: RunRecord, results: Path) -> Addition:

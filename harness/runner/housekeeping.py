@@ -12,15 +12,16 @@ from harness.errors import BadRequestError
 from harness.launch.ownership import Life, life_of
 from harness.records.folders import folders
 from harness.records.history_files import history_dir, history_stamps, read_record
-from harness.records.inventory import RUNS, SWEEPS, Stored, inventory, is_ours
+from harness.records.inventory import FOLDERS, Stored, inventory, is_ours
 from harness.records.jobs import JOBS
+from harness.records.nights import CASES
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
 from harness.records.sweeps import CELLS
 
 TRASH = "trash"
-_KNOWN = {RUNS, SWEEPS, JOBS, TRASH, "golden", "calibration", "benchmarks", "accuracy", "gpu", "history", "README.md"}
+_KNOWN = {*FOLDERS, JOBS, TRASH, "golden", "calibration", "benchmarks", "accuracy", "gpu", "history", "README.md"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
 _GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there
 _WRITING_TAKES_S = 3600.0  # at the very most, for one small file of history
@@ -54,13 +55,13 @@ def examine_results(results: Path) -> tuple[Ailment, ...]:
     for entry in inventory(results):
         life = life_of(entry.path)
         if life.state != "alive":
-            found += _of_run(entry, life) if entry.kind == "run" else _of_sweep(entry, life)
+            found += _of_run(entry, life) if entry.kind == "run" else _of_many(entry, life)
     return (*found, *_of_history(history_dir(results)))
 
 
 def _strays(results: Path) -> Iterator[Ailment]:
     """What nobody put there who knows the layout. It is somebody's, and never moved."""
-    known = [results / folder for folder in (RUNS, SWEEPS)]
+    known = [results / folder for folder in FOLDERS]
     for path in sorted(results.iterdir()) if results.is_dir() else ():
         if path.name not in _KNOWN:
             yield _stray(path)
@@ -104,39 +105,53 @@ def _rejected(path: Path, message: str, life: Life) -> Ailment:
 
 def _incomplete(entry: Stored, life: Life) -> Ailment:
     gone = life.state == "dead"
-    what = "the sweep had decided on its cells" if entry.kind == "sweep" else "the run was committed"
+    what = {"sweep": "the sweep had decided on its cells", "night": "the night had decided on its cases"}.get(
+        entry.kind, "the run was committed"
+    )
     message = f"ended before {what}: {life.reason}" if gone else f"not committed, and {life.reason}"
     remedy = "--fix moves it to the trash" if gone else "move it yourself if you know that nothing fills it"
     return Ailment("incomplete", entry.path, message, remedy, movable=gone, life=life)
 
 
-def _of_sweep(entry: Stored, life: Life) -> Iterator[Ailment]:
+@dataclass(frozen=True)
+class _Parts:
+    """Folder of the runs of a sweep's cells or a night's cases, and the command that does what is missing."""
+
+    inner: str
+    resume: str
+
+
+_PARTS = {"sweep": _Parts(CELLS, "mbr-perf sweep --resume"), "night": _Parts(CASES, "mbr-perf nightly --resume")}
+
+
+def _of_many(entry: Stored, life: Life) -> Iterator[Ailment]:
+    """Of a sweep or a night."""
     if entry.state == "incomplete":
         yield _incomplete(entry, life)
         return
-    settled = life.state == "dead"
+    settled, parts = life.state == "dead", _PARTS[entry.kind]
     if entry.state == "unfinished":
-        remedy = f"mbr-perf sweep --resume {entry.path}"
+        remedy = f"{parts.resume} {entry.path}"
         yield Ailment("unfinished", entry.path, entry.detail, remedy, movable=False, life=life)
-    damaged = list(_damaged_cells(entry.path, life, is_settled=settled))
+    damaged = list(_damaged_runs(entry.path, parts, life, is_settled=settled))
     yield from damaged
     if entry.state == "newer" and not damaged:
         yield _newer(entry.path, entry.detail, life)
     if entry.state == "rejected" and not damaged:
         yield _rejected(entry.path, entry.detail, life)
     if entry.state == "damaged" and not damaged:
-        remedy = "the runs of its cells can still be read one by one"
+        remedy = "its runs can still be read one by one"
         yield Ailment("damaged", entry.path, entry.detail, remedy, movable=False, life=life)
-    for cell in folders(entry.path / CELLS):
-        for attempt in folders(cell):
+    for part in folders(entry.path / parts.inner):
+        for attempt in folders(part):
             if _ATTEMPT.fullmatch(attempt.name):
-                message = "an attempt that did not end, kept aside when the sweep was resumed"
+                message = f"an attempt that did not end, kept aside when the {entry.kind} was resumed"
                 yield Ailment("attempt", attempt, message, "--fix moves it to the trash", movable=settled, life=life)
     yield from _temporaries(entry.path, life, is_settled=settled)
 
 
-def _damaged_cells(sweep_dir: Path, life: Life, *, is_settled: bool) -> Iterator[Ailment]:
-    for record in sorted((sweep_dir / CELLS).glob(f"*/*/{RECORD}")):
+def _damaged_runs(folder: Path, parts: _Parts, life: Life, *, is_settled: bool) -> Iterator[Ailment]:
+    for record in sorted((folder / parts.inner).glob(f"*/*/{RECORD}")):
         try:
             read_document(record, RunRecord)
         except OtherVersionError as error:
@@ -144,7 +159,7 @@ def _damaged_cells(sweep_dir: Path, life: Life, *, is_settled: bool) -> Iterator
         except RejectedError as error:
             yield _rejected(record.parent, error.message, life)
         except BadRequestError as error:
-            remedy = f"--fix moves the run to the trash; mbr-perf sweep --resume {sweep_dir} then runs it again"
+            remedy = f"--fix moves the run to the trash; {parts.resume} {folder} then runs it again"
             yield Ailment("damaged", record.parent, error.message, remedy, movable=is_settled, life=life)
 
 

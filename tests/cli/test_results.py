@@ -42,7 +42,7 @@ def test_the_list_has_every_run_with_its_outcome(ask, results):
 
 def test_an_empty_folder_is_said_to_be_empty(mbr_perf, tmp_path):
     answer = mbr_perf("results", "list", "--results_dir", tmp_path)
-    assert (answer.code, answer.out.strip()) == (0, f"No run and no sweep in {tmp_path}")
+    assert (answer.code, answer.out.strip()) == (0, f"No run, sweep or night in {tmp_path}")
 
 
 def test_an_entry_is_shown_with_its_files(ask, results):
@@ -93,7 +93,7 @@ def test_a_sweep_is_shown_with_its_cells(mbr_perf, make_cell, make_record, make_
 
 def test_a_reference_to_nothing_exits_2(ask):
     answer = ask("show", "nothing")
-    assert (answer.code, "no run and no sweep 'nothing'" in answer.err) == (2, True)
+    assert (answer.code, "no run, sweep or night 'nothing'" in answer.err) == (2, True)
 
 
 def test_the_doctor_finds_nothing_in_good_order(ask, results):

@@ -77,10 +77,10 @@ def test_an_entry_is_found_by_its_id_its_start_or_its_last_digits(committed, res
 
 def test_a_reference_to_nothing_is_told(committed, results):
     committed()
-    with pytest.raises(BadRequestError, match="no run and no sweep 'zzz'"):
+    with pytest.raises(BadRequestError, match="no run, sweep or night 'zzz'"):
         find_stored("zzz", results)
 
 
 def test_a_folder_that_is_neither_run_nor_sweep_is_refused(tmp_path):
-    with pytest.raises(BadRequestError, match="neither a run nor a sweep"):
+    with pytest.raises(BadRequestError, match="no run, sweep or night"):
         find_stored(tmp_path, tmp_path)
