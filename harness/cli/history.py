@@ -1,5 +1,6 @@
 """`mbr-perf history`: figures of a case over the nights, and runs taken into it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -169,7 +170,7 @@ def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
             _narrate([f"CSV: {write_csv(Path(asked.csv), text)}"])
 
 
-def _narrate(lines: Any) -> None:
+def _narrate(lines: Iterable[str]) -> None:
     from rich.console import Console
 
     from harness.report.printing import print_lines

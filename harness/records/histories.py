@@ -112,7 +112,8 @@ def _updated(
     try:
         update_index(folder, fresh, stale, stamps, anew=anew)
     except (OSError, sqlite3.Error) as error:
-        return (f"{len(fresh)} files were read one by one, for no index can be kept in {folder}: {error}",)
+        why = error.strerror if isinstance(error, OSError) else error
+        return (f"{len(fresh)} files were read one by one, for no index can be kept in {folder}: {why}",)
     return ()
 
 

@@ -41,7 +41,10 @@ def started(record: HistoryRecord) -> datetime:
 
 
 def history_stamps(folder: Path) -> dict[str, Stamp]:
-    """Every record below ``folder`` as ``<YYYYMM>/<name>`` with its stamp; what writers have not finished is no record."""
+    """Every record below ``folder`` as ``<YYYYMM>/<name>`` with its stamp; what writers have not finished is no record.
+
+    BadRequestError for a folder that may not be read.
+    """
     found: dict[str, Stamp] = {}
     for month in _entries(folder):
         if month.is_dir(follow_symlinks=False) and _MONTH.fullmatch(month.name):
@@ -57,6 +60,8 @@ def _entries(folder: Path) -> list[DirEntry[str]]:
             return list(entries)
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except OSError as error:
+        raise BadRequestError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
 def _stamp(name: str, entry: DirEntry[str]) -> dict[str, Stamp]:
