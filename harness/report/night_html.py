@@ -14,7 +14,8 @@ from harness.report.night_words import about, answer, change_text, headline, is_
 
 _STYLE = f"""{CELL_STYLE}
 td:last-child {{ white-space: normal; min-width: 14em; }} li {{ overflow-wrap: anywhere; }}
-h3 {{ margin-bottom: .2em; }} details {{ margin: .6em 0; }} summary {{ cursor: pointer; }} a {{ color: inherit; }}
+h3 {{ margin-bottom: .2em; }} details {{ margin: .6em 0; }} summary {{ cursor: pointer; }}
+[id] {{ scroll-margin-top: 3em; }} a {{ color: inherit; }}
 """
 
 
@@ -24,13 +25,13 @@ def night_html(verdict: NightVerdict) -> str:
     green = [story(case) for case in verdict.cases if not is_red(case)]
     title = f"{verdict.plan.title}: {verdict.outcome}"
     body = [
-        f"<h1>{escape(title)}</h1><p>{escape(f'{headline(verdict)}. {about(verdict)}')}</p>",
+        f"<h1>{escape(verdict.plan.title)}</h1><p>{escape(f'{headline(verdict)}. {about(verdict)}')}</p>",
         f'<p class="answer">{escape(answer(verdict))}</p>',
         _list(verdict.plan.notes),
         f'<div class="wide">{_table(verdict)}</div>',
         *(["<h2>To look at</h2>"] if red else []),
         *(_section(each) for each in red),
-        *(["<h2>The other cases</h2>"] if green else []),
+        *([f"<h2>{'The other' if red else 'All'} cases</h2>"] if green else []),
         *(_folded(each) for each in green),
         f"<footer>{escape(str(verdict.night_dir))}: {escape(' '.join(verdict.plan.command))}</footer>",
     ]
@@ -64,9 +65,9 @@ def _section(told: Story) -> str:
 
 
 def _folded(told: Story) -> str:
-    name = escape(anchor(told.case.planned.name))
-    inside = f"{_list(told.lines)}{_figures(told.case)}"
-    return f'<details id="{name}"><summary>{escape(told.title)}</summary>{inside}</details>'
+    """The anchor lies inside: a browser that goes there unfolds it."""
+    inside = f'<div id="{escape(anchor(told.case.planned.name))}">{_list(told.lines)}{_figures(told.case)}</div>'
+    return f"<details><summary>{escape(told.title)}</summary>{inside}</details>"
 
 
 def _list(lines: Iterable[str]) -> str:

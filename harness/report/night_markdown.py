@@ -63,7 +63,7 @@ def _and(*parts: str) -> str:
 
 def _text(verdict: NightVerdict, cases: Sequence[CaseVerdict], *, with_details: bool, left_out: str) -> str:
     lines = [
-        f"## {escape(f'{verdict.plan.title}: {verdict.outcome}')}",
+        f"## {escape(verdict.plan.title)}",
         "",
         f"**{escape(answer(verdict))}**",
         "",
