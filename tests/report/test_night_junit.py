@@ -10,9 +10,9 @@ from harness.errors import ExitCode
 from harness.report.night_junit import night_junit
 
 ATTRIBUTES = {
-    "testsuites": {"name", "time", "tests", "failures", "errors", "disabled"},
+    "testsuites": {"name", "time", "tests", "failures", "errors"},
     "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname", "id", "package"},
-    "testcase": {"name", "classname", "time", "assertions", "status"},
+    "testcase": {"name", "classname", "time"},
     "property": {"name", "value"}, "failure": {"type", "message"}, "error": {"type", "message"},
     "skipped": {"type", "message"}, "properties": set(), "system-out": set(),
 }  # fmt: skip
