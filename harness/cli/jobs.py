@@ -83,7 +83,7 @@ def wait(
 ) -> None:
     """Wait until a job has ended, collect what it left, and judge it: the answer and exit code of `mbr-perf run`."""
     from harness.records.jobs import job_dir_of
-    from harness.runner.job_following import wait_and_judge
+    from harness.runner.job_judging import wait_and_judge
     from harness.runner.job_showing import JobDisplay
     from harness.runner.showing import Display
 

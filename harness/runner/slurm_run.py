@@ -17,7 +17,7 @@ from harness.records.jobs import JOBS, new_job_dir
 from harness.records.store import results_dir
 from harness.records.sweep import SweepGate, SweepLaunch
 from harness.runner.experiment import run_folder
-from harness.runner.job_following import wait_and_judge
+from harness.runner.job_judging import wait_and_judge
 from harness.runner.job_runs import drop_unstarted
 from harness.runner.job_showing import JobDisplay
 from harness.runner.job_submission import Origin, prepare, require_submittable, submit

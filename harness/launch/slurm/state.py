@@ -38,8 +38,8 @@ class TaskState:
 
     @property
     def never_starts(self) -> bool:
-        """Whether it waits for what it can never have."""
-        return self.kind == "queued" and self.reason in NEVER
+        """Whether it waits for what it can never have, or was requeued and is held: half a run is not gone on with."""
+        return self.kind == "queued" and (self.reason in NEVER or (self.restarts > 0 and self._is_held))
 
     @property
     def text(self) -> str:
@@ -52,8 +52,8 @@ class TaskState:
         reason = f" ({self.reason})" if self.reason else ""
         nodes = f" on {self.nodes}" if self.nodes else ""
         times = f", requeued {self.restarts} time{'s' if self.restarts > 1 else ''}" if self.restarts else ""
-        hint = "; it will never start as it was asked for" if self.never_starts else ""
-        hint = "; it waits for a person, scontrol release lets it go" if self._is_held else hint
+        hint = "; it waits for a person, scontrol release lets it go" if self._is_held else ""
+        hint = "; it will never start as it was asked for" if self.never_starts else hint
         return f"{told}{reason}{nodes}{times}{hint}"
 
     @property
