@@ -97,5 +97,11 @@ def _cell(case: IndexCase | None, link: str) -> str:
 
 
 def _problems(entries: Sequence[NightEntry]) -> str:
-    items = "".join(f'<li class="bad">{escape(f"{entry.folder.name}: {entry.problem}")}</li>' for entry in entries)
-    return f"<ul>{items}</ul>"
+    """Why there is nothing to show; a page that was written before the damage is linked."""
+    return f"<ul>{''.join(_problem(entry) for entry in entries)}</ul>"
+
+
+def _problem(entry: NightEntry) -> str:
+    name = escape(entry.folder.name)
+    linked = f'<a href="{escape(quote(page_name(entry)))}">{name}</a>' if entry.page else name
+    return f'<li class="bad">{linked}: {escape(entry.problem)}</li>'

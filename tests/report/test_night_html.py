@@ -137,7 +137,8 @@ def test_a_damaged_night_is_shown_as_such_and_hides_no_other(nights, content):
 
     text = index_html(read_nights(nights[0].night_dir.parent))
 
-    assert f"{nights[1].night_dir.name}: damaged: report/night.json: " in text
+    name = nights[1].night_dir.name
+    assert f'<a href="{name}.html">{name}</a>: damaged: report/night.json: ' in text
     assert text.count("o-regression") > 0
 
 
