@@ -16,7 +16,7 @@ from harness.launch.rendezvous import Nodes, free_port, local_ranks
 from harness.launch.request import LaunchRequest
 from harness.launch.warm import WarmParents
 from harness.records.atomic import write_atomically
-from harness.records.job import JobRecord, JobRun, time_limit_note
+from harness.records.job import JobRecord, JobRun
 from harness.records.job_nodes import MEETING, Meeting
 from harness.records.launch import LaunchOutcome
 from harness.records.run import RunRecord
@@ -26,6 +26,7 @@ from harness.runner.experiment import require_megatron
 from harness.runner.launched import Launch, launched
 from harness.runner.machine import require_machine, software_for
 from harness.runner.prediction import KeptPrediction, predicting
+from harness.runner.slurm_ending import why_slurm_ended_it
 from harness.runner.slurm_place import SlurmPlace
 from harness.runner.understanding import Understood, rule_problem
 from harness.runner.unstarted import unstarted_record
@@ -145,13 +146,13 @@ class NodeOfJob:
         return ran.record
 
     def _amended(self, record: RunRecord) -> RunRecord:
-        """With the job's number, and with Slurm's reason where the time limit came near."""
-        place, minutes = self.place, self.job.slurm.time_limit_minutes
+        """With the job's number, and with Slurm's reason where it ended the run."""
+        place = self.place
         task = f", task {place.task}" if self.job.num_tasks > 1 else ""
         known: dict[str, object] = {"notes": (*record.notes, f"Slurm job {place.job_id}{task} on {place.nodes}")}
-        if record.status == "interrupted" and time_limit_note(Path(self.job.job_dir), place.task).exists():
-            told = f"Slurm: TIMEOUT, the time limit of {minutes} min came near; {record.failure or 'it was ended'}"
-            known |= {"status": "failed", "failure": told}
+        why = why_slurm_ended_it(self.job, place, self.host) if record.status == "interrupted" else ""
+        if why:
+            known |= {"status": "failed", "failure": f"{why}; {record.failure or 'interrupted'}"}
         return record.model_copy(update=known)
 
     def _software(self, run: JobRun) -> Software:

@@ -140,8 +140,9 @@ def _state(
     name, _, detail = word.strip().partition(" ")
     name = name.rstrip("+*")
     kind = STATES.get(name)
-    # What a job had waited for stays behind in the reason of one that runs or was cancelled.
-    reason = "" if reason in _NOTHING or kind in ("running", "finished", "cancelled") else reason
+    # What a job had waited for stays behind in the reason of one that runs or was cancelled; one that is ending has its own.
+    is_stale = kind in ("running", "finished", "cancelled") and name != "COMPLETING"
+    reason = "" if reason in _NOTHING or is_stale else reason
     if kind == "failed" and reason in LAUNCH_REASONS:
         kind = "launch_failed"
     if kind is None:  # a word of a newer Slurm: nothing is concluded from it
