@@ -7,12 +7,13 @@ computational cost" (2012). An edge needs :data:`MIN_NIGHTS` on either side, so 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
 from harness.analysis import statistics
 
 MIN_NIGHTS = 3
+MAX_NIGHTS = 400  # the search takes half a second for that many, and four times as long for twice as many
 MAX_P_VALUE = 0.01
 METHOD = "pelt-l2-1"  # counted up when the same values may give other points
 
@@ -43,18 +44,25 @@ def obstacle() -> str:
 
 
 def change_points(values: Sequence[float]) -> tuple[ChangePoint, ...]:
-    """Edges between levels of ``values``, in order; positive numbers. Needs ruptures and scipy, see :func:`obstacle`.
+    """Edges between levels in the newest :data:`MAX_NIGHTS` of ``values``, in order; positive numbers.
 
-    Edges whose two sides do not differ by Welch's test at :data:`MAX_P_VALUE` are dropped, the weakest first.
+    Edges whose two sides do not differ by Welch's test at :data:`MAX_P_VALUE` are dropped, the weakest first. Needs
+    ruptures and scipy, see :func:`obstacle`.
     """
     if len(values) < 2 * MIN_NIGHTS:
         return ()
+    passed_over = max(0, len(values) - MAX_NIGHTS)
+    points = _confirmed(values[passed_over:])
+    return tuple(replace(point, index=point.index + passed_over) for point in points)
+
+
+def _confirmed(values: Sequence[float]) -> list[ChangePoint]:
     edges = _edges(values)
     while True:
         found = [_point(values, edges, number) for number in range(len(edges))]
         weakest = max(found, key=lambda point: point.p_value, default=None)
         if weakest is None or weakest.p_value <= MAX_P_VALUE:
-            return tuple(found)
+            return found
         edges.remove(weakest.index)
 
 

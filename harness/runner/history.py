@@ -70,19 +70,25 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
     measured = whole.measured(request.metric)
     points, no_points = _points(request, whole, measured)
     shown = replace(whole, nights=whole.nights[-request.last :] if request.last else whole.nights)
+    in_sight = {night.id for night in shown.nights}
     band, no_band = golden_band(shown, request.metric, request.golden_dir)
     values = [value for _, value in measured]
     told = CaseHistory(
         series=shown,
         metric=request.metric,
         measured=shown.measured(request.metric),
-        level_changes=tuple(found for found in level_changes(measured, points) if found.night in shown.nights),
+        level_changes=tuple(found for found in level_changes(measured, points) if found.night.id in in_sight),
         no_points=no_points,
         trend=trend(values, request.metric.better) if values else None,
         golden=band,
         no_golden=no_band,
     )
-    return told, reading.notes
+    return told, (*reading.notes, *_passed_over(measured))
+
+
+def _passed_over(measured: Measured) -> tuple[str, ...]:
+    rest = len(measured) - search.MAX_NIGHTS
+    return (f"change points of the newest {search.MAX_NIGHTS} nights only; {rest} are older",) if rest > 0 else ()
 
 
 def _since(series: Series, when: datetime | None) -> Series:

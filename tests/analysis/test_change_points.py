@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.change_points import ChangePoint, change_points, obstacle
+from harness.analysis.change_points import MAX_NIGHTS, ChangePoint, change_points, obstacle
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +50,11 @@ def test_figures_without_noise_show_every_step_and_nothing_else():
 def test_the_newest_nights_are_never_a_change_point():
     assert change_points(series(30, seed=4, steps=((29, -0.2),))) == ()
     assert change_points([700.0, 600.0, 700.0]) == ()
+
+
+def test_of_very_many_nights_the_newest_are_searched():
+    values = [800.0] * 50 + [900.0] * (MAX_NIGHTS - 100) + [700.0] * 100
+    assert change_points(values) == (ChangePoint(MAX_NIGHTS - 50, 900.0, 700.0, 0.0),)
 
 
 def test_what_is_not_installed_is_named_with_how_to_install_it():
