@@ -136,7 +136,10 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
             f"{len(every) - len(ours)} runs with other settings are left out: --fingerprint {shown} shows them"
         )
     if num_old:
-        notes.append(f"{num_old} runs have throughput by another formula than {newest.formula_version}: not shown")
+        formula = newest.formula_version
+        notes.append(
+            f"not shown, for it is by another formula than {formula}: throughput of {num_old} of {len(ours)} runs"
+        )
     if len(branches) > 1:
         notes.append(f"runs of several branches: {', '.join(branches)}; --branch NAME shows one")
     return tuple(notes)

@@ -68,7 +68,7 @@ def test_a_series_has_the_settings_of_the_newest_run_and_says_what_it_leaves_out
     records = [kept(0, fingerprint="aaaa"), kept(1, fingerprint="bbbb"), kept(2, fingerprint="bbbb")]
     series = series_of(records)
     assert (series.fingerprint, len(series.nights)) == ("bbbb", 2)
-    assert series.notes == ("1 runs with other settings are left out: --fingerprint aaaa shows them",)
+    assert series.notes == ("left out for their other settings: 1 of 3 runs; --fingerprint aaaa shows them",)
     assert len(series_of(records, fingerprint="aa").nights) == 1
 
 
