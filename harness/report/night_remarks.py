@@ -13,11 +13,17 @@ from harness.report.night_words import finding_text, is_red, one_line, outcome_t
 
 @dataclass(frozen=True)
 class Story:
-    """A case that needs a look: who owns it, and lines in the order in which a person would ask."""
+    """A case: title with its owner, ``said`` in the order in which a person would ask, then paths and commands to copy."""
 
     case: CaseVerdict
     title: str
-    lines: tuple[str, ...]
+    said: tuple[str, ...]
+    to_copy: tuple[str, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All of it."""
+        return (*self.said, *self.to_copy)
 
 
 def stories(verdict: NightVerdict) -> tuple[Story, ...]:
@@ -28,7 +34,7 @@ def stories(verdict: NightVerdict) -> tuple[Story, ...]:
 def story(case: CaseVerdict) -> Story:
     """All there is to say about a case."""
     owner = f"  (owner: {case.planned.owner})" if case.planned.owner else ""
-    return Story(case, f"{case.planned.name}: {outcome_text(case)}{owner}", tuple(_lines(case)))
+    return Story(case, f"{case.planned.name}: {outcome_text(case)}{owner}", tuple(_said(case)), tuple(_to_copy(case)))
 
 
 def further_command(case: CaseVerdict) -> str:
@@ -66,7 +72,7 @@ def _folders(parent: Path, names: Sequence[str]) -> str:
     return f"{parent}/{listed}" if len(names) == 1 else f"{parent}/{{{listed}}}"
 
 
-def _lines(case: CaseVerdict) -> Iterable[str]:
+def _said(case: CaseVerdict) -> Iterable[str]:
     told = [finding for finding in case.findings if finding.verdict not in (Verdict.PASS, Verdict.NOT_GATED)]
     said = "" if told and case.outcome not in ("failed", "oom") else one_line(case.planned.refused or case.reason)
     if said:
@@ -79,6 +85,9 @@ def _lines(case: CaseVerdict) -> Iterable[str]:
     if case.drift:
         yield f"Unlike the golden's environment: {one_line(drift_text(case))}"
     yield from (f"Caveat: {one_line(caveat)}" for caveat in case.caveats)
+
+
+def _to_copy(case: CaseVerdict) -> Iterable[str]:
     yield from (f"Runs: {line}" for line in run_lines(case))
     command = further_command(case)
     if command:

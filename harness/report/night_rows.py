@@ -1,6 +1,6 @@
 """The table of a night as text, one row per case in the plan's order: terminal, Markdown and HTML show the same."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from harness.analysis.gate import Verdict
 from harness.analysis.night_values import CaseVerdict
@@ -9,13 +9,14 @@ from harness.report.night_words import SPEED, change_text, counted, finding_of, 
 from harness.report.sweep_rows import Rows
 from harness.units import format_percent
 
-TITLES = ("Case", "Outcome", "TFLOP/s/GPU", "Golden", "Change", "Peak memory", "Remark")
-_RIGHT = (False, False, True, True, True, True, False)
+_Read = Callable[[CaseVerdict], str]
 
 
-def night_rows(cases: Sequence[CaseVerdict]) -> Rows:
-    """A row for each of ``cases``."""
-    return Rows(TITLES, _RIGHT, tuple(_row(case) for case in cases))
+def night_rows(cases: Sequence[CaseVerdict], *, narrow: bool = False) -> Rows:
+    """A row for each of ``cases``; ``narrow`` leaves out what fits on no small screen."""
+    columns = _NARROW if narrow else _WIDE
+    texts = tuple(tuple(read(case) for _, read, _ in columns) for case in cases)
+    return Rows(tuple(title for title, _, _ in columns), tuple(right for _, _, right in columns), texts)
 
 
 def remark_text(case: CaseVerdict) -> str:
@@ -23,19 +24,24 @@ def remark_text(case: CaseVerdict) -> str:
     return "; ".join(one_line(text) for text in _remarks(case))
 
 
-def _row(case: CaseVerdict) -> tuple[str, ...]:
-    speed = finding_of(case, SPEED)
-    metric = BY_NAME[SPEED]
-    now = speed.current if speed else metric.read(case.metrics) if case.metrics else None
-    return (
-        case.planned.name,
-        outcome_text(case),
-        figure(metric, now),
-        figure(metric, speed.golden if speed else None),
-        change_text(speed),
-        _memory(case),
-        remark_text(case),
-    )
+def _speed(case: CaseVerdict) -> str:
+    finding, metric = finding_of(case, SPEED), BY_NAME[SPEED]
+    return figure(metric, finding.current if finding else metric.read(case.metrics) if case.metrics else None)
+
+
+def _golden(case: CaseVerdict) -> str:
+    finding = finding_of(case, SPEED)
+    return figure(BY_NAME[SPEED], finding.golden if finding else None)
+
+
+def _change(case: CaseVerdict) -> str:
+    return change_text(finding_of(case, SPEED))
+
+
+def _bare_change(case: CaseVerdict) -> str:
+    """Without the evidence, which stands below the table where it matters."""
+    finding = finding_of(case, SPEED)
+    return ABSENT if finding is None or finding.change is None else format_percent(finding.change)
 
 
 def _memory(case: CaseVerdict) -> str:
@@ -63,3 +69,13 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
         yield "retried once" if retries == 1 else f"retried {retries} times"
     if any(finding.verdict is Verdict.IMPROVEMENT for finding in case.findings):
         yield "better than its golden"
+
+
+_FIRST: tuple[tuple[str, _Read, bool], ...] = (
+    ("Case", lambda case: case.planned.name, False),
+    ("Outcome", outcome_text, False),
+    ("TFLOP/s/GPU", _speed, True),
+)
+_MEMORY = ("Peak memory", _memory, True)
+_NARROW = (*_FIRST, ("Change", _bare_change, True), _MEMORY)
+_WIDE = (*_FIRST, ("Golden", _golden, True), ("Change", _change, True), _MEMORY, ("Remark", remark_text, False))

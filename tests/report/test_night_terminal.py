@@ -132,3 +132,18 @@ def test_the_run_to_look_at_is_the_one_that_went_wrong(make_night, make_case, ni
     assert "results show results/nights/20260103T020000Z-h100_nightly-0a1b2c3d/cases/mixed/1" in printed(
         make_night(cases=(case,))
     )
+
+
+def test_a_small_screen_gets_fewer_columns_instead_of_folded_names(night):
+    lines = printed(night, force_terminal=True, no_color=True, color_system=None, width=100).splitlines()
+    row = next(line for line in lines if line.startswith("llama3_8b_throttled"))
+
+    assert row.split("  ")[0] == "llama3_8b_throttled"
+    assert "llama3_8b_full: expected until 2026-02-01: does not fit before the new allocator" in lines
+
+
+def test_a_command_to_copy_is_not_broken_at_a_terminal(night):
+    lines = printed(night, force_terminal=True, no_color=True, color_system=None, width=80).splitlines()
+    command = next(line for line in lines if "mbr-perf explain" in line)
+
+    assert command.endswith("llama3_70b_mlp/6 results/golden/h100/llama3_70b.sft.fp8_cs.32gpu.mlp.json")
