@@ -131,9 +131,9 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
     branches = sorted({record.branch or "none" for record in ours})
     notes = []
     if others:
-        shown = " or ".join(others[-3:])
+        left_out = f"{len(every) - len(ours)} of {len(every)} runs"
         notes.append(
-            f"{len(every) - len(ours)} runs with other settings are left out: --fingerprint {shown} shows them"
+            f"left out for their other settings: {left_out}; --fingerprint {' or '.join(others[-3:])} shows them"
         )
     if num_old:
         formula = newest.formula_version
