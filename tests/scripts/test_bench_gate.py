@@ -1,0 +1,60 @@
+"""scripts/bench-gate: its goals on fewer draws, and what it draws."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module of scripts/bench_gate.d by name; the folder is no package."""
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "bench.d")
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "bench_gate.d")
+    return importlib.import_module
+
+
+def test_no_more_than_one_night_in_a_hundred_has_a_false_alarm(module):
+    alarms = module("gate_trials").false_alarms(module("gate_rows").USUAL, nights=100, confirm=2, seed=1)
+    assert alarms.regression.count <= 1
+    assert alarms.confirmed_cases_per_night < 1
+
+
+@pytest.mark.parametrize(("change", "goal"), [(-0.05, 0.99), (-0.03, 0.90)])
+def test_true_changes_are_found_by_five_repeats_with_confirmation(module, change, goal):
+    found = module("gate_trials").detection(module("gate_rows").USUAL, change, cases=1000, confirm=2, seed=2)
+    assert found.regression.interval[1] >= goal
+    assert found.regression.value >= goal - 0.02
+
+
+def test_five_percent_on_one_run_misses_most_of_a_true_four_percent(module):
+    found = module("gate_trials").detection(module("gate_rows").USUAL, -0.04, cases=500, confirm=0, seed=3)
+    assert (found.plain_gate.value < 0.25, found.regression.value > 0.9) == (True, True)
+
+
+def test_draws_are_the_same_every_time_and_of_the_noise_they_claim(module):
+    gate_draws = module("gate_draws")
+    scenario = gate_draws.Scenario("x", noise=0.02, heavy_tails=True)
+    first, again = (list(gate_draws.draws(scenario, -0.1, 400, 2, seed=5)) for _ in range(2))
+    assert first == again
+    assert {len(drawn.values) for drawn in first} == {7}
+    mean = sum(value for drawn in first for value in drawn.values) / 2800
+    assert mean == pytest.approx(630, rel=0.005)
+    within = sum(drawn.history.within_sd for drawn in first) / 400
+    assert within == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_rate_has_wilsons_interval(module):
+    rate = module("gate_trials").Rate(0, 100)
+    assert rate.interval == pytest.approx((0.0, 0.03699), abs=1e-5)
+
+
+def test_the_kept_result_says_whether_each_goal_is_met():
+    kept = json.loads((ROOT / "results" / "benchmarks" / "gate.json").read_text())
+    usual = kept["rows"][0]
+    assert (usual["scenario"]["noise"], usual["scenario"]["repeats"], usual["confirm"]) == (0.01, 5, 2)
+    assert usual["nights_without_change"]["false_alarm"]["num"] >= 20_000
+    assert [goal["verdict"] for goal in kept["goals"]] == ["met", "met", "met"]
