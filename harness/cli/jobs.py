@@ -81,7 +81,7 @@ def wait(
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Wait until a job has ended, collect what it left, and judge it: the answer and exit code of `mbr-perf run`."""
+    """Wait until a job has ended, collect what it left, and judge it: the answer and exit code of `run`, or of `sweep`."""
     from harness.records.jobs import job_dir_of
     from harness.runner.job_judging import wait_and_judge
     from harness.runner.job_showing import JobDisplay

@@ -4,15 +4,16 @@ from pathlib import Path
 
 from harness.analysis.outcome import status_exit_code
 from harness.errors import ExitCode
+from harness.launch.environment import this_host
 from harness.launch.slurm.commands import Slurm
-from harness.launch.slurm.state import TaskState
 from harness.records.job import JobRecord
 from harness.runner.experiment import judge
 from harness.runner.job_following import wait_for, watched
 from harness.runner.job_runs import committed_runs
 from harness.runner.job_showing import JobDisplay
 from harness.runner.launched import Ran
-from harness.runner.sweep import gate_of
+from harness.runner.sweep import answer_sweep, gate_of
+from harness.runner.sweep_showing import SweepDisplay
 
 
 def wait_and_judge(job_dir: Path, slurm: Slurm, display: JobDisplay, timeout_s: float | None = None) -> ExitCode:
@@ -22,16 +23,16 @@ def wait_and_judge(job_dir: Path, slurm: Slurm, display: JobDisplay, timeout_s: 
     if not waited.is_done:
         display.left_alone(one.job, one.submitted, waited.signal)
         return ExitCode.INCONCLUSIVE if waited.signal is None else status_exit_code("interrupted", waited.signal)
-    return judge_job(one.job, display, one.states)
+    return judge_job(one.job, display)
 
 
-def judge_job(job: JobRecord, display: JobDisplay, states: tuple[TaskState, ...] = ()) -> ExitCode:
-    """The verdict on what the job committed; of a sweep or a night the worst end of its runs, which are judged by theirs."""
+def judge_job(job: JobRecord, display: JobDisplay) -> ExitCode:
+    """The verdict on what the job left: of its runs, or of the sweep that it belongs to. A night judges its own cases."""
+    if job.what == "sweep":
+        return answer_sweep(Path(job.subject), this_host(), SweepDisplay(as_json=display.as_json))
     runs = [Ran(record, Path(run.run_dir), None) for run, record in committed_runs(job)]
-    if job.what == "run" and runs:
+    if job.what == "run":
         results = Path(job.results_dir) if job.results_dir else None
         return judge(runs, gate_of(job.gate), results, display.run)
-    display.of_more(job, [run.record for run in runs])
-    codes = [status_exit_code(run.record.status) for run in runs]
-    ended_well = all(state.kind == "finished" for state in states)
-    return max([*codes, ExitCode.OK if runs or ended_well else ExitCode.RUN_FAILED])
+    display.of_a_night(job, [run.record for run in runs])
+    return max(status_exit_code(run.record.status) for run in runs)

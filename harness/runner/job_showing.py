@@ -102,19 +102,13 @@ class JobDisplay:
             self._lines[run_id] = PlainLines(console, progress.num_steps, time.monotonic, label=f"{run_id}: ")
         return self._lines[run_id].show
 
-    def of_more(self, job: JobRecord, records: Sequence[RunRecord]) -> None:
-        """A job of a sweep or a night has ended: who judges it."""
-        self.close()
-        counts = {
-            status: sum(record.status == status for record in records)
-            for status in ("ok", "oom", "failed", "interrupted")
-        }
-        told = ", ".join(f"{number} {status}" for status, number in counts.items() if number) or "none"
-        command = {"sweep": "report", "nightly": "nightly --resume"}.get(job.what, "results show")
+    def of_a_night(self, job: JobRecord, records: Sequence[RunRecord]) -> None:
+        """The job of a case of a night has ended: how its runs did, and who judges them."""
+        statuses = [record.status for record in records]
         if self.as_json:
-            self._print(job, None, {"runs": counts})
+            self._print(job, None, {"statuses": statuses})
         else:
-            self._answer([f"runs: {told}", f"judge them: mbr-perf {command} {job.subject}"])
+            self._answer([f"runs: {', '.join(statuses)}", f"judge them: mbr-perf nightly --resume {job.subject}"])
 
     def close(self) -> None:
         """Take the bar off the terminal."""

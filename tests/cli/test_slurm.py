@@ -2,12 +2,14 @@
 
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
-from harness.records.jobs import read_job, read_submitted
+from harness.records.job import JobRecord, SlurmOptions, SubmittedRecord
+from harness.records.jobs import read_job, read_submitted, write_job, write_submitted
 from harness.records.store import read_run
 
 ROOT = Path(__file__).parents[2]
@@ -302,3 +304,20 @@ def test_where_slurm_is_not_installed_the_run_is_refused(on_slurm, tmp_path, mon
     monkeypatch.setenv("PATH", str(tmp_path))
     told = on_slurm()
     assert (told.code, "sbatch: not installed here, or not on PATH" in told.err) == (2, True)
+
+
+def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
+    sweep_dir, job_dir = results / "sweeps" / "sweep", results / "jobs" / "job"
+    shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", sweep_dir)
+    job_dir.mkdir(parents=True)
+    write_job(
+        JobRecord(
+            job_dir=str(job_dir), name="job", what="sweep", subject=str(sweep_dir), nnodes=1, sweep_dir=str(sweep_dir),
+            slurm=SlurmOptions(time_limit_minutes=5), command=("mbr-perf", "sweep"), created_at="x", mbr_perf="0.1.0",
+        )
+    )  # fmt: skip
+    write_submitted(job_dir, SubmittedRecord(job_id="9", submitted_at="2026-01-02T03:04:05+00:00", sbatch=("sbatch",)))
+    slurm.answers("scontrol", "echo 'JobId=9 JobState=COMPLETED Reason=None ExitCode=0:0 Restarts=0'")
+    told = jobs("wait", "9", "--json")
+    answer = json.loads(told.out)
+    assert (told.code, answer["control"], len(answer["cells"])) == (0, "none", 3)
