@@ -43,7 +43,7 @@ class Audience:
 
 
 def dry_run_night(request: NightRequest, display: NightDisplay) -> None:
-    """Print the cases, what is known of them and what would run. Starts and writes nothing."""
+    """Print the cases, what is known of them and what would run. Starts nothing; keeps nothing but the index of history."""
     plan = plan_night(request, this_host(), starts=False, tell=display.says)
     display.plan(plan, outlook(plan, results_dir(request.results_dir)))
 

@@ -31,7 +31,9 @@ def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[Du
     if bad:
         return tuple(_retries(plan, case, bad))
     missing = (*_begun(case), *_repeats(case))
-    return missing or tuple(_confirmations(plan, case, suspicion))
+    if missing and not any(run.purpose == "confirm" for run in case.runs):
+        return missing
+    return (*missing, *_confirmations(plan, case, suspicion))
 
 
 def case_runs(case: NightCase) -> tuple[CaseRun, ...]:

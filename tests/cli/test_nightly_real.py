@@ -1,0 +1,57 @@
+"""A night of the smoke suite as people run it: real megatron-core training on the CPU, interrupted and resumed."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.records.histories import read_history
+from harness.records.nights import read_night
+
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "harness.cli.app", "nightly")
+
+
+def first_committed(results, process):
+    """Wait for the first run; the night's folder."""
+    while process.poll() is None:
+        if found := list(results.glob("nights/*/cases/*/*/record.json")):
+            return found[0].parents[3]
+        time.sleep(0.05)
+    raise AssertionError(f"the night ended by itself: {process.communicate()}")
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_the_smoke_suite_is_interrupted_resumed_and_passes_against_the_committed_goldens(tmp_path):
+    results = tmp_path / "results"
+    begun = subprocess.Popen((*COMMAND, "cpu_smoke", "--results_dir", str(results), "--json"), cwd=ROOT,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    night_dir = first_committed(results, begun)
+    begun.send_signal(signal.SIGINT)
+    out, err = begun.communicate(timeout=120)
+    told = json.loads(out)
+    assert begun.returncode == 130
+    assert told["num_runs_missing"] > 0
+    assert f"nightly --resume {night_dir}" in err
+    assert not read_history(results)
+
+    done = subprocess.run((*COMMAND, "--resume", str(night_dir), "--json"), cwd=ROOT, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    told = json.loads(done.stdout)
+    outcomes = {case["name"]: case["outcome"] for case in told["cases"]}
+    assert outcomes == {
+        "dense.none": "pass",
+        "dense.mlp": "pass",
+        "dense.core_attn,layernorm": "pass",
+        "dense_under_a_limit": "oom",
+    }
+    assert (done.returncode, told["outcome"]) == (0, "pass")
+    night = read_night(night_dir)
+    assert night.is_finished
+    assert [len(case.runs) for case in night.cases] == [1, 1, 1, 1]
+    assert len(read_history(results)) == 4
