@@ -86,15 +86,30 @@ def test_an_outcome_is_a_colour_and_a_sign_and_a_word(night):
     }  # fmt: skip
 
 
-def test_names_and_texts_cannot_become_markup(make_night, make_case):
-    case = make_case(
-        HOSTILE, [], outcome="failed", exit_code=ExitCode.RUN_FAILED, reason=HOSTILE, remark=HOSTILE,
-        planned={"owner": HOSTILE},
+def hostile(make_case):
+    """A red case and a green one, every text of which tries to be a script."""
+    texts = {"reason": HOSTILE, "remark": HOSTILE}
+    red = make_case(
+        HOSTILE, [], outcome="failed", exit_code=ExitCode.RUN_FAILED, planned={"owner": HOSTILE}, **texts
     )  # fmt: skip
+    return red, make_case(f"{HOSTILE} 2", [], planned={"owner": HOSTILE}, **texts)
 
-    page = Page(night_html(make_night(cases=(case,), plan={"title": HOSTILE, "notes": (HOSTILE,)})))
+
+def test_names_and_texts_cannot_become_markup(make_night, make_case):
+    plan = {"title": HOSTILE, "suite": HOSTILE, "notes": (HOSTILE,)}
+
+    page = Page(night_html(make_night(cases=hostile(make_case), plan=plan)))
 
     assert "script" not in page.tags
+
+
+def test_names_cannot_become_markup_in_the_index(nights, make_night, make_case):
+    write_night_reports(make_night(cases=hostile(make_case), night_dir=nights[2].night_dir, plan={"suite": HOSTILE}))
+
+    page = Page(index_html(read_nights(nights[0].night_dir.parent)))
+
+    assert "script" not in page.tags
+    assert [link for link in page.links if "%3Cscript" in link]
 
 
 def test_the_index_has_a_row_per_night_newest_first_and_links_that_lead_somewhere(tmp_path, nights):
