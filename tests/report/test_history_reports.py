@@ -86,6 +86,12 @@ def test_the_chart_has_the_golden_band_and_the_change_points(nights, tmp_path):
     assert {row["change"] for row in rows if "change" in row} == {"-4.3 %"}
 
 
+def test_a_golden_far_off_is_told_and_not_drawn(nights, tmp_path):
+    picture = trend_picture(history_of(nights, golden=GoldenBand(tmp_path / "golden.json", 70.0, 0.05)))
+    assert [row for row in rows_of(picture) if "golden" in row] == []
+    assert "The golden, 70, is far off and not drawn." in picture.caption
+
+
 def test_without_any_figure_there_is_no_picture_but_a_reason(make_kept):
     picture = trend_picture(history_of([make_kept(0, status="failed")]))
     assert (picture.vega_lite, picture.missing) == (None, "No night of this case has tflops_per_gpu.")

@@ -7,6 +7,7 @@ from datetime import datetime
 import altair as alt
 
 from harness.analysis.case_history import CaseHistory, LevelChange
+from harness.analysis.golden_band import GoldenBand
 from harness.analysis.history_changes import changes, notable, setup_of
 from harness.analysis.history_series import Night
 from harness.records.history_files import started
@@ -19,6 +20,7 @@ from harness.units import format_percent
 _HEIGHT = 340
 _GOOD, _BAD, _UNSURE = "passed, or not judged", "regression, failed or out of memory", "inconclusive"
 _MOST_TICKS = 12
+_FAR = 1.5
 _STATES = (_GOOD, _UNSURE, _BAD)
 _COLOURS = (look.BLUE, look.ORANGE, look.VERMILION)
 _SHAPES = ("circle", "triangle-up", "cross")
@@ -87,12 +89,20 @@ def _state(night: Night) -> str:
     return _UNSURE if night.outcome in ("inconclusive", "suspect") else _GOOD
 
 
+def _golden_in_sight(history: CaseHistory) -> GoldenBand | None:
+    """The golden, unless it is so far off that the nights would be squeezed into a line."""
+    values, golden = [value for _, value in history.measured], history.golden
+    near = golden is not None and golden.low < _FAR * max(values) and golden.high > min(values) / _FAR
+    return golden if near else None
+
+
 def _domain(history: CaseHistory, rows: Sequence[look.Row], scale: float) -> alt.Scale:
-    """Room for every run, and for the golden band where it is not far away."""
+    """Room for every run and for the golden band."""
     lows, highs = ([float(str(row[side])) for row in rows] for side in ("low", "high"))
     low, high = min(lows), max(highs)
-    if history.golden:
-        low, high = min(low, history.golden.low / scale), max(high, history.golden.high / scale)
+    golden = _golden_in_sight(history)
+    if golden:
+        low, high = min(low, golden.low / scale), max(high, golden.high / scale)
     room = (high - low) * 0.08 or abs(high) * 0.02
     return alt.Scale(domain=[low - room, high + room], nice=False, zero=False)
 
@@ -130,7 +140,7 @@ def _time(rows: Sequence[look.Row]) -> alt.X:
 
 
 def _golden_layers(history: CaseHistory, scale: float) -> list[alt.Chart]:
-    golden = history.golden
+    golden = _golden_in_sight(history)
     if golden is None:
         return []
     row: look.Row = {
@@ -172,6 +182,8 @@ def _edge(found: LevelChange) -> look.Row:
 def _caption(history: CaseHistory) -> str:
     missing = len(history.series.nights) - len(history.measured)
     told = "Medians over the runs of a night that ended well; bars span the runs. The axis does not begin at zero."
+    if history.golden and not _golden_in_sight(history):
+        told += f" The golden, {figure(history.metric, history.golden.value)}, is far off and not drawn."
     if history.level_changes:
         told += " Dashed lines: the level changed."
     elif history.no_points:
