@@ -1,0 +1,47 @@
+"""The crontab fragment does what it says, with nothing but what cron gives its commands."""
+
+import fcntl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(name="cron")
+def _cron(tmp_path):
+    """Run the first entry as cron would: with the variables of the file, ``\\%`` as ``%``, and by its shell."""
+    lines = (ROOT / "scripts" / "nightly.cron").read_text().splitlines()
+    entries = [line.split(maxsplit=5)[5] for line in lines if line[:1].isdigit()]
+    variables = dict(line.split("=", 1) for line in lines if line[:1].isalpha())
+
+    def run(nightly):
+        given = {**variables, "CHECKOUT": str(ROOT), "NIGHTLY": nightly, "HOME": str(tmp_path)}
+        return subprocess.run([variables["SHELL"], "-c", entries[0].replace("\\%", "%")], env=given, cwd=tmp_path,
+                              capture_output=True, text=True, check=False)  # fmt: skip
+
+    return run
+
+
+def logged(tmp_path):
+    return "".join(path.read_text() for path in (tmp_path / "mbr-perf-nightly").glob("*.log"))
+
+
+def test_a_green_night_is_silent_and_its_log_is_kept(cron, tmp_path):
+    assert cron("cpu_smoke --dryrun").stdout == ""
+    assert "4 cases; 4 runs" in logged(tmp_path)
+
+
+def test_what_goes_wrong_is_told_in_one_line_that_names_the_log(cron, tmp_path):
+    (told,) = cron("no_such_suite").stdout.splitlines()
+    assert told.startswith("mbr-perf nightly ended with 2 ")
+    assert Path(told.split(": ")[-1]).read_text() == logged(tmp_path)
+
+
+def test_two_nights_never_overlap(cron, tmp_path):
+    (tmp_path / "mbr-perf-nightly").mkdir()
+    with (tmp_path / "mbr-perf-nightly" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert cron("cpu_smoke --dryrun").stdout.startswith("mbr-perf nightly ended with 75 ")
+    assert logged(tmp_path) == ""
