@@ -1,0 +1,91 @@
+"""Night folders: found by reference, read whole whatever ended the night."""
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.records.event_log import EVENTS
+from harness.records.night import NightEvent, NightPlan, PlannedCase
+from harness.records.nights import (
+    append_event,
+    new_night_dir,
+    night_dir_of,
+    read_night,
+    run_dir_of,
+    run_id_of,
+    write_plan,
+)
+from harness.records.store import write_record
+
+
+@pytest.fixture(name="night")
+def _night(tmp_path, make_spec):
+    """A planned night with one case."""
+    folder = new_night_dir(tmp_path, "smoke")
+    case = PlannedCase(name="dense.core_attn,layernorm", spec=make_spec(gpu="cpu"), repeats=2)
+    write_plan(folder, NightPlan(night_id=folder.name, suite="smoke", title="Smoke", cases=(case,), confirm=2, retries=1,
+                                 command=("mbr-perf",), started_at="2026-01-02T03:04:05Z", mbr_perf="0.1.0"))  # fmt: skip
+    return folder
+
+
+CASE = "dense.core_attn,layernorm"
+
+
+def start(night, number, purpose="repeat", reason=""):
+    append_event(night, NightEvent(time="2026-01-02T03:04:06Z", kind="started", case=CASE, number=number, purpose=purpose,
+                                   reason=reason))  # fmt: skip
+    run_dir = run_dir_of(night, CASE, number)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    return run_dir
+
+
+def runs(night):
+    return [
+        (run.number, run.purpose, run.reason, run.record and run.record.status)
+        for run in read_night(night).cases[0].runs
+    ]
+
+
+def test_a_run_that_was_begun_is_there_without_a_record(night):
+    start(night, 0)
+    assert runs(night) == [(0, "repeat", "", None)]
+
+
+def test_a_run_that_was_started_again_counts_for_its_first_reason(night, make_record, make_spec):
+    start(night, 3, "retry", "run 0 ended by: port taken")
+    write_record(start(night, 3, "repeat"), make_record(make_spec(gpu="cpu")))
+    assert runs(night) == [(3, "retry", "run 0 ended by: port taken", "ok")]
+
+
+def test_half_a_line_that_a_kill_left_hurts_no_other_event(night):
+    start(night, 0)
+    with (night / EVENTS).open("a") as stream:
+        stream.write('{"time": "2026-01-02T03:0')
+    start(night, 1)
+    assert [number for number, *_ in runs(night)] == [0, 1]
+
+
+def test_a_plan_is_written_once(night):
+    with pytest.raises(FileExistsError):
+        write_plan(night, read_night(night).plan)
+
+
+@pytest.mark.parametrize("reference", ["folder", "file", "digits", "start"])
+def test_a_night_is_found_by_folder_file_or_part_of_its_id(night, tmp_path, reference):
+    said = {"folder": night, "file": night / "night.json", "digits": night.name[-8:], "start": night.name[:20]}
+    assert night_dir_of(said[reference], tmp_path) == night
+
+
+def test_a_folder_that_holds_no_night_is_refused(tmp_path):
+    empty = new_night_dir(tmp_path, "smoke")
+    with pytest.raises(BadRequestError, match=r"no night\.json"):
+        night_dir_of(empty)
+    (empty / "spec.json").write_text("{}")
+    with pytest.raises(BadRequestError, match="no night"):
+        night_dir_of(empty)
+
+
+def test_the_id_of_a_run_is_a_file_name_for_history_and_never_that_of_another_case(tmp_path):
+    assert run_id_of("night", "dense", 0) == "night.dense.0"
+    ids = {run_id_of("night", name, 0) for name in ("a,b", "a-b", "a:b", "a b")}
+    assert len(ids) == 4
+    assert all(set(one) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-_") for one in ids)
