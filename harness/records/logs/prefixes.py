@@ -1,0 +1,158 @@
+"""What launchers and loggers put before a line: whose it is and when it was written."""
+
+import re
+from dataclasses import dataclass
+
+# srun --label: the number of the task on every line. Taken as such only where (nearly) every line begins so.
+_LABEL = re.compile(r"\s*(\d{1,6}):(?: |$)")
+_MIN_LABELLED_SHARE = 0.9
+# torch's own prefix counts over the whole job; torchrun's [default3]: over the node; Open MPI's [1,3]<stdout>: over the job.
+_RANK = re.compile(r"\s*\[(?:rank(\d{1,6})|default(\d{1,6}))\]:[ ]?|\[\d+,(\d{1,6})\]<std(?:out|err)>:[ ]?")
+_NCCL = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,253}):\d+:\d+ \[\d+\] (?=NCCL )")
+_NEMO = re.compile(r"\[NeMo [A-Z] (?P<time>[\d-]{8,10} [\d:]{8})(?P<rest>[^\]]{0,200})\]\s?")
+_NEMO_RANK = re.compile(r"\brank:? ?(\d{1,6})\b")
+_TIME = re.compile(r"\s*(\[)?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)(?(1)\])(?=\W|$)")
+_LEVEL = r"(?:DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)"
+_LOGGER = re.compile(
+    rf"\s*(?:{_LEVEL}:[\w.]{{1,200}}:|[-|] (?:[\w.]{{1,200}} [-|] )?{_LEVEL} {{0,8}}[-|] (?:[\w.:<>]{{1,200}} - )?)"
+)
+_MOST_PREFIXES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Prefixed:
+    """A line's text and what its prefixes told."""
+
+    text: str
+    rank: int | None
+    host: str | None = None
+    time: str | None = None
+
+
+class PrefixReader:
+    """Prefixes of one stream, innermost first: ``1: [default3]:[rank11]: text`` is rank 11's.
+
+    The task of ``srun --label`` is a rank unless a line shows that it starts several: then it is a node, and torchrun's
+    number of a rank on it tells nothing about any node but the first.
+    """
+
+    def __init__(self, rank: int | None, head: bytes) -> None:
+        self._file_rank = rank
+        self._is_labelled = _is_labelled(head)
+        self._tasks_are_nodes = False
+
+    def read(self, line: str, outer: Prefixed | None = None) -> Prefixed:
+        """The text without its prefixes; ``outer`` is what the line told before a record that is glued to it."""
+        text, label = line, None
+        if self._is_labelled and outer is None and (match := _LABEL.match(line)):
+            text, label = line[match.end() :], int(match[1])
+        found = _peeled(text)
+        self._learn(found, label)
+        host = found.host or (outer.host if outer else None) or self._node(label)
+        rank = self._rank(found, label)
+        if rank is None and found.job_rank is None and found.node_rank is None and outer is not None:
+            rank = outer.rank
+        return Prefixed(found.text, rank, host, found.time)
+
+    def _learn(self, found: "_Peeled", label: int | None) -> None:
+        if label is None:
+            return
+        inner = found.job_rank if found.job_rank is not None else found.node_rank
+        self._tasks_are_nodes |= (inner is not None and inner != label) or "torch.distributed.run" in found.text
+
+    def _node(self, label: int | None) -> str | None:
+        return f"task {label}" if self._tasks_are_nodes and label is not None else None
+
+    def _rank(self, found: "_Peeled", label: int | None) -> int | None:
+        if found.job_rank is not None:
+            return found.job_rank
+        if found.node_rank is not None:
+            return found.node_rank if not label or not self._tasks_are_nodes else None
+        return label if label is not None and not self._tasks_are_nodes else self._file_rank
+
+
+@dataclass
+class _Peeled:
+    text: str
+    job_rank: int | None = None
+    node_rank: int | None = None
+    host: str | None = None
+    time: str | None = None
+
+
+def _peeled(text: str) -> _Peeled:
+    found = _Peeled(text)
+    for _ in range(_MOST_PREFIXES):
+        if not _peel_one(found):
+            break
+    found.text = found.text.strip()
+    return found
+
+
+def _peel_one(found: _Peeled) -> bool:
+    """Take one prefix off; False where there is none. A line's first character rules most of them out."""
+    text = found.text.lstrip()
+    first = text[:1]
+    if first == "[":
+        return _peel_rank(found, text) or _peel_nemo(found, text) or _peel_time(found, text)
+    if first.isdecimal():
+        return _peel_time(found, text) or _peel_nccl(found, text)
+    return bool(first) and (_peel_logger(found, text) or _peel_nccl(found, text))
+
+
+def _peel_rank(found: _Peeled, text: str) -> bool:
+    match = _RANK.match(text)
+    if match is None:
+        return False
+    if match[2]:
+        found.node_rank = int(match[2])
+    else:
+        found.job_rank = int(match[1] or match[3])
+    found.text = text[match.end() :]
+    return True
+
+
+def _peel_nemo(found: _Peeled, text: str) -> bool:
+    match = _NEMO.match(text)
+    if match is None:
+        return False
+    found.time = match["time"]
+    if rank := _NEMO_RANK.search(match["rest"]):
+        found.job_rank = int(rank[1])
+    found.text = text[match.end() :]
+    return True
+
+
+def _peel_time(found: _Peeled, text: str) -> bool:
+    match = _TIME.match(text)
+    if match is None:
+        return False
+    found.time = match[2]
+    found.text = text[match.end() :]
+    return True
+
+
+def _peel_logger(found: _Peeled, text: str) -> bool:
+    match = _LOGGER.match(text)
+    if match is None:
+        return False
+    found.text = text[match.end() :]
+    return True
+
+
+def _peel_nccl(found: _Peeled, text: str) -> bool:
+    match = _NCCL.match(text)
+    if match is None:
+        return False
+    found.host = match[1]
+    found.text = text[match.end() :]
+    return True
+
+
+def _is_labelled(head: bytes) -> bool:
+    """Whether the whole lines of the beginning carry a task's number; a list numbered from 1 is somebody's own."""
+    lines = [line for line in head.decode(errors="replace").splitlines(keepends=True) if line.strip()]
+    whole = [line for line in lines if line.endswith("\n")]
+    labels = [int(match[1]) for line in whole if (match := _LABEL.match(line))]
+    is_list = len(labels) > 1 and labels == list(range(1, len(labels) + 1))
+    return bool(whole) and len(labels) >= _MIN_LABELLED_SHARE * len(whole) and not is_list

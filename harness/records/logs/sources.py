@@ -1,0 +1,102 @@
+"""Which files hold the lines: paths and folders as they were given, and the rank that a file's name tells."""
+
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.records.logs.refusal import PEEK_BYTES, why_refused
+
+STDIN = "-"
+
+_LOG_NAME = re.compile(r"(?:\.(?:log|out|err|txt)(?:\.\d+)?|^(?:stdout|stderr|output|error))$", re.IGNORECASE)
+# rank_003.log, task-3.err; slurm-4711-3.out of --output=slurm-%j-%t.out. slurm-4711_3.out is a task of a job array.
+_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank|task|proc)[-_.]?(\d{1,6})(?!\d)|^slurm-\d+-(\d{1,6})\.", re.IGNORECASE)
+# <log folder of torchrun>/<run id>/attempt_0/3/stdout.log
+_STREAM_NAME = re.compile(r"^(?:stdout|stderr)(?:\.log)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """One stream of lines. ``path`` is None for standard input; ``rank`` is what the file's name says."""
+
+    name: str
+    path: Path | None
+    rank: int | None = None
+
+
+def log_sources(paths: Iterable[str | Path]) -> tuple[LogSource, ...]:
+    """Every file once, folders in the order of their ranks. BadRequestError names all that cannot be read as logs."""
+    found: dict[Path | None, LogSource] = {}
+    problems: list[BadRequestError] = []
+    for given in paths:
+        if str(given) == STDIN:
+            found.setdefault(None, LogSource("<stdin>", None))
+            continue
+        try:
+            for path in _files(Path(given)):
+                found.setdefault(path.resolve(), LogSource(str(path), path, rank_in_path(path)))
+        except BadRequestError as refused:
+            problems.append(refused)
+    problems += [problem for source in found.values() if source.path and (problem := _problem(source))]
+    raise_all(problems)
+    return tuple(found.values())
+
+
+def rank_in_path(path: Path) -> int | None:
+    """The rank that a file's name or torchrun's folder tells; torchrun counts the ranks of each node from 0."""
+    match = _RANK_IN_NAME.search(path.name)
+    if match:
+        return int(match[1] or match[2])
+    folder = path.parent.name
+    return int(folder) if _STREAM_NAME.match(path.name) and folder.isdecimal() and len(folder) < 7 else None
+
+
+def _files(given: Path) -> list[Path]:
+    if not given.exists():
+        raise BadRequestError(f"{given}: no such file or folder")
+    if not given.is_dir():
+        return [given]
+    unread: list[BadRequestError] = []
+    files = sorted(_logs_below(given, unread), key=_natural)
+    raise_all(unread)
+    if not files:
+        raise BadRequestError(
+            f"{given}: holds no logs (*.log, *.out, *.err, *.txt, stdout, stderr)", remedy="name the files themselves"
+        )
+    return files
+
+
+def _logs_below(folder: Path, unread: list[BadRequestError]) -> Iterator[Path]:
+    """Regular files whose names are those of logs; links to folders are not followed."""
+
+    def refuse(error: OSError) -> None:
+        unread.append(BadRequestError(f"{error.filename}: cannot be read: {error.strerror}"))
+
+    for parent, _, names in os.walk(folder, onerror=refuse):
+        for name in names:
+            path = Path(parent, name)
+            if _LOG_NAME.search(name) and path.is_file():
+                yield path
+
+
+def _natural(path: Path) -> tuple[str | int, ...]:
+    """A sort key that puts ``10`` after ``9``: text and numbers take turns."""
+    parts = re.split(r"(\d+)", str(path))
+    return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
+
+
+def _problem(source: LogSource) -> BadRequestError | None:
+    """Why a regular file cannot be read; a pipe is looked at when its turn has come, for it can be read only once."""
+    assert source.path is not None
+    try:
+        if not stat.S_ISREG(source.path.stat().st_mode):
+            return None
+        with source.path.open("rb") as stream:
+            refused = why_refused(stream.read(PEEK_BYTES))
+    except OSError as error:
+        return BadRequestError(f"{source.name}: cannot be read: {error.strerror}")
+    return BadRequestError(f"{source.name}: {refused[0]}", remedy=refused[1]) if refused else None
