@@ -51,4 +51,4 @@ def test_a_terminal_keeps_the_ends_of_runs_above_the_bars():
         progress.finish("ok: 500 ms per step")
         progress.start("none", 4)
     assert "[mlp]: ok: 500 ms per step" in stream.getvalue()
-    assert "sweep" in stream.getvalue()
+    assert "runs" in stream.getvalue()
