@@ -25,6 +25,7 @@ from harness.records.strict_json import read_document
 from harness.runner.experiment import require_megatron
 from harness.runner.launched import Launch, launched
 from harness.runner.machine import require_machine, software_for
+from harness.runner.one_sentence import in_one_sentence
 from harness.runner.prediction import KeptPrediction, predicting
 from harness.runner.slurm_ending import why_slurm_ended_it
 from harness.runner.slurm_place import SlurmPlace
@@ -63,7 +64,7 @@ class NodeOfJob:
         try:
             launch = self._launch_of(run, nodes)
         except BadRequestError as error:
-            return self.refuse(run, str(error))
+            return self.refuse(run, _on_one_line(error))
         if nodes.nnodes > 1 and nodes.master_port is not None:
             meeting = Meeting(master_addr=self.master_addr, master_port=nodes.master_port)
             write_atomically(run_dir / MEETING, meeting.model_dump_json(indent=1) + "\n")
@@ -85,7 +86,7 @@ class NodeOfJob:
             try:
                 self._launched(self._launch_of(run, nodes), run)
             except BadRequestError as error:  # the first node reads it, ends its ranks and commits
-                outcome = LaunchOutcome(status="failed", reason=f"nothing was launched there: {error}")
+                outcome = LaunchOutcome(status="failed", reason=f"nothing was launched there: {_on_one_line(error)}")
                 path = run_dir / "ranks" / f"outcome_node_{nodes.node_rank:03d}.json"
                 write_atomically(path, outcome.model_dump_json(indent=1) + "\n")
         self.await_(record.is_file, COMMIT_PATIENCE_S, f"{run_dir}: node 0 did not commit the run", heeds_signals=False)
@@ -162,3 +163,8 @@ class NodeOfJob:
     def with_parents(self, parents: WarmParents | None) -> "NodeOfJob":
         """The same node, with processes from which runs are forked."""
         return replace(self, parents=parents)
+
+
+def _on_one_line(error: BadRequestError) -> str:
+    """Rules add lines of their own to what should be done."""
+    return " ".join(line.strip() for line in in_one_sentence(error).splitlines())

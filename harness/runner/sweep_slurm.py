@@ -25,7 +25,7 @@ from harness.records.sweeps import (
 )
 from harness.runner.hold import holding
 from harness.runner.job_collecting import collect_ended
-from harness.runner.job_following import wait_for, watched
+from harness.runner.job_judging import wait_and_judge
 from harness.runner.job_showing import JobDisplay
 from harness.runner.job_submission import Origin, prepare, require_submittable, submit
 from harness.runner.machine import software_for
@@ -183,15 +183,7 @@ def _submitted(asked: SweepJob, host: Host, display: SweepJobDisplay) -> ExitCod
     if asked.slurm.detach:
         display.job.detached(job.record, submitted)
         return ExitCode.OK
-    one = watched(Path(job.record.job_dir))
-    waited = wait_for([one], controller, display.job)
-    if not waited.is_done:
-        display.job.left_alone(one.job, one.submitted, waited.signal)
-        return ExitCode.TERMINATED if waited.signal == 15 else ExitCode.INTERRUPTED
-    code = answer_sweep(asked.sweep_dir, host, display.sweep)
-    has_failed = any(state.kind != "finished" for state in one.states)
-    is_missing = bool(Sweeping(asked.sweep_dir, asked.plan, host, None, None).due())
-    return ExitCode.RUN_FAILED if has_failed and is_missing else code
+    return wait_and_judge(Path(job.record.job_dir), controller, display.job)
 
 
 def _planned(request: SweepRequest, host: Host, display: SweepJobDisplay) -> SweepPlan:

@@ -1,7 +1,6 @@
 """Faults of clusters on a real Slurm: each ends in our state, the record and the exit code that it should."""
 
 import json
-import os
 import signal
 import time
 
@@ -23,7 +22,7 @@ def state_of(cluster, results):
 
 
 def test_a_run_out_of_memory_is_oom_though_slurm_only_sees_a_failure(slurm, results):
-    done = slurm.mbr_perf(*results.run("-ms", "3", "--memory_limit", "0.0012", "--json"))
+    done = slurm.mbr_perf(*results.run("-ms", "4", "--eval_time_start_step", "2", "--memory_limit", "0.0012", "--json"))
     [run_dir] = results.runs
     record = read_run(run_dir)
     assert (done.returncode, json.loads(done.stdout)["outcome"], record.status) == (4, "oom", "oom")
@@ -136,4 +135,3 @@ def test_a_host_without_slurm_says_what_to_do(results, slurm):
     done = slurm.mbr_perf(*results.run("--detach"), shell={"PATH": "/nowhere"})
     assert (done.returncode, results.runs) == (2, [])
     assert "submit where Slurm is installed" in done.stderr
-    assert os.environ["PATH"] != "/nowhere"
