@@ -5,16 +5,11 @@ from collections.abc import Iterator
 
 # How records of training logs begin; a line is cut before each. Inside JSON these are somebody's words.
 _BEGINNING = re.compile(
-    r"""
-    (?<=\S)\s*(?=
-        \[(?:rank|default)\d{1,6}\]:
-      | \[Rank[ ]\d{1,6}\][ ]\(after[ ]\d
-      | \[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\]\s]{0,16}\][ ]iteration\s
-      | Step[ ]Time[ ]:[ ]
-      | Traceback[ ]\(most[ ]recent[ ]call[ ]last\):
-    )
-    """,
-    re.VERBOSE,
+    r"\[(?:rank|default)\d{1,6}\]:"
+    r"|\[Rank \d{1,6}\] \(after \d"
+    r"|\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\]\s]{0,16}\] iteration\s"
+    r"|Step Time : "
+    r"|Traceback \(most recent call last\):"
 )
 _BETWEEN_OBJECTS = re.compile(r'(?<=\})(?=\{")')
 
@@ -23,7 +18,7 @@ def records_in(text: str) -> Iterator[str]:
     """The records of a line, in order; the line itself where nothing begins inside it."""
     start = 0
     boundary = _BETWEEN_OBJECTS if text.startswith("{") else _BEGINNING
-    for match in boundary.finditer(text):
-        yield text[start : match.start()]
-        start = match.end()
-    yield text[start:] if start else text
+    for match in boundary.finditer(text, 1):
+        yield text[start : match.start()].strip()
+        start = match.start()
+    yield text[start:]

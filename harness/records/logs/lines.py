@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import cast
@@ -75,6 +75,9 @@ def lines_of(source: LogSource, stream: BufferedReader) -> Iterator[LogLine]:
     for number, piece in numbered_pieces(stream):
         line = prefixes.read(cleaned(piece))
         first, *later = records_in(line.text)
-        for record in (replace(line, text=first), *(prefixes.read(text, outer=line) for text in later)):
+        if first:
+            yield LogLine(first, source.name, number, line.rank, line.host, line.time)
+        for text in later:
+            record = prefixes.read(text, outer=line)
             if record.text:
                 yield LogLine(record.text, source.name, number, record.rank, record.host, record.time)
