@@ -9,7 +9,9 @@ it to the smallest change that matters, 2 %. Throughput is
 * an improvement if it is the other way round a regression; what noise may do is none;
 * a pass otherwise.
 
-The noise is known from these repeats, from the golden's runs and from earlier nights of the case.
+The noise is known from these repeats, from the golden's runs and from earlier nights of the case. Chances are as good as
+that knowledge: nights that differ a little more than their runs explain, or a noisier night, make more of them red than 1 of
+100. `scripts/bench-gate` says how many.
 """
 
 from collections.abc import Sequence
