@@ -21,11 +21,13 @@ Source = Literal["table", "your shell", "spec.env", "--pass_env", "inherited"]
 # Shell variables that ranks inherit; the second group does not decide results and stays out of records.
 INHERITED = (
     "LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_*", "NCCL_*", "NVTE_*", "PYTORCH_*", "TORCH_*", "OMP_*", "MKL_*", "UCX_*",
-    "GLOO_*", "SLURM_*", "NVIDIA_*", "TRITON_*", "TORCHINDUCTOR_*",
+    "GLOO_*", "NVIDIA_*", "TRITON_*", "TORCHINDUCTOR_*",
 )  # fmt: skip
+# SLURM_* numbers jobs, ports and processes, so that no two runs would have the same; a note names job and nodes.
 # USER and LOGNAME name torch's kernel cache where the user id has no entry in passwd; Triton compiles with CC.
 INHERITED_UNRECORDED = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_*", "TMPDIR", "VIRTUAL_ENV", "XDG_*", "CC", "CXX",
+    "SLURM_*",
 )  # fmt: skip
 
 TORCHRUN_OWNS = frozenset(

@@ -137,6 +137,12 @@ def test_records_hold_what_decides_results_and_nothing_personal(cpu: MakeSpec) -
     assert (recorded["PROXY"], recorded["UCX_URL"]) == ("http://***@proxy", "http://***@proxy")
 
 
+def test_numbers_of_a_slurm_job_reach_ranks_and_no_record(cpu: MakeSpec) -> None:
+    environment = child_environment(cpu(), {"SLURM_JOB_ID": "7"}, (), 2)
+    assert "SLURM_JOB_ID" in {variable.name for variable in environment}
+    assert "SLURM_JOB_ID" not in recordable(environment)
+
+
 def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(cpu: MakeSpec) -> None:
     with pytest.raises(BadRequestError, match="MY_TOKEN is a secret by its name") as refused:
         child_environment(cpu(env={"MY_TOKEN": CANARY}), {}, (), 2)
