@@ -46,7 +46,7 @@ def read_document(path: Path, schema: type[Document]) -> Document:
 def _plain(path: Path, text: str) -> dict[str, object]:
     """The file as plain values, refused where json alone would pick one reading of several."""
     try:
-        value = json.loads(text, object_pairs_hook=_once_each, parse_constant=_refuse_constant)
+        value = json.loads(text, object_pairs_hook=once_each, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise BadRequestError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
@@ -56,7 +56,8 @@ def _plain(path: Path, text: str) -> dict[str, object]:
     return value
 
 
-def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The pairs of a JSON object; ValueError for a key that is there twice."""
     seen: dict[str, object] = {}
     for key, value in pairs:
         if key in seen:

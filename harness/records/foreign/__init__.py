@@ -1,0 +1,1 @@
+"""Logs and golden values that Megatron-Bridge and Megatron-LM wrote, read into values with one set of units."""

@@ -1,0 +1,105 @@
+"""Megatron-Bridge's golden JSON: steps counted from 0, milliseconds, ``GPU utilization`` for TFLOP/s/GPU, GB of 10**9 bytes.
+
+Layouts: flat; wrapped in ``baseline``, which is preferred, or in ``current``; or wrapped in dates, the newest of which is
+read.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.records.foreign.golden_json import number, problem, shown
+from harness.records.foreign.golden_values import ForeignGolden, GoldenStep
+from harness.units import GB
+
+LOSS, TIME_MS, THROUGHPUT = "lm loss", "elapsed time per iteration (ms)", "GPU utilization"
+MEMORY = {"alloc": "allocated_bytes", "max_alloc": "max_allocated_bytes", "max_reserved": "max_reserved_bytes"}
+
+_STEP = re.compile(r"\d{1,9}")
+_DATE = re.compile(r"(\d{1,4})[.\-/_](\d{1,2})[.\-/_](\d{1,4})(?:\D.*)?", re.DOTALL)
+_WRAPPERS = ("baseline", "current")
+_MAX_KEYS = 8
+
+
+def looks_like_bridge(document: Mapping[str, object]) -> bool:
+    """Whether the keys are those of one of the layouts."""
+    return any(name in document for name in _WRAPPERS) or _has_steps(document) or bool(_dates(document))
+
+
+def read_bridge(path: Path, document: Mapping[str, object]) -> ForeignGolden:
+    """The golden in ``document``. BadRequestError names the keys of all values that are none."""
+    layout, inner, notes = unwrap(path, document)
+    found: list[BadRequestError] = []
+    steps = {
+        int(key) + 1: _step(path, key, value, found)
+        for key, value in sorted(
+            ((k, v) for k, v in inner.items() if _STEP.fullmatch(k)), key=lambda pair: int(pair[0])
+        )
+    }
+    memory = {
+        MEMORY[key]: round(gigabytes * GB)
+        for key in MEMORY
+        if (gigabytes := number(path, (key,), inner.get(key), found)) is not None
+    }
+    if not steps and not found:
+        found.append(_unknown_layout(path, inner))
+    raise_all(found[:10])
+    return ForeignGolden(path, "bridge", layout, steps, memory=memory, notes=tuple(notes))
+
+
+def unwrap(path: Path, document: Mapping[str, object]) -> tuple[str, Mapping[str, object], list[str]]:
+    """The name of the layout, the flat part of the file, and what was passed over."""
+    for name in _WRAPPERS:
+        if name in document:
+            inner = document[name]
+            if not isinstance(inner, dict):
+                raise problem(path, (name,), f"must be an object of steps, is {shown(inner)}")
+            return name, inner, []
+    if _has_steps(document):
+        return "flat", document, []
+    dates = _dates(document)
+    if not dates:
+        raise _unknown_layout(path, document)
+    newest = max(dates, key=lambda name: dates[name])
+    inner = document[newest]
+    if not isinstance(inner, dict):
+        raise problem(path, (newest,), f"must be an object of steps, is {shown(inner)}")
+    notes = [f"{path} holds {len(dates)} snapshots; the newest, {newest}, is read"] if len(dates) > 1 else []
+    return f"snapshot {newest}", inner, notes
+
+
+def _has_steps(document: Mapping[str, object]) -> bool:
+    return any(_STEP.fullmatch(key) for key in document)
+
+
+def _dates(document: Mapping[str, object]) -> dict[str, tuple[int, int, int]]:
+    """Keys that are dates, MM.DD.YY or YYYY-MM-DD, with their year, month and day."""
+    found = {}
+    for key in document:
+        match = _DATE.fullmatch(key)
+        if match is None:
+            continue
+        first, second, third = (int(part) for part in match.groups())
+        found[key] = (first, second, third) if len(match[1]) == 4 else (third % 100 + 2000, first, second)
+    return found
+
+
+def _step(path: Path, key: str, value: object, found: list[BadRequestError]) -> GoldenStep:
+    if not isinstance(value, dict):
+        found.append(problem(path, (key,), f"must be an object of metrics, is {shown(value)}"))
+        return GoldenStep()
+    milliseconds, tflops, loss = (
+        number(path, (key, name), value.get(name), found) for name in (TIME_MS, THROUGHPUT, LOSS)
+    )
+    return GoldenStep(None if milliseconds is None else milliseconds / 1000, tflops, loss)
+
+
+def _unknown_layout(path: Path, document: Mapping[str, object]) -> BadRequestError:
+    keys = ", ".join(repr(key[:40]) for key in list(document)[:_MAX_KEYS]) or "none"
+    more = f" and {len(document) - _MAX_KEYS} more" if len(document) > _MAX_KEYS else ""
+    return BadRequestError(
+        f"{path}: no layout of golden values that is known; its keys: {keys}{more}",
+        remedy="Megatron-Bridge: steps '0', '1', ... or baseline, current, MM.DD.YY around them; "
+        "Megatron-LM: metrics with start_step and values",
+    )

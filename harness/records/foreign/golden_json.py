@@ -1,0 +1,83 @@
+"""Golden files of others as plain JSON: one reading, or an error that names the file and the key."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.records.strict_json import once_each
+
+_MAX_BYTES = 256 * 1024**2
+_MAX_PROBLEMS = 10
+
+Keys = tuple[str, ...]
+
+
+class NotANumber:
+    """Stands where the file says NaN or Infinity, so that the error can name its key."""
+
+    def __init__(self, written: str) -> None:
+        self.written = written
+
+
+def read_plain(path: Path) -> dict[str, object]:
+    """The object in the file. BadRequestError for what is no strict JSON, is too large, or holds NaN or Infinity."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise BadRequestError(f"{path}: over {_MAX_BYTES // 1024**2} MiB, which no golden file is")
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadRequestError(f"{path}: cannot be read: {error}") from error
+    try:
+        value = json.loads(text, object_pairs_hook=once_each, parse_constant=NotANumber)
+    except json.JSONDecodeError as error:
+        raise BadRequestError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"{path}: {error}") from error
+    if not isinstance(value, dict):
+        raise BadRequestError(f"{path}: holds {type(value).__name__}, not an object")
+    refuse_non_numbers(path, value)
+    return value
+
+
+def refuse_non_numbers(path: Path, document: Mapping[str, object]) -> None:
+    """BadRequestError that names the keys of NaN and Infinity; 1e999 is one too."""
+    found: list[BadRequestError] = []
+    waiting: list[tuple[Keys, object]] = [((), document)]
+    while waiting and len(found) < _MAX_PROBLEMS:
+        keys, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting.extend(((*keys, name), inner) for name, inner in reversed(value.items()))
+        elif isinstance(value, list):
+            waiting.extend(((*keys, str(index)), inner) for index, inner in reversed(tuple(enumerate(value))))
+        elif isinstance(value, NotANumber):
+            found.append(problem(path, keys, f"{value.written} is not a number that anything can be judged by"))
+        elif isinstance(value, float) and not math.isfinite(value):
+            found.append(problem(path, keys, "a number that is beyond all measure"))
+    raise_all(found)
+
+
+def number(path: Path, keys: Keys, value: object, found: list[BadRequestError]) -> float | None:
+    """A number; None for null. Anything else is put to ``found``."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        found.append(problem(path, keys, f"{shown(value)} is no number"))
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        found.append(problem(path, keys, "a number that is beyond all measure"))
+        return None
+
+
+def problem(path: Path, keys: Keys, what: str) -> BadRequestError:
+    """``golden.json: 17: lm loss: ...``."""
+    return BadRequestError(": ".join((str(path), *keys, what)))
+
+
+def shown(value: object) -> str:
+    """A value for a message, short."""
+    text = json.dumps(value, default=repr)
+    return text if len(text) <= 40 else f"{text[:37]}..."

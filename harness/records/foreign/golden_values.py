@@ -1,0 +1,44 @@
+"""Golden values of Megatron-Bridge or Megatron-LM, bound to iterations, in seconds, TFLOP/s/GPU and bytes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.records.foreign.values import LogFormat
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenStep:
+    """What the golden says of one iteration; None where it says nothing."""
+
+    step_time_s: float | None = None
+    tflops_per_gpu: float | None = None
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class ForeignGolden:
+    """A parsed golden file. ``steps`` by iteration, counted from 1 as in logs, in order.
+
+    ``memory``: bytes by the names of :class:`RankMemory`, as Bridge stores them: allocated and its peak from the first
+    report of a log, the reserved peak from all. ``memory_by_iteration``: the same names, as Megatron-LM stores them: the
+    last rank's, iteration by iteration. ``layout`` says which part of the file was read.
+    """
+
+    path: Path
+    format: LogFormat
+    layout: str
+    steps: Mapping[int, GoldenStep]
+    memory: Mapping[str, int] = field(default_factory=dict)
+    memory_by_iteration: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def has_throughput(self) -> bool:
+        """Whether any step has one."""
+        return any(step.tflops_per_gpu is not None for step in self.steps.values())
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether any step has one."""
+        return any(step.loss is not None for step in self.steps.values())

@@ -1,0 +1,127 @@
+"""The lines of a training log that say something, each as a value; Megatron-Bridge's and Megatron-LM's alike.
+
+Bridge prints ``Step Time`` on rank 0, the line of an iteration on the last rank, and memory in GB of 10**9 bytes, rounded
+to five digits. Megatron-LM prints the throughput within the line of the iteration, and memory in MB of 2**20 bytes.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from harness.units import GB, MIB
+
+_ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,12})\s{0,20}/\s{0,20}(\d{1,12})\s{0,20}(?=\|)")
+_STEP_TIME = re.compile(
+    r"Step Time\s?:\s{0,20}(\d{1,12}(?:\.\d{1,9})?)s\s{1,20}"
+    r"GPU utilization:\s{0,20}([\d.]{1,24}|nan|-?inf)\s?(?:MODEL_)?TFLOP/s/GPU"
+)
+_MEMORY = re.compile(r"\[Rank (\d{1,7})\] \(after (\d{1,12}) iterations?\) memory \((GB|MB)\)")
+_NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf(?:inity)?)", re.IGNORECASE)
+_WORLD_SIZE = re.compile(r"^using world size:\s{0,4}(\d{1,7})\b|^\s*world_size \.{2,80} (\d{1,7})$")
+_ENDS = ("after training is done", "exiting program at iteration", "AssertionError: no samples left to consume")
+
+_MEMORY_FIELDS = {
+    "mem-allocated-gigabytes": "allocated_bytes",
+    "mem-max-allocated-gigabytes": "max_allocated_bytes",
+    "mem-reserved-gigabytes": "reserved_bytes",
+    "mem-max-reserved-gigabytes": "max_reserved_bytes",
+    "allocated": "allocated_bytes",
+    "max allocated": "max_allocated_bytes",
+    "reserved": "reserved_bytes",
+    "max reserved": "max_reserved_bytes",
+    "total device memory used": "device_used_bytes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class IterationLine:
+    """``iteration 12/ 50 | ...``: the fields whose closing bar is there; the others were cut off or never written."""
+
+    number: int
+    total: int
+    fields: dict[str, float] = field(default_factory=dict)
+    is_cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimeLine:
+    """``Step Time : 8.92s GPU utilization: 744.1MODEL_TFLOP/s/GPU``, which does not say of which iteration."""
+
+    seconds: float
+    tflops_per_gpu: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """``[Rank 0] (after 2 iterations) memory (GB) | ...``, in bytes."""
+
+    rank: int
+    iteration: int
+    is_decimal: bool
+    bytes_of: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WorldSizeLine:
+    """The number of ranks of the job."""
+
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndLine:
+    """Training came to its end."""
+
+
+RecordLine = IterationLine | StepTimeLine | MemoryLine | WorldSizeLine | EndLine
+
+
+def records_of(text: str) -> Iterator[RecordLine]:
+    """What a line says; nothing of most lines. Records that share a line come in turn."""
+    if "iteration" in text:
+        yield from _iterations(text)
+    if "Step Time" in text:
+        for match in _STEP_TIME.finditer(text):
+            tflops = _number(match[2])
+            if tflops is not None:
+                yield StepTimeLine(float(match[1]), tflops)
+    if "memory (" in text:
+        yield from _memories(text)
+    if "world" in text and (size := _WORLD_SIZE.search(text)):
+        yield WorldSizeLine(int(size[1] or size[2]))
+    if any(end in text for end in _ENDS) or text.startswith("StopIteration"):
+        yield EndLine()
+
+
+def _iterations(text: str) -> Iterator[IterationLine]:
+    starts = list(_ITERATION.finditer(text))
+    for match, following in zip(starts, [*starts[1:], None], strict=True):
+        *whole, rest = text[match.end() : following.start() if following else len(text)].split("|")
+        fields: dict[str, float] = {}
+        for part in whole:
+            name, colon, written = part.partition(":")
+            value = _number(written.strip()) if colon else None
+            if value is not None:
+                fields.setdefault(name.strip(), value)
+        yield IterationLine(int(match[1]), int(match[2]), fields, is_cut=":" in rest)
+
+
+def _memories(text: str) -> Iterator[MemoryLine]:
+    starts = list(_MEMORY.finditer(text))
+    for match, following in zip(starts, [*starts[1:], None], strict=True):
+        unit = GB if match[3] == "GB" else MIB
+        *whole, last = text[match.end() : following.start() if following else len(text)].split("|")
+        parts = [*whole, last] if re.search(r"\.\d", last) else whole  # no bar ends the line: 592 may be 59235.00, cut
+        read: dict[str, int] = {}
+        for part in parts:
+            name, _, written = part.partition(":")
+            value = _number(written.strip())
+            if name.strip() in _MEMORY_FIELDS and value is not None and math.isfinite(value):
+                read.setdefault(_MEMORY_FIELDS[name.strip()], round(value * unit))
+        yield MemoryLine(int(match[1]), int(match[2]), match[3] == "GB", read)
+
+
+def _number(written: str) -> float | None:
+    """The number, NaN and infinities among them; None for anything else."""
+    return float(written) if _NUMBER.fullmatch(written) else None
