@@ -1,12 +1,12 @@
 """What srun starts once on every node of a Slurm job: the runs of this task one after the other, or a sweep resumed."""
 
+import signal
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from signal import SIGINT
 
 from rich.console import Console
 
@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--job_dir", type=Path, required=True)
     parser.add_argument("--master_addr", required=True, help="the first node of the job")
     asked = parser.parse_args(argv)
+    # Once this node is done, srun may end it for the code of another; that must not become the code of the job.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         return int(run_task(asked.job_dir, asked.master_addr))
     except HarnessError as error:
@@ -130,12 +132,11 @@ def _runs(node: NodeOfJob) -> ExitCode:
 
 
 def _run(node: NodeOfJob, run: JobRun) -> ExitCode:
-    signal = node.caught.signal
-    if signal is not None:
-        return status_exit_code("interrupted", int(signal))
+    if node.caught.signal is not None:
+        return status_exit_code("interrupted", int(node.caught.signal))
     record = node.run(run)
     _say(f"{run.run_id}: {record.status}{': ' + record.failure if record.failure else ''}")
-    return status_exit_code(record.status, int(node.caught.signal or SIGINT))
+    return status_exit_code(record.status, int(node.caught.signal or signal.SIGINT))
 
 
 def _sweep(node: NodeOfJob, sweep_dir: str, master_port: int) -> ExitCode:

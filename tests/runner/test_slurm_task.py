@@ -1,6 +1,7 @@
 """What runs on a node of a Slurm job, with recorded runs in place of training: commits, refusals, and what it leaves out."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,9 @@ def in_job(monkeypatch):
     monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
     monkeypatch.delenv("SLURM_RESTART_COUNT", raising=False)
     enter()
-    return enter
+    before = signal.getsignal(signal.SIGTERM)
+    yield enter
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
