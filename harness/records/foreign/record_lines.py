@@ -95,9 +95,8 @@ def records_of(text: str) -> Iterator[RecordLine]:
 
 
 def _iterations(text: str) -> Iterator[IterationLine]:
-    starts = list(_ITERATION.finditer(text))
-    for match, following in zip(starts, [*starts[1:], None], strict=True):
-        *whole, rest = text[match.end() : following.start() if following else len(text)].split("|")
+    for match, body in _bodies(_ITERATION, text):
+        *whole, rest = body.split("|")
         fields: dict[str, float] = {}
         for part in whole:
             name, colon, written = part.partition(":")
@@ -108,10 +107,9 @@ def _iterations(text: str) -> Iterator[IterationLine]:
 
 
 def _memories(text: str) -> Iterator[MemoryLine]:
-    starts = list(_MEMORY.finditer(text))
-    for match, following in zip(starts, [*starts[1:], None], strict=True):
+    for match, body in _bodies(_MEMORY, text):
         unit = GB if match[3] == "GB" else MIB
-        *whole, last = text[match.end() : following.start() if following else len(text)].split("|")
+        *whole, last = body.split("|")
         parts = [*whole, last] if re.search(r"\.\d", last) else whole  # no bar ends the line: 592 may be 59235.00, cut
         read: dict[str, int] = {}
         for part in parts:
@@ -120,6 +118,14 @@ def _memories(text: str) -> Iterator[MemoryLine]:
             if name.strip() in _MEMORY_FIELDS and value is not None and math.isfinite(value):
                 read.setdefault(_MEMORY_FIELDS[name.strip()], round(value * unit))
         yield MemoryLine(int(match[1]), int(match[2]), match[3] == "GB", read)
+
+
+def _bodies(beginning: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """Every beginning of a record with what follows it up to the next."""
+    starts = list(beginning.finditer(text))
+    ends = [*(match.start() for match in starts[1:]), len(text)]
+    for match, end in zip(starts, ends[: len(starts)], strict=True):
+        yield match, text[match.end() : end]
 
 
 def _number(written: str) -> float | None:
