@@ -15,7 +15,8 @@ from harness.launch.warm import WarmParents
 from harness.records.atomic import write_atomically
 from harness.records.collect import collect
 from harness.records.launch import LaunchOutcome
-from harness.records.run import REPLAYED, RunRecord
+from harness.records.rank import RankRecord
+from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
 from harness.records.store import write_record
 from harness.runner.other_nodes import wait_for_other_nodes
 from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
@@ -33,12 +34,16 @@ Amending = Callable[[RunRecord], RunRecord]
 
 @dataclass(frozen=True)
 class Launch:
-    """What is launched where. ``run_dir`` is there and holds no run; ``run_id`` is the record's."""
+    """What is launched where. ``run_dir`` is there and holds no run; ``run_id`` is the record's.
+
+    ``command``: the one that a person gave, where it is not that of this process.
+    """
 
     understood: Understood
     run_dir: Path
     run_id: str
     nodes: Nodes
+    command: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,15 @@ def _record(
         notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes),
         prediction=kept.prediction,
         no_prediction=kept.reason,
-        provenance=provenance(clock, understood.plan, ranks, collected.nodes, understood.host.hostname),
+        provenance=_provenance(launch, clock, ranks, collected.nodes),
     )
+
+
+def _provenance(
+    launch: Launch, clock: Clock, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...]
+) -> Provenance:
+    found = provenance(clock, launch.understood.plan, ranks, nodes, launch.understood.host.hostname)
+    return found if launch.command is None else found.model_copy(update={"command": launch.command})
 
 
 def _replay_note(understood: Understood) -> tuple[str, ...]:

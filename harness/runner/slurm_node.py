@@ -126,7 +126,7 @@ class NodeOfJob:
         if isinstance(plan, LaunchPlan):
             require_machine(spec, self.host, local_ranks(spec, nodes))
             require_megatron(understood, plan)
-        return Launch(understood, request.run_dir, run.run_id, nodes)
+        return Launch(understood, request.run_dir, run.run_id, nodes, self.job.command)
 
     def _launched(self, launch: Launch, run: JobRun) -> RunRecord:
         @contextmanager
