@@ -94,7 +94,7 @@ def sweep(
     from harness.runner.sweep_launches import Meeting
     from harness.runner.sweep_nodes import follow_sweep
     from harness.runner.sweep_showing import SweepDisplay
-    from harness.runner.sweep_slurm import collected
+    from harness.runner.sweep_slurm import answered_from_jobs
 
     on_slurm = slurm_sweep_request(how, launch, nodes, slurm)
     if on_slurm is not None:
@@ -105,7 +105,9 @@ def sweep(
         raise typer.Exit(int(follow_sweep(follower(how, launch, nodes), display)))
     if how.resume is not None:
         require_nothing_else(asked, how, judge, launch)
-        collected(how.resume, launch.results_dir, this_host())
+        answer = answered_from_jobs(how.resume, launch.results_dir, this_host(), display)
+        if answer is not None:
+            raise typer.Exit(int(answer))
         raise typer.Exit(int(resume_sweep(how.resume, launch.results_dir, display, sitting)))
     request = sweep_request(asked, how, judge, launch, nodes)
     if how.dryrun:

@@ -132,11 +132,16 @@ def _runs(node: NodeOfJob) -> ExitCode:
 
 
 def _run(node: NodeOfJob, run: JobRun) -> ExitCode:
-    if node.caught.signal is not None:
-        return status_exit_code("interrupted", int(node.caught.signal))
+    if _received(node):
+        return status_exit_code("interrupted", _received(node))
     record = node.run(run)
     _say(f"{run.run_id}: {record.status}{': ' + record.failure if record.failure else ''}")
-    return status_exit_code(record.status, int(node.caught.signal or signal.SIGINT))
+    return status_exit_code(record.status, _received(node) or int(signal.SIGINT))
+
+
+def _received(node: NodeOfJob) -> int:
+    """The signal that ends the job, 0 as long as there is none."""
+    return int(node.caught.signal or 0)
 
 
 def _sweep(node: NodeOfJob, sweep_dir: str, master_port: int) -> ExitCode:

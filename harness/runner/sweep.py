@@ -72,16 +72,14 @@ def _new_folder(request: SweepRequest, plan: SweepPlan) -> Path:
 def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, sitting: Sitting) -> ExitCode:
     """Run what is missing of a sweep, exactly as its own plan says.
 
-    BadRequestError for a sweep that another process works on, and where something is missing and the software is no
-    longer the same.
+    BadRequestError for a sweep that another process works on, and where the software is no longer the same.
     """
     host, data = this_host(), read_sweep(reference, results)
     with holding(data.sweep_dir):
         plan = meeting_at(data.plan, sitting.meeting)
-        if Sweeping(data.sweep_dir, plan, host, None, None).due():  # what is done elsewhere is judged anywhere
-            if plan.software is not None:
-                require_same_software(plan.software, software_for(plan.gpu, host)[0], "sweep")
-            require_startable(plan, host)
+        if plan.software is not None:
+            require_same_software(plan.software, software_for(plan.gpu, host)[0], "sweep")
+        require_startable(plan, host)
         return _run(data.sweep_dir, plan, host, display, sitting, elsewhere(data, host.hostname))
 
 

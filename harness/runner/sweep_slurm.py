@@ -142,6 +142,23 @@ def resume_sweep_on_slurm(
     return _submitted(SweepJob(data.sweep_dir.absolute(), data.plan, due, slurm, home), host, display)
 
 
+def answered_from_jobs(reference: str, results: Path | None, host: Host, display: SweepDisplay) -> ExitCode | None:
+    """The answer of a sweep that its jobs have finished, wherever one asks; None where this is to be done, or no job was.
+
+    BadRequestError while a job is at work on it.
+    """
+    data = collected(reference, results, host)
+    is_due = bool(Sweeping(data.sweep_dir, data.plan, host, None, None).due())
+    return None if is_due or not _jobs_of(data.sweep_dir, results) else answer_sweep(data.sweep_dir, host, display)
+
+
+def _jobs_of(sweep_dir: Path, results: Path | None) -> list[Path]:
+    """Folders of the jobs that were submitted for it, oldest first."""
+    named = str(sweep_dir.absolute())
+    folders = job_dirs(_home(sweep_dir, results))
+    return [folder for folder in folders if read_job(folder).subject == named and read_submitted(folder)]
+
+
 def collected(reference: str, results: Path | None, host: Host) -> SweepData:
     """The sweep, with the runs that its jobs did not commit recorded as failed once these have ended.
 
@@ -150,10 +167,9 @@ def collected(reference: str, results: Path | None, host: Host) -> SweepData:
     sweep_dir = sweep_dir_of(reference, results).absolute()
     data, controller = read_sweep(sweep_dir), Slurm(host.shell)
     is_done = not Sweeping(sweep_dir, data.plan, host, None, None).due()
-    for job_dir in () if is_done else job_dirs(_home(sweep_dir, results)):
+    for job_dir in () if is_done else _jobs_of(sweep_dir, results):
         job, submitted = read_job(job_dir), read_submitted(job_dir)
-        if job.subject != str(sweep_dir) or submitted is None:
-            continue
+        assert submitted is not None  # of those that were
         states = job_state(controller, submitted)
         if not all(state.has_ended for state in states):
             told = "; ".join(dict.fromkeys(state.text for state in states))
