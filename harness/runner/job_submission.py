@@ -73,6 +73,9 @@ def submit_prepared(job_dir: Path, host: Host, slurm: Slurm) -> SubmittedRecord:
             f"{job_dir}: was prepared as {record.job_dir}, where its runs and logs would go",
             remedy="move it back, or prepare the job anew",
         )
+    for run in record.runs:  # those of a job that Slurm refused before are gone
+        for inner in ("ranks", "logs"):
+            (Path(run.run_dir) / inner).mkdir(mode=0o750, parents=True, exist_ok=True)
     return submit(slurm_job(record, host), slurm)
 
 

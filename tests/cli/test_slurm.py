@@ -195,6 +195,14 @@ def test_a_prepared_job_is_submitted_once(on_slurm, slurm, job_dir, jobs):
     assert "was submitted before" in again.err
 
 
+def test_a_job_that_slurm_refused_can_be_submitted_again(on_slurm, slurm, job_dir, jobs):
+    slurm.answers("sbatch", "echo 'sbatch: error: Slurm is shutting down' >&2; exit 1")
+    assert on_slurm().code == 2
+    slurm.answers("sbatch", "echo 8")
+    assert jobs("submit", job_dir()).code == 0
+    assert (Path(read_job(job_dir()).runs[0].run_dir) / "ranks").is_dir()
+
+
 def test_jobs_are_listed_with_how_they_stand(on_slurm, slurm, job_dir, jobs):
     on_slurm("--no_submit")
     (line,) = jobs("list").out.splitlines()[1:]

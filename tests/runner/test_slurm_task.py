@@ -62,7 +62,7 @@ def make_job(tmp_path):
             runs=tuple(runs),
             launch=launch or SweepLaunch(replay_from=str(REPLAYS / recorded)),
             slurm=SlurmOptions(time_limit_minutes=5),
-            command=(),
+            command=("mbr-perf", "run"),
             created_at="2026-01-02T03:04:05Z",
             mbr_perf="0.1.0",
         )
@@ -92,6 +92,7 @@ def test_every_run_is_committed_and_names_the_job(make_job, in_job):
     record = read_run(job.runs[1].run_dir)
     assert record.run_id == "run-1"
     assert record.notes[-1] == "Slurm job 7 on n1"
+    assert record.provenance.command == job.command
     assert (attempt(job).refused, attempt(job).task) == ((), 0)
 
 
