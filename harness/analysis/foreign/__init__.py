@@ -1,0 +1,1 @@
+"""Judging logs of Megatron-Bridge and Megatron-LM by golden values of theirs."""
