@@ -26,11 +26,13 @@ def keep_history(verdict: NightVerdict, results: Path, host: Host) -> tuple[str,
 
 
 def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun, host: Host) -> Occasion:
+    slurm = verdict.plan.slurm
     return Occasion(
         suite=verdict.plan.suite,
         suite_case=case.planned.name,
         night_id=verdict.plan.night_id,
         purpose=run.purpose,
         outcome=case.outcome,
-        job_id=host.shell.get("SLURM_JOB_ID"),
+        container=slurm.container_image if slurm else None,
+        job_id=None if slurm else host.shell.get("SLURM_JOB_ID"),  # else it is that of whoever waits for the runs' jobs
     )

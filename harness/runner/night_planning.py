@@ -7,7 +7,7 @@ from pathlib import Path
 
 import harness
 from harness.analysis.likeness import impossible_names
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, ManyProblemsError
 from harness.launch.environment import Host
 from harness.launch.rendezvous import Nodes, local_ranks
 from harness.launch.slurm.values import option_problems
@@ -97,12 +97,17 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
     problems = {case.name: unable(plan, case, host) for case in plan.cases if not case.refused}
     found = [problem for problem in problems.values() if problem is not None]
     if found and len(found) == len(problems):
-        told = Problems()
-        for one in found:
-            with told.collecting():
-                raise one
-        told.raise_if_any()
+        reasons = dict.fromkeys(line for one in found for line in _messages(one))
+        raise BadRequestError(
+            "\n  ".join([f"none of the {len(problems)} cases of {plan.suite} can start on this machine:", *reasons]),
+            remedy="run them where the GPUs are, or as jobs with --launcher slurm; --dryrun shows what would run",
+        )
     return plan.model_copy(update={"cases": tuple(_refused(case, problems.get(case.name)) for case in plan.cases)})
+
+
+def _messages(problem: BadRequestError) -> list[str]:
+    """Without what to do, which is about single runs."""
+    return [one.message for one in problem.problems] if isinstance(problem, ManyProblemsError) else [problem.message]
 
 
 def _refused(case: PlannedCase, problem: BadRequestError | None) -> PlannedCase:
@@ -112,7 +117,11 @@ def _refused(case: PlannedCase, problem: BadRequestError | None) -> PlannedCase:
 def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | None:
     """Why a case cannot start on this machine, everything at once."""
     assert case.spec is not None  # it is not refused
-    problems = Problems()
+    problems, nnodes = Problems(), num_nodes(case.spec)
+    if plan.slurm is None and nnodes > 1 and plan.launch.launcher != "replay":
+        return BadRequestError(
+            f"{case.spec.num_gpus} GPUs are {nnodes} nodes", remedy="--launcher slurm runs it as a job"
+        )
     if plan.slurm is not None and case.sources.get("gpu") == "this machine":
         problems.add("jobs run on machines that cannot be seen from here", "name the case's GPU: request.gpu")
     with problems.collecting():

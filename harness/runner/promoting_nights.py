@@ -5,11 +5,11 @@ from dataclasses import replace
 from datetime import date
 
 from harness.analysis.case_outcome import bad_end, effective_runs, expectation
-from harness.analysis.infrastructure import infrastructure_fault
 from harness.analysis.night_values import CaseRun
 from harness.analysis.promotion import PromotionOptions
 from harness.errors import BadRequestError
-from harness.records.nights import NightCase, NightData, NightRun
+from harness.records.nights import NightCase, NightData
+from harness.runner.night_due import case_runs
 from harness.runner.promoting import Candidate
 
 
@@ -33,7 +33,7 @@ def night_candidates(
 
 
 def _candidate(night: NightData, case: NightCase, options: PromotionOptions) -> Candidate:
-    counted = effective_runs([_case_run(run) for run in case.runs])
+    counted = effective_runs(case_runs(case))
     records = tuple(run.record for run in counted if run.record is not None)
     own = replace(options, thresholds=case.planned.thresholds, night_id=night.plan.night_id)
     return Candidate(case.planned.name, records, own, tuple(_problems(case, counted)))
@@ -51,13 +51,8 @@ def _problems(case: NightCase, counted: Sequence[CaseRun]) -> list[str]:
 
 def _expected(case: NightCase, today: date) -> str:
     """Why the case is not looked at: it failed as the suite says; empty where it did not."""
-    ended = bad_end(effective_runs([_case_run(run) for run in case.runs]))
+    ended = bad_end(effective_runs(case_runs(case)))
     if ended is None:
         return ""
     is_expected, remark = expectation(case.planned.expected, ended[0], today)
     return f"{ended[0]}, {remark}" if is_expected else ""
-
-
-def _case_run(run: NightRun) -> CaseRun:
-    fault = infrastructure_fault(run.record) if run.record else None
-    return CaseRun(run.number, run.purpose, run.reason, run.run_dir, run.record, fault.name if fault else "")

@@ -243,3 +243,11 @@ def test_reports_go_where_they_are_asked_for(measured, nightly, tmp_path):
 def test_slurm_options_need_slurm(measured, nightly):
     answer = nightly(measured(), "--partition", "batch")
     assert (answer.code, "--partition: only with --launcher slurm" in answer.err) == (2, True)
+
+
+def test_a_machine_on_which_no_case_can_start_is_told_before_anything_is_written(mbr_perf, tmp_path):
+    answer = mbr_perf("nightly", "h100_nightly", "--only", "llama3_70b.sft.*", "--results_dir", tmp_path)
+    assert answer.code == 2
+    assert "none of the 3 cases of h100_nightly can start on this machine" in answer.err
+    assert "32 GPUs are 4 nodes" in answer.err
+    assert list(tmp_path.iterdir()) == []
