@@ -195,6 +195,20 @@ def test_a_prepared_job_is_submitted_once(on_slurm, slurm, job_dir, jobs):
     assert "was submitted before" in again.err
 
 
+def test_an_answer_without_a_number_is_no_refusal(on_slurm, slurm):
+    slurm.answers("sbatch", "echo hello")
+    told = on_slurm()
+    assert (told.code, "sbatch answered 'hello', which names no job; it may be queued" in told.err) == (3, True)
+
+
+def test_a_job_of_another_cluster_is_asked_for_there(on_slurm, slurm, jobs):
+    slurm.answers("sbatch", "echo 'sbatch: a word from the site'; echo '7;blue'")
+    slurm.says("held")
+    on_slurm("--detach")
+    assert jobs("status", "7").code == 0
+    assert slurm.calls("scontrol") == ["scontrol --clusters=blue -o show job 7"]
+
+
 def test_a_job_that_slurm_refused_can_be_submitted_again(on_slurm, slurm, job_dir, jobs):
     slurm.answers("sbatch", "echo 'sbatch: error: Slurm is shutting down' >&2; exit 1")
     assert on_slurm().code == 2

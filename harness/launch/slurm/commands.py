@@ -37,16 +37,22 @@ class Slurm:
         self.ignored = tuple(sorted(name for name in shell if name.startswith("SBATCH_") and name not in self._shell))
 
     def submit(self, job: SlurmJob, submitted_at: str) -> SubmittedRecord:
-        """What sbatch answered. BadRequestError with Slurm's own words where it refuses; nothing is queued then."""
+        """What sbatch answered. BadRequestError with Slurm's own words where it refuses; nothing is queued then.
+
+        RunFailedError where that cannot be known.
+        """
         said = self.say(job.sbatch)
-        answer = _ANSWER.fullmatch(said.out.strip().splitlines()[-1]) if said.out.strip() else None
+        if said.code is None and "no answer" in said.err:
+            raise RunFailedError(f"{said.err}; the job may be queued", remedy=f"squeue --name={job.record.name} tells")
         if said.code is None:
-            raise BadRequestError(
-                f"sbatch: {said.err}", remedy="submit where Slurm is installed and its controller answers"
-            )
-        if said.code != 0 or answer is None:
+            raise BadRequestError(said.err, remedy="submit where Slurm is installed")
+        if said.code != 0:
             remedy = f"the job was not submitted; {job.script_path} is what was refused"
             raise BadRequestError(f"Slurm refused the job: {_plain(said.err) or said.out}", remedy=remedy)
+        answer = _ANSWER.fullmatch(said.out.strip().rpartition("\n")[2])
+        if answer is None:
+            told = f"sbatch answered {said.out.strip()!r}, which names no job; it may be queued"
+            raise RunFailedError(told, remedy=f"squeue --name={job.record.name} tells")
         cluster = answer["cluster"]
         return SubmittedRecord(job_id=answer["job"], cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch)
 
