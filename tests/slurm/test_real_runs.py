@@ -20,10 +20,9 @@ def test_a_job_trains_commits_and_is_judged(slurm, results):
     assert (answer["outcome"], answer["run_id"]) == ("pass", record.run_id)
     assert [[step.step for step in rank.steps] for rank in record.ranks] == [[0, 1, 2], [0, 1, 2]]
     assert f"Slurm job {job_id} on n[1-2]" in record.notes
-    assert (record.provenance.environment["SLURM_JOB_ID"], record.provenance.environment["SLURM_NNODES"]) == (
-        job_id,
-        "2",
-    )
+    assert not [
+        name for name in record.provenance.environment if name.startswith("SLURM_")
+    ]  # no two runs would be alike
     state = slurm.ended(job_id)
     assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0")
 
