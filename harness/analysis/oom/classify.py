@@ -1,0 +1,61 @@
+"""One text, and what is known of the end of the process, to one class."""
+
+import re
+from dataclasses import dataclass
+
+from harness.analysis.oom.allocator_rules import judged
+from harness.analysis.oom.allocator_text import allocator_figures
+from harness.analysis.oom.library_texts import known_text
+from harness.analysis.oom.verdict import OomVerdict
+
+# What is left of a message that was cut short.
+_BARE = re.compile(r"\bout of memory\b|\bOutOfMemoryError\b", re.IGNORECASE)
+_KILLED = (-9, 137)  # as Python and as a shell count SIGKILL
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known beside the text; None for what is not.
+
+    ``exit_code``: of the process, negative for a signal. ``scheduler_state``: Slurm's, such as OUT_OF_MEMORY.
+    ``host_oom_kills``: by how much the cgroup's count of oom_kill rose. ``expandable_segments``: whether torch's
+    allocator used them.
+    """
+
+    exit_code: int | None = None
+    scheduler_state: str | None = None
+    host_oom_kills: int | None = None
+    expandable_segments: bool | None = None
+
+
+NOTHING_KNOWN = Ending()
+
+
+def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
+    """The class of a failure whose text is ``text``: torch's allocator first, then libraries and host, then the ending.
+
+    A text may be a whole traceback; of several messages the first counts.
+    """
+    figures = allocator_figures(text)
+    if figures is not None:
+        return judged(figures, expandable_segments=ending.expandable_segments)
+    return known_text(text) or _without_figures(text) or _by_ending(ending)
+
+
+def _without_figures(text: str) -> OomVerdict | None:
+    if not _BARE.search(text):
+        return None
+    return OomVerdict("capacity", "low", "the text says out of memory and gives no figures")
+
+
+def _by_ending(ending: Ending) -> OomVerdict:
+    if (ending.scheduler_state or "").startswith("OUT_OF_ME"):
+        return OomVerdict("host_memory", "high", f"the scheduler says {ending.scheduler_state}")
+    if ending.host_oom_kills:
+        return OomVerdict(
+            "host_memory", "high", f"the kernel killed {ending.host_oom_kills} processes of the job's cgroup"
+        )
+    if ending.exit_code in _KILLED:
+        reason = "the process was killed (SIGKILL) without a word, often by the kernel when host memory runs out"
+        return OomVerdict("killed", "low", reason)
+    return OomVerdict("not_oom", "high" if ending != NOTHING_KNOWN else "medium", "nothing tells of memory running out")
