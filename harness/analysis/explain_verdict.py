@@ -50,7 +50,7 @@ def _listed(changes: Sequence[Change]) -> str:
 def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: bool) -> tuple[str, ...]:
     """What to do next, most telling first; nothing where nothing moved. ``is_published``: it is held against such figures."""
     changed = [change for change in changes if moved(change)]
-    disturbed = any(cause.name in _OF_THE_NODE for cause in causes)
+    disturbed = any(cause.can_explain and cause.name in _OF_THE_NODE for cause in causes)
     likely = [cause for cause in causes if cause.can_explain and cause.name not in _OF_THE_NODE]
     if not changed:
         return ()
@@ -58,9 +58,7 @@ def advice(changes: Sequence[Change], causes: Sequence[Cause], *, is_published: 
     if any(change.is_noise or change.noise is None for change in changed):
         told.append("repeat the run, three times or more, and compare with --repeat; nightly does so with --confirm")
     if disturbed:
-        told.append(
-            "repeat it on another node, or here once the GPUs are idle and cool, before looking at anything else"
-        )
+        told.append("repeat it on another node, or here once it is idle and cool, before looking at anything else")
     if likely:
         told.append(f"change one thing back at a time, beginning with: {likely[0].name}")
     elif not disturbed:

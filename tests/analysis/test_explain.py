@@ -93,6 +93,15 @@ def test_a_cause_of_the_wrong_sign_cannot_explain_and_is_listed_last(sampled, ma
     assert [one.rank for one in found.causes] == [1, 2]
 
 
+def test_only_a_disturbance_that_can_explain_the_change_is_to_be_removed_first(sampled):
+    hot, cool = {"clock": 1500.0, "throttled": ("hw_thermal_slowdown",)}, {}
+    here, there = (runs(sampled(seconds=3.0, **ours), sampled(**theirs)) for ours, theirs in ((hot, cool), (cool, hot)))
+    assert [any("before looking at anything else" in line for line in found.advice) for found in (here, there)] == [
+        True,
+        False,
+    ]
+
+
 def test_recompute_explains_time_by_flops_and_memory_by_direction(sampled, make_spec):
     full = sampled(seconds=3.0, spec=make_spec(recompute="full:uniform:1"))
     found = runs(full, sampled())
