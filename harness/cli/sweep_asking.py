@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from harness.cli.asking import experiment_request, gate_options, given_options, launch_words
 from harness.cli.options import JudgeOptions, LocalLaunchOptions
 from harness.cli.slurm_options import SlurmArrayOptions, slurm_request
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError
 from harness.recipes.problems import Problems
 from harness.recipes.request_layers import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
@@ -74,16 +74,15 @@ def slurm_sweep_request(
         "master_addr": nodes.master_addr,
         "from": launch.replay_from,
     }
-    asked = slurm_request(launch.launcher, given, local)
-    if asked is None:
-        return None
-    problems = []
-    if how.no_warm:
-        problems.append(BadRequestError("--no_warm cannot be said with --launcher slurm", remedy="leave it out"))
-    if how.max_minutes is not None and (asked.array or how.resume is not None):
+    problems, asked = Problems(), None
+    with problems.collecting():
+        asked = slurm_request(launch.launcher, given, local)
+    if launch.launcher == "slurm" and how.no_warm:
+        problems.add("--no_warm cannot be said with --launcher slurm", "leave it out")
+    if launch.launcher == "slurm" and how.max_minutes is not None and (given.array or how.resume is not None):
         remedy = "leave it out: --time_limit ends each task or the job"
-        problems.append(BadRequestError("--max_minutes with an array or a resumed sweep on Slurm", remedy=remedy))
-    raise_all(problems)
+        problems.add("--max_minutes with an array or a resumed sweep on Slurm", remedy)
+    problems.raise_if_any()
     return asked
 
 

@@ -1,7 +1,10 @@
 """A sweep on a cluster: planned here, run by one Slurm job or by one task of an array per cell, judged here."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
+
+from rich.console import Console
 
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.disk import full_disk_told
@@ -23,6 +26,9 @@ from harness.records.sweeps import (
     sweep_dir_of,
     write_plan,
 )
+from harness.report import json
+from harness.report.printing import print_lines
+from harness.report.sweep_plan import plan_document
 from harness.runner.hold import holding
 from harness.runner.job_collecting import collect_ended
 from harness.runner.job_judging import wait_and_judge
@@ -99,14 +105,21 @@ class SweepJobDisplay:
     sweep: SweepDisplay
     job: JobDisplay
 
+    def plan(self, plan: SweepPlan, job: SlurmJob) -> None:
+        """The dry run: the cells, then the batch file and the command that would submit it."""
+        if self.sweep.as_json:
+            print(json.text(plan_document(plan) | {"job": job.document()}))  # noqa: T201 (the answer)
+            return
+        self.sweep.plan(plan)
+        print_lines(Console(highlight=False), ["", *job.render().splitlines(), "", shlex.join(job.sbatch)])
+
 
 def dry_run_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: SweepJobDisplay) -> None:
     """Print the cells, and after them the batch file that would be submitted. Submits nothing, writes no results."""
     host, results = this_host(), results_dir(request.results_dir).absolute()
     plan = _planned(request, host, display)
     job = SweepJob(results / SWEEPS / "SWEEP", plan, _all(plan), slurm, results)
-    display.sweep.plan(plan)
-    display.job.says(require_submittable(job.record(results / JOBS / "JOB"), host).render())
+    display.plan(plan, require_submittable(job.record(results / JOBS / "JOB"), host))
 
 
 def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: SweepJobDisplay) -> ExitCode:
@@ -190,11 +203,16 @@ def _home(sweep_dir: Path, results: Path | None) -> Path:
 def _submitted(asked: SweepJob, host: Host, display: SweepJobDisplay) -> ExitCode:
     controller = Slurm(host.shell)
     display.job.ignored(controller.ignored)
-    job: SlurmJob = prepare(asked.record(new_job_dir(asked.results, asked.plan.recipe)), host)
+    require_submittable(asked.record(asked.results / JOBS / "JOB"), host)
+    job = prepare(asked.record(new_job_dir(asked.results, asked.plan.recipe)), host)
     if not asked.slurm.submit:
         display.job.prepared(job)
         return ExitCode.OK
-    submitted = submit(job, controller)
+    try:
+        submitted = submit(job, controller)
+    except BadRequestError as error:
+        remedy = f"its plan is kept: mbr-perf sweep --resume {asked.sweep_dir} --launcher slurm ... submits it anew"
+        raise BadRequestError(str(error), remedy=remedy) from error
     display.job.submitted(job.record, submitted)
     if asked.slurm.detach:
         display.job.detached(job.record, submitted)
