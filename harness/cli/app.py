@@ -25,6 +25,7 @@ from harness.cli import (
     sweep,
 )
 from harness.cli.answers import answered, keeping, kept_answer
+from harness.cli.foreign_options import CompareCommand
 from harness.cli.plan_command import PlanCommand, SweepCommand
 from harness.cli.short_options import WholeShortOptions
 from harness.cli.streams import readers_may_leave
@@ -64,7 +65,7 @@ app.command("sweep", cls=SweepCommand)(sweep.sweep)
 app.command("nightly")(nightly.nightly)
 app.command("plan", cls=PlanCommand)(plan.plan)
 app.command("check", cls=WholeShortOptions)(check.check)
-app.command("compare")(compare.compare)
+app.command("compare", cls=CompareCommand)(compare.compare)
 app.command("explain")(explain.explain)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)

@@ -14,7 +14,9 @@ from harness.records.sweep import SweepLaunch
 from harness.runner.request import RunRequest
 from harness.runner.slurm_request import SlurmRequest
 
-_SPELLED = {"set_values": "set", "replay_from": "from", "as_json": "json"}
+_SPELLED = {
+    "set_values": "set", "replay_from": "from", "as_json": "json", "foreign_golden": "golden", "form": "format",
+}  # fmt: skip
 _NOT_OF_THE_REQUEST = {"force", "set_values", "env", "gpu", "virtual_pipeline_model_parallel_size"}
 
 

@@ -1,4 +1,4 @@
-"""`mbr-perf compare`: judge a run that was measured earlier."""
+"""`mbr-perf compare`: judge a run that was measured earlier, or somebody's training log."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.foreign_options import ForeignOptions, LossOptions
 from harness.cli.option_groups import takes
 from harness.cli.options import JudgeOptions
 
@@ -14,7 +15,10 @@ from harness.cli.options import JudgeOptions
 class CompareOptions:
     """What to compare with what."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a record.json, or the start of a run's id.")]
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help="A run folder, a record.json, or the start of a run's id; not with --log."),
+    ] = None
     golden: Annotated[
         str | None,
         typer.Argument(
@@ -37,9 +41,53 @@ class CompareOptions:
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
 
 
-@takes(CompareOptions, JudgeOptions)
-def compare(what: CompareOptions, judge: JudgeOptions) -> None:
-    """Hold a run against golden values, or against another run, and exit with the verdict."""
+@takes(CompareOptions, ForeignOptions, JudgeOptions, LossOptions)
+def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, loss: LossOptions) -> None:
+    """Hold a run against golden values, or against another run, and exit with the verdict.
+
+    With --log: a training log of Megatron-Bridge or Megatron-LM against golden values of theirs.
+    """
+    from harness.cli.asking import given_options
+    from harness.errors import BadRequestError
+
+    if foreign.log:
+        _compare_log(what, foreign, judge, loss)
+    others = given_options(foreign, loss, but=())
+    if others:
+        raise BadRequestError(f"{', '.join(others)}: for a log only", remedy="name it with --log FILE")
+    if what.run is None:
+        raise BadRequestError(
+            "nothing to compare", remedy="name a RUN, or a training log with --log FILE --golden FILE"
+        )
+    _compare_run(what, what.run, judge)
+
+
+def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, loss: LossOptions) -> None:
+    from harness.cli.foreign_options import foreign_request
+    from harness.errors import BadRequestError
+    from harness.runner.foreign_compare import compare_foreign
+
+    if what.run is not None or what.repeat:
+        raise BadRequestError(
+            f"RUN {what.run or what.repeat} and --log are two answers to one question; give one",
+            remedy="further logs of the same job: --log a.log b.log",
+        )
+    answer = compare_foreign(foreign_request(foreign, loss, judge))
+    if what.as_json:
+        from harness.report import json
+        from harness.report.foreign_json import foreign_document
+
+        print(json.text(foreign_document(answer.log, answer.comparison, (answer.outcome, answer.exit_code))))
+    else:
+        from rich.console import Console
+
+        from harness.report.foreign_terminal import print_foreign
+
+        print_foreign(Console(), answer.log, answer.comparison, (answer.outcome, answer.exit_code))
+    raise typer.Exit(int(answer.exit_code))
+
+
+def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
     from harness.analysis.compare import compare_runs, find_reference
     from harness.analysis.outcome import comparison_outcome
     from harness.cli.asking import gate_options, window_options
@@ -52,7 +100,7 @@ def compare(what: CompareOptions, judge: JudgeOptions) -> None:
             f"GOLDEN {what.golden} and --golden_values_path {gate.golden_values_path} are two answers; give one"
         )
     gate = replace(gate, require_golden=gate.require_golden or what.golden is not None)
-    records = tuple(read_run(reference, what.results_dir) for reference in (what.run, *(what.repeat or ())))
+    records = tuple(read_run(reference, what.results_dir) for reference in (run, *(what.repeat or ())))
     search = find_reference(what.golden, records[0], gate, what.results_dir)
     metrics, comparison = compare_runs(records, search, gate, window_options(judge))
     verdict = comparison_outcome(comparison, fail_on_improvement=gate.fail_on_improvement)

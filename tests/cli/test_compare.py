@@ -139,6 +139,7 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
     script = "import sys, harness.cli.compare, harness.cli.golden; print([m for m in sys.modules if m.startswith('harness.')])"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert (
-        loaded.strip() == "['harness.cli', 'harness.cli.option_groups', 'harness.cli.options', 'harness.cli.compare', "
-        "'harness.cli.golden_promote', 'harness.cli.golden']"
+        loaded.strip()
+        == "['harness.cli', 'harness.cli.options', 'harness.cli.short_options', 'harness.cli.foreign_options', "
+        "'harness.cli.option_groups', 'harness.cli.compare', 'harness.cli.golden_promote', 'harness.cli.golden']"
     )

@@ -1,14 +1,13 @@
 """Memory of a log against a golden: the same counters at the same moment, per rank, never the first line found."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from harness.analysis.foreign.values import COUNTERS, METRIC, ForeignThresholds, Judged
 from harness.analysis.gate import Finding, Verdict, compare_values
+from harness.records.foreign.bridge_memory import OF_THE_FIRST_REPORT, bridge_report
 from harness.records.foreign.golden_values import ForeignGolden
 from harness.records.foreign.values import ForeignLog, RankMemory, WorstRank
-
-_OF_THE_FIRST_REPORT = ("allocated_bytes", "max_allocated_bytes")
 
 
 def judge_memory(log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds) -> Judged:
@@ -31,26 +30,10 @@ def worst_ranks(log: ForeignLog) -> dict[str, WorstRank]:
     return {name: worst for name, worst in found.items() if worst is not None}
 
 
-def first_reports(log: ForeignLog, counter: str) -> list[RankMemory]:
-    """The reports of all ranks at the earliest iteration at which any rank tells ``counter``."""
-    told = _telling(log.memory, counter)
-    first = min((one.iteration for one in told), default=None)
-    return [one for one in told if one.iteration == first]
-
-
-def bridge_value(log: ForeignLog, counter: str) -> RankMemory | None:
-    """The report that stands for ``counter`` in a golden of Bridge's: its worst rank.
-
-    Bridge stores what the first line of the log says of allocated bytes, and the largest of reserved bytes.
-    """
-    told = first_reports(log, counter) if counter in _OF_THE_FIRST_REPORT else _telling(log.memory, counter)
-    return max(told, key=lambda one: (_bytes(one, counter), -one.iteration, -one.rank), default=None)
-
-
 def _against_one_value(
     name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds
 ) -> tuple[Finding | None, list[str]]:
-    report, stored = bridge_value(log, counter), golden.memory.get(counter)
+    report, stored = bridge_report(log, counter), golden.memory.get(counter)
     current = _bytes(report, counter) if report else None
     if stored is None:
         return _only_current(name, current), []
@@ -59,7 +42,7 @@ def _against_one_value(
     finding = compare_values(METRIC[name], current, stored, allowed.memory)
     worst = log.worst(counter)
     later = []
-    if report and worst and worst.value > current * (1 + allowed.memory) and counter in _OF_THE_FIRST_REPORT:
+    if report and worst and worst.value > current * (1 + allowed.memory) and counter in OF_THE_FIRST_REPORT:
         later = [
             f"{METRIC[name].title}: the golden is of a log's first report; after iteration {worst.iteration} rank "
             f"{worst.rank} has {worst.value / 1e9:.5g} GB ({worst.where})"
@@ -116,6 +99,3 @@ def _absent(log: ForeignLog) -> str:
     return (
         "no rank reports it in the log" if log.memory else "no line '[Rank N] (after N iterations) memory' in the log"
     )
-
-
-__all__: Sequence[str] = ("bridge_value", "first_reports", "judge_memory", "worst_ranks")

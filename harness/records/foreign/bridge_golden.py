@@ -16,7 +16,7 @@ from harness.units import GB
 LOSS, TIME_MS, THROUGHPUT = "lm loss", "elapsed time per iteration (ms)", "GPU utilization"
 MEMORY = {"alloc": "allocated_bytes", "max_alloc": "max_allocated_bytes", "max_reserved": "max_reserved_bytes"}
 
-_STEP = re.compile(r"\d{1,9}")
+STEP = re.compile(r"[0-9]{1,9}")
 _DATE = re.compile(r"(\d{1,4})[.\-/_](\d{1,2})[.\-/_](\d{1,4})(?:\D.*)?", re.DOTALL)
 _WRAPPERS = ("baseline", "current")
 _MAX_KEYS = 8
@@ -33,9 +33,7 @@ def read_bridge(path: Path, document: Mapping[str, object]) -> ForeignGolden:
     found: list[BadRequestError] = []
     steps = {
         int(key) + 1: _step(path, key, value, found)
-        for key, value in sorted(
-            ((k, v) for k, v in inner.items() if _STEP.fullmatch(k)), key=lambda pair: int(pair[0])
-        )
+        for key, value in sorted(((k, v) for k, v in inner.items() if STEP.fullmatch(k)), key=lambda pair: int(pair[0]))
     }
     memory = {
         MEMORY[key]: round(gigabytes * GB)
@@ -70,7 +68,7 @@ def unwrap(path: Path, document: Mapping[str, object]) -> tuple[str, Mapping[str
 
 
 def _has_steps(document: Mapping[str, object]) -> bool:
-    return any(_STEP.fullmatch(key) for key in document)
+    return any(STEP.fullmatch(key) for key in document)
 
 
 def _dates(document: Mapping[str, object]) -> dict[str, tuple[int, int, int]]:

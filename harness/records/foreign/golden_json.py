@@ -27,8 +27,10 @@ def read_plain(path: Path) -> dict[str, object]:
         if path.stat().st_size > _MAX_BYTES:
             raise BadRequestError(f"{path}: over {_MAX_BYTES // 1024**2} MiB, which no golden file is")
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadRequestError(f"{path}: cannot be read: {error}") from error
+    except OSError as error:
+        raise BadRequestError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadRequestError(f"{path}: not UTF-8: {error.reason} at byte {error.start}") from error
     try:
         value = json.loads(text, object_pairs_hook=once_each, parse_constant=NotANumber)
     except json.JSONDecodeError as error:

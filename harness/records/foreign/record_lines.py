@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 from harness.units import GB, MIB
 
-_ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,12})\s{0,20}/\s{0,20}(\d{1,12})\s{0,20}(?=\|)")
+_ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,9})\s{0,20}/\s{0,20}(\d{1,12})\s{0,20}(?=\|)")
 _STEP_TIME = re.compile(
     r"Step Time\s?:\s{0,20}(\d{1,12}(?:\.\d{1,9})?)s\s{1,20}"
     r"GPU utilization:\s{0,20}([\d.]{1,24}|nan|-?inf)\s?(?:MODEL_)?TFLOP/s/GPU"
 )
-_MEMORY = re.compile(r"\[Rank (\d{1,7})\] \(after (\d{1,12}) iterations?\) memory \((GB|MB)\)")
+_MEMORY = re.compile(r"\[Rank (\d{1,7})\] \(after (\d{1,9}) iterations?\) memory \((GB|MB)\)")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf(?:inity)?)", re.IGNORECASE)
 _WORLD_SIZE = re.compile(r"^using world size:\s{0,4}(\d{1,7})\b|^\s*world_size \.{2,80} (\d{1,7})$")
 _ENDS = ("after training is done", "exiting program at iteration", "AssertionError: no samples left to consume")
@@ -96,6 +96,8 @@ def records_of(text: str) -> Iterator[RecordLine]:
 
 def _iterations(text: str) -> Iterator[IterationLine]:
     for match, body in _bodies(_ITERATION, text):
+        if int(match[1]) == 0:
+            continue
         *whole, rest = body.split("|")
         fields: dict[str, float] = {}
         for part in whole:

@@ -1,0 +1,53 @@
+"""A training log of Megatron-Bridge or Megatron-LM held against golden values of theirs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.analysis.compare import WindowOptions
+from harness.analysis.foreign.convergence import LossLimits
+from harness.analysis.foreign.judging import judge_log
+from harness.analysis.foreign.values import ForeignComparison, ForeignThresholds
+from harness.analysis.outcome import Outcome, comparison_outcome
+from harness.errors import ExitCode
+from harness.records.foreign.bridge_actuals import write_actuals
+from harness.records.foreign.golden_file import Format, read_foreign_golden
+from harness.records.foreign.log_reader import read_logs
+from harness.records.foreign.values import ForeignLog
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignRequest:
+    """What to hold against what, and how strictly. ``golden`` None: only write ``actuals``."""
+
+    logs: tuple[str, ...]
+    golden: Path | None
+    form: Format
+    window: WindowOptions
+    thresholds: ForeignThresholds
+    loss_limits: LossLimits | None
+    fail_on_improvement: bool
+    actuals: Path | None
+
+
+@dataclass(frozen=True)
+class ForeignAnswer:
+    """What came of it. ``comparison`` None: there was nothing to compare with."""
+
+    log: ForeignLog
+    comparison: ForeignComparison | None
+    outcome: Outcome
+    exit_code: ExitCode
+    actuals: Path | None
+
+
+def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
+    """Read, write the actuals, judge; in this order, so that a golden that cannot be read does not lose them."""
+    log = read_logs(request.logs)
+    if request.actuals:
+        write_actuals(request.actuals, log)
+    if request.golden is None:
+        return ForeignAnswer(log, None, "pass", ExitCode.OK, request.actuals)
+    golden = read_foreign_golden(request.golden, request.form)
+    judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits)
+    outcome, exit_code = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
+    return ForeignAnswer(log, judged, outcome, exit_code, request.actuals)
