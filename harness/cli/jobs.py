@@ -114,10 +114,15 @@ def logs(
         int | None, typer.Option("--rank", min=0, metavar="N", help="Those of this rank, not the job's own.")
     ] = None,
     results_dir: Results = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The files and their sizes as one JSON document.")] = False,
 ) -> None:
     """The job's own log, or those of one rank. Which file it is goes to stderr."""
+    from harness.errors import BadRequestError
     from harness.records.jobs import job_dir_of, read_job
-    from harness.runner.job_logs import follow_logs, show_logs
+    from harness.runner.job_logs import follow_logs, logs_document, show_logs
+
+    if as_json and follow:
+        raise BadRequestError("--json lists the files once, --follow goes on", remedy="leave one of them out")
 
     def write(text: str) -> None:
         sys.stdout.write(text)
@@ -128,7 +133,9 @@ def logs(
 
     job_dir = job_dir_of(job, results_dir)
     record = read_job(job_dir)
-    if follow:
+    if as_json:
+        _print_json(logs_document(record, rank))
+    elif follow:
         follow_logs(job_dir, record, rank, _slurm(), write, tell)
     else:
         show_logs(record, rank, write, tell)

@@ -27,6 +27,16 @@ def log_files(job: JobRecord, rank: int | None) -> tuple[Path, ...]:
     )  # fmt: skip
 
 
+def logs_document(job: JobRecord, rank: int | None) -> dict[str, object]:
+    """The logs as for :func:`log_files`, each with its bytes so far, for programs (JSON)."""
+    files = log_files(job, rank)
+    return {
+        "job_dir": job.job_dir,
+        "rank": rank,
+        "logs": [{"path": str(path), "num_bytes": path.stat().st_size} for path in files],
+    }
+
+
 def show_logs(job: JobRecord, rank: int | None, write: Write, tell: Write) -> None:
     """Write every log once. ``tell`` names each file. BadRequestError where there is none."""
     files = log_files(job, rank)

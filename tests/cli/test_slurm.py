@@ -255,6 +255,15 @@ def test_logs_of_a_rank_come_without_what_steers_a_terminal(on_slurm, slurm, job
     assert (told.out, told.err) == ("red \ufffd\n", f"==> {log} <==\n")
 
 
+def test_logs_are_listed_for_programs(on_slurm, slurm, job_dir, jobs):
+    on_slurm("--detach")
+    log = Path(read_job(job_dir()).runs[0].run_dir) / "logs" / "rank_001.log"
+    log.write_bytes(b"trained\n")
+    document = json.loads(jobs("logs", "7", "--rank", "1", "--json").out)
+    assert (document["rank"], document["logs"]) == (1, [{"path": str(log), "num_bytes": 8}])
+    assert jobs("logs", "7", "--follow", "--json").code == 2
+
+
 def test_logs_that_are_not_there_yet_are_told(on_slurm, slurm, jobs):
     on_slurm("--detach")
     told = jobs("logs", "7")
