@@ -1,6 +1,7 @@
 """Sweeps and nights on a real Slurm: by one job on two nodes, by an array, and by one job per case."""
 
 import json
+import signal
 
 import pytest
 
@@ -79,3 +80,40 @@ def test_a_night_is_a_job_per_case(slurm, results, tmp_path):
         case.planned.name: [run.record.status for run in case.runs] for case in read_night(answer["night_dir"]).cases
     }
     assert runs == {"fits": ["ok", "ok"], "does_not": ["oom"]}
+
+
+def begun_night(slurm, results, suite, eventually):
+    """A night whose first job trains; the process that waits for it, its folder and that of the first case's run."""
+    text = SUITE.replace("max_steps: 3", "max_steps: 80").replace("repeats: 2", "repeats: 1")
+    suite.write_text(text)
+    waiting = slurm.begin(
+        "nightly", suite, "--only", "fits", "--launcher", "slurm", "--time_limit", "20", *results.option
+    )
+    trains = eventually(lambda: list(results.folder.glob("nights/*/cases/fits/0/ranks/rank_*.jsonl")), "a job at work")
+    return waiting, trains[0].parents[4], trains[0].parents[1]
+
+
+def test_a_night_whose_process_was_killed_takes_up_its_jobs_again(slurm, results, tmp_path, eventually):
+    waiting, night_dir, run_dir = begun_night(slurm, results, tmp_path / "two.yaml", eventually)
+    with waiting:
+        waiting.kill()
+    assert not (run_dir / "record.json").exists()
+    done = slurm.mbr_perf("nightly", "--resume", night_dir, *results.option, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [case["outcome"] for case in json.loads(done.stdout)["cases"]] == ["pass"]
+    assert len(results.jobs) == 1
+    assert [run.record.status for case in read_night(night_dir).cases for run in case.runs] == ["ok"]
+
+
+def test_an_interrupted_night_cancels_its_jobs_and_is_resumed_by_new_ones(slurm, results, tmp_path, eventually):
+    waiting, night_dir, run_dir = begun_night(slurm, results, tmp_path / "two.yaml", eventually)
+    with waiting:
+        waiting.send_signal(signal.SIGTERM)
+        waiting.communicate(timeout=120)
+    assert waiting.returncode == 143
+    assert slurm.ended(results.job_id())["JobState"] == "CANCELLED"
+    assert (run_dir / "record.json").is_file()
+    done = slurm.mbr_perf("nightly", "--resume", night_dir, *results.option, "--json")
+    assert done.returncode == 0, done.stderr
+    assert [case["outcome"] for case in json.loads(done.stdout)["cases"]] == ["pass"]
+    assert len(results.jobs) == 2
