@@ -1,0 +1,44 @@
+"""Annotations of a snapshot as spans of time: torch records them where `global_record_annotations` was asked for."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.analysis.snapshots.fields import mapping, optional_size, sequence, text
+
+_MOST = 200  # spans; the longest are kept
+Span = tuple[str, int, int]
+
+
+def spans_by_device(snapshot: dict[Any, Any]) -> dict[int, tuple[Span, ...]]:
+    """Name, begin and end in microseconds, in order of time. SnapshotFormatError.
+
+    An end belongs to the youngest open begin of its name; what has no end goes on to the last annotation.
+    """
+    entries = sequence(snapshot.get("external_annotations") or (), "external_annotations")
+    closed: dict[int, list[Span]] = {}
+    open_: dict[tuple[int, str], list[int]] = {}
+    latest = 0
+    for number, value in enumerate(entries):
+        where = f"external_annotations[{number}]"
+        entry = mapping(value, where)
+        time, device = optional_size(entry, "time_us", where), _device(entry)
+        if time is None:
+            continue
+        key, latest = (device, text(entry.get("name"))), max(latest, time)
+        if entry.get("stage") == "START":
+            open_.setdefault(key, []).append(time)
+        elif open_.get(key):
+            closed.setdefault(device, []).append((key[1], open_[key].pop(), time))
+    for (device, name), begins in open_.items():
+        closed.setdefault(device, []).extend((name, begin, latest) for begin in begins)
+    return {device: _longest(spans) for device, spans in closed.items()}
+
+
+def _device(entry: dict[Any, Any]) -> int:
+    value = entry.get("device")
+    return value if type(value) is int and 0 <= value < 1024 else 0
+
+
+def _longest(spans: Sequence[Span]) -> tuple[Span, ...]:
+    kept = sorted(spans, key=lambda span: span[1] - span[2])[:_MOST]
+    return tuple(sorted(kept, key=lambda span: span[1:]))

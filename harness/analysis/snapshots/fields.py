@@ -1,0 +1,53 @@
+"""Fields of a snapshot's dicts, each checked: the file comes from elsewhere."""
+
+from collections.abc import Sequence
+from typing import Any
+
+_LARGEST = 2**63
+_LONGEST_TEXT = 400  # characters
+
+
+class SnapshotFormatError(ValueError):
+    """A pickle of plain values that is not laid out as torch lays snapshots out."""
+
+
+def mapping(value: object, where: str) -> dict[Any, Any]:
+    """``value``, a dict. SnapshotFormatError."""
+    if not isinstance(value, dict):
+        raise SnapshotFormatError(f"{where} is {_kind(value)}, expected a dict")
+    return value
+
+
+def sequence(value: object, where: str) -> Sequence[Any]:
+    """``value``, a list or tuple. SnapshotFormatError."""
+    if not isinstance(value, (list, tuple)):
+        raise SnapshotFormatError(f"{where} is {_kind(value)}, expected a list")
+    return value
+
+
+def size(entry: dict[Any, Any], name: str, where: str) -> int:
+    """A whole number from 0 on. SnapshotFormatError where it is absent or anything else."""
+    value = entry.get(name)
+    if type(value) is int and 0 <= value < _LARGEST:
+        return value
+    raise SnapshotFormatError(f"{where}.{name} is {_kind(value)}, expected a whole number from 0 on")
+
+
+def optional_size(entry: dict[Any, Any], name: str, where: str) -> int | None:
+    """As :func:`size`; None where it is absent."""
+    return None if entry.get(name) is None else size(entry, name, where)
+
+
+def text(value: object) -> str:
+    """``value`` as short text that can be printed anywhere; empty where it is no text."""
+    if not isinstance(value, str):
+        return ""
+    return "".join(char if char.isprintable() else "?" for char in value[:_LONGEST_TEXT])
+
+
+def _kind(value: object) -> str:
+    if value is None:
+        return "absent"
+    if type(value) is int and abs(value) < _LARGEST:
+        return str(value)
+    return f"of type {type(value).__name__}" if type(value) is not int else "a number that is far too large"

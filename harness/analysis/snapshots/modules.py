@@ -1,0 +1,118 @@
+"""Stack frames of megatron-core as names of its modules, spelt as in `recompute_modules` where there is one."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ModuleRow:
+    """Frames whose path ends in ``path``, with one of ``functions`` where any are given, belong to ``module``.
+
+    ``has_weights``: what its constructors allocate are parameters.
+    """
+
+    path: str
+    module: str
+    functions: tuple[str, ...] = ()
+    has_weights: bool = True
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack."""
+
+    path: str
+    line: int
+    function: str
+
+
+_MCORE = "megatron/core/"
+_MLA = ("qkv_up_proj_and_rope_apply", "qkv_up_proj_and_rope_apply_for_cached_latent_kv")
+# The first row that a frame meets decides, and of a stack the innermost frame that meets one.
+ROWS = (
+    ModuleRow(_MCORE + "transformer/moe/shared_experts.py", "shared_experts"),
+    ModuleRow(_MCORE + "transformer/moe/experts.py", "moe_act", ("bias_act_func", "activation_func_with_probs", "glu")),
+    ModuleRow(_MCORE + "transformer/moe/", "moe"),
+    ModuleRow(_MCORE + "transformer/multi_latent_attention.py", "mla_up_proj", _MLA),
+    ModuleRow(_MCORE + "transformer/multi_latent_attention.py", "attention"),
+    ModuleRow(_MCORE + "transformer/dot_product_attention.py", "core_attn"),
+    ModuleRow(_MCORE + "fusions/fused_softmax.py", "core_attn"),
+    ModuleRow("transformer_engine/pytorch/attention/", "core_attn"),
+    ModuleRow("transformer_engine/pytorch/module/layernorm.py", "layernorm"),
+    ModuleRow("transformer_engine/pytorch/module/rmsnorm.py", "layernorm"),
+    ModuleRow("transformer_engine/pytorch/ops/basic/layer_norm.py", "layernorm"),
+    ModuleRow("transformer_engine/pytorch/ops/basic/rmsnorm.py", "layernorm"),
+    ModuleRow(_MCORE + "transformer/torch_norm.py", "layernorm"),
+    ModuleRow(_MCORE + "fusions/fused_layer_norm.py", "layernorm"),
+    ModuleRow(_MCORE + "transformer/attention.py", "attention"),
+    ModuleRow(_MCORE + "transformer/mlp.py", "mlp"),
+    ModuleRow(_MCORE + "ssm/gated_delta_net.py", "gated delta net"),
+    ModuleRow(_MCORE + "ssm/", "mamba"),
+    ModuleRow(_MCORE + "models/common/embeddings/", "embedding"),
+    ModuleRow(_MCORE + "tensor_parallel/cross_entropy.py", "loss", has_weights=False),
+    ModuleRow(_MCORE + "fusions/fused_cross_entropy.py", "loss", has_weights=False),
+    ModuleRow("transformer_engine/pytorch/cross_entropy.py", "loss", has_weights=False),
+    ModuleRow(_MCORE + "models/common/language_module/", "loss"),
+    ModuleRow(_MCORE + "transformer/multi_token_prediction.py", "mtp"),
+    ModuleRow(_MCORE + "distributed/param_and_grad_buffer.py", "gradient buffers", has_weights=False),
+    ModuleRow(_MCORE + "distributed/", "data parallelism", has_weights=False),
+    ModuleRow(_MCORE + "optimizer/", "optimizer", has_weights=False),
+    ModuleRow(_MCORE + "pipeline_parallel/p2p_communication.py", "pipeline communication", has_weights=False),
+    ModuleRow(_MCORE + "transformer/cuda_graphs.py", "CUDA graphs", has_weights=False),
+    ModuleRow(_MCORE + "models/gpt/gpt_model.py", "output_layer"),
+    ModuleRow(_MCORE + "transformer/transformer_layer.py", "transformer layer"),
+    ModuleRow(_MCORE + "transformer/transformer_block.py", "transformer layer"),
+)  # fmt: skip
+_RECOMPUTING = _MCORE + "tensor_parallel/random.py"
+UNKNOWN = "not in a module"
+
+_LIBRARIES = re.compile(
+    r"(?:^|/)(?:torch|transformer_engine|triton|apex|flash_attn|einops|numpy|cuda)/|/lib(?:64)?/python3[.\d]*/(?!site-packages|dist-packages)"
+)
+_INSTALLED = re.compile(r"^.*/(?:site-packages|dist-packages)/")
+_KEPT_PARTS = 4
+
+
+def module_of(frames: Iterable[Frame]) -> str:
+    """The module of a stack, innermost frame first; with what it allocated for where the stack says so.
+
+    ``mlp (weights)`` where a constructor allocated, ``mlp (recompute)`` inside a recomputation in the backward pass.
+    """
+    found: ModuleRow | None = None
+    constructing = recomputing = False
+    for frame in frames:
+        if _MCORE not in frame.path and "transformer_engine/" not in frame.path:
+            continue
+        constructing = constructing or frame.function in ("__init__", "reset_parameters")
+        recomputing = recomputing or (_RECOMPUTING in frame.path and frame.function in ("backward", "_recompute"))
+        found = found or _row(frame)
+    if found is None:
+        return UNKNOWN
+    if recomputing:
+        return f"{found.module} (recompute)"
+    return f"{found.module} (weights)" if constructing and found.has_weights else found.module
+
+
+def site_of(frames: Iterable[Frame]) -> str:
+    """``file:line function`` of the innermost frame that is not of a library beneath megatron-core; empty for no stack."""
+    first: Frame | None = None
+    for frame in frames:
+        if not frame.path or frame.path == "??":
+            continue
+        first = first or frame
+        if frame.path.endswith(".py") and not _LIBRARIES.search(frame.path):
+            return _text(frame)
+    return _text(first) if first else ""
+
+
+def _row(frame: Frame) -> ModuleRow | None:
+    rows = (row for row in ROWS if row.path in frame.path)
+    return next((row for row in rows if not row.functions or frame.function in row.functions), None)
+
+
+def _text(frame: Frame) -> str:
+    path = _INSTALLED.sub("", frame.path)
+    if _MCORE in path:
+        path = path[path.index(_MCORE) :]
+    return f"{'/'.join(path.split('/')[-_KEPT_PARTS:])}:{frame.line} {frame.function}".strip()
