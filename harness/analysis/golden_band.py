@@ -9,6 +9,7 @@ from harness.analysis.metrics import Metric
 from harness.errors import BadRequestError
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import golden_dir, read_golden
+from harness.records.history import LIMIT
 from harness.spec.gpu import GPUS
 
 
@@ -33,7 +34,7 @@ class GoldenBand:
 
 def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> tuple[GoldenBand | None, str]:
     """The band of the GPU's default threshold, or None with the reason why there is none to show."""
-    path = golden_dir(folder) / f"{series.case}.json"
+    path = golden_dir(folder) / f"{series.case.partition(LIMIT)[0]}.json"
     if metric.gate is None:
         return None, f"{metric.name} is not gated"
     if not path.is_file():

@@ -9,6 +9,9 @@ from harness.records.rank import SCHEMA_VERSION
 from harness.records.run import Status
 from harness.spec.frozen import Frozen
 
+LIMIT = "@"
+"""Between the place of a case's golden and the memory limit of its runs, in the name of a case that has one."""
+
 CaseOutcome = Literal["pass", "regression", "improvement", "inconclusive", "failed", "oom"]
 
 
@@ -23,7 +26,8 @@ class HistoryFigure(Frozen):
 class HistoryRecord(Frozen):
     """``results/history/<YYYYMM>/<run_id>.json``: written once by whoever ran it, so that many writers never meet.
 
-    ``case``: ``<gpu>/<slug>``, the place of its golden; runs of one case with another ``fingerprint`` are another series.
+    ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with another
+    ``fingerprint`` are another series.
     ``outcome``: of the case in that night, where the run was part of one. Units are those of the metric table.
     """
 
