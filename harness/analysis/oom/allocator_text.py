@@ -60,6 +60,12 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
     )
 
 
+def message_start(text: str) -> int | None:
+    """Where the first such message begins; None where there is none."""
+    begin = _BEGIN.search(text)
+    return begin.start() if begin else None
+
+
 def _one_message(text: str, begin: re.Match[str]) -> str:
     """From where it begins to where the next one does, so that two messages on one line are not mixed."""
     following = re.compile(r"(?:CUDA|HIP|XPU) out of memory\.").search(text, begin.end())

@@ -1,0 +1,147 @@
+"""Lines of many ranks read once: every failure that they show, with the place where the rank was."""
+
+import re
+from dataclasses import dataclass, field, replace
+
+from harness.analysis.oom.allocator_text import message_start
+from harness.analysis.oom.failure_signs import FailureKind, Sign, sign_of
+from harness.analysis.oom.torchrun_summary import SummaryEntry, TorchrunSummary
+from harness.analysis.oom.whereabouts import finished_step, phase_of_frame
+from harness.records.logs.lines import LogLine
+from harness.records.rank import Phase
+
+MAX_TEXT = 8000  # characters of a failure's text that are kept: enough for a list of many processes
+MAX_FAILURES = 10_000
+_TRACEBACK = "Traceback (most recent call last)"
+# glog, as torch's C++ and elastic write it: E0821 14:03:27.481093
+_GLOG_TIME = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailure:
+    """How one rank failed. ``rank`` and ``host`` are None where the logs do not tell.
+
+    ``after_step``: the last step that the log shows as finished before. ``evidence``: the lines, most telling first.
+    """
+
+    kind: FailureKind
+    rank: int | None
+    host: str | None
+    text: str
+    evidence: tuple[LogLine, ...]
+    after_step: int | None = None
+    phase: Phase | None = None
+    time: str | None = None
+    exit_code: int | None = None
+    weight: int = 0
+
+    @property
+    def where(self) -> str:
+        """File and line of the best evidence."""
+        return self.evidence[0].where
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What one rank's lines in one file have shown so far; the place of a traceback stands until training goes on."""
+
+    in_traceback: bool = False
+    phase: Phase | None = None
+    frame: LogLine | None = None
+    time: str | None = None
+
+
+@dataclass(slots=True)
+class FailureScan:
+    """Fed with every line; ``found`` has the first failure of each rank and kind, ``listed`` torchrun's table."""
+
+    source: str = ""
+    last_step: int | None = None
+    largest_step: int | None = None
+    ranks: dict[int | None, _Rank] = field(default_factory=dict)
+    summary: TorchrunSummary = field(default_factory=TorchrunSummary)
+    found: dict[tuple[object, ...], RankFailure] = field(default_factory=dict)
+    listed: list[SummaryEntry] = field(default_factory=list)
+    entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
+
+    def feed(self, line: LogLine) -> None:
+        """Take in the next line."""
+        if line.source != self.source:
+            self.source, self.last_step, self.ranks, self.summary = line.source, None, {}, TorchrunSummary()
+        step = finished_step(line.text)
+        if step is not None:
+            self.last_step, self.largest_step = step, max(step, self.largest_step or 0)
+            self.ranks.pop(line.rank, None)
+        state = self.ranks.setdefault(line.rank, _Rank())
+        state.time = _comparable_time(line) or state.time
+        if entry := self.summary.feed(line):
+            self._list(entry)
+        elif not self._follow_traceback(state, line) and (sign := sign_of(line.text, in_traceback=state.in_traceback)):
+            self._note(sign, line, state)
+
+    def _follow_traceback(self, state: _Rank, line: LogLine) -> bool:
+        """Whether the line is the head or a frame of a traceback, which in themselves show nothing."""
+        if line.text.startswith(_TRACEBACK):
+            state.in_traceback, state.phase, state.frame = True, None, None
+            return True
+        is_frame, phase = phase_of_frame(line.text)
+        if is_frame:
+            state.phase, state.frame = phase or state.phase, line
+        return is_frame
+
+    def _note(self, sign: Sign, line: LogLine, state: _Rank) -> None:
+        rank = line.rank if line.rank is not None else sign.rank
+        host = line.host
+        if rank is None and state.in_traceback and self.entry:
+            rank, host = self.entry.sign.rank, self.entry.host
+        failure = RankFailure(
+            kind=sign.kind,
+            rank=rank,
+            host=host,
+            text=_from_message(line.text),
+            evidence=tuple(_short(one) for one in (line, state.frame if sign.weight == 0 else None) if one),
+            after_step=self.last_step,
+            phase=state.phase if sign.weight == 0 else None,
+            time=state.time,
+            exit_code=sign.exit_code,
+            weight=sign.weight,
+        )
+        state.in_traceback = False
+        self._keep((line.source if rank is None else None, rank, host, sign.kind, sign.weight), failure)
+
+    def _list(self, entry: SummaryEntry) -> None:
+        sign = entry.sign
+        failure = RankFailure(
+            sign.kind, sign.rank, entry.host, _from_message(entry.line.text), (_short(entry.line),), self.last_step,
+            time=_month_first(entry.time), exit_code=sign.exit_code, weight=sign.weight,
+        )  # fmt: skip
+        self._keep((None, sign.rank, "torchrun", sign.kind, sign.weight), failure)
+        self.entry = entry
+        if len(self.listed) < MAX_FAILURES:
+            self.listed.append(entry)
+
+    def _keep(self, key: tuple[object, ...], failure: RankFailure) -> None:
+        if len(self.found) < MAX_FAILURES:
+            self.found.setdefault(key, failure)
+
+
+def _short(line: LogLine) -> LogLine:
+    return line if len(line.text) <= MAX_TEXT else replace(line, text=_from_message(line.text))
+
+
+def _comparable_time(line: LogLine) -> str | None:
+    """``08-21 14:03:27.48``: without the year, which glog does not write, so that all clocks of a job compare."""
+    if line.time:
+        return _month_first(line.time)
+    match = _GLOG_TIME.match(line.text)
+    return f"{match[1]}-{match[2]} {match[3]}" if match else None
+
+
+def _month_first(time: str | None) -> str | None:
+    return time[5:].replace("T", " ").replace(",", ".").rstrip("Z") if time and len(time) >= 19 else None
+
+
+def _from_message(text: str) -> str:
+    """A text without end from where torch's message in it begins."""
+    start = (message_start(text) or 0) if len(text) > MAX_TEXT else 0
+    return text[start : start + MAX_TEXT]

@@ -1,0 +1,102 @@
+"""One line of a log: does it show how a process failed, and by which kind of failure."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.analysis.oom.allocator_text import allocator_figures
+from harness.analysis.oom.library_texts import known_text
+
+FailureKind = Literal["oom", "signal", "error", "peer"]
+# Strongest evidence first: whoever ran out of memory took the others along, and not the other way round.
+KINDS: tuple[FailureKind, ...] = ("oom", "signal", "error", "peer")
+
+
+SRUN = 3  # srun also kills what is left after a failure, and says so in the same words
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """``weight``: 0 the process's own words; 1 to 3 what is said of it, ``SRUN`` last. ``rank``: told by the line itself."""
+
+    kind: FailureKind
+    weight: int = 0
+    rank: int | None = None
+    exit_code: int | None = None
+
+
+# A line without any of these shows nothing; looking for them first is what makes gigabytes bearable.
+_TELLING = (
+    "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
+    "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt",
+)  # fmt: skip
+_ERROR = re.compile(
+    r"(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit))(?::\s|:?$)"
+)
+# What torchrun and shells raise because a child failed.
+_OF_A_PARENT = ("ChildFailedError", "CalledProcessError", "SystemExit")
+_PEER = re.compile(
+    r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|Socket Timeout|recvValue failed"
+    r"|ncclRemoteError|remote process exited|communicator was aborted|NCCL communicator .{0,80}abort"
+    r"|Watchdog caught collective|collective operation timeout|operations have failed or timed out|Heartbeat monitor timed out"
+    r"|\bDist(?:Network|Store)Error\b|\bRendezvous\w{0,30}Error\b|got signal: (?:15|2)\b|^KeyboardInterrupt"
+)
+_RANK_IN_TEXT = re.compile(r"\[Rank (\d{1,6})\]")
+# torchrun: "failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: ..."; Python: "died with <Signals.SIGKILL: 9>".
+_AGENT = re.compile(r"\bfailed \(exitcode: (-?\d{1,5})\) local_rank: \d")
+_DIED = re.compile(r"died with <Signals\.SIG\w{1,12}: (\d{1,2})>")
+_SRUN = re.compile(
+    r"\btasks? (\d{1,6})([-,\d]{0,200}): (Killed|Segmentation fault|Aborted|Bus error|Exited with exit code (\d{1,3}))"
+)
+_CRASH = re.compile(
+    r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal 11\b"
+)
+_ENDED_BY_SLURM = re.compile(r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)")
+_TERMINATED = (2, 15)  # SIGINT and SIGTERM: a launcher ends what is left
+
+
+def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
+    """The strongest thing that a line shows; None for most lines.
+
+    Inside a traceback the lines of code are passed over. Outside, the name of an error counts for less: programs
+    report errors that they have got over.
+    """
+    if not any(word in text for word in _TELLING):
+        return None
+    error = _ERROR.match(text)
+    is_code = in_traceback and error is None
+    if allocator_figures(text) or (not is_code and known_text(text)) or (error and error[1] == "OutOfMemoryError"):
+        return Sign("oom", rank=_srun_rank(text))
+    if _PEER.search(text):
+        told = _RANK_IN_TEXT.search(text)
+        return Sign("peer", rank=int(told[1]) if told else None)
+    if error:
+        return None if error[1] in _OF_A_PARENT else Sign("error", weight=0 if in_traceback else 1)
+    return None if is_code else _ended(text)
+
+
+def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:
+    """How a process ended by its exit code: negative, or above 128 as a shell counts, for a signal."""
+    number = -exit_code if exit_code < 0 else exit_code - 128
+    if exit_code == 0:
+        return None
+    if number in _TERMINATED:
+        return Sign("peer", weight, rank, exit_code)
+    return Sign("signal" if 0 < number < 65 else "error", weight, rank, exit_code)
+
+
+def _ended(text: str) -> Sign | None:
+    if match := _AGENT.search(text):
+        return sign_of_exit(int(match[1]), None, weight=1)
+    if match := _DIED.search(text):
+        return sign_of_exit(-int(match[1]), None, weight=1)
+    if match := _SRUN.search(text):
+        codes = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
+        rank = None if match[2] else int(match[1])
+        return sign_of_exit(codes.get(match[3]) or int(match[4] or 1), rank, weight=SRUN)
+    return Sign("signal") if _CRASH.search(text) or _ENDED_BY_SLURM.search(text) else None
+
+
+def _srun_rank(text: str) -> int | None:
+    match = re.search(r"\btask (\d{1,6}): Out Of Memory", text)
+    return int(match[1]) if match else None

@@ -1,0 +1,109 @@
+"""Many ranks failed: which one failed by itself, by the kind of its evidence first and by time after that."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from harness.analysis.oom.classify import Ending, classify
+from harness.analysis.oom.failure_scan import FailureScan, RankFailure
+from harness.analysis.oom.failure_signs import KINDS, SRUN
+from harness.analysis.oom.verdict import OomVerdict
+from harness.records.logs.lines import LogLine
+
+
+@dataclass(frozen=True, slots=True)
+class FirstFailure:
+    """``failure`` came first; ``also`` failed the same way, ``victims`` by weaker evidence. ``verdict``: its OOM class."""
+
+    failure: RankFailure
+    verdict: OomVerdict
+    also: tuple[RankFailure, ...] = ()
+    victims: tuple[RankFailure, ...] = ()
+
+
+def first_failure(lines: Iterable[LogLine]) -> FirstFailure | None:
+    """The rank that really failed: out of memory, then a signal, then a Python error, then a lost peer; of these the first.
+
+    None where no line shows a failure. Lines are read once; what is kept grows with the number of ranks only.
+    """
+    scan = FailureScan()
+    for line in lines:
+        scan.feed(line)
+    return _judged(scan)
+
+
+def _judged(scan: FailureScan) -> FirstFailure | None:
+    failures = _that_tell_more([_placed(failure, scan) for failure in scan.found.values()], scan)
+    if not failures:
+        return None
+    by_rank = _strongest_of_each(failures)
+    strongest = min(KINDS.index(failure.kind) for failure in by_rank)
+    same = [failure for failure in by_rank if KINDS.index(failure.kind) == strongest]
+    first = _earliest(same)
+    return FirstFailure(
+        failure=_with_listing(first, failures),
+        verdict=classify(first.text, Ending(exit_code=first.exit_code)),
+        also=tuple(failure for failure in same if failure is not first),
+        victims=tuple(failure for failure in by_rank if KINDS.index(failure.kind) != strongest),
+    )
+
+
+def _placed(failure: RankFailure, scan: FailureScan) -> RankFailure:
+    """Of a failure without a rank, torchrun's table tells it where one rank alone ended that way."""
+    if failure.after_step is None:
+        failure = replace(failure, after_step=scan.largest_step)
+    if failure.rank is not None or failure.kind == "peer":
+        return failure
+    if failure.exit_code is None:
+        own = {(entry.sign.rank, entry.host) for entry in scan.listed if entry.sign.kind == "error"}
+    else:
+        own = {(entry.sign.rank, entry.host) for entry in scan.listed if entry.sign.exit_code == failure.exit_code}
+    if len(own) != 1:
+        return failure
+    rank, host = own.pop()
+    return replace(failure, rank=rank, host=failure.host or host)
+
+
+def _that_tell_more(failures: list[RankFailure], scan: FailureScan) -> list[RankFailure]:
+    """Without exit codes of nobody where torchrun listed somebody's, and without srun's where a rank spoke for itself."""
+    spoke = any(failure.weight == 0 and failure.kind != "peer" for failure in failures)
+    return [
+        failure
+        for failure in failures
+        if not (scan.listed and failure.exit_code is not None and failure.rank is None)
+        and not (failure.weight == SRUN and (scan.listed or spoke))
+    ]
+
+
+def _strongest_of_each(failures: list[RankFailure]) -> list[RankFailure]:
+    """One failure per rank, in the order in which ranks were first seen; those without a rank each for themselves.
+
+    SIGABRT is how torch ends a process whose peers are gone: where a rank said that before, the signal tells nothing.
+    """
+    lost = {failure.rank for failure in failures if failure.kind == "peer" and failure.rank is not None}
+    best: dict[object, RankFailure] = {}
+    for index, failure in enumerate(failures):
+        if failure.kind == "signal" and failure.exit_code in (-6, 134) and failure.rank in lost:
+            continue
+        key: object = ("unknown", index) if failure.rank is None else failure.rank
+        if key not in best or _strength(failure) < _strength(best[key]):
+            best[key] = failure
+    return list(best.values())
+
+
+def _strength(failure: RankFailure) -> tuple[int, int]:
+    return KINDS.index(failure.kind), failure.weight
+
+
+def _earliest(failures: list[RankFailure]) -> RankFailure:
+    """By weight, then by time where all have one, then by the last finished step, then as they were read."""
+    least = min(failure.weight for failure in failures)
+    told = [failure for failure in failures if failure.weight == least]
+    timed = all(failure.time for failure in told)
+    return min(told, key=lambda failure: (failure.time or "" if timed else "", failure.after_step or 0))
+
+
+def _with_listing(first: RankFailure, failures: list[RankFailure]) -> RankFailure:
+    """The same failure with what torchrun's table and others say of that rank as further evidence."""
+    lines = [failure.evidence[0] for failure in failures if failure.rank == first.rank is not None and failure.weight]
+    more = tuple(line for line in lines if line not in first.evidence)
+    return replace(first, evidence=(*first.evidence, *more[:3]))

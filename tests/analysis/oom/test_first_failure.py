@@ -1,0 +1,240 @@
+"""Of many ranks that failed, the one that failed by itself: kind of evidence first, then time."""
+
+import pytest
+
+from harness.analysis.oom.failure_scan import MAX_TEXT
+from harness.analysis.oom.failure_signs import sign_of
+from harness.analysis.oom.first_failure import first_failure
+from harness.records.logs.lines import log_lines
+
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.91 GiB. GPU 1 has a total capacity of 79.11 GiB of which "
+    "1.94 GiB is free. Including non-PyTorch memory, this process has 77.16 GiB memory in use. Of the allocated memory "
+    "73.48 GiB is allocated by PyTorch, and 812.44 MiB is reserved by PyTorch but unallocated."
+)
+TRACEBACK = "Traceback (most recent call last):"
+FORWARD = '  File "/opt/megatron/core/pipeline_parallel/schedules.py", line 402, in forward_step'
+IN_MLP = '  File "/opt/megatron/core/transformer/mlp.py", line 151, in forward'
+CODE = "    output, bias = self.linear_fc2(intermediate)"
+LOST_PEER = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:30711"
+WATCHDOG = "[E821 14:09:00.1 ProcessGroupNCCL.cpp:616] [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=118)"
+STEP_12 = " [2026-08-21 14:03:27] iteration       12/      50 | consumed samples: 1536 | lm loss: 1.17E+01 |"
+
+
+def of_rank(rank, *lines):
+    return [f"[rank{rank}]: {line}" for line in lines]
+
+
+def found(folder, *lines, name="train.log"):
+    path = folder / name
+    path.write_text("\n".join(lines) + "\n")
+    return first_failure(log_lines([path]))
+
+
+def summary(*entries, root):
+    """torchrun's table: (rank, exit code) of each."""
+
+    def entry(number, rank, code):
+        return [f"[{number}]:", "  time      : 2026-08-21_14:03:30", "  host      : node07",
+                f"  rank      : {rank} (local_rank: {rank % 8})", f"  exitcode  : {code} (pid: {900 + rank})",
+                "  error_file: <N/A>", "  traceback : To enable traceback see: https://pytorch.org/docs"]  # fmt: skip
+
+    listed = [line for number, (rank, code) in enumerate(entries, 1) for line in entry(number, rank, code)]
+    head = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"
+    return [head, "=" * 60, "train.py FAILED", "-" * 60, "Failures:", *listed, "-" * 60,
+            "Root Cause (first observed failure):", *entry(0, *root), "=" * 60]  # fmt: skip
+
+
+def test_out_of_memory_is_the_cause_although_another_rank_spoke_first(tmp_path):
+    first = found(
+        tmp_path,
+        STEP_12,
+        *of_rank(0, TRACEBACK, LOST_PEER),
+        *of_rank(1, TRACEBACK, FORWARD, IN_MLP, CODE, OOM),
+        *of_rank(2, TRACEBACK, "ValueError: something else"),
+    )
+    failure = first.failure
+    assert (failure.kind, failure.rank, failure.after_step, failure.phase) == ("oom", 1, 12, "forward_backward")
+    assert failure.text == OOM
+    assert failure.where == f"{tmp_path}/train.log:8"
+    assert [line.text for line in failure.evidence] == [OOM, IN_MLP.strip()]
+    assert (first.verdict.oom_class, first.verdict.confidence) == ("capacity", "high")
+    assert sorted((victim.rank, victim.kind) for victim in first.victims) == [(0, "peer"), (2, "error")]
+
+
+def test_a_killed_rank_is_the_cause_before_any_error_of_python(tmp_path):
+    first = found(
+        tmp_path,
+        *of_rank(0, TRACEBACK, LOST_PEER),
+        *of_rank(1, TRACEBACK, "KeyError: 'after the peer had gone'"),
+        *summary((0, 1), (1, 1), root=(3, -9)),
+    )
+    assert (first.failure.kind, first.failure.rank, first.failure.exit_code) == ("signal", 3, -9)
+    assert first.failure.host == "node07"
+    assert first.verdict.oom_class == "killed"
+
+
+def test_an_error_of_python_is_the_cause_before_a_lost_peer(tmp_path):
+    first = found(
+        tmp_path,
+        *of_rank(0, TRACEBACK, LOST_PEER),
+        *of_rank(3, TRACEBACK, FORWARD, "RuntimeError: CUDA error: device-side assert triggered"),
+    )
+    assert (first.failure.kind, first.failure.rank, first.failure.phase) == ("error", 3, "forward_backward")
+    assert first.verdict.oom_class == "not_oom"
+
+
+def test_of_several_errors_the_earliest_counts_where_the_logs_tell_the_time(tmp_path):
+    for rank, time in ((0, "14:03:31"), (1, "14:03:29"), (2, "14:03:30")):
+        lines = [f"[2026-08-21 {time}] training", TRACEBACK, f"ValueError: of rank {rank}"]
+        (tmp_path / f"rank_{rank}.log").write_text("\n".join(lines))
+    first = first_failure(log_lines([tmp_path]))
+    assert first.failure.rank == 1
+    assert [failure.rank for failure in first.also] == [0, 2]
+
+
+def test_times_of_different_loggers_compare(tmp_path):
+    first = found(
+        tmp_path,
+        "[rank0]:[W0821 14:03:29.500000 ProcessGroupNCCL.cpp:1] hm", *of_rank(0, TRACEBACK, "ValueError: late"),
+        "[rank1]: 2026-08-21 14:03:29,400 - x - INFO - hm", *of_rank(1, TRACEBACK, "ValueError: early"),
+    )  # fmt: skip
+    assert first.failure.rank == 1
+
+
+def test_where_no_log_tells_the_time_the_smaller_step_counts(tmp_path):
+    for rank, step in ((0, 14), (1, 12)):
+        lines = [f"iteration {step}/ 50 | lm loss: 1.0 |", TRACEBACK, f"ValueError: of rank {rank}"]
+        (tmp_path / f"rank_{rank}.log").write_text("\n".join(lines))
+    assert first_failure(log_lines([tmp_path])).failure.rank == 1
+
+
+def test_the_step_is_found_in_the_log_of_the_rank_that_prints_it(tmp_path):
+    (tmp_path / "rank_0.log").write_text(f"{TRACEBACK}\n{OOM}\n")
+    (tmp_path / "rank_7.log").write_text(f"{STEP_12}\n")
+    first = first_failure(log_lines([tmp_path]))
+    assert (first.failure.rank, first.failure.after_step) == (0, 12)
+
+
+def test_a_text_without_a_rank_is_given_the_only_rank_that_torchrun_lists_with_an_error(tmp_path):
+    first = found(tmp_path, TRACEBACK, IN_MLP, OOM, *summary((0, -15), (1, -15), root=(6, 1)))
+    assert (first.failure.kind, first.failure.rank, first.failure.host) == ("oom", 6, "node07")
+    assert any("exitcode  : 1" in line.text for line in first.failure.evidence)
+
+
+def test_a_text_without_a_rank_stays_so_where_several_ranks_may_have_written_it(tmp_path):
+    first = found(tmp_path, TRACEBACK, OOM, *summary((0, 1), root=(6, 1)))
+    assert (first.failure.kind, first.failure.rank) == ("oom", None)
+
+
+def test_a_traceback_inside_torchruns_table_is_that_ranks(tmp_path):
+    table = summary((0, 1), root=(6, 1))
+    where = table.index("  exitcode  : 1 (pid: 906)") + 2
+    table[where] = f"  traceback : {TRACEBACK}"
+    first = found(tmp_path, *table[: where + 1], f"    {IN_MLP}", "    ValueError: shapes differ", *table[where + 1 :])
+    assert (first.failure.kind, first.failure.rank, first.failure.text) == ("error", 6, "ValueError: shapes differ")
+
+
+def test_a_rank_that_torchrun_ended_is_a_victim(tmp_path):
+    first = found(tmp_path, *summary((0, -15), (1, -15), root=(2, 1)))
+    assert (first.failure.kind, first.failure.rank) == ("error", 2)
+    assert {victim.rank for victim in first.victims} == {0, 1}
+
+
+def test_the_agents_local_rank_is_not_taken_for_the_rank(tmp_path):
+    line = "E0821 14:03:30.000000 77 torch/distributed/elastic/api.py:882] failed (exitcode: -11) local_rank: 3 (pid: 5) of binary"
+    first = found(tmp_path, line, *summary(root=(11, -11)))
+    assert (first.failure.kind, first.failure.rank, first.also) == ("signal", 11, ())
+
+
+def test_an_abort_after_a_lost_peer_is_not_the_cause(tmp_path):
+    lines = [WATCHDOG, *of_rank(2, TRACEBACK, "ValueError: the cause"), *summary((2, 1), root=(5, -6))]
+    first = found(tmp_path, *lines)
+    assert (first.failure.kind, first.failure.rank) == ("error", 2)
+    assert [(victim.rank, victim.kind) for victim in first.victims] == [(5, "peer")]
+
+
+def test_a_hang_leaves_only_timeouts_and_says_so(tmp_path):
+    first = found(tmp_path, STEP_12, WATCHDOG, WATCHDOG.replace("Rank 5", "Rank 6"))
+    assert (first.failure.kind, first.failure.rank, first.failure.after_step) == ("peer", 5, 12)
+
+
+def test_a_task_that_srun_killed_after_an_error_is_not_the_cause(tmp_path):
+    first = found(tmp_path, *of_rank(1, TRACEBACK, "ValueError: x"), "srun: error: n1: task 0: Killed")
+    assert (first.failure.kind, first.failure.rank) == ("error", 1)
+
+
+def test_a_task_of_which_only_srun_tells_is(tmp_path):
+    first = found(
+        tmp_path,
+        "up",
+        "srun: error: n1: task 2: Segmentation fault",
+        "srun: error: n1: task 0: Exited with exit code 143",
+    )
+    assert (first.failure.kind, first.failure.rank) == ("signal", 2)
+
+
+def test_a_step_that_the_kernel_killed_for_memory_is_out_of_memory(tmp_path):
+    first = found(
+        tmp_path,
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0.",
+        "srun: error: n1: task 3: Out Of Memory",
+    )
+    assert (first.failure.kind, first.verdict.oom_class) == ("oom", "host_memory")
+    assert 3 in {first.failure.rank, *(failure.rank for failure in first.also)}
+
+
+def test_a_library_that_found_no_memory_after_its_own_words_is_out_of_memory(tmp_path):
+    first = found(
+        tmp_path,
+        *of_rank(0, TRACEBACK, FORWARD, "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled",
+                 "ncclUnhandledCudaError: Call to CUDA function failed.", "Last error:", "Failed to CUDA calloc async 2097152 bytes"),
+    )  # fmt: skip
+    assert (first.failure.kind, first.failure.phase) == ("oom", "forward_backward")
+    assert (first.verdict.oom_class, first.verdict.request_bytes) == ("outside_allocator", 2097152)
+
+
+def test_an_error_that_was_logged_and_got_over_counts_less_than_a_traceback(tmp_path):
+    first = found(
+        tmp_path, *of_rank(0, "OSError: cache not found, going on without"), *of_rank(1, TRACEBACK, "ValueError: x")
+    )
+    assert first.failure.rank == 1
+
+
+def test_a_log_without_a_failure_has_none(tmp_path):
+    assert (
+        found(tmp_path, "up", STEP_12, "exitcode: 0", "saving checkpoint", "memory (GB) | mem-allocated: 25.5") is None
+    )
+
+
+@pytest.mark.parametrize(
+    ("frames", "phase"),
+    [
+        (["pretrain.py|pretrain", "training.py|setup_model_and_optimizer", "training.py|get_model"], "build_model"),
+        (["training.py|setup_model_and_optimizer", "core/optimizer/__init__.py|get_megatron_optimizer"], "build_optimizer"),
+        (["training.py|train_step", "core/optimizer/distrib_optimizer.py|step_with_ready_grads"], "optimizer_step"),
+        (["training.py|train_step", "schedules.py|forward_backward_no_pipelining", "autograd/graph.py|backward"],
+         "forward_backward"),
+        (["megatron/training/initialize.py|initialize_megatron", "c10d.py|init_process_group"], "init_process_group"),
+        (["main.py|main"], None),
+    ],
+)  # fmt: skip
+def test_the_phase_is_told_by_the_innermost_frame_that_is_known(tmp_path, frames, phase):
+    lines = ['  File "/x/{}", line 7, in {}'.format(*frame.split("|")) for frame in frames]
+    assert found(tmp_path, TRACEBACK, *lines, OOM).failure.phase == phase
+
+
+def test_a_line_of_code_in_a_traceback_shows_nothing():
+    assert sign_of("except MemoryError:", in_traceback=True) is None
+    assert sign_of("raise ConnectionError", in_traceback=True) is None
+
+
+def test_a_failure_keeps_only_the_beginning_of_an_endless_text(tmp_path):
+    first = found(tmp_path, TRACEBACK, "ValueError: " + "x" * 50_000)
+    assert len(first.failure.text) == MAX_TEXT
+    assert len(first.failure.evidence[0].text) == MAX_TEXT
+
+
+def test_a_message_far_inside_a_log_without_line_breaks_is_kept_whole(tmp_path):
+    first = found(tmp_path, "word " * 5_000 + OOM)
+    assert (first.failure.text, first.verdict.confidence) == (OOM.removeprefix("torch.OutOfMemoryError: "), "high")
