@@ -10,13 +10,15 @@ _MACHINE = (*SOFTWARE, "device_name", "driver_version")
 
 
 def drift_of(records: Sequence[RunRecord], golden: GoldenRecord, alike: Likeness) -> tuple[Difference, ...]:
-    """Device, driver and packages as `analysis.likeness` found them, then variables of the ranks; no differing settings.
+    """Device, driver and packages as `analysis.likeness` found them, then container and variables of the ranks; no settings.
 
-    Variables that a golden does not keep are no drift.
+    Older goldens keep neither container nor variables: these are then no drift.
     """
     found = [difference for difference in alike.differences if difference.name in _MACHINE]
-    stored = golden.measured_on.environment
+    stored, image = golden.measured_on.environment, golden.measured_on.container
     if stored is not None:
+        images = [record.provenance.container for record in records]
+        found += [Difference("container", image, here, blocks=False) for here in images if here != image]
         found += [d for record in records for d in _variables(record, stored)]
     return tuple(dict.fromkeys(found))
 

@@ -89,6 +89,8 @@ _SOFTWARE: tuple[Effect, ...] = (
            "schedules, overlap, and what recompute does"),
     Effect("another CUDA or communication library", "software", ("cuda", "cudnn", "nccl", "cublas"), (*TIME, *DEVICE),
            "some percent", "it chooses other kernels or algorithms"),
+    Effect("another container image", "software", ("container",), BOTH, "what the libraries in it bring",
+           "the versions above say most of it; system libraries and their patches come with it too"),
     Effect("other packages", "software", ("*",), TIME, "seldom anything", "no kernel of a step comes from them"),
     Effect("another driver", "driver", ("*",), (*TIME, *DEVICE), "0 to some percent",
            "clocks and power management, and what the driver keeps for itself on the device"),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from harness.analysis.explain_values import ABSENT, NONE_SEEN, Group, Key, Side
+from harness.analysis.explain_values import ABSENT, IMAGE, NONE_SEEN, Group, Key, Side
 from harness.planning import flops
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
@@ -82,7 +82,10 @@ def _facts(golden: GoldenRecord) -> dict[Key, str]:
         "device": {"gpu": golden.gpu, "device_name": where.device_name},
         "settings": {name: value for name, value in asked.items() if name != "gpu"},
         "environment": where.environment or {},
-        "software": {name: version or ABSENT for name, version in where.versions.items()},
+        "software": {
+            **{name: version or ABSENT for name, version in where.versions.items()},
+            **({} if where.environment is None else {IMAGE: where.container or ABSENT}),
+        },
         "driver": {"driver_version": where.driver_version},
         "window": _window(golden),
         "place": {"hosts": ", ".join(where.hostnames) or None},

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 
 from harness.analysis.derive import derive
-from harness.analysis.explain_values import ABSENT, NONE_SEEN, Group, Key, Side
+from harness.analysis.explain_values import ABSENT, IMAGE, NONE_SEEN, Group, Key, Side
 from harness.analysis.likeness import measured_device
 from harness.analysis.measured_on import hostnames, own_devices
 from harness.analysis.metrics import METRICS, Metrics
@@ -69,7 +69,7 @@ def _facts(record: RunRecord, metrics: Metrics, numbers: dict[str, float]) -> di
         "memory": _memory(record, metrics),
         "ranks": _ranks(record, numbers),
         "environment": where.environment,
-        "software": {name: version or ABSENT for name, version in where.versions.items()},
+        "software": {name: version or ABSENT for name, version in {**where.versions, IMAGE: where.container}.items()},
         "driver": {"driver_version": where.driver_version} if where.driver_version else {},
         "window": _window(record, numbers),
         "place": {"hosts": ", ".join(hostnames(record)), "gpus_per_node": str(spec.gpus_per_node)},

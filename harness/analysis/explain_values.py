@@ -31,6 +31,7 @@ Key = tuple[Group, str]
 Fit = Literal["all", "part", "direction", "possible", "unmeasured", "nothing", "no"]
 
 NONE_SEEN = "none seen"  # looked for, and not there
+IMAGE = "container"
 ABSENT = "none"  # recorded, and not set or not installed
 
 

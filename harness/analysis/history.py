@@ -5,15 +5,20 @@ from dataclasses import dataclass
 
 from harness.analysis.likeness import measured_device
 from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metrics, Summary
-from harness.records.history import CaseOutcome, HistoryFigure, HistoryRecord
+from harness.records.history import LIMIT, CaseOutcome, HistoryFigure, HistoryRecord
 from harness.records.night import Purpose
 from harness.records.run import REPLAYED, RunRecord
 from harness.spec.experiment import ExperimentSpec
+from harness.units import GIB
 
 
 def case_of(spec: ExperimentSpec) -> str:
-    """``<gpu>/<slug>``: the name of a case in history, and the place of its golden."""
-    return f"{spec.gpu}/{spec.slug}"
+    """``<gpu>/<slug>``: the name of a case in history, and the place of its golden; ``@0.13GiB`` where memory is limited.
+
+    A limit that ends a run must not end the series of the same settings without one.
+    """
+    limit = spec.measure.memory_limit_bytes
+    return f"{spec.gpu}/{spec.slug}" + ("" if limit is None else f"{LIMIT}{limit / GIB:.4g}GiB")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +30,6 @@ class Occasion:
     night_id: str = ""
     purpose: Purpose = "repeat"
     outcome: CaseOutcome | None = None
-    container: str | None = None
-    job_id: str | None = None
 
 
 def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | None = None) -> HistoryRecord:
@@ -60,8 +63,8 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
         driver_version=where.driver_version,
         versions=dict(sorted(where.versions.items())),
         environment=dict(sorted(where.environment.items())),
-        container=why.container,
-        job_id=why.job_id,
+        container=where.container,
+        job_id=where.job_id,
     )
 
 

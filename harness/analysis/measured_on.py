@@ -18,6 +18,7 @@ def measured_on(records: Sequence[RunRecord]) -> MeasuredOn:
         driver_version=first.provenance.driver_version,
         versions={name: first.provenance.versions.get(name) for name in SOFTWARE},
         environment=_shared_environment(records),
+        container=first.provenance.container,
         hostnames=tuple(sorted({name for record in records for name in hostnames(record)})),
         sm_clock_mhz=min((clock for clock in clocks if clock is not None), default=None),
     )

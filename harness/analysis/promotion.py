@@ -174,6 +174,7 @@ def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadReq
         "counted FLOPs": {str(metrics.counted_flops_per_step) for metrics in each},
         "device": {str(measured_device(record)) for record in records},
         "driver": {str(record.provenance.driver_version) for record in records},
+        "container": {str(record.provenance.container) for record in records},
     }
     traits |= {name: {str(record.provenance.versions.get(name)) for record in records} for name in SOFTWARE}
     return [

@@ -19,7 +19,8 @@ class GoldenMetric(Frozen):
 class MeasuredOn(Frozen):
     """Hardware and software of the golden; None where the source does not say.
 
-    ``environment``: variables of the ranks that were the same in all runs. ``sm_clock_mhz``: the lowest median of any
+    ``environment``: variables of the ranks that were the same in all runs. ``container``: their image; None beside an
+    ``environment``: none was named. ``sm_clock_mhz``: the lowest median of any
     GPU of theirs.
     """
 
@@ -28,6 +29,7 @@ class MeasuredOn(Frozen):
     driver_version: str | None = None
     versions: dict[str, str | None] = Field(default_factory=dict)
     environment: dict[str, str] | None = None
+    container: str | None = None
     hostnames: tuple[str, ...] = ()
     sm_clock_mhz: float | None = None
 

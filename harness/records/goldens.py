@@ -145,5 +145,6 @@ def _flat(golden: GoldenRecord) -> dict[str, str | int | float | None]:
         "device_name": where.device_name,
         "driver_version": where.driver_version,
         **dict(sorted(where.versions.items())),
+        "container": where.container,
         "formula_version": golden.formula_version,
     }

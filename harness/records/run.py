@@ -56,7 +56,8 @@ class NodeSample(Frozen):
 class Provenance(Frozen):
     """Where and with what a run was measured. Times are UTC ISO-8601; versions None where not installed.
 
-    ``git_branch`` is None on a detached head, as in most CI, and in records of older versions.
+    ``git_branch`` is None on a detached head, as in most CI, and in records of older versions. ``container``: the image, as
+    far as anything names it; ``job_id``: of the Slurm job that the run was part of.
     """
 
     started_at: str
@@ -66,6 +67,8 @@ class Provenance(Frozen):
     mbr_perf: str
     git_commit: str | None = None
     git_branch: str | None = None
+    container: str | None = None
+    job_id: str | None = None
     hostname: str
     platform: str
     processor: str

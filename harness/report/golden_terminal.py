@@ -50,7 +50,12 @@ def print_golden(console: Console, path: Path, golden: GoldenRecord) -> None:
         table.add_row(Text(metric.title if metric else name), shown, spread, Text(value.note or ""))
     show(console, table)
     where = golden.measured_on
-    machine = [where.device_name, where.driver_version, *(f"{k} {v}" for k, v in sorted(where.versions.items()) if v)]
+    machine = [
+        where.device_name,
+        where.driver_version,
+        where.container,
+        *(f"{k} {v}" for k, v in sorted(where.versions.items()) if v),
+    ]
     print_lines(
         console, [f"Measured on {golden.gpu}: {', '.join(part for part in machine if part) or 'not published'}"]
     )

@@ -137,6 +137,8 @@ def _provenance(
         mbr_perf=harness.__version__,
         git_commit=git_commit(),
         git_branch=git_branch(),
+        container=job.slurm.container_image,
+        job_id=submitted.job_id,
         hostname=first.hostname if first else UNKNOWN,
         platform=UNKNOWN,
         processor=UNKNOWN,

@@ -123,7 +123,7 @@ def _record(
 def _provenance(
     launch: Launch, clock: Clock, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...]
 ) -> Provenance:
-    found = provenance(clock, launch.understood.plan, ranks, nodes, launch.understood.host.hostname)
+    found = provenance(clock, launch.understood.plan, ranks, nodes, launch.understood.host)
     return found if launch.command is None else found.model_copy(update={"command": launch.command})
 
 

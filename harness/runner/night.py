@@ -118,7 +118,7 @@ def _answer(night: NightAtWork, judge: NightJudge, audience: Audience, signal: i
     verdict = judge.verdict(data, num_due)
     problems = tuple[str, ...]()
     if not num_due and signal is None and not data.is_finished:
-        problems = keep_history(verdict, judge.results, night.host)
+        problems = keep_history(verdict, judge.results)
         note_finished(night.night_dir)
     written = write_night_reports(verdict, audience.outputs)
     for problem in (*problems, *written.problems):

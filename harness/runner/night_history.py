@@ -6,11 +6,10 @@ from harness.analysis.derive import derive
 from harness.analysis.history import Occasion, history_record
 from harness.analysis.night_values import CaseRun, CaseVerdict, NightVerdict
 from harness.errors import HarnessError
-from harness.launch.environment import Host
 from harness.records.histories import write_history
 
 
-def keep_history(verdict: NightVerdict, results: Path, host: Host) -> tuple[str, ...]:
+def keep_history(verdict: NightVerdict, results: Path) -> tuple[str, ...]:
     """Write the records; what could not be written, in words: that changes no verdict."""
     problems = []
     for case in verdict.cases:
@@ -18,21 +17,18 @@ def keep_history(verdict: NightVerdict, results: Path, host: Host) -> tuple[str,
             if run.record is not None and run.record.status != "interrupted":
                 try:
                     write_history(
-                        results, history_record(run.record, derive(run.record), _occasion(verdict, case, run, host))
+                        results, history_record(run.record, derive(run.record), _occasion(verdict, case, run))
                     )
                 except HarnessError as error:
                     problems.append(f"history: {error.message}")
     return tuple(problems)
 
 
-def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun, host: Host) -> Occasion:
-    slurm = verdict.plan.slurm
+def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun) -> Occasion:
     return Occasion(
         suite=verdict.plan.suite,
         suite_case=case.planned.name,
         night_id=verdict.plan.night_id,
         purpose=run.purpose,
         outcome=case.outcome,
-        container=slurm.container_image if slurm else None,
-        job_id=None if slurm else host.shell.get("SLURM_JOB_ID"),  # else it is that of whoever waits for the runs' jobs
     )

@@ -4,12 +4,13 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import harness
-from harness.launch.environment import recordable
+from harness.launch.environment import Host, recordable
 from harness.launch.execute import Plan
 from harness.launch.plan import LaunchPlan
 from harness.records.processor import processor_name
@@ -33,7 +34,7 @@ class Clock:
 
 
 def provenance(
-    clock: Clock, plan: Plan | None, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], hostname: str
+    clock: Clock, plan: Plan | None, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], host: Host
 ) -> Provenance:
     """Facts of this run; versions and devices are those that rank 0 saw, not those of this process.
 
@@ -49,7 +50,9 @@ def provenance(
         mbr_perf=harness.__version__,
         git_commit=git_commit(),
         git_branch=git_branch(),
-        hostname=hostname,
+        container=container_of(host.shell),
+        job_id=host.shell.get("SLURM_JOB_ID"),
+        hostname=host.hostname,
         platform=platform.platform(),
         processor=processor_name(),
         device_name=first.device.name if first and first.device else None,
@@ -57,6 +60,15 @@ def provenance(
         versions=first.versions if first else {},
         environment=recordable(plan.env) if isinstance(plan, LaunchPlan) else {},
     )
+
+
+def container_of(shell: Mapping[str, str]) -> str | None:
+    """The image as NVIDIA's own name it in their environment, e.g. ``nvidia pytorch 25.09 build 1234``; None elsewhere."""
+    release = shell.get("NVIDIA_PYTORCH_VERSION")
+    if not release:
+        return None
+    build = shell.get("NVIDIA_BUILD_ID")
+    return f"nvidia pytorch {release}" + (f" build {build}" if build else "")
 
 
 def git_commit() -> str | None:

@@ -151,6 +151,9 @@ class NodeOfJob:
         place = self.place
         task = f", task {place.task}" if self.job.num_tasks > 1 else ""
         known: dict[str, object] = {"notes": (*record.notes, f"Slurm job {place.job_id}{task} on {place.nodes}")}
+        image = self.job.slurm.container_image
+        if image is not None:
+            known["provenance"] = record.provenance.model_copy(update={"container": image})
         why = why_slurm_ended_it(self.job, place, self.host) if record.status == "interrupted" else ""
         if why:
             known |= {"status": "failed", "failure": f"{why}; {record.failure or 'interrupted'}"}

@@ -33,5 +33,5 @@ def unstarted_record(
         findings=tuple(findings),
         notes=(*run.notes, *collected.notes),
         no_prediction="nothing was launched",
-        provenance=provenance(Clock.start(), None, ranks, collected.nodes, host.hostname),
+        provenance=provenance(Clock.start(), None, ranks, collected.nodes, host),
     )

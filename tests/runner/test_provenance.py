@@ -1,0 +1,18 @@
+"""What a run says of the place where it was measured."""
+
+import pytest
+
+from harness.runner.provenance import container_of
+
+
+@pytest.mark.parametrize(
+    ("shell", "image"),
+    [
+        ({"NVIDIA_PYTORCH_VERSION": "25.09", "NVIDIA_BUILD_ID": "1234"}, "nvidia pytorch 25.09 build 1234"),
+        ({"NVIDIA_PYTORCH_VERSION": "25.09"}, "nvidia pytorch 25.09"),
+        ({"NVIDIA_BUILD_ID": "1234"}, None),
+        ({}, None),
+    ],
+)
+def test_an_image_of_nvidia_is_named_by_what_it_says_of_itself(shell, image):
+    assert container_of(shell) == image
