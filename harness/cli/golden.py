@@ -1,17 +1,18 @@
-"""`mbr-perf golden`: promote runs to golden values, list, show, compare and retire them."""
+"""`mbr-perf golden`: promote runs to golden values, list, show, compare, retire and export them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.golden_export import export
 from harness.cli.golden_promote import promote
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 app = typer.Typer(
-    no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare and retire them."
+    no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare, retire and export them."
 )
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
@@ -25,6 +26,7 @@ Results = Annotated[
 
 
 app.command("promote")(promote)
+app.command("export")(export)
 
 
 @app.command("list")

@@ -1,0 +1,104 @@
+"""A golden or a run of ours as golden values of Megatron-Bridge."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.analysis.derive import derive
+from harness.analysis.window import window_of
+from harness.errors import BadRequestError
+from harness.planning.flops import achieved_tflops, model_flops_per_step
+from harness.records.atomic import write_atomically
+from harness.records.foreign.bridge_actuals import Document, bridge_text
+from harness.records.foreign.bridge_golden import LOSS, THROUGHPUT, TIME_MS
+from harness.records.golden import GoldenRecord
+from harness.records.run import RunRecord
+from harness.runner.references import named
+from harness.spec.experiment import MeasureSpec
+from harness.units import GB
+
+_PEAKS = {"max_alloc": "peak_allocated_bytes", "max_reserved": "peak_reserved_bytes"}
+_NO_ALLOC = (
+    "no alloc: Megatron-Bridge checks memory only where a golden has it; its max_alloc is that of a log's first report, "
+    "ours of the whole run"
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The document, and what somebody who uses it should know."""
+
+    document: Document
+    notes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """As a file holds it."""
+        return bridge_text(self.document)
+
+
+def export_bridge(reference: str, results: Path | None = None, goldens: Path | None = None) -> Exported:
+    """The golden or run that ``reference`` names. BadRequestError where it has no time of a step."""
+    found = named(reference, results, goldens)
+    if found.run is not None:
+        return of_run(found.run)
+    assert found.golden is not None
+    return of_golden(found.name, found.golden)
+
+
+def of_golden(name: str, golden: GoldenRecord) -> Exported:
+    """Every step carries the golden's medians, for it stores no steps."""
+    stored = {metric: one.value for metric, one in golden.metrics.items()}
+    step: Document = {}
+    if "step_time_s" in stored:
+        step[TIME_MS] = stored["step_time_s"] * 1000
+    if "tflops_per_gpu" in stored:
+        step[THROUGHPUT] = stored["tflops_per_gpu"]
+    if not step:
+        raise BadRequestError(
+            f"{name}: has neither throughput nor step time, and golden values of Megatron-Bridge are steps",
+            remedy="export the run that it comes from: mbr-perf golden export RUN",
+        )
+    count = golden.max_steps or MeasureSpec().max_steps
+    notes = [f"each of {count} steps carries the median: a golden stores no steps", "no losses: a golden stores none"]
+    if TIME_MS not in step:
+        notes.append(f"no {TIME_MS!r}, without which Megatron-Bridge's evaluator does not read a golden")
+    document: Document = {str(number): dict(step) for number in range(count)}
+    return _with_memory(document, {key: stored.get(metric) for key, metric in _PEAKS.items()}, notes)
+
+
+def of_run(run: RunRecord) -> Exported:
+    """The steps as they were: the slowest rank's time, the throughput it means, the last stage's loss."""
+    if run.status != "ok":
+        raise BadRequestError(f"{run.run_id}: ended as {run.status}; no golden comes of it")
+    window = window_of(run.ranks, run.spec.num_gpus, 0, run.spec.measure.max_steps)
+    if window.missing or not window.seconds:
+        raise BadRequestError(f"{run.run_id}: {window.problem or 'no step'}")
+    flops, losses = model_flops_per_step(run.spec), _losses(run)
+    document: Document = {}
+    for number, seconds in enumerate(window.seconds):
+        step = {TIME_MS: seconds * 1000, THROUGHPUT: achieved_tflops(flops, seconds, run.spec.num_gpus)}
+        document[str(number)] = step if number not in losses else {LOSS: losses[number], **step}
+    metrics = derive(run)
+    found = {key: getattr(metrics, metric) for key, metric in _PEAKS.items()}
+    values = {key: None if peak is None else peak.value for key, peak in found.items()}
+    return _with_memory(document, values, [] if losses else ["no losses: the run recorded none"])
+
+
+def write_export(path: Path, exported: Exported) -> None:
+    """BadRequestError where the file cannot be written; what was there is kept."""
+    try:
+        write_atomically(path, exported.text)
+    except OSError as error:
+        raise BadRequestError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _with_memory(document: Document, values: dict[str, int | float | None], notes: list[str]) -> Exported:
+    known = {key: value / GB for key, value in values.items() if value is not None}
+    return Exported(document | known, (*notes, *([_NO_ALLOC] if known else ["no memory"])))
+
+
+def _losses(run: RunRecord) -> dict[int, float]:
+    """By step; the ranks that know a loss know the same."""
+    told = ((step.step, step.loss) for rank in run.ranks for step in rank.steps)
+    return {number: loss for number, loss in told if loss is not None and math.isfinite(loss)}
