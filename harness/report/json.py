@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.analysis.gate import Comparison, Finding
 from harness.analysis.metrics import PEAK_METRICS, SUMMARY_METRICS, Metrics
+from harness.analysis.oom.of_run import oom_of_run
 from harness.analysis.outcome import Outcome
 from harness.errors import ExitCode
 from harness.records.golden import GoldenRecord
@@ -41,6 +42,7 @@ def run_document(
         "exit_code": int(exit_code),
         "status": record.status,
         "failure": record.failure,
+        "out_of_memory": _out_of_memory(record),
         "findings": [finding.model_dump(mode="json") for finding in record.findings],
         "suspect": list(record.suspect),
         "notes": list(record.notes),
@@ -54,6 +56,21 @@ def run_document(
         **_comparison_fields(comparison),
         "prediction": prediction,
         "provenance": record.provenance.model_dump(mode="json"),
+    }
+
+
+def _out_of_memory(record: RunRecord) -> Document | None:
+    oom = oom_of_run(record) if record.status == "oom" else None
+    if oom is None:
+        return None
+    verdict = oom.verdict
+    return {
+        "rank": oom.rank,
+        "class": verdict.oom_class,
+        "confidence": verdict.confidence,
+        "reason": verdict.reason,
+        "next_experiment": verdict.next_experiment,
+        "figures": asdict(verdict.figures) if verdict.figures else None,
     }
 
 

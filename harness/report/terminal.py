@@ -10,6 +10,7 @@ from rich.text import Text
 from harness.analysis.gate import Comparison, Finding, Verdict
 from harness.analysis.likeness import Difference
 from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metrics
+from harness.analysis.oom.of_run import oom_of_run
 from harness.analysis.outcome import Outcome
 from harness.errors import ExitCode
 from harness.records.golden import GoldenRecord
@@ -53,10 +54,19 @@ def print_run(
     print_lines(console, [f"Suspect: {why}" for why in record.suspect], style="yellow")
     print_lines(console, [f"Note: {note}" for note in record.notes])
     print_lines(console, [f"Failure: {record.failure}"] if record.failure else [], style="red")
+    print_lines(console, _out_of_memory(record))
     console.print()
     print_comparison(console, comparison)
     console.print()
     _closing(console, verdict, str(run_dir), compared=comparison.golden is not None)
+
+
+def _out_of_memory(record: RunRecord) -> list[str]:
+    """Which kind of it, how sure that is, and what would show it."""
+    oom = oom_of_run(record) if record.status == "oom" else None
+    if oom is None:
+        return []
+    return [f"Out of memory, {oom.verdict.line}: {oom.verdict.reason}", f"Next: {oom.verdict.next_experiment}"]
 
 
 def print_compare(

@@ -9,6 +9,7 @@ import pytest
 from harness.analysis.compare import GateOptions, compare_runs
 from harness.analysis.outcome import comparison_outcome, run_outcome
 from harness.records.goldens import GoldenSearch
+from harness.records.rank import Failure
 from harness.report import json
 
 RUN_KEYS = {
@@ -81,3 +82,15 @@ def test_a_comparison_has_the_keys_of_the_contract(make_record, make_golden):
 def test_not_a_number_never_reaches_a_reader():
     with pytest.raises(ValueError, match="not JSON compliant"):
         json.text({"value": math.nan})
+
+
+def test_a_run_that_was_out_of_memory_has_the_class_and_the_figures_behind_it(make_spec, make_rank, make_record):
+    spec = make_spec()
+    full = Failure(
+        kind="oom", message="CUDA out of memory. Tried to allocate 512.00 GiB. GPU 0 has a total capacity of 79.00 GiB"
+    )
+    record = make_record(spec, ranks=(make_rank(spec, 0, 1.0, failure=full),), status="oom")
+    told = run_document(record)["out_of_memory"]
+    assert (told["rank"], told["class"], told["confidence"]) == (0, "capacity", "high")
+    assert (told["figures"]["tried_bytes"], told["figures"]["total_bytes"]) == (512 * 1024**3, 79 * 1024**3)
+    assert run_document(make_record(spec))["out_of_memory"] is None

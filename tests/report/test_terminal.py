@@ -153,3 +153,12 @@ def test_a_rank_with_an_error_of_its_own_keeps_it_beside_one_out_of_memory(make_
 
 def test_the_peak_of_a_good_run_is_said_without_reserve(make_record):
     assert "at least" not in printed(make_record())
+
+
+def test_a_run_that_was_out_of_memory_says_which_kind_and_what_would_show_it(make_spec, make_rank, make_record):
+    spec = make_spec()
+    full = Failure(kind="oom", message="CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")
+    text = printed(make_record(spec, ranks=(make_rank(spec, 0, 1.0, failure=full),), status="oom"))
+    assert "Out of memory, class: outside_allocator (high): cuBLAS could not allocate its workspace" in text
+    assert "Next: Leave torch's allocator less" in text
+    assert "Out of memory" not in printed(make_record(spec))

@@ -1,6 +1,7 @@
 """Lines of many ranks read once: every failure that they show, with the place where the rank was."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 from harness.analysis.oom.allocator_text import message_start
@@ -61,6 +62,7 @@ class FailureScan:
     ranks: dict[int | None, _Rank] = field(default_factory=dict)
     summary: TorchrunSummary = field(default_factory=TorchrunSummary)
     found: dict[tuple[object, ...], RankFailure] = field(default_factory=dict)
+    kept: Counter[FailureKind] = field(default_factory=Counter)
     listed: list[SummaryEntry] = field(default_factory=list)
     entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
 
@@ -68,6 +70,9 @@ class FailureScan:
         """Take in the next line."""
         if line.source != self.source:
             self.source, self.last_step, self.ranks, self.summary = line.source, None, {}, TorchrunSummary()
+            self.entry = None
+        elif line.text.startswith("====="):
+            self.entry = None
         step = finished_step(line.text)
         if step is not None:
             self.last_step, self.largest_step = step, max(step, self.largest_step or 0)
@@ -121,8 +126,10 @@ class FailureScan:
             self.listed.append(entry)
 
     def _keep(self, key: tuple[object, ...], failure: RankFailure) -> None:
-        if len(self.found) < MAX_FAILURES:
-            self.found.setdefault(key, failure)
+        """The first of each key, and of each kind as many as ``MAX_FAILURES``: lost peers must not crowd out the cause."""
+        if key not in self.found and self.kept[failure.kind] < MAX_FAILURES:
+            self.found[key] = failure
+            self.kept[failure.kind] += 1
 
 
 def _short(line: LogLine) -> LogLine:

@@ -8,7 +8,8 @@ from harness.analysis.oom.allocator_text import allocator_figures
 from harness.analysis.oom.library_texts import known_text
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
-# Strongest evidence first: whoever ran out of memory took the others along, and not the other way round.
+# Strongest evidence first: whoever ran out of memory took the others along, and not the other way round. ``peer``: it lost
+# the others, or was ended from outside.
 KINDS: tuple[FailureKind, ...] = ("oom", "signal", "error", "peer")
 
 
@@ -17,7 +18,7 @@ SRUN = 3  # srun also kills what is left after a failure, and says so in the sam
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """``weight``: 0 the process's own words; 1 to 3 what is said of it, ``SRUN`` last. ``rank``: told by the line itself."""
+    """``weight``: -1 the end of the job, 0 the process's own words, 1 to ``SRUN`` what is said of it; ``rank``: by the line."""
 
     kind: FailureKind
     weight: int = 0
@@ -94,7 +95,9 @@ def _ended(text: str) -> Sign | None:
         codes = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
         rank = None if match[2] else int(match[1])
         return sign_of_exit(codes.get(match[3]) or int(match[4] or 1), rank, weight=SRUN)
-    return Sign("signal") if _CRASH.search(text) or _ENDED_BY_SLURM.search(text) else None
+    if _ENDED_BY_SLURM.search(text):
+        return Sign("peer", weight=-1)
+    return Sign("signal") if _CRASH.search(text) else None
 
 
 def _srun_rank(text: str) -> int | None:

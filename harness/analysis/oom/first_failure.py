@@ -9,6 +9,8 @@ from harness.analysis.oom.failure_signs import KINDS, SRUN
 from harness.analysis.oom.verdict import OomVerdict
 from harness.records.logs.lines import LogLine
 
+__all__ = ["FirstFailure", "RankFailure", "first_failure"]
+
 
 @dataclass(frozen=True, slots=True)
 class FirstFailure:

@@ -1,4 +1,4 @@
-"""Out-of-memory texts that do not come from torch's caching allocator: the host, the driver, NCCL, cuBLAS, cuDNN."""
+"""Out-of-memory texts that are not torch's caching allocator's: of the host, the driver, NCCL, cuBLAS, cuDNN, our ranks."""
 
 import re
 from dataclasses import dataclass
@@ -23,6 +23,8 @@ def _row(oom_class: OomClass, confidence: Confidence, pattern: str, reason: str)
 
 # The first row that matches counts.
 KNOWN_TEXTS: tuple[KnownText, ...] = (
+    _row("self_imposed_limit", "high", r"out of memory under --memory_limit\. Tried to allocate (?P<bytes>\d{1,20}) bytes",
+         "the run was held to --memory_limit"),
     _row("bad_size", "high", r"Storage size calculation overflowed", "the size of a tensor overflowed"),
     _row("host_memory", "high", r"DefaultCPUAllocator: (?:can't allocate|not enough) memory: you tried to allocate "
          r"(?P<bytes>\d{1,20}) bytes", "an allocation of host memory failed"),

@@ -127,6 +127,8 @@ VARIANTS = {
     "shared memory": ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
                       "workers are out of shared memory.", "host_memory", "high"),
     "Slurm": ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0.", "host_memory", "high"),
+    "our own ranks": ("MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1835008 bytes (1.75 MiB) in "
+                      "aten.silu.default; 131.93 MiB of the limit of 133.12 MiB are in use", "self_imposed_limit", "high"),
     "overflow": ("RuntimeError: Storage size calculation overflowed with sizes=[-1, 4096]", "bad_size", "high"),
 }  # fmt: skip
 

@@ -174,6 +174,24 @@ def test_a_task_of_which_only_srun_tells_is(tmp_path):
     assert (first.failure.kind, first.failure.rank) == ("signal", 2)
 
 
+TIME_LIMIT = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-21T16:00:00 DUE TO TIME LIMIT ***"
+
+
+def test_slurms_time_limit_explains_ranks_that_lost_their_peers(tmp_path):
+    first = found(tmp_path, *of_rank(0, TRACEBACK, LOST_PEER), TIME_LIMIT)
+    assert (first.failure.kind, first.failure.rank, first.failure.text) == ("peer", None, TIME_LIMIT)
+
+
+def test_slurms_time_limit_explains_no_error_that_a_rank_had_by_itself(tmp_path):
+    first = found(tmp_path, *of_rank(3, TRACEBACK, "ValueError: the others waited"), TIME_LIMIT)
+    assert (first.failure.kind, first.failure.rank) == ("error", 3)
+
+
+def test_a_traceback_after_torchruns_table_is_not_that_of_its_last_rank(tmp_path):
+    first = found(tmp_path, *summary(root=(6, -15)), TRACEBACK, "ValueError: of the second attempt")
+    assert (first.failure.kind, first.failure.rank) == ("error", None)
+
+
 def test_a_step_that_the_kernel_killed_for_memory_is_out_of_memory(tmp_path):
     first = found(
         tmp_path,
