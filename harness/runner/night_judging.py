@@ -30,7 +30,7 @@ class NightJudge:
 
     def suspicion(self, case: NightCase) -> str:
         """Why the case looks like a regression so far; empty where it does not."""
-        verdict = judge_case(self.material(case), rules_of(self.plan, _today()))
+        verdict = judge_case(self.material(case), rules_of(self.plan, _day_of(self.plan)))
         if not suspected(verdict):
             return ""
         return verdict.reason or "worse than its golden, and not yet shown to be chance"
@@ -41,7 +41,7 @@ class NightJudge:
             data.night_dir,
             data.plan,
             [self.material(case) for case in data.cases],
-            today=_today(),
+            today=_day_of(data.plan),
             events=data.events,
             finished_at=_finished_at(data),
             num_due=num_due,
@@ -74,5 +74,6 @@ def _finished_at(data: NightData) -> str:
     return told or datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _today() -> date:
-    return datetime.now(UTC).date()
+def _day_of(plan: NightPlan) -> date:
+    """The day (UTC) on which the night began: judged again later, it expects what it expected then."""
+    return datetime.fromisoformat(plan.started_at).astimezone(UTC).date()

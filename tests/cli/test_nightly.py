@@ -96,6 +96,17 @@ def test_an_expected_oom_is_not_red(stage, nightly):
     assert (answer.code, case["outcome"], case["is_expected"]) == (0, "oom", True)
 
 
+def test_a_night_that_is_judged_again_expects_what_it_expected_when_it_began(stage, nightly, mbr_perf):
+    made = stage(dense="expected: {outcome: oom, until: '2021-01-01', reason: too large}")
+    made.record("dense", 0, failure=OOM)
+    assert cases_of(nightly(made, "--json"))["dense"]["is_expected"] is False
+    plan = made.newest().night_dir / "night.json"
+    document = json.loads(plan.read_text()) | {"started_at": "2020-12-31T23:00:00+00:00"}
+    plan.write_text(json.dumps(document))
+    again = mbr_perf("nightly", "--resume", str(plan.parent), "--json")
+    assert (again.code, cases_of(again)["dense"]["is_expected"]) == (0, True)
+
+
 def test_a_named_fault_of_the_machines_is_tried_again_and_recorded(stage, nightly):
     made = stage(dense="golden: optional")
     made.record("dense", 0, failure=PORT_TAKEN)
