@@ -1,0 +1,128 @@
+"""A recorded run as a case: which rank really failed, and what all of them held."""
+
+import math
+
+from harness.analysis.derive import derive
+from harness.analysis.diagnosis.values import Case, FailedRank, RankFigures, Saying
+from harness.analysis.oom.classify import Ending, classify
+from harness.analysis.oom.verdict import OomVerdict
+from harness.analysis.victims import is_victim
+from harness.records.rank import Failure, RankRecord
+from harness.records.run import RunRecord
+
+# Strongest evidence first; a hang, a lost rank or a lost connection is mostly another rank's doing.
+_KINDS = ("oom", "non_finite_loss", "signal", "error", "hang", "timeout", "lost")
+_ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def case_of_run(record: RunRecord) -> Case:
+    """All that the record says of its end."""
+    rank = _first(record.ranks)
+    metrics = derive(record) if record.status == "ok" else None
+    environment = record.provenance.environment | record.spec.env
+    expandable = expandable_segments(environment, is_known=bool(environment))
+    return Case(
+        name=record.run_id,
+        origin="run",
+        status=record.status,
+        verdict=_verdict(record, rank, expandable_segments=expandable),
+        failed=_failed(rank) if rank else None,
+        spec=record.spec,
+        ranks=tuple(_figures(rank) for rank in record.ranks),
+        prediction=record.prediction,
+        no_prediction=record.no_prediction,
+        tflops_per_gpu=metrics.tflops_per_gpu.median if metrics and metrics.tflops_per_gpu else None,
+        step_time_s=metrics.step_time_s.median if metrics and metrics.step_time_s else None,
+        has_nan=_has_nan(record),
+        expandable_segments=expandable,
+        sayings=tuple(_sayings(record)),
+        sources=tuple(record.sources.items()),
+        notes=record.suspect,
+        retried=any(rank.memory and rank.memory.num_alloc_retries for rank in record.ranks),
+    )
+
+
+def expandable_segments(environment: dict[str, str], *, is_known: bool) -> bool | None:
+    """Whether the allocator uses them, by the older name first, as torch reads it; None where nothing is known."""
+    told = next((environment[name] for name in _ALLOCATOR if name in environment), None)
+    if told is None:
+        return False if is_known else None
+    return "expandable_segments:true" in told.replace(" ", "").lower().split(",")
+
+
+def _first(ranks: tuple[RankRecord, ...]) -> RankRecord | None:
+    """The rank whose failure explains the others': by kind, then by step."""
+    failed = [rank for rank in ranks if rank.failure]
+    return min(failed, key=_order, default=None)
+
+
+def _order(rank: RankRecord) -> tuple[bool, int, float, int]:
+    failure = rank.failure
+    assert failure is not None
+    step = failure.step if failure.step is not None else math.inf
+    return is_victim(failure) and failure.kind != "oom", _KINDS.index(failure.kind), step, rank.rank
+
+
+def _failed(rank: RankRecord) -> FailedRank:
+    assert rank.failure is not None
+    first_line = (rank.failure.message.splitlines() or [""])[0]
+    return FailedRank(
+        rank.rank, rank.failure.kind, first_line, rank.failure.when, f"rank {rank.rank} of {rank.hostname}"
+    )
+
+
+def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments: bool | None) -> OomVerdict:
+    """The class of the failure's text; a rank that says "oom" in words nobody knows ran out of memory all the same."""
+    failure = rank.failure if rank else None
+    if failure is None:
+        told = record.failure or ""
+        if record.status == "ok":
+            return OomVerdict("not_oom", "high", "the run ended well")
+        return classify(told, Ending(expandable_segments=expandable_segments))
+    found = classify(failure.message, Ending(_exit_code(failure), expandable_segments=expandable_segments))
+    if failure.kind != "oom":
+        return (
+            found
+            if found.oom_class != "not_oom"
+            else OomVerdict("not_oom", "high", f"{failure.kind}: {_line(failure)}")
+        )
+    if record.spec.measure.memory_limit_bytes is not None and found.oom_class in ("not_oom", "capacity"):
+        return OomVerdict("self_imposed_limit", "high", _line(failure), failure.request_bytes, found.figures)
+    if found.oom_class != "not_oom":
+        return found
+    return OomVerdict("capacity", "low", f"the rank says no more than: {_line(failure)}", failure.request_bytes)
+
+
+def _line(failure: Failure) -> str:
+    return (failure.message.splitlines() or ["nothing was said"])[0][:300]
+
+
+def _exit_code(failure: Failure) -> int | None:
+    return -9 if failure.kind == "signal" and ("SIGKILL" in failure.message or "-9" in failure.message) else None
+
+
+def _figures(rank: RankRecord) -> RankFigures:
+    memory = rank.memory
+    return RankFigures(
+        rank.rank,
+        rank.coordinates.pp,
+        memory.max_allocated_bytes if memory else None,
+        memory.max_reserved_bytes if memory else None,
+        has_oom=rank.failure is not None and rank.failure.kind == "oom",
+    )
+
+
+def _has_nan(record: RunRecord) -> bool:
+    steps = (step for rank in record.ranks for step in rank.steps)
+    told = any(rank.failure and rank.failure.kind == "non_finite_loss" for rank in record.ranks)
+    return told or any(step.loss is not None and not math.isfinite(step.loss) for step in steps)
+
+
+def _sayings(record: RunRecord) -> list[Saying]:
+    """The last lines of what failed ranks said."""
+    found = [Saying(record.failure, record.run_id)] if record.failure else []
+    for rank in record.ranks:
+        if rank.failure:
+            texts = [*rank.failure.message.splitlines(), *(rank.failure.traceback or "").splitlines()[-3:]]
+            found += [Saying(text, f"rank {rank.rank}") for text in dict.fromkeys(texts) if text.strip()]
+    return found

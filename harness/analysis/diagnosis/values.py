@@ -1,0 +1,131 @@
+"""What is known of one job, and what is said about it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.analysis.oom.verdict import Confidence, OomVerdict
+from harness.records.prediction import PredictionRecord
+from harness.spec.experiment import ExperimentSpec
+
+Status = Literal["ok", "oom", "failed", "interrupted", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """A line of a log or of a failure, and where it stands."""
+
+    text: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankFigures:
+    """Peaks of one rank in bytes; None where nobody recorded them. ``has_oom``: it ran out of memory itself."""
+
+    rank: int
+    pp_rank: int | None = None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    has_oom: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRank:
+    """The rank that really failed. ``rank`` is None where nothing tells; ``when`` such as ``in step of step 2``."""
+
+    rank: int | None
+    kind: str
+    message: str
+    when: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One job. ``expandable_segments``: None where nobody knows; ``is_complete``: what ran is known to its end.
+
+    ``sayings``: lines that a symptom may be known by. ``sources``: where each setting comes from.
+    """
+
+    name: str
+    origin: Literal["run", "log"]
+    status: Status
+    verdict: OomVerdict
+    failed: FailedRank | None = None
+    spec: ExperimentSpec | None = None
+    ranks: tuple[RankFigures, ...] = ()
+    prediction: PredictionRecord | None = None
+    no_prediction: str = ""
+    tflops_per_gpu: float | None = None
+    step_time_s: float | None = None
+    has_nan: bool = False
+    expandable_segments: bool | None = None
+    sayings: tuple[Saying, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    retried: bool = False
+
+    @property
+    def modules(self) -> frozenset[str]:
+        """Modules of selective recompute; none without a spec."""
+        return frozenset(getattr(self.spec.recompute, "modules", ())) if self.spec else frozenset()
+
+    @property
+    def has_oom(self) -> bool:
+        """Whether memory ran out on it."""
+        return self.verdict.is_oom
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The highest allocated peak of any rank."""
+        return max((rank.allocated_bytes for rank in self.ranks if rank.allocated_bytes is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Recognised:
+    """A known symptom that was seen: its row, and ``evidence``, what was seen where."""
+
+    id: str
+    symptom: str
+    cause: str
+    confirm: str
+    fix: str
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that is predicted to fit. ``overhead``: of the step time, against no recompute; None: not predicted."""
+
+    text: str
+    changes: tuple[tuple[str, str], ...]
+    peak_bytes: int
+    verdict: str
+    overhead: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """What to do next. ``command``: to paste; empty where there is none."""
+
+    text: str
+    command: str = ""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The answer. ``confirmed``: what an A/B of the allocator showed; None where there was none.
+
+    ``is_conclusive``: something can be said of the failure. ``evidence`` and ``fixes``: the most important first.
+    """
+
+    case: Case
+    oom_class: str
+    confidence: Confidence
+    reason: str
+    evidence: tuple[str, ...]
+    symptoms: tuple[Recognised, ...]
+    fixes: tuple[Fix, ...]
+    reference: Case | None = None
+    confirmed: bool | None = None
+    is_conclusive: bool = True
