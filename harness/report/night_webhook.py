@@ -63,8 +63,8 @@ def _line(case: CaseVerdict) -> str:
 
 
 def _why(case: CaseVerdict) -> str:
-    """What a person would ask first."""
-    said = next(iter(story(case).lines), "")
+    """What a person would ask first; secrets go before the text is cut, for half a secret is not known as one."""
+    said = redact(next(iter(story(case).lines), ""))
     return said if len(said) <= _LONGEST else f"{said[:_LONGEST]}…"
 
 
@@ -73,7 +73,7 @@ def _case(case: CaseVerdict) -> Document:
         "name": case.planned.name,
         "outcome": case.outcome,
         "owner": case.planned.owner or None,
-        "reason": redact(_why(case)),
+        "reason": _why(case),
     }
 
 

@@ -53,6 +53,16 @@ def test_secrets_in_a_failure_stay_here(make_night, make_case):
     assert "hf_abc" not in body
 
 
+def test_a_secret_that_a_long_failure_is_cut_at_stays_here_too(make_night, make_case):
+    failure = f"{'x' * 270} https://somebody:hunter2hunter2@example.org/{'y' * 100}"
+    case = make_case("x", [], outcome="failed", exit_code=ExitCode.RUN_FAILED, reason=failure)
+
+    body = webhook_message(make_night(cases=(case,))).render().decode()
+
+    assert "https://***@example" in body
+    assert "hunter2" not in body
+
+
 def test_a_night_of_thousands_of_failures_stays_a_message(make_night, night):
     bad = replace(night.cases[5], reason="é" * 100_000)
     body = webhook_message(make_night(cases=(bad,) * 3000)).render()
