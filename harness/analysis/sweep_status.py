@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 
+from harness.analysis.oom.classify import Ending, classify
+from harness.analysis.oom.of_run import expandable_segments
+from harness.analysis.oom.thresholds import threshold
 from harness.analysis.sweep_values import CellStatus, OomLine
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
@@ -65,7 +68,7 @@ def _limit(run: RunRecord, rank: RankRecord) -> int | None:
 
 
 def _why(run: RunRecord, rank: RankRecord) -> str:
-    """Model states alone, fragmentation, or tensors: the plainest cause that the recorded figures support."""
+    """Model states alone, what torch's own figures say, fragmentation, or tensors: the plainest cause that is supported."""
     memory, limit = rank.memory, _limit(run, rank)
     request = rank.failure.request_bytes if rank.failure else None
     of = f" of {format_bytes(limit)}" if limit else ""
@@ -73,9 +76,22 @@ def _why(run: RunRecord, rank: RankRecord) -> str:
         return "the rank left no memory reading"
     if limit and (memory.static_bytes or memory.after_setup_bytes or 0) >= limit:
         return f"model states alone fill the memory{of}"
+    if told := _by_text(run, rank):
+        return told
     allocated, reserved = memory.max_allocated_bytes, memory.max_reserved_bytes
     if allocated is None:
         return "how much was in use is not recorded"
-    if reserved is not None and request is not None and reserved - allocated >= request:
-        return f"fragmentation is likely: {format_bytes(reserved - allocated)} reserved beside {format_bytes(allocated)} in tensors"
+    spare = (reserved or 0) - allocated
+    if request is not None and spare >= max(request, threshold("fragmented_share") * (limit or 0)):
+        return f"fragmentation is likely: {format_bytes(spare)} reserved beside {format_bytes(allocated)} in tensors"
     return f"tensors had taken {format_bytes(allocated)}{of}"
+
+
+def _by_text(run: RunRecord, rank: RankRecord) -> str | None:
+    """The class by torch's message, where that has the figures of the device and is not about a limit that was asked for."""
+    if rank.failure is None:
+        return None
+    verdict = classify(rank.failure.message, Ending(expandable_segments=expandable_segments(run)))
+    if verdict.figures is None or verdict.figures.total_bytes is None or verdict.oom_class == "self_imposed_limit":
+        return None
+    return f"{verdict.oom_class.replace('_', ' ')} ({verdict.confidence} confidence): {verdict.reason}"

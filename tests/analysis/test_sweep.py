@@ -169,6 +169,12 @@ def test_a_request_that_reserved_memory_would_have_held_is_fragmentation(oom, ma
     assert verdict.cell("none").oom.verdict.startswith("fragmentation is likely: 9.00 GiB reserved beside 70.00 GiB")
 
 
+def test_a_sliver_of_reserved_memory_at_the_edge_of_a_full_card_is_no_fragmentation(oom, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", oom("none", allocated=int(77.5 * GIB)))]))
+
+    assert verdict.cell("none").oom.verdict == "tensors had taken 77.50 GiB of 80.00 GiB"
+
+
 @pytest.mark.parametrize("fate", ["pruned", "illegal"])
 def test_without_a_control_cells_are_held_against_the_fastest_that_ran(runs, make_cell, make_sweep, fate):
     verdict = judge_sweep(make_sweep([

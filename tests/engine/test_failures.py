@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from harness.analysis.oom.classify import classify
 from harness.engine.failures import MAX_TEXT, NonFiniteLossError, failure_of
 
 MIB, GIB = 1024**2, 1024**3
@@ -49,6 +50,14 @@ def test_out_of_memory_is_known_in_all_its_words(text, request_bytes):
     assert (failure.kind, failure.phase, failure.step) == ("oom", "forward_backward", 3)
     assert failure.request_bytes == (None if request_bytes is None else round(request_bytes))
     assert failure.message == f"RuntimeError: {text}"
+
+
+@pytest.mark.parametrize("text", [text for text, _ in OUT_OF_MEMORY.values()], ids=OUT_OF_MEMORY)
+def test_what_a_rank_records_as_out_of_memory_is_classified_as_such(text):
+    failure = failure_of(RuntimeError(text), phase="forward_backward", step=3)
+    verdict = classify(failure.message)
+    assert verdict.is_oom
+    assert verdict.request_bytes == failure.request_bytes
 
 
 def test_a_failed_host_allocation_is_out_of_memory_even_without_a_word():
