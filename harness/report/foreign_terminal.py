@@ -42,6 +42,8 @@ def print_foreign(
         table.add_row(*cells(finding), Text(word.replace("_", " "), style=_STYLES[word]))
     show(console, table)
     print_lines(console, _reasons(judged.comparison.findings))
+    told = " ".join(finding.reason for finding in judged.comparison.findings)
+    print_lines(console, [f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in told], style="yellow")
     print_lines(console, _worst(judged))
     print_lines(console, [f"Note: {note}" for note in judged.notes])
     outcome, exit_code = verdict

@@ -7,11 +7,12 @@ from harness.analysis.compare import WindowOptions
 from harness.analysis.foreign.convergence import LossLimits
 from harness.analysis.foreign.judging import judge_log
 from harness.analysis.foreign.values import ForeignComparison, ForeignThresholds
+from harness.analysis.oom.first_failure import RankFailure, first_failure
 from harness.analysis.outcome import Outcome, comparison_outcome
 from harness.errors import ExitCode
 from harness.records.foreign.bridge_actuals import write_actuals
 from harness.records.foreign.golden_file import Format, read_foreign_golden
-from harness.records.foreign.log_reader import read_logs
+from harness.records.foreign.log_reader import opened_logs
 from harness.records.foreign.values import ForeignLog
 
 
@@ -42,12 +43,26 @@ class ForeignAnswer:
 
 def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
     """Read, write the actuals, judge; in this order, so that a golden that cannot be read does not lose them."""
-    log = read_logs(request.logs)
+    reader, lines = opened_logs(request.logs)
+    failed = first_failure(lines)
+    log = reader.finish()
     if request.actuals:
         write_actuals(request.actuals, log)
     if request.golden is None:
         return ForeignAnswer(log, None, "pass", ExitCode.OK, request.actuals)
     golden = read_foreign_golden(request.golden, request.form)
-    judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits)
+    failure = _told(failed.failure) if failed and _is_cut_short(log) else None
+    judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits, failure)
     outcome, exit_code = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
     return ForeignAnswer(log, judged, outcome, exit_code, request.actuals)
+
+
+def _is_cut_short(log: ForeignLog) -> bool:
+    """Whether the job did not get to its end; a failure that it got over is no reason to doubt it."""
+    return not log.iterations or log.truncated is not None
+
+
+def _told(failure: RankFailure) -> str:
+    who = "a rank" if failure.rank is None else f"rank {failure.rank}"
+    what = "ran out of memory" if failure.kind == "oom" else "failed"
+    return f"{who} {what} ({failure.where}): {failure.text.splitlines()[0][:200] if failure.text else ''}"

@@ -97,6 +97,13 @@ def test_a_log_that_ends_early_is_inconclusive_although_the_window_is_whole(comp
     assert compare(bridge_log([700.0] * 40 + [None] * 10), bridge_golden(), *window).code == 6
 
 
+def test_the_failure_that_ended_a_log_is_told(compare, tmp_path):
+    oom = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    answer = compare(bridge_log([700.0] * 40 + [None] * 10) + oom + "\n", bridge_golden())
+    assert answer.code == 6
+    assert f"rank 3 ran out of memory ({tmp_path / 'run.log'}:81): torch.OutOfMemoryError: CUDA out of" in answer.out
+
+
 def test_a_nan_loss_leaves_nothing_to_conclude(compare, tmp_path):
     answer = compare(bridge_log(TFLOPS, losses=[11.5] * 30 + [None] * 20), bridge_golden())
     assert answer.code == 6

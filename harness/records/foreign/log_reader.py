@@ -1,6 +1,6 @@
 """Training logs of Megatron-Bridge and Megatron-LM, read line by line into what they say of each iteration."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,15 +29,27 @@ def read_logs(paths: Iterable[str | Path]) -> ForeignLog:
     Where a path holds ``allranks``, as the launcher of Megatron-Bridge names the file that holds every rank's output,
     only such files are read. BadRequestError for what cannot be read as text.
     """
+    reader, lines = opened_logs(paths)
+    for _ in lines:
+        pass
+    return reader.finish()
+
+
+def opened_logs(paths: Iterable[str | Path]) -> "tuple[LogReader, Iterator[LogLine]]":
+    """As :func:`read_logs`, for those who want to see the lines too: the reader takes every line that is drawn."""
     sources = log_sources(paths)
     chosen = [one for one in sources if _ALL_RANKS in one.name] or list(sources)
     reader = LogReader()
     reader.sources = [one.name for one in chosen]
     if len(chosen) < len(sources):
         reader.notes.append(f"{len(sources) - len(chosen)} other files left out: {chosen[0].name} holds all ranks")
-    for line in log_lines([one.path or "-" for one in chosen]):
+    return reader, _fed(reader, log_lines([one.path or "-" for one in chosen]))
+
+
+def _fed(reader: "LogReader", lines: Iterator[LogLine]) -> Iterator[LogLine]:
+    for line in lines:
         reader.feed(line)
-    return reader.finish()
+        yield line
 
 
 class LogReader:
