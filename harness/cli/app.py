@@ -22,6 +22,7 @@ from harness.cli import (
     results,
     rules,
     run,
+    snapshot,
     sweep,
 )
 from harness.cli.answers import answered, keeping, kept_answer
@@ -69,6 +70,7 @@ app.command("compare", cls=CompareCommand)(compare.compare)
 app.command("explain")(explain.explain)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
+app.command("snapshot")(snapshot.snapshot)
 app.add_typer(golden.app, name="golden")
 app.add_typer(history.app, name="history")
 app.add_typer(jobs.app, name="jobs")

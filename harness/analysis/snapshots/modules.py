@@ -86,7 +86,8 @@ def module_of(frames: Iterable[Frame]) -> str:
             continue
         constructing = constructing or frame.function in ("__init__", "reset_parameters")
         recomputing = recomputing or (_RECOMPUTING in frame.path and frame.function in ("backward", "_recompute"))
-        found = found or _row(frame)
+        if found is None or found.module == "mlp":
+            found = _within(found, _row(frame))
     if found is None:
         return UNKNOWN
     if recomputing:
@@ -104,6 +105,13 @@ def site_of(frames: Iterable[Frame]) -> str:
         if frame.path.endswith(".py") and not _LIBRARIES.search(frame.path):
             return _text(frame)
     return _text(first) if first else ""
+
+
+def _within(inner: ModuleRow | None, outer: ModuleRow | None) -> ModuleRow | None:
+    """Experts are built of the dense block: memory of theirs is the experts'."""
+    if inner is None or (outer is not None and outer.module in ("moe", "shared_experts")):
+        return outer
+    return inner
 
 
 def _row(frame: Frame) -> ModuleRow | None:

@@ -1,0 +1,63 @@
+"""`mbr-perf snapshot` as its users call it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.cli.app import main
+from tests.snapshot_pickles import fragmented, trained, written
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(["snapshot", *map(str, arguments)])
+    captured = capsys.readouterr()
+    assert ended.value.code == code, captured.err
+    return captured.out, captured.err
+
+
+def test_a_failed_request_is_explained_with_its_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out, _ = said(capsys, written(tmp_path / "a.pickle", fragmented().snapshot()))
+    assert "class: fragmentation (high)" in out
+    assert "stranded         4.30 GiB" in out
+    assert "expandable_segments:True" in out
+
+
+def test_one_json_document_holds_it_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out, _ = said(capsys, written(tmp_path / "a.pickle", fragmented().snapshot()), "--json")
+    document = json.loads(out)
+    assert document["schema_version"] == 1
+    assert document["verdict"]["class"] == "fragmentation"
+    assert document["devices"][0]["stranded_bytes"] == 200 * 22 * 2**20
+
+
+def test_two_files_are_compared_by_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    files = [written(tmp_path / f"{name}.pickle", trained(keeps_scores=name == "b").snapshot()) for name in "ab"]
+    out, _ = said(capsys, *files)
+    assert "B holds 384.00 MiB more than A at the peaks" in out
+    assert any(line.split()[0] == "core_attn" and line.endswith("+384.00 MiB") for line in out.splitlines() if line)
+    document = json.loads(said(capsys, *files, "--json")[0])
+    assert document["difference"]["modules"][0]["more_bytes"] == 384 * 2**20
+
+
+@pytest.mark.parametrize("suffix", ["html", "png", "svg"])
+def test_a_timeline_is_drawn_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str):
+    path, picture = written(tmp_path / "a.pickle", trained().snapshot()), tmp_path / f"a.{suffix}"
+    _, err = said(capsys, path, "--timeline", picture)
+    assert f"wrote {picture}" in err
+    beginning = {"html": b"<!DOCTYPE html>", "png": b"\x89PNG", "svg": b"<svg"}[suffix]
+    assert picture.read_bytes().startswith(beginning)
+
+
+def test_a_snapshot_without_a_history_has_no_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = written(tmp_path / "a.pickle", {**trained().snapshot(), "device_traces": []})
+    _, err = said(capsys, path, "--timeline", tmp_path / "a.png", code=2)
+    assert "No history was recorded" in err
+    assert "it holds no history" in said(capsys, path)[0]
+
+
+def test_a_hostile_file_is_a_wrong_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = written(tmp_path / "a.pickle", {"segments": [Path("x")]})
+    _, err = said(capsys, path, code=2)
+    assert "a snapshot holds plain values only" in err
