@@ -1,9 +1,10 @@
 """From raw records to figures: nothing here is stored, so that a better formula needs no new run."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from harness.analysis import peaks, statistics
+from harness.analysis.imported.figures import job_window, without_copies
 from harness.analysis.metrics import PEAK_METRICS, SUMMARY_METRICS, Metrics, Summary
 from harness.analysis.peaks import Peak, worst_rank
 from harness.analysis.window import Window, window_of
@@ -16,7 +17,7 @@ from harness.spec.experiment import ExperimentSpec, MeasureSpec
 def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
     """The figures of one run over the window of ``measure`` (default: the one it was run with)."""
     spec, ranks = record.spec, record.ranks
-    window = window_of(ranks, spec.num_gpus, *(measure or spec.measure).window)
+    window = _window(record, *(measure or spec.measure).window)
     model_flops = flops.model_flops_per_step(spec)
     recompute_flops = flops.recompute_flops_per_step(spec, record.effective)
     bounds, losses = (window.start, window.end), _losses(ranks)
@@ -27,9 +28,9 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
         tflops_per_gpu=summarize(throughput, bounds),
         step_time_s=summarize(window.seconds, bounds),
         tokens_per_s_per_gpu=summarize(token_rates, bounds),
-        peak_allocated_bytes=worst_rank(ranks, spec.num_gpus, peaks.allocated),
-        peak_reserved_bytes=worst_rank(ranks, spec.num_gpus, peaks.reserved),
-        peak_device_bytes=worst_rank(ranks, spec.num_gpus, peaks.device_used(record.nodes)),
+        peak_allocated_bytes=_peak(record, peaks.allocated),
+        peak_reserved_bytes=_peak(record, peaks.reserved),
+        peak_device_bytes=_peak(record, peaks.device_used(record.nodes)),
         counted_flops_per_step=_counted_flops(ranks, spec.num_gpus),
         mfu=mfu,
         hfu=hfu,
@@ -39,6 +40,16 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
         recompute_flops_per_step=recompute_flops,
     )
     return replace(metrics, problems=_problems(record, window, metrics))
+
+
+def _window(record: RunRecord, start: int, end: int) -> Window:
+    if record.imported is not None:
+        return job_window(record, record.imported, start, end)
+    return window_of(record.ranks, record.spec.num_gpus, start, end)
+
+
+def _peak(record: RunRecord, read: Callable[[RankRecord], int | None]) -> Peak | None:
+    return without_copies(record, worst_rank(record.ranks, record.spec.num_gpus, read))
 
 
 def combine(runs: Sequence[Metrics]) -> Metrics:
@@ -121,6 +132,8 @@ def _peak_problem(record: RunRecord, name: str, peak: Peak | None) -> str | None
     if peak is not None:
         missing = ", ".join(map(str, peak.missing_ranks))
         return f"no reading from rank {missing}; the peak may be higher" if missing else None
+    if record.imported is not None:
+        return "the log does not say"
     if name != "peak_device_bytes":
         measured = any(rank.memory for rank in record.ranks)
         return "the run's memory meter cannot say" if measured else "no rank left a memory reading"

@@ -5,15 +5,20 @@ from collections import Counter
 
 from harness.analysis.derive import derive
 from harness.analysis.explain_values import ABSENT, IMAGE, NONE_SEEN, Group, Key, Side
-from harness.analysis.likeness import measured_device
+from harness.analysis.likeness import SOFTWARE, measured_device
 from harness.analysis.measured_on import hostnames, own_devices
 from harness.analysis.metrics import METRICS, Metrics
 from harness.analysis.statistics import median
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden_settings import leaves
-from harness.records.run import RunRecord
+from harness.records.imported import IMPORTED
+from harness.records.run import REPLAYED, RunRecord
 
 _ALWAYS: tuple[Group, ...] = ("settings", "recompute", "software")
+_OF_THE_IMPORT: frozenset[Key] = frozenset(
+    {("device", "device_name"), ("place", "hosts"), ("harness", "mbr_perf"), ("harness", "git_commit"),
+     ("harness", "command"), *(("software", name) for name in (*SOFTWARE, IMAGE))}
+)  # fmt: skip
 SLOW_RANK = 0.02  # a rank whose own steps take this much longer than the middle rank's is worth a line
 
 
@@ -25,6 +30,9 @@ def run_side(record: RunRecord, name: str = "") -> Side:
     for group, found in _facts(record, metrics, numbers).items():
         facts |= {(group, key): value for key, value in found.items()}
     closed = {*_ALWAYS, *(("environment",) if record.provenance.environment else ())}
+    if record.imported is not None:  # whose log says nothing of the machine and its software
+        facts = {key: value for key, value in facts.items() if key not in _OF_THE_IMPORT}
+        closed -= {"software"}
     return Side(
         name=name or record.run_id,
         kind="run",
@@ -54,7 +62,7 @@ def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
     )
     doubts = [f"suspect: {why}" for why in record.suspect]
     short = {text for name, text in metrics.problems.items() if name == "step_time_s"}
-    return (*ended, *doubts, *sorted(short), *(note for note in record.notes if note.startswith("replayed from ")))
+    return (*ended, *doubts, *sorted(short), *(note for note in record.notes if note.startswith((REPLAYED, IMPORTED))))
 
 
 def _facts(record: RunRecord, metrics: Metrics, numbers: dict[str, float]) -> dict[Group, dict[str, str]]:

@@ -15,6 +15,7 @@ SOFTWARE = ("torch", "megatron-core", "transformer-engine")
 ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
 TIME_ONLY: tuple[GateKind, ...] = ("time",)
 GROUPS = {"software": (*SOFTWARE, "driver_version"), "hardware": ("device_name",)}
+NOT_TOLD = "not told by the log"
 _FIXED = (*SOFTWARE, *GROUPS, "device_name", "driver_version", "formula_version", "fingerprint")
 
 
@@ -76,7 +77,10 @@ def _settings(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
 
 
 def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference]:
-    """On a CPU the processor and the torch build decide the time, and nothing else that is measured."""
+    """On a CPU the processor and the torch build decide the time, and nothing else that is measured.
+
+    What a training log does not say is not known to be the same.
+    """
     here, there = record.provenance, golden.measured_on
     is_cpu = record.spec.gpu_type.is_cpu
     rows = [
@@ -84,7 +88,9 @@ def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference
         ("driver_version", there.driver_version, here.driver_version, False),
         *((name, there.versions.get(name), here.versions.get(name), is_cpu and name == "torch") for name in SOFTWARE),
     ]
-    for name, golden_value, current, time_only in rows:
+    unknown = NOT_TOLD if record.imported is not None else None
+    for name, golden_value, recorded, time_only in rows:
+        current = unknown if recorded is None else recorded
         if golden_value != current:
             kinds = TIME_ONLY if time_only else ALL_KINDS
             yield Difference(name, golden_value, current, kinds=kinds, blocks=not time_only)
@@ -94,6 +100,8 @@ def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference
 
 def measured_device(record: RunRecord) -> str | None:
     """Product name of what a run was measured on: the GPU's, or for a CPU run the processor's."""
+    if record.imported is not None:
+        return None
     if record.spec.gpu_type.is_cpu:
         return record.provenance.processor
     return record.provenance.device_name

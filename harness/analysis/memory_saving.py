@@ -48,10 +48,12 @@ class MemorySaving:
 def memory_saving(
     cell: tuple[Sequence[RunRecord], Metrics], control: tuple[Sequence[RunRecord], Metrics]
 ) -> MemorySaving | None:
-    """None where either side has no allocated peak of all its ranks."""
+    """None where either side has no allocated peak of all its ranks; logs need only tell of the same ranks."""
     (runs, metrics), (control_runs, control_metrics) = cell, control
     ours, theirs = metrics.peak_allocated_bytes, control_metrics.peak_allocated_bytes
-    if ours is None or theirs is None or ours.missing_ranks or theirs.missing_ranks:
+    if ours is None or theirs is None:
+        return None
+    if (ours.missing_ranks or theirs.missing_ranks) and not _same_ranks_told(runs, control_runs):
         return None
     return MemorySaving(
         saved_bytes=theirs.value - ours.value,
@@ -59,6 +61,12 @@ def memory_saving(
         ranks=_by_rank(runs, control_runs),
         saved_by_metric={name: saved for name in PEAK_METRICS if (saved := _saved(name, metrics, control_metrics)) is not None},
     )  # fmt: skip
+
+
+def _same_ranks_told(runs: Sequence[RunRecord], control_runs: Sequence[RunRecord]) -> bool:
+    """Whether all are from training logs, and these tell the memory of the same ranks."""
+    told = {frozenset(rank.rank for rank in run.ranks if rank.memory) for run in (*runs, *control_runs)}
+    return len(told) == 1 and all(run.imported is not None for run in (*runs, *control_runs))
 
 
 def highest_per_rank(runs: Sequence[RunRecord], read: Callable[[RankRecord], int | None]) -> dict[int, int]:

@@ -8,7 +8,7 @@ from harness.analysis import statistics
 from harness.analysis.derive import combine, derive
 from harness.analysis.likeness import SOFTWARE, measured_device
 from harness.analysis.measured_on import measured_on
-from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
+from harness.analysis.metrics import METRICS, PEAK_METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.analysis.promotion_spread import spread_problems, wide_spreads
 from harness.errors import BadRequestError, raise_all
 from harness.planning.flops import FORMULA_VERSION
@@ -77,7 +77,7 @@ def promote(
         ]
     )
     golden = _golden(records, stored, (reason.strip(), author.strip(), now)).model_copy(
-        update={"overridden": wide, "night_id": options.night_id}
+        update={"overridden": wide, "night_id": options.night_id, **_of_logs(records, each)}
     )
     return Promotion(golden, golden_changes(before, golden))
 
@@ -135,6 +135,23 @@ def _golden(
         max_steps=spec.measure.max_steps,
         window=spec.measure.window,
     )
+
+
+def _of_logs(records: Sequence[RunRecord], each: Sequence[Metrics]) -> dict[str, object]:
+    """What marks a golden that was never measured here: it is external, and says what its logs did not."""
+    logs = [record.imported for record in records if record.imported is not None]
+    if not logs:
+        return {}
+    files = ", ".join(f"{file.name} (sha256 {file.sha256[:12]})" for log in logs for file in log.files)
+    short = {
+        f"{name}: {metrics.problems[name]}" for metrics in each for name in PEAK_METRICS if _is_short(metrics, name)
+    }
+    unsaid = dict.fromkeys(text for log in logs for text in log.unsaid)
+    return {"kind": "external", "source": f"training logs: {files}", "caveats": (*sorted(short), *unsaid)}
+
+
+def _is_short(metrics: Metrics, name: str) -> bool:
+    return name in metrics.problems and getattr(metrics, name) is not None
 
 
 def _is_stored(metric: Metric) -> bool:
@@ -197,10 +214,13 @@ def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
     problems += [note for note in record.notes if note.startswith(REPLAYED)]
     if record.status != "ok":
         problems.append(f"is {record.status}: {record.failure or 'no failure recorded'}")
-    if len(record.ranks) < record.spec.num_gpus or not all(rank.finished for rank in record.ranks):
+    is_log = record.imported is not None  # which tells of some ranks only, and its golden says so
+    if not is_log and (len(record.ranks) < record.spec.num_gpus or not all(rank.finished for rank in record.ranks)):
         problems.append("not every rank finished")
     for metric in METRICS:
         present = metric.read(metrics) is not None
+        if is_log and metric.gate == "memory":
+            continue
         if metric.gate and metric.name in metrics.problems and (present or metric.gate == "time"):
             problems.append(f"{metric.name}: {metrics.problems[metric.name]}")
     return problems

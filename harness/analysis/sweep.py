@@ -34,7 +34,7 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
         if cell.is_comparable and cell.cost_s is not None and cell.peak_bytes is not None
     }
     costs = {cell.name: cell.costs_s for cell in found}
-    num_due = sum(num_missing(cell, plan.repeats) for cell in data.cells)
+    num_due = 0 if plan.is_imported else sum(num_missing(cell, plan.repeats) for cell in data.cells)
     return SweepVerdict(
         sweep_id=plan.sweep_id,
         title=plan.title,

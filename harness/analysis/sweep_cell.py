@@ -83,7 +83,7 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
     each = [derive(run) for run in runs]
     suspect = (f"suspect: {why}" for run in runs for why in run.suspect)
     metrics = combine(each) if each else None
-    problems = (metrics.problems.get(name) for name in (_TIME, _MEMORY)) if metrics else ()
+    problems = (metrics.problems.get(name) for name in _required(runs, metrics)) if metrics else ()
     return MeasuredCell(
         data=cell,
         status=status,
@@ -94,6 +94,12 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
         costs_s=_costs(runs, each, reference),
         doubts=tuple(dict.fromkeys(doubt for doubt in (*suspect, *problems, another_machine(runs, first)) if doubt)),
     )
+
+
+def _required(runs: Sequence[RunRecord], metrics: Metrics) -> tuple[str, ...]:
+    """Logs tell the memory of some ranks; cells of which the same is known can be held against each other."""
+    is_told = metrics.peak_allocated_bytes is not None and all(run.imported for run in runs)
+    return (_TIME,) if is_told else (_TIME, _MEMORY)
 
 
 def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:

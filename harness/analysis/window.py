@@ -23,19 +23,21 @@ class Window:
         if self.end <= self.start:
             return f"the window [{self.start}, {self.end}) holds no step"
         if self.missing:
-            return f"{len(self.missing)} of {self.end - self.start} steps in the window are missing, first {self.missing[0]}"
+            return f"{len(self.missing)} of {len(self.missing) + len(self.seconds)} steps in the window are missing, first {self.missing[0]}"
         if len(self.seconds) < MIN_STEPS:
             return f"{len(self.seconds)} steps in the window, at least {MIN_STEPS} are needed"
         return None
 
 
-def window_of(ranks: Sequence[RankRecord], world_size: int, start: int, end: int) -> Window:
+def window_of(ranks: Sequence[RankRecord], world_size: int, start: int, end: int, *, every: int = 1) -> Window:
     """Step times over ``[start, end)``: the slowest rank's, because the others wait for it at the next collective.
 
     A step that any of ``world_size`` ranks did not record is missing, and so is every step when a rank left no record.
+    ``every``: a record stands for so many steps, of which it is the last; those that reach out of the window do not count.
     """
     times = [{step.step: step.seconds for step in rank.steps if step.seconds > 0} for rank in ranks]
     whole = len(times) >= world_size
-    complete = [step for step in range(start, end) if whole and all(step in rank for rank in times)]
-    missing = tuple(sorted(set(range(start, end)).difference(complete)))
+    expected = [step for step in range(start + every - 1, end) if (step + 1) % every == 0]
+    complete = [step for step in expected if whole and all(step in rank for rank in times)]
+    missing = tuple(sorted(set(expected).difference(complete)))
     return Window(start, end, tuple(max(rank[step] for rank in times) for step in complete), missing)

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.records.imported import ImportedLog
 from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION, RankRecord
 from harness.records.timeline import MemorySeries
@@ -82,6 +83,7 @@ class RunRecord(Frozen):
     """Raw facts of a run; figures such as TFLOP/s are derived from it on reading, under a named formula version.
 
     ``no_prediction`` says why there is no ``prediction``; records from before there were any have neither.
+    ``imported``: the training log that it was read from; None for a run of our own.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -99,4 +101,5 @@ class RunRecord(Frozen):
     notes: tuple[str, ...] = ()
     prediction: PredictionRecord | None = None
     no_prediction: str = ""
+    imported: ImportedLog | None = None
     provenance: Provenance

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.records.imported import LAUNCHER as IMPORT
 from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION
 from harness.spec.experiment import ExperimentSpec
@@ -105,6 +106,11 @@ class SweepPlan(Frozen):
     command: tuple[str, ...]
     started_at: str
     mbr_perf: str
+
+    @property
+    def is_imported(self) -> bool:
+        """Whether its runs were read from training logs, so that none can be started."""
+        return self.launch.launcher == IMPORT
 
     @property
     def capacities(self) -> frozenset[int | None]:

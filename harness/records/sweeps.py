@@ -135,7 +135,8 @@ def _cell(sweep_dir: Path, plan: SweepPlan, planned: PlannedCell, events: Iterab
     runs = tuple(read_document(path, RunRecord) for path in records if path.is_file())
     last = next((event for event in reversed(tuple(events)) if event.cell == planned.name), None)
     if runs:
-        return CellData(planned, runs, "run", _fewer(runs, plan.repeats, last))
+        fewer = "" if plan.is_imported else _fewer(runs, plan.repeats, last)
+        return CellData(planned, runs, "run", fewer)
     if last and last.kind == "taught":
         return CellData(planned, (), "pruned", last.reason)
     return CellData(planned, (), "not_run", last.reason if last else "the sweep ended before it")

@@ -1,0 +1,1 @@
+"""A foreign training log as a run record: its ranks, its end, its figures beside ours."""
