@@ -10,6 +10,7 @@ from harness.records.strict_json import once_each
 
 _MAX_BYTES = 256 * 1024**2
 _MAX_PROBLEMS = 10
+_LARGEST = 1e18
 
 Keys = tuple[str, ...]
 
@@ -67,11 +68,10 @@ def number(path: Path, keys: Keys, value: object, found: list[BadRequestError]) 
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         found.append(problem(path, keys, f"{shown(value)} is no number"))
         return None
-    try:
-        return float(value)
-    except OverflowError:
+    if abs(value) > _LARGEST:
         found.append(problem(path, keys, "a number that is beyond all measure"))
         return None
+    return float(value)
 
 
 def problem(path: Path, keys: Keys, what: str) -> BadRequestError:

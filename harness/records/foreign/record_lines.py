@@ -20,6 +20,8 @@ _MEMORY = re.compile(r"\[Rank (\d{1,7})\] \(after (\d{1,9}) iterations?\) memory
 _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?(?:[eE][-+]?\d{1,4})?|nan|inf(?:inity)?)", re.IGNORECASE)
 _WORLD_SIZE = re.compile(r"^using world size:\s{0,4}(\d{1,7})\b|^\s*world_size \.{2,80} (\d{1,7})$")
 _ENDS = ("after training is done", "exiting program at iteration", "AssertionError: no samples left to consume")
+_LARGEST = 1e100
+_MOST_MEMORY = 1e9  # GB or MB of one rank
 
 _MEMORY_FIELDS = {
     "mem-allocated-gigabytes": "allocated_bytes",
@@ -117,7 +119,7 @@ def _memories(text: str) -> Iterator[MemoryLine]:
         for part in parts:
             name, _, written = part.partition(":")
             value = _number(written.strip())
-            if name.strip() in _MEMORY_FIELDS and value is not None and math.isfinite(value):
+            if name.strip() in _MEMORY_FIELDS and value is not None and 0 <= value < _MOST_MEMORY:
                 read.setdefault(_MEMORY_FIELDS[name.strip()], round(value * unit))
         yield MemoryLine(int(match[1]), int(match[2]), match[3] == "GB", read)
 
@@ -131,5 +133,8 @@ def _bodies(beginning: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[st
 
 
 def _number(written: str) -> float | None:
-    """The number, NaN and infinities among them; None for anything else."""
-    return float(written) if _NUMBER.fullmatch(written) else None
+    """The number, NaN and infinities among them; None for anything else. What nothing can be computed with is infinite."""
+    if not _NUMBER.fullmatch(written):
+        return None
+    value = float(written)
+    return math.copysign(math.inf, value) if abs(value) > _LARGEST else value
