@@ -12,6 +12,7 @@ from harness.analysis.diagnosis.values import Case, Diagnosis, Fix, Recognised
 from harness.analysis.oom.verdict import Confidence
 from harness.units import format_bytes, format_percent
 
+_ALLOCATOR_FIRST = "rank_out_of_memory_beside_headroom"  # its fix is the A/B, which comes first anyway
 _EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
@@ -61,7 +62,9 @@ def _evidence(facts: Facts, trial: Trial | None, outlook: Outlook | None) -> tup
     if case.has_oom or case.status == "ok":
         told += stage_evidence(case)
     if outlook and outlook.fits_already and is_device_oom(case):
-        told.append(f"The settings are predicted to fit into {format_bytes(outlook.budget_bytes or 0)} as they are.")
+        more = unexplained_bytes(case) or 0
+        beside = f", and {format_bytes(more)} unexplained beside them" if more > 0 else ""
+        told.append(f"The settings are predicted to fit as they are{beside}.")
     if case.retried and is_device_oom(case):
         told.append("The allocator had to give back cached blocks and try again before (num_alloc_retries above 0).")
     return tuple(told)
@@ -98,7 +101,8 @@ def _fixes(
         fixes += _planned(case, outlook)
     if (not is_device_oom(case) and case.has_oom) or oom_class in ("killed", "cuda_graph_pools", "outside_allocator"):
         fixes.append(Fix(case.verdict.next_experiment))
-    fixes += [Fix(_sentence(row.fix)) for row in symptoms]
+    tried = {_ALLOCATOR_FIRST} if oom_class == "fragmentation" else set()
+    fixes += [Fix(_sentence(row.fix)) for row in symptoms if row.id not in tried]
     if not fixes and oom_class == "capacity":
         fixes.append(Fix(case.verdict.next_experiment))
     if not fixes and case.status not in ("ok", "unknown"):

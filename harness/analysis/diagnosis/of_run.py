@@ -66,9 +66,7 @@ def _order(rank: RankRecord) -> tuple[bool, int, float, int]:
 def _failed(rank: RankRecord) -> FailedRank:
     assert rank.failure is not None
     first_line = (rank.failure.message.splitlines() or [""])[0]
-    return FailedRank(
-        rank.rank, rank.failure.kind, first_line, rank.failure.when, f"rank {rank.rank} of {rank.hostname}"
-    )
+    return FailedRank(rank.rank, rank.failure.kind, first_line, rank.failure.when, f"ranks/rank_{rank.rank:03d}.json")
 
 
 def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments: bool | None) -> OomVerdict:

@@ -48,7 +48,7 @@ class Case:
     """
 
     name: str
-    origin: Literal["run", "log"]
+    origin: Literal["run", "log", "snapshot"]
     status: Status
     verdict: OomVerdict
     failed: FailedRank | None = None

@@ -1,0 +1,80 @@
+"""`mbr-perf diagnose`: why a job failed, and what to try next."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.option_groups import takes
+from harness.cli.options import ExperimentOptions
+
+if TYPE_CHECKING:
+    from harness.runner.diagnosing import DiagnoseRequest
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class DiagnoseOptions:
+    """What failed."""
+
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...",
+        help="A run or sweep of ours (folder or id), logs of one job (files, folders, - for stdin), or memory snapshots.")]
+    against: Annotated[list[str] | None, typer.Option("--against", metavar="PATH",
+        help="Another job to hold it against: a run, or its logs. Repeatable.")] = None
+    no_plan: Annotated[bool, typer.Option("--no_plan", help="Do not ask the planner: a second or two less.")] = False
+    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
+        help="Where runs are kept. Default: results of the checkout, else ./results.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedOptions(ExperimentOptions):
+    """What the job was whose logs are given, so that the planner can say what was to be expected."""
+
+    model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
+        help="The recipe of a job that left logs only; with the other options, its settings. Runs say them themselves.")] = ""
+# fmt: on
+
+
+@takes(DiagnoseOptions, LoggedOptions)
+def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
+    """Say why a job failed: the kind of failure, on which rank and when, how sure that is, and the next experiment.
+
+    Exits 0 with a diagnosis, also that memory was not it; 2 for a wrong request; 6 where nothing can be concluded.
+    """
+    from harness.launch.environment import this_host
+    from harness.runner.diagnosing import diagnosed, exit_code_of
+
+    answer = diagnosed(_request(what, asked), this_host())
+    code = exit_code_of(answer)
+    if what.as_json:
+        from harness.report import json
+        from harness.report.diagnosis_json import diagnosis_document
+
+        print(json.text(diagnosis_document(answer, code)))
+    else:
+        from rich.console import Console
+
+        from harness.report.diagnosis_terminal import print_diagnosis
+
+        print_diagnosis(Console(highlight=False), answer)
+    raise typer.Exit(int(code))
+
+
+def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
+    """The options as one value. BadRequestError for settings without a recipe."""
+    from harness.cli.asking import experiment_request, given_options
+    from harness.errors import BadRequestError
+    from harness.runner.diagnosing import DiagnoseRequest
+
+    given = given_options(asked, but={"model_recipe_name"})
+    if given and not asked.model_recipe_name:
+        raise BadRequestError(f"{', '.join(given)} without a recipe", remedy="name it with -mr RECIPE")
+    return DiagnoseRequest(
+        paths=tuple(what.paths),
+        against=tuple(what.against or ()),
+        asked=experiment_request(asked) if asked.model_recipe_name else None,
+        results_dir=what.results_dir,
+        plans=not what.no_plan,
+    )
