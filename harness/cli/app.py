@@ -10,6 +10,7 @@ from harness import __version__
 from harness.cli import (
     check,
     compare,
+    diagnose,
     doctor,
     explain,
     golden,
@@ -68,6 +69,7 @@ app.command("plan", cls=PlanCommand)(plan.plan)
 app.command("check", cls=WholeShortOptions)(check.check)
 app.command("compare", cls=CompareCommand)(compare.compare)
 app.command("explain")(explain.explain)
+app.command("diagnose", cls=WholeShortOptions)(diagnose.diagnose)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.command("snapshot")(snapshot.snapshot)
