@@ -147,6 +147,17 @@ def test_the_agents_local_rank_is_not_taken_for_the_rank(tmp_path):
     assert (first.failure.kind, first.failure.rank, first.also) == ("signal", 11, ())
 
 
+def test_the_agents_line_is_no_further_rank_where_the_table_lists_them_all(tmp_path):
+    line = "E0821 14:03:30.000000 77 torch/distributed/elastic/api.py:882] failed (exitcode: -9) local_rank: 3 (pid: 5) of binary"
+    first = found(tmp_path, line, *summary((3, -9), root=(11, -9)))
+    assert [first.failure.rank, *(failure.rank for failure in first.also)] == [11, 3]
+
+
+def test_an_error_that_training_got_over_does_not_place_a_later_failure(tmp_path):
+    first = found(tmp_path, TRACEBACK, FORWARD, "ValueError: caught", STEP_12, "terminate called: std::bad_alloc")
+    assert (first.failure.kind, first.failure.phase, first.failure.after_step) == ("oom", None, 12)
+
+
 def test_an_abort_after_a_lost_peer_is_not_the_cause(tmp_path):
     lines = [WATCHDOG, *of_rank(2, TRACEBACK, "ValueError: the cause"), *summary((2, 1), root=(5, -6))]
     first = found(tmp_path, *lines)
