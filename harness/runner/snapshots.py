@@ -20,7 +20,7 @@ _NOT_A_SNAPSHOT = "expected a file of torch.cuda.memory._dump_snapshot"
 class SnapshotLimits:
     """What opening a file of a given size may take.
 
-    Dicts take about four times the bytes of their pickle (results/benchmarks/snapshot_500mb.json); a minute per 100 MB.
+    Dicts take about three times the bytes of their pickle (results/benchmarks/snapshot_memory.json); a minute per 100 MB.
     """
 
     largest_file_bytes: int = _CAP_BYTES

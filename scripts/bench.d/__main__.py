@@ -13,6 +13,7 @@ from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
 from rich.console import Console
 from rules_speed import rules_speed
+from snapshot_speed import snapshot_memory, snapshot_seconds
 from startup import help_text, recipes_list
 from sweep_cells import sweep_cells
 
@@ -32,6 +33,8 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "plan_deepseek_v3": plan_deepseek_v3,
     "plan_llama31_405b": plan_llama31_405b,
     "history": history,
+    "snapshot_seconds": snapshot_seconds,
+    "snapshot_memory": snapshot_memory,
 }
 
 
