@@ -31,6 +31,7 @@ _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt",
 )  # fmt: skip
+_CODE = ("raise ", "except ", "assert ")
 _ERROR = re.compile(
     r"(?:[A-Za-z_]\w{0,99}\.){0,9}([A-Za-z_]\w{0,99}(?:Error|Exception|Failure|Interrupt|Exit))(?::\s|:?$)"
 )
@@ -62,7 +63,7 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     Inside a traceback the lines of code are passed over. Outside, the name of an error counts for less: programs
     report errors that they have got over.
     """
-    if not any(word in text for word in _TELLING):
+    if not any(word in text for word in _TELLING) or (in_traceback and text.startswith(_CODE)):
         return None
     error = _ERROR.match(text)
     is_code = in_traceback and error is None

@@ -1,5 +1,7 @@
 """Of many ranks that failed, the one that failed by itself: kind of evidence first, then time."""
 
+from pathlib import Path
+
 import pytest
 
 from harness.analysis.oom.failure_scan import MAX_TEXT
@@ -7,6 +9,7 @@ from harness.analysis.oom.failure_signs import sign_of
 from harness.analysis.oom.first_failure import first_failure
 from harness.records.logs.lines import log_lines
 
+LOGS = Path(__file__).parents[2] / "data" / "logs"
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 3.91 GiB. GPU 1 has a total capacity of 79.11 GiB of which "
     "1.94 GiB is free. Including non-PyTorch memory, this process has 77.16 GiB memory in use. Of the allocated memory "
@@ -253,9 +256,27 @@ def test_the_phase_is_told_by_the_innermost_frame_that_is_known(tmp_path, frames
     assert found(tmp_path, TRACEBACK, *lines, OOM).failure.phase == phase
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "phase", "exit_code", "oom_class"),
+    [
+        ("torchrun_oom.log", "oom", "forward_backward", None, "capacity"),
+        ("torchrun_kill.log", "signal", None, -9, "killed"),
+        ("torchrun_error_recorded.log", "error", "forward_backward", None, "not_oom"),
+    ],
+)
+def test_in_what_torchrun_really_prints_the_rank_that_failed_is_found(name, kind, phase, exit_code, oom_class):
+    first = first_failure(log_lines([LOGS / name]))
+    failure = first.failure
+    assert (failure.kind, failure.rank, failure.phase, failure.exit_code) == (kind, 1, phase, exit_code)
+    assert (failure.after_step, first.verdict.oom_class) == (12, oom_class)
+    assert [(victim.kind, victim.rank) for victim in first.victims] == [("peer", 0)]
+    assert first.also == ()
+
+
 def test_a_line_of_code_in_a_traceback_shows_nothing():
     assert sign_of("except MemoryError:", in_traceback=True) is None
     assert sign_of("raise ConnectionError", in_traceback=True) is None
+    assert sign_of(f'raise torch.OutOfMemoryError("{OOM}")', in_traceback=True) is None
 
 
 def test_a_failure_keeps_only_the_beginning_of_an_endless_text(tmp_path):
