@@ -172,6 +172,13 @@ def test_megatron_lm_is_judged_by_its_times_and_the_last_rank(compare):
     assert findings(slower)["step_time_s"]["verdict"] == "regression"
 
 
+def test_metrics_of_a_golden_may_have_steps_of_their_own(compare):
+    golden = megatron_lm_golden([0.9] * 50, losses=[11.5] * 50)
+    golden["iteration-time"]["values"] = {str(n): 0.9 for n in (1, *range(5, 51, 5))} | {"10": "nan"}
+    answer = compare(megatron_lm_log([0.9] * 50), golden, "--json")
+    assert (answer.code, json.loads(answer.out)["window"]["iterations"]) == (0, [40, 45, 50])
+
+
 def test_memory_that_the_golden_has_of_other_iterations_is_inconclusive(compare):
     golden = megatron_lm_golden([0.9] * 50, [1e9] * 50)
     golden["mem-max-allocated-bytes"]["values"] = {"5": 1e9, "10": 1e9}

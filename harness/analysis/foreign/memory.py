@@ -63,7 +63,7 @@ def _against_series(
         stored = series[max(series)]
         listed = ", ".join(str(number) for number in sorted({one.iteration for one in told})[:5])
         why = (
-            f"the log reports memory after iterations {listed}; the golden has no value of these"
+            f"the log reports memory after iterations {listed}; the golden has no value of these (--log-memory-interval 1)"
             if told
             else _absent(log)
         )

@@ -37,7 +37,7 @@ def window_of(golden: ForeignGolden, options: WindowOptions) -> Window:
 
     The first step never counts unless asked for by number, as in Megatron-Bridge. BadRequestError for values out of range.
     """
-    numbers = tuple(golden.steps)
+    numbers = golden.timed
     share, start, end = _asked(options)
     if start is None:
         first = max(1, int(len(numbers) * share))

@@ -34,6 +34,14 @@ class ForeignGolden:
     notes: tuple[str, ...] = ()
 
     @property
+    def timed(self) -> tuple[int, ...]:
+        """The iterations that a window can count. Metrics of Megatron-LM have steps of their own."""
+        if self.format == "bridge":
+            return tuple(self.steps)
+        timed = (n for n, step in self.steps.items() if step.step_time_s is not None or step.tflops_per_gpu is not None)
+        return tuple(timed) or tuple(self.steps)
+
+    @property
     def has_throughput(self) -> bool:
         """Whether any step has one."""
         return any(step.tflops_per_gpu is not None for step in self.steps.values())
