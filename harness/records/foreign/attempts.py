@@ -1,17 +1,23 @@
 """Iterations as they come, over restarts of the job and over files that tell the same twice."""
 
+from collections import OrderedDict
 from dataclasses import fields, replace
 
 from harness.records.foreign.values import Iteration
 
 _MAX_NOTES = 5
+_MAX_RESTARTS = 1000
+# About 200 MB; of a log of more the first are let go.
+MAX_ITERATIONS = 500_000
 
 
 class Attempts:
     """What the last attempt says of every iteration, and what those before say of the iterations it did not repeat."""
 
-    def __init__(self) -> None:
-        self._known: dict[int, Iteration] = {}
+    def __init__(self, most: int = MAX_ITERATIONS) -> None:
+        self._most = most
+        self._let_go = 0
+        self._known: OrderedDict[int, Iteration] = OrderedDict()
         self._last = 0
         self.restarts: list[int] = []
         self.notes: list[str] = []
@@ -30,13 +36,22 @@ class Attempts:
             self._restart(new)
         self._known[new.number] = new
         self._last = new.number
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+            self._let_go += 1
 
     def iterations(self) -> tuple[Iteration, ...]:
         """In order of their numbers."""
         return tuple(self._known.values())
 
+    def all_notes(self) -> list[str]:
+        """Restarts, and how much was let go."""
+        let_go = [f"the first {self._let_go} iterations are left out, for there are very many"] if self._let_go else []
+        return [*self.notes, *let_go]
+
     def _restart(self, new: Iteration) -> None:
-        self.restarts.append(new.number)
+        if len(self.restarts) < _MAX_RESTARTS:
+            self.restarts.append(new.number)
         if len(self.notes) < _MAX_NOTES:
             self.notes.append(f"the job restarted: from iteration {self._last} back to {new.number} ({new.where})")
         while self._known and next(reversed(self._known)) >= new.number:  # their order is that of their numbers

@@ -98,7 +98,7 @@ class LogReader:
             ended=self._ended,
             restarts=tuple(self._attempts.restarts),
             num_lines=self._num_lines,
-            notes=(*self.notes, *self._attempts.notes, *self._notes_at_the_end()),
+            notes=(*self.notes, *self._attempts.all_notes(), *self._notes_at_the_end()),
         )
 
     def _iteration(self, line: LogLine, read: IterationLine) -> None:

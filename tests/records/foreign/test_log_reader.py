@@ -3,7 +3,9 @@
 import pytest
 
 from harness.errors import BadRequestError
+from harness.records.foreign.attempts import Attempts
 from harness.records.foreign.log_reader import read_logs
+from harness.records.foreign.values import Iteration
 from tests.analysis.foreign.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb, step_time
 
 
@@ -126,6 +128,14 @@ def test_what_the_restarted_job_did_not_reach_again_is_gone(read):
     log = read("\n".join([*(iteration(number, 9, 1.0) for number in range(1, 10)), iteration(5, 9, 2.0)]))
     assert [one.number for one in log.iterations] == [1, 2, 3, 4, 5]
     assert log.truncated == f"the log ends at iteration 5 of 9 ({log.sources[0]}:10)"
+
+
+def test_of_very_many_iterations_the_first_are_let_go_and_that_is_told():
+    attempts = Attempts(most=3)
+    for number in range(1, 11):
+        attempts.add(Iteration(number, "run.log:1", loss=float(number)))
+    assert [one.number for one in attempts.iterations()] == [8, 9, 10]
+    assert attempts.all_notes() == ["the first 7 iterations are left out, for there are very many"]
 
 
 def test_the_same_output_in_two_files_counts_once(read):
