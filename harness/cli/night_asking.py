@@ -1,5 +1,6 @@
 """From the options of `mbr-perf nightly` to the values that the logic takes."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.cli.asking import given_options, launch_words
@@ -18,10 +19,41 @@ if TYPE_CHECKING:
 _MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
 
 
+@dataclass(frozen=True)
+class NightAsked:
+    """All that was asked for. ``request`` is None for a night that is resumed."""
+
+    request: NightRequest | None
+    outputs: Outputs
+    webhook: WebhookAddress | None
+
+
+def night_asked(
+    what: "SuiteOptions",
+    judge: "NightJudgeOptions",
+    launch: LocalLaunchOptions,
+    slurm: SlurmLaunchOptions,
+    output: "NightOutputOptions",
+) -> NightAsked:
+    """The options of `mbr-perf nightly` as one value. BadRequestError with every one that is wrong."""
+    problems, request, outputs, webhook = Problems(), None, Outputs(), None
+    with problems.collecting():
+        outputs = night_outputs(output)
+    with problems.collecting():
+        webhook = webhook_address(this_host().shell) if output.webhook else None
+    with problems.collecting():
+        if what.resume is None:
+            request = night_request(what, judge, launch, slurm)
+        else:
+            require_nothing_else(what, judge, launch, slurm)
+    problems.raise_if_any()
+    return NightAsked(request, outputs, webhook)
+
+
 def night_request(
     what: "SuiteOptions", judge: "NightJudgeOptions", launch: LocalLaunchOptions, slurm: SlurmLaunchOptions
 ) -> NightRequest:
-    """All of `mbr-perf nightly` as one value. BadRequestError without a suite, and for options that contradict each other."""
+    """Which night is asked for. BadRequestError without a suite, and for options that contradict each other."""
     problems, on_slurm, words = Problems(), None, launch_words(launch)
     if what.suite is None:
         problems.add("nightly needs a suite", "mbr-perf nightly SUITE, or --resume NIGHT")
@@ -59,11 +91,6 @@ def night_outputs(output: "NightOutputOptions") -> Outputs:
     )
     require_outputs(outputs)
     return outputs
-
-
-def night_webhook(output: "NightOutputOptions") -> WebhookAddress | None:
-    """Whom to tell. BadRequestError where that was asked for and the environment names nobody."""
-    return webhook_address(this_host().shell) if output.webhook else None
 
 
 def require_nothing_else(*groups: object) -> None:

@@ -87,16 +87,16 @@ def nightly(
 
     Exit codes: 0 passed, 2 wrong request, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
     """
-    from harness.cli.night_asking import night_outputs, night_request, night_webhook, require_nothing_else
+    from harness.cli.night_asking import night_asked
     from harness.runner.night import Audience, dry_run_night, resume_night, start_night
     from harness.runner.night_showing import NightDisplay
 
-    audience = Audience(NightDisplay(as_json=output.as_json), night_outputs(output), night_webhook(output))
-    if what.resume is not None:
-        require_nothing_else(what, judge, launch, slurm)
+    asked = night_asked(what, judge, launch, slurm, output)
+    audience = Audience(NightDisplay(as_json=output.as_json), asked.outputs, asked.webhook)
+    if asked.request is None:
+        assert what.resume is not None  # else there is a request
         raise typer.Exit(int(resume_night(what.resume, launch.results_dir, audience)))
-    request = night_request(what, judge, launch, slurm)
     if what.dryrun:
-        dry_run_night(request, audience.display)
+        dry_run_night(asked.request, audience.display)
         return
-    raise typer.Exit(int(start_night(request, audience)))
+    raise typer.Exit(int(start_night(asked.request, audience)))

@@ -114,6 +114,16 @@ def test_a_webhook_without_an_address_starts_nothing(nightly, tmp_path, monkeypa
     assert f"{VARIABLE} is not set" in answer.err
 
 
+def test_every_wrong_option_is_told_at_once(nightly, tmp_path, monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+
+    answer = nightly("--webhook", "--prometheus", tmp_path / "x.txt", "--detach")
+
+    assert answer.code == 2
+    for told in (f"{VARIABLE} is not set", "node-exporter reads only *.prom", "it waits for its jobs"):
+        assert told in answer.err
+
+
 def test_nobody_is_told_unless_asked(nightly, server, monkeypatch):
     monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_address[1]}/{CANARY}")
 
