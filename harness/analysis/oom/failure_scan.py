@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from harness.analysis.oom.allocator_text import message_start
 from harness.analysis.oom.failure_signs import FailureKind, Sign, sign_of
 from harness.analysis.oom.torchrun_summary import SummaryEntry, TorchrunSummary
-from harness.analysis.oom.whereabouts import finished_step, phase_of_frame
+from harness.analysis.oom.whereabouts import expandable_segments_in, finished_step, phase_of_frame
 from harness.records.logs.lines import LogLine
 from harness.records.rank import Phase
 
@@ -59,6 +59,7 @@ class FailureScan:
     source: str = ""
     last_step: int | None = None
     largest_step: int | None = None
+    expandable_segments: bool | None = None
     ranks: dict[int | None, _Rank] = field(default_factory=dict)
     summary: TorchrunSummary = field(default_factory=TorchrunSummary)
     found: dict[tuple[object, ...], RankFailure] = field(default_factory=dict)
@@ -77,6 +78,8 @@ class FailureScan:
         if step is not None:
             self.last_step, self.largest_step = step, max(step, self.largest_step or 0)
             self.ranks.pop(line.rank, None)
+        if self.expandable_segments is None:
+            self.expandable_segments = expandable_segments_in(line.text)
         state = self.ranks.setdefault(line.rank, _Rank())
         state.time = _comparable_time(line) or state.time
         if entry := self.summary.feed(line):

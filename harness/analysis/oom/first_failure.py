@@ -43,7 +43,7 @@ def _judged(scan: FailureScan) -> FirstFailure | None:
     first = _earliest(same)
     return FirstFailure(
         failure=_with_listing(first, failures),
-        verdict=classify(first.text, Ending(exit_code=first.exit_code)),
+        verdict=classify(first.text, Ending(exit_code=first.exit_code, expandable_segments=scan.expandable_segments)),
         also=tuple(failure for failure in same if failure is not first),
         victims=tuple(failure for failure in by_rank if KINDS.index(failure.kind) != strongest),
     )

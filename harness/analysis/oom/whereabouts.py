@@ -1,4 +1,4 @@
-"""Where a rank was when it failed: the phase by the frames of its traceback, the last step that the log shows."""
+"""What a log tells beside failures: the last step, the phase by the frames of a traceback, the allocator's settings."""
 
 import re
 
@@ -18,6 +18,11 @@ _PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
 )  # fmt: skip
 
 
+_EXPANDABLE = re.compile(
+    r"(?<!try setting )PYTORCH_(?:CUDA_)?ALLOC_CONF\W{1,8}[^\s\"']{0,200}expandable_segments:\s?(True|False)", re.I
+)
+
+
 def finished_step(text: str) -> int | None:
     """The iteration whose end a training log reports in this line."""
     match = _ITERATION.search(text) if "iteration" in text else None
@@ -31,3 +36,9 @@ def phase_of_frame(text: str) -> tuple[bool, Phase | None]:
         return False, None
     frame = f"{match[1]} {match[2]}"
     return True, next((phase for pattern, phase in _PHASES if pattern.search(frame)), None)
+
+
+def expandable_segments_in(text: str) -> bool | None:
+    """What a line says of torch's allocator; its advice to set them, in the message itself, says nothing."""
+    match = _EXPANDABLE.search(text) if "expandable_segments:" in text else None
+    return match[1].lower() == "true" if match else None

@@ -233,6 +233,26 @@ def test_an_error_that_was_logged_and_got_over_counts_less_than_a_traceback(tmp_
     assert first.failure.rank == 1
 
 
+ADVICE = (
+    " If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid"
+)
+FRAGMENTED = OOM.replace("73.48", "54.02").replace("812.44 MiB", "20.41 GiB") + ADVICE
+
+
+@pytest.mark.parametrize(
+    ("line", "confidence"),
+    [
+        ("+ export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "low"),
+        ("  'PYTORCH_CUDA_ALLOC_CONF': 'garbage_collection_threshold:0.8,expandable_segments:True',", "low"),
+        ("PYTORCH_ALLOC_CONF=expandable_segments:False", "high"),
+        ("up", "high"),
+    ],
+)
+def test_a_log_that_shows_expandable_segments_on_makes_fragmentation_doubtful(tmp_path, line, confidence):
+    verdict = found(tmp_path, line, *of_rank(0, TRACEBACK, FRAGMENTED)).verdict
+    assert (verdict.oom_class, verdict.confidence) == ("fragmentation", confidence)
+
+
 def test_a_log_without_a_failure_has_none(tmp_path):
     assert (
         found(tmp_path, "up", STEP_12, "exitcode: 0", "saving checkpoint", "memory (GB) | mem-allocated: 25.5") is None
