@@ -33,6 +33,7 @@ def print_foreign(
     print_lines(console, [_log_line(log)])
     if judged is None:
         print_lines(console, [f"Note: {note}" for note in log.notes])
+        print_lines(console, [f"In doubt: {log.truncated}"] if log.truncated else [], style="yellow")
         print_lines(console, ["Not compared: no golden was named"])
         return
     print_lines(console, [_golden_line(judged)])

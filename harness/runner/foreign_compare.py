@@ -38,23 +38,27 @@ class ForeignAnswer:
     comparison: ForeignComparison | None
     outcome: Outcome
     exit_code: ExitCode
-    actuals: Path | None
 
 
 def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
-    """Read, write the actuals, judge; in this order, so that a golden that cannot be read does not lose them."""
+    """Read, write the actuals, judge; in this order, so that a golden that cannot be read does not lose them.
+
+    A log without iterations leaves no actuals; one that is not of a whole run is inconclusive also without a golden.
+    """
     reader, lines = opened_logs(request.logs)
     failed = first_failure(lines)
     log = reader.finish()
-    if request.actuals:
+    if request.actuals and log.iterations:
         write_actuals(request.actuals, log)
     if request.golden is None:
-        return ForeignAnswer(log, None, "pass", ExitCode.OK, request.actuals)
+        if _is_cut_short(log):
+            return ForeignAnswer(log, None, "inconclusive", ExitCode.INCONCLUSIVE)
+        return ForeignAnswer(log, None, "pass", ExitCode.OK)
     golden = read_foreign_golden(request.golden, request.form)
     failure = _told(failed.failure) if failed and _is_cut_short(log) else None
     judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits, failure)
     outcome, exit_code = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
-    return ForeignAnswer(log, judged, outcome, exit_code, request.actuals)
+    return ForeignAnswer(log, judged, outcome, exit_code)
 
 
 def _is_cut_short(log: ForeignLog) -> bool:

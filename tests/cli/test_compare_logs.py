@@ -235,6 +235,21 @@ def test_actuals_need_no_golden(mbr_perf, tmp_path):
     assert (tmp_path / "actuals.json").exists()
 
 
+def test_actuals_of_half_a_run_are_written_and_in_doubt(mbr_perf, tmp_path):
+    (tmp_path / "run.log").write_text(bridge_log([700.0] * 4 + [None] * 6))
+    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--actuals", tmp_path / "actuals.json")
+    assert answer.code == 6
+    assert "In doubt: the log ends at iteration 4 of 10" in answer.out
+    assert list(json.loads((tmp_path / "actuals.json").read_text())) == ["0", "1", "2", "3"]
+
+
+def test_a_log_without_iterations_leaves_no_actuals(mbr_perf, tmp_path):
+    (tmp_path / "run.log").write_text("hello\n")
+    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--actuals", tmp_path / "actuals.json")
+    assert answer.code == 6
+    assert not (tmp_path / "actuals.json").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
