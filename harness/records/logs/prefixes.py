@@ -8,7 +8,7 @@ _LABEL = re.compile(r"\s*(\d{1,6}):(?: |$)")
 _MIN_LABELLED_SHARE = 0.9
 # torch's own prefix counts over the whole job; torchrun's [default3]: over the node; Open MPI's [1,3]<stdout>: over the job.
 _RANK = re.compile(r"\s*\[(?:rank(\d{1,6})|default(\d{1,6}))\]:[ ]?|\[\d+,(\d{1,6})\]<std(?:out|err)>:[ ]?")
-_NCCL = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,253}):\d+:\d+ \[\d+\] (?=NCCL )")
+_NCCL = re.compile(r"([A-Za-z0-9][A-Za-z0-9.-]{0,253}):\d+:\d+ \[\d+\] (?=(?:\S{1,100}:\d{1,6} )?NCCL )")
 _NEMO = re.compile(r"\[NeMo [A-Z] (?P<time>[\d-]{8,10} [\d:]{8})(?P<rest>[^\]]{0,200})\]\s?")
 _NEMO_RANK = re.compile(r"\brank:? ?(\d{1,6})\b")
 _TIME = re.compile(r"\s*(\[)?(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?)(?(1)\])(?=\W|$)")

@@ -123,7 +123,7 @@ VARIANTS = {
     "NCCL": ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, unhandled cuda error, "
              "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nFailed to CUDA calloc async 2097152 bytes",
              "outside_allocator", "high"),
-    "NCCL's own line": ("NCCL WARN Cuda failure 2 'out of memory'", "outside_allocator", "high"),
+    "NCCL's own line": ("include/alloc.h:228 NCCL WARN Cuda failure 2 'out of memory'", "outside_allocator", "high"),
     "host": ("RuntimeError: [enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
              "to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)", "host_memory", "high"),
     "host, absurd": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 18446744056529682432 bytes.",

@@ -75,6 +75,7 @@ def test_a_progress_bar_does_not_hide_the_error_behind_it(tmp_path):
         ("[NeMo W 2026-08-21 14:03:27 nemo_logging:349] hm", None, None, "2026-08-21 14:03:27", "hm"),
         ("[NeMo I 2026-08-21 14:03:27 rank:7 megatron_init:234] up", 7, None, "2026-08-21 14:03:27", "up"),
         ("node-07.cluster:1234:1290 [3] NCCL WARN gone", None, "node-07.cluster", None, "NCCL WARN gone"),
+        ("n1:1234:1290 [3] include/alloc.h:228 NCCL WARN gone", None, "n1", None, "include/alloc.h:228 NCCL WARN gone"),
         ("[rank2]:[W1121 12:00:00.1 ProcessGroupNCCL.cpp:1496] x", 2, None, None,
          "[W1121 12:00:00.1 ProcessGroupNCCL.cpp:1496] x"),
         ("12:30: not a label", None, None, None, "12:30: not a label"),
