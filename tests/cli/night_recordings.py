@@ -17,7 +17,9 @@ from tests.conftest import build_golden, build_rank
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
 OOM = Failure(kind="oom", message="not enough memory", phase="forward_backward", step=1, request_bytes=4096)
-PORT_TAKEN = Failure(kind="error", message="RuntimeError: EADDRINUSE: address already in use", phase="init_process_group")
+PORT_TAKEN = Failure(
+    kind="error", message="RuntimeError: EADDRINUSE: address already in use", phase="init_process_group"
+)
 SECONDS = 0.010
 NOISE = (1.0, 1.002, 0.998, 1.001, 0.999)
 
