@@ -20,7 +20,7 @@ def foreign_document(log: ForeignLog, judged: ForeignComparison | None, verdict:
         "comparison": [],
         "golden": None,
         "window": None,
-        "doubts": [],
+        "doubts": [log.truncated] if log.truncated else [],
         "notes": list(log.notes),
     }
     if judged is None:

@@ -121,3 +121,28 @@ def test_every_loss_check_names_its_number_and_its_limit():
     ]  # fmt: skip
     assert found[2].change == pytest.approx(0.12)
     assert found[1].reason.startswith("16 of 16 points out of tolerance")
+
+
+def test_noise_on_a_flat_curve_is_not_correlated():
+    golden = [11.80 + 0.01 * (step % 2) for step in range(20)]
+    current = [11.80 + 0.01 * ((step + 1) % 2) for step in range(20)]
+    found = judge_loss(range(1, 21), current, golden, LossLimits())
+    assert overall(found).value == "pass"
+    assert found[0].reason.startswith("undefined: the golden's curve is flat, its spread 0.005")
+
+
+@pytest.mark.parametrize(("points", "verdict"), [(8, "not_gated"), (9, "regression")])
+def test_a_correlation_takes_eight_points_after_the_first_fifth(points, verdict):
+    golden = [10.0 - 0.2 * step for step in range(points)]
+    current = [loss + (0.9 if step % 2 else -0.9) for step, loss in enumerate(golden)]
+    found = judge_loss(range(1, points + 1), current, golden, LossLimits())
+    assert found[0].verdict.value == verdict
+
+
+@pytest.mark.parametrize(("loss", "tolerance"), [(2.01, 0.10), (2.0, 0.05), (0.51, 0.05), (0.5, 0.02), (0.1, 0.02)])
+def test_tolerances_have_bands(loss, tolerance):
+    limits = LossLimits()
+    for share, verdict in ((0.99, "pass"), (1.01, "regression")):
+        curve = [loss * (1 + share * tolerance)] * 10
+        found = {one.metric: one for one in judge_loss(range(10), curve, [loss] * 10, limits)}
+        assert found["loss_points"].verdict.value == verdict
