@@ -2,14 +2,20 @@
 
 import typer
 
+from harness.cli.ab_options import AbOptions, run_ab
 from harness.cli.option_groups import takes
 from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput
 from harness.cli.slurm_options import SlurmLaunchOptions
 
 
-@takes(ExperimentOptions, JudgeOptions, LaunchOptions, SlurmLaunchOptions, RunOutput)
+@takes(ExperimentOptions, JudgeOptions, LaunchOptions, SlurmLaunchOptions, AbOptions, RunOutput)
 def run(
-    asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, slurm: SlurmLaunchOptions, output: RunOutput
+    asked: ExperimentOptions,
+    judge: JudgeOptions,
+    launch: LaunchOptions,
+    slurm: SlurmLaunchOptions,
+    second: AbOptions,
+    output: RunOutput,
 ) -> None:
     """Train with real megatron-core, measure every rank, and judge the result against golden values.
 
@@ -17,6 +23,8 @@ def run(
 
     Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
     """
+    if second.ab is not None:
+        raise typer.Exit(int(run_ab(second.ab, asked, judge, launch, output)))
     from harness.cli.asking import run_request, slurm_run_request
     from harness.runner.experiment import dry_run, run_experiment
     from harness.runner.showing import Display

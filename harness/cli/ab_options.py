@@ -1,0 +1,57 @@
+"""`run --ab`: from its options to a sweep of two cells."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput
+
+if TYPE_CHECKING:
+    from harness.errors import ExitCode
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbOptions:
+    """A second request to run beside the first."""
+
+    ab: Annotated[
+        str | None,
+        typer.Option(
+            "--ab",
+            metavar="NAME=VALUE",
+            rich_help_panel="Launching",
+            help="Run the request as it is (A) and with this value (B), interleaved with --repeats, and say how they "
+            "differ. NAME as of sweep --over, e.g. env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, whose A goes without.",
+        ),
+    ] = None
+
+
+def run_ab(
+    text: str, asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, output: RunOutput
+) -> "ExitCode":
+    """A and B as a sweep of its own; --run_dir names its folder. BadRequestError on Slurm."""
+    from harness.cli.sweep import SweepNodes, SweepOptions, SweptOptions
+    from harness.cli.sweep_asking import follower, sweep_request
+    from harness.errors import BadRequestError, ExitCode
+    from harness.launch.environment import this_host
+    from harness.runner.ab import AbDisplay, ab_request
+    from harness.runner.sweep import Sitting, dry_run_sweep, start_sweep
+    from harness.runner.sweep_launches import Meeting
+    from harness.runner.sweep_nodes import follow_sweep
+
+    if launch.launcher == "slurm":
+        raise BadRequestError(
+            "--ab cannot be said with --launcher slurm", remedy=f"mbr-perf sweep --launcher slurm --over {text}"
+        )
+    nodes = SweepNodes(nnodes=launch.nnodes, node_rank=launch.node_rank, master_addr=launch.master_addr,
+                       master_port=launch.master_port, sweep_dir=launch.run_dir)  # fmt: skip
+    how = SweepOptions(repeats=launch.repeats, as_json=output.as_json)
+    display = AbDisplay(as_json=output.as_json)
+    if nodes.node_rank != 0:
+        return follow_sweep(follower(how, launch, nodes), display)
+    request = ab_request(text, sweep_request(SweptOptions(**vars(asked)), how, judge, launch, nodes), this_host())
+    if output.dryrun:
+        dry_run_sweep(request, display)
+        return ExitCode.OK
+    return start_sweep(request, display, Sitting(meeting=Meeting(nodes.master_addr, nodes.master_port)))

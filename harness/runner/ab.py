@@ -1,0 +1,81 @@
+"""`mbr-perf run --ab NAME=VALUE`: the request as it is (A) and with one value changed (B), as a sweep of two cells."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+
+from rich.console import Console
+
+from harness.analysis.diagnosis.ab_outcome import AbOutcome, ab_outcome
+from harness.analysis.sweep_values import SweepVerdict
+from harness.errors import BadRequestError
+from harness.launch.environment import Host
+from harness.records.sweeps import read_sweep
+from harness.report import json
+from harness.report.printing import print_lines
+from harness.report.sweep_json import sweep_document
+from harness.runner.sweep_axes import RECOMPUTE, SweptAxis
+from harness.runner.sweep_over import read_axes, split_over
+from harness.runner.sweep_request import SweepRequest
+from harness.runner.sweep_showing import SweepDisplay
+from harness.runner.understanding import settle
+
+# The harness sets it where a request does not, so that A goes without only if it is told to.
+_ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
+
+
+def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
+    """The sweep of A and B; nothing is pruned, because running out of memory is what may differ.
+
+    BadRequestError for several values, for what cannot be varied, and for a B that A has already.
+    """
+    axis = _axis(text)
+    spec, b = settle(sweep.run_request(sweep.asked), host).spec, axis.values[0]
+    a = axis.read(spec)
+    if axis.name == _ALLOCATOR and a in ("unset", b):
+        a = ""
+    if a == b:
+        raise BadRequestError(f"--ab {text}: A is the request as it is, and has that already", remedy="another value")
+    is_told = axis.target == RECOMPUTE or axis.name == _ALLOCATOR
+    asked = sweep.asked
+    if axis.target == RECOMPUTE:  # its options say what A is; the axis says it now
+        asked = replace(axis.ask(asked, a), recompute=None)
+    return replace(
+        sweep,
+        asked=asked,
+        over=((axis.name, (a, b) if is_told else (b,)),),
+        control=f"{axis.name}={quote(a) if a else ''}" if is_told else "",
+        prune=False,
+        title=f"A/B of {axis.name}: A {a or 'without'}, B {b or 'without'}",
+    )
+
+
+def _axis(text: str) -> SweptAxis:
+    """The one value of B, commas and all."""
+    try:
+        name, values = split_over(text if ";" in text or "=" not in text else f"{text};")
+        if len(values) != 1 or ";" in text:
+            raise BadRequestError(f"--ab {text}: one value, that of B", remedy="A is the request as it is")
+        return read_axes([(name, values)])[0]
+    except BadRequestError as problem:  # as --over says it
+        told = (part.replace("--over", "--ab") for part in (problem.message, problem.remedy))
+        raise BadRequestError(next(told), remedy=next(told)) from problem
+
+
+@dataclass(frozen=True)
+class AbDisplay(SweepDisplay):
+    """A sweep's display that also says whether A and B ended differently."""
+
+    def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
+        """The sweep's answer with that of the A/B."""
+        outcome = ab_outcome(read_sweep(sweep_dir))
+        if not self.as_json:
+            super().result(verdict, reports, sweep_dir, num_due)
+            print_lines(Console(highlight=False), ["", *outcome.lines])
+            return
+        document = sweep_document(verdict, reports) | {"sweep_dir": str(sweep_dir), "num_runs_due": num_due}
+        print(json.text(document | {"ab": _document(outcome)}))  # noqa: T201 (the answer)
+
+
+def _document(outcome: AbOutcome) -> dict[str, object]:
+    return {"differs": outcome.differs, "confirmed": outcome.confirmed, "told": list(outcome.lines)}
