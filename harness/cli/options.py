@@ -70,6 +70,12 @@ class ExperimentOptions:
     memory_limit: Annotated[float | None, _option("--memory_limit", metavar="GIB", panel=_SIZES,
         help="Hold every rank to this much memory; one that needs more ends as out of memory "
         "(exit 4). On cpu the first two steps are watched for it: measure from step 2 on, e.g. with --eval_time_start_step 2.")] = None
+    memory_snapshot: Annotated[bool | None, _option("--memory_snapshot", panel=_SIZES,
+        help="On a GPU: after the last step run one more and record it with torch's allocator, "
+        "a file ranks/snapshot_NNN.pickle per rank for `mbr-perf snapshot`.")] = None
+    snapshot_on_oom: Annotated[bool | None, _option("--snapshot_on_oom", panel=_SIZES,
+        help="On a GPU: record from the beginning, and write that file when memory runs out. Slows steps, so the run is "
+        "not judged.")] = None
     recompute_modules: Annotated[str | None, _option("--recompute_modules", metavar="LIST|none", panel=_RECOMPUTE,
         help="Selective recompute of these modules, e.g. core_attn,layernorm; none keeps every activation.")] = None
     recompute_num_layers: Annotated[int | None, _option("--recompute_num_layers", "-rl", metavar="N", panel=_RECOMPUTE,

@@ -17,6 +17,7 @@ class RankLog:
     def __init__(self, run_dir: Path, rank: int, world_size: int):
         self.rank, self.world_size = rank, world_size
         self.path = run_dir / "ranks" / f"rank_{rank:03d}.json"
+        self.snapshot_path = run_dir / "ranks" / f"snapshot_{rank:03d}.pickle"
         self.fields: dict[str, object] = {}
         self.meter = None  # set once the device is known
         self.steps: list[StepRecord] = []

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 
-from harness.engine import cpu_backend
+from harness.engine import cpu_backend, memory_history
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.effective import read_back
 from harness.engine.failures import NonFiniteLossError
@@ -31,11 +31,17 @@ RECORDED_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy")
 def run(spec: ExperimentSpec, log: RankLog) -> None:
     """Train ``spec.measure.max_steps`` steps and fill ``log``; exceptions are the caller's to record."""
     device = join(spec, log)
+    if spec.measure.snapshot_on_oom:
+        memory_history.record_until_out_of_memory(log.snapshot_path)
     trainer = build(spec, log, device)
     log.enter("step")
     _train(spec, log, trainer, device)
     log.enter("probe")
     log.fields["counted_flops_per_step"] = log.meter.probe(lambda: trainer.step(index=spec.measure.max_steps))
+    if spec.measure.memory_snapshot:
+        memory_history.record_step(
+            lambda on_phase: trainer.step(index=spec.measure.max_steps, on_phase=on_phase), log.snapshot_path
+        )
     log.enter("finish")
     dist.barrier()
     dist.destroy_process_group()

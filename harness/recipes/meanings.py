@@ -127,6 +127,8 @@ _MEASURE = {
     "eval_time_end_step": "one past the last step that counts; null: max_steps",
     "seed": "seed of weights and data",
     "memory_limit_bytes": "bytes a rank may use (reserved on a GPU, in tensors on cpu); null: what the device has",
+    "memory_snapshot": "one more step after the measured ones, recorded by torch's allocator as ranks/snapshot_NNN.pickle",
+    "snapshot_on_oom": "the allocator's history is recorded throughout and written when memory runs out; times do not count",
 }
 MEANINGS: dict[str, dict[str, str]] = {
     "model": _MODEL,

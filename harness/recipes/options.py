@@ -32,6 +32,8 @@ LEAF_OF_OPTION = {
     "cuda_graph_impl": "cuda_graph.impl",
     "num_layers": "model.num_layers",
     "hidden_size": "model.hidden_size",
+    "memory_snapshot": "measure.memory_snapshot",
+    "snapshot_on_oom": "measure.snapshot_on_oom",
 }
 """Options that set one leaf, by the name of the Request field, which is also the long option."""
 

@@ -48,6 +48,8 @@ class Request:
     eval_time_end_step: int | None = None
     seed: int | None = None
     memory_limit: float | None = None
+    memory_snapshot: bool | None = None
+    snapshot_on_oom: bool | None = None
     env: tuple[str, ...] = ()
     set_values: tuple[str, ...] = ()
     recipes_dir: Path | None = None

@@ -16,7 +16,7 @@ from harness.records.run import NodeSample, Provenance, RunRecord, Status
 from harness.records.store import write_record
 from harness.runner.job_runs import drop_unstarted, is_committed, task_runs
 from harness.runner.machine import software_for
-from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
+from harness.runner.outcome_of_ranks import built_otherwise, doubts, recorded_throughout, status_of
 from harness.runner.placement import placed
 from harness.runner.provenance import git_branch, git_commit
 from harness.spec.effective import effective_recompute, settled_implementation
@@ -70,7 +70,7 @@ def lost_run(
         ranks=ranks,
         nodes=collected.nodes,
         failure=failure,
-        suspect=(*doubts(collected.nodes, ranks), *([otherwise] if otherwise else [])),
+        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *([otherwise] if otherwise else [])),
         notes=(*run.notes, f"Slurm job {submitted.job_id} committed no record of this run", *note, *collected.notes),
         no_prediction="the job ended before the run was committed",
         provenance=_provenance(job, submitted, ranks, collected.nodes),

@@ -19,7 +19,7 @@ from harness.records.rank import RankRecord
 from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
 from harness.records.store import write_record
 from harness.runner.other_nodes import wait_for_other_nodes
-from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
+from harness.runner.outcome_of_ranks import built_otherwise, doubts, recorded_throughout, status_of
 from harness.runner.placement import placed
 from harness.runner.prediction import KeptPrediction
 from harness.runner.provenance import Clock, provenance
@@ -112,7 +112,7 @@ def _record(
         nodes=collected.nodes,
         failure=failure,
         findings=understood.findings,
-        suspect=(*doubts(collected.nodes, ranks), *([otherwise] if otherwise else [])),
+        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *([otherwise] if otherwise else [])),
         notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes),
         prediction=kept.prediction,
         no_prediction=kept.reason,

@@ -9,6 +9,7 @@ from harness.records.launch import LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.records.run import NodeSample, Status
 from harness.spec.effective import EffectiveRecompute
+from harness.spec.experiment import ExperimentSpec
 from harness.units import format_bytes
 
 # A rank that lost its peers reports a connection error; the cause is the rank with the strongest evidence.
@@ -75,6 +76,13 @@ def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[
             if device.foreign_processes:
                 found.append(f"{name} was shared with {', '.join(device.foreign_processes)}")
     return tuple(found)
+
+
+def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
+    """The reason not to trust the timing of a run whose allocations were recorded while it was measured."""
+    if not spec.measure.snapshot_on_oom:
+        return ()
+    return ("--snapshot_on_oom recorded every allocation during the measured steps, which slows them",)
 
 
 def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...]) -> str | None:

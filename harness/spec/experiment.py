@@ -79,7 +79,8 @@ class MeasureSpec(Frozen):
     """How many steps run and which of them count. The window is [start, end), 0-based, after the skipped share.
 
     ``memory_limit_bytes`` holds every rank to less memory than its device has; a rank that needs more ends as out of
-    memory.
+    memory. ``memory_snapshot``: after the last step one more is run and recorded, which costs the measured ones nothing.
+    ``snapshot_on_oom`` records from the beginning, which slows every step: such a run is not judged.
     """
 
     max_steps: Annotated[int, Field(ge=1)] = 50
@@ -88,6 +89,8 @@ class MeasureSpec(Frozen):
     eval_time_end_step: Size | None = None
     seed: Size = 1234
     memory_limit_bytes: Count | None = None
+    memory_snapshot: bool = False
+    snapshot_on_oom: bool = False
 
     @model_validator(mode="after")
     def _asked_window_holds_a_step(self) -> "MeasureSpec":

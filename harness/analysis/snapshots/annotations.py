@@ -1,6 +1,6 @@
 """Annotations of a snapshot as spans of time: torch records them where `global_record_annotations` was asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from harness.analysis.snapshots.fields import mapping, optional_size, sequence, text
@@ -14,7 +14,7 @@ def spans_by_device(snapshot: dict[Any, Any]) -> dict[int, tuple[Span, ...]]:
 
     An end belongs to the youngest open begin of its name; what has no end goes on to the last annotation.
     """
-    entries = sequence(snapshot.get("external_annotations") or (), "external_annotations")
+    entries = [*sequence(snapshot.get("external_annotations") or (), "external_annotations"), *_older(snapshot)]
     closed: dict[int, list[Span]] = {}
     open_: dict[tuple[int, str], list[int]] = {}
     latest = 0
@@ -32,6 +32,17 @@ def spans_by_device(snapshot: dict[Any, Any]) -> dict[int, tuple[Span, ...]]:
     for (device, name), begins in open_.items():
         closed.setdefault(device, []).extend((name, begin, latest) for begin in begins)
     return {device: _longest(spans) for device, spans in closed.items()}
+
+
+def _older(snapshot: dict[Any, Any]) -> Iterator[dict[str, object]]:
+    """Annotations among the events of the history, where some releases of torch write them, laid out as the others do it."""
+    for device, events in enumerate(sequence(snapshot.get("device_traces") or (), "device_traces")):
+        for event in sequence(events, f"device_traces[{device}]"):
+            if isinstance(event, dict) and event.get("action") == "user_defined":
+                frames = event.get("frames")
+                frame = frames[0] if isinstance(frames, list) and frames and isinstance(frames[0], dict) else {}
+                stage, name = frame.get("name"), frame.get("filename")
+                yield {"stage": stage, "name": name, "device": device, "time_us": event.get("time_us")}
 
 
 def _device(entry: dict[Any, Any]) -> int:

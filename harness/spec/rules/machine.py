@@ -129,6 +129,10 @@ CPU_RULES = (
          "use -et 1, or kernels.moe_token_dispatcher_type=allgather",
          f"{_CPU}; tensor_parallel/mappings.py:150", "run",
          "ProcessGroupGloo::allgather: invalid tensor size"),
+    Rule("CPU19", "error", lambda s: s.spec.measure.memory_snapshot or s.spec.measure.snapshot_on_oom,
+         "memory snapshots are of torch's CUDA allocator, and ranks on a processor have none",
+         "leave --memory_snapshot and --snapshot_on_oom out: the record has memory over time of one step on cpu",
+         "mbr-perf", "harness"),
 )  # fmt: skip
 
 RUN_RULES = (
@@ -156,5 +160,9 @@ RUN_RULES = (
     Rule("RUN06", "error", _limit_above_device,
          "a memory limit of {limit} on a {s.gpu.title}, which has {there}",
          "use a --memory_limit below what the device has, or leave it out",
+         "mbr-perf", "harness"),
+    Rule("RUN07", "warning", lambda s: s.spec.measure.snapshot_on_oom and not s.gpu.is_cpu,
+         "with --snapshot_on_oom the allocator records every allocation of every step, which takes time",
+         "use it to find out why memory runs out; leave it out of a run that is to be judged",
          "mbr-perf", "harness"),
 )  # fmt: skip

@@ -117,6 +117,26 @@ def test_phases_are_spans_since_the_history_begins():
     assert all(phase.start_s < phase.end_s for phase in device.levels.phases)
 
 
+def test_annotations_among_the_events_are_phases_too():
+    snapshot = trained(num_steps=1).snapshot()
+    younger = device_of(snapshot).levels
+    for one in snapshot.pop("external_annotations"):
+        frames = [{"name": one["stage"], "filename": one["name"], "line": 0}]
+        event = {
+            "action": "user_defined",
+            "addr": 0,
+            "size": 0,
+            "stream": 0,
+            "time_us": one["time_us"],
+            "frames": frames,
+        }
+        snapshot["device_traces"][0].append(event)
+    snapshot["device_traces"][0].sort(key=lambda event: event["time_us"])
+    older = device_of(snapshot).levels
+    assert younger is not None and older is not None
+    assert [phase.name for phase in older.phases] == [phase.name for phase in younger.phases]
+
+
 def test_events_without_times_are_counted_instead():
     snapshot = trained().snapshot()
     for entry in snapshot["device_traces"][0]:

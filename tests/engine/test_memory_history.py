@@ -1,0 +1,88 @@
+"""When the allocator's history is recorded and written. The allocator is a stand-in: torch's needs a GPU."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.runner.snapshots import snapshot_summary
+from harness.units import MIB
+from tests.snapshot_pickles import MLP, Allocator, written
+
+pytestmark = pytest.mark.train
+
+
+class StandIn:
+    """Takes what `torch.cuda.memory` takes, and writes the snapshot of an allocator made by hand."""
+
+    def __init__(self) -> None:
+        self.allocator = Allocator()
+        self.told: list[object] = []
+
+    def _record_memory_history_impl(
+        self, enabled: str | None = "all", *, global_record_annotations: bool = False
+    ) -> None:
+        """Only its signature is looked at."""
+
+    def _record_memory_history(self, **asked: Any) -> None:
+        self.told.append(asked)
+
+    def _dump_snapshot(self, filename: str) -> None:
+        self.told.append("dump")
+        written(Path(filename), self.allocator.snapshot())
+
+
+def test_one_step_is_recorded_written_and_no_more(tmp_path: Path):
+    from harness.engine.memory_history import MAX_ENTRIES, record_step
+
+    memory = StandIn()
+
+    def step(on_phase: Callable[[str], None]) -> None:
+        on_phase("forward_backward")
+        memory.told.append("step")
+        memory.allocator.alloc(5 * MIB, MLP)
+        on_phase("optimizer_step")
+
+    record_step(step, tmp_path / "snapshot_000.pickle", memory)
+    asked = {"max_entries": MAX_ENTRIES, "stacks": "python", "global_record_annotations": True}
+    assert memory.told == [asked, "step", "dump", {"enabled": None}]
+    assert [path.name for path in tmp_path.iterdir()] == ["snapshot_000.pickle"]
+    assert snapshot_summary(tmp_path / "snapshot_000.pickle").devices[0].allocated_bytes == 5 * MIB
+
+
+def test_every_failed_request_leaves_the_snapshot_of_its_moment(tmp_path: Path):
+    from harness.engine.memory_history import record_until_out_of_memory
+
+    memory, observers = StandIn(), list[Callable[..., None]]()
+    path = tmp_path / "snapshot_003.pickle"
+    record_until_out_of_memory(path, memory, observers.append)
+    assert not path.exists()
+    for request in (3 * MIB, 7 * MIB):
+        memory.allocator.oom(request, 0, MLP)
+        observers[0](0, request, 80 * MIB, 0)
+    (device,) = snapshot_summary(path).devices
+    assert device.failure is not None
+    assert (device.failure.request_bytes, device.num_failures) == (7 * MIB, 2)
+
+
+def test_a_release_that_cannot_be_asked_for_annotations_is_not_asked(tmp_path: Path):
+    from harness.engine.memory_history import record_step
+
+    class Older(StandIn):
+        def _record_memory_history_impl(self, enabled: str | None = "all") -> None:  # type: ignore[override]
+            """Without the parameter."""
+
+    memory = Older()
+    memory.allocator.alloc(MIB, MLP)
+    record_step(lambda _: None, tmp_path / "snapshot_000.pickle", memory)
+    assert "global_record_annotations" not in memory.told[0]  # type: ignore[operator]
+
+
+def test_torch_takes_what_it_is_asked_for():
+    import inspect
+
+    import torch
+
+    parameters = inspect.signature(torch.cuda.memory._record_memory_history_impl).parameters
+    assert {"enabled", "max_entries", "stacks"} <= set(parameters)
