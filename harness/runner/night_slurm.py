@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, RunFailedError
 from harness.launch.environment import Host
 from harness.launch.slurm.commands import Slurm
 from harness.records.job import JobRecord, SlurmOptions
@@ -32,7 +32,8 @@ class SlurmRounds:
     """A `RoundRunner`. ``results``: where jobs are kept, absolute.
 
     Jobs of this night that are still at work, after a kill of the process that waited for them, are waited for and not
-    submitted again. A signal cancels the jobs: a night that is resumed submits them anew.
+    submitted again. A signal cancels the jobs: a night that is resumed submits them anew. A case of which Slurm does not
+    say whether its job is queued stays due, and is not submitted again by this process.
     """
 
     night: NightAtWork
@@ -40,12 +41,13 @@ class SlurmRounds:
     results: Path
     display: JobDisplay
     _noted: set[tuple[str, int]] = field(default_factory=set)
+    _unsure: set[str] = field(default_factory=set)
 
     def run(self, due: Sequence[DueRun]) -> int | None:
         """All cases at once; a signal ends the round."""
         controller, watching = Slurm(self.night.host.shell), list[Watched]()
         at_work = self._jobs_at_work()
-        for name in dict.fromkeys(one.case.name for one in due):
+        for name in dict.fromkeys(one.case.name for one in due if one.case.name not in self._unsure):
             of_case = [one for one in due if one.case.name == name]
             job_dir = at_work.get(name) or self._submitted(of_case, controller)
             if job_dir is not None:
@@ -58,7 +60,7 @@ class SlurmRounds:
         return waited.signal
 
     def _submitted(self, due: Sequence[DueRun], controller: Slurm) -> Path | None:
-        """The folder of the job; None where Slurm refuses it, which is then the record of its first run."""
+        """The folder of the job; None where Slurm refuses it, which is then the record of its first run, or says nothing."""
         for one in due:
             fresh_folder(run_dir_of(self.night.night_dir, one.case.name, one.number))
         job_dir = new_job_dir(self.results, due[0].case.name)
@@ -68,6 +70,10 @@ class SlurmRounds:
             submitted = submit(prepare(record, self.night.host), controller)
         except BadRequestError as error:
             self._refused(record, error)
+            return None
+        except RunFailedError as error:
+            self._unsure.add(due[0].case.name)
+            self.display.says(f"{due[0].case.name}: {error}")
             return None
         self.display.submitted(record, submitted)
         return job_dir

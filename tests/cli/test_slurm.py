@@ -352,3 +352,17 @@ def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
     told = jobs("wait", "9", "--json")
     answer = json.loads(told.out)
     assert (told.code, answer["control"], len(answer["cells"])) == (0, "none", 3)
+
+
+def test_a_night_goes_on_after_a_submission_that_nobody_knows_the_end_of(mbr_perf, slurm, results, tmp_path):
+    cases = "cases: [{name: first}, {name: second, request: {recompute: none}}]"
+    asked = f"defaults: {{golden: optional, request: {{model_recipe_name: {RECIPE}, gpu: cpu}}}}"
+    (tmp_path / "suite.yaml").write_text(f"title: Two\n{asked}\n{cases}\n")
+    slurm.answers("sbatch", 'case "$*" in *-first-*) ;; *) echo 7 ;; esac')
+    slurm.says("nodefail")
+    told = mbr_perf("nightly", tmp_path / "suite.yaml", "--launcher", "slurm", "--time_limit", "10", "--retries", "0",
+                    "--results_dir", results, "--json")  # fmt: skip
+    answer = json.loads(told.out)
+    assert {case["name"]: case["outcome"] for case in answer["cases"]} == {"first": "inconclusive", "second": "failed"}
+    assert (told.code, answer["num_runs_missing"], len(slurm.calls("sbatch"))) == (3, 1, 2)
+    assert "first: sbatch answered '', which names no job; it may be queued" in told.err
