@@ -8,6 +8,7 @@ from harness.analysis.oom.allocator_text import message_start
 from harness.analysis.oom.failure_signs import FailureKind, Sign, sign_of
 from harness.analysis.oom.torchrun_summary import SummaryEntry, TorchrunSummary
 from harness.analysis.oom.whereabouts import expandable_segments_in, finished_step, phase_of_frame
+from harness.analysis.oom.wrapped_message import WrappedMessage, is_cut_off
 from harness.records.logs.lines import LogLine
 from harness.records.rank import Phase
 
@@ -65,6 +66,7 @@ class FailureScan:
     found: dict[tuple[object, ...], RankFailure] = field(default_factory=dict)
     kept: Counter[FailureKind] = field(default_factory=Counter)
     listed: list[SummaryEntry] = field(default_factory=list)
+    wrapped: tuple[tuple[object, ...], WrappedMessage] | None = None
     entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
 
     def feed(self, line: LogLine) -> None:
@@ -82,6 +84,7 @@ class FailureScan:
             self.expandable_segments = expandable_segments_in(line.text)
         state = self.ranks.setdefault(line.rank, _Rank())
         state.time = _comparable_time(line) or state.time
+        self._unwrap(line)
         if entry := self.summary.feed(line):
             self._list(entry)
         elif not self._follow_traceback(state, line) and (sign := sign_of(line.text, in_traceback=state.in_traceback)):
@@ -115,7 +118,21 @@ class FailureScan:
             weight=sign.weight,
         )
         state.in_traceback = False
-        self._keep((line.source if rank is None else None, rank, host, sign.kind, sign.weight), failure)
+        key = (line.source if rank is None else None, rank, host, sign.kind, sign.weight)
+        if sign.kind == "oom" and key not in self.found and is_cut_off(failure.text):
+            self.wrapped = key, WrappedMessage(line, failure.text)
+        self._keep(key, failure)
+
+    def _unwrap(self, line: LogLine) -> None:
+        """Give a message that was broken over lines its whole text, once that is there."""
+        if self.wrapped is None:
+            return
+        key, message = self.wrapped
+        text = message.add(line)
+        if text is not None and key in self.found:
+            self.found[key] = replace(self.found[key], text=text)
+        if text is not None or message.is_given_up:
+            self.wrapped = None
 
     def _list(self, entry: SummaryEntry) -> None:
         sign = entry.sign
