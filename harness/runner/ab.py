@@ -54,12 +54,13 @@ def _axis(text: str) -> SweptAxis:
     """The one value of B, commas and all."""
     try:
         name, values = split_over(text if ";" in text or "=" not in text else f"{text};")
-        if len(values) != 1 or ";" in text:
-            raise BadRequestError(f"--ab {text}: one value, that of B", remedy="A is the request as it is")
-        return read_axes([(name, values)])[0]
+        axes = read_axes([(name, values)])
     except BadRequestError as problem:  # as --over says it
         told = (part.replace("--over", "--ab") for part in (problem.message, problem.remedy))
         raise BadRequestError(next(told), remedy=next(told)) from problem
+    if len(values) != 1 or ";" in text:
+        raise BadRequestError(f"--ab {text}: one value, that of B", remedy="A is the request as it is")
+    return axes[0]
 
 
 @dataclass(frozen=True)

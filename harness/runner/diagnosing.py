@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.analysis.diagnosis.decide import diagnose
 from harness.analysis.diagnosis.of_log import Listener, case_of_log
-from harness.analysis.diagnosis.of_run import case_of_run
+from harness.analysis.diagnosis.of_run import case_of_run, expandable_segments
 from harness.analysis.diagnosis.seen_in_speed import loss_of_speed
 from harness.analysis.diagnosis.symptom import Facts
 from harness.analysis.diagnosis.trial import Trial, allocator_trial
@@ -96,8 +96,18 @@ def _cases(inputs: Inputs, given: _Given | None) -> list[Case]:
     found += [_of_unfinished(folder) for folder in inputs.unfinished]
     if inputs.logs:
         case = _of_logs(inputs.logs, given.spec if given else None)
-        found.append(replace(case, sources=given.sources) if given else case)
+        found.append(_with_settings(case, given) if given else case)
     return found
+
+
+def _with_settings(case: Case, given: _Given) -> Case:
+    """The case with what the options say. What a recipe sets in the environment is not known of a job of others."""
+    said = dict(given.sources)
+    env = {name: value for name, value in given.spec.env.items() if said.get(f"env.{name}", "").startswith("--")}
+    expandable = case.expandable_segments
+    if expandable is None:
+        expandable = expandable_segments(env, is_known=False)
+    return replace(case, sources=given.sources, expandable_segments=expandable)
 
 
 def _of_run(run: Committed) -> Case:

@@ -30,7 +30,8 @@ def ab_outcome(data: SweepData) -> AbOutcome:
     told = [f"{letter} ({_name(data, letter)}): {_summary(cases)}" for letter, cases in cells.items()]
     endings = [frozenset(case.status for case in cases) for cases in cells.values()]
     differs = endings[0] != endings[1]
-    told.append(f"A and B ended {'differently' if differs else 'alike'}{_change(*cells.values())}.")
+    change = _change(*cells.values()) if endings == [{"ok"}, {"ok"}] else ""
+    told.append(f"A and B ended {'differently' if differs else 'alike'}{change}.")
     trial = allocator_trial([case for cases in cells.values() for case in cases])
     if trial is not None:
         told.append(trial.told)

@@ -79,7 +79,7 @@ def _given(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, list[s
             name = path.removeprefix("env.")
             found.setdefault("-E", []).append(f"{name}={spec.env.get(name, '')}")
         elif path == "measure.memory_limit_bytes" and spec.measure.memory_limit_bytes is not None:
-            found["--memory_limit"] = [f"{spec.measure.memory_limit_bytes / GIB:.10g}"]
+            found["--memory_limit"] = [f"{spec.measure.memory_limit_bytes / GIB:.6g}"]
         elif (value := _text(_at(spec, path))) is not None:
             option = source.split()[0]
             if option == "--set":

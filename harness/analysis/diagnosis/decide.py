@@ -47,8 +47,6 @@ def _class(case: Case, trial: Trial | None, symptoms: tuple[Recognised, ...]) ->
         return "fragmentation", "high", f"{verdict.reason}; an A/B confirmed it"
     if trial is not None and trial.confirmed is False and verdict.oom_class == "fragmentation":
         return "capacity", "medium", f"it is no fragmentation, as an A/B showed: {verdict.reason}"
-    if case.expandable_segments and verdict.oom_class == "fragmentation":
-        return "capacity", "medium", f"with expandable segments on, fragmentation is unlikely: {verdict.reason}"
     if verdict.oom_class == "not_oom" and case.status not in ("ok", "oom") and symptoms:
         return "not_oom", "high", symptoms[0].cause
     return verdict.oom_class, verdict.confidence, verdict.reason
@@ -111,6 +109,9 @@ def _fixes(
 
 
 def _try_allocator(case: Case) -> Fix:
+    if case.expandable_segments:
+        told = "Expandable segments were on already: a snapshot of the allocator shows what keeps the pieces apart."
+        return Fix(told, command(case, "run", "--snapshot_on_oom"))
     text = "Only an A/B proves it: the same job without and with expandable segments, nothing else changed."
     if case.spec is None:
         graphs = " With CUDA graphs also NCCL_GRAPH_REGISTER=0."
@@ -131,7 +132,7 @@ def _planned(case: Case, outlook: Outlook | None) -> list[Fix]:
         told = f"No recompute setting is predicted to fit into {budget}: spread the model (PP before TP: it costs less time)."
         pipelines = case.spec.parallelism.pipeline_model_parallel_size if case.spec else 1
         return [Fix(told, command(case, "plan", "--over", f"pp={pipelines},{2 * pipelines}"))]
-    cost = "" if change.overhead is None else f", {format_percent(change.overhead)} step time against no recompute"
+    cost = "" if change.overhead is None else f", {format_percent(change.overhead)} {change.cost} against no recompute"
     graphs = next((value for name, value in change.changes if name == "cuda_graph_impl"), None)
     without = " without CUDA graphs" if graphs else ""
     tight = " (tight)" if change.verdict != "FITS" else ""

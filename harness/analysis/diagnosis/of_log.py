@@ -48,9 +48,6 @@ def case_of_log(
     name: str, log: ForeignLog, first: FirstFailure | None, heard: Listener, spec: ExperimentSpec | None = None
 ) -> Case:
     """What the lines told, with the settings if they are known."""
-    expandable = heard.expandable_segments
-    if expandable is None and spec is not None and "PYTORCH_CUDA_ALLOC_CONF" in spec.env:
-        expandable = "expandable_segments:True" in spec.env["PYTORCH_CUDA_ALLOC_CONF"]
     return Case(
         name=name,
         origin="log",
@@ -64,7 +61,7 @@ def case_of_log(
         has_nan=any(
             one.nan_iterations or (one.loss is not None and not math.isfinite(one.loss)) for one in log.iterations
         ),
-        expandable_segments=expandable,
+        expandable_segments=heard.expandable_segments,
         sayings=tuple(heard.sayings),
         notes=log.notes,
     )

@@ -44,6 +44,5 @@ def asked_row(plan: Plan) -> Row | None:
 
 def _change(row: Row, *more: tuple[str, str]) -> Change:
     assert row.prediction is not None
-    return Change(
-        row.text, (("recompute", row.text), *more), row.prediction.peak_bytes, row.verdict or "", row.overhead
-    )
+    cost, changes = "step time" if row.prediction.time else "FLOPs", (("recompute", row.text), *more)
+    return Change(row.text, changes, row.prediction.peak_bytes, row.verdict or "", row.overhead, cost)

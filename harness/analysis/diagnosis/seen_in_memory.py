@@ -50,7 +50,7 @@ def predicted_too_large(facts: Facts) -> str:
     largest = max(parts, key=lambda name: int(getattr(stage, name)))
     size = format_bytes(getattr(stage, largest))
     told = f"{format_bytes(case.prediction.peak_bytes)} of {format_bytes(capacity)} on stage {stage.pp_rank}"
-    return f"predicted: {told}, most of it {largest} ({size})"
+    return f"{told}, most of it {largest} ({size})"
 
 
 def layernorm_still_oom(facts: Facts) -> str:

@@ -95,13 +95,14 @@ class Recognised:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting that is predicted to fit. ``overhead``: of the step time, against no recompute; None: not predicted."""
+    """A setting that is predicted to fit. ``overhead``: of ``cost``, against no recompute; None: not predicted."""
 
     text: str
     changes: tuple[tuple[str, str], ...]
     peak_bytes: int
     verdict: str
     overhead: float | None
+    cost: str = "step time"
 
 
 @dataclass(frozen=True, slots=True)
