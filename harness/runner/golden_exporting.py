@@ -10,7 +10,7 @@ from harness.errors import BadRequestError
 from harness.planning.flops import achieved_tflops, model_flops_per_step
 from harness.records.atomic import write_atomically
 from harness.records.foreign.bridge_actuals import Document, bridge_text
-from harness.records.foreign.bridge_golden import LOSS, THROUGHPUT, TIME_MS
+from harness.records.foreign.bridge_golden import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS
 from harness.records.golden import GoldenRecord
 from harness.records.run import RunRecord
 from harness.runner.references import named
@@ -95,7 +95,9 @@ def write_export(path: Path, exported: Exported) -> None:
 
 def _with_memory(document: Document, values: dict[str, int | float | None], notes: list[str]) -> Exported:
     known = {key: value / GB for key, value in values.items() if value is not None}
-    return Exported(document | known, (*notes, *([_NO_ALLOC] if known else ["no memory"])))
+    if not known:
+        return Exported(document, (*notes, "no memory"))
+    return Exported(document | known | {OF_WHOLE_RUN: 1}, (*notes, _NO_ALLOC))
 
 
 def _losses(run: RunRecord) -> dict[int, float]:

@@ -9,6 +9,7 @@ from harness.analysis.foreign.speed import window_of
 from harness.records.foreign.golden_file import read_foreign_golden
 from harness.records.goldens import golden_text
 from harness.records.store import write_record
+from tests.analysis.foreign.logs import bridge_log, memory_gb
 
 RUN_ID = "20260102T030405Z-llama3_70b-0a1b2c3d"
 VALUES = {
@@ -36,6 +37,18 @@ def test_a_golden_is_read_back_to_the_same_values(mbr_perf, golden, tmp_path):
     assert {read.steps[number].tflops_per_gpu for number in counted} == {709.93}
     assert {read.steps[number].step_time_s for number in counted} == {8.92}
     assert read.memory == {"max_allocated_bytes": 58_803_123_456, "max_reserved_bytes": 62_113_999_999}
+
+
+def test_peaks_of_a_whole_run_are_held_against_those_of_the_whole_log(mbr_perf, golden, tmp_path):
+    mbr_perf("golden", "export", golden(VALUES), "-o", tmp_path / "bridge.json")
+    reports = [
+        (after, memory_gb(0, after, max_allocated=peak, max_reserved=62.1)) for after, peak in ((1, 45.0), (2, 58.8))
+    ]
+    (tmp_path / "run.log").write_text(bridge_log([709.93] * 50, memory=reports))
+    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--golden", tmp_path / "bridge.json", "--json")
+    found = {one["metric"]: one for one in json.loads(answer.out)["comparison"]}
+    assert (answer.code, found["peak_allocated_bytes"]["current"]) == (0, 58_800_000_000)
+    assert found["peak_allocated_bytes"]["verdict"] == "pass"
 
 
 def test_what_the_other_evaluator_will_miss_is_told(mbr_perf, golden):

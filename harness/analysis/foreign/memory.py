@@ -33,7 +33,8 @@ def worst_ranks(log: ForeignLog) -> dict[str, WorstRank]:
 def _against_one_value(
     name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds
 ) -> tuple[Finding | None, list[str]]:
-    report, stored = bridge_report(log, counter), golden.memory.get(counter)
+    report = bridge_report(log, counter, of_whole_run=golden.of_whole_run)
+    stored = golden.memory.get(counter)
     current = _bytes(report, counter) if report else None
     if stored is None:
         return _only_current(name, current), []

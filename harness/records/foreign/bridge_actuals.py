@@ -7,7 +7,16 @@ from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.records.atomic import write_atomically
-from harness.records.foreign.bridge_golden import LOSS, MEMORY, STEP, THROUGHPUT, TIME_MS, read_bridge, unwrap
+from harness.records.foreign.bridge_golden import (
+    LOSS,
+    MEMORY,
+    OF_WHOLE_RUN,
+    STEP,
+    THROUGHPUT,
+    TIME_MS,
+    read_bridge,
+    unwrap,
+)
 from harness.records.foreign.bridge_memory import bridge_report
 from harness.records.foreign.golden_json import read_plain
 from harness.records.foreign.values import ForeignLog, Iteration
@@ -40,7 +49,7 @@ def write_actuals(path: Path, log: ForeignLog) -> None:
         document = read_plain(path)
         if document:
             read_bridge(path, document)
-            prior = unwrap(path, document)[1]
+            prior = {key: value for key, value in unwrap(path, document)[1].items() if key != OF_WHOLE_RUN}
     text = bridge_text(downsample(merge(prior, actuals_of(log))))
     try:
         write_atomically(path, text)

@@ -15,6 +15,8 @@ from harness.units import GB
 
 LOSS, TIME_MS, THROUGHPUT = "lm loss", "elapsed time per iteration (ms)", "GPU utilization"
 MEMORY = {"alloc": "allocated_bytes", "max_alloc": "max_allocated_bytes", "max_reserved": "max_reserved_bytes"}
+# A number, as Megatron-Bridge passes over numbers that it does not know.
+OF_WHOLE_RUN = "mbr_perf_peaks_of_whole_run"
 
 STEP = re.compile(r"[0-9]{1,9}")
 _DATE = re.compile(r"(\d{1,4})[.\-/_](\d{1,2})[.\-/_](\d{1,4})(?:\D.*)?", re.DOTALL)
@@ -43,7 +45,8 @@ def read_bridge(path: Path, document: Mapping[str, object]) -> ForeignGolden:
     if not steps and not found:
         found.append(_unknown_layout(path, inner))
     raise_all(found[:10])
-    return ForeignGolden(path, "bridge", layout, steps, memory=memory, notes=tuple(notes))
+    whole = inner.get(OF_WHOLE_RUN) == 1
+    return ForeignGolden(path, "bridge", layout, steps, memory=memory, of_whole_run=whole, notes=tuple(notes))
 
 
 def unwrap(path: Path, document: Mapping[str, object]) -> tuple[str, Mapping[str, object], list[str]]:

@@ -22,7 +22,8 @@ class ForeignGolden:
 
     ``memory``: bytes by the names of :class:`RankMemory`, as Bridge stores them: allocated and its peak from the first
     report of a log, the reserved peak from all. ``memory_by_iteration``: the same names, as Megatron-LM stores them: the
-    last rank's, iteration by iteration. ``layout`` says which part of the file was read.
+    last rank's, iteration by iteration. ``layout`` says which part of the file was read. ``of_whole_run``: the peaks are
+    those of a whole run, as in files that mbr-perf exports, not of a log's first report.
     """
 
     path: Path
@@ -31,6 +32,7 @@ class ForeignGolden:
     steps: Mapping[int, GoldenStep]
     memory: Mapping[str, int] = field(default_factory=dict)
     memory_by_iteration: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    of_whole_run: bool = False
     notes: tuple[str, ...] = ()
 
     @property
