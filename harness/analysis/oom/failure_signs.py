@@ -29,7 +29,7 @@ class Sign:
 # A line without any of these shows nothing; looking for them first is what makes gigabytes bearable.
 _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
-    "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt",
+    "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 _ERROR = re.compile(
@@ -47,9 +47,19 @@ _RANK_IN_TEXT = re.compile(r"\[Rank (\d{1,6})\]")
 # torchrun: "failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: ..."; Python: "died with <Signals.SIGKILL: 9>".
 _AGENT = re.compile(r"\bfailed \(exitcode: (-?\d{1,5})\) local_rank: \d")
 _DIED = re.compile(r"died with <Signals\.SIG\w{1,12}: (\d{1,2})>")
+_SIGNAL = re.compile(r"\b[Ss]ignal (\d{1,2}) \(SIG[A-Z]{2,6}\)")
+# Shells and schedulers, of a command that may be a parent of the ranks: "exit code 137", "exitcode: -9", "4711 Killed  python".
+_EXIT = re.compile(
+    r"\b(?:exit ?(?:code|status)?|return ?code)\s{0,4}[:=]?\s{0,4}(-\d{1,2}|12[9]|1[3-9]\d)\b(?!\.)",
+    re.IGNORECASE,
+)
+_SHELL = re.compile(
+    r"(?:^|\d\s{1,8})(Killed|Segmentation fault|Aborted|Bus error)(?:\s{1,40}\(core dumped\))?(?:\s{2,40}\S|$)"
+)
 _SRUN = re.compile(
     r"\btasks? (\d{1,6})([-,\d]{0,200}): (Killed|Segmentation fault|Aborted|Bus error|Exited with exit code (\d{1,3}))"
 )
+_WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
 _CRASH = re.compile(
     r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal 11\b"
 )
@@ -88,17 +98,31 @@ def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:
 
 
 def _ended(text: str) -> Sign | None:
-    if match := _AGENT.search(text):
-        return sign_of_exit(int(match[1]), None, weight=1)
-    if match := _DIED.search(text):
-        return sign_of_exit(-int(match[1]), None, weight=1)
-    if match := _SRUN.search(text):
-        codes = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
-        rank = None if match[2] else int(match[1])
-        return sign_of_exit(codes.get(match[3]) or int(match[4] or 1), rank, weight=SRUN)
+    for told in (_by_launcher, _by_shell):
+        if sign := told(text):
+            return sign
     if _ENDED_BY_SLURM.search(text):
         return Sign("peer", weight=-1)
     return Sign("signal") if _CRASH.search(text) else None
+
+
+def _by_launcher(text: str) -> Sign | None:
+    if match := _AGENT.search(text):
+        return sign_of_exit(int(match[1]), None, weight=1)
+    if match := _DIED.search(text) or _SIGNAL.search(text):
+        return sign_of_exit(-int(match[1]), None, weight=1)
+    match = _SRUN.search(text)
+    if match is None:
+        return None
+    rank = None if match[2] else int(match[1])
+    return sign_of_exit(_WORDS.get(match[3]) or int(match[4] or 1), rank, weight=SRUN)
+
+
+def _by_shell(text: str) -> Sign | None:
+    if match := _SHELL.search(text):
+        return sign_of_exit(_WORDS[match[1]], None, weight=SRUN)
+    match = _EXIT.search(text)
+    return sign_of_exit(int(match[1]), None, weight=SRUN) if match else None
 
 
 def _srun_rank(text: str) -> int | None:

@@ -207,6 +207,34 @@ def test_a_traceback_after_torchruns_table_is_not_that_of_its_last_rank(tmp_path
     assert (first.failure.kind, first.failure.rank) == ("error", None)
 
 
+@pytest.mark.parametrize(
+    ("line", "kind", "exit_code"),
+    [
+        ("exitcode: -9", "signal", -9),
+        ("job.sh: line 12:  4711 Killed                  python train.py", "signal", -9),
+        ("Killed", "signal", -9),
+        ("Segmentation fault (core dumped)", "signal", -11),
+        ("container exited with exit code 137", "signal", 137),
+        ("Command exit status: 139", "signal", 139),
+        ("return code: -11", "signal", -11),
+        ("traceback : Signal 9 (SIGKILL) received by PID 4711", "signal", -9),
+        ("exited with exit code 143", "peer", 143),
+    ],
+)
+def test_what_shells_and_schedulers_say_of_an_end_is_heard_where_nobody_else_speaks(tmp_path, line, kind, exit_code):
+    alone = found(tmp_path, "up", line)
+    assert (alone.failure.kind, alone.failure.exit_code, alone.failure.rank) == (kind, exit_code, None)
+    explained = found(tmp_path, *of_rank(1, TRACEBACK, OOM), line)
+    assert (explained.failure.kind, explained.failure.rank) == ("oom", 1)
+
+
+@pytest.mark.parametrize(
+    "line", ["exit code 0", "exit: 1.5 s", "Killed 3 stale processes", "exit code: 1", "returned 150 rows"]
+)
+def test_what_is_no_end_by_a_signal_shows_nothing(tmp_path, line):
+    assert found(tmp_path, line) is None
+
+
 def test_a_step_that_the_kernel_killed_for_memory_is_out_of_memory(tmp_path):
     first = found(
         tmp_path,

@@ -55,7 +55,7 @@ def test_arbitrary_bytes_are_read_as_lines(content):
 
 
 @pytest.mark.long
-@settings(max_examples=20_000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6_000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(LOGS)
 def test_many_more_arbitrary_bytes_are_read_as_lines(content):
     always(content)
