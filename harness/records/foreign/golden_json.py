@@ -10,7 +10,7 @@ from harness.records.strict_json import once_each
 
 _MAX_BYTES = 256 * 1024**2
 _MAX_PROBLEMS = 10
-_LARGEST = 1e18
+_LARGEST, _SMALLEST = 1e18, 1e-100
 
 Keys = tuple[str, ...]
 
@@ -68,7 +68,7 @@ def number(path: Path, keys: Keys, value: object, found: list[BadRequestError]) 
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         found.append(problem(path, keys, f"{shown(value)} is no number"))
         return None
-    if abs(value) > _LARGEST:
+    if abs(value) > _LARGEST or 0 < abs(value) < _SMALLEST:
         found.append(problem(path, keys, "a number that is beyond all measure"))
         return None
     return float(value)

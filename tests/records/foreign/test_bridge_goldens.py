@@ -119,6 +119,8 @@ def test_layouts(read, document, layout):
         ("[1]", "holds list, not an object"),
         ('{"0": {"lm loss": NaN}}', "g.json: 0: lm loss: NaN is not a number"),
         ('{"0": {"lm loss": 1e999}}', "g.json: 0: lm loss: a number that is beyond all measure"),
+        ('{"0": {"lm loss": 1e19}}', "g.json: 0: lm loss: a number that is beyond all measure"),
+        ('{"0": {"lm loss": 5e-324}}', "g.json: 0: lm loss: a number that is beyond all measure"),
         ('{"0": {}, "0": {}}', "the key '0' is there twice"),
         ({"0": {"GPU utilization": "fast"}}, 'g.json: 0: GPU utilization: "fast" is no number'),
         ({"0": {"GPU utilization": True}}, "g.json: 0: GPU utilization: true is no number"),
