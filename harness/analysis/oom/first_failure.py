@@ -9,6 +9,7 @@ from harness.analysis.oom.failure_signs import KINDS, SRUN
 from harness.analysis.oom.verdict import OomVerdict
 from harness.records.logs.lines import LogLine
 
+_SIGKILL = -9  # how the kernel ends a process when host memory runs out
 __all__ = ["FirstFailure", "RankFailure", "first_failure"]
 
 
@@ -55,14 +56,25 @@ def _placed(failure: RankFailure, scan: FailureScan) -> RankFailure:
         failure = replace(failure, after_step=scan.largest_step)
     if failure.rank is not None or failure.kind == "peer":
         return failure
-    if failure.exit_code is None:
-        own = {(entry.sign.rank, entry.host) for entry in scan.listed if entry.sign.kind == "error"}
+    if failure.exit_code is not None:
+        own = _listed(scan, failure.exit_code)
+    elif failure.kind == "oom":
+        own = _listed(scan, None) or _listed(scan, _SIGKILL)
     else:
-        own = {(entry.sign.rank, entry.host) for entry in scan.listed if entry.sign.exit_code == failure.exit_code}
+        own = _listed(scan, None)
     if len(own) != 1:
         return failure
     rank, host = own.pop()
     return replace(failure, rank=rank, host=failure.host or host)
+
+
+def _listed(scan: FailureScan, exit_code: int | None) -> set[tuple[int | None, str | None]]:
+    """Ranks of torchrun's table that ended with ``exit_code``; None for those that ended by an error of their own."""
+    return {
+        (entry.sign.rank, entry.host)
+        for entry in scan.listed
+        if (entry.sign.kind == "error" if exit_code is None else entry.sign.exit_code == exit_code)
+    }
 
 
 def _that_tell_more(failures: list[RankFailure], scan: FailureScan) -> list[RankFailure]:

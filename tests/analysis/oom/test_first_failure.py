@@ -245,6 +245,12 @@ def test_a_step_that_the_kernel_killed_for_memory_is_out_of_memory(tmp_path):
     assert 3 in {first.failure.rank, *(failure.rank for failure in first.also)}
 
 
+def test_the_rank_that_the_kernel_killed_is_the_one_that_torchrun_lists_with_sigkill(tmp_path):
+    event = "slurmstepd: error: Detected 1 oom_kill event in StepId=4.0."
+    first = found(tmp_path, event, *of_rank(0, TRACEBACK, LOST_PEER), *summary((0, -15), root=(5, -9)))
+    assert (first.failure.kind, first.failure.rank, first.verdict.oom_class) == ("oom", 5, "host_memory")
+
+
 def test_a_library_that_found_no_memory_after_its_own_words_is_out_of_memory(tmp_path):
     first = found(
         tmp_path,
