@@ -59,16 +59,9 @@ def _doubts(log: ForeignLog, golden: ForeignGolden, failure: str | None) -> Iter
         yield failure
     if log.truncated:
         yield log.truncated
-    elif log.iterations and not log.ended and log.iterations[-1].number < _last_of_both(log, golden):
-        yield f"the log ends at iteration {log.iterations[-1].number}, the golden has {max(golden.steps)}"
     missing = _missing_losses(log, golden)
     if missing:
         yield missing
-
-
-def _last_of_both(log: ForeignLog, golden: ForeignGolden) -> int:
-    """The last iteration that a log without an announced end should have."""
-    return 0 if log.total is not None else max(golden.steps)
 
 
 def _missing_losses(log: ForeignLog, golden: ForeignGolden) -> str | None:
