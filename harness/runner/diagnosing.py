@@ -54,10 +54,19 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     if request.plans and case.spec is not None:
         case, outlook = planned(case, host)
     answer = diagnose(case, reference, outlook, trial)
-    snapshots = (*inputs.snapshots, *other.snapshots)
+    snapshots = (*inputs.snapshots, *other.snapshots) or _own_snapshot(case, inputs)
     if snapshots:
         answer = replace(answer, evidence=(*answer.evidence, *case_of_snapshots(snapshots)[1]))
     return answer
+
+
+def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:
+    """What the failed rank of a run of ours left with `--snapshot_on_oom`."""
+    folder = next((one.folder for one in inputs.runs if one.record.run_id == case.name), None)
+    if folder is None or not case.has_oom or case.failed is None or case.failed.rank is None:
+        return ()
+    path = folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"
+    return (path,) if path.is_file() else ()
 
 
 def _of_snapshots_alone(inputs: Inputs, other: Inputs) -> Diagnosis:

@@ -1,0 +1,53 @@
+"""Commands to paste ask for the job again."""
+
+import shlex
+
+import pytest
+
+from harness.analysis.diagnosis.commands import command, trial_command
+from harness.launch.environment import this_host
+from harness.recipes.request import Request
+from harness.runner.request import RunRequest
+from harness.runner.understanding import settle
+
+
+@pytest.fixture(name="asked")
+def _asked(case):
+    """A case of Llama 3 70B with further options, settled as a run settles them."""
+
+    def build(**options):
+        request = Request(model_recipe_name="llama3_70b", task="sft", gpu="h100", compute_dtype="fp8_cs", num_gpus=32,
+                          **options)  # fmt: skip
+        settled = settle(RunRequest(asked=request), this_host())
+        return case("", spec=settled.spec, sources=tuple(settled.sources.items()))
+
+    return build
+
+
+def test_a_recipes_own_settings_are_not_repeated(asked):
+    assert command(asked(), "run", recompute="mlp") == (
+        "mbr-perf run -mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 --recompute mlp"
+    )
+
+
+def test_options_variables_and_set_values_are_kept(asked):
+    job = asked(
+        tensor_model_parallel_size=8, virtual_pipeline_model_parallel_size="none", max_steps=5, memory_limit=70.5,
+        env=("NCCL_ALGO=Ring",), set_values=("kernels.attention_backend=unfused",), cuda_graph_impl="none",
+    )  # fmt: skip
+    words = shlex.split(command(job, "run"))
+    for pair in (
+        ["--tensor_model_parallel_size", "8"], ["--virtual_pipeline_model_parallel_size", "none"], ["--max_steps", "5"],
+        ["--memory_limit", "70.5"], ["-E", "NCCL_ALGO=Ring"], ["--set", "kernels.attention_backend=unfused"],
+        ["--cuda_graph_impl", "none"], ["--recompute", "none"],
+    ):  # fmt: skip
+        assert pair in [words[i : i + 2] for i in range(len(words))]
+
+
+def test_graphs_that_are_turned_off_are_not_asked_for_as_well(asked):
+    job = asked(cuda_graph_impl="local", cuda_graph_scope="attn")
+    assert command(job, "run", graphs="none").count("--cuda_graph") == 1
+
+
+def test_a_job_without_settings_has_no_command(case):
+    assert command(case("", spec=None), "run") == trial_command(case("", spec=None)) == ""

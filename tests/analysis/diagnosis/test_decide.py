@@ -1,0 +1,110 @@
+"""From facts to the answer: class, evidence, and what to try, in order."""
+
+from dataclasses import replace
+
+from harness.analysis.diagnosis.decide import diagnose
+from harness.analysis.diagnosis.outlook import Outlook
+from harness.analysis.diagnosis.trial import allocator_trial
+from harness.analysis.diagnosis.values import Change, FailedRank
+from harness.units import GIB
+from tests.analysis.diagnosis.conftest import FRAGMENTED, FULL
+
+A_B = "--ab env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+MLP = Outlook(Change("mlp", (("recompute", "mlp"),), 60 * GIB, "FITS", 0.16), budget_bytes=74 * GIB)
+
+
+def test_fragmentation_is_first_to_be_proved_by_an_a_b(case):
+    answer = diagnose(case(FRAGMENTED, expandable_segments=False), outlook=MLP)
+    assert (answer.oom_class, answer.confidence, answer.confirmed) == ("fragmentation", "high", None)
+    first, second = answer.fixes[:2]
+    assert first.command.endswith(f"--recompute core_attn {A_B}")
+    assert second.text.startswith(
+        "Cheapest change predicted to fit into 74.00 GiB: recompute mlp, peak 60.00 GiB, +16.0 %"
+    )
+    assert second.command.endswith("--recompute mlp")
+
+
+def test_with_cuda_graphs_the_a_b_also_unregisters_them_with_nccl(case):
+    graphs = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
+    answer = diagnose(case(FRAGMENTED, graphs, expandable_segments=False))
+    assert "-E NCCL_GRAPH_REGISTER=0 --ab" in answer.fixes[0].command
+
+
+def test_without_settings_the_a_b_is_a_variable_to_set(case):
+    answer = diagnose(case(FRAGMENTED, spec=None))
+    assert answer.fixes[0].command == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert "--against" in answer.fixes[0].text
+
+
+def test_a_confirmed_trial_asks_for_nothing_more(case):
+    runs = [case(FRAGMENTED, expandable_segments=False), case("", expandable_segments=True)]
+    answer = diagnose(runs[0], outlook=MLP, trial=allocator_trial(runs))
+    assert (answer.oom_class, answer.confirmed) == ("fragmentation", True)
+    assert answer.fixes[0].text == "Keep expandable segments on; nothing else has to change."
+    assert all("recompute mlp," not in fix.text for fix in answer.fixes)
+
+
+def test_a_refuted_trial_makes_capacity_of_fragmentation(case):
+    runs = [case(FRAGMENTED, expandable_segments=False), case(FULL, expandable_segments=True)]
+    answer = diagnose(runs[0], outlook=MLP, trial=allocator_trial(runs))
+    assert (answer.oom_class, answer.confidence, answer.confirmed) == ("capacity", "medium", False)
+    assert answer.fixes[0].command.endswith("--recompute mlp")
+
+
+def test_where_expandable_segments_were_on_a_snapshot_is_the_next_experiment(case):
+    answer = diagnose(case(FRAGMENTED, expandable_segments=True))
+    assert (answer.oom_class, answer.confidence) == ("fragmentation", "low")
+    assert answer.fixes[0].command.endswith("--snapshot_on_oom")
+
+
+def test_where_nothing_fits_more_stages_are_planned(case):
+    answer = diagnose(case(FULL), outlook=Outlook(budget_bytes=74 * GIB))
+    assert answer.oom_class == "capacity"
+    assert answer.fixes[0].text.startswith("No recompute setting is predicted to fit into 74.00 GiB")
+    assert answer.fixes[0].command.endswith("--over pp=4,8")
+
+
+def test_what_the_planner_could_not_do_is_told(case):
+    answer = diagnose(case(FULL), outlook=Outlook(problem="megatron-core is not installed"))
+    assert answer.fixes[0].text == "No change was planned: megatron-core is not installed"
+
+
+def test_expected_found_and_unexplained_are_told_in_this_order(case, predicted, figures):
+    failed = FailedRank(0, "oom", "out of memory", "in forward_backward of step 2", "ranks/rank_000.json")
+    full = case(FULL, failed=failed, ranks=figures((0, 70, True)), prediction=predicted(63, 50, 50, 52))
+    told = diagnose(full).evidence
+    assert told[0].startswith("Predicted for pipeline stage 0: 63.00 GiB (activations 47.00 GiB, optimizer 8.00 GiB")
+    assert told[1] == "It needed 77.39 GiB: 14.39 GiB are unexplained by the prediction."
+    assert told[2] == "Stages are uneven: predicted 63.00 GiB on stage 0, 50.00 GiB on stage 1 (-20.6 %)."
+
+
+def test_a_rank_that_ended_before_its_peak_explains_itself(case, predicted):
+    early = case(FRAGMENTED, prediction=predicted(63))
+    assert (
+        diagnose(early).evidence[1] == "It needed 56.33 GiB, 6.67 GiB less than predicted (it ended before its peak)."
+    )
+
+
+def test_memory_of_others_is_answered_by_its_own_experiment(case):
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 6.00 GiB. GPU 2 has a total capacity of 79.11 GiB of "
+        "which 4.20 GiB is free. Process 375949 has 20.04 GiB memory in use. Including non-PyTorch memory, this process has "
+        "54.87 GiB memory in use. Of the allocated memory 53.02 GiB is allocated by PyTorch, and 623.31 MiB is reserved by "
+        "PyTorch but unallocated."
+    )
+    answer = diagnose(case(text), outlook=MLP)
+    assert answer.oom_class == "other_process"
+    assert [fix.text for fix in answer.fixes] == [case(text).verdict.next_experiment]
+
+
+def test_a_refused_setting_is_no_out_of_memory_and_says_why(case):
+    answer = diagnose(case("ValueError: Currently there is no support for Pipeline parallelism with CPU offloading"))
+    assert (answer.oom_class, answer.confidence) == ("not_oom", "high")
+    assert answer.reason == "activations of whole layers are offloaded to the host while PP is above 1"
+    assert answer.fixes[0].text == "No offloading (--activation_offload_layers 0), or one pipeline stage (-pp 1)."
+
+
+def test_a_job_of_which_nothing_is_known_is_inconclusive(case):
+    unknown = replace(case("", spec=None), status="unknown")
+    assert not diagnose(unknown).is_conclusive
+    assert diagnose(case("")).is_conclusive
