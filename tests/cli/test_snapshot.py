@@ -61,3 +61,18 @@ def test_a_hostile_file_is_a_wrong_request(tmp_path: Path, capsys: pytest.Captur
     path = written(tmp_path / "a.pickle", {"segments": [Path("x")]})
     _, err = said(capsys, path, code=2)
     assert "a snapshot holds plain values only" in err
+
+
+@pytest.mark.parametrize("option", ["--memory_snapshot", "--snapshot_on_oom"])
+def test_on_a_processor_there_is_nothing_to_take_a_snapshot_of(capsys: pytest.CaptureFixture[str], option: str):
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "-mr", "llama3_8b", "-g", "cpu", option, "--dryrun"])
+    assert ended.value.code == 2
+    assert "CPU19: memory snapshots are of torch's CUDA allocator" in capsys.readouterr().err
+
+
+def test_a_run_that_is_recorded_throughout_says_that_it_is_slowed(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "-mr", "llama3_8b", "-g", "h100", "--snapshot_on_oom", "--dryrun"])
+    assert ended.value.code == 0
+    assert "RUN07" in "".join(capsys.readouterr())

@@ -5,7 +5,7 @@ import pytest
 from harness.records.launch import LaunchOutcome
 from harness.records.rank import Coordinates, Device, Failure, LayerRecompute
 from harness.records.run import DeviceSample, NodeSample
-from harness.runner.outcome_of_ranks import built_otherwise, doubts, status_of
+from harness.runner.outcome_of_ranks import built_otherwise, doubts, recorded_throughout, status_of
 from harness.spec.effective import effective_recompute, settled_implementation
 
 OK = LaunchOutcome(status="ok", exit_code=0)
@@ -159,3 +159,13 @@ def test_full_recompute_is_counted_in_layers(built):
 
 def test_a_rank_that_never_built_layers_leaves_nothing_to_say(built):
     assert built("mlp", LayerRecompute(num_layers=2), None) is None
+
+
+@pytest.mark.parametrize(
+    ("measure", "num_doubts"), [({}, 0), ({"memory_snapshot": True}, 0), ({"snapshot_on_oom": True}, 1)]
+)
+def test_only_a_history_of_measured_steps_makes_their_times_doubtful(make_spec, measure, num_doubts):
+    spec = make_spec()
+    asked = spec.model_copy(update={"measure": spec.measure.model_copy(update=measure)})
+    assert len(recorded_throughout(asked)) == num_doubts
+    assert asked.fingerprint == spec.fingerprint

@@ -61,9 +61,9 @@ def test_the_attack_works_on_those_who_load_it_the_usual_way(tmp_path: Path):
     assert (tmp_path / "made").exists()
 
 
-def refused(path: Path) -> str:
+def refused(path: Path, limits: SnapshotLimits | None = None) -> str:
     with pytest.raises(BadRequestError) as raised:
-        snapshot_summary(path)
+        snapshot_summary(path, limits)
     assert str(path) in raised.value.message
     return raised.value.message
 
@@ -128,14 +128,20 @@ def test_a_snapshot_cut_short_is_refused(tmp_path: Path):
 
 def test_a_bomb_of_empty_dicts_meets_the_memory_limit(tmp_path: Path):
     path = tmp_path / "bomb.pickle"
-    path.write_bytes(b"\x80\x04](" + b"}" * 20_000_000 + b"e.")
-    assert "opening it takes more than" in refused(path)
+    path.write_bytes(b"\x80\x04](" + b"}" * 2_000_000 + b"e.")
+    assert "opening it takes more than" in refused(path, SnapshotLimits(memory_base_bytes=200 * MIB))
 
 
 def test_a_claimed_length_beyond_the_file_is_no_bomb(tmp_path: Path):
     path = tmp_path / "bomb.pickle"
     path.write_bytes(b"\x80\x04\x8e" + (2**40).to_bytes(8, "little") + b"abc")
     refused(path)
+
+
+def test_a_memo_of_four_billion_entries_meets_the_memory_limit(tmp_path: Path):
+    path = tmp_path / "bomb.pickle"
+    path.write_bytes(b"\x80\x02}r\xff\xff\xff\xff.")
+    assert "opening it takes more than" in refused(path)
 
 
 def test_deep_nesting_ends_in_words(tmp_path: Path):

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.analysis.snapshots.fields import SnapshotFormatError, mapping, optional_size, sequence, size, text
+from harness.analysis.snapshots.fields import SnapshotFormatError, mapping, optional_size, sequence, size, text, word
 from harness.analysis.snapshots.stacks import Owner, Stacks
 from harness.analysis.snapshots.values import PrivatePool
 from harness.units import MIB
@@ -129,9 +129,9 @@ def _blocks(entry: dict[Any, Any], segment: _Segment) -> Iterator[tuple[int, int
     for number, value in enumerate(sequence(entry.get("blocks"), f"{segment.where}.blocks")):
         where = f"{segment.where}.blocks[{number}]"
         block = mapping(value, where)
-        num_bytes, state = size(block, "size", where), block.get("state")
+        num_bytes, state = size(block, "size", where), word(block, "state", where)
         if state not in (ALLOCATED, INACTIVE) and state not in PENDING:
-            raise SnapshotFormatError(f"{where}.state is {text(state) or 'no text'!r}, expected active_* or inactive")
+            raise SnapshotFormatError(f"{where}.state is {text(state)!r}, expected active_* or inactive")
         given = optional_size(block, "address", where)
         address = address if given is None else given
         yield address, num_bytes, state, block, where

@@ -38,6 +38,14 @@ def optional_size(entry: dict[Any, Any], name: str, where: str) -> int | None:
     return None if entry.get(name) is None else size(entry, name, where)
 
 
+def word(entry: dict[Any, Any], name: str, where: str) -> str:
+    """Text. SnapshotFormatError where it is absent or anything else."""
+    value = entry.get(name)
+    if isinstance(value, str):
+        return value
+    raise SnapshotFormatError(f"{where}.{name} is {_kind(value)}, expected text")
+
+
 def text(value: object) -> str:
     """``value`` as short text that can be printed anywhere; empty where it is no text."""
     if not isinstance(value, str):

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.analysis.snapshots.blocks import Blocks, Live
-from harness.analysis.snapshots.fields import mapping, optional_size, size
+from harness.analysis.snapshots.fields import SnapshotFormatError, mapping, optional_size, size, word
 from harness.analysis.snapshots.stacks import Owner, Stacks
 from harness.analysis.snapshots.values import FailedRequest, Levels, Phase
 
 NUM_POINTS = 600  # of a timeline; a picture is 760 pixels wide
+_MOST_BYTES = 2**62
 BEFORE = Owner("before the history", "")
 _RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CHANGES = frozenset({*_RESERVING, "alloc", "free_requested", "free_completed"})
@@ -68,7 +69,7 @@ def _steps(entries: Sequence[Any], freeing: str, where: str) -> _Steps:
     steps, allocated, reserved = _Steps(), 0, 0
     for number, value in enumerate(entries):
         entry = mapping(value, f"{where}[{number}]")
-        action = entry.get("action")
+        action = word(entry, "action", f"{where}[{number}]")
         if action == "alloc":
             allocated += size(entry, "size", f"{where}[{number}]")
         elif action == freeing:
@@ -80,6 +81,8 @@ def _steps(entries: Sequence[Any], freeing: str, where: str) -> _Steps:
             steps.failures.append((number, size(entry, "size", at), optional_size(entry, "device_free", at)))
         if action in _CHANGES:
             steps.last_change = number
+        if max(abs(allocated), abs(reserved)) >= _MOST_BYTES:
+            raise SnapshotFormatError(f"{where}[{number}]: sizes up to there sum up to more than any device has")
         steps.allocated.append(allocated)
         steps.reserved.append(reserved)
         time = optional_size(entry, "time_us", f"{where}[{number}]")
