@@ -128,7 +128,7 @@ def test_a_snapshot_cut_short_is_refused(tmp_path: Path):
 
 def test_a_bomb_of_empty_dicts_meets_the_memory_limit(tmp_path: Path):
     path = tmp_path / "bomb.pickle"
-    path.write_bytes(b"\x80\x04](" + b"}" * 2_000_000 + b"e.")
+    path.write_bytes(b"\x80\x04](" + b"}" * 5_000_000 + b"e.")
     assert "opening it takes more than" in refused(path, SnapshotLimits(memory_base_bytes=200 * MIB))
 
 
