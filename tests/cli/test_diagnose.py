@@ -1,0 +1,252 @@
+"""`mbr-perf diagnose` as people call it: runs, sweeps, logs, standard input, snapshots."""
+
+import io
+import json
+import sys
+
+import pytest
+
+from harness.records.rank import Failure
+from harness.records.store import write_record
+from tests.analysis.diagnosis.conftest import FRAGMENTED, FULL
+from tests.snapshot_pickles import fragmented, written
+
+OPTIONS = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32", "--recompute", "none")
+PEER = "[rank1]: RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:41311"
+
+
+def iteration(number, loss="1.1E+01", tflops=700.0):
+    return (
+        f" [2026-01-02 03:04:{number:02d}.000000] iteration {number:8d}/      50 | consumed samples: {32 * number:12d} | "
+        f"elapsed time per iteration (ms): 2450.0 | throughput per GPU (TFLOP/s/GPU): {tflops} | learning rate: 1.0E-04 | "
+        f"global batch size:    32 | lm loss: {loss} | grad norm: 5.0 | number of skipped iterations:   0 | "
+        "number of nan iterations:   0 |"
+    )
+
+
+def traceback(message):
+    return (
+        "Traceback (most recent call last):\n"
+        '  File "/opt/megatron/core/pipeline_parallel/schedules.py", line 480, in backward_step\n'
+        f"    torch.autograd.backward(x)\n{message}"
+    )
+
+
+@pytest.fixture(name="logs")
+def _logs(tmp_path):
+    """A folder with one log per rank."""
+
+    def write(*texts, folder="logs"):
+        (tmp_path / folder).mkdir()
+        for rank, text in enumerate(texts):
+            (tmp_path / folder / f"rank_{rank:03d}.log").write_text(text + "\n")
+        return tmp_path / folder
+
+    return write
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path, make_rank, make_record, make_spec):
+    """A committed run; with ``failure`` its rank 0 failed so."""
+
+    def write(name, failure=None, settings=None, seconds=1.0, **changes):
+        spec = make_spec(**settings or {})
+        ranks = [make_rank(spec, rank, seconds) for rank in range(spec.num_gpus)]
+        if failure:
+            ranks[0] = ranks[0].model_copy(update={"failure": failure, "finished": False})
+            changes = {"status": "oom" if failure.kind == "oom" else "failed"} | changes
+        run_dir = tmp_path / "results" / "runs" / name
+        run_dir.mkdir(parents=True)
+        write_record(run_dir, make_record(spec, ranks=tuple(ranks), run_id=name, **changes))
+        return run_dir
+
+    return write
+
+
+def allocator(value):
+    return {"provenance": {"environment": {"PYTORCH_CUDA_ALLOC_CONF": value}}}
+
+
+def oom(text):
+    return Failure(kind="oom", message=text, phase="forward_backward", step=2)
+
+
+def verdict_of(answer):
+    return json.loads(answer.out)["verdict"]
+
+
+def test_a_folder_of_logs_names_the_rank_that_really_failed(mbr_perf, logs):
+    folder = logs(f"{iteration(1)}\n{iteration(2)}\n{traceback(FRAGMENTED)}", PEER)
+    answer = mbr_perf("diagnose", folder)
+    lines = answer.out.splitlines()
+    assert answer.code == 0
+    assert lines[1].startswith("Failure   fragmentation (high): 20.41 GiB (26% of the device)")
+    assert lines[2] == f"Where     rank 0, in forward_backward after iteration 2 ({folder}/rank_000.log:6)"
+    assert "             export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in lines
+    assert len(lines) <= 25
+
+
+def test_standard_input_is_read(mbr_perf, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FULL.encode())))
+    answer = mbr_perf("diagnose", "-", "--json")
+    assert (answer.code, verdict_of(answer)["class"]) == (0, "capacity")
+
+
+def test_the_document_holds_verdict_evidence_and_fixes(mbr_perf, run):
+    document = json.loads(mbr_perf("diagnose", run("a", oom(FRAGMENTED), **allocator("")), "--no_plan", "--json").out)
+    assert {"verdict", "evidence", "fixes"} <= set(document)
+    assert (document["schema_version"], document["exit_code"]) == (1, 0)
+    verdict = document["verdict"]
+    assert (verdict["class"], verdict["confidence"], verdict["rank"]) == ("fragmentation", "high", 0)
+    assert verdict["figures"]["unallocated_bytes"] == round(20.41 * 1024**3)
+    assert document["fixes"][0]["command"].endswith("--ab env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+
+
+def test_two_runs_without_and_with_expandable_segments_confirm_fragmentation(mbr_perf, run):
+    without = run("a", oom(FRAGMENTED), **allocator(""))
+    with_them = run("b", **allocator("expandable_segments:True"))
+    answer = mbr_perf("diagnose", without, with_them, "--no_plan")
+    assert answer.out.splitlines()[1].startswith("Failure   fragmentation (high, confirmed by an A/B)")
+    assert "--ab" not in answer.out
+
+
+def test_two_runs_out_of_memory_refute_it(mbr_perf, run):
+    without = run("a", oom(FRAGMENTED), **allocator(""))
+    with_them = run("b", oom(FULL), **allocator("expandable_segments:True"))
+    verdict = verdict_of(mbr_perf("diagnose", without, "--against", with_them, "--no_plan", "--json"))
+    assert (verdict["class"], verdict["confirmed"]) == ("capacity", False)
+
+
+def test_a_drop_of_utilization_between_two_runs_is_named_whichever_comes_first(mbr_perf, run):
+    slow = run("slow", settings={"recompute": "mlp"}, seconds=3.0)
+    fast = run("fast", settings={"recompute": "core_attn"}, seconds=2.5)
+    for pair in ((slow, fast), (fast, slow)):
+        document = json.loads(mbr_perf("diagnose", *pair, "--no_plan", "--json").out)
+        assert document["job"]["name"] == "slow"
+        assert [row["id"] for row in document["symptoms"]] == ["utilization_drop_with_mlp"]
+        assert document["evidence"][0].endswith("of fast (-16.7 %).")
+
+
+def test_the_id_of_a_run_is_enough(mbr_perf, run, tmp_path):
+    run("20260102T030405Z-llama3-0a1b2c3d", oom(FULL))
+    answer = mbr_perf("diagnose", "0a1b2c3d", "--no_plan", "--results_dir", tmp_path / "results", "--json")
+    assert (answer.code, verdict_of(answer)["class"]) == (0, "capacity")
+
+
+def test_a_rank_that_died_without_a_record_is_heard_in_its_log(mbr_perf, run):
+    folder = run("a", Failure(kind="lost", message="no sign of life"))
+    (folder / "logs").mkdir()
+    (folder / "logs" / "rank_003.log").write_text(traceback(FULL) + "\n")
+    verdict = verdict_of(mbr_perf("diagnose", folder, "--no_plan", "--json"))
+    assert (verdict["class"], verdict["rank"]) == ("capacity", 3)
+
+
+def test_a_run_that_was_never_committed_is_read_from_its_logs(mbr_perf, tmp_path, make_spec):
+    (tmp_path / "a" / "logs").mkdir(parents=True)
+    (tmp_path / "a" / "spec.json").write_text(make_spec().model_dump_json())
+    (tmp_path / "a" / "logs" / "rank_009.log").write_text(FULL + "\n")
+    document = json.loads(mbr_perf("diagnose", tmp_path / "a", "--no_plan", "--json").out)
+    assert (document["verdict"]["class"], document["verdict"]["rank"], document["job"]["recompute"]) == (
+        "capacity", 9, "core_attn",
+    )  # fmt: skip
+
+
+def test_a_log_of_a_refused_configuration_is_diagnosed_by_its_words(mbr_perf, logs):
+    words = "ValueError: Currently there is no support for Pipeline parallelism with CPU offloading"
+    document = json.loads(mbr_perf("diagnose", logs(traceback(words)), "--json").out)
+    assert document["verdict"]["class"] == "not_oom"
+    assert [row["id"] for row in document["symptoms"]] == ["pipeline_with_cpu_offloading"]
+
+
+def test_a_job_that_ended_well_is_said_to_have(mbr_perf, run):
+    answer = mbr_perf("diagnose", run("a", settings={"recompute": "none"}), "--no_plan")
+    assert answer.code == 0
+    assert answer.out.splitlines()[1] == "Failure   none: the job ended well"
+
+
+def test_logs_that_stop_without_a_word_are_inconclusive(mbr_perf, logs):
+    answer = mbr_perf("diagnose", logs(iteration(1)))
+    assert answer.code == 6
+    assert answer.out.splitlines()[1] == "Failure   unknown: no line shows how the job ended"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nowhere",), "no such file or folder, and no run or sweep of that id"),
+        (("nowhere", "elsewhere"), "elsewhere: no such file"),
+        (("-", "--recompute", "mlp"), "--recompute without a recipe"),
+    ],
+)
+def test_wrong_requests_exit_2_and_start_nothing(mbr_perf, tmp_path, arguments, told):
+    answer = mbr_perf("diagnose", *arguments, "--results_dir", tmp_path)
+    assert answer.code == 2
+    assert told in answer.err
+
+
+def test_a_run_needs_no_recipe(mbr_perf, run):
+    answer = mbr_perf("diagnose", run("a", oom(FULL)), *OPTIONS)
+    assert answer.code == 2
+    assert "a run says itself what it was" in answer.err
+
+
+def test_three_jobs_are_too_many(mbr_perf, run):
+    answer = mbr_perf("diagnose", *(run(name, oom(FULL)) for name in "abc"), "--no_plan")
+    assert answer.code == 2
+    assert "3 jobs: one is diagnosed at a time" in answer.err
+
+
+def test_a_snapshot_is_diagnosed_by_its_failed_request(mbr_perf, tmp_path):
+    path = written(tmp_path / "oom.pickle", fragmented().snapshot())
+    document = json.loads(mbr_perf("diagnose", path, "--json").out)
+    assert (document["verdict"]["class"], document["job"]["origin"]) == ("fragmentation", "snapshot")
+    assert "stranded" in document["evidence"][0]
+
+
+def test_the_failed_ranks_own_snapshot_is_read_with_its_run(mbr_perf, run):
+    folder = run("a", oom(FRAGMENTED))
+    (folder / "ranks").mkdir()
+    written(folder / "ranks" / "snapshot_000.pickle", fragmented().snapshot())
+    evidence = json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)["evidence"]
+    assert any(text.startswith("snapshot_000.pickle: ") for text in evidence)
+
+
+@pytest.mark.train
+def test_the_planner_joins_in_with_what_was_to_be_expected(mbr_perf, replay, tmp_path):
+    replay("oom")
+    (run_dir,) = (tmp_path / "results" / "runs").iterdir()
+    document = json.loads(mbr_perf("diagnose", run_dir, "--json").out)
+    expected = document["expected"]
+    assert expected["stage"]["pp_rank"] == 0
+    assert expected["unexplained_bytes"] == expected["needed_bytes"] - expected["stage"]["total"] > 0
+    assert document["evidence"][0].startswith("Predicted for pipeline stage 0: ")
+
+
+@pytest.mark.train
+def test_settings_of_a_log_bring_the_cheapest_change_that_fits(mbr_perf, logs):
+    words = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
+        "which 20.00 MiB is free. Including non-PyTorch memory, this process has 79.00 GiB memory in use. Of the allocated "
+        "memory 76.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated."
+    )
+    settings = (
+        "-mr",
+        "llama3_8b",
+        "-g",
+        "h100",
+        "-c",
+        "bf16",
+        "-ng",
+        "8",
+        "-mb",
+        "4",
+        "-gb",
+        "32",
+        "--recompute",
+        "none",
+    )
+    document = json.loads(mbr_perf("diagnose", logs(traceback(words)), *settings, "--json").out)
+    assert document["verdict"]["class"] == "capacity"
+    assert document["fixes"][0]["text"].startswith("Cheapest change predicted to fit into ")
+    words = document["fixes"][0]["command"].split()
+    assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
