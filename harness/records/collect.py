@@ -44,7 +44,15 @@ def collect(run_dir: Path, world_size: int) -> Collected:
         record = _read(folder / f"rank_{rank:03d}.json", RankRecord, notes)
         ranks.append(record or _rebuilt(folder, rank, world_size, launch, notes))
     nodes = [_read(path, NodeSample, notes) for path in sorted(folder.glob("nvml_*.json"))]
+    notes.extend(_snapshots(folder))
     return Collected(tuple(ranks), tuple(node for node in nodes if node), tuple(notes))
+
+
+def _snapshots(folder: Path) -> list[str]:
+    """Where the ranks' memory snapshots are, if they left some; nothing is read."""
+    found = sorted(path.name for path in folder.glob("snapshot_*.pickle"))
+    count = "a memory snapshot" if len(found) == 1 else f"memory snapshots of {len(found)} ranks"
+    return [f"{count}: mbr-perf snapshot <run folder>/ranks/{found[0]}"] if found else []
 
 
 def read_heartbeats(path: Path) -> tuple[tuple[Heartbeat, ...], int]:

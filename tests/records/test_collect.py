@@ -97,3 +97,11 @@ def test_unreadable_heartbeats_are_counted_and_skipped(tmp_path, ranks_dir):
     path = ranks_dir / "rank_000.progress.jsonl"
     assert (len(read_heartbeats(path)[0]), read_heartbeats(path)[1]) == (4, 2)
     assert collect(tmp_path, 1).notes == ("rank 0: 2 lines of its progress file are unreadable",)
+
+
+def test_memory_snapshots_are_named_and_not_opened(tmp_path, ranks_dir):
+    for name in ("snapshot_001.pickle", "snapshot_000.pickle", "snapshot_002.pickle.tmp"):
+        (ranks_dir / name).write_bytes(b"anything")
+    assert collect(tmp_path, 2).notes == (
+        "memory snapshots of 2 ranks: mbr-perf snapshot <run folder>/ranks/snapshot_000.pickle",
+    )
