@@ -1,0 +1,89 @@
+"""Sweeps in which cells ran out of memory: where, how much, and what is recommended then."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.analysis.sweep import judge_sweep
+from harness.records.rank import Failure, MemoryRecord
+from harness.records.run import RunRecord
+from harness.records.sweeps import read_sweep
+from harness.units import GIB
+
+RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
+
+
+@pytest.fixture(name="oom")
+def _oom(runs) -> Any:
+    def build(
+        recompute: str, *, request: int | None = GIB, allocated: int = 79 * GIB, reserved: int = 79 * GIB
+    ) -> list[RunRecord]:
+        record = runs(recompute, [1.0], 79)[0]
+        memory = MemoryRecord(
+            meter="cuda", max_allocated_bytes=allocated, max_reserved_bytes=reserved, device_total_bytes=80 * GIB
+        )
+        failure = Failure(
+            kind="oom", message="CUDA out of memory", phase="forward_backward", step=1, request_bytes=request
+        )
+        first = record.ranks[3].model_copy(
+            update={"failure": failure, "finished": False, "memory": memory, "steps": ()}
+        )
+        ranks = (*record.ranks[:3], first, *record.ranks[4:])
+        return [record.model_copy(update={"status": "oom", "failure": "rank 3: CUDA out of memory", "ranks": ranks})]
+
+    return build  # fmt: skip
+
+
+def test_an_out_of_memory_says_where_and_how_much(oom, runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", runs("mlp", [1.1], 60))]))
+    line = verdict.cell("none").oom
+
+    assert verdict.cell("none").status == "oom"
+    assert (line.rank, line.when, line.request_bytes) == (3, "in forward_backward of step 1", GIB)
+    assert line.verdict == "tensors had taken 79.00 GiB of 80.00 GiB"
+
+
+def test_a_request_that_reserved_memory_would_have_held_is_fragmentation(oom, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", oom("none", allocated=70 * GIB))]))
+
+    assert verdict.cell("none").oom.verdict.startswith("fragmentation is likely: 9.00 GiB reserved beside 70.00 GiB")
+
+
+def test_a_sliver_of_reserved_memory_at_the_edge_of_a_full_card_is_no_fragmentation(oom, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", oom("none", allocated=int(77.5 * GIB)))]))
+
+    assert verdict.cell("none").oom.verdict == "tensors had taken 77.50 GiB of 80.00 GiB"
+
+
+def test_with_a_control_out_of_memory_nothing_is_compared_but_one_is_recommended(oom, runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", runs("mlp", [1.1], 60))]))
+
+    assert verdict.cell("mlp").vs_control is None
+    assert verdict.cell("mlp").no_comparison == "the control none ran out of memory"
+    assert verdict.recommendation.cell == "mlp"
+
+
+def test_where_all_ran_out_of_memory_nothing_is_recommended(oom, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", oom("none")), make_cell("mlp", oom("mlp"))]))
+
+    assert verdict.pareto == ()
+    assert verdict.recommendation.cell is None
+    assert verdict.recommendation.why == "No cell was measured well enough to recommend: 2 OOM."
+
+
+def test_one_repeat_out_of_memory_makes_the_cell_so(oom, runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", [*runs("none", [1.0, 1.0], 78), *oom("none")])]))
+
+    assert verdict.cell("none").status == "oom"
+    assert "2 of 3 runs ended well" in verdict.cell("none").reason
+
+
+def test_a_recorded_sweep_with_a_real_out_of_memory():
+    verdict = judge_sweep(read_sweep(RECORDED))
+
+    assert [cell.status for cell in verdict.cells] == ["oom", "ok", "ok"]
+    assert verdict.cell("none").oom.request_bytes is not None
+    assert verdict.cell("none").oom.verdict == "tensors had taken 131.93 MiB of 133.12 MiB"
+    assert verdict.cell("mlp").foretold.peak_error == pytest.approx(0.001, abs=0.0005)
+    assert verdict.recommendation.cell == "full:uniform:1"
