@@ -70,12 +70,12 @@ def show(asked: HistoryOptions) -> None:
 
 @app.command()
 def add(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Run or sweep folders, record files, or ids.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs, sweeps or nights, record files, or ids.")],
     results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
         help="Where runs and history are kept. Default: results of the checkout, else ./results.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:  # fmt: skip
-    """Take runs into history, of a sweep all of them; failed and suspect ones too, with their status. Each once.
+    """Take runs into history, of a sweep or a night all of them; failed and suspect ones too, with their status. Each once.
 
     A nightly job does this by itself.
     """
