@@ -187,3 +187,18 @@ def test_every_symptom_has_its_own_id_and_says_what_to_do():
 
 def test_lines_of_ordinary_training_are_not_telling():
     assert not is_telling(" [2026-01-02 03:04:05] iteration 5/ 50 | lm loss: 1.1E+01 | number of nan iterations: 0 |")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AssertionError: full recompute is only supported with full iteration CUDA graph.",
+        "AssertionError: recompute_granularity must not be full when CUDA Graphs are enabled.",
+        "ValueError: Currently there is no support for Pipeline parallelism with CPU offloading",
+        "AssertionError: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True is currently not supported with nccl_ub due to x",
+        "RuntimeError: NCCL user buffers: --use-nccl-ub cannot be used with expandable segments",
+        "AssertionError: recompute method is not yet supported for selective activation checkpointing",
+    ],
+)
+def test_lines_that_symptoms_are_known_by_are_heard(text):
+    assert is_telling(text)
