@@ -9,13 +9,13 @@ from dataclasses import dataclass
 class ModuleRow:
     """Frames whose path ends in ``path``, with one of ``functions`` where any are given, belong to ``module``.
 
-    ``has_weights``: what its constructors allocate are parameters.
+    ``is_model``: a part of the model, whose constructors allocate parameters and which can be recomputed.
     """
 
     path: str
     module: str
     functions: tuple[str, ...] = ()
-    has_weights: bool = True
+    is_model: bool = True
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ ROWS = (
     ModuleRow(_MCORE + "transformer/multi_latent_attention.py", "attention"),
     ModuleRow(_MCORE + "transformer/dot_product_attention.py", "core_attn"),
     ModuleRow(_MCORE + "fusions/fused_softmax.py", "core_attn"),
+    ModuleRow("harness/engine/local_layers.py", "core_attn", ("forward",)),  # attention where there is no transformer-engine
     ModuleRow("transformer_engine/pytorch/attention/", "core_attn"),
     ModuleRow("transformer_engine/pytorch/module/layernorm.py", "layernorm"),
     ModuleRow("transformer_engine/pytorch/module/rmsnorm.py", "layernorm"),
@@ -45,27 +46,30 @@ ROWS = (
     ModuleRow("transformer_engine/pytorch/ops/basic/rmsnorm.py", "layernorm"),
     ModuleRow(_MCORE + "transformer/torch_norm.py", "layernorm"),
     ModuleRow(_MCORE + "fusions/fused_layer_norm.py", "layernorm"),
+    ModuleRow("torch/nn/modules/normalization.py", "layernorm"),
     ModuleRow(_MCORE + "transformer/attention.py", "attention"),
     ModuleRow(_MCORE + "transformer/mlp.py", "mlp"),
     ModuleRow(_MCORE + "ssm/gated_delta_net.py", "gated delta net"),
     ModuleRow(_MCORE + "ssm/", "mamba"),
+    ModuleRow(_MCORE + "models/common/embeddings/rope_utils.py", "attention"),
     ModuleRow(_MCORE + "models/common/embeddings/", "embedding"),
-    ModuleRow(_MCORE + "tensor_parallel/cross_entropy.py", "loss", has_weights=False),
-    ModuleRow(_MCORE + "fusions/fused_cross_entropy.py", "loss", has_weights=False),
-    ModuleRow("transformer_engine/pytorch/cross_entropy.py", "loss", has_weights=False),
+    ModuleRow(_MCORE + "tensor_parallel/cross_entropy.py", "loss", is_model=False),
+    ModuleRow(_MCORE + "fusions/fused_cross_entropy.py", "loss", is_model=False),
+    ModuleRow("transformer_engine/pytorch/cross_entropy.py", "loss", is_model=False),
     ModuleRow(_MCORE + "models/common/language_module/", "loss"),
     ModuleRow(_MCORE + "transformer/multi_token_prediction.py", "mtp"),
-    ModuleRow(_MCORE + "distributed/param_and_grad_buffer.py", "gradient buffers", has_weights=False),
-    ModuleRow(_MCORE + "distributed/", "data parallelism", has_weights=False),
-    ModuleRow(_MCORE + "optimizer/", "optimizer", has_weights=False),
-    ModuleRow(_MCORE + "pipeline_parallel/p2p_communication.py", "pipeline communication", has_weights=False),
-    ModuleRow(_MCORE + "transformer/cuda_graphs.py", "CUDA graphs", has_weights=False),
+    ModuleRow(_MCORE + "distributed/param_and_grad_buffer.py", "gradient buffers", is_model=False),
+    ModuleRow(_MCORE + "distributed/", "data parallelism", is_model=False),
+    ModuleRow(_MCORE + "optimizer/", "optimizer", is_model=False),
+    ModuleRow(_MCORE + "pipeline_parallel/p2p_communication.py", "pipeline communication", is_model=False),
+    ModuleRow(_MCORE + "transformer/cuda_graphs.py", "CUDA graphs", is_model=False),
     ModuleRow(_MCORE + "models/gpt/gpt_model.py", "output_layer"),
     ModuleRow(_MCORE + "transformer/transformer_layer.py", "transformer layer"),
     ModuleRow(_MCORE + "transformer/transformer_block.py", "transformer layer"),
 )  # fmt: skip
 _RECOMPUTING = _MCORE + "tensor_parallel/random.py"
-UNKNOWN = "not in a module"
+_BACKWARD = ("backward", "_back")
+UNKNOWN, BACKWARD = "not in a module", "backward pass"
 
 _LIBRARIES = re.compile(
     r"(?:^|/)(?:torch|transformer_engine|triton|apex|flash_attn|einops|numpy|cuda)/|/lib(?:64)?/python3[.\d]*/(?!site-packages|dist-packages)"
@@ -78,21 +82,21 @@ def module_of(frames: Iterable[Frame]) -> str:
     """The module of a stack, innermost frame first; with what it allocated for where the stack says so.
 
     ``mlp (weights)`` where a constructor allocated, ``mlp (recompute)`` inside a recomputation in the backward pass.
+    A backward function of megatron-core is called by autograd, so that nothing above it says whose it is.
     """
     found: ModuleRow | None = None
-    constructing = recomputing = False
+    constructing = recomputing = backward = False
     for frame in frames:
-        if _MCORE not in frame.path and "transformer_engine/" not in frame.path:
-            continue
-        constructing = constructing or frame.function in ("__init__", "reset_parameters")
+        backward = backward or (_MCORE in frame.path and frame.function.endswith(_BACKWARD))
+        constructing = constructing or (_is_megatron(frame) and frame.function in ("__init__", "reset_parameters"))
         recomputing = recomputing or (_RECOMPUTING in frame.path and frame.function in ("backward", "_recompute"))
         if found is None or found.module == "mlp":
             found = _within(found, _row(frame))
     if found is None:
-        return UNKNOWN
-    if recomputing:
+        return BACKWARD if backward else UNKNOWN
+    if recomputing and found.is_model:
         return f"{found.module} (recompute)"
-    return f"{found.module} (weights)" if constructing and found.has_weights else found.module
+    return f"{found.module} (weights)" if constructing and found.is_model else found.module
 
 
 def site_of(frames: Iterable[Frame]) -> str:
@@ -105,6 +109,10 @@ def site_of(frames: Iterable[Frame]) -> str:
         if frame.path.endswith(".py") and not _LIBRARIES.search(frame.path):
             return _text(frame)
     return _text(first) if first else ""
+
+
+def _is_megatron(frame: Frame) -> bool:
+    return _MCORE in frame.path or "transformer_engine/" in frame.path
 
 
 def _within(inner: ModuleRow | None, outer: ModuleRow | None) -> ModuleRow | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.snapshots.modules import ROWS, UNKNOWN, Frame, module_of, site_of
+from harness.analysis.snapshots.modules import BACKWARD, ROWS, UNKNOWN, Frame, module_of, site_of
 from harness.spec.recompute import MODULES
 
 MCORE = "/v/lib/python3.12/site-packages/megatron/core/"
@@ -30,6 +30,10 @@ def frames(*lines: tuple[str, str]) -> list[Frame]:
         ((("tensor_parallel/layers.py", "__init__"), ("transformer/mlp.py", "__init__")), "mlp (weights)"),
         ((("optimizer/distrib_optimizer.py", "__init__"),), "optimizer"),
         ((("transformer/mlp.py", "forward"), ("tensor_parallel/random.py", "backward")), "mlp (recompute)"),
+        ((("fusions/fused_bias_swiglu.py", "swiglu_back"), ("fusions/fused_bias_swiglu.py", "backward")), BACKWARD),
+        ((("/v/site-packages/torch/nn/modules/normalization.py", "forward"), ("transformer/transformer_layer.py", "_forward_attention")), "layernorm"),
+        ((("models/common/embeddings/rope_utils.py", "_apply_rotary_pos_emb_bshd"), ("transformer/attention.py", "forward")), "attention"),
+        ((("distributed/distributed_data_parallel.py", "hook"), ("tensor_parallel/random.py", "backward")), "data parallelism"),
         ((("/home/user/train.py", "main"),), UNKNOWN),
     ],
 )  # fmt: skip
