@@ -32,7 +32,7 @@ def _lines(answer: Diagnosis) -> Iterator[tuple[str, str]]:
             yield label if number == 0 else "", text
     for number, row in enumerate(answer.symptoms):
         yield "Known" if number == 0 else "", f"{_start(row.symptom)}: {row.evidence}."
-        yield "", f"  cause: {row.cause}"
+        yield "", f"  cause: {row.cause}; to be sure: {row.confirm}"
     for number, fix in enumerate(answer.fixes, start=1):
         yield "Next" if number == 1 else "", f"{number}. {fix.text}"
         if fix.command:

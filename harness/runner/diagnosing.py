@@ -159,7 +159,7 @@ def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None) -> Case:
 
 def _chosen(cases: Sequence[Case], trial: Trial | None) -> tuple[Case, Case | None]:
     """The job to speak of, and the other: the one that failed, else the slower one."""
-    if trial is not None:
+    if trial is not None and (trial.confirmed is not None or len(cases) > 2):
         failed = [case for case in cases if case.has_oom] or list(cases)
         # After a refuted trial the run with expandable segments tells more: nothing is fragmented in it.
         best = max(failed, key=lambda case: bool(case.expandable_segments)) if trial.confirmed is False else failed[0]

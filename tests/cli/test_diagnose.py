@@ -83,6 +83,7 @@ def test_a_folder_of_logs_names_the_rank_that_really_failed(mbr_perf, logs):
     assert lines[1].startswith("Failure   fragmentation (high): 20.41 GiB (26% of the device)")
     assert lines[2] == f"Where     rank 0, in forward_backward after iteration 2 ({folder}/rank_000.log:6)"
     assert "             export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in lines
+    assert "Notes     1 more failed by weaker evidence, likely as a consequence: rank 1" in lines
     assert len(lines) <= 25
 
 
@@ -115,6 +116,16 @@ def test_two_runs_out_of_memory_refute_it(mbr_perf, run):
     with_them = run("b", oom(FULL), **allocator("expandable_segments:True"))
     verdict = verdict_of(mbr_perf("diagnose", without, "--against", with_them, "--no_plan", "--json"))
     assert (verdict["class"], verdict["confirmed"]) == ("capacity", False)
+
+
+def test_a_trial_that_changed_more_than_the_allocator_is_still_compared(mbr_perf, run):
+    finer = {"parallelism": {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4,
+                             "virtual_pipeline_model_parallel_size": 10}}  # fmt: skip
+    failed = run("a", oom(FRAGMENTED), **allocator(""))
+    passed = run("b", settings=finer, **allocator("expandable_segments:True"))
+    document = json.loads(mbr_perf("diagnose", failed, passed, "--no_plan", "--json").out)
+    assert document["verdict"]["confirmed"] is None
+    assert "virtual_stages_against_out_of_memory" in [row["id"] for row in document["symptoms"]]
 
 
 def test_a_drop_of_utilization_between_two_runs_is_named_whichever_comes_first(mbr_perf, run):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from harness.analysis.diagnosis.symptoms import is_telling
 from harness.analysis.diagnosis.values import Case, FailedRank, RankFigures, Saying, Status
-from harness.analysis.oom.first_failure import FirstFailure
+from harness.analysis.oom.first_failure import FirstFailure, RankFailure
 from harness.analysis.oom.verdict import OomVerdict
 from harness.analysis.statistics import median
 from harness.records.foreign.values import ForeignLog
@@ -14,6 +14,7 @@ from harness.records.logs.lines import LogLine
 from harness.spec.experiment import ExperimentSpec
 
 _MOST_SAYINGS = 200
+_MOST_NAMED = 8
 _LONGEST = 2000
 _EXPANDABLE = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF\s{0,3}[=:]\s{0,3}['\"]?[^\s'\"]{0,200}expandable_segments:(True|False)",
                          re.IGNORECASE)  # fmt: skip
@@ -63,8 +64,27 @@ def case_of_log(
         ),
         expandable_segments=heard.expandable_segments,
         sayings=tuple(heard.sayings),
-        notes=log.notes,
+        notes=(*_others(first), *log.notes),
     )
+
+
+def _others(first: FirstFailure | None) -> list[str]:
+    """How many more ranks failed: in the same way, and because of the first."""
+    if first is None:
+        return []
+    told = []
+    if first.also:
+        told.append(f"{len(first.also)} more failed in the same way: {_named(first.also)}")
+    if first.victims:
+        told.append(
+            f"{len(first.victims)} more failed by weaker evidence, likely as a consequence: {_named(first.victims)}"
+        )
+    return told
+
+
+def _named(failures: Iterable[RankFailure]) -> str:
+    names = [f"rank {one.rank}" if one.rank is not None else one.where for one in failures]
+    return ", ".join(names[:_MOST_NAMED]) + (" ..." if len(names) > _MOST_NAMED else "")
 
 
 def _status(log: ForeignLog, first: FirstFailure | None) -> Status:

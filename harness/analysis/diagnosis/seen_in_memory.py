@@ -40,10 +40,12 @@ def with_expandable_segments(facts: Facts) -> str:
 
 
 def predicted_too_large(facts: Facts) -> str:
-    """The likely peak does not fit; the largest part of the worst stage is named."""
+    """The likely peak does not fit; the largest part of the worst stage is named. A job that ran shows the contrary."""
     case = facts.case
     capacity = case.spec.capacity_bytes if case.spec else None
-    if case.prediction is None or capacity is None or case.prediction.peak_bytes <= capacity:
+    if case.prediction is None or capacity is None or case.status == "ok":
+        return ""
+    if case.prediction.peak_bytes <= capacity:
         return ""
     stage = case.prediction.worst_stage
     parts = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")

@@ -98,9 +98,10 @@ def test_out_of_memory_with_expandable_segments_is_capacity(case):
 
 
 def test_a_prediction_above_the_device_names_the_largest_part(case, predicted):
-    row = found(case("", prediction=predicted(95, 70)))["predicted_too_large"]
+    row = found(case(FULL, prediction=predicted(95, 70)))["predicted_too_large"]
     assert row.evidence == "95.00 GiB of 80.00 GiB on stage 0, most of it activations (79.00 GiB)"
-    assert "predicted_too_large" not in found(case("", prediction=predicted(70, 60)))
+    assert "predicted_too_large" not in found(case(FULL, prediction=predicted(70, 60)))
+    assert "predicted_too_large" not in found(case("", prediction=predicted(95, 70)))
 
 
 def test_layernorm_and_still_out_of_memory(case, figures):
