@@ -7,6 +7,7 @@ from harness.analysis import statistics
 from harness.analysis.compare import GateOptions, compare_runs
 from harness.analysis.derive import combine, derive
 from harness.analysis.gate import Comparison
+from harness.analysis.imported.figures import throughput_text
 from harness.analysis.likeness import is_for
 from harness.analysis.machine import another_machine
 from harness.analysis.memory_saving import memory_saving
@@ -131,6 +132,7 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         foretold=_foretold(cell, frame.control, versus),
         no_prediction="" if cell.prediction else _no_prediction(cell),
         golden=_golden(cell.runs, frame.gate),
+        own_throughput=(throughput_text(cell.runs[0], derive(cell.runs[0])) or "") if cell.runs else "",
     )
 
 

@@ -15,6 +15,7 @@ from harness.cli import (
     explain,
     golden,
     history,
+    import_command,
     jobs,
     nightly,
     plan,
@@ -70,6 +71,7 @@ app.command("check", cls=WholeShortOptions)(check.check)
 app.command("compare", cls=CompareCommand)(compare.compare)
 app.command("explain")(explain.explain)
 app.command("diagnose", cls=WholeShortOptions)(diagnose.diagnose)
+app.command("import", cls=import_command.ImportCommand)(import_command.import_log)
 app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.command("snapshot")(snapshot.snapshot)

@@ -1,7 +1,11 @@
 """Where a run record comes from that was read from somebody's training log, and what that log did not say."""
 
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
+from harness.errors import BadRequestError
 from harness.spec.frozen import Frozen
 
 IMPORTED = "imported from "  # how the first note of such a run begins
@@ -42,3 +46,17 @@ class ImportedLog(Frozen):
     first_line: str | None = None
     last_line: str | None = None
     unsaid: tuple[str, ...] = ()
+
+
+def log_files(names: Iterable[str]) -> tuple[LogFile, ...]:
+    """Size and checksum of every file. BadRequestError for one that cannot be read."""
+    return tuple(_log_file(Path(name)) for name in names)
+
+
+def _log_file(path: Path) -> LogFile:
+    try:
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            return LogFile(name=str(path), num_bytes=stream.tell(), sha256=digest)
+    except OSError as error:
+        raise BadRequestError(f"{path}: cannot be read: {error.strerror}") from error

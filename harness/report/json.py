@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from harness.analysis.gate import Comparison, Finding
+from harness.analysis.imported.figures import own_throughput
 from harness.analysis.metrics import PEAK_METRICS, SUMMARY_METRICS, Metrics
 from harness.analysis.oom.of_run import oom_of_run
 from harness.analysis.outcome import Outcome
@@ -55,6 +56,7 @@ def run_document(
         "ranks": [rank.model_dump(mode="json") for rank in record.ranks],
         **_comparison_fields(comparison),
         "prediction": prediction,
+        "imported": _imported(record, metrics),
         "provenance": record.provenance.model_dump(mode="json"),
     }
 
@@ -111,6 +113,16 @@ def goldens_document(goldens: Mapping[Path, GoldenRecord]) -> Document:
     """All goldens of a folder."""
     listed = [{"path": str(path), "golden": golden.model_dump(mode="json")} for path, golden in goldens.items()]
     return {"schema_version": SCHEMA_VERSION, "goldens": listed}
+
+
+def _imported(record: RunRecord, metrics: Metrics) -> Document | None:
+    """The log that a run was read from, with its own throughput; null for a run of our own."""
+    if record.imported is None:
+        return None
+    own = own_throughput(record, metrics)
+    return record.imported.model_dump(mode="json", exclude={"throughput"}) | {
+        "own_throughput": asdict(own) if own else None
+    }
 
 
 def _comparison_fields(comparison: Comparison) -> Document:

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.analysis.gate import Comparison, Finding, Verdict
+from harness.analysis.imported.figures import throughput_text
 from harness.analysis.likeness import Difference
 from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metrics
 from harness.analysis.oom.of_run import oom_of_run
@@ -52,7 +53,8 @@ def print_run(
     told = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
     print_lines(console, [told] if told else [])
     print_lines(console, [f"Suspect: {why}" for why in record.suspect], style="yellow")
-    print_lines(console, [f"Note: {note}" for note in record.notes])
+    own = throughput_text(record, metrics)
+    print_lines(console, [f"Note: {note}" for note in (*record.notes, *([own] if own else []))])
     print_lines(console, [f"Failure: {record.failure}"] if record.failure else [], style="red")
     print_lines(console, _out_of_memory(record))
     console.print()

@@ -9,6 +9,8 @@ from harness.analysis.window import Window, window_of
 from harness.records.imported import ImportedLog
 from harness.records.run import RunRecord
 
+_EQUAL = 0.0005  # what is printed with one decimal of a percent
+
 
 def job_window(record: RunRecord, imported: ImportedLog, start: int, end: int) -> Window:
     """Step times over ``[start, end)``: an iteration ends for all ranks at once, so that one rank's times are the job's.
@@ -62,3 +64,15 @@ def own_throughput(record: RunRecord, metrics: Metrics) -> OwnThroughput | None:
         return None
     median, ours = statistics.median(values), metrics.tflops_per_gpu
     return OwnThroughput(median, len(values), median / ours.median - 1 if ours else None)
+
+
+def throughput_text(record: RunRecord, metrics: Metrics) -> str | None:
+    """``the log's own throughput is 704.00 TFLOP/s/GPU, +0.3 % from ours``; None where the log has none."""
+    own = own_throughput(record, metrics)
+    if own is None:
+        return None
+    told = f"the log's own throughput is {own.median:.2f} TFLOP/s/GPU"
+    if own.change is None:
+        return told
+    differs = f"{own.change * 100:+.1f} % from" if abs(own.change) >= _EQUAL else "equal to"
+    return f"{told}, {differs} ours ({metrics.formula_version})"

@@ -1,0 +1,81 @@
+"""From the options of `mbr-perf import` to the one value that the logic takes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.cli.asking import experiment_request, gate_options
+from harness.cli.import_command import ImportOptions
+from harness.cli.options import JudgeOptions
+from harness.cli.sweep import SweptOptions
+from harness.errors import BadRequestError
+from harness.recipes.request_layers import laid_over, request_of
+from harness.recipes.sweep_file import read_sweep_file
+from harness.runner.import_request import ImportRequest, ImportSweepRequest, LabelledLogs
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Exactly one of the two: one job, or several."""
+
+    run: ImportRequest | None = None
+    sweep: ImportSweepRequest | None = None
+
+
+def import_request(what: ImportOptions, asked: SweptOptions, judge: JudgeOptions) -> Asked:
+    """BadRequestError for logs of which only some have a setting, and without a recipe."""
+    file = read_sweep_file(what.sweep, asked.recipes_dir) if what.sweep is not None else None
+    request = experiment_request(asked, judge)
+    request = laid_over(request_of(file.request), request) if file else request
+    if not request.model_recipe_name:
+        raise BadRequestError("a log does not say what was trained", remedy="-mr RECIPE, or --sweep SWEEP_FILE")
+    gate, jobs = gate_options(judge), labelled(what.log)
+    if any(not job.label for job in jobs):
+        _require_one_job(what, jobs)
+        logs = tuple(path for job in jobs for path in job.logs)
+        return Asked(run=ImportRequest(logs=logs, asked=request, gate=gate, results_dir=what.results_dir))
+    return Asked(
+        sweep=ImportSweepRequest(
+            jobs=jobs,
+            asked=request,
+            gate=gate,
+            title=file.title if file else "",
+            control=what.control or (file.control or "" if file else ""),
+            results_dir=what.results_dir,
+        )
+    )
+
+
+def _require_one_job(what: ImportOptions, jobs: tuple[LabelledLogs, ...]) -> None:
+    if len(jobs) > 1:
+        raise BadRequestError(
+            f"--log {jobs[0].logs[0]} has no setting, and others have",
+            remedy="give every job its own: --log none=a.log",
+        )
+    given = [name for name, value in (("--sweep", what.sweep), ("--control", what.control)) if value]
+    if given:
+        raise BadRequestError(
+            f"{', '.join(given)}: of several jobs, and the logs are of one",
+            remedy="name the job's setting: --log none=a.log",
+        )
+
+
+def labelled(values: Iterable[str]) -> tuple[LabelledLogs, ...]:
+    """``mlp=a.log``, ``b.log``: one job of two files; what has no setting belongs to the job before it."""
+    jobs: list[LabelledLogs] = []
+    for value in values:
+        label, path = _split(value)
+        if label or not jobs:
+            jobs.append(LabelledLogs(label, (path,)))
+        else:
+            jobs[-1] = LabelledLogs(jobs[-1].label, (*jobs[-1].logs, path))
+    return tuple(jobs)
+
+
+def _split(value: str) -> tuple[str, str]:
+    """``core_attn pp=8=runs/c.log``: at the first ``=`` before a file that is there, else at the last."""
+    if "=" not in value or Path(value).exists():
+        return "", value
+    parts = value.split("=")
+    cuts = [("=".join(parts[:at]), "=".join(parts[at:])) for at in range(1, len(parts))]
+    return next((cut for cut in cuts if Path(cut[1]).exists()), cuts[-1])
