@@ -16,6 +16,9 @@ from harness.analysis.snapshots.summary import summarise
 def main() -> int:
     """Read, summarise, print."""
     name, num_bytes, limit_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    _, hardest = resource.getrlimit(resource.RLIMIT_AS)
+    if hardest != resource.RLIM_INFINITY:  # a shell's `ulimit -v`, which nobody may raise
+        limit_bytes = min(limit_bytes, hardest)
     resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # pipes are no files: it can write nothing
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -162,6 +162,13 @@ def test_reading_ends_at_the_time_limit(tmp_path: Path):
         snapshot_summary(path, SnapshotLimits(time_base_s=0.01, time_per_byte_s=0))
 
 
+def test_a_shell_that_allows_less_memory_is_kept_to(tmp_path: Path):
+    path = written(tmp_path / "a.pickle", trained().snapshot())
+    child = f"{sys.executable} -m harness.runner.snapshot_child a {path.stat().st_size} {2**40} < {path}"
+    done = subprocess.run(["bash", "-c", f"ulimit -v 4000000; {child}"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout[:8]) == (0, '{"file":'), done.stderr
+
+
 def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path):
     path = tmp_path / "a.pickle"
     with path.open("wb") as file:
