@@ -31,7 +31,7 @@ def _lines(answer: Diagnosis) -> Iterator[tuple[str, str]]:
         for number, text in enumerate(texts):
             yield label if number == 0 else "", text
     for number, row in enumerate(answer.symptoms):
-        yield "Known" if number == 0 else "", f"{_start(row.symptom)}: {row.evidence}."
+        yield "Known" if number == 0 else "", f"{_start(row.symptom)}: {row.evidence.rstrip('.')}."
         yield "", f"  cause: {row.cause}; to be sure: {row.confirm}"
     for number, fix in enumerate(answer.fixes, start=1):
         yield "Next" if number == 1 else "", f"{number}. {fix.text}"
@@ -43,7 +43,7 @@ def _lines(answer: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
     case = answer.case
-    if case.status == "ok" and case.failed is None:
+    if case.status == "ok" and case.failed is None and not case.has_nan:
         yield "Failure", "none: the job ended well"
     elif not answer.is_conclusive:
         yield "Failure", "unknown: no line shows how the job ended"

@@ -37,6 +37,7 @@ def diagnose(
         or case.failed is not None
         or case.status == "ok"
         or case.has_oom
+        or case.has_nan
         or trial is not None,
     )
 
@@ -48,7 +49,9 @@ def _class(case: Case, trial: Trial | None, symptoms: tuple[Recognised, ...]) ->
     if trial is not None and trial.confirmed is False and verdict.oom_class == "fragmentation":
         return "capacity", "medium", f"it is no fragmentation, as an A/B showed: {verdict.reason}"
     if verdict.oom_class == "not_oom" and case.status not in ("ok", "oom") and symptoms:
-        return "not_oom", "high", symptoms[0].cause
+        return "not_oom", "high" if case.failed else "medium", symptoms[0].cause
+    if verdict.oom_class == "not_oom" and case.failed is None and case.has_nan:
+        return "not_oom", "high", "the loss is not finite"
     return verdict.oom_class, verdict.confidence, verdict.reason
 
 
@@ -101,6 +104,8 @@ def _fixes(
         fixes.append(Fix(case.verdict.next_experiment))
     tried = {_ALLOCATOR_FIRST} if oom_class == "fragmentation" else set()
     fixes += [Fix(_sentence(row.fix)) for row in symptoms if row.id not in tried]
+    if not fixes and case.has_nan:
+        fixes.append(Fix("With FP8 and recompute: recompute core_attn only; if it stays, try bf16."))
     if not fixes and oom_class == "capacity":
         fixes.append(Fix(case.verdict.next_experiment))
     if not fixes and case.status not in ("ok", "unknown"):

@@ -98,7 +98,8 @@ def test_memory_of_others_is_answered_by_its_own_experiment(case):
 
 
 def test_a_refused_setting_is_no_out_of_memory_and_says_why(case):
-    answer = diagnose(case("ValueError: Currently there is no support for Pipeline parallelism with CPU offloading"))
+    words = "ValueError: Currently there is no support for Pipeline parallelism with CPU offloading"
+    answer = diagnose(case(words, failed=FailedRank(0, "error", words, where="rank.log:1")))
     assert (answer.oom_class, answer.confidence) == ("not_oom", "high")
     assert answer.reason == "activations of whole layers are offloaded to the host while PP is above 1"
     assert answer.fixes[0].text == "No offloading (--activation_offload_layers 0), or one pipeline stage (-pp 1)."
@@ -108,3 +109,16 @@ def test_a_job_of_which_nothing_is_known_is_inconclusive(case):
     unknown = replace(case("", spec=None), status="unknown")
     assert not diagnose(unknown).is_conclusive
     assert diagnose(case("")).is_conclusive
+
+
+def test_a_loss_that_is_not_finite_is_a_failure_also_without_settings(case):
+    answer = diagnose(replace(case("", spec=None, has_nan=True), status="unknown"))
+    assert (answer.is_conclusive, answer.reason) == (True, "the loss is not finite")
+    assert answer.fixes[0].text.startswith("With FP8 and recompute: recompute core_attn only")
+
+
+def test_a_cause_that_settings_suggest_is_less_sure_than_one_in_the_failures_words(case):
+    words = "AssertionError: full recompute is only supported with full iteration CUDA graph."
+    failed = FailedRank(0, "error", words, where="rank.log:1")
+    assert diagnose(case(words, failed=failed)).confidence == "high"
+    assert diagnose(case("", has_nan=True, status="unknown")).confidence == "medium"
