@@ -1,0 +1,237 @@
+"""`mbr-perf import`: training logs as runs and sweeps that every other command reads."""
+
+import hashlib
+import json
+
+import pytest
+
+from harness.records.store import read_run
+from tests.imported_logs import TABLE, Job, iteration, job_log, write_table
+
+SFT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "--cuda_graph_impl", "none")
+NOT_EXPANDABLE = ("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False")
+
+
+@pytest.fixture(name="results")
+def _results(tmp_path):
+    return tmp_path / "results"
+
+
+@pytest.fixture(name="imported")
+def _imported(mbr_perf, tmp_path, results):
+    """Import one log with the published settings; its answer and, where there is one, its record."""
+
+    def run(text, *options):
+        (tmp_path / "job.log").write_text(text)
+        answer = mbr_perf("import", "--log", tmp_path / "job.log", *SFT, "--results_dir", results, "--json", *options)
+        return answer, json.loads(answer.out)
+
+    return run
+
+
+def test_a_log_becomes_a_run_that_says_what_it_is(imported, results, tmp_path):
+    answer, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
+    record = read_run(document["run_id"], results)
+
+    assert answer.code == 0
+    assert "llama3_70b-imported" in document["run_id"]
+    assert document["metrics"]["tflops_per_gpu"]["median"] == pytest.approx(593.6, rel=1e-3)
+    assert document["imported"]["own_throughput"]["median"] == 593.6
+    assert abs(document["imported"]["own_throughput"]["change"]) < 0.001
+    assert record.imported.source_format == "bridge"
+    assert record.imported.files[0].sha256 == hashlib.sha256((tmp_path / "job.log").read_bytes()).hexdigest()
+    assert record.provenance.driver_version is None
+    assert record.provenance.versions == {}
+    assert record.notes[0].startswith("imported from a training log (Megatron-Bridge, 1 file)")
+
+
+def test_ranks_that_the_log_does_not_tell_are_absent(imported, results):
+    _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
+    record = read_run(document["run_id"], results)
+    with_memory = [rank.rank for rank in record.ranks if rank.memory]
+
+    assert with_memory == [0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27]
+    assert [rank.rank for rank in record.ranks if rank.steps] == [31]
+    assert document["metrics"]["peak_allocated_bytes"]["value"] == 55_600_000_000
+    assert document["metrics"]["peak_device_bytes"] is None
+
+
+def test_copies_of_ranks_that_were_read_are_not_missed(imported):
+    _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
+
+    assert document["metrics"]["peak_allocated_bytes"]["missing_ranks"] == []
+    assert "peak_allocated_bytes" not in document["metrics"]["problems"]
+
+
+def test_memory_of_one_rank_alone_is_no_peak_of_the_job(imported):
+    text = "\n".join(line for line in job_log(TABLE[1]).splitlines() if "[Rank " not in line or "[Rank 0]" in line)
+    _, document = imported(text, "--recompute", "mlp")
+
+    assert document["metrics"]["peak_allocated_bytes"]["rank"] == 0
+    assert "no reading from rank 1, " in document["metrics"]["problems"]["peak_allocated_bytes"]
+    assert any("memory of 31 of 32 ranks" in note for note in document["notes"])
+
+
+def test_an_out_of_memory_log_is_an_out_of_memory_run(imported, results):
+    answer, document = imported(job_log(TABLE[0]), "--recompute", "core_attn")
+    rank = read_run(document["run_id"], results).ranks[0]
+
+    assert answer.code == 4
+    assert (document["outcome"], document["status"]) == ("oom", "oom")
+    assert document["failure"].startswith("rank 0 ran out of memory after iteration 2 (")
+    assert (rank.failure.kind, rank.failure.phase, rank.failure.step) == ("oom", "forward_backward", 2)
+    assert rank.failure.request_bytes == 896 * 2**20
+    assert rank.memory.max_allocated_bytes == 58_800_000_000
+
+
+def test_a_log_that_stops_without_a_word_is_of_a_failed_job(imported):
+    text = "\n".join(job_log(TABLE[1]).splitlines()[:-6])
+    answer, document = imported(text, "--recompute", "mlp")
+
+    assert answer.code == 3
+    assert "the log ends at iteration 17 of 20" in document["failure"]
+
+
+def test_a_shorter_job_may_be_asked_for(imported):
+    text = "\n".join(job_log(TABLE[1]).splitlines()[:-6])
+    answer, document = imported(text, "--recompute", "mlp", "-ms", "17")
+
+    assert (answer.code, document["status"]) == (0, "ok")
+    assert document["metrics"]["step_time_s"]["window"] == [11, 17]
+
+
+def test_a_loss_that_is_no_number_is_a_failed_job(imported):
+    text = job_log(TABLE[1]) + iteration(20, TABLE[1].seconds, loss=float("nan")) + "\n"
+    answer, document = imported(text, "--recompute", "mlp")
+
+    assert answer.code == 3
+    assert "the loss is not a number at iteration 20" in document["failure"]
+
+
+def test_a_line_every_few_iterations_counts_where_all_of_them_lie_in_the_window(imported):
+    lines = [iteration(number, 3.0, total=100) for number in range(5, 101, 5)]
+    _, document = imported("\n".join(lines), "--recompute", "mlp", "--eval_time_start_step", "72")
+
+    assert document["metrics"]["step_time_s"]["n"] == 5  # 80, 85, 90, 95, 100
+    assert any("a line every 5 iterations" in note for note in document["notes"])
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "told"),
+    [
+        ("using world size: 64\n" + job_log(TABLE[1]), (), "the log is of 64 ranks, the settings of 32"),
+        (job_log(TABLE[1]), ("-gb", "64"), "the log has a global batch size of 32, the settings of 64"),
+        ("nothing of interest\n", (), "no line of a training iteration"),
+    ],
+)
+def test_a_log_of_another_job_is_refused(imported, results, text, options, told):
+    answer, document = imported(text, *options)
+
+    assert answer.code == 2
+    assert told in document["error"]
+    assert not results.exists()
+
+
+def test_without_a_gpu_type_nothing_is_assumed(mbr_perf, tmp_path):
+    (tmp_path / "a.log").write_text(job_log(TABLE[1]))
+    answer = mbr_perf("import", "--log", tmp_path / "a.log", "-mr", "llama3_70b")
+
+    assert answer.code == 2
+    assert "does not say what it was measured on" in answer.err
+
+
+def test_the_other_commands_read_an_imported_run(mbr_perf, imported, results):
+    _, document = imported(job_log(Job("core_attn", 704.0, 58.8)), "--recompute", "core_attn")
+    run = document["run_id"]
+
+    compared = mbr_perf("compare", run, "--results_dir", results, "--json")
+    assert compared.code == 0
+    changes = {one["metric"]: one["change"] for one in json.loads(compared.out)["comparison"]}
+    assert changes["tflops_per_gpu"] == pytest.approx(704 / 709.93 - 1, abs=1e-4)
+    assert mbr_perf("explain", run, "--results_dir", results).code == 0
+    assert mbr_perf("results", "show", run, "--results_dir", results).code == 0
+    added = mbr_perf("history", "add", run, "--results_dir", results)
+    assert added.code == 0
+    assert run in mbr_perf("results", "list", "--results_dir", results).out
+
+
+def test_a_golden_of_a_log_is_marked_as_one_and_a_measured_one_does_not_judge_it(mbr_perf, imported, results, tmp_path):
+    _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
+    goldens, run = tmp_path / "goldens", document["run_id"]
+    promoted = mbr_perf("golden", "promote", run, "--reason", "theirs", "--author", "me", "--golden_dir", goldens,
+                        "--results_dir", results)  # fmt: skip
+    path = next(goldens.rglob("*.json"))
+    golden = json.loads(path.read_text())
+
+    assert promoted.code == 0
+    assert golden["kind"] == "external"
+    assert golden["source"].startswith("training logs: ")
+    assert any("software, driver and device" in caveat for caveat in golden["caveats"])
+    path.write_text(json.dumps(golden | {"kind": "measured", "caveats": [], "source": None}))
+    judged = mbr_perf("compare", run, path, "--results_dir", results)
+    assert judged.code == 6
+    assert "driver_version: golden none, here not told by the log" in judged.out
+
+
+def test_the_published_table_is_a_sweep_with_the_same_figures(mbr_perf, tmp_path, results):
+    imported = mbr_perf("import", *write_table(tmp_path), *SFT, *NOT_EXPANDABLE, "--control", "core_attn",
+                        "--results_dir", results)  # fmt: skip
+    sweep = next((results / "sweeps").iterdir())
+    report = mbr_perf("report", sweep, "--format", "json", "--out", tmp_path / "out", "--json")
+    document = json.loads(report.out)
+    cells = document["cells"]
+
+    assert (imported.code, report.code) == (0, 0)
+    assert "8 cells: 2 OOM, 6 ok" in imported.out
+    assert "logs do not tell software, driver and device" in imported.out
+    assert [cell["status"] for cell in cells] == ["oom" if job.is_oom else "ok" for job in TABLE]
+    for cell, job in zip(cells, TABLE, strict=True):
+        if not job.is_oom:
+            assert cell["metrics"]["tflops_per_gpu"]["median"] == pytest.approx(job.tflops, rel=1e-3)
+            assert cell["metrics"]["peak_allocated_bytes"]["value"] == round(job.gigabytes * 1e9)
+    assert document["pareto"] == ["vp=10", "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "pp=8", "tp=8"]
+    assert document["recommended"] == "vp=10"
+
+
+def test_repeats_are_logs_of_the_same_setting(mbr_perf, tmp_path, results):
+    options = []
+    for place, (label, tflops) in enumerate([("none", 700.0), ("none", 704.0), ("mlp", 593.6)]):
+        (tmp_path / f"{place}.log").write_text(job_log(Job(label, tflops, 50.0)))
+        options += ["--log", f"{label}={tmp_path / f'{place}.log'}"]
+    answer = mbr_perf("import", *options, *SFT, "--results_dir", results, "--json")
+    document = json.loads(answer.out)
+
+    assert answer.code == 0
+    assert document["control"] == "none"
+    assert [cell["num_runs"] for cell in document["cells"]] == [2, 1]
+    assert document["num_runs_due"] == 0
+
+
+def test_an_imported_sweep_cannot_be_resumed(mbr_perf, tmp_path, results):
+    (tmp_path / "a.log").write_text(job_log(TABLE[1]))
+    assert mbr_perf("import", "--log", f"mlp={tmp_path / 'a.log'}", *SFT, "--results_dir", results).code == 0
+    answer = mbr_perf("sweep", "--resume", next((results / "sweeps").iterdir()))
+
+    assert answer.code == 2
+    assert "imported from training logs" in answer.err
+
+
+def test_a_sweep_file_says_what_the_jobs_have_in_common(mbr_perf, tmp_path, results):
+    (tmp_path / "a.log").write_text(job_log(TABLE[1]))
+    options = ("--sweep", "llama3_70b_modules", "--log", f"mlp={tmp_path / 'a.log'}", "--results_dir", results)
+    answer = mbr_perf("import", *options)
+
+    assert answer.code == 0
+    assert "Which modules Llama 3 70B should recompute on 32 H100" in answer.out
+
+
+def test_all_that_is_wrong_with_any_job_is_told_before_anything_is_written(mbr_perf, tmp_path, results):
+    (tmp_path / "a.log").write_text("nothing\n")
+    (tmp_path / "b.log").write_text(job_log(TABLE[1]).replace("global batch size:    32", "global batch size:    64"))
+    logs = ("--log", f"none={tmp_path / 'a.log'}", "--log", f"mlp={tmp_path / 'b.log'}")
+    answer = mbr_perf("import", *logs, *SFT, "--results_dir", results)
+
+    assert answer.code == 2
+    assert "none: " in answer.err
+    assert "mlp: the log has a global batch size of 64" in answer.err
+    assert not results.exists()
