@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput
+from harness.cli.slurm_options import SlurmLaunchOptions
 
 if TYPE_CHECKING:
     from harness.errors import ExitCode
@@ -28,9 +29,15 @@ class AbOptions:
 
 
 def run_ab(
-    text: str, asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, output: RunOutput
+    text: str,
+    asked: ExperimentOptions,
+    judge: JudgeOptions,
+    launch: LaunchOptions,
+    slurm: SlurmLaunchOptions,
+    output: RunOutput,
 ) -> "ExitCode":
     """A and B as a sweep of its own; --run_dir names its folder. BadRequestError on Slurm."""
+    from harness.cli.asking import slurm_run_request
     from harness.cli.sweep import SweepNodes, SweepOptions, SweptOptions
     from harness.cli.sweep_asking import follower, sweep_request
     from harness.errors import BadRequestError, ExitCode
@@ -44,6 +51,9 @@ def run_ab(
         raise BadRequestError(
             "--ab cannot be said with --launcher slurm", remedy=f"mbr-perf sweep --launcher slurm --over {text}"
         )
+    slurm_run_request(launch, slurm)  # its options without that launcher are refused
+    if output.explain:
+        raise BadRequestError("--explain is of one run, --ab of two", remedy="explain each with --dryrun")
     nodes = SweepNodes(nnodes=launch.nnodes, node_rank=launch.node_rank, master_addr=launch.master_addr,
                        master_port=launch.master_port, sweep_dir=launch.run_dir)  # fmt: skip
     how = SweepOptions(repeats=launch.repeats, as_json=output.as_json)

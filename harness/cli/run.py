@@ -24,7 +24,7 @@ def run(
     Exit codes: 0 passed, 2 wrong request, 3 failed, 4 out of memory, 5 regression, 6 inconclusive.
     """
     if second.ab is not None:
-        raise typer.Exit(int(run_ab(second.ab, asked, judge, launch, output)))
+        raise typer.Exit(int(run_ab(second.ab, asked, judge, launch, slurm, output)))
     from harness.cli.asking import run_request, slurm_run_request
     from harness.runner.experiment import dry_run, run_experiment
     from harness.runner.showing import Display

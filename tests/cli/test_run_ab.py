@@ -72,3 +72,12 @@ def test_slurm_is_pointed_to_a_sweep(mbr_perf):
     answer = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--ab", TEXT, "--launcher", "slurm")
     assert answer.code == 2
     assert f"mbr-perf sweep --launcher slurm --over {TEXT}" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("option", "told"), [("--partition=a", "--partition"), ("--explain", "--explain is of one run")]
+)
+def test_options_that_an_a_b_cannot_have_are_refused(mbr_perf, option, told):
+    answer = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--ab", TEXT, option)
+    assert answer.code == 2
+    assert told in answer.err
