@@ -30,7 +30,9 @@ def snapshot_lines(summary: SnapshotSummary, device: DeviceMemory, verdict: OomV
 
 def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> list[str]:
     if verdict is None:
-        told = "it holds no failed request" if device.levels else "it holds no history, so no failed request"
+        told = device.history_problem or "it holds no failed request"
+        if not device.levels and not device.history_problem:
+            told = "it holds no history, so no failed request"
         return [f"Failure   {told}"]
     more = f" ({device.num_failures} failed; this is the last)" if device.num_failures > 1 else ""
     return [f"Failure   {verdict.line}{more}", f"          {verdict.reason}", f"Next      {verdict.next_experiment}"]

@@ -12,6 +12,7 @@ from harness.analysis.snapshots.values import FailedRequest, Levels, Phase
 
 NUM_POINTS = 600  # of a timeline; a picture is 760 pixels wide
 _MOST_BYTES = 2**62
+_INCOMPLETE = "its history does not lead to what is allocated: kinds of events were left out (skip_actions)"
 BEFORE = Owner("before the history", "")
 _RESERVING = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _CHANGES = frozenset({*_RESERVING, "alloc", "free_requested", "free_completed"})
@@ -19,12 +20,13 @@ _CHANGES = frozenset({*_RESERVING, "alloc", "free_requested", "free_completed"})
 
 @dataclass
 class History:
-    """What one device's history tells; empty where none was recorded."""
+    """What one device's history tells; empty where none was recorded. ``problem``: why its levels are not told."""
 
     levels: Levels | None = None
     failure: FailedRequest | None = None
     num_failures: int = 0
     at_peak: dict[Owner, Live] | None = None
+    problem: str = ""
 
 
 @dataclass
@@ -56,10 +58,14 @@ def play(
     steps = _steps(entries, freeing, where)
     standing = sum(num_bytes for num_bytes, _ in blocks.standing.values())
     base = standing - steps.allocated[-1], blocks.reserved - steps.reserved[-1]
+    failure = _failure(steps, base)
+    if base[0] + min(steps.allocated) < 0:
+        sure = failure if failure and failure.is_now else None
+        return History(failure=sure, num_failures=len(steps.failures), problem=_INCOMPLETE)
     peak = max(range(len(entries)), key=steps.allocated.__getitem__)
     return History(
         levels=_levels(steps, base, peak, phases),
-        failure=_failure(steps, base),
+        failure=failure,
         num_failures=len(steps.failures),
         at_peak=_holders(entries, freeing, peak, blocks, stacks),
     )

@@ -55,6 +55,7 @@ def _device(number: int, blocks: Blocks, history: History) -> DeviceMemory:
         failure=history.failure,
         num_failures=history.num_failures,
         levels=history.levels,
+        history_problem=history.problem,
     )
 
 

@@ -73,6 +73,7 @@ class DeviceMemory(Frozen):
     ``pending``: freed, but another stream may still use it. ``releasable``: `empty_cache` gives it back. ``stranded``:
     free inside segments that also hold something live. ``rounding_bytes``: allocated beyond what was requested, None
     where the snapshot does not say (torch before 2.1). ``largest_free_bytes`` leaves private pools out.
+    ``history_problem``: why there are no levels although a history was recorded.
     """
 
     device: int
@@ -92,6 +93,7 @@ class DeviceMemory(Frozen):
     failure: FailedRequest | None = None
     num_failures: int = 0
     levels: Levels | None = None
+    history_problem: str = ""
 
     @property
     def private_reserved_bytes(self) -> int:

@@ -24,9 +24,9 @@ def snapshot_timeline(devices: tuple[tuple[str, DeviceMemory], ...]) -> Picture:
     title, name = "Memory of torch's allocator over time", "snapshot_timeline"
     shown = [(called, device.levels) for called, device in devices if device.levels is not None]
     if not shown:
-        return Picture(
-            name, title, "", None, "No history was recorded: torch.cuda.memory._record_memory_history comes first."
-        )
+        problem = next((device.history_problem for _, device in devices if device.history_problem), "")
+        missing = "No history was recorded: torch.cuda.memory._record_memory_history comes first."
+        return Picture(name, title, "", None, f"Not drawn: {problem}." if problem else missing)
     unit, scale = memory_unit([one.peak_reserved_bytes for _, one in shown])
     is_timed = all(one.clock == "s" for _, one in shown)
     clock, seconds = time_unit([_length(one) for _, one in shown]) if is_timed else ("events", 1.0)

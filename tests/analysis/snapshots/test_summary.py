@@ -110,6 +110,15 @@ def test_a_ring_that_lost_its_beginning_still_ends_at_what_is_there():
     assert sum(one.peak_bytes or 0 for one in cut.holders) == cut.levels.peak_allocated_bytes
 
 
+def test_a_history_without_its_frees_is_not_taken_for_levels():
+    snapshot = trained().snapshot()
+    snapshot["device_traces"][0] = [e for e in snapshot["device_traces"][0] if not e["action"].startswith("free")]
+    device = device_of(snapshot)
+    assert device.levels is None
+    assert "skip_actions" in device.history_problem
+    assert all(one.peak_bytes is None for one in device.holders)
+
+
 def test_phases_are_spans_since_the_history_begins():
     device = device_of(trained(num_steps=1).snapshot())
     assert device.levels is not None
