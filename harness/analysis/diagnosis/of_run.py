@@ -19,7 +19,8 @@ def case_of_run(record: RunRecord) -> Case:
     """All that the record says of its end."""
     rank = _first(record.ranks)
     metrics = derive(record) if record.status == "ok" else None
-    environment = record.provenance.environment | record.spec.env
+    # What a recipe sets is not known of an imported job, which others started.
+    environment = record.provenance.environment | ({} if record.imported else record.spec.env)
     expandable = expandable_segments(environment, is_known=bool(environment))
     return Case(
         name=record.run_id,

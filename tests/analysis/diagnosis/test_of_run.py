@@ -3,6 +3,7 @@
 import pytest
 
 from harness.analysis.diagnosis.of_run import case_of_run
+from harness.records.imported import ImportedLog
 from harness.records.rank import Failure
 from tests.analysis.diagnosis.conftest import FRAGMENTED
 
@@ -77,3 +78,11 @@ def test_a_run_that_ended_well_has_its_speed(make_record):
 def test_a_loss_that_is_not_finite_is_seen(failed_run):
     words = Failure(kind="non_finite_loss", message="NonFiniteLossError: loss is nan at step 4")
     assert case_of_run(failed_run(words)).has_nan
+
+
+def test_the_recipes_environment_is_not_that_of_an_imported_job(make_spec, make_record):
+    spec = make_spec(env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})
+    imported = ImportedLog(source_format="bridge", files=())
+    ours = make_record(spec)
+    assert case_of_run(ours).expandable_segments is True
+    assert case_of_run(ours.model_copy(update={"imported": imported})).expandable_segments is None
