@@ -41,7 +41,7 @@ def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
         return None
     rank = next((rank for rank in run.ranks if rank.failure and rank.failure.kind == "oom"), None)
     if rank is None or rank.failure is None:
-        return OomLine(0, 0, "", None, run.spec.measure.memory_limit_bytes, "no rank says where")
+        return OomLine(None, None, "", None, run.spec.measure.memory_limit_bytes, run.failure or "no rank says where")
     return OomLine(
         rank=rank.rank,
         stage=rank.coordinates.pp,
@@ -56,7 +56,8 @@ def oom_text(line: OomLine) -> str:
     """The line as a sentence: where, how much was asked for, and what the figures say."""
     asked = f", asking for {format_bytes(line.request_bytes)}" if line.request_bytes is not None else ""
     when = f" {line.when}" if line.when else ""
-    return f"out of memory on rank {line.rank} (stage {line.stage}){when}{asked}: {line.verdict}"
+    where = "" if line.rank is None else f" on rank {line.rank} (stage {line.stage})"
+    return f"out of memory{where}{when}{asked}: {line.verdict}"
 
 
 def _limit(run: RunRecord, rank: RankRecord) -> int | None:

@@ -18,10 +18,10 @@ CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal"
 
 @dataclass(frozen=True)
 class OomLine:
-    """Where a cell ran out of memory. ``verdict``: what the recorded figures say about why, in one clause."""
+    """Where a cell ran out of memory; ``rank`` and ``stage`` None where nobody tells. ``verdict``: what the recorded figures say about why, in one clause."""
 
-    rank: int
-    stage: int
+    rank: int | None
+    stage: int | None
     when: str
     request_bytes: int | None
     limit_bytes: int | None

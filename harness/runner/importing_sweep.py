@@ -1,8 +1,7 @@
 """Training logs of jobs that differ in their settings, as a sweep that is judged and reported like one of our own."""
 
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
@@ -20,14 +19,13 @@ from harness.records.sweep import Axis, PlannedCell, SweepGate, SweepLaunch, Swe
 from harness.records.sweeps import new_sweep_dir, read_sweep, run_dir_of, run_id_of, write_plan
 from harness.report.sweep_reports import REPORT, write_reports
 from harness.runner.import_request import ImportSweepRequest, LabelledLogs
+from harness.runner.import_settings import Values, axes_of, canonical, setting_of
 from harness.runner.importing import Draft, committed, drafted, read, recorded
 from harness.runner.sweep_axes import RECOMPUTE, SweptAxis
 from harness.runner.sweep_cells import name_of
 from harness.runner.sweep_outcome import sweep_exit_code
 from harness.runner.sweep_over import read_axes
 from harness.runner.sweep_showing import SweepDisplay
-
-Values = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -62,10 +60,10 @@ def import_sweep(request: ImportSweepRequest, display: SweepDisplay) -> ExitCode
 
 def _cells(request: ImportSweepRequest, host: Host) -> tuple[tuple[SweptAxis, ...], list[_Cell]]:
     """The axes that the settings name, and the cells in the order of their first logs, the control before all."""
-    labels = [_values(job.label) for job in request.jobs]
-    axes = _axes(labels)
+    labels = [setting_of(job.label) for job in request.jobs]
+    axes = axes_of(labels)
     problems, found = Problems(), dict[tuple[tuple[str, str], ...], _Cell]()
-    for job, values in zip(request.jobs, _canonical(labels, axes), strict=True):
+    for job, values in zip(request.jobs, canonical(labels, axes), strict=True):
         with problems.collecting():
             changes, draft = _drafted(request, job, values, axes, host)
             key = tuple(changes.items())
@@ -75,36 +73,6 @@ def _cells(request: ImportSweepRequest, host: Host) -> tuple[tuple[SweptAxis, ..
     cells = list(found.values())
     control = _control(request, cells)
     return axes, [cells[control], *cells[:control], *cells[control + 1 :]]
-
-
-def _values(label: str) -> dict[str, str]:
-    """``mlp,core_attn pp=8`` as values by axis; a word without ``=`` is the recompute setting."""
-    try:
-        words = shlex.split(label)
-    except ValueError as error:
-        raise BadRequestError(f"--log {label}: {error}", remedy="quote values that hold blanks") from error
-    pairs = [word.partition("=") if "=" in word else (RECOMPUTE, "=", word) for word in words]
-    names = [name for name, _, _ in pairs]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise BadRequestError(f"--log {label}: {twice} is given twice", remedy="commas join modules: mlp,core_attn")
-    return {name: value for name, _, value in pairs}
-
-
-def _axes(labels: Sequence[Values]) -> tuple[SweptAxis, ...]:
-    names = dict.fromkeys(name for values in labels for name in values)
-    given = [(name, tuple(dict.fromkeys(v[name] for v in labels if name in v))) for name in names]
-    return read_axes(given)
-
-
-def _canonical(labels: Sequence[Values], axes: tuple[SweptAxis, ...]) -> list[Values]:
-    """The labels with every name and value in its one spelling, as the axes have them."""
-    names = dict.fromkeys(name for values in labels for name in values)
-    spelled = dict[tuple[str, str], tuple[str, str]]()
-    for name, axis in zip(names, axes, strict=True):
-        written = dict.fromkeys(values[name] for values in labels if name in values)
-        spelled |= {(name, value): (axis.name, one) for value, one in zip(written, axis.values, strict=True)}
-    return [dict(spelled[pair] for pair in values.items()) for values in labels]
 
 
 def _drafted(
@@ -124,8 +92,8 @@ def _control(request: ImportSweepRequest, cells: Sequence[_Cell]) -> int:
     if not request.control:
         plain = [place for place, cell in enumerate(cells) if cell.changes.get(RECOMPUTE) == "none"]
         return plain[0] if plain else 0
-    asked = _values(request.control)
-    wanted = dict(_canonical([asked], read_axes([(name, (value,)) for name, value in asked.items()]))[0])
+    asked = setting_of(request.control)
+    wanted = dict(canonical([asked], read_axes([(name, (value,)) for name, value in asked.items()]))[0])
     matching = [place for place, cell in enumerate(cells) if wanted.items() <= cell.changes.items()]
     if not matching:
         known = "; ".join(" ".join(cell.changes.values()) for cell in cells)

@@ -1,0 +1,54 @@
+"""What a training log tells of the end of its job."""
+
+import pytest
+
+from harness.analysis.imported.ending import ending
+from harness.analysis.imported.ranks import rank_records
+from harness.analysis.oom.first_failure import first_failure
+from harness.records.foreign.log_reader import LogReader
+from harness.records.logs.lines import log_lines
+from tests.imported_logs import TABLE, iteration, job_log, out_of_memory
+
+
+@pytest.fixture(name="read")
+def _read(tmp_path):
+    """A log's text as a parsed log and what it shows of a failure."""
+
+    def run(text):
+        (tmp_path / "job.log").write_text(text)
+        reader = LogReader()
+        lines = list(log_lines([tmp_path / "job.log"]))
+        for line in lines:
+            reader.feed(line)
+        return reader.finish(), first_failure(lines)
+
+    return run
+
+
+def test_a_failure_that_the_job_got_over_is_a_note(read):
+    whole = [iteration(number, 3.0) for number in range(1, 21)]
+    log, found = read("\n".join([*whole[:5], out_of_memory(60.0), *whole]) + "\n")
+    ended = ending(log, found, 20)
+
+    assert (ended.status, ended.failure, ended.first) == ("ok", None, None)
+    assert "did not end the job" in ended.notes[0]
+
+
+def test_a_failure_of_a_rank_that_is_not_told_belongs_to_no_rank(read):
+    log, found = read(job_log(TABLE[0]).replace("[rank0]: ", ""))
+    ended = ending(log, found, 20)
+    ranks = rank_records(log, ended.first, 32, ended_well=False)
+
+    assert ended.status == "oom"
+    assert ended.failure.startswith("a rank that the log does not name ran out of memory after iteration 2")
+    assert [rank.rank for rank in ranks if rank.failure] == []
+
+
+def test_a_job_that_failed_before_its_first_iteration_has_no_steps(read):
+    log, found = read(out_of_memory(70.0) + "\n")
+    ended = ending(log, found, 20)
+    ranks = rank_records(log, ended.first, 32, ended_well=False)
+
+    assert ended.status == "oom"
+    assert [(rank.rank, rank.steps) for rank in ranks] == [(0, ())]
+    assert ranks[0].memory.max_reserved_bytes > ranks[0].memory.max_allocated_bytes
