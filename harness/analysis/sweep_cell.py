@@ -132,8 +132,16 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         foretold=_foretold(cell, frame.control, versus),
         no_prediction="" if cell.prediction else _no_prediction(cell),
         golden=_golden(cell.runs, frame.gate),
-        own_throughput=(throughput_text(cell.runs[0], derive(cell.runs[0])) or "") if cell.runs else "",
+        log_remarks=_log_remarks(cell),
     )
+
+
+def _log_remarks(cell: MeasuredCell) -> tuple[str, ...]:
+    if cell.metrics is None or not any(run.imported for run in cell.runs):
+        return ()
+    memory = cell.metrics.problems.get(_MEMORY) if cell.metrics.peak_allocated_bytes else None
+    throughput = throughput_text(cell.runs[0], derive(cell.runs[0]))
+    return tuple(text for text in (throughput, f"allocated: {memory}" if memory else None) if text)
 
 
 def _costs(runs: Sequence[RunRecord], each: Sequence[Metrics], reference: ExperimentSpec | None) -> tuple[float, ...]:

@@ -63,7 +63,7 @@ class CellVerdict:
 
     ``metrics`` are those of the runs that ended well, None where none did; ``speed`` is what is shown and compared. ``reason`` says why a cell is not ok, or what
     is to be known of one that is. ``doubts`` keep a cell out of the Pareto set. ``fits``: None where no memory is known.
-    ``own_throughput``: what the log of an imported cell says of it, beside ours.
+    ``log_remarks``: what the log of an imported cell says of it, and does not.
     ``vs_reference``: against the cell that stands in for a control without figures; ``is_reference``: it is that cell.
     """
 
@@ -89,7 +89,7 @@ class CellVerdict:
     foretold: Foretold | None
     no_prediction: str
     golden: Comparison | None
-    own_throughput: str = ""
+    log_remarks: tuple[str, ...] = ()
 
     @property
     def versus(self) -> VsControl | None:

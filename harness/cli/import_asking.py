@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cli.asking import experiment_request, gate_options
-from harness.cli.import_command import ImportOptions
+from harness.cli.import_command import ImportOptions, JobOptions
 from harness.cli.options import JudgeOptions
-from harness.cli.sweep import SweptOptions
 from harness.errors import BadRequestError
 from harness.recipes.request_layers import laid_over, request_of
 from harness.recipes.sweep_file import read_sweep_file
@@ -22,7 +21,7 @@ class Asked:
     sweep: ImportSweepRequest | None = None
 
 
-def import_request(what: ImportOptions, asked: SweptOptions, judge: JudgeOptions) -> Asked:
+def import_request(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> Asked:
     """BadRequestError for logs of which only some have a setting, and without a recipe."""
     file = read_sweep_file(what.sweep, asked.recipes_dir) if what.sweep is not None else None
     request = experiment_request(asked, judge)

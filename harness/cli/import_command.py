@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.option_groups import takes
-from harness.cli.options import JudgeOptions
+from harness.cli.options import ExperimentOptions, JudgeOptions
 from harness.cli.short_options import WholeShortOptions
-from harness.cli.sweep import SweptOptions
 
 _IMPORT = "Import"
 
@@ -30,6 +29,16 @@ class ImportOptions:
     results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", rich_help_panel=_IMPORT,
         help="Where runs are kept. Default: results of the checkout, else ./results.")] = None
     as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_IMPORT, help="One JSON document on stdout.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(ExperimentOptions):
+    """What the job trained; the recipe may come from a sweep file."""
+
+    model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
+        help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file. Not needed with --sweep.")] = ""
+    gpu: Annotated[str | None, typer.Option("--gpu", "-g", metavar="GPU",
+        help="What the job ran on: h100, h200, a100, b200, b300, gb200, gb300, l40s or cpu. Needed: no log says it.")] = None
 # fmt: on
 
 
@@ -43,8 +52,8 @@ class ImportCommand(WholeShortOptions):
         return super().parse_args(ctx, spread(args, {"--log": None}))
 
 
-@takes(ImportOptions, SweptOptions, JudgeOptions)
-def import_log(what: ImportOptions, asked: SweptOptions, judge: JudgeOptions) -> None:
+@takes(ImportOptions, JobOptions, JudgeOptions)
+def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> None:
     """Make a run record of a training log, so that history, compare, explain, report and results work on it.
 
     The recipe and its options say what the job trained. What the log does not say stays unknown, and a comparison that

@@ -90,8 +90,8 @@ def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
         yield f"{cell.status.replace('_', ' ')}: {cell.reason}" if cell.reason else cell.status, cell.status == "failed"
     elif cell.reason:
         yield cell.reason, False
-    if cell.own_throughput:
-        yield cell.own_throughput, False
+    for told in cell.log_remarks:
+        yield told, False
     for doubt in cell.doubts:
         yield f"not judged: {doubt}", True
     if cell.no_comparison and not cell.is_reference and cell.vs_reference is None:
