@@ -42,7 +42,14 @@ def _cost(cell: CellVerdict) -> tuple[float, int]:
 def _room(cells: Sequence[CellVerdict], margin: float, leaves: str) -> str:
     if not any(cell.capacity_bytes for cell in cells):
         return "ran (no memory limit is known)"
-    return f"{leaves} {margin * 100:g} % of {_memory(cells)} free"
+    known = " on the ranks whose memory is known" if any(map(_lacks_ranks, cells)) else ""
+    return f"{leaves} {margin * 100:g} % of {_memory(cells)} free{known}"
+
+
+def _lacks_ranks(cell: CellVerdict) -> bool:
+    """Of cells without doubt only those from training logs do."""
+    peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
+    return cell.is_comparable and peak is not None and bool(peak.missing_ranks)
 
 
 def _memory(cells: Sequence[CellVerdict]) -> str:

@@ -207,6 +207,21 @@ def test_repeats_are_logs_of_the_same_setting(mbr_perf, tmp_path, results):
     assert document["num_runs_due"] == 0
 
 
+def test_cells_with_the_memory_of_the_same_rank_are_held_against_each_other(mbr_perf, tmp_path, results):
+    options = []
+    for label, tflops, peak in (("none", 700.0, 60.0), ("mlp", 593.6, 55.6)):
+        lines = job_log(Job(label, tflops, peak)).splitlines()
+        (tmp_path / f"{label}.log").write_text("\n".join(x for x in lines if "[Rank " not in x or "[Rank 0]" in x))
+        options += ["--log", f"{label}={tmp_path / f'{label}.log'}"]
+    answer = mbr_perf("import", *options, *SFT, "--results_dir", results)
+
+    assert answer.code == 0
+    assert "+4.10 GiB" in answer.out
+    assert "logs do not tell the memory of 31 of 32 ranks; it has that of rank 0" in answer.out
+    assert "none; mlp: allocated: no reading from rank 1, " in answer.out
+    assert "leave 6 % of 80.00 GiB free on the ranks whose memory is known" in answer.out
+
+
 def test_an_imported_sweep_cannot_be_resumed(mbr_perf, tmp_path, results):
     (tmp_path / "a.log").write_text(job_log(TABLE[1]))
     assert mbr_perf("import", "--log", f"mlp={tmp_path / 'a.log'}", *SFT, "--results_dir", results).code == 0
