@@ -40,9 +40,9 @@ def effective_runs(runs: Sequence[CaseRun]) -> tuple[CaseRun, ...]:
 def bad_end(runs: Sequence[CaseRun]) -> tuple[CaseOutcome, CaseRun] | None:
     """The worst end among ``runs``, and the first run that came to it; None where none failed or ran out of memory.
 
-    A run without a record has failed: nothing says how it ended.
+    A run without a record has failed: nothing says how it ended. So has one whose job was cancelled by hand.
     """
-    failed = [run for run in runs if run.record is None or run.record.status == "failed"]
+    failed = [run for run in runs if run.record is None or run.cancelled or run.record.status == "failed"]
     oom = [run for run in runs if run.record is not None and run.record.status == "oom"]
     if failed:
         return "failed", next((run for run in failed if not run.infrastructure), failed[0])

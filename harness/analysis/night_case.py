@@ -150,7 +150,7 @@ def _outcome(
 
 
 def _how_it_ended(run: CaseRun) -> str:
-    told = run.record.failure if run.record else "it left no record"
+    told = run.cancelled or (run.record.failure if run.record else "it left no record")
     first = (told or "no failure recorded").strip().splitlines()[0]
     named = f"infrastructure ({run.infrastructure}): " if run.infrastructure else ""
     return f"run {run.number}: {named}{first}"

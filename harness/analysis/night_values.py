@@ -46,7 +46,10 @@ class CaseFinding:
 
 @dataclass(frozen=True)
 class CaseRun:
-    """One run of a case: ``record`` None where it was never committed. ``infrastructure``: the named fault, if one."""
+    """One run of a case: ``record`` None where it was never committed. ``infrastructure``: the named fault, if one.
+
+    ``cancelled``: why it failed where somebody ended its job by hand.
+    """
 
     number: int
     purpose: Purpose
@@ -54,6 +57,7 @@ class CaseRun:
     run_dir: Path
     record: RunRecord | None
     infrastructure: str = ""
+    cancelled: str = ""
 
 
 @dataclass(frozen=True)

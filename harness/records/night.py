@@ -81,11 +81,12 @@ class NightPlan(Frozen):
 class NightEvent(Frozen):
     """A line of ``events.jsonl``. ``started``: run ``number`` of ``case`` is about to start, for ``purpose``, because.
 
-    ``interrupted``: a signal ended the night while it ran. ``finished``: every case has what it needs.
+    ``interrupted``: a signal ended the night while it ran. ``cancelled``: somebody else ended its job, which fails the
+    case as long as it is not resumed. ``finished``: every case has what it needs.
     """
 
     time: str
-    kind: Literal["started", "interrupted", "finished"]
+    kind: Literal["started", "interrupted", "cancelled", "finished"]
     case: str = ""
     number: int | None = None
     purpose: Purpose | None = None

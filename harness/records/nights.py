@@ -23,6 +23,8 @@ NIGHTS, NIGHT, CASES = "nights", "night.json", "cases"
 class NightRun:
     """A run of a case that was started at least once. ``record`` None: it was never committed.
 
+    ``cancelled``: why it is no run, where somebody ended its job by hand and it was not started again since.
+
     A run that a signal cut short has a record whose status is ``interrupted``, and is started again when the night is resumed.
     """
 
@@ -31,6 +33,7 @@ class NightRun:
     reason: str
     run_dir: Path
     record: RunRecord | None
+    cancelled: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,13 +123,21 @@ def read_night(reference: str | Path, results: Path | None = None) -> NightData:
 def _runs(night_dir: Path, case: str, events: Iterable[NightEvent]) -> tuple[NightRun, ...]:
     """A run that was started again counts for the reason of its first start."""
     started: dict[int, NightEvent] = {}
+    cancelled: dict[int, str] = {}
     for event in events:
-        if event.kind == "started" and event.case == case and event.number is not None:
+        if event.case != case or event.number is None:
+            continue
+        if event.kind == "started":
             started.setdefault(event.number, event)
-    return tuple(_run(night_dir, case, number, event) for number, event in sorted(started.items()))
+            cancelled.pop(event.number, None)
+        elif event.kind == "cancelled":
+            cancelled[event.number] = event.reason
+    return tuple(
+        _run(night_dir, case, number, event, cancelled.get(number, "")) for number, event in sorted(started.items())
+    )
 
 
-def _run(night_dir: Path, case: str, number: int, event: NightEvent) -> NightRun:
+def _run(night_dir: Path, case: str, number: int, event: NightEvent, cancelled: str) -> NightRun:
     run_dir = run_dir_of(night_dir, case, number)
     record = read_document(run_dir / RECORD, RunRecord) if (run_dir / RECORD).is_file() else None
-    return NightRun(number, event.purpose or "repeat", event.reason, run_dir, record)
+    return NightRun(number, event.purpose or "repeat", event.reason, run_dir, record, cancelled)

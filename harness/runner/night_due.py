@@ -44,13 +44,14 @@ def case_runs(case: NightCase) -> tuple[CaseRun, ...]:
 def _case_run(run: NightRun) -> CaseRun:
     fault = infrastructure_fault(run.record) if run.record else None
     named = fault.name if fault else ""
-    return CaseRun(run.number, run.purpose, run.reason, run.run_dir, run.record, named)
+    return CaseRun(run.number, run.purpose, run.reason, run.run_dir, run.record, named, run.cancelled)
 
 
 def _begun(case: NightCase) -> Iterator[DueRun]:
     for run in case.runs:
         if run.record is None or run.record.status == "interrupted":
-            yield DueRun(case.planned, run.number, run.purpose, run.reason)
+            why = f"again, the last time ended by: {run.cancelled}" if run.cancelled else ""
+            yield DueRun(case.planned, run.number, run.purpose, "; ".join(filter(None, (run.reason, why))))
 
 
 def _repeats(case: NightCase) -> Iterator[DueRun]:

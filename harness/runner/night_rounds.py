@@ -65,6 +65,11 @@ def note_interrupted(night_dir: Path, reason: str, due: DueRun | None = None) ->
     _note(night_dir, NightEvent(time=_now(), kind="interrupted", case=case, number=number, reason=reason))
 
 
+def note_cancelled(night_dir: Path, due: DueRun, reason: str) -> None:
+    """Write down that somebody ended the job of a run, so that it is not started again before the night is resumed."""
+    _note(night_dir, NightEvent(time=_now(), kind="cancelled", case=due.case.name, number=due.number, reason=reason))
+
+
 def note_finished(night_dir: Path) -> None:
     """Write down that every case has what it needs."""
     _note(night_dir, NightEvent(time=_now(), kind="finished"))

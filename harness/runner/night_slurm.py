@@ -8,10 +8,12 @@ from pathlib import Path
 from harness.errors import BadRequestError, RunFailedError
 from harness.launch.environment import Host
 from harness.launch.slurm.commands import Slurm
+from harness.launch.slurm.state import job_state
 from harness.records.job import JobRecord, SlurmOptions
 from harness.records.jobs import job_dirs, new_job_dir, read_job, read_submitted
 from harness.records.night import NightPlan
 from harness.records.nights import run_dir_of
+from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.runner.fresh_folder import fresh_folder
 from harness.runner.job_following import Watched, wait_for, watched
@@ -20,7 +22,7 @@ from harness.runner.job_showing import JobDisplay
 from harness.runner.job_submission import Origin, prepare, require_submittable, submit
 from harness.runner.machine import software_for
 from harness.runner.night_launches import job_run
-from harness.runner.night_rounds import DueRun, NightAtWork, note_interrupted, note_started
+from harness.runner.night_rounds import DueRun, NightAtWork, note_cancelled, note_interrupted, note_started
 from harness.runner.slurm_run import job_name, num_nodes
 from harness.runner.unstarted import unstarted_record
 
@@ -32,8 +34,8 @@ class SlurmRounds:
     """A `RoundRunner`. ``results``: where jobs are kept, absolute.
 
     Jobs of this night that are still at work, after a kill of the process that waited for them, are waited for and not
-    submitted again. A signal cancels the jobs: a night that is resumed submits them anew. A case of which Slurm does not
-    say whether its job is queued stays due, and is not submitted again by this process.
+    submitted again. A signal cancels the jobs: a night that is resumed submits them anew. A case whose job somebody else
+    cancels, or of which Slurm does not say whether its job is queued, stays due and is not submitted again by this process.
     """
 
     night: NightAtWork
@@ -41,13 +43,14 @@ class SlurmRounds:
     results: Path
     display: JobDisplay
     _noted: set[tuple[str, int]] = field(default_factory=set)
-    _unsure: set[str] = field(default_factory=set)
+    _left_alone: set[str] = field(default_factory=set)
 
     def run(self, due: Sequence[DueRun]) -> int | None:
         """All cases at once; a signal ends the round."""
         controller, watching = Slurm(self.night.host.shell), list[Watched]()
         at_work = self._jobs_at_work()
-        for name in dict.fromkeys(one.case.name for one in due if one.case.name not in self._unsure):
+        was_over = {name for name, folder in at_work.items() if _is_over(folder, controller)}
+        for name in dict.fromkeys(one.case.name for one in due if one.case.name not in self._left_alone):
             of_case = [one for one in due if one.case.name == name]
             job_dir = at_work.get(name) or self._submitted(of_case, controller)
             if job_dir is not None:
@@ -57,6 +60,8 @@ class SlurmRounds:
             self._cancel(watching, controller)
             note_interrupted(self.night.night_dir, f"signal {waited.signal}; its jobs were cancelled")
         self._note_committed(due, watching)
+        if waited.signal is None:
+            self._note_cancelled(due, watching, was_over)
         return waited.signal
 
     def _submitted(self, due: Sequence[DueRun], controller: Slurm) -> Path | None:
@@ -72,7 +77,7 @@ class SlurmRounds:
             self._refused(record, error)
             return None
         except RunFailedError as error:
-            self._unsure.add(due[0].case.name)
+            self._left_alone.add(due[0].case.name)
             self.display.says(f"{due[0].case.name}: {error}")
             return None
         self.display.submitted(record, submitted)
@@ -115,6 +120,27 @@ class SlurmRounds:
             if str(run_dir_of(self.night.night_dir, one.case.name, one.number)) in done:
                 self._note(one)
 
+    def _note_cancelled(self, due: Sequence[DueRun], watching: Sequence[Watched], was_over: set[str]) -> None:
+        """Nobody here ended these jobs: whoever did wants them ended, so that this process does not start them again.
+
+        ``was_over``: cases whose job had ended before this process came, which was started to run them again.
+        """
+        ended = {
+            run.run_dir: (one, record)
+            for one in watching
+            for run, record in committed_runs(one.job)
+            if record.status == "interrupted"
+        }
+        for due_run in due:
+            name, folder = due_run.case.name, str(run_dir_of(self.night.night_dir, due_run.case.name, due_run.number))
+            if folder in ended:
+                reason = _by_hand(*ended[folder])
+                note_cancelled(self.night.night_dir, due_run, reason)
+                if name not in was_over:
+                    self._left_alone.add(name)
+                    again = f"mbr-perf nightly --resume {self.night.night_dir} runs it again"
+                    self.display.says(f"{name}: {reason}; {again}")
+
     def _note(self, due: DueRun) -> None:
         if (due.case.name, due.number) not in self._noted:
             note_started(self.night.night_dir, due)
@@ -154,6 +180,17 @@ def case_job(
         created_at=origin.created_at,
         mbr_perf=origin.mbr_perf,
     )
+
+
+def _by_hand(one: Watched, record: RunRecord) -> str:
+    """Who cancelled it Slurm tells where it ended a waiting job; ranks that a signal ended only say that."""
+    told = record.failure or ""
+    detail = told.removeprefix("Slurm: CANCELLED") if told.startswith("Slurm: CANCELLED") else ""
+    return f"Slurm: CANCELLED by hand (job {one.submitted.job_id}{f':{detail}' if detail else ''})"
+
+
+def _is_over(job_dir: Path, controller: Slurm) -> bool:
+    return all(state.has_ended for state in job_state(controller, watched(job_dir).submitted))
 
 
 def _is_open(one: Watched) -> bool:

@@ -354,15 +354,58 @@ def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
     assert (told.code, answer["control"], len(answer["cells"])) == (0, "none", 3)
 
 
-def test_a_night_goes_on_after_a_submission_that_nobody_knows_the_end_of(mbr_perf, slurm, results, tmp_path):
+@pytest.fixture
+def nightly(mbr_perf, results, tmp_path):
+    """`mbr-perf nightly` on Slurm: two cases of one run each, and no retries."""
     cases = "cases: [{name: first}, {name: second, request: {recompute: none}}]"
     asked = f"defaults: {{golden: optional, request: {{model_recipe_name: {RECIPE}, gpu: cpu}}}}"
     (tmp_path / "suite.yaml").write_text(f"title: Two\n{asked}\n{cases}\n")
+
+    def run(*arguments):
+        limits = ("--launcher", "slurm", "--time_limit", "10", "--retries", "0")
+        asked = arguments if "--resume" in arguments else (tmp_path / "suite.yaml", *limits, *arguments)
+        return mbr_perf("nightly", *asked, "--results_dir", results, "--json")
+
+    return run
+
+
+def test_a_night_goes_on_after_a_submission_that_nobody_knows_the_end_of(nightly, slurm):
     slurm.answers("sbatch", 'case "$*" in *-first-*) ;; *) echo 7 ;; esac')
     slurm.says("nodefail")
-    told = mbr_perf("nightly", tmp_path / "suite.yaml", "--launcher", "slurm", "--time_limit", "10", "--retries", "0",
-                    "--results_dir", results, "--json")  # fmt: skip
+    told = nightly()
     answer = json.loads(told.out)
     assert {case["name"]: case["outcome"] for case in answer["cases"]} == {"first": "inconclusive", "second": "failed"}
     assert (told.code, answer["num_runs_missing"], len(slurm.calls("sbatch"))) == (3, 1, 2)
     assert "first: sbatch answered '', which names no job; it may be queued" in told.err
+
+
+def test_a_job_of_a_night_that_was_cancelled_by_hand_fails_its_case_and_is_not_submitted_again(nightly, slurm):
+    slurm.answers("sbatch", 'case "$*" in *-first-*) echo 13 ;; *) echo 7 ;; esac')
+    slurm.answers(
+        "scontrol", f'case "$*" in *13*) cat {SAID}/cancelled.scontrol ;; *) cat {SAID}/nodefail.scontrol ;; esac'
+    )
+    told = nightly()
+    answer = json.loads(told.out)
+    cases = {case["name"]: case for case in answer["cases"]}
+    assert (told.code, len(slurm.calls("sbatch"))) == (3, 2)
+    assert cases["first"]["outcome"] == "failed"
+    assert cases["first"]["reason"] == "run 0: Slurm: CANCELLED by hand (job 13)"
+    assert not cases["first"]["is_infrastructure"]
+    assert f"first: Slurm: CANCELLED by hand (job 13); mbr-perf nightly --resume {answer['night_dir']}" in told.err
+
+
+def test_a_resumed_night_submits_what_was_cancelled_by_hand_and_says_why(nightly, slurm):
+    slurm.says("cancelled")
+    night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
+    slurm.says("nodefail")
+    answer = json.loads(nightly("--resume", night_dir).out)
+    assert [case["reason"] for case in answer["cases"]] == [
+        "run 0: infrastructure (node failed): Slurm: NODE_FAIL (NodeDown) on n2"
+    ]
+    events = [json.loads(line) for line in Path(night_dir, "events.jsonl").read_text().splitlines()]
+    assert [(event["kind"], event["reason"]) for event in events] == [
+        ("started", ""),
+        ("cancelled", "Slurm: CANCELLED by hand (job 7)"),
+        ("started", "again, the last time ended by: Slurm: CANCELLED by hand (job 7)"),
+        ("finished", ""),
+    ]
