@@ -44,11 +44,20 @@ def setup_of(night: Night) -> dict[str, str | None]:
 
 
 def changes(before: Night, after: Night) -> tuple[Change, ...]:
-    """What differs between two nights, software first, the everyday last."""
+    """What differs between two nights, software first, the everyday last; not what one of them does not know."""
     old, new = setup_of(before), setup_of(after)
-    names = [name for name in (*new, *(name for name in old if name not in new)) if old.get(name) != new.get(name)]
+    either = (*new, *(name for name in old if name not in new))
+    known = [name for name in either if _knows(before, name) and _knows(after, name)]
+    names = [name for name in known if old.get(name) != new.get(name)]
     ordered = sorted(names, key=lambda name: (name in EVERYDAY, name.startswith("$")))
     return tuple(Change(name, old.get(name), new.get(name)) for name in ordered)
+
+
+def _knows(night: Night, name: str) -> bool:
+    """Ranks tell versions, driver and devices, a launch its variables: where none ever ran, nothing is known of them."""
+    if name in EVERYDAY:
+        return True
+    return bool(night.last.environment if name.startswith("$") else night.last.versions)
 
 
 def notable(found: Sequence[Change]) -> tuple[Change, ...]:
