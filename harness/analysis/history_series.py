@@ -67,12 +67,21 @@ class Night:
 
 @dataclass(frozen=True)
 class Series:
-    """Nights of one case with the same settings, oldest first. ``notes`` say what was left out, and why."""
+    """Nights of one case with the same settings, oldest first. ``notes`` say what was left out, and why.
+
+    ``suite_case``: that of the runs, where only those of one case of a suite are in it.
+    """
 
     case: str
     fingerprint: str
     nights: tuple[Night, ...]
     notes: tuple[str, ...] = ()
+    suite_case: str = ""
+
+    @property
+    def title(self) -> str:
+        """The case, with the suite's name of it where that is needed to tell it from others."""
+        return f"{self.case} ({self.suite_case})" if self.suite_case else self.case
 
     def measured(self, metric: Metric) -> tuple[tuple[Night, float], ...]:
         """Nights that have the figure, with it."""
@@ -81,17 +90,26 @@ class Series:
 
 
 def nights_of(records: Iterable[HistoryRecord]) -> tuple[Night, ...]:
-    """Records of one case, in order of time, as nights in order of their first runs."""
-    together: dict[str, list[HistoryRecord]] = {}
+    """Records of one case, in order of time, as nights in order of their first runs.
+
+    Cases of one suite may share settings and differ in a limit or a seed: each is judged alone, and is a point of its own.
+    """
+    together: dict[tuple[str, str], list[HistoryRecord]] = {}
     for record in records:
-        together.setdefault(record.night_id or _apart(record.run_id), []).append(record)
-    return tuple(Night(identifier, tuple(found)) for identifier, found in together.items())
+        identifier = record.night_id or _apart(record.run_id)
+        together.setdefault((identifier, record.suite_case), []).append(record)
+    return tuple(Night(identifier, tuple(found)) for (identifier, _), found in together.items())
 
 
-def series_of(records: Sequence[HistoryRecord], fingerprint: str | None = None, branch: str | None = None) -> Series:
+def series_of(
+    records: Sequence[HistoryRecord],
+    fingerprint: str | None = None,
+    branch: str | None = None,
+    suite_case: str = "",
+) -> Series:
     """Records of one case, in order of time, as the series of ``fingerprint``, or what it begins with.
 
-    Without one it is that of the newest run. Throughput by another formula than the newest run's is no figure of the
+    Without one it is that of the newest run. ``suite_case``: all of them are runs of that case of a suite. Throughput by another formula than the newest run's is no figure of the
     series. BadRequestError for a branch or a fingerprint that no run has; ValueError for no records.
     """
     if not records:
@@ -109,7 +127,7 @@ def series_of(records: Sequence[HistoryRecord], fingerprint: str | None = None, 
     chosen, formula = ours[-1].fingerprint, ours[-1].formula_version
     ours = [record for record in ours if record.fingerprint == chosen]
     nights = nights_of(_comparable(record, formula) for record in ours)
-    return Series(records[-1].case, chosen, nights, _notes(on_branch, ours))
+    return Series(records[-1].case, chosen, nights, _notes(on_branch, ours), suite_case)
 
 
 def _apart(run_id: str) -> str:
@@ -140,6 +158,9 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
         notes.append(
             f"not shown, for it is by another formula than {formula}: throughput of {num_old} of {len(ours)} runs"
         )
+    named = sorted({record.suite_case for record in ours} - {""})
+    if len(named) > 1:
+        notes.append(f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one")
     if len(branches) > 1:
         notes.append(f"runs of several branches: {', '.join(branches)}; --branch NAME shows one")
     return tuple(notes)

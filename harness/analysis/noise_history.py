@@ -25,15 +25,16 @@ def noise_of(
     None: no limit).
     """
     end, promoted = (None if before is None else _moment(before)), _moment(since)
-    nights: dict[str, list[float]] = {}
-    older: set[str] = set()
+    nights: dict[tuple[str, str], list[float]] = {}  # of cases that share settings each its own
+    older: set[tuple[str, str]] = set()
     for record in sorted(history, key=started):
         figure, when = record.metrics.get(metric), started(record)
         if figure is None or figure.value <= 0 or not _tells(record, like) or (end is not None and when >= end):
             continue
-        nights.setdefault(record.night_id, []).append(figure.value)
+        night = (record.night_id, record.suite_case)
+        nights.setdefault(night, []).append(figure.value)
         if when < promoted:
-            older.add(record.night_id)
+            older.add(night)
     return known_noise(list(nights.values()), len(older))
 
 

@@ -30,6 +30,7 @@ def case_document(history: CaseHistory, notes: Sequence[str]) -> Document:
     return {
         "schema_version": SCHEMA_VERSION,
         "case": series.case,
+        "suite_case": series.suite_case or None,
         "fingerprint": series.fingerprint,
         "metric": metric.name,
         "unit": metric.unit,
@@ -51,6 +52,7 @@ def case_document(history: CaseHistory, notes: Sequence[str]) -> Document:
 def _case(summary: CaseSummary) -> Document:
     return {
         "case": summary.series.case,
+        "suite_case": summary.series.suite_case or None,
         "fingerprint": summary.series.fingerprint,
         "num_nights": len(summary.series.nights),
         "num_runs": summary.num_runs,

@@ -34,7 +34,7 @@ def print_cases(console: Console, cases: Sequence[CaseSummary], metric: Metric, 
                         right=("Nights", "Runs", metric.title))  # fmt: skip
     for case in cases:
         table.add_row(
-            Text(case.series.case), str(len(case.series.nights)), str(case.num_runs), _when(case.series.nights[-1]),
+            Text(case.series.title), str(len(case.series.nights)), str(case.num_runs), _when(case.series.nights[-1]),
             figure(metric, case.value), _trend(case.trend), _styled(case.last_outcome),
         )  # fmt: skip
     show(console, table)
@@ -48,7 +48,7 @@ def print_cases(console: Console, cases: Sequence[CaseSummary], metric: Metric, 
 
 def print_case(console: Console, history: CaseHistory) -> None:
     """The nights as a table, a line of bars, where the level changed and with what, and the newest night."""
-    print_lines(console, [history.series.case, *_headline(history), ""])
+    print_lines(console, [history.series.title, *_headline(history), ""])
     _print_nights(console, history)
     for line in _not_counted(history):
         print_hanging(console, Text(line), _INDENT)

@@ -15,7 +15,10 @@ from harness.units import format_bytes
 
 @dataclass(frozen=True)
 class CaseOutlook:
-    """A planned case. ``no_golden``: why there is none; ``last``: its newest run in history."""
+    """A planned case. ``no_golden``: why there is none; ``last``: its newest run in history.
+
+    Where this case of this suite has none, that of the same settings outside suites, if there is one.
+    """
 
     case: PlannedCase
     golden_path: Path | None
@@ -49,7 +52,10 @@ def _row(one: CaseOutlook) -> tuple[str, ...]:
 
 def _last(record: HistoryRecord | None) -> str:
     """``pass 2026-01-02``: of the case in its night, else of the run."""
-    return f"{record.outcome or record.status} {record.started_at[:10]}" if record else ABSENT
+    if record is None:
+        return ABSENT
+    told = f"{record.outcome or record.status} {record.started_at[:10]}"
+    return told if record.suite_case else f"{told} (outside suites)"
 
 
 def _would_run(case: PlannedCase) -> str:
@@ -118,7 +124,12 @@ def _document(one: CaseOutlook) -> Document:
         "is_golden_required": case.is_golden_required,
         "golden_path": str(one.golden_path) if one.golden_path else None,
         "no_golden": one.no_golden or None,
-        "last": {"run_id": one.last.run_id, "started_at": one.last.started_at, "outcome": one.last.outcome}
+        "last": {
+            "run_id": one.last.run_id,
+            "started_at": one.last.started_at,
+            "outcome": one.last.outcome,
+            "suite_case": one.last.suite_case or None,
+        }
         if one.last
         else None,
         "prediction": case.prediction.model_dump(mode="json") if case.prediction else None,

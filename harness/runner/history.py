@@ -10,7 +10,7 @@ from harness.analysis import change_points as search
 from harness.analysis.case_history import CaseHistory, Measured, level_changes
 from harness.analysis.change_points import ChangePoint
 from harness.analysis.golden_band import golden_band
-from harness.analysis.history_cases import CaseSummary, case_summaries, named_case
+from harness.analysis.history_cases import CaseSummary, NamedCase, case_summaries, named_case
 from harness.analysis.history_series import Series, series_of
 from harness.analysis.history_trend import trend
 from harness.analysis.metrics import METRICS, Metric
@@ -62,11 +62,9 @@ def list_cases(results: Path, metric: Metric, since: datetime | None) -> tuple[t
 
 def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]:
     """What history says of the case, and notes on how it was read. BadRequestError where there is no such case."""
-    reading = survey_history(request.results, case=request.case)
-    if not reading.records:
-        everything = survey_history(request.results)
-        reading = survey_history(request.results, case=named_case(request.case, everything.records))
-    whole = _since(series_of(reading.records, request.fingerprint, request.branch), request.since)
+    reading, meant = _meant(request)
+    series = series_of(reading.records, request.fingerprint, request.branch, meant.suite_case)
+    whole = _since(series, request.since)
     measured = whole.measured(request.metric)
     points, no_points = _points(request, whole, measured)
     shown = replace(whole, nights=whole.nights[-request.last :] if request.last else whole.nights)
@@ -84,6 +82,16 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
         no_golden=no_band,
     )
     return told, (*reading.notes, *_passed_over(measured))
+
+
+def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:
+    """The runs that are asked for, at least one, and by which name. BadRequestError where there is none."""
+    reading = survey_history(request.results, case=request.case)
+    if reading.records:
+        return reading, NamedCase(request.case)
+    meant = named_case(request.case, survey_history(request.results).records)
+    reading = survey_history(request.results, case=meant.case)
+    return replace(reading, records=tuple(record for record in reading.records if meant.has(record))), meant
 
 
 def _passed_over(measured: Measured) -> tuple[str, ...]:
@@ -105,7 +113,7 @@ def _points(request: HistoryRequest, series: Series, measured: Measured) -> tupl
     least = 2 * search.MIN_NIGHTS
     if len(values) < least:
         return (), f"No change points: it takes {least} nights with the figure, and there are {len(values)}."
-    folder, subject = history_dir(request.results), f"{series.case} {series.fingerprint} {request.metric.name}"
+    folder, subject = history_dir(request.results), f"{series.title} {series.fingerprint} {request.metric.name}"
     digest = hashlib.sha256(plain_json.dumps([search.METHOD, values]).encode()).hexdigest()
     kept = kept_text(folder, subject, digest)
     if kept is not None:

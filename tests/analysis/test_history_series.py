@@ -4,8 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from harness.analysis.history_cases import case_summaries, named_case
 from harness.analysis.history_changes import changes, notable
 from harness.analysis.history_series import nights_of, series_of
+from harness.analysis.metrics import METRICS
 from harness.errors import BadRequestError
 from harness.records.history import HistoryFigure
 
@@ -113,3 +115,40 @@ def test_what_came_or_went_is_a_change_too(kept):
         "container none -> nemo:25.11",
         "megatron-core 0.16.1 -> none",
     ]
+
+
+def test_what_is_unknown_because_no_rank_ever_ran_did_not_change(kept):
+    before = only([kept(0, environment={"NCCL_ALGO": "Ring"})])
+    never = only([kept(1, status="failed", versions={}, driver_version=None, device_name=None)])
+    assert changes(before, never) == ()
+    assert changes(never, before) == ()
+
+
+def test_two_cases_of_a_suite_with_the_same_settings_are_two_points_of_one_night(kept):
+    limited = kept(1, night_id="n", suite_case="limited", status="oom", outcome="oom")
+    nights = nights_of([kept(0, night_id="n", suite_case="free", outcome="pass"), limited])
+    assert [night.outcome for night in nights] == ["pass", "oom"]
+
+
+def test_a_suites_name_means_the_runs_of_that_case_only(kept):
+    records = [kept(0, suite_case="free", outcome="pass"), kept(1, suite_case="limited", outcome="oom")]
+    meant = named_case("free", records)
+    assert (meant.case, meant.suite_case) == (records[0].case, "free")
+    assert [meant.has(record) for record in records] == [True, False]
+    assert named_case(records[0].case, records).suite_case == ""
+
+
+def test_cases_of_a_suite_that_share_settings_are_listed_each_with_its_own_outcome(kept):
+    records = [kept(0, suite_case="free", outcome="pass"), kept(1, suite_case="limited", outcome="oom"), kept(2)]
+    rows = case_summaries(records, METRICS[0])
+    assert [(row.series.suite_case, row.last_outcome) for row in rows] == [
+        ("", "ok"),
+        ("free", "pass"),
+        ("limited", "oom"),
+    ]
+    assert len(case_summaries([records[0], kept(2)], METRICS[0])) == 1
+
+
+def test_a_case_that_several_cases_of_suites_are_says_so(kept):
+    series = series_of([kept(0, suite_case="free"), kept(1, suite_case="limited")])
+    assert series.notes == ("runs of several cases of suites: free, limited; `mbr-perf history NAME` shows one",)
