@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.option_groups import takes
+from harness.cli.option_types import Json
 from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions
 
 
@@ -25,7 +26,7 @@ class CheckOptions:
         bool, typer.Option("--no_megatron", help="Do not build megatron-core's own configuration (saves seconds).")
     ] = False
     explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+    as_json: Json = False
 
 
 @takes(ExperimentOptions, JudgeOptions, LaunchOptions, CheckOptions)

@@ -1,13 +1,13 @@
 """`mbr-perf compare`: judge a run that was measured earlier, or somebody's training log."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.cli.foreign_options import ForeignOptions, LossOptions
 from harness.cli.option_groups import takes
+from harness.cli.option_types import Json, Results
 from harness.cli.options import JudgeOptions
 
 
@@ -30,15 +30,8 @@ class CompareOptions:
         list[str] | None,
         typer.Option("--repeat", metavar="RUN", help="A further run of the same settings; their medians are compared."),
     ] = None
-    results_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--results_dir",
-            metavar="DIR",
-            help="Where runs are kept. Default: results of the checkout, else ./results.",
-        ),
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+    results_dir: Results = None
+    as_json: Json = False
 
 
 @takes(CompareOptions, ForeignOptions, JudgeOptions, LossOptions)

@@ -1,12 +1,12 @@
 """`mbr-perf diagnose`: why a job failed, and what to try next."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.option_groups import takes
+from harness.cli.option_types import Json, Results
 from harness.cli.options import ExperimentOptions
 
 if TYPE_CHECKING:
@@ -23,9 +23,8 @@ class DiagnoseOptions:
     against: Annotated[list[str] | None, typer.Option("--against", metavar="PATH",
         help="Another job to hold it against: a run, or its logs. Repeatable.")] = None
     no_plan: Annotated[bool, typer.Option("--no_plan", help="Do not ask the planner: a second or two less.")] = False
-    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
-        help="Where runs are kept. Default: results of the checkout, else ./results.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+    results_dir: Results = None
+    as_json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,21 +1,13 @@
 """`mbr-perf doctor`: whether this machine is fit to run."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
+
+from harness.cli.option_types import Json, Results
 
 
 def doctor(
-    results_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--results_dir",
-            metavar="DIR",
-            help="Where runs are kept. Default: results of the checkout, else ./results.",
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    results_dir: Results = None,
+    as_json: Json = False,
 ) -> None:
     """Examine this machine: software, GPUs, compiler, results folder, shared memory, clock, port.
 

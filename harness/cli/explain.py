@@ -1,12 +1,12 @@
 """`mbr-perf explain`: why a run is not like its golden, a published number, or another run."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.cli.option_groups import takes
+from harness.cli.option_types import GoldenDir, Json, Results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +21,9 @@ class ExplainOptions:
             help="A golden (file or name), another run, or REVISION:NAME. Default: the golden of the run's settings.",
         ),
     ] = None
-    golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")] = (
-        None
-    )
-    results_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--results_dir",
-            metavar="DIR",
-            help="Where runs are kept. Default: results of the checkout, else ./results.",
-        ),
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+    golden_dir: GoldenDir = None
+    results_dir: Results = None
+    as_json: Json = False
 
 
 @takes(ExplainOptions)

@@ -1,12 +1,12 @@
 """`mbr-perf golden`: promote runs to golden values, list, show, compare, retire and export them."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.golden_export import export
 from harness.cli.golden_promote import promote
+from harness.cli.option_types import GoldenDir, Json, Results
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,15 +14,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare, retire and export them."
 )
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-GoldenDir = Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")]
-Results = Annotated[
-    Path | None,
-    typer.Option(
-        "--results_dir", metavar="DIR", help="Where runs are kept. Default: results of the checkout, else ./results."
-    ),
-]
 
 
 app.command("promote")(promote)

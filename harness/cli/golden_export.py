@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.option_types import GoldenDir, Results
+
 
 def export(
     name: Annotated[str, typer.Argument(help="A golden (file, or name as `golden list` prints it), or a run.")],
@@ -14,17 +16,8 @@ def export(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there. Default: stdout.")
     ] = None,
-    golden_dir: Annotated[
-        Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")
-    ] = None,
-    results_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--results_dir",
-            metavar="DIR",
-            help="Where runs are kept. Default: results of the checkout, else ./results.",
-        ),
-    ] = None,
+    golden_dir: GoldenDir = None,
+    results_dir: Results = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON document on stdout, with what to know about it.")
     ] = False,

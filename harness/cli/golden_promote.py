@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.option_groups import takes
+from harness.cli.option_types import GoldenDir, Json, Results
 
 if TYPE_CHECKING:
     from harness.analysis.explain_values import Side
@@ -57,18 +58,9 @@ class PromoteOptions:
         typer.Option("--markdown", metavar="FILE", help="The change as Markdown for the pull request; - is stdout."),
     ] = None
     dryrun: Annotated[bool, typer.Option("-d", "--dryrun", help="Print what would change; write no golden.")] = False
-    golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")] = (
-        None
-    )
-    results_dir: Annotated[
-        Path | None,
-        typer.Option(
-            "--results_dir",
-            metavar="DIR",
-            help="Where runs are kept. Default: results of the checkout, else ./results.",
-        ),
-    ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+    golden_dir: GoldenDir = None
+    results_dir: Results = None
+    as_json: Json = False
 
 
 @takes(PromoteOptions)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli.option_groups import takes
+from harness.cli.option_types import GoldenDir, Json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,10 +47,10 @@ class HistoryOptions:
     per_run: Annotated[bool, typer.Option("--per_run", help="CSV: a row per run instead of per night.")] = False
     chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.html|png|svg",
         help="Also draw the trend. Needs mbr-perf[report].")] = None
-    golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")] = None
+    golden_dir: GoldenDir = None
     results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
         help="Where history is kept. Default: results of the checkout, else ./results.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+    as_json: Json = False
 # fmt: on
 
 
@@ -73,7 +74,7 @@ def add(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs, sweeps or nights, record files, or ids.")],
     results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
         help="Where runs and history are kept. Default: results of the checkout, else ./results.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:  # fmt: skip
     """Take runs into history, of a sweep or a night all of them; failed and suspect ones too, with their status. Each once.
 

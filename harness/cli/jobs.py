@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.option_types import Json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Slurm jobs: list, submit, ask, wait for, cancel them; their logs.")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
     help="Where jobs are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's folder, the start of its id, or its number in Slurm.")]

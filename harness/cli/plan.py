@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.option_groups import takes
+from harness.cli.option_types import Json
 from harness.cli.options import ExperimentOptions
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class PlanOptions:
     no_calibration: Annotated[bool, typer.Option("--no_calibration", help="Plan with the built-in constants.")] = False
     show_all: Annotated[bool, typer.Option("--all", help="Also print settings that another beats in memory and time.")] = False
     explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+    as_json: Json = False
 # fmt: on
 
 

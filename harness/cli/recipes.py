@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.option_types import Json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 app = typer.Typer(no_args_is_help=True, help="List, show and check recipes; list suites.")
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory of recipe families.")]
 
 

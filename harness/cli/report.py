@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.option_groups import takes
+from harness.cli.option_types import Json
 
 
 # fmt: off
@@ -19,7 +20,7 @@ class ReportOptions:
         help="html, md, csv, json, png. Default: all of them. Repeatable.")] = None
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to. Default: the sweep's report folder.")] = None
     results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", help="Where sweeps are kept. Default: results of the checkout, else ./results.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+    as_json: Json = False
 # fmt: on
 
 

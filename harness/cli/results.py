@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.cli.option_types import Json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -12,7 +14,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, examine, archive them.")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
     help="Where they are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
 Reference = Annotated[str, typer.Argument(metavar="REF", help="A folder, or the start or last eight digits of an id.")]

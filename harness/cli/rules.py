@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.option_types import Json
+
 app = typer.Typer(no_args_is_help=True, help="List the rules, and explain one.")
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
 @app.command("list")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.option_groups import takes
+from harness.cli.option_types import Json
 
 
 # fmt: off
@@ -18,7 +19,7 @@ class SnapshotOptions:
     other: Annotated[Path | None, typer.Argument(metavar="OTHER", help="A second one: what does it hold more than the first?")] = None
     timeline: Annotated[Path | None, typer.Option("--timeline", metavar="FILE.html|png|svg",
         help="Also draw memory over time, of two files one upon the other. Needs mbr-perf[report].")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False
+    as_json: Json = False
 # fmt: on
 
 

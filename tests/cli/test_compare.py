@@ -141,5 +141,5 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
     assert (
         loaded.strip()
         == "['harness.cli', 'harness.cli.options', 'harness.cli.short_options', 'harness.cli.foreign_options', "
-        "'harness.cli.option_groups', 'harness.cli.compare', 'harness.cli.golden_export', 'harness.cli.golden_promote', 'harness.cli.golden']"
+        "'harness.cli.option_groups', 'harness.cli.option_types', 'harness.cli.compare', 'harness.cli.golden_export', 'harness.cli.golden_promote', 'harness.cli.golden']"
     )
