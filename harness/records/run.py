@@ -58,7 +58,7 @@ class Provenance(Frozen):
     """Where and with what a run was measured. Times are UTC ISO-8601; versions None where not installed.
 
     ``git_branch`` is None on a detached head, as in most CI, and in records of older versions. ``container``: the image, as
-    far as anything names it; ``job_id``: of the Slurm job that the run was part of.
+    far as anything names it; ``job_id``: of the Slurm job, or of the whole array, that the run was part of.
     """
 
     started_at: str

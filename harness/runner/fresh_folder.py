@@ -1,5 +1,6 @@
 """A fresh folder for a run, with what a killed attempt left moved aside, never deleted."""
 
+from glob import escape
 from pathlib import Path
 
 from harness.errors import RunFailedError
@@ -15,6 +16,11 @@ def fresh_folder(run_dir: Path) -> Path:
     except OSError as error:
         raise RunFailedError(f"{run_dir}: cannot be made: {error.strerror}") from error
     return run_dir
+
+
+def asides(run_dir: Path) -> tuple[Path, ...]:
+    """What was moved aside for the run that lies there now."""
+    return tuple(sorted(run_dir.parent.glob(f"{escape(run_dir.name)}.incomplete-*")))
 
 
 def _free_name(run_dir: Path) -> Path:

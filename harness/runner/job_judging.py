@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from harness.analysis.outcome import status_exit_code
-from harness.errors import ExitCode
+from harness.errors import BadRequestError, ExitCode
 from harness.launch.environment import this_host
 from harness.launch.slurm.commands import Slurm
 from harness.records.job import JobRecord
 from harness.runner.experiment import judge
 from harness.runner.job_following import wait_for, watched
-from harness.runner.job_runs import committed_runs
+from harness.runner.job_runs import committed_runs, task_runs
 from harness.runner.job_showing import JobDisplay
 from harness.runner.launched import Ran
 from harness.runner.sweep import answer_sweep, gate_of
@@ -30,6 +30,10 @@ def judge_job(job: JobRecord, display: JobDisplay) -> ExitCode:
     """The verdict on what the job left: of its runs, or of the sweep that it belongs to. A night judges its own cases."""
     if job.what == "sweep":
         return answer_sweep(Path(job.subject), this_host(), SweepDisplay(as_json=display.as_json))
+    filled_by = next((task.filled_by for task in task_runs(job) if task.filled_by), "")
+    if filled_by:
+        told = f"{job.job_dir}: left no run, its folder holds that of job {filled_by}"
+        raise BadRequestError(told, remedy=f"mbr-perf jobs wait {filled_by} judges that one")
     runs = [Ran(record, Path(run.run_dir), None) for run, record in committed_runs(job)]
     if job.what == "run":
         results = Path(job.results_dir) if job.results_dir else None

@@ -11,7 +11,7 @@ from harness.records.job import JobRecord, JobRun, SubmittedRecord
 from harness.records.jobs import job_dirs, read_job, read_submitted
 from harness.records.run import RunRecord
 from harness.runner.job_following import watched
-from harness.runner.job_runs import task_runs
+from harness.runner.job_runs import TaskRuns, task_runs
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,11 @@ class JobStanding:
     runs: tuple[RunStanding, ...]
 
     @property
+    def filled_by(self) -> str:
+        """The jobs whose runs lie where those of this one were to lie, if there are any and it left none."""
+        return ", ".join(dict.fromkeys(task.filled_by for task in task_runs(self.job) if task.filled_by))
+
+    @property
     def is_settled(self) -> bool:
         """Whether every run that is to come is committed, so that Slurm has no say in it."""
         return bool(self.job.runs) and all(task.due is None for task in task_runs(self.job))
@@ -47,6 +52,9 @@ class JobStanding:
     @property
     def text(self) -> str:
         """One line: not submitted, what became of its runs, or what Slurm says."""
+        if self.filled_by:
+            told = dict.fromkeys(state.text for state in self.states)
+            return f"{'; '.join(told)}; left no run, its folder holds that of job {self.filled_by}"
         if self.is_settled:
             return ", ".join(dict.fromkeys(run.record.status for run in self.runs if run.record))
         if self.submitted is None:
@@ -92,12 +100,19 @@ def standing(job_dir: Path, slurm: Slurm) -> JobStanding:
             *(RunStanding(run, record) for run, record in task.committed),
             *((RunStanding(task.due, None, _where(task.due)),) if task.due else ()),
             *(RunStanding(run, None) for run in task.dropped if task.due),
+            *(RunStanding(run, None, "left nothing") for run in _left_nothing(job, task)),
         )
     )
     found = JobStanding(job, submitted, (), runs)
-    if found.is_settled or submitted is None:
+    if (found.is_settled and not found.filled_by) or submitted is None:
         return found
     return JobStanding(job, submitted, job_state(slurm, submitted), runs)
+
+
+def _left_nothing(job: JobRecord, task: TaskRuns) -> tuple[JobRun, ...]:
+    """Runs whose folders another job filled."""
+    of_task = [run for run in job.runs if run.task == task.task]
+    return tuple(of_task[len(task.committed) :]) if task.filled_by else ()
 
 
 def standings(results: Path, slurm: Slurm) -> tuple[JobStanding, ...]:

@@ -51,7 +51,7 @@ def provenance(
         git_commit=git_commit(),
         git_branch=git_branch(),
         container=container_of(host.shell),
-        job_id=host.shell.get("SLURM_JOB_ID"),
+        job_id=host.shell.get("SLURM_ARRAY_JOB_ID") or host.shell.get("SLURM_JOB_ID"),
         hostname=host.hostname,
         platform=platform.platform(),
         processor=processor_name(),

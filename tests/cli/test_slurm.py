@@ -394,6 +394,30 @@ def test_a_job_of_a_night_that_was_cancelled_by_hand_fails_its_case_and_is_not_s
     assert f"first: Slurm: CANCELLED by hand (job 13); mbr-perf nightly --resume {answer['night_dir']}" in told.err
 
 
+def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly, slurm, jobs, results):
+    slurm.answers("sbatch", f"ls {results}/jobs | wc -l")
+    slurm.says("cancelled")
+    night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
+    slurm.says("nodefail")
+    nightly("--resume", night_dir)
+    listed = json.loads(jobs("list", "--json").out)["jobs"]
+    assert [(job["job_id"], job["state"]) for job in listed] == [("1", "interrupted"), ("2", "failed")]
+
+
+def test_a_job_that_left_nothing_where_another_has_run_says_so(on_slurm, slurm, job_dir, jobs, make_record):
+    on_slurm("--detach")
+    run = read_job(job_dir()).runs[0]
+    record = commit(run, make_record)
+    other = record.model_copy(update={"provenance": record.provenance.model_copy(update={"job_id": "8"})})
+    (Path(run.run_dir) / "record.json").write_text(other.model_dump_json())
+    slurm.says("cancelled")
+    assert json.loads(jobs("status", "7", "--json").out)["state"] == (
+        "CANCELLED; left no run, its folder holds that of job 8"
+    )
+    waited = jobs("wait", "7")
+    assert (waited.code, "mbr-perf jobs wait 8 judges that one" in waited.err) == (2, True)
+
+
 def test_a_resumed_night_submits_what_was_cancelled_by_hand_and_says_why(nightly, slurm):
     slurm.says("cancelled")
     night_dir = json.loads(nightly("--only", "first").out)["night_dir"]

@@ -8,7 +8,9 @@ import pytest
 from harness.analysis.infrastructure import infrastructure_fault
 from harness.launch.slurm.state import TaskState, from_scontrol
 from harness.records.job import JobRecord, JobRun, SlurmOptions, SubmittedRecord
+from harness.records.jobs import write_submitted
 from harness.records.store import read_run
+from harness.runner.fresh_folder import fresh_folder
 from harness.runner.job_collecting import collect_ended
 from harness.runner.job_runs import task_runs
 
@@ -173,3 +175,28 @@ def test_collecting_twice_changes_nothing(make_job):
     job = make_job()
     first = collected(job, said("timeout"))
     assert collected(job, said("nodefail")) == first
+
+
+def of_job(make_record, job, job_id, **changes):
+    record = make_record(job.runs[0].spec, run_id=job.runs[0].run_id, **changes)
+    return record.model_copy(update={"provenance": record.provenance.model_copy(update={"job_id": job_id})})
+
+
+def test_a_run_of_another_job_in_the_same_folder_is_not_this_ones(make_job, make_record):
+    job = make_job(repeats=2)
+    write_submitted(Path(job.job_dir), SUBMITTED)
+    (Path(job.runs[0].run_dir) / "record.json").write_text(of_job(make_record, job, "8").model_dump_json())
+    [task] = task_runs(job)
+    assert (task.committed, task.due, task.dropped, task.filled_by) == ((), None, (), "8")
+
+
+def test_a_run_that_was_moved_aside_for_another_attempt_stays_that_of_its_job(make_job, make_record):
+    job = make_job()
+    write_submitted(Path(job.job_dir), SUBMITTED)
+    run_dir = Path(job.runs[0].run_dir)
+    cancelled = of_job(make_record, job, "7", status="interrupted", failure="Slurm: CANCELLED")
+    (run_dir / "record.json").write_text(cancelled.model_dump_json())
+    fresh_folder(run_dir)
+    assert task_runs(job)[0].committed == ((job.runs[0], cancelled),)
+    (run_dir / "record.json").write_text(of_job(make_record, job, "8").model_dump_json())
+    assert task_runs(job)[0].committed == ((job.runs[0], cancelled),)
