@@ -46,7 +46,9 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
     figures = _figures(case, counted, rules) if counted else None
     outcome, reason, cause = _outcome(case, counting, figures)
     expected = case.planned.expected if counting or case.planned.refused else None
-    is_expected, remark = expectation(expected, outcome, rules.today)
+    is_expected, remark = expectation(
+        expected, outcome, rules.today, ended_well=bool(counted) and outcome not in ("failed", "oom")
+    )
     exit_code = exit_code_of(outcome, fail_on_improvement=rules.fail_on_improvement)
     comparison = figures.comparison if figures else None
     golden = comparison.golden if comparison else None

@@ -1,5 +1,6 @@
 """The answer of a whole night: the worst of its cases."""
 
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -71,6 +72,21 @@ def test_an_expected_failure_is_a_pass_of_the_night(material):
     verdict = judge([material("big", status="oom", expected=expected), material("small")])
     assert (verdict.outcome, verdict.exit_code) == ("pass", ExitCode.OK)
     assert verdict.cases[0].outcome == "oom"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_out_of_date"),
+    [({}, True), ({"seconds": 1.2}, True), ({"status": "failed"}, False), ({"status": "interrupted"}, False),
+     ({"refused": "no GPU"}, False)],
+    ids=["passed", "slower", "failed", "interrupted", "refused"],
+)  # fmt: skip
+def test_an_expected_failure_is_out_of_date_only_where_the_runs_came_to_their_end(material, changes, is_out_of_date):
+    expected = ExpectedFailureRecord(outcome="oom", until="2026-02-01", reason="known")
+    one = material("big", expected=expected, **changes)
+    if "refused" in changes:
+        one = replace(one, runs=())
+    [case] = judge([one]).cases
+    assert case.remark == ("expected oom did not come: remove the entry (known)" if is_out_of_date else "")
 
 
 def test_a_night_with_runs_still_to_do_has_no_answer_yet(material):
