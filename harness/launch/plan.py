@@ -132,7 +132,10 @@ class LaunchPlan:
 def build_plan(request: LaunchRequest) -> LaunchPlan:
     """The torchrun plan of this node; BadRequestError, all at once, for nodes, limits or variables that cannot work."""
     spec, host, run_dir = request.spec, request.host, request.run_dir.absolute()
-    problems = [*_limit_problems(request), *node_problems(spec, request.nodes)]
+    problems = [
+        *limit_problems(request.timeout_s, request.hang_timeout_s, request.sample_interval_ms),
+        *node_problems(spec, request.nodes),
+    ]
     env: tuple[EnvVar, ...] = ()
     num_local_ranks = local_ranks(spec, request.nodes)
     try:
@@ -164,18 +167,18 @@ def _sampler(request: LaunchRequest, run_dir: Path) -> tuple[str, ...]:
     return (request.host.python, "-m", "harness.engine.nvml", "sample", "--out", str(out), "--interval_ms", interval)
 
 
-def _limit_problems(request: LaunchRequest) -> list[BadRequestError]:
+def limit_problems(timeout_s: float | None, hang_timeout_s: float, sample_interval_ms: int) -> list[BadRequestError]:
+    """Limits of a run that are none."""
     limits = (
-        ("--timeout", request.timeout_s, "seconds above 0, or leave it out"),
-        ("--hang_timeout", request.hang_timeout_s, "seconds above 0"),
+        ("--timeout", timeout_s, "seconds above 0, or leave it out"),
+        ("--hang_timeout", hang_timeout_s, "seconds above 0"),
     )
     problems = [
         BadRequestError(f"{option} {value:g} must be above 0", remedy=remedy)
         for option, value, remedy in limits
         if value is not None and not value > 0
     ]
-    interval = request.sample_interval_ms
-    if interval < 0:
-        told = f"--sample_interval_ms {interval} must not be below 0"
+    if sample_interval_ms < 0:
+        told = f"--sample_interval_ms {sample_interval_ms} must not be below 0"
         problems.append(BadRequestError(told, remedy="20 to 200 is sensible; 0 switches the sampler off"))
     return problems

@@ -44,6 +44,7 @@ class CaseRow(TypedDict):
     repeats: int
     thresholds: dict[str, float]
     golden: str
+    golden_name: str | None
     timeout_s: float | None
     owner: str
     expected: ExpectedRow | None
@@ -92,6 +93,7 @@ def _row(case: SuiteCase, spec: ExperimentSpec | None) -> CaseRow:
         "repeats": case.repeats,
         "thresholds": case.thresholds,
         "golden": "required" if case.is_golden_required else "optional",
+        "golden_name": f"{spec.gpu}/{spec.slug}" if spec else None,
         "timeout_s": case.timeout_s,
         "owner": case.owner,
         "expected": _expected(case.expected),

@@ -1,6 +1,7 @@
 """Names of a suite's cases: safe as folders, made from the request where none is given."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.errors import BadRequestError
@@ -44,3 +45,20 @@ def require_safe(name: str) -> None:
             f"name: {name!r} cannot be a folder's name",
             remedy="letters, digits, _ . , + = - only, neither . nor - first, no .. and no . at the end",
         )
+
+
+def shared_golden_lines(places: Iterable[tuple[str, str]]) -> list[str]:
+    """What to say of cases that share a golden, from each case's name and the place of its golden.
+
+    >>> shared_golden_lines([("free", "cpu/a"), ("limited", "cpu/a"), ("b", "cpu/b")])[0]
+    'free and limited share a golden name, cpu/a: only one of them can have it in one --golden_dir'
+    """
+    by_place: dict[str, list[str]] = {}
+    for name, place in places:
+        by_place.setdefault(place, []).append(name)
+    return [
+        f"{', '.join(names[:-1])} and {names[-1]} share a golden name, {place}: "
+        "only one of them can have it in one --golden_dir"
+        for place, names in by_place.items()
+        if len(names) > 1
+    ]

@@ -33,8 +33,7 @@ def only(suite: Suite, patterns: Sequence[str]) -> Suite:
 def shard(suite: Suite, text: str) -> Suite:
     """Shard ``i/n``: every n-th case from the i-th on, so that each case is in exactly one shard.
 
-    Shards differ by at most one case, and are empty beyond the number of cases. BadRequestError for anything but
-    1 <= i <= n.
+    Shards differ by at most one case. BadRequestError for anything but 1 <= i <= n, and for a shard without cases.
     """
     match = _SHARD.fullmatch(text)
     if match is None:
@@ -42,7 +41,11 @@ def shard(suite: Suite, text: str) -> Suite:
     number, of = int(match[1]), int(match[2])
     if not 1 <= number <= of:
         raise BadRequestError(f"--shard {text}: there is no such shard", remedy="shards count from 1/n to n/n")
-    return replace(suite, cases=suite.cases[number - 1 :: of])
+    cases = suite.cases[number - 1 :: of]
+    if suite.cases and not cases:
+        count = "1 case" if len(suite.cases) == 1 else f"{len(suite.cases)} cases"
+        raise BadRequestError(f"--shard {text}: holds no case: there are {count}", remedy="fewer shards")
+    return replace(suite, cases=cases)
 
 
 def _near(pattern: str, names: Sequence[str]) -> str:

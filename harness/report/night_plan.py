@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from harness.recipes.suite_names import shared_golden_lines
 from harness.records.history import HistoryRecord
 from harness.records.night import NightPlan, PlannedCase
 from harness.report.figures import ABSENT
@@ -34,7 +35,7 @@ def print_outlook(console: Console, plan: NightPlan, cases: tuple[CaseOutlook, .
     for one in cases:
         table.add_row(*_row(one))
     show(console, table)
-    print_lines(console, ["", *_reasons(cases), *_absent(cases), _total(plan)])
+    print_lines(console, ["", *_reasons(cases), *_absent(cases), *_shared(cases), _total(plan)])
 
 
 _RIGHT = ("GPUs", "Predicted peak")
@@ -80,12 +81,22 @@ def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
     return [*(f"{one.case.name}: {one.no_golden}" for one in told), f"{count} no golden: {fix}"]
 
 
+def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
+    """Cases of which only one can have a golden."""
+    return shared_golden_lines(
+        (one.case.name, f"{one.case.spec.gpu}/{one.case.spec.slug}")
+        for one in cases
+        if one.case.spec and not one.case.refused
+    )
+
+
 def _total(plan: NightPlan) -> str:
     runs = sum(case.repeats for case in plan.cases if not case.refused)
     refused = sum(bool(case.refused) for case in plan.cases)
-    told = f"{len(plan.cases)} cases, {refused} of them refused" if refused else f"{len(plan.cases)} cases"
+    told = "1 case" if len(plan.cases) == 1 else f"{len(plan.cases)} cases"
+    told += f", {refused} of them refused" if refused else ""
     return (
-        f"{told}; {runs} runs, then at most {plan.retries} more of a case after a fault of the machines, "
+        f"{told}; {'1 run' if runs == 1 else f'{runs} runs'}, then at most {plan.retries} more of a case after a fault of the machines, "
         f"and {plan.confirm} more of one that looks like a regression"
     )
 
@@ -116,6 +127,7 @@ def _document(one: CaseOutlook) -> Document:
         "num_gpus": spec.num_gpus if spec else None,
         "recompute": spec.recompute.text if spec else None,
         "repeats": case.repeats,
+        "timeout_s": case.timeout_s,
         "refused": case.refused or None,
         "rules": [finding.id for finding in case.findings if finding.blocks],
         "owner": case.owner or None,

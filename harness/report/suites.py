@@ -7,6 +7,7 @@ from rich.text import Text
 
 from harness.recipes.suite import Suite
 from harness.recipes.suite_listing import CaseRow, SuiteRow, case_rows
+from harness.recipes.suite_names import shared_golden_lines
 from harness.report.figures import ABSENT
 from harness.report.printing import plain_table, print_lines, show, show_whole
 
@@ -30,6 +31,8 @@ def print_suite(console: Console, suite: Suite) -> None:
         table.add_row(*map(Text, _cells(row)))
     console.print()
     show_whole(console, table)
+    shared = shared_golden_lines((row["case"], row["golden_name"]) for row in rows if row["golden_name"])
+    print_lines(console, [f"Note: {line}" for line in shared])
 
 
 def _cells(row: CaseRow) -> list[str]:

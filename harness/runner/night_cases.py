@@ -35,7 +35,7 @@ def drafted(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tu
 
 
 def _drafted(case: SuiteCase, request: NightRequest, host: Host) -> Draft:
-    planned = _unresolved(case)
+    planned = _unresolved(case, request)
     try:
         checked = check_request(request.run_request(case.request), host, assume=None, ask_megatron=False)
     except BadRequestError as problem:
@@ -50,7 +50,7 @@ def _drafted(case: SuiteCase, request: NightRequest, host: Host) -> Draft:
     return Draft(planned.model_copy(update=known), checked.software)
 
 
-def _unresolved(case: SuiteCase) -> PlannedCase:
+def _unresolved(case: SuiteCase, request: NightRequest) -> PlannedCase:
     expected = case.expected
     return PlannedCase(
         name=case.name,
@@ -63,7 +63,7 @@ def _unresolved(case: SuiteCase) -> PlannedCase:
         if expected
         else None,
         is_golden_required=case.is_golden_required,
-        timeout_s=case.timeout_s,
+        timeout_s=case.timeout_s if request.launch.timeout_s is None else request.launch.timeout_s,
     )
 
 

@@ -9,6 +9,7 @@ import harness
 from harness.analysis.likeness import impossible_names
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.launch.environment import Host
+from harness.launch.plan import limit_problems
 from harness.launch.rendezvous import Nodes, local_ranks
 from harness.launch.slurm.values import option_problems
 from harness.recipes.problems import Problems
@@ -17,6 +18,7 @@ from harness.recipes.suite_file import read_suite
 from harness.recipes.suite_selection import only, shard
 from harness.records.night import NightPlan, PlannedCase
 from harness.records.redact import redact
+from harness.records.sweep import SweepLaunch
 from harness.runner.machine import require_machine
 from harness.runner.night_cases import Draft, asked_of_megatron, drafted, foretold
 from harness.runner.night_launches import understood_case
@@ -55,7 +57,7 @@ def _chosen(request: NightRequest) -> Suite:
     if request.golden_dir is not None and not request.golden_dir.is_dir():
         problems.add(f"--golden_dir {request.golden_dir}: no such folder")
     problems.found += impossible_names(request.accept_differences)
-    problems.found += launcher_problems(request.launch.launcher)
+    problems.found += _launch_problems(request.launch)
     if request.slurm is not None:
         problems.found += option_problems(request.slurm, request.launch.pass_env)
     with problems.collecting():
@@ -66,6 +68,15 @@ def _chosen(request: NightRequest) -> Suite:
             chosen = shard(chosen, request.shard)
     problems.raise_if_any()
     return chosen
+
+
+def _launch_problems(launch: SweepLaunch) -> list[BadRequestError]:
+    """What is wrong with the launch of every case alike."""
+    found = launcher_problems(launch.launcher)
+    found += limit_problems(launch.timeout_s, launch.hang_timeout_s, launch.sample_interval_ms)
+    if launch.launcher == "replay" and launch.replay_from is None:
+        found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
+    return found
 
 
 def _plan(request: NightRequest, suite: Suite, drafts: Sequence[Draft]) -> NightPlan:
@@ -85,7 +96,6 @@ def _plan(request: NightRequest, suite: Suite, drafts: Sequence[Draft]) -> Night
         golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
         accept_differences=request.accept_differences,
         fail_on_improvement=request.fail_on_improvement,
-        notes=() if drafts else ("there are no cases in this shard",),
         command=tuple(redact(argument) for argument in sys.argv),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         mbr_perf=harness.__version__,

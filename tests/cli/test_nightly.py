@@ -262,3 +262,42 @@ def test_a_machine_on_which_no_case_can_start_is_told_before_anything_is_written
     assert "none of the 3 cases of h100_nightly can start on this machine" in answer.err
     assert "32 GPUs are 4 nodes" in answer.err
     assert list(tmp_path.iterdir()) == []
+
+
+def timeouts(answer):
+    return {case["name"]: case["timeout_s"] for case in json.loads(answer.out)["cases"]}
+
+
+def test_the_command_lines_timeout_wins_over_the_suites(stage, nightly):
+    made = stage(dense="repeats: 1, timeout: 900", other="repeats: 1, request: {recompute: mlp}")
+    assert timeouts(nightly(made, "--dryrun", "--json")) == {"dense": 900.0, "other": None}
+    assert timeouts(nightly(made, "--dryrun", "--json", "--timeout", "60")) == {"dense": 60.0, "other": 60.0}
+
+
+def test_limits_that_are_none_are_told_with_the_other_faults(stage, mbr_perf):
+    made = stage(dense="repeats: 1, timeout: 900")
+    answer = mbr_perf("nightly", made.suite, "--launcher", "replay", "--timeout", "-1", "--retries", "-1", "--dryrun")
+    assert answer.code == 2
+    for told in ("--timeout -1 must be above 0", "--retries -1", "add --from RUN"):
+        assert told in answer.err
+
+
+def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, mbr_perf):
+    made = measured()
+    renamed = made.root / "renamed.yaml"
+    renamed.write_text(made.suite.read_text())
+
+    def last(suite):
+        arguments = made.arguments("--dryrun", "--json")
+        arguments[1] = suite
+        return cases_of(mbr_perf(*arguments))["dense"]["last"]
+
+    assert last(made.suite)["outcome"] == "inconclusive"
+    assert last(renamed) is None
+
+
+def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it(stage, nightly):
+    seeded = "repeats: 1, request: {set_values: [measure.seed=7]}"
+    answer = nightly(stage(dense="repeats: 1", seeded=seeded), "--dryrun")
+    assert "dense and seeded share a golden name, h100/" in answer.out
+    assert "2 cases; 2 runs" in answer.out
