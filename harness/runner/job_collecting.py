@@ -9,11 +9,12 @@ from harness.launch.environment import this_host
 from harness.launch.slurm.state import TaskState
 from harness.launch.slurm.words import SLURM_ENDED_IT
 from harness.records.collect import collect
-from harness.records.job import LOGS, JobRecord, JobRun, SubmittedRecord
+from harness.records.job import JobRecord, JobRun, SubmittedRecord
 from harness.records.launch import LaunchOutcome
 from harness.records.rank import RankRecord
 from harness.records.run import NodeSample, Provenance, RunRecord, Status
 from harness.records.store import write_record
+from harness.runner.job_log_end import before_python, log_ends
 from harness.runner.job_runs import drop_unstarted, is_committed, task_runs
 from harness.runner.machine import software_for
 from harness.runner.outcome_of_ranks import built_otherwise, doubts, recorded_throughout, status_of
@@ -22,7 +23,6 @@ from harness.runner.provenance import git_branch, git_commit
 from harness.spec.effective import effective_recompute, settled_implementation
 
 UNKNOWN = "unknown"
-_LOG_TAIL_BYTES = 1 << 16
 # Slurm's own lines about the kernel's kill of a step, whose job it calls FAILED, or even COMPLETED.
 _HOST_MEMORY = re.compile(r"oom[-_]kill event|task \d+: Out Of Memory|\bOut Of Memory\b")
 
@@ -55,7 +55,7 @@ def lost_run(
     spec = run.spec
     collected = collect(Path(run.run_dir), spec.num_gpus)
     ranks = placed(collected.ranks, spec)
-    status, failure, note = _ending(job, state, ranks, why)
+    status, failure, note = _ending(job, submitted, state, ranks, why)
     implementation = settled_implementation(spec)
     software, _ = software_for(spec.gpu, this_host())
     effective = effective_recompute(spec, implementation, software)
@@ -95,7 +95,7 @@ def slurm_failure(job: JobRecord, state: TaskState) -> str:
 
 
 def _ending(
-    job: JobRecord, state: TaskState, ranks: tuple[RankRecord, ...], why: str
+    job: JobRecord, submitted: SubmittedRecord, state: TaskState, ranks: tuple[RankRecord, ...], why: str
 ) -> tuple[Status, str, tuple[str, ...]]:
     """Status, failure and notes. Slurm's word counts where Slurm ended the job; else the ranks' where they left one."""
     reason = why or slurm_failure(job, state)
@@ -106,20 +106,15 @@ def _ending(
     if why or state.kind in SLURM_ENDED_IT:
         also = (f"what the ranks left: {told}",) if told and told != reason else ()
         return ("interrupted" if state.kind == "cancelled" and not why else "failed"), reason, also
-    return said, told or reason, (f"{reason}",) if told and told != reason else ()
+    if told and told != reason:
+        return said, told, (reason,)
+    printed = before_python(job, submitted.job_id, state)
+    return said, f"{reason}: {printed}" if printed else reason, ()
 
 
 def _host_memory_ran_out(job: JobRecord, state: TaskState) -> bool:
     """Whether the job's log says so; Slurm's state does not where the step, not the script, was hit."""
-    tasks = {f"_{task}.out" for task in state.tasks}
-    for log in (Path(job.job_dir) / LOGS).glob("slurm-*.out"):
-        if job.num_tasks > 1 and not any(log.name.endswith(end) for end in tasks):
-            continue
-        with log.open("rb") as stream:
-            stream.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-            if _HOST_MEMORY.search(stream.read().decode(errors="replace")):
-                return True
-    return False
+    return any(_HOST_MEMORY.search(text) for text in log_ends(job, state))
 
 
 def _provenance(

@@ -1,6 +1,5 @@
 """Logs of a job: its own and those of its ranks, whole or as they grow."""
 
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +7,11 @@ from pathlib import Path
 from harness.errors import BadRequestError
 from harness.launch.slurm.commands import Slurm
 from harness.records.job import LOGS, JobRecord
+from harness.runner.job_log_end import without_steering
 from harness.runner.jobs import standing
 
 _LOOK_S, _ASK_EVERY = 0.5, 10
 _READ_BYTES = 1 << 20
-# Colours and cursor movements of what ranks print, and other characters that steer a terminal.
-_STEERING = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]")
 
 Write = Callable[[str], object]
 
@@ -29,6 +27,7 @@ def log_files(job: JobRecord, rank: int | None) -> tuple[Path, ...]:
 
 def logs_document(job: JobRecord, rank: int | None) -> dict[str, object]:
     """The logs as for :func:`log_files`, each with its bytes so far, for programs (JSON)."""
+    require_rank(job, rank)
     files = log_files(job, rank)
     return {
         "job_dir": job.job_dir,
@@ -37,8 +36,17 @@ def logs_document(job: JobRecord, rank: int | None) -> dict[str, object]:
     }
 
 
+def require_rank(job: JobRecord, rank: int | None) -> None:
+    """BadRequestError for a rank that no run of the job has."""
+    most = max((run.spec.num_gpus for run in job.runs), default=None)
+    if rank is not None and most is not None and rank >= most:
+        ranks = "rank 0 alone" if most == 1 else f"ranks 0 to {most - 1}"
+        raise BadRequestError(f"{job.job_dir}: there is no rank {rank}", remedy=f"it has {ranks}")
+
+
 def show_logs(job: JobRecord, rank: int | None, write: Write, tell: Write) -> None:
     """Write every log once. ``tell`` names each file. BadRequestError where there is none."""
+    require_rank(job, rank)
     files = log_files(job, rank)
     if not files:
         whose = "of the job itself" if rank is None else f"of rank {rank}"
@@ -51,6 +59,7 @@ def show_logs(job: JobRecord, rank: int | None, write: Write, tell: Write) -> No
 
 def follow_logs(job_dir: Path, job: JobRecord, rank: int | None, slurm: Slurm, write: Write, tell: Write) -> None:
     """Write what is there and what comes, until the job has ended."""
+    require_rank(job, rank)
     reader, looks, ended = _Reader(write, tell), 0, False
     while True:
         for path in log_files(job, rank):
@@ -85,5 +94,5 @@ class _Reader:
             self._tell(f"==> {path} <==")
             self._last = path
         self._offsets[path] = self._offsets.get(path, 0) + len(chunk)
-        self._write(_STEERING.sub("", chunk.decode(errors="replace").replace("\r\n", "\n")))
+        self._write(without_steering(chunk.decode(errors="replace")))
         return True

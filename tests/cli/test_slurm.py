@@ -255,6 +255,13 @@ def test_logs_of_a_rank_come_without_what_steers_a_terminal(on_slurm, slurm, job
     assert (told.out, told.err) == ("red \ufffd\n", f"==> {log} <==\n")
 
 
+@pytest.mark.parametrize("more", [(), ("--json",), ("--follow",)])
+def test_logs_of_a_rank_that_the_job_does_not_have_are_refused(on_slurm, slurm, jobs, more):
+    on_slurm("--detach")
+    told = jobs("logs", "7", "--rank", "9", *more)
+    assert (told.code, "there is no rank 9" in told.err, "it has ranks 0 to 1" in told.err) == (2, True, True)
+
+
 def test_logs_are_listed_for_programs(on_slurm, slurm, job_dir, jobs):
     on_slurm("--detach")
     log = Path(read_job(job_dir()).runs[0].run_dir) / "logs" / "rank_001.log"

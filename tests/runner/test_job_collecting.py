@@ -8,6 +8,7 @@ import pytest
 from harness.analysis.infrastructure import infrastructure_fault
 from harness.launch.slurm.state import TaskState, from_scontrol
 from harness.records.job import JobRecord, JobRun, SlurmOptions, SubmittedRecord
+from harness.records.job_nodes import JobAttempt, attempt_path
 from harness.records.jobs import write_submitted
 from harness.records.store import read_run
 from harness.runner.fresh_folder import fresh_folder
@@ -129,6 +130,35 @@ def test_host_memory_that_ran_out_is_read_from_the_log_of_the_job(make_job, word
     (Path(job.job_dir) / "logs" / "slurm-7.out").write_text(f"srun: error: n1: {word}\n")
     record = collected(job, said("failed"))
     assert (record.status, record.failure.split(" (")[0]) == ("failed", "Slurm: OUT_OF_MEMORY of a node's host memory")
+
+
+NOT_FOUND = "0: slurmstepd: error: execve(): /nope: No such file or directory"
+
+
+def leave_log(job, text):
+    (Path(job.job_dir) / "logs" / "slurm-7.out").write_text(text)
+
+
+def test_a_job_that_ends_before_python_starts_tells_what_its_log_ends_with(make_job):
+    job = make_job()
+    leave_log(
+        job, f"up\n\n\x1b[31m{NOT_FOUND}\x1b[0m\nHF_TOKEN=hf_abcdefghijkl\nsrun: Terminating StepId=7.0\n" + "x" * 999
+    )
+    record = collected(job, said("failed"))
+    assert record.failure == (
+        "Slurm: FAILED (NonZeroExitCode, exit code 7:0): mbr-perf did not start on the nodes; the job's log ends: "
+        f"{NOT_FOUND} | HF_TOKEN=*** | {'x' * 200} (mbr-perf jobs logs 7)"
+    )
+
+
+def test_a_job_whose_node_started_is_not_explained_by_its_log(make_job):
+    job = make_job()
+    leave_log(job, f"{NOT_FOUND}\n")
+    attempt = JobAttempt(job_id="7", task=0, restart_count=0, nodes="n1", hostname="n1", started_at="x", master_port=1)
+    path = attempt_path(Path(job.job_dir), "7", 0)
+    path.parent.mkdir()
+    path.write_text(attempt.model_dump_json())
+    assert collected(job, said("failed")).failure == "Slurm: FAILED (NonZeroExitCode, exit code 7:0)"
 
 
 def test_a_job_that_this_program_gave_up_says_so(make_job):
