@@ -54,5 +54,5 @@ def _expected(case: NightCase, today: date) -> str:
     ended = bad_end(effective_runs(case_runs(case)))
     if ended is None:
         return ""
-    is_expected, remark = expectation(case.planned.expected, ended[0], today)
+    is_expected, remark = expectation(case.planned.expected, ended[0], today, ended_well=False)
     return f"{ended[0]}, {remark}" if is_expected else ""
