@@ -15,6 +15,7 @@ from harness.analysis.metrics import METRICS, Metric, Metrics
 from harness.analysis.night_inputs import CaseMaterial, NightRules
 from harness.analysis.night_values import CaseFinding, CaseRun, CaseVerdict
 from harness.analysis.noise_history import noise_of
+from harness.analysis.speed import Speed, speed_of
 from harness.analysis.time_rule import TimeLimits, is_suspicious, judge_time
 from harness.errors import ExitCode
 from harness.records.golden import GoldenRecord
@@ -30,6 +31,7 @@ class _Figures:
     """What the runs that ended well measured, and what that says."""
 
     metrics: Metrics
+    speed: Speed | None
     comparison: Comparison
     findings: tuple[CaseFinding, ...]
 
@@ -61,6 +63,7 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
         runs=tuple(case.runs),
         counted=counted,
         metrics=figures.metrics if figures else None,
+        speed=figures.speed if figures else None,
         golden_path=str(case.golden.path) if case.golden.golden else None,
         drift=drift_of(counted, golden, comparison.likeness) if golden and comparison else (),
         caveats=(*(comparison.likeness.caveats if comparison else ()), *_replays(counted)),
@@ -96,7 +99,8 @@ def _figures(case: CaseMaterial, counted: Sequence[RunRecord], rules: NightRules
     findings = tuple(
         _refined(finding, each, metrics, comparison.golden, case, rules) for finding in comparison.findings
     )
-    return _Figures(metrics, comparison, findings)
+    spec = counted[0].spec
+    return _Figures(metrics, speed_of(each, spec.tokens_per_step / spec.num_gpus), comparison, findings)
 
 
 def _refined(

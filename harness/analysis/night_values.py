@@ -6,6 +6,7 @@ from pathlib import Path
 from harness.analysis.gate import Verdict
 from harness.analysis.likeness import Difference
 from harness.analysis.metrics import Metrics
+from harness.analysis.speed import Speed
 from harness.errors import ExitCode
 from harness.records.history import CaseOutcome
 from harness.records.night import NightEvent, NightPlan, PlannedCase, Purpose
@@ -66,6 +67,7 @@ class CaseVerdict:
 
     ``remark``: about an expected failure that did not come, or is past its date. ``drift``: what differs from the
     golden's environment, also where it did not stand in the way. ``counted``: runs behind the figures.
+    ``speed``: of the runs behind the figures, as every report shows it; ``metrics`` holds the median over them.
     ``is_infrastructure``: the bad outcome is a named infrastructure fault that retries did not cure.
     """
 
@@ -80,6 +82,7 @@ class CaseVerdict:
     golden_path: str | None = None
     drift: tuple[Difference, ...] = ()
     caveats: tuple[str, ...] = ()
+    speed: Speed | None = None
     is_expected: bool = False
     is_infrastructure: bool = False
     remark: str = ""

@@ -1,4 +1,4 @@
-"""How fast the runs of a cell are, by the one estimator that table, pictures, comparison and Pareto set share."""
+"""How fast repeats are, by the one estimator that every report of a sweep and of a night shares."""
 
 import statistics
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def speed_of(runs: Sequence[Metrics], tokens_per_gpu: float) -> Speed | None:
 
 
 def cell_figure(metric: Metric, metrics: Metrics | None, speed: Speed | None) -> float | None:
-    """What a sweep shows of a cell for that metric: its speed where it is one of speed, else the runs' figure."""
+    """What is shown of repeats for that metric: their speed where it is one of speed, else the runs' figure."""
     found: dict[str, float | None] = asdict(speed) if speed else {}
     if metric.name in found:
         return found[metric.name]

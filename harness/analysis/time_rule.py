@@ -14,6 +14,7 @@ that knowledge: nights that differ a little more than their runs explain, or a n
 100. `scripts/bench-gate` says how many.
 """
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -50,8 +51,8 @@ class TimeLimits:
 def judge_time(
     metric: Metric, values: Sequence[float], golden: Reference, history: KnownNoise | None, limits: TimeLimits
 ) -> CaseFinding:
-    """One figure by the rule of this file. ``values``: one figure per run; the finding's ``current`` is their mean."""
-    mean = sum(values) / len(values) if values else None
+    """One figure by the rule of this file. ``values``: one rate per run; the finding's ``current`` is the rate at their mean step time."""
+    mean = statistics.harmonic_mean(values) if values else None
     plain = compare_values(metric, mean, golden.value, limits.threshold)
     if plain.change is None:
         return _finding(plain, plain.verdict, plain.reason, None)

@@ -34,7 +34,11 @@ def night_document(verdict: NightVerdict, reports: Iterable[Path] = ()) -> Docum
 
 
 def case_document(case: CaseVerdict) -> Document:
-    """One case, also as a line of its own; a figure that is no finite number is null."""
+    """One case, also as a line of its own; a figure that is no finite number is null.
+
+    ``speed`` is what the reports show and the gate compares: the mean step time over the runs, and the rates at it.
+    ``metrics`` summarises the same runs by the median, which is what `golden promote` stores.
+    """
     spec = case.planned.spec
     return {
         "name": case.planned.name,
@@ -56,6 +60,7 @@ def case_document(case: CaseVerdict) -> Document:
         "drift": [asdict(difference) for difference in case.drift],
         "caveats": list(case.caveats),
         "metrics": _finite(metrics_document(case.metrics)) if case.metrics else None,
+        "speed": _finite(asdict(case.speed)) if case.speed else None,
         "runs": [_run(run, case) for run in case.runs],
     }
 

@@ -9,6 +9,7 @@ from typing import get_args
 
 from harness.analysis.metrics import METRICS
 from harness.analysis.night_values import CaseVerdict, NightVerdict
+from harness.analysis.speed import cell_figure
 from harness.records.history import CaseOutcome
 
 OUTCOMES: tuple[CaseOutcome, ...] = get_args(CaseOutcome)
@@ -66,7 +67,9 @@ def _cases(verdict: NightVerdict) -> Iterable[_Family]:
     )
     for metric in METRICS:
         found = (
-            (to, metric.read(case.metrics)) for to, case in labelled if case.metrics and case.outcome not in _UNFINISHED
+            (to, cell_figure(metric, case.metrics, case.speed))
+            for to, case in labelled
+            if case.metrics and case.outcome not in _UNFINISHED
         )
         name = f"mbr_perf_case_{_NAMES.get(metric.name, metric.name)}"
         yield _Family(name, f"{metric.title} of the case's runs", _finite(found))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from harness.analysis.gate import Verdict
 from harness.analysis.night_values import CaseVerdict
+from harness.analysis.speed import cell_figure
 from harness.report.figures import ABSENT, BY_NAME, figure
 from harness.report.night_words import SPEED, change_text, counted, finding_of, one_line, outcome_text, worst_memory
 from harness.report.sweep_rows import Rows
@@ -26,7 +27,7 @@ def remark_text(case: CaseVerdict) -> str:
 
 def _speed(case: CaseVerdict) -> str:
     finding, metric = finding_of(case, SPEED), BY_NAME[SPEED]
-    return figure(metric, finding.current if finding else metric.read(case.metrics) if case.metrics else None)
+    return figure(metric, finding.current if finding else cell_figure(metric, case.metrics, case.speed))
 
 
 def _golden(case: CaseVerdict) -> str:
@@ -67,8 +68,9 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
     retries = sum(run.purpose == "retry" for run in case.runs)
     if retries:
         yield "retried once" if retries == 1 else f"retried {retries} times"
-    if any(finding.verdict is Verdict.IMPROVEMENT for finding in case.findings):
-        yield "better than its golden"
+    better = [BY_NAME[one.metric].title for one in case.findings if one.verdict is Verdict.IMPROVEMENT]
+    if better:
+        yield f"{', '.join(better)} better than its golden"
 
 
 _FIRST: tuple[tuple[str, _Read, bool], ...] = (

@@ -283,3 +283,11 @@ def test_an_improvement_is_told_and_red_only_on_request(case):
 def test_a_replay_is_judged_and_says_that_nothing_was_measured(case):
     verdict = judge_case(case(per_run={"notes": ("replayed from x: nothing was measured",)}), RULES)
     assert (verdict.outcome, verdict.caveats) == ("pass", ("replayed from x: nothing was measured",))
+
+
+def test_the_gate_compares_the_speed_that_every_report_shows(case):
+    verdict = judge_case(case((1.0, 1.2, 1.1, 1.4, 1.0)), RULES)
+    throughput = next(finding for finding in verdict.findings if finding.metric == "tflops_per_gpu")
+    assert verdict.speed.step_time_s == pytest.approx(1.14)
+    assert verdict.speed.tflops_per_gpu == pytest.approx(throughput.current)
+    assert verdict.metrics.step_time_s.median == pytest.approx(1.1)

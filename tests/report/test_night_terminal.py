@@ -8,8 +8,10 @@ from rich.console import Console
 from harness.analysis.gate import Verdict
 from harness.analysis.night_values import Evidence
 from harness.errors import ExitCode
+from harness.report.night_rows import night_rows
 from harness.report.night_terminal import print_night
 from harness.report.night_words import change_text
+from tests.report.conftest import improved
 
 HOSTILE = "[bold]x[/] | <script>alert(1)</script>"
 
@@ -147,3 +149,8 @@ def test_a_command_to_copy_is_not_broken_at_a_terminal(night):
     command = next(line for line in lines if "mbr-perf explain" in line)
 
     assert command.endswith("llama3_70b_mlp/6 results/golden/h100/llama3_70b.sft.fp8_cs.32gpu.mlp.json")
+
+
+def test_a_remark_names_the_metric_that_is_better_than_its_golden():
+    (row,) = night_rows([improved()]).texts
+    assert "TFLOP/s/GPU better than its golden" in row[-1]
