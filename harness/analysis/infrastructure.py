@@ -38,6 +38,8 @@ FAULTS: tuple[InfrastructureFault, ...] = (
     InfrastructureFault("node failed", r"\bNODE_FAIL\b", True, "Slurm lost the node; another may be given"),
     InfrastructureFault("job failed to start", r"\bBOOT_FAIL\b|\bLAUNCH_FAILED\b", True,
                         "Slurm could not start the job on its nodes"),
+    InfrastructureFault("refused by Slurm", r"^Slurm refused the job: ", False,
+                        "ask for what the cluster gives: its own words say what it does not"),
     InfrastructureFault("preempted", r"\bPREEMPTED\b", True, "another job was given the nodes"),
 )  # fmt: skip
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.launch.environment import Host
-from harness.launch.slurm.commands import Slurm
+from harness.launch.slurm.commands import Slurm, names_wrong_option
+from harness.launch.slurm.job import SlurmJob
 from harness.launch.slurm.state import job_state
 from harness.records.job import JobRecord, SlurmOptions
 from harness.records.jobs import job_dirs, new_job_dir, read_job, read_submitted
@@ -52,7 +53,7 @@ class SlurmRounds:
         was_over = {name for name, folder in at_work.items() if _is_over(folder, controller)}
         for name in dict.fromkeys(one.case.name for one in due if one.case.name not in self._left_alone):
             of_case = [one for one in due if one.case.name == name]
-            job_dir = at_work.get(name) or self._submitted(of_case, controller)
+            job_dir = at_work.get(name) or self._submitted(of_case, controller, is_first=not watching)
             if job_dir is not None:
                 watching.append(watched(job_dir))
         waited = wait_for(watching, controller, self.display)
@@ -64,8 +65,11 @@ class SlurmRounds:
             self._note_cancelled(due, watching, was_over)
         return waited.signal
 
-    def _submitted(self, due: Sequence[DueRun], controller: Slurm) -> Path | None:
-        """The folder of the job; None where Slurm refuses it, which is then the record of its first run, or says nothing."""
+    def _submitted(self, due: Sequence[DueRun], controller: Slurm, *, is_first: bool) -> Path | None:
+        """The folder of the job; None where Slurm refuses it, which is then the record of its first run, or says nothing.
+
+        BadRequestError where the first one is refused for a name that all of them give.
+        """
         for one in due:
             fresh_folder(run_dir_of(self.night.night_dir, one.case.name, one.number))
         job_dir = new_job_dir(self.results, due[0].case.name)
@@ -74,6 +78,9 @@ class SlurmRounds:
         try:
             submitted = submit(prepare(record, self.night.host), controller)
         except BadRequestError as error:
+            if is_first and names_wrong_option(error.message):
+                drop_unstarted(record.runs)
+                raise
             self._refused(record, error)
             return None
         except RunFailedError as error:
@@ -148,12 +155,14 @@ class SlurmRounds:
 
 
 def require_submittable_night(plan: NightPlan, options: SlurmOptions, host: Host, results: Path) -> None:
-    """BadRequestError for what no batch file can hold, before anything is written."""
-    night = NightAtWork(results / "nights" / "NIGHT", plan, host)
+    """BadRequestError for what no batch file can hold, or names what Slurm does not know, before anything is written."""
+    jobs, night = list[SlurmJob](), NightAtWork(results / "nights" / "NIGHT", plan, host)
     for case in plan.cases:
         if not case.refused and case.spec is not None:
             due = [DueRun(case, number, "repeat") for number in range(case.repeats)]
-            require_submittable(case_job(night, due, options, results / "jobs" / "JOB", results), host)
+            jobs.append(require_submittable(case_job(night, due, options, results / "jobs" / "JOB", results), host))
+    if jobs:
+        Slurm(host.shell).require_options(jobs[0])
 
 
 def case_job(

@@ -41,6 +41,9 @@ class FakeSlurm:
         lines = noted.read_text().splitlines() if noted.exists() else []
         return [line for line in lines if line.split()[0] == command]
 
+    def submissions(self):
+        return [line for line in self.calls("sbatch") if "--test-only" not in line]
+
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
@@ -382,7 +385,7 @@ def test_a_night_goes_on_after_a_submission_that_nobody_knows_the_end_of(nightly
     told = nightly()
     answer = json.loads(told.out)
     assert {case["name"]: case["outcome"] for case in answer["cases"]} == {"first": "inconclusive", "second": "failed"}
-    assert (told.code, answer["num_runs_missing"], len(slurm.calls("sbatch"))) == (3, 1, 2)
+    assert (told.code, answer["num_runs_missing"], len(slurm.submissions())) == (3, 1, 2)
     assert "first: sbatch answered '', which names no job; it may be queued" in told.err
 
 
@@ -394,11 +397,39 @@ def test_a_job_of_a_night_that_was_cancelled_by_hand_fails_its_case_and_is_not_s
     told = nightly()
     answer = json.loads(told.out)
     cases = {case["name"]: case for case in answer["cases"]}
-    assert (told.code, len(slurm.calls("sbatch"))) == (3, 2)
+    assert (told.code, len(slurm.submissions())) == (3, 2)
     assert cases["first"]["outcome"] == "failed"
     assert cases["first"]["reason"] == "run 0: Slurm: CANCELLED by hand (job 13)"
     assert not cases["first"]["is_infrastructure"]
     assert f"first: Slurm: CANCELLED by hand (job 13); mbr-perf nightly --resume {answer['night_dir']}" in told.err
+
+
+REFUSED = "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1"
+
+
+def test_a_partition_that_slurm_does_not_know_ends_the_night_before_anything_is_written(nightly, slurm, results):
+    slurm.answers("sbatch", REFUSED)
+    told = nightly("--partition", "nope")
+    assert (told.code, slurm.submissions(), results.exists()) == (2, [], False)
+    assert "Slurm refused the job: invalid partition specified: nope" in told.err
+
+
+def test_an_account_that_only_the_submission_finds_wrong_ends_the_night_without_failed_runs(nightly, slurm, results):
+    told = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
+    slurm.answers("sbatch", f'case "$*" in *--test-only*) ;; *) echo "{told}" >&2; exit 1 ;; esac')
+    answer = nightly("--account", "nope")
+    assert (answer.code, len(slurm.submissions()), list(results.glob("nights/*/cases/*/*"))) == (2, 1, [])
+    [night_dir] = (results / "nights").iterdir()
+    slurm.answers("sbatch", "echo 7")
+    slurm.says("nodefail")
+    assert nightly("--resume", night_dir).code == 3
+
+
+def test_a_case_that_slurm_refuses_for_its_size_is_an_error_of_infrastructure(nightly, slurm, results, tmp_path):
+    slurm.answers("sbatch", "echo 'sbatch: error: Node count specification invalid' >&2; exit 1")
+    answer = json.loads(nightly("--junit", tmp_path / "junit.xml").out)
+    assert [(case["outcome"], case["is_infrastructure"]) for case in answer["cases"]] == [("failed", True)] * 2
+    assert 'errors="2"' in (tmp_path / "junit.xml").read_text()
 
 
 def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly, slurm, jobs, results):

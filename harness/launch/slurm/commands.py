@@ -15,6 +15,12 @@ PATIENCE_S = 60.0
 _WHICH_SLURM = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"})
 _ANSWER = re.compile(r"(?P<job>\d+)(?:;(?P<cluster>\S+))?")
 
+_WRONG_OPTION = re.compile(
+    r"invalid (partition|account|qos|feature|constraint)|reservation (is )?invalid|no partition specified"
+    r"|(denied|not permitted)\b.*\b(partition|reservation|account|qos)",
+    re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True)
 class Said:
@@ -56,6 +62,17 @@ class Slurm:
         cluster = answer["cluster"]
         return SubmittedRecord(job_id=answer["job"], cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch)
 
+    def require_options(self, job: SlurmJob) -> None:
+        """BadRequestError where Slurm does not know a name that an option gives, or is not installed here.
+
+        Whatever else stands in the way of this job says nothing of others with the same options.
+        """
+        said = self.say(job.test_only)
+        if said.code is None and "no answer" not in said.err:
+            raise BadRequestError(said.err, remedy="submit where Slurm is installed")
+        if said.code and names_wrong_option(said.err):
+            raise BadRequestError(f"Slurm refused the job: {_plain(said.err)}", remedy="nothing was submitted")
+
     def show(self, job: SubmittedRecord) -> Said:
         """``scontrol``: what the controller still knows, for minutes after the end."""
         return self.say(("scontrol", *_cluster(job), "-o", "show", "job", job.job_id))
@@ -91,6 +108,11 @@ class Slurm:
         except subprocess.TimeoutExpired:
             return Said(None, "", f"{words[0]}: no answer within {PATIENCE_S:g} s")
         return Said(done.returncode, done.stdout, done.stderr)
+
+
+def names_wrong_option(refusal: str) -> bool:
+    """Whether Slurm refuses a partition, account, qos, reservation or constraint as such, and with it every job."""
+    return _WRONG_OPTION.search(refusal) is not None
 
 
 def _cluster(job: SubmittedRecord) -> tuple[str, ...]:

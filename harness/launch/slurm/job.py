@@ -43,6 +43,11 @@ class SlurmJob:
         return ("sbatch", "--parsable", f"--export={exported}", str(self.script_path))
 
     @property
+    def test_only(self) -> tuple[str, ...]:
+        """Asks Slurm what it makes of the options; nothing is queued and no file is read."""
+        return ("sbatch", "--test-only", "--export=NIL", *(f"--{one}" for one in self._directives()), "--wrap=true")
+
+    @property
     def command_line(self) -> str:
         """The command as it would be typed."""
         return shlex.join(self.sbatch)
