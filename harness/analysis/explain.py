@@ -11,6 +11,7 @@ from harness.analysis.explain_verdict import advice, verdict
 from harness.units import format_percent
 
 _ALL = 0.8  # of the change: arithmetic on clocks and FLOPs is no better than that
+_TIME, _RATE = "step_time_s", "tflops_per_gpu"
 _SCALES_WITH_WORK = ("step_time_s", "counted_flops_per_step")
 
 
@@ -29,8 +30,15 @@ def _cause(
     effect: Effect, departures: tuple[Departure, ...], sides: tuple[Side, Side], changed: dict[str, Change]
 ) -> Cause:
     estimate = effect.estimate(*sides)
-    says = tuple(_says(metric, estimate, changed.get(metric)) for metric in effect.moves)
+    says = tuple(_says(metric, estimate, changed.get(metric)) for metric in _shown(effect.moves, changed))
     return Cause(0, effect.name, departures, says, effect.size, effect.why)
+
+
+def _shown(moves: tuple[str, ...], changed: dict[str, Change]) -> tuple[str, ...]:
+    """What moves the step time moves throughput, which stands beside it where only throughput is known on both sides."""
+    known = {name for name, change in changed.items() if change.change is not None}
+    stands_in = _TIME not in known and _RATE in known
+    return (*moves, _RATE) if stands_in and _TIME in moves else moves
 
 
 def _says(metric: str, estimate: Estimate | None, change: Change | None) -> Says:
@@ -51,6 +59,8 @@ def _expected(metric: str, estimate: Estimate | None) -> tuple[float | None, int
         return None, None
     if metric in _SCALES_WITH_WORK:
         return estimate.step_time, estimate.step_time_sign
+    if metric == _RATE:  # more work takes longer at the same rate
+        return None, None
     return None, estimate.memory_sign
 
 

@@ -107,8 +107,13 @@ def _says(cause: Cause) -> list[str]:
         if one.fit != "nothing" and (one.fit != "unmeasured" or one.expected is not None):
             metrics.setdefault(one.text, []).append(figures.BY_NAME[one.metric].title)
     lines = [f"{', '.join(names)}: {text}" for text, names in metrics.items()]
-    moves = ", ".join(figures.BY_NAME[one.metric].title.lower() for one in cause.says)
+    moves = ", ".join(_within(figures.BY_NAME[one.metric].title) for one in cause.says)
     return [*lines, *([f"Usually: {cause.size}; moves {moves}"] if moves else [])]
+
+
+def _within(title: str) -> str:
+    """The title inside a sentence; a unit stays as it is."""
+    return title[0].lower() + title[1:] if title[1:2].islower() else title
 
 
 def coverage(contrast: Contrast, *, ours: str = "the run", theirs: str = "what it is held against") -> list[str]:

@@ -261,3 +261,14 @@ def test_the_spec_of_a_golden_is_the_one_it_was_measured_with(make_spec, make_re
     assert spec_like(golden, make_spec(gpu="cpu")).fingerprint == spec.fingerprint
     assert spec_like(published()) is None
     assert spec_like(published(), make_spec(recompute="mlp")).recompute.text == "core_attn"
+
+
+def test_where_only_throughput_is_known_on_both_sides_causes_are_told_of_it(make_record, make_spec):
+    theirs = golden_side("published", published(formula_version="another formula"), make_spec())
+    found = explain(run_side(make_record()), theirs)
+    assert "step_time_s" not in theirs.metrics
+    told = [
+        cause for cause in found.causes if cause.can_explain and "tflops_per_gpu" in {one.metric for one in cause.says}
+    ]
+    assert told
+    assert "Nothing that both sides recorded explains the change." not in found.verdict
