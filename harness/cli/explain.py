@@ -35,17 +35,20 @@ def explain(what: ExplainOptions) -> None:
     """
     from harness.analysis.explain import explain as explained
     from harness.errors import BadRequestError
+    from harness.recipes.problems import Problems
     from harness.runner.explaining import with_history
     from harness.runner.references import named, stored_golden
 
-    ours = named(what.run, what.results_dir, what.golden_dir)
+    problems, ours, theirs = Problems(), None, None
+    with problems.collecting():
+        ours = named(what.run, what.results_dir, what.golden_dir)
+    with problems.collecting():
+        theirs = named(what.golden, what.results_dir, what.golden_dir) if what.golden is not None else None
+    problems.raise_if_any()
+    assert ours is not None  # else it is a problem
     if ours.run is None:
         raise BadRequestError(f"{what.run}: a golden, not a run", remedy="the run first: mbr-perf explain RUN GOLDEN")
-    theirs = (
-        stored_golden(ours.run, what.golden_dir)
-        if what.golden is None
-        else named(what.golden, what.results_dir, what.golden_dir)
-    )
+    theirs = theirs or stored_golden(ours.run, what.golden_dir)
     found = explained(with_history(ours.side(), ours.run, what.results_dir), theirs.side(ours.run.spec))
     if what.as_json:
         from harness.report import json

@@ -13,6 +13,7 @@ from harness.errors import BadRequestError
 from harness.records.golden import GoldenRecord
 from harness.records.golden_settings import spec_like
 from harness.records.goldens import find_golden, golden_dir, named_golden
+from harness.records.nights import CASES, night_dir_of
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 from harness.spec.experiment import ExperimentSpec
@@ -54,16 +55,30 @@ def named(reference: str, results: Path | None = None, goldens: Path | None = No
         return Named(_short(where, golden_dir(goldens)), golden=golden)
     except BadRequestError:
         if path.is_file():
+            _require_no_night(reference, results)
             raise
     if ":" in reference:
         return _at_revision(reference, golden_dir(goldens))
     try:
         return Named(reference, run=read_run(reference, results))
     except BadRequestError as error:
+        _require_no_night(reference, results)
         raise BadRequestError(
             f"{reference!r} is neither a golden nor a run: {error.message}",
             remedy=f"{error.remedy}; mbr-perf golden list prints the goldens",
         ) from error
+
+
+def _require_no_night(reference: str, results: Path | None) -> None:
+    """BadRequestError for a night, of which any run may be meant."""
+    try:
+        night = night_dir_of(reference, results)
+    except BadRequestError:
+        return
+    runs = sorted(path.parent for path in night.glob(f"{CASES}/*/*/{RECORD}"))
+    raise BadRequestError(
+        f"{reference!r} is a night, not a run", remedy=f"name a run in it, e.g. {runs[0]}" if runs else "it has no runs"
+    )
 
 
 def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:

@@ -301,3 +301,19 @@ def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it(stage
     answer = nightly(stage(dense="repeats: 1", seeded=seeded), "--dryrun")
     assert "dense and seeded share a golden name, h100/" in answer.out
     assert "2 cases; 2 runs" in answer.out
+
+
+def test_explain_says_of_a_night_that_it_is_one_and_names_a_run_in_it(measured, mbr_perf):
+    night_dir = measured().newest().night_dir
+    for reference in (night_dir, night_dir / "night.json"):
+        answer = mbr_perf("explain", reference)
+        assert answer.code == 2
+        assert "is a night, not a run" in answer.err
+        assert str(run_dir_of(night_dir, "dense", 0)) in answer.err
+
+
+def test_explain_names_all_that_it_does_not_know(mbr_perf, tmp_path):
+    answer = mbr_perf("explain", "nosuchrun", "nosuchgolden", "--results_dir", tmp_path)
+    assert answer.code == 2
+    assert "'nosuchrun' is neither" in answer.err
+    assert "'nosuchgolden' is neither" in answer.err
