@@ -67,7 +67,9 @@ def answer(verdict: NightVerdict) -> str:
     more = f" and {len(red) - _MANY} more" if len(red) > _MANY else ""
     named = f"look at {', '.join(red[:_MANY])}{more}" if red else "nothing to look at"
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
-    return f"{verdict.outcome.upper()} (exit {int(verdict.exit_code)}): {named}{due}"
+    stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+    word = "INTERRUPTED" if stopped else verdict.outcome.upper()
+    return f"{word} (exit {int(verdict.exit_code)}): {named}{due}"
 
 
 def finding_of(case: CaseVerdict, metric: str) -> CaseFinding | None:

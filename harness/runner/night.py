@@ -1,7 +1,7 @@
 """A night from request to exit code: planned, run in rounds, resumed, judged, reported."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGTERM
 
@@ -116,6 +116,8 @@ def _answer(night: NightAtWork, judge: NightJudge, audience: Audience, signal: i
     data = read_night(night.night_dir)
     num_due = len(due_round(data, judge.suspicion))
     verdict = judge.verdict(data, num_due)
+    if signal is not None:
+        verdict = replace(verdict, exit_code=ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED)
     problems = tuple[str, ...]()
     if not num_due and signal is None and not data.is_finished:
         problems = keep_history(verdict, judge.results)
@@ -126,6 +128,4 @@ def _answer(night: NightAtWork, judge: NightJudge, audience: Audience, signal: i
     audience.display.result(verdict, written.paths)
     if audience.webhook is not None and (problem := send(audience.webhook, webhook_message(verdict).render())):
         audience.display.says(problem)
-    if signal is not None:
-        return ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
     return verdict.exit_code

@@ -10,7 +10,7 @@ from harness.analysis.night_values import Evidence
 from harness.errors import ExitCode
 from harness.report.night_rows import night_rows
 from harness.report.night_terminal import print_night
-from harness.report.night_words import change_text
+from harness.report.night_words import answer, change_text
 from tests.report.conftest import improved
 
 HOSTILE = "[bold]x[/] | <script>alert(1)</script>"
@@ -154,3 +154,7 @@ def test_a_command_to_copy_is_not_broken_at_a_terminal(night):
 def test_a_remark_names_the_metric_that_is_better_than_its_golden():
     (row,) = night_rows([improved()]).texts
     assert "TFLOP/s/GPU better than its golden" in row[-1]
+
+
+def test_a_night_that_a_signal_ended_says_so_with_its_exit_code(night):
+    assert answer(replace(night, exit_code=ExitCode.INTERRUPTED)).startswith("INTERRUPTED (exit 130): ")
