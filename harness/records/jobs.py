@@ -1,5 +1,6 @@
 """Job folders on disk: ``jobs/<UTC time>-<name>-<hex>`` with ``job.json``, the batch file, logs, and what sbatch answered."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,6 +61,16 @@ def read_submitted(job_dir: Path) -> SubmittedRecord | None:
 def job_dirs(results: Path) -> tuple[Path, ...]:
     """Every job's folder, oldest first."""
     return tuple(folder for folder in folders(results / JOBS) if (folder / JOB).is_file())
+
+
+def unsubmitted_job_of(run_dir: Path) -> Path | None:
+    """The folder of the job that is to fill a run's folder in ``results/runs`` and was not submitted; None without one."""
+    for job_dir in job_dirs(run_dir.absolute().parents[1]):
+        with suppress(BadRequestError):  # what cannot be read is another command's to tell
+            runs = read_job(job_dir).runs if read_submitted(job_dir) is None else ()
+            if any(Path(run.run_dir).resolve() == run_dir.resolve() for run in runs):
+                return job_dir
+    return None
 
 
 def job_dir_of(reference: str, results: Path | None = None) -> Path:

@@ -11,6 +11,7 @@ from harness.records.histories import write_history
 from harness.records.history import HistoryRecord
 from harness.records.history_files import history_path, read_record
 from harness.records.inventory import find_stored
+from harness.records.jobs import unsubmitted_job_of
 from harness.records.nights import read_night
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
@@ -40,6 +41,9 @@ def _runs(reference: str, results: Path) -> Iterable[RunRecord]:
     if Path(reference).is_file():
         return (read_run(reference),)
     stored = find_stored(reference, results)
+    job_dir = unsubmitted_job_of(stored.path) if stored.state == "incomplete" else None
+    if job_dir is not None:
+        raise BadRequestError(f"{stored.path}: not submitted yet", remedy=f"mbr-perf jobs submit {job_dir}")
     if stored.kind == "run":
         return (read_run(stored.path),)
     runs = tuple(_of_sweep(stored.path) if stored.kind == "sweep" else _of_night(stored.path))

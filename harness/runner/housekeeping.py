@@ -13,7 +13,7 @@ from harness.launch.ownership import Life, life_of
 from harness.records.folders import folders
 from harness.records.history_files import history_dir, history_stamps, read_record
 from harness.records.inventory import FOLDERS, Stored, inventory, is_ours
-from harness.records.jobs import JOBS
+from harness.records.jobs import JOBS, unsubmitted_job_of
 from harness.records.nights import CASES
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
@@ -80,7 +80,11 @@ def _stray(path: Path) -> Ailment:
 
 
 def _of_run(entry: Stored, life: Life) -> Iterator[Ailment]:
-    if entry.state == "incomplete":
+    job_dir = unsubmitted_job_of(entry.path) if entry.state == "incomplete" else None
+    if job_dir is not None:
+        remedy = f"mbr-perf jobs submit {job_dir}"
+        yield Ailment("unfinished", entry.path, "not submitted yet", remedy, movable=False, life=life)
+    elif entry.state == "incomplete":
         yield _incomplete(entry, life)
     elif entry.state == "newer":
         yield _newer(entry.path, entry.detail, life)

@@ -297,6 +297,8 @@ def test_logs_are_followed_until_the_job_has_ended(on_slurm, slurm, job_dir, job
         (("--slurm_gpus", "all"), "--slurm_gpus 'all': no such way"),
         (("--detach", "--no_submit"), "--detach and --no_submit exclude each other"),
         (("--partition", "a b"), "--partition 'a b' cannot stand in a batch file"),
+        (("--container_image", "i", "--container_mounts", "foo"), "--container_mounts 'foo' is no mount"),
+        (("--container_image", "i", "--container_mounts", "/a:/a,/b"), "--container_mounts '/a:/a,/b' is no mount"),
         (("--pass_env", "ALL"), "--pass_env ALL: sbatch takes the word for more than a variable"),
         (("--run_dir", "x", "--repeats", "2"), "--run_dir names one run, --repeats makes several"),
         (("-ng", "3"), "num_gpus 3"),
@@ -402,6 +404,17 @@ def test_a_job_of_a_night_that_was_cancelled_by_hand_fails_its_case_and_is_not_s
     assert cases["first"]["reason"] == "run 0: Slurm: CANCELLED by hand (job 13)"
     assert not cases["first"]["is_infrastructure"]
     assert f"first: Slurm: CANCELLED by hand (job 13); mbr-perf nightly --resume {answer['night_dir']}" in told.err
+
+
+def test_a_run_of_a_job_that_was_not_submitted_says_how_to_submit_it(on_slurm, slurm, job_dir, jobs, mbr_perf, results):
+    on_slurm("--no_submit")
+    [run_dir] = (results / "runs").iterdir()
+    told = mbr_perf("history", "add", run_dir, "--results_dir", results)
+    assert (told.code, told.err) == (2, f"error: {run_dir}: not submitted yet\n  mbr-perf jobs submit {job_dir()}\n")
+    [ailment] = json.loads(mbr_perf("results", "doctor", "--results_dir", results, "--json").out)["ailments"]
+    assert (ailment["message"], ailment["remedy"]) == ("not submitted yet", f"mbr-perf jobs submit {job_dir()}")
+    jobs("submit", job_dir())
+    assert "not submitted yet" not in mbr_perf("history", "add", run_dir, "--results_dir", results).err
 
 
 REFUSED = "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1"

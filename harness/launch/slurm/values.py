@@ -9,6 +9,7 @@ _NAMES = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@:+=/-]*")
 _FEATURES = re.compile(r"[A-Za-z0-9_.,&|*()\[\]:=+-]+")
 # Of a path: sbatch replaces %, and reads quotes, backslashes, blanks and # in its own way.
 _PATH = re.compile(r"/[A-Za-z0-9_.,@:+=~/-]*")
+_MOUNT = re.compile(r"[^:]+:/[^:]*(:[^:]+)?")
 # Words that sbatch takes for more than a variable of that name.
 _EXPORT_WORDS = frozenset({"ALL", "NONE", "NIL"})
 
@@ -57,6 +58,13 @@ def _word_problems(asked: SlurmOptions) -> list[BadRequestError]:
         )
         for option, value in words
         if value is not None and not (value and value.isprintable())
+    ]
+    problems += [
+        BadRequestError(
+            f"--container_mounts {mount!r} is no mount", remedy="say SRC:DST, or SRC:DST:FLAGS, e.g. /data:/data:ro"
+        )
+        for mount in asked.container_mounts
+        if mount.isprintable() and not all(_MOUNT.fullmatch(part) for part in mount.split(","))
     ]
     if asked.container_mounts and asked.container_image is None:
         remedy = "name the image with --container_image, or leave the mounts out"
