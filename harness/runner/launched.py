@@ -18,6 +18,7 @@ from harness.records.launch import LaunchOutcome
 from harness.records.rank import RankRecord
 from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
 from harness.records.store import write_record
+from harness.runner.at_work import others_at_work
 from harness.runner.other_nodes import wait_for_other_nodes
 from harness.runner.outcome_of_ranks import built_otherwise, doubts, recorded_throughout, status_of
 from harness.runner.placement import placed
@@ -75,16 +76,24 @@ def launched(
         write_atomically(run_dir / _plan_name(nodes), understood.plan.render())
         if nodes.node_rank == 0:
             claim(run_dir)
+    others = _others(launch)
     with prediction() as foretold:
         with progress(understood) as on_progress:
             outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
         kept = foretold(outcome.signal)
     late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
-    record = amended(_record(launch, clock, outcome, late, kept))
+    shared = tuple(dict.fromkeys((*others, *_others(launch))))  # as it began, and as it ended
+    record = _record(launch, clock, outcome, late, kept)
+    record = amended(record.model_copy(update={"suspect": (*record.suspect, *shared)}))
     if nodes.node_rank == 0:
         with full_disk_told(run_dir):
             write_record(run_dir, record)
     return Ran(record, run_dir, outcome.signal)
+
+
+def _others(launch: Launch) -> tuple[str, ...]:
+    """Why the figures may be those of a shared machine; a replay measures nothing."""
+    return () if isinstance(launch.understood.plan, ReplayPlan) else others_at_work(launch.run_dir)
 
 
 def _plan_name(nodes: Nodes) -> str:
