@@ -1,6 +1,8 @@
 """The command as people call it: in this process for its answer, in one of its own where the process matters."""
 
+import os
 import resource
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from harness.cli.app import main
 
 ROOT = Path(__file__).parents[2]
 REPLAYS = ROOT / "tests" / "data" / "replay"
+SAID = ROOT / "tests" / "data" / "slurm" / "said"
 
 
 @dataclass(frozen=True)
@@ -64,3 +67,38 @@ def cpu_seconds():
         return min(used)
 
     return measure
+
+
+class FakeSlurm:
+    """Scripts in a folder that stands first on PATH; every call is noted with its arguments."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for command in ("sbatch", "scontrol", "squeue", "sacct", "scancel"):
+            self.answers(command, "exit 0")
+        self.answers("sbatch", "echo 7")
+        self.answers("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+
+    def answers(self, command, script):
+        path = self.folder / command
+        path.write_text(f'#!/bin/sh\necho {command} "$@" >> {self.folder}/calls\n{script}\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def says(self, recorded):
+        self.answers("scontrol", f"cat {SAID}/{recorded}.scontrol")
+
+    def calls(self, command):
+        noted = self.folder / "calls"
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        return [line for line in lines if line.split()[0] == command]
+
+    def submissions(self):
+        return [line for line in self.calls("sbatch") if "--test-only" not in line]
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return FakeSlurm(folder)

@@ -1,9 +1,7 @@
 """`run --launcher slurm` and `mbr-perf jobs` with Slurm's commands answered by scripts; real Slurm has its own tests."""
 
 import json
-import os
 import shutil
-import stat
 from pathlib import Path
 
 import pytest
@@ -16,41 +14,6 @@ ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
 SAID = ROOT / "tests" / "data" / "slurm" / "said"
 NOT_KNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
-
-
-class FakeSlurm:
-    """Scripts in a folder that stands first on PATH; every call is noted with its arguments."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        for command in ("sbatch", "scontrol", "squeue", "sacct", "scancel"):
-            self.answers(command, "exit 0")
-        self.answers("sbatch", "echo 7")
-        self.answers("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
-
-    def answers(self, command, script):
-        path = self.folder / command
-        path.write_text(f'#!/bin/sh\necho {command} "$@" >> {self.folder}/calls\n{script}\n')
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-    def says(self, recorded):
-        self.answers("scontrol", f"cat {SAID}/{recorded}.scontrol")
-
-    def calls(self, command):
-        noted = self.folder / "calls"
-        lines = noted.read_text().splitlines() if noted.exists() else []
-        return [line for line in lines if line.split()[0] == command]
-
-    def submissions(self):
-        return [line for line in self.calls("sbatch") if "--test-only" not in line]
-
-
-@pytest.fixture
-def slurm(tmp_path, monkeypatch):
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return FakeSlurm(folder)
 
 
 @pytest.fixture
@@ -366,46 +329,6 @@ def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
     assert (told.code, answer["control"], len(answer["cells"])) == (0, "none", 3)
 
 
-@pytest.fixture
-def nightly(mbr_perf, results, tmp_path):
-    """`mbr-perf nightly` on Slurm: two cases of one run each, and no retries."""
-    cases = "cases: [{name: first}, {name: second, request: {recompute: none}}]"
-    asked = f"defaults: {{golden: optional, request: {{model_recipe_name: {RECIPE}, gpu: cpu}}}}"
-    (tmp_path / "suite.yaml").write_text(f"title: Two\n{asked}\n{cases}\n")
-
-    def run(*arguments):
-        limits = ("--launcher", "slurm", "--time_limit", "10", "--retries", "0")
-        asked = arguments if "--resume" in arguments else (tmp_path / "suite.yaml", *limits, *arguments)
-        return mbr_perf("nightly", *asked, "--results_dir", results, "--json")
-
-    return run
-
-
-def test_a_night_goes_on_after_a_submission_that_nobody_knows_the_end_of(nightly, slurm):
-    slurm.answers("sbatch", 'case "$*" in *-first-*) ;; *) echo 7 ;; esac')
-    slurm.says("nodefail")
-    told = nightly()
-    answer = json.loads(told.out)
-    assert {case["name"]: case["outcome"] for case in answer["cases"]} == {"first": "inconclusive", "second": "failed"}
-    assert (told.code, answer["num_runs_missing"], len(slurm.submissions())) == (3, 1, 2)
-    assert "first: sbatch answered '', which names no job; it may be queued" in told.err
-
-
-def test_a_job_of_a_night_that_was_cancelled_by_hand_fails_its_case_and_is_not_submitted_again(nightly, slurm):
-    slurm.answers("sbatch", 'case "$*" in *-first-*) echo 13 ;; *) echo 7 ;; esac')
-    slurm.answers(
-        "scontrol", f'case "$*" in *13*) cat {SAID}/cancelled.scontrol ;; *) cat {SAID}/nodefail.scontrol ;; esac'
-    )
-    told = nightly()
-    answer = json.loads(told.out)
-    cases = {case["name"]: case for case in answer["cases"]}
-    assert (told.code, len(slurm.submissions())) == (3, 2)
-    assert cases["first"]["outcome"] == "failed"
-    assert cases["first"]["reason"] == "run 0: Slurm: CANCELLED by hand (job 13)"
-    assert not cases["first"]["is_infrastructure"]
-    assert f"first: Slurm: CANCELLED by hand (job 13); mbr-perf nightly --resume {answer['night_dir']}" in told.err
-
-
 def test_a_run_of_a_job_that_was_not_submitted_says_how_to_submit_it(on_slurm, slurm, job_dir, jobs, mbr_perf, results):
     on_slurm("--no_submit")
     [run_dir] = (results / "runs").iterdir()
@@ -415,44 +338,6 @@ def test_a_run_of_a_job_that_was_not_submitted_says_how_to_submit_it(on_slurm, s
     assert (ailment["message"], ailment["remedy"]) == ("not submitted yet", f"mbr-perf jobs submit {job_dir()}")
     jobs("submit", job_dir())
     assert "not submitted yet" not in mbr_perf("history", "add", run_dir, "--results_dir", results).err
-
-
-REFUSED = "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1"
-
-
-def test_a_partition_that_slurm_does_not_know_ends_the_night_before_anything_is_written(nightly, slurm, results):
-    slurm.answers("sbatch", REFUSED)
-    told = nightly("--partition", "nope")
-    assert (told.code, slurm.submissions(), results.exists()) == (2, [], False)
-    assert "Slurm refused the job: invalid partition specified: nope" in told.err
-
-
-def test_an_account_that_only_the_submission_finds_wrong_ends_the_night_without_failed_runs(nightly, slurm, results):
-    told = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
-    slurm.answers("sbatch", f'case "$*" in *--test-only*) ;; *) echo "{told}" >&2; exit 1 ;; esac')
-    answer = nightly("--account", "nope")
-    assert (answer.code, len(slurm.submissions()), list(results.glob("nights/*/cases/*/*"))) == (2, 1, [])
-    [night_dir] = (results / "nights").iterdir()
-    slurm.answers("sbatch", "echo 7")
-    slurm.says("nodefail")
-    assert nightly("--resume", night_dir).code == 3
-
-
-def test_a_case_that_slurm_refuses_for_its_size_is_an_error_of_infrastructure(nightly, slurm, results, tmp_path):
-    slurm.answers("sbatch", "echo 'sbatch: error: Node count specification invalid' >&2; exit 1")
-    answer = json.loads(nightly("--junit", tmp_path / "junit.xml").out)
-    assert [(case["outcome"], case["is_infrastructure"]) for case in answer["cases"]] == [("failed", True)] * 2
-    assert 'errors="2"' in (tmp_path / "junit.xml").read_text()
-
-
-def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly, slurm, jobs, results):
-    slurm.answers("sbatch", f"ls {results}/jobs | wc -l")
-    slurm.says("cancelled")
-    night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
-    slurm.says("nodefail")
-    nightly("--resume", night_dir)
-    listed = json.loads(jobs("list", "--json").out)["jobs"]
-    assert [(job["job_id"], job["state"]) for job in listed] == [("1", "interrupted"), ("2", "failed")]
 
 
 def test_a_job_that_left_nothing_where_another_has_run_says_so(on_slurm, slurm, job_dir, jobs, make_record):
@@ -467,20 +352,3 @@ def test_a_job_that_left_nothing_where_another_has_run_says_so(on_slurm, slurm, 
     )
     waited = jobs("wait", "7")
     assert (waited.code, "mbr-perf jobs wait 8 judges that one" in waited.err) == (2, True)
-
-
-def test_a_resumed_night_submits_what_was_cancelled_by_hand_and_says_why(nightly, slurm):
-    slurm.says("cancelled")
-    night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
-    slurm.says("nodefail")
-    answer = json.loads(nightly("--resume", night_dir).out)
-    assert [case["reason"] for case in answer["cases"]] == [
-        "run 0: infrastructure (node failed): Slurm: NODE_FAIL (NodeDown) on n2"
-    ]
-    events = [json.loads(line) for line in Path(night_dir, "events.jsonl").read_text().splitlines()]
-    assert [(event["kind"], event["reason"]) for event in events] == [
-        ("started", ""),
-        ("cancelled", "Slurm: CANCELLED by hand (job 7)"),
-        ("started", "again, the last time ended by: Slurm: CANCELLED by hand (job 7)"),
-        ("finished", ""),
-    ]

@@ -1,0 +1,110 @@
+"""`nightly --launcher slurm` with Slurm's commands answered by scripts; real Slurm has its own tests."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
+SAID = ROOT / "tests" / "data" / "slurm" / "said"
+
+
+@pytest.fixture
+def results(tmp_path):
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def nightly(mbr_perf, results, tmp_path):
+    """`mbr-perf nightly` on Slurm: two cases of one run each, and no retries."""
+    cases = "cases: [{name: first}, {name: second, request: {recompute: none}}]"
+    asked = f"defaults: {{golden: optional, request: {{model_recipe_name: {RECIPE}, gpu: cpu}}}}"
+    (tmp_path / "suite.yaml").write_text(f"title: Two\n{asked}\n{cases}\n")
+
+    def run(*arguments):
+        limits = ("--launcher", "slurm", "--time_limit", "10", "--retries", "0")
+        asked = arguments if "--resume" in arguments else (tmp_path / "suite.yaml", *limits, *arguments)
+        return mbr_perf("nightly", *asked, "--results_dir", results, "--json")
+
+    return run
+
+
+def test_a_night_goes_on_after_a_submission_that_nobody_knows_the_end_of(nightly, slurm):
+    slurm.answers("sbatch", 'case "$*" in *-first-*) ;; *) echo 7 ;; esac')
+    slurm.says("nodefail")
+    told = nightly()
+    answer = json.loads(told.out)
+    assert {case["name"]: case["outcome"] for case in answer["cases"]} == {"first": "inconclusive", "second": "failed"}
+    assert (told.code, answer["num_runs_missing"], len(slurm.submissions())) == (3, 1, 2)
+    assert "first: sbatch answered '', which names no job; it may be queued" in told.err
+
+
+def test_a_job_of_a_night_that_was_cancelled_by_hand_fails_its_case_and_is_not_submitted_again(nightly, slurm):
+    slurm.answers("sbatch", 'case "$*" in *-first-*) echo 13 ;; *) echo 7 ;; esac')
+    slurm.answers(
+        "scontrol", f'case "$*" in *13*) cat {SAID}/cancelled.scontrol ;; *) cat {SAID}/nodefail.scontrol ;; esac'
+    )
+    told = nightly()
+    answer = json.loads(told.out)
+    cases = {case["name"]: case for case in answer["cases"]}
+    assert (told.code, len(slurm.submissions())) == (3, 2)
+    assert cases["first"]["outcome"] == "failed"
+    assert cases["first"]["reason"] == "run 0: Slurm: CANCELLED by hand (job 13)"
+    assert not cases["first"]["is_infrastructure"]
+    assert f"first: Slurm: CANCELLED by hand (job 13); mbr-perf nightly --resume {answer['night_dir']}" in told.err
+
+
+REFUSED = "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1"
+
+
+def test_a_partition_that_slurm_does_not_know_ends_the_night_before_anything_is_written(nightly, slurm, results):
+    slurm.answers("sbatch", REFUSED)
+    told = nightly("--partition", "nope")
+    assert (told.code, slurm.submissions(), results.exists()) == (2, [], False)
+    assert "Slurm refused the job: invalid partition specified: nope" in told.err
+
+
+def test_an_account_that_only_the_submission_finds_wrong_ends_the_night_without_failed_runs(nightly, slurm, results):
+    told = "sbatch: error: Batch job submission failed: Invalid account or account/partition combination specified"
+    slurm.answers("sbatch", f'case "$*" in *--test-only*) ;; *) echo "{told}" >&2; exit 1 ;; esac')
+    answer = nightly("--account", "nope")
+    assert (answer.code, len(slurm.submissions()), list(results.glob("nights/*/cases/*/*"))) == (2, 1, [])
+    [night_dir] = (results / "nights").iterdir()
+    slurm.answers("sbatch", "echo 7")
+    slurm.says("nodefail")
+    assert nightly("--resume", night_dir).code == 3
+
+
+def test_a_case_that_slurm_refuses_for_its_size_is_an_error_of_infrastructure(nightly, slurm, results, tmp_path):
+    slurm.answers("sbatch", "echo 'sbatch: error: Node count specification invalid' >&2; exit 1")
+    answer = json.loads(nightly("--junit", tmp_path / "junit.xml").out)
+    assert [(case["outcome"], case["is_infrastructure"]) for case in answer["cases"]] == [("failed", True)] * 2
+    assert 'errors="2"' in (tmp_path / "junit.xml").read_text()
+
+
+def test_a_cancelled_job_whose_case_was_run_again_stays_a_cancelled_one(nightly, slurm, mbr_perf, results):
+    slurm.answers("sbatch", f"ls {results}/jobs | wc -l")
+    slurm.says("cancelled")
+    night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
+    slurm.says("nodefail")
+    nightly("--resume", night_dir)
+    listed = json.loads(mbr_perf("jobs", "list", "--results_dir", results, "--json").out)["jobs"]
+    assert [(job["job_id"], job["state"]) for job in listed] == [("1", "interrupted"), ("2", "failed")]
+
+
+def test_a_resumed_night_submits_what_was_cancelled_by_hand_and_says_why(nightly, slurm):
+    slurm.says("cancelled")
+    night_dir = json.loads(nightly("--only", "first").out)["night_dir"]
+    slurm.says("nodefail")
+    answer = json.loads(nightly("--resume", night_dir).out)
+    assert [case["reason"] for case in answer["cases"]] == [
+        "run 0: infrastructure (node failed): Slurm: NODE_FAIL (NodeDown) on n2"
+    ]
+    events = [json.loads(line) for line in Path(night_dir, "events.jsonl").read_text().splitlines()]
+    assert [(event["kind"], event["reason"]) for event in events] == [
+        ("started", ""),
+        ("cancelled", "Slurm: CANCELLED by hand (job 7)"),
+        ("started", "again, the last time ended by: Slurm: CANCELLED by hand (job 7)"),
+        ("finished", ""),
+    ]
