@@ -98,11 +98,24 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
         replace_other=asked.replace_other, only=tuple(asked.only or ()), accept_spread=asked.accept_spread
     )
     if not (asked.case or asked.every):
-        return [Candidate("", tuple(_run(reference, asked.results_dir) for reference in asked.what), options)], []
+        return [Candidate("", _runs(asked), options)], []
     if len(asked.what) > 1 or (asked.case and asked.every):
         raise BadRequestError("--case and --every exclude each other, and are for one night", remedy="name one night")
     night = read_night(asked.what[0], asked.results_dir)
     return night_candidates(night, asked.case or (), options, now.date())
+
+
+def _runs(asked: PromoteOptions) -> "tuple[RunRecord, ...]":
+    """All that are named. BadRequestError with every name that means no run."""
+    from harness.recipes.problems import Problems
+
+    problems = Problems()
+    runs: list[RunRecord] = []
+    for reference in asked.what:
+        with problems.collecting():
+            runs.append(_run(reference, asked.results_dir))
+    problems.raise_if_any()
+    return tuple(runs)
 
 
 def _run(reference: str, results: Path | None) -> "RunRecord":

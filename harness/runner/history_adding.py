@@ -7,6 +7,7 @@ from pathlib import Path
 from harness.analysis.derive import derive
 from harness.analysis.history import history_record
 from harness.errors import BadRequestError
+from harness.recipes.problems import Problems
 from harness.records.histories import write_history
 from harness.records.history import HistoryRecord
 from harness.records.history_files import history_path, read_record
@@ -30,10 +31,14 @@ class Addition:
 def add_runs(references: Sequence[str], results: Path) -> tuple[Addition, ...]:
     """Keep every run named: folders, record files or ids, and of a sweep or a night all of its committed runs; each once.
 
-    All are read before the first is kept. BadRequestError for a reference that means no run; RunFailedError where nothing
+    All are read before the first is kept. BadRequestError with every reference that means no run; RunFailedError where nothing
     can be written.
     """
-    runs = {run.run_id: run for reference in references for run in _runs(reference, results)}
+    problems, runs = Problems(), dict[str, RunRecord]()
+    for reference in references:
+        with problems.collecting():
+            runs |= {run.run_id: run for run in _runs(reference, results)}
+    problems.raise_if_any()
     return tuple(_added(run, results) for run in runs.values())
 
 

@@ -323,3 +323,11 @@ def test_the_doctor_of_results_names_damaged_history_and_old_halves_of_files(mbr
     assert found == {("damaged", "adhoc.json"), ("temporary", old.name)}
     assert new.is_file() and not old.exists()
     assert (next((results / "trash").iterdir()) / "history" / "202601" / "adhoc.json").is_file()
+
+
+@pytest.mark.parametrize("command", [("history", "add"), ("golden", "promote", "--reason", "new")])
+def test_all_runs_that_there_are_not_are_named_at_once(mbr_perf, tmp_path, command):
+    answer = mbr_perf(*command, "nosuchrun", "norsuchone", "--results_dir", tmp_path)
+    assert answer.code == 2
+    assert "nosuchrun" in answer.err
+    assert "norsuchone" in answer.err
