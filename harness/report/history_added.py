@@ -21,7 +21,7 @@ def print_added(console: Console, rows: Sequence[Added]) -> None:
         table.add_row(Text(record.run_id), Text(record.case), status, "added" if is_new else "was there already")
     show(console, table)
     num_new = sum(is_new for *_, is_new in rows)
-    print_lines(console, [f"{num_new} of {len(rows)} runs added"])
+    print_lines(console, [f"{num_new} of {len(rows)} {'run' if len(rows) == 1 else 'runs'} added"])
 
 
 def added_document(rows: Sequence[Added]) -> Document:

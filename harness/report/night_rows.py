@@ -63,6 +63,7 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
         yield case.remark
     if case.runs and case.golden_path is None:
         yield "no golden"
+        yield from sorted(set(_short(case)))
     if case.drift:
         yield f"{counted(len(case.drift), 'difference')} from the golden's environment"
     retries = sum(run.purpose == "retry" for run in case.runs)
@@ -71,6 +72,11 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
     better = [BY_NAME[one.metric].title for one in case.findings if one.verdict is Verdict.IMPROVEMENT]
     if better:
         yield f"{', '.join(better)} better than its golden"
+
+
+def _short(case: CaseVerdict) -> Iterable[str]:
+    """Why a speed is one of fewer steps than asked for; a golden's findings say it themselves."""
+    return (text for name, text in case.metrics.problems.items() if name == "step_time_s") if case.metrics else ()
 
 
 _FIRST: tuple[tuple[str, _Read, bool], ...] = (

@@ -37,7 +37,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
     BadRequestError with every problem of the request, or of the machine where no case can start on it.
     """
     suite = _chosen(request)
-    tell(f"Checking {len(suite.cases)} cases of {suite.name}")
+    tell(f"Checking {_cases(len(suite.cases))} of {suite.name}")
     drafts = drafted(suite.cases, request, host)
     is_replay = request.launch.launcher == "replay"
     if starts and not is_replay and request.slurm is None:  # a job asks on its nodes
@@ -109,10 +109,14 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
     if found and len(found) == len(problems):
         reasons = dict.fromkeys(line for one in found for line in _messages(one))
         raise BadRequestError(
-            "\n  ".join([f"none of the {len(problems)} cases of {plan.suite} can start on this machine:", *reasons]),
+            "\n  ".join([f"none of the {_cases(len(problems))} of {plan.suite} can start on this machine:", *reasons]),
             remedy="run them where the GPUs are, or as jobs with --launcher slurm; --dryrun shows what would run",
         )
     return plan.model_copy(update={"cases": tuple(_refused(case, problems.get(case.name)) for case in plan.cases)})
+
+
+def _cases(number: int) -> str:
+    return "1 case" if number == 1 else f"{number} cases"
 
 
 def _messages(problem: BadRequestError) -> list[str]:

@@ -262,9 +262,9 @@ def test_a_run_is_taken_into_history_once(mbr_perf, replay, tmp_path):
     results = tmp_path / "results"
     (run_dir,) = (results / "runs").iterdir()
     first = mbr_perf("history", "add", run_dir, "--results_dir", results)
-    assert (first.code, first.out.splitlines()[-1]) == (0, "1 of 1 runs added")
+    assert (first.code, first.out.splitlines()[-1]) == (0, "1 of 1 run added")
     again = mbr_perf("history", "add", run_dir.name, run_dir / "record.json", "--results_dir", results)
-    assert again.out.splitlines()[-1] == "0 of 1 runs added"
+    assert again.out.splitlines()[-1] == "0 of 1 run added"
     (record,) = read_history(results)
     assert record.run_id == run_dir.name
     assert record.metrics["step_time_s"].value > 0

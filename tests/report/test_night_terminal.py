@@ -158,3 +158,10 @@ def test_a_remark_names_the_metric_that_is_better_than_its_golden():
 
 def test_a_night_that_a_signal_ended_says_so_with_its_exit_code(night):
     assert answer(replace(night, exit_code=ExitCode.INTERRUPTED)).startswith("INTERRUPTED (exit 130): ")
+
+
+def test_a_case_without_golden_whose_run_lacks_steps_has_a_remark():
+    case = replace(improved(), golden_path=None)
+    lacking = replace(case, metrics=replace(case.metrics, problems={"step_time_s": "2 of 4 steps are missing"}))
+    (row,) = night_rows([lacking]).texts
+    assert "no golden; 2 of 4 steps are missing" in row[-1]
