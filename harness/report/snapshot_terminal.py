@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.text import Text
 
 from harness.analysis.oom.verdict import OomVerdict
 from harness.analysis.snapshots.difference import SnapshotDifference
@@ -79,7 +80,7 @@ def _print_holders(console: Console, device: DeviceMemory) -> None:
     table = plain_table(*columns, right=("Held now", "At peak"))
     modules = by_module(device.holders)
     for module, live, peak in modules[:_MOST_MODULES]:
-        table.add_row(module, format_bytes(live), *([format_bytes(peak)] if at_peak else []))
+        table.add_row(Text(module), format_bytes(live), *([format_bytes(peak)] if at_peak else []))
     print_lines(console, [f"Who held memory {when}, by megatron-core's modules:"])
     show(console, table)
     print_lines(console, _rest(len(modules), _MOST_MODULES))
@@ -94,7 +95,11 @@ def _print_holders(console: Console, device: DeviceMemory) -> None:
     for one in device.holders[:_MOST_SITES]:
         peak_cells = [format_bytes(one.peak_bytes or 0)] if at_peak else []
         table.add_row(
-            one.module, one.site, str(max(one.num_live, one.num_peak or 0)), format_bytes(one.live_bytes), *peak_cells
+            Text(one.module),  # names come from a file that is not trusted: no markup
+            Text(one.site),
+            str(max(one.num_live, one.num_peak or 0)),
+            format_bytes(one.live_bytes),
+            *peak_cells,
         )
     print_lines(console, ["", "The sites that hold most:"])
     show(console, table)
@@ -128,7 +133,7 @@ def print_difference(console: Console, names: tuple[str, str], found: SnapshotDi
         for row in rows[:_MOST_SITES]:
             name = row.module if title == "Module" else f"{row.module}: {row.site}".removesuffix(": ")
             change = ("+" if row.more_bytes > 0 else "-") + format_bytes(abs(row.more_bytes))
-            table.add_row(name, format_bytes(row.before_bytes), format_bytes(row.after_bytes), change)
+            table.add_row(Text(name), format_bytes(row.before_bytes), format_bytes(row.after_bytes), change)
         show(console, table)
         print_lines(console, [*_rest(len(rows), _MOST_SITES), ""])
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.app import main
-from tests.snapshot_pickles import fragmented, trained, written
+from tests.snapshot_pickles import MIB, Allocator, fragmented, trained, written
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0) -> tuple[str, str]:
@@ -39,6 +39,19 @@ def test_two_files_are_compared_by_module(tmp_path: Path, capsys: pytest.Capture
     assert any(line.split()[0] == "core_attn" and line.endswith("+384.00 MiB") for line in out.splitlines() if line)
     document = json.loads(said(capsys, *files, "--json")[0])
     assert document["difference"]["modules"][0]["more_bytes"] == 384 * 2**20
+
+
+def test_names_in_a_stack_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    hostile = [{"filename": "/job/[/red][link=x]model.py", "line": 7, "name": "</script><script>[/bold]"}]
+    empty, full = Allocator(), Allocator()
+    empty.alloc(MIB, hostile)
+    full.alloc(64 * MIB, hostile)
+    files = [written(tmp_path / f"{name}.pickle", one.snapshot()) for name, one in (("a", empty), ("b", full))]
+    assert "[/red][link=x]model.py" in said(capsys, files[1])[0]
+    assert "[/red][link=x]model.py" in said(capsys, *files)[0]
+    picture = tmp_path / "a.html"
+    said(capsys, files[1], "--timeline", picture)
+    assert "</script><script>[/bold]" not in picture.read_text()
 
 
 @pytest.mark.parametrize("suffix", ["html", "png", "svg"])

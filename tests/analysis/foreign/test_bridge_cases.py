@@ -11,6 +11,7 @@ from harness.analysis.foreign.convergence import LossLimits, judge_loss
 from harness.analysis.foreign.judging import judge_log
 from harness.analysis.foreign.values import ForeignThresholds
 from harness.analysis.gate import overall
+from harness.errors import BadRequestError
 from harness.records.foreign.golden_file import read_foreign_golden
 from harness.records.foreign.log_reader import read_logs
 from tests.analysis.foreign.logs import bridge_log, memory_gb
@@ -92,10 +93,15 @@ def test_loss_curves(case):
 
 
 @pytest.mark.parametrize("case", cases("end_to_end"))
-def test_from_log_to_outcome(case, judged):
-    log, golden = CASES["shared"][case["log"]], CASES["shared"].get(case["golden"])
-    if golden is not None:
-        assert judged(log, golden, limits=LossLimits()).comparison.outcome.value == case["outcome"]
+def test_from_log_to_outcome(case, judged, tmp_path):
+    log = CASES["shared"][case["log"]]
+    if case["golden"] is None:
+        assert case["outcome"] == "error"
+        with pytest.raises(BadRequestError, match=r"missing\.json"):
+            read_foreign_golden(tmp_path / "missing.json")
+        return
+    found = judged(log, CASES["shared"][case["golden"]], limits=LossLimits())
+    assert found.comparison.outcome.value == case["outcome"]
 
 
 def test_an_undefined_correlation_says_so_and_does_not_fail():
