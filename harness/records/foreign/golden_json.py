@@ -25,9 +25,11 @@ class NotANumber:
 def read_plain(path: Path) -> dict[str, object]:
     """The object in the file. BadRequestError for what is no strict JSON, is too large, or holds NaN or Infinity."""
     try:
-        if path.stat().st_size > _MAX_BYTES:
+        with path.open("rb") as file:  # pipes and devices have no size that could be asked before
+            content = file.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
             raise BadRequestError(f"{path}: over {_MAX_BYTES // 1024**2} MiB, which no golden file is")
-        text = path.read_text(encoding="utf-8")
+        text = content.decode("utf-8")
     except OSError as error:
         raise BadRequestError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -148,6 +148,11 @@ def test_a_missing_file_is_told(tmp_path):
         read_foreign_golden(tmp_path / "none.json")
 
 
+def test_a_file_without_end_is_refused():
+    with pytest.raises(BadRequestError, match="over 256 MiB"):
+        read_foreign_golden(Path("/dev/zero"))
+
+
 def test_a_format_that_was_named_is_held_to(read):
     with pytest.raises(BadRequestError, match="looks like Megatron-Bridge's"):
         read(STEPS, "megatron-lm")
