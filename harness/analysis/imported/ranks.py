@@ -1,9 +1,11 @@
 """What a foreign log says of each rank, as rank records; ranks of which it says nothing get none."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Literal
 
 from harness.analysis.oom.failure_scan import RankFailure
+from harness.analysis.oom.failure_signs import FailureKind
 from harness.analysis.oom.first_failure import FirstFailure
 from harness.records.foreign.values import ForeignLog, Iteration, RankMemory
 from harness.records.rank import Failure, MemoryRecord, RankRecord, StepRecord
@@ -11,7 +13,9 @@ from harness.records.rank import Failure, MemoryRecord, RankRecord, StepRecord
 METER = "log"
 UNKNOWN = "unknown"  # a host that the log does not name
 
-_KINDS = {"oom": "oom", "signal": "signal", "error": "error", "peer": "lost"}
+_KINDS: Mapping[FailureKind, Literal["oom", "signal", "error", "lost"]] = {
+    "oom": "oom", "signal": "signal", "error": "error", "peer": "lost",
+}  # fmt: skip
 
 
 def clock_rank(log: ForeignLog, world_size: int) -> tuple[int, bool]:
@@ -97,7 +101,7 @@ def _failures(failure: FirstFailure | None) -> dict[int, RankFailure]:
 def _failure(one: RankFailure, first: FirstFailure | None) -> Failure:
     is_first = first is not None and one is first.failure
     return Failure(
-        kind=_KINDS[one.kind],  # type: ignore[arg-type]
+        kind=_KINDS[one.kind],
         message=one.text,
         phase=one.phase or ("step" if one.after_step else None),
         step=_failed_step(one),
