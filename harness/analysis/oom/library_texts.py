@@ -39,6 +39,8 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
          "a data loader worker was killed, as the kernel does when host memory runs out"),
     _row("host_memory", "high", r"workers are out of shared memory|unable to allocate shared memory",
          "shared memory of the host (/dev/shm) ran out"),
+    _row("host_memory", "medium", r"\bibv_\w{2,40}\b.{0,200}Cannot allocate memory",
+         "InfiniBand could not pin memory of the host: often the limit of locked memory (ulimit -l)"),
     _row("host_memory", "high", r"\[Errno 12\]|Cannot allocate memory", "an allocation of host memory failed (ENOMEM)"),
     _row("outside_allocator", "high", r"Failed to CUDA (?:host )?(?:calloc|malloc)(?: async)?(?: (?P<bytes>\d{1,20}) bytes)?",
          "NCCL could not allocate its buffers, which lie outside torch's allocator"),

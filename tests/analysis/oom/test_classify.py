@@ -126,6 +126,7 @@ VARIANTS = {
     "NCCL's own line": ("include/alloc.h:228 NCCL WARN Cuda failure 2 'out of memory'", "outside_allocator", "high"),
     "host": ("RuntimeError: [enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory: you tried "
              "to allocate 17179869184 bytes. Error code 12 (Cannot allocate memory)", "host_memory", "high"),
+    "pinning for InfiniBand": ("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", "host_memory", "medium"),
     "host, absurd": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 18446744056529682432 bytes.",
                      "bad_size", "high"),
     "host in C++": ("terminate called after throwing an instance of 'std::bad_alloc'", "host_memory", "high"),
