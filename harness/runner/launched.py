@@ -9,6 +9,7 @@ from harness.launch.disk import full_disk_told
 from harness.launch.execute import execute
 from harness.launch.heartbeats import Progress
 from harness.launch.ownership import claim
+from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Nodes
 from harness.launch.replay import ReplayPlan
 from harness.launch.warm import WarmParents
@@ -92,8 +93,9 @@ def launched(
 
 
 def _others(launch: Launch) -> tuple[str, ...]:
-    """Why the figures may be those of a shared machine; a replay measures nothing."""
-    return () if isinstance(launch.understood.plan, ReplayPlan) else others_at_work(launch.run_dir)
+    """Why the figures of a CPU run may be those of a shared machine; who shares a GPU is seen by its sampler."""
+    plan, spec = launch.understood.plan, launch.understood.spec
+    return others_at_work(launch.run_dir) if isinstance(plan, LaunchPlan) and spec.gpu_type.is_cpu else ()
 
 
 def _plan_name(nodes: Nodes) -> str:
