@@ -193,6 +193,7 @@ def test_a_rank_finds_what_a_fresh_one_finds_whatever_the_launch_before_it_did(
     fresh, _ = launched(None)
     first, own_of_first = launched(parents)
     second, own_of_second = launched(parents)
+    assert {key: fact for key, fact in first[0].items() if fact != fresh[0][key]} == {}  # says what differs
     assert first == fresh
     assert [facts["threads_of_torch"] for facts in fresh] == [1, 1]
     assert second == fresh
