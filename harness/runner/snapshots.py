@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from harness.analysis.snapshots.difference import SnapshotDifference, difference
 from harness.analysis.snapshots.values import DeviceMemory, SnapshotSummary
 from harness.errors import BadRequestError
 from harness.units import GIB
@@ -63,11 +62,6 @@ def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> Snapsh
         return _summary_of(_answer(path, num_bytes, limits), path)
     except OSError as error:
         raise BadRequestError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def snapshot_difference(before: Path, after: Path) -> SnapshotDifference:
-    """What ``after`` holds more than ``before``, each at its fullest device. BadRequestError as :func:`snapshot_summary`."""
-    return difference(fullest_device(snapshot_summary(before)), fullest_device(snapshot_summary(after)))
 
 
 def fullest_device(summary: SnapshotSummary) -> DeviceMemory:

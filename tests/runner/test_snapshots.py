@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from harness.analysis.snapshots.difference import difference
 from harness.errors import BadRequestError
-from harness.runner.snapshots import SnapshotLimits, looks_like_a_snapshot, snapshot_difference, snapshot_summary
+from harness.runner.snapshots import SnapshotLimits, fullest_device, looks_like_a_snapshot, snapshot_summary
 from harness.units import MIB
 from tests.snapshot_pickles import trained, written
 
@@ -49,7 +50,8 @@ def test_every_protocol_of_python_3_is_read(tmp_path: Path, protocol: int):
 
 def test_the_second_snapshot_holds_what_is_not_recomputed(tmp_path: Path):
     lean = written(tmp_path / "a.pickle", trained().snapshot())
-    found = snapshot_difference(lean, written(tmp_path / "b.pickle", trained(keeps_scores=True).snapshot()))
+    full = written(tmp_path / "b.pickle", trained(keeps_scores=True).snapshot())
+    found = difference(*(fullest_device(snapshot_summary(path)) for path in (lean, full)))
     assert found.at_peak
     assert (found.modules[0].module, found.modules[0].more_bytes) == ("core_attn", 8 * 48 * MIB)
 
