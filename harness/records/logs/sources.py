@@ -93,7 +93,10 @@ def _problem(source: LogSource) -> BadRequestError | None:
     """Why a regular file cannot be read; a pipe is looked at when its turn has come, for it can be read only once."""
     assert source.path is not None
     try:
-        if not stat.S_ISREG(source.path.stat().st_mode):
+        mode = source.path.stat().st_mode
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            return BadRequestError(f"{source.name}: a device, not a log", remedy="name files; - is standard input")
+        if not stat.S_ISREG(mode):
             return None
         with source.path.open("rb") as stream:
             refused = why_refused(stream.read(PEEK_BYTES))

@@ -205,6 +205,11 @@ def test_what_is_no_text_is_refused_in_words(tmp_path, content, what):
     assert refused.value.remedy
 
 
+def test_a_device_is_no_log():
+    with pytest.raises(BadRequestError, match="/dev/zero: a device, not a log"):
+        list(log_lines(["/dev/zero"]))
+
+
 def test_binary_standard_input_is_refused_too():
     with pytest.raises(BadRequestError, match=r"<stdin>: compressed \(gzip\)"):
         list(log_lines(["-"], io.BufferedReader(io.BytesIO(b"\x1f\x8b\x08rest"))))
