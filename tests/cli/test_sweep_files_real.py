@@ -45,6 +45,7 @@ def test_a_larger_micro_batch_needs_recompute_under_the_limit(tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_in_a_mixture_of_experts_mlp_changes_nothing(tmp_path):
     code, cells = statuses(tmp_path, "cpu_moe", "-sl", "64")
     assert code == 0
