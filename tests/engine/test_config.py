@@ -62,7 +62,9 @@ MODEL_CHANGES = [
 ]
 
 
-@pytest.mark.parametrize(("change", "follows"), MODEL_CHANGES, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("change", "follows"), MODEL_CHANGES, ids=lambda value: str(sorted(value) if isinstance(value, set) else value)[:40]
+)
 def test_every_part_of_the_model_arrives(engine, change, follows):
     spec = shapes.experiment(shapes.DENSE)
     assert changed(engine, spec, model=spec.model.model_copy(update=change)) == follows

@@ -10,7 +10,7 @@ from harness.analysis.diagnosis.symptoms import recognised
 from harness.analysis.diagnosis.trial import Trial
 from harness.analysis.diagnosis.values import Case, Diagnosis, Fix, Recognised
 from harness.analysis.oom.verdict import Confidence
-from harness.units import format_bytes, format_percent
+from harness.units import GIB, format_bytes, format_percent
 
 _ALLOCATOR_FIRST = "rank_out_of_memory_beside_headroom"  # its fix is the A/B, which comes first anyway
 _EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -135,8 +135,14 @@ def _planned(case: Case, outlook: Outlook | None) -> list[Fix]:
     change = outlook.change
     if change is None:
         told = f"No recompute setting is predicted to fit into {budget}: spread the model (PP before TP: it costs less time)."
-        pipelines = case.spec.parallelism.pipeline_model_parallel_size if case.spec else 1
-        return [Fix(told, command(case, "plan", "--over", f"pp={pipelines},{2 * pipelines}"))]
+        if case.spec is None:
+            return [Fix(told)]
+        if case.spec.cuda_graph.impl != "none":
+            told += " With --cuda_graph_impl none more settings are legal."
+        pipelines = case.spec.parallelism.pipeline_model_parallel_size
+        into = f"{(outlook.budget_bytes or 0) / GIB:.4g}"
+        over = command(case, "plan", "--fit_into", into, "--over", f"pp={pipelines},{2 * pipelines}")
+        return [Fix(told, over)]
     cost = "" if change.overhead is None else f", {format_percent(change.overhead)} {change.cost} against no recompute"
     graphs = next((value for name, value in change.changes if name == "cuda_graph_impl"), None)
     without = " without CUDA graphs" if graphs else ""

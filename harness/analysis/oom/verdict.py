@@ -20,9 +20,9 @@ NEXT_EXPERIMENT: dict[OomClass, str] = {
     "outside_allocator": "Leave torch's allocator less: a smaller micro-batch or more recompute. Then look for what the "
     "libraries hold: NCCL_DEBUG=INFO, fewer communicators, smaller workspaces.",
     "self_imposed_limit": "Raise or drop the limit (torch.cuda.set_per_process_memory_fraction, "
-    "per_process_memory_fraction) and run it again.",
+    "per_process_memory_fraction, or --memory_limit of mbr-perf) and run it again.",
     "host_memory": "Watch the memory of the node, not of the GPU: fewer data loader workers, less offloaded to the CPU, "
-    "a larger --mem of the job.",
+    "a larger --mem of the job; where memory could not be pinned, a larger `ulimit -l`.",
     "killed": "Ask who sent the signal: the kernel's log (dmesg, oom_kill of the cgroup), the scheduler's record of the job.",
     "bad_size": "Print the shapes before the call that failed: a size is negative or overflowed.",
     "not_oom": "Read the first error of the rank that failed first; memory is not what ended it.",

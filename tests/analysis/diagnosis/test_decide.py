@@ -62,6 +62,7 @@ def test_where_nothing_fits_more_stages_are_planned(case):
     assert answer.oom_class == "capacity"
     assert answer.fixes[0].text.startswith("No recompute setting is predicted to fit into 74.00 GiB")
     assert answer.fixes[0].command.endswith("--over pp=4,8")
+    assert "--fit_into" in answer.fixes[0].command
 
 
 def test_what_the_planner_could_not_do_is_told(case):
