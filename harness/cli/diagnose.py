@@ -62,7 +62,7 @@ def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
 
 
 def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
-    """The options as one value. BadRequestError for settings without a recipe."""
+    """The options as one value. BadRequestError for settings without a recipe, and for a recipe without a GPU."""
     from harness.cli.asking import experiment_request, given_options
     from harness.errors import BadRequestError
     from harness.runner.diagnosing import DiagnoseRequest
@@ -70,6 +70,9 @@ def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
     given = given_options(asked, but={"model_recipe_name"})
     if given and not asked.model_recipe_name:
         raise BadRequestError(f"{', '.join(given)} without a recipe", remedy="name it with -mr RECIPE")
+    if asked.model_recipe_name and not asked.gpu:
+        told = f"-mr {asked.model_recipe_name}: on which GPUs the job ran is not told by this machine"
+        raise BadRequestError(told, remedy="name them, e.g. -g h100, or -g cpu")
     return DiagnoseRequest(
         paths=tuple(what.paths),
         against=tuple(what.against or ()),

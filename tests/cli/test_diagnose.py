@@ -187,6 +187,7 @@ def test_logs_that_stop_without_a_word_are_inconclusive(mbr_perf, logs):
         (("nowhere",), "no such file or folder, and no run or sweep of that id"),
         (("nowhere", "elsewhere"), "elsewhere: no such file"),
         (("-", "--recompute", "mlp"), "--recompute without a recipe"),
+        (("job.log", "-mr", "llama3_8b"), "on which GPUs the job ran is not told by this machine"),
     ],
 )
 def test_wrong_requests_exit_2_and_start_nothing(mbr_perf, tmp_path, arguments, told):
