@@ -22,7 +22,8 @@ from harness.units import GIB
 def pytest_configure() -> None:
     """Ctrl-C as at a terminal: a shell that starts us in the background has it ignored, by us and all that we start."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    for number in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
