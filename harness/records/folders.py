@@ -41,6 +41,17 @@ def named(start: str, among: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(path for path in among if start and (path.name.startswith(start) or path.name.endswith(f"-{start}")))
 
 
+def folder_meant(reference: str | Path, parent: Path, kind: str, mark: str) -> Path:
+    """The folder that ``reference`` means: itself, that of a file ``mark``, or one of ``parent`` as :func:`folder_named`.
+
+    Whether it holds a ``mark`` is for the caller to look at.
+    """
+    path = Path(reference)
+    if path.is_file() and path.name == mark:
+        return path.parent
+    return path if path.is_dir() else folder_named(str(reference), parent, kind)
+
+
 def folder_named(start: str, parent: Path, kind: str) -> Path:
     """The one of ``parent`` that is :func:`named` so. BadRequestError, in the word ``kind``, for none or several."""
     every = folders(parent)

@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.errors import BadRequestError
 from harness.records.atomic import write_once
 from harness.records.event_log import EVENTS, append_line, read_lines
-from harness.records.folders import folder_named, new_folder
+from harness.records.folders import folder_meant, new_folder
 from harness.records.night import NightEvent, NightPlan, PlannedCase, Purpose
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, results_dir
@@ -95,10 +95,7 @@ def night_dir_of(reference: str | Path, results: Path | None = None) -> Path:
 
     BadRequestError for a reference that names none or several, or something else, and for a folder without ``night.json``.
     """
-    path = Path(reference)
-    if path.is_file() and path.name == NIGHT:
-        return path.parent
-    night_dir = path if path.is_dir() else folder_named(str(reference), results_dir(results) / NIGHTS, "night")
+    night_dir = folder_meant(reference, results_dir(results) / NIGHTS, "night", NIGHT)
     if not (night_dir / NIGHT).is_file():
         if any((night_dir / name).is_file() for name in (RECORD, SWEEP, "spec.json")):
             raise BadRequestError(f"{night_dir}: no night", remedy=f"mbr-perf results show {night_dir}")

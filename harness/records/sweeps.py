@@ -9,7 +9,7 @@ from typing import Literal
 from harness.errors import BadRequestError
 from harness.records.atomic import write_once
 from harness.records.event_log import EVENTS, append_line, read_lines
-from harness.records.folders import folder_named, new_folder
+from harness.records.folders import folder_meant, new_folder
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, results_dir
 from harness.records.strict_json import read_document
@@ -99,10 +99,7 @@ def sweep_dir_of(reference: str | Path, results: Path | None = None) -> Path:
 
     BadRequestError for a reference that names none or several, or a run, and for a folder without ``sweep.json``.
     """
-    path = Path(reference)
-    if path.is_file() and path.name == SWEEP:
-        return path.parent
-    sweep_dir = path if path.is_dir() else folder_named(str(reference), results_dir(results) / "sweeps", "sweep")
+    sweep_dir = folder_meant(reference, results_dir(results) / "sweeps", "sweep", SWEEP)
     if not (sweep_dir / SWEEP).is_file():
         if any((sweep_dir / name).is_file() for name in (RECORD, "spec.json")):
             raise BadRequestError(f"{sweep_dir}: a run, not a sweep", remedy=f"mbr-perf results show {sweep_dir}")
