@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.app import main
+from harness.records.store import write_record
 
 ROOT = Path(__file__).parents[2]
 REPLAYS = ROOT / "tests" / "data" / "replay"
@@ -102,3 +103,16 @@ def slurm(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return FakeSlurm(folder)
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path, make_record):
+    """A committed run with the given step time."""
+
+    def write(name, seconds=2.5, **changes):
+        run_dir = tmp_path / "results" / "runs" / name
+        run_dir.mkdir(parents=True)
+        write_record(run_dir, make_record(seconds=seconds, run_id=name, **changes))
+        return str(run_dir)
+
+    return write

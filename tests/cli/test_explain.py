@@ -4,22 +4,7 @@ import json
 
 import pytest
 
-from harness.records.store import write_record
-
 PUBLISHED = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
-
-
-@pytest.fixture(name="run")
-def _run(tmp_path, make_record):
-    """A committed run with the given step time."""
-
-    def write(name, seconds=2.5, **changes):
-        run_dir = tmp_path / "results" / "runs" / name
-        run_dir.mkdir(parents=True)
-        write_record(run_dir, make_record(seconds=seconds, run_id=name, **changes))
-        return str(run_dir)
-
-    return write
 
 
 def lines_of(answer):

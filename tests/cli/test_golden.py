@@ -4,28 +4,13 @@ import json
 import shutil
 import subprocess
 
-import pytest
 from typer.testing import CliRunner
 
 from harness.cli.golden import app
 from harness.errors import BadRequestError
 from harness.records.goldens import read_golden
-from harness.records.store import write_record
 
 NAME = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.json"
-
-
-@pytest.fixture(name="run")
-def _run(tmp_path, make_record):
-    """A committed run with the given step time."""
-
-    def write(name, seconds=2.5, **changes):
-        run_dir = tmp_path / "results" / "runs" / name
-        run_dir.mkdir(parents=True)
-        write_record(run_dir, make_record(seconds=seconds, run_id=name, **changes))
-        return str(run_dir)
-
-    return write
 
 
 def invoke(*arguments):
