@@ -12,7 +12,7 @@ from harness.launch.rendezvous import Nodes
 from harness.recipes.request import Request
 from harness.records.sweep import SweepLaunch
 from harness.runner.request import RunRequest
-from harness.runner.slurm_request import SlurmRequest
+from harness.runner.slurm.request import SlurmRequest
 
 _SPELLED = {
     "set_values": "set", "replay_from": "from", "as_json": "json", "foreign_golden": "golden", "form": "format",

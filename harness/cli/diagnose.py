@@ -10,7 +10,7 @@ from harness.cli.option_types import Json, Results
 from harness.cli.options import ExperimentOptions
 
 if TYPE_CHECKING:
-    from harness.runner.diagnosing import DiagnoseRequest
+    from harness.runner.diagnosing.diagnosing import DiagnoseRequest
 
 
 # fmt: off
@@ -43,7 +43,7 @@ def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
     Exits 0 with a diagnosis, also that memory was not it; 2 for a wrong request; 6 where nothing can be concluded.
     """
     from harness.launch.environment import this_host
-    from harness.runner.diagnosing import diagnosed, exit_code_of
+    from harness.runner.diagnosing.diagnosing import diagnosed, exit_code_of
 
     answer = diagnosed(_request(what, asked), this_host())
     code = exit_code_of(answer)
@@ -65,7 +65,7 @@ def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
     """The options as one value. BadRequestError for settings without a recipe, and for a recipe without a GPU."""
     from harness.cli.asking import experiment_request, given_options
     from harness.errors import BadRequestError
-    from harness.runner.diagnosing import DiagnoseRequest
+    from harness.runner.diagnosing.diagnosing import DiagnoseRequest
 
     given = given_options(asked, but={"model_recipe_name"})
     if given and not asked.model_recipe_name:

@@ -33,7 +33,7 @@ def explain(what: ExplainOptions) -> None:
     Everything that both recorded is compared; what differs is listed by how much it usually moves, each with whether it
     can explain the sign and the size of the change. Exits 0 whatever is found; compare gives the verdict.
     """
-    from harness.analysis.explain import explain as explained
+    from harness.analysis.explain.explanation import explain as explained
     from harness.errors import BadRequestError
     from harness.recipes.problems import Problems
     from harness.runner.explaining import with_history

@@ -11,7 +11,7 @@ from harness.cli.option_groups import takes
 from harness.cli.option_types import GoldenDir, Json, Results
 
 if TYPE_CHECKING:
-    from harness.analysis.explain_values import Side
+    from harness.analysis.explain.values import Side
     from harness.records.golden import GoldenRecord
     from harness.records.run import RunRecord
     from harness.runner.promoting import Candidate, Promotions
@@ -175,7 +175,7 @@ def _refusals(found: "Promotions") -> list[tuple[str, str]]:
 
 
 def _sides(found: "Promotions") -> "list[tuple[str, GoldenRecord, Side, Side | None]]":
-    from harness.analysis.explain_golden import golden_side
+    from harness.analysis.explain.golden import golden_side
 
     return [
         (

@@ -13,7 +13,7 @@ from harness.cli.option_types import GoldenDir, Json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.analysis.case_history import CaseHistory
+    from harness.analysis.history.case_history import CaseHistory
 
 
 class HistoryGroup(typer.core.TyperGroup):

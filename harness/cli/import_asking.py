@@ -10,7 +10,7 @@ from harness.cli.options import JudgeOptions
 from harness.errors import BadRequestError
 from harness.recipes.request_layers import laid_over, request_of
 from harness.recipes.sweep_file import read_sweep_file
-from harness.runner.import_request import ImportRequest, ImportSweepRequest, LabelledLogs
+from harness.runner.importing.request import ImportRequest, ImportSweepRequest, LabelledLogs
 
 
 @dataclass(frozen=True)

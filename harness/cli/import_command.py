@@ -63,11 +63,11 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
 
     request = import_request(what, asked, judge)
     if request.sweep is not None:
-        from harness.runner.importing_sweep import import_sweep
-        from harness.runner.sweep_showing import SweepDisplay
+        from harness.runner.importing.sweep import import_sweep
+        from harness.runner.sweep.showing import SweepDisplay
 
         raise typer.Exit(int(import_sweep(request.sweep, SweepDisplay(as_json=what.as_json))))
-    from harness.runner.importing import import_run
+    from harness.runner.importing.importing import import_run
     from harness.runner.showing import Display
 
     assert request.run is not None

@@ -26,7 +26,7 @@ def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
     """Every job: what it is for, its runs, how it stands. Slurm is asked about those that are not done."""
     from harness.records import store
     from harness.report.jobs_terminal import print_jobs
-    from harness.runner.jobs import standings
+    from harness.runner.jobs.standing import standings
 
     results = store.results_dir(results_dir)
     found = standings(results, _slurm())
@@ -46,8 +46,8 @@ def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     """Submit a job that --no_submit prepared, as its files lie there."""
     from harness.launch.environment import this_host
     from harness.records.jobs import job_dir_of, read_job
-    from harness.runner.job_showing import JobDisplay
-    from harness.runner.job_submission import submit_prepared
+    from harness.runner.jobs.showing import JobDisplay
+    from harness.runner.jobs.submission import submit_prepared
     from harness.runner.showing import Display
 
     job_dir = job_dir_of(job, results_dir)
@@ -60,7 +60,7 @@ def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     """How a job stands: Slurm's state and reason, and each of its runs."""
     from harness.records.jobs import job_dir_of
     from harness.report.jobs_terminal import print_job
-    from harness.runner.jobs import standing
+    from harness.runner.jobs.standing import standing
 
     found = standing(job_dir_of(job, results_dir), _slurm())
     if as_json:
@@ -84,8 +84,8 @@ def wait(
 ) -> None:
     """Wait until a job has ended, collect what it left, and judge it: the answer and exit code of `run`, or of `sweep`."""
     from harness.records.jobs import job_dir_of
-    from harness.runner.job_judging import wait_and_judge
-    from harness.runner.job_showing import JobDisplay
+    from harness.runner.jobs.judging import wait_and_judge
+    from harness.runner.jobs.showing import JobDisplay
     from harness.runner.showing import Display
 
     display = JobDisplay(Display(as_json=as_json))
@@ -97,7 +97,7 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     """Cancel a job. Its ranks are asked to end and leave what they measured; `jobs wait` collects it."""
     from harness.records.jobs import job_dir_of
     from harness.report.printing import print_lines
-    from harness.runner.jobs import cancel as cancel_job
+    from harness.runner.jobs.standing import cancel as cancel_job
 
     job_dir = job_dir_of(job, results_dir)
     submitted = cancel_job(job_dir, _slurm())
@@ -120,7 +120,7 @@ def logs(
     """The job's own log, or those of one rank. Which file it is goes to stderr."""
     from harness.errors import BadRequestError
     from harness.records.jobs import job_dir_of, read_job
-    from harness.runner.job_logs import follow_logs, logs_document, show_logs
+    from harness.runner.jobs.logs import follow_logs, logs_document, show_logs
 
     if as_json and follow:
         raise BadRequestError("--json lists the files once, --follow goes on", remedy="leave one of them out")

@@ -10,7 +10,7 @@ from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.recipes.problems import Problems
 from harness.report.night_outputs import Outputs, require_outputs
-from harness.runner.night_request import NightRequest
+from harness.runner.night.request import NightRequest
 from harness.runner.webhook import WebhookAddress, webhook_address
 
 if TYPE_CHECKING:

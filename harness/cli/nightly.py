@@ -88,8 +88,8 @@ def nightly(
     Exit codes: 0 passed, 2 wrong request, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
     """
     from harness.cli.night_asking import night_asked
-    from harness.runner.night import Audience, dry_run_night, resume_night, start_night
-    from harness.runner.night_showing import NightDisplay
+    from harness.runner.night.night import Audience, dry_run_night, resume_night, start_night
+    from harness.runner.night.showing import NightDisplay
 
     asked = night_asked(what, judge, launch, slurm, output)
     audience = Audience(NightDisplay(as_json=output.as_json), asked.outputs, asked.webhook)

@@ -32,8 +32,8 @@ def run(
     request, on_slurm = run_request(asked, judge, launch), slurm_run_request(launch, slurm)
     display = Display(as_json=output.as_json, explain=output.explain)
     if on_slurm is not None:
-        from harness.runner.job_showing import JobDisplay
-        from harness.runner.slurm_run import dry_run_on_slurm, run_on_slurm
+        from harness.runner.jobs.showing import JobDisplay
+        from harness.runner.slurm.run import dry_run_on_slurm, run_on_slurm
 
         if output.dryrun:
             dry_run_on_slurm(request, on_slurm, JobDisplay(display))

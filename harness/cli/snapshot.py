@@ -30,7 +30,7 @@ def snapshot(asked: SnapshotOptions) -> None:
     Given two, what the second holds more than the first, by module and by line. Files are read as plain values in a
     process of their own: nothing in them is run, unlike in torch's own viewer.
     """
-    from harness.runner.snapshot_showing import show_difference, show_snapshot
+    from harness.runner.snapshots.showing import show_difference, show_snapshot
 
     if asked.other is None:
         show_snapshot(asked.file, timeline=asked.timeline, as_json=asked.as_json)

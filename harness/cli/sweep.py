@@ -11,7 +11,7 @@ from harness.cli.options import ExperimentOptions, JudgeOptions, LocalLaunchOpti
 from harness.cli.slurm_options import SlurmArrayOptions
 
 if TYPE_CHECKING:
-    from harness.runner.slurm_request import SlurmRequest
+    from harness.runner.slurm.request import SlurmRequest
 
 _SWEEP, _NODES = "Sweep", "Several nodes"
 
@@ -90,11 +90,11 @@ def sweep(
     """
     from harness.cli.sweep_asking import follower, require_nothing_else, slurm_sweep_request, sweep_request
     from harness.launch.environment import this_host
-    from harness.runner.sweep import Sitting, dry_run_sweep, resume_sweep, start_sweep
-    from harness.runner.sweep_launches import Meeting
-    from harness.runner.sweep_nodes import follow_sweep
-    from harness.runner.sweep_showing import SweepDisplay
-    from harness.runner.sweep_slurm import answered_from_jobs
+    from harness.runner.sweep.launches import Meeting
+    from harness.runner.sweep.nodes import follow_sweep
+    from harness.runner.sweep.showing import SweepDisplay
+    from harness.runner.sweep.slurm import answered_from_jobs
+    from harness.runner.sweep.sweep import Sitting, dry_run_sweep, resume_sweep, start_sweep
 
     on_slurm = slurm_sweep_request(how, launch, nodes, slurm)
     if on_slurm is not None:
@@ -125,10 +125,10 @@ def _on_slurm(
     nodes: SweepNodes,
 ) -> int:
     from harness.cli.sweep_asking import require_nothing_else, sweep_request
-    from harness.runner.job_showing import JobDisplay
+    from harness.runner.jobs.showing import JobDisplay
     from harness.runner.showing import Display
-    from harness.runner.sweep_showing import SweepDisplay
-    from harness.runner.sweep_slurm import (
+    from harness.runner.sweep.showing import SweepDisplay
+    from harness.runner.sweep.slurm import (
         SweepJobDisplay,
         dry_run_sweep_on_slurm,
         resume_sweep_on_slurm,

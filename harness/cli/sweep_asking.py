@@ -11,11 +11,11 @@ from harness.recipes.request_layers import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.sweep import SweepGate
 from harness.records.sweeps import sweep_dir_of
-from harness.runner.slurm_request import SlurmRequest
-from harness.runner.sweep_launches import Meeting
-from harness.runner.sweep_nodes import Follower
-from harness.runner.sweep_over import Over, same_axis, split_over
-from harness.runner.sweep_request import SweepRequest
+from harness.runner.slurm.request import SlurmRequest
+from harness.runner.sweep.launches import Meeting
+from harness.runner.sweep.nodes import Follower
+from harness.runner.sweep.over import Over, same_axis, split_over
+from harness.runner.sweep.request import SweepRequest
 
 if TYPE_CHECKING:
     from harness.cli.sweep import SweepNodes, SweepOptions, SweptOptions

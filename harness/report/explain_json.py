@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 
-from harness.analysis.explain_values import Cause, Change, Contrast, Explanation, Key, Side
+from harness.analysis.explain.values import Cause, Change, Contrast, Explanation, Key, Side
 from harness.report.json import SCHEMA_VERSION, Document
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.analysis.explain_changes import changes
-from harness.analysis.explain_contrast import contrast
-from harness.analysis.explain_values import Side
+from harness.analysis.explain.changes import changes
+from harness.analysis.explain.contrast import contrast
+from harness.analysis.explain.values import Side
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import GoldenChange
 from harness.report.explain_json import contrast_document, side_document

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
-from harness.analysis.explain_changes import changes
-from harness.analysis.explain_contrast import contrast
-from harness.analysis.explain_values import Side
+from harness.analysis.explain.changes import changes
+from harness.analysis.explain.contrast import contrast
+from harness.analysis.explain.values import Side
 from harness.records.golden import GoldenRecord
 from harness.report.golden_rows import METRIC_TITLES, departure_rows, metric_rows
 from harness.report.sweep_markdown import escape

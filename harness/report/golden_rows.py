@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from harness.analysis.explain_values import ABSENT, Change, Departure, Side
+from harness.analysis.explain.values import ABSENT, Change, Departure, Side
 from harness.report import figures
 from harness.units import format_percent
 

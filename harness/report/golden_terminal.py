@@ -6,9 +6,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.explain_changes import changes
-from harness.analysis.explain_contrast import contrast
-from harness.analysis.explain_values import Side
+from harness.analysis.explain.changes import changes
+from harness.analysis.explain.contrast import contrast
+from harness.analysis.explain.values import Side
 from harness.records.golden import GoldenRecord
 from harness.records.golden_retired import told_of
 from harness.records.goldens import GoldenChange

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from harness.analysis.case_history import CaseHistory
+from harness.analysis.history.case_history import CaseHistory
 from harness.errors import BadRequestError
 from harness.records.atomic import write_bytes_atomically
 from harness.report.charts.available import obstacle

@@ -6,7 +6,7 @@ Its importer takes every field of a metric for a number, so that a metric which 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.analysis.case_history import CaseHistory
+from harness.analysis.history.case_history import CaseHistory
 from harness.analysis.metrics import METRICS
 from harness.errors import BadRequestError
 from harness.records.atomic import write_atomically

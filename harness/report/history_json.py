@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.analysis.case_history import CaseHistory, LevelChange
-from harness.analysis.history_cases import CaseSummary
-from harness.analysis.history_changes import Change, changes, setup_of
-from harness.analysis.history_series import Night
+from harness.analysis.history.case_history import CaseHistory, LevelChange
+from harness.analysis.history.cases import CaseSummary
+from harness.analysis.history.changes import Change, changes, setup_of
+from harness.analysis.history.series import Night
 from harness.analysis.metrics import Metric
 from harness.report.json import SCHEMA_VERSION, Document
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.case_history import CaseHistory, LevelChange
-from harness.analysis.history_cases import CaseSummary
-from harness.analysis.history_changes import Change, changes, notable
-from harness.analysis.history_series import Night
-from harness.analysis.history_trend import Trend
+from harness.analysis.history.case_history import CaseHistory, LevelChange
+from harness.analysis.history.cases import CaseSummary
+from harness.analysis.history.changes import Change, changes, notable
+from harness.analysis.history.series import Night
+from harness.analysis.history.trend import Trend
 from harness.analysis.metrics import Metric
 from harness.records.history_files import started
 from harness.report.figures import ABSENT, figure

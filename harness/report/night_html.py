@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from urllib.parse import quote
 
-from harness.analysis.night_values import CaseVerdict, NightVerdict
+from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.report.figures import BY_NAME, figure
 from harness.report.html_page import html_page
 from harness.report.night_cells import CELL_STYLE, outcome_cell

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.analysis.night_values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
+from harness.analysis.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.report.json import SCHEMA_VERSION, Document, metrics_document
 
 

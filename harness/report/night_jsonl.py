@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from harness.analysis.night_values import NightVerdict
+from harness.analysis.night.values import NightVerdict
 from harness.report.json import SCHEMA_VERSION
 from harness.report.night_json import case_document
 

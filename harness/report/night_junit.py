@@ -7,7 +7,7 @@ from typing import Literal
 from xml.etree import ElementTree as Xml
 
 from harness.analysis.gate import Verdict
-from harness.analysis.night_values import CaseFinding, CaseVerdict, NightVerdict
+from harness.analysis.night.values import CaseFinding, CaseVerdict, NightVerdict
 from harness.errors import ExitCode
 from harness.report.figures import BY_NAME
 from harness.report.night_remarks import story

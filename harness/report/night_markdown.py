@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from harness.analysis.night_values import CaseVerdict, NightVerdict
+from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.report.night_jsonl import append_whole
 from harness.report.night_remarks import stories
 from harness.report.night_rows import night_rows

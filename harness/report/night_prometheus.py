@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import get_args
 
 from harness.analysis.metrics import METRICS
-from harness.analysis.night_values import CaseVerdict, NightVerdict
+from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.analysis.speed import cell_figure
 from harness.records.history import CaseOutcome
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.analysis.gate import Verdict
-from harness.analysis.night_values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
+from harness.analysis.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.report.figures import BY_NAME
 from harness.report.night_words import finding_text, is_red, one_line, outcome_text
 

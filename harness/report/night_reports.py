@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from harness.analysis.night_values import NightVerdict
+from harness.analysis.night.values import NightVerdict
 from harness.records.atomic import write_atomically
 from harness.report import json
 from harness.report.night_html import night_html

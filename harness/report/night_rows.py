@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from harness.analysis.gate import Verdict
-from harness.analysis.night_values import CaseVerdict
+from harness.analysis.night.values import CaseVerdict
 from harness.analysis.speed import cell_figure
 from harness.report.figures import ABSENT, BY_NAME, figure
 from harness.report.night_words import SPEED, change_text, counted, finding_of, one_line, outcome_text, worst_memory

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.night_values import CaseVerdict, NightVerdict
+from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.report.night_remarks import stories
 from harness.report.night_rows import night_rows, remark_text
 from harness.report.night_words import about, answer, headline, is_red

@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 
-from harness.analysis.night_values import CaseVerdict, NightVerdict
+from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.records.redact import redact
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.night_remarks import story

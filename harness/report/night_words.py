@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from harness.analysis.gate import Verdict
-from harness.analysis.night_values import CaseFinding, CaseVerdict, Evidence, NightVerdict
+from harness.analysis.night.values import CaseFinding, CaseVerdict, Evidence, NightVerdict
 from harness.errors import ExitCode
 from harness.report.figures import ABSENT, BY_NAME, figure
 from harness.units import format_percent

@@ -1,7 +1,7 @@
 """A sweep as CSV for spreadsheets: raw bytes and seconds, one row per cell."""
 
 from harness.analysis.metrics import METRICS
-from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.report.csv_text import Value, csv_text
 
 

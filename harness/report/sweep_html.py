@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from html import escape
 
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep.values import SweepVerdict
 from harness.report.charts.picture import Picture
 from harness.report.figures import BY_NAME, figure
 from harness.report.html_page import html_page

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from harness.analysis.sweep_values import CellVerdict, SweepVerdict, VsControl
+from harness.analysis.sweep.values import CellVerdict, SweepVerdict, VsControl
 from harness.analysis.welch import CONFIDENCE
 from harness.report.json import SCHEMA_VERSION, Document, metrics_document
 from harness.report.prediction import prediction_document

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep.values import SweepVerdict
 from harness.report.charts.picture import Picture
 from harness.report.sweep_remarks import closing_lines, headline, remarks
 from harness.report.sweep_rows import rows

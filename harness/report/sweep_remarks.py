@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.analysis.gate import Comparison
-from harness.analysis.sweep_status import oom_text
-from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.analysis.sweep.status import oom_text
+from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.report.figures import BY_NAME, capacities_text, change, figure
 from harness.units import format_bytes, format_percent
 

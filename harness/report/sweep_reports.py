@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep.values import SweepVerdict
 from harness.errors import BadRequestError
 from harness.records.atomic import write_atomically, write_bytes_atomically
 from harness.records.sweeps import SweepData

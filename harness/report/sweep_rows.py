@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.analysis.welch import TimeChange
 from harness.report.figures import ABSENT, BY_NAME, figure
 from harness.units import format_bytes, format_percent

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep.values import SweepVerdict
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.sweep_remarks import closing_lines, headline, remarks
 from harness.report.sweep_rows import rows

@@ -7,17 +7,17 @@ from shlex import quote
 from rich.console import Console
 
 from harness.analysis.diagnosis.ab_outcome import AbOutcome, ab_outcome
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep.values import SweepVerdict
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.records.sweeps import read_sweep
 from harness.report import json
 from harness.report.printing import print_lines
 from harness.report.sweep_json import sweep_document
-from harness.runner.sweep_axes import RECOMPUTE, SweptAxis
-from harness.runner.sweep_over import read_axes, split_over
-from harness.runner.sweep_request import SweepRequest
-from harness.runner.sweep_showing import SweepDisplay
+from harness.runner.sweep.axes import RECOMPUTE, SweptAxis
+from harness.runner.sweep.over import read_axes, split_over
+from harness.runner.sweep.request import SweepRequest
+from harness.runner.sweep.showing import SweepDisplay
 from harness.runner.understanding import settle
 
 # The harness sets it where a request does not, so that A goes without only if it is told to.

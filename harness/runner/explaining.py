@@ -4,11 +4,11 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-from harness.analysis.explain_values import Side
-from harness.analysis.history import case_of
+from harness.analysis.explain.values import Side
+from harness.analysis.history.record import case_of
 from harness.analysis.metrics import METRICS
-from harness.analysis.noise import KnownNoise
-from harness.analysis.noise_history import noise_of
+from harness.analysis.night.noise import KnownNoise
+from harness.analysis.night.noise_history import noise_of
 from harness.records.histories import read_history
 from harness.records.run import RunRecord
 from harness.records.store import results_dir

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.analysis import change_points as search
-from harness.analysis.case_history import CaseHistory, Measured, level_changes
-from harness.analysis.change_points import ChangePoint
-from harness.analysis.golden_band import golden_band
-from harness.analysis.history_cases import CaseSummary, NamedCase, case_summaries, named_case
-from harness.analysis.history_series import Series, series_of
-from harness.analysis.history_trend import trend
+from harness.analysis.history import change_points as search
+from harness.analysis.history.case_history import CaseHistory, Measured, level_changes
+from harness.analysis.history.cases import CaseSummary, NamedCase, case_summaries, named_case
+from harness.analysis.history.change_points import ChangePoint
+from harness.analysis.history.series import Series, series_of
+from harness.analysis.history.trend import trend
 from harness.analysis.metrics import METRICS, Metric
+from harness.analysis.night.golden_band import golden_band
 from harness.errors import BadRequestError
 from harness.recipes.problems import nearest
 from harness.records.histories import HistoryReading, survey_history

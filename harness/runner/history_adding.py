@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.analysis.derive import derive
-from harness.analysis.history import history_record
+from harness.analysis.history.record import history_record
 from harness.errors import BadRequestError
 from harness.recipes.problems import Problems
 from harness.records.histories import write_history

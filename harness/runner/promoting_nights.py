@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 
-from harness.analysis.case_outcome import bad_end, effective_runs, expectation
-from harness.analysis.night_values import CaseRun
+from harness.analysis.night.case_outcome import bad_end, effective_runs, expectation
+from harness.analysis.night.values import CaseRun
 from harness.analysis.promotion import PromotionOptions
 from harness.errors import BadRequestError
 from harness.records.nights import NightCase, NightData
-from harness.runner.night_due import case_runs
+from harness.runner.night.due import case_runs
 from harness.runner.promoting import Candidate
 
 

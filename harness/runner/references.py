@@ -6,9 +6,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from harness.analysis.explain_golden import golden_side
-from harness.analysis.explain_run import run_side
-from harness.analysis.explain_values import Side
+from harness.analysis.explain.golden import golden_side
+from harness.analysis.explain.run import run_side
+from harness.analysis.explain.values import Side
 from harness.errors import BadRequestError
 from harness.records.golden import GoldenRecord
 from harness.records.golden_settings import spec_like

@@ -8,8 +8,8 @@ from gate_draws import Drawn, Scenario, draws
 
 from harness.analysis.gate import Verdict, compare_values
 from harness.analysis.metrics import METRICS
-from harness.analysis.night_inputs import FALSE_ALARMS_PER_NIGHT
-from harness.analysis.time_rule import TimeLimits, is_suspicious, judge_time
+from harness.analysis.night.inputs import FALSE_ALARMS_PER_NIGHT
+from harness.analysis.night.time_rule import TimeLimits, is_suspicious, judge_time
 
 CASES_PER_NIGHT = 50
 THRESHOLD = 0.05

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.sweep import judge_sweep
+from harness.analysis.sweep.judge import judge_sweep
 from harness.records.rank import Failure, MemoryRecord
 from harness.records.run import RunRecord
 from harness.records.sweeps import read_sweep

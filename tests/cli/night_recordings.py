@@ -10,8 +10,8 @@ from harness.records.golden import GoldenMetric
 from harness.records.goldens import write_golden
 from harness.records.nights import read_night, run_dir_of
 from harness.records.rank import Failure
-from harness.runner.night_planning import plan_night
-from harness.runner.night_request import NightRequest
+from harness.runner.night.planning import plan_night
+from harness.runner.night.request import NightRequest
 from harness.spec.experiment import ExperimentSpec
 from tests.conftest import build_golden, build_rank
 

@@ -12,8 +12,8 @@ from harness.records.store import write_record
 from harness.records.sweep import SweepLaunch
 from harness.records.sweeps import run_dir_of, write_plan
 from harness.runner.ab import ab_request
-from harness.runner.sweep_planning import plan_sweep
-from harness.runner.sweep_request import SweepRequest
+from harness.runner.sweep.planning import plan_sweep
+from harness.runner.sweep.request import SweepRequest
 from tests.analysis.diagnosis.conftest import FRAGMENTED
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"

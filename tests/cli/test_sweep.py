@@ -16,9 +16,9 @@ from harness.records.rank import Failure
 from harness.records.store import write_record
 from harness.records.sweep import SweepLaunch
 from harness.records.sweeps import read_sweep, run_dir_of, write_plan
-from harness.runner.sweep_over import split_over
-from harness.runner.sweep_planning import plan_sweep
-from harness.runner.sweep_request import SweepRequest
+from harness.runner.sweep.over import split_over
+from harness.runner.sweep.planning import plan_sweep
+from harness.runner.sweep.request import SweepRequest
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
 OVER = "recompute=none;mlp;core_attn;full:uniform:1"

@@ -6,8 +6,8 @@ import pytest
 
 from harness.records.job import SlurmOptions
 from harness.records.sweep import SweepLaunch
-from harness.runner.slurm_request import SlurmRequest
-from harness.runner.sweep_slurm import SweepJob
+from harness.runner.slurm.request import SlurmRequest
+from harness.runner.sweep.slurm import SweepJob
 
 SWEEP = ("sweep", "-mr", "llama3_8b", "-g", "cpu", "--over", "recompute=none; mlp", "--launcher", "slurm")
 

@@ -11,7 +11,7 @@ from harness.analysis.derive import combine, derive
 from harness.analysis.gate import Verdict
 from harness.analysis.likeness import Difference
 from harness.analysis.metrics import METRICS
-from harness.analysis.night_values import CaseFinding, CaseRun, CaseVerdict, Evidence, NightVerdict
+from harness.analysis.night.values import CaseFinding, CaseRun, CaseVerdict, Evidence, NightVerdict
 from harness.errors import ExitCode
 from harness.records.collect import collect
 from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.sweep import judge_sweep
+from harness.analysis.sweep.judge import judge_sweep
 from harness.records.rank import MemoryRecord
 from harness.records.sweeps import SweepData, read_sweep
 from harness.records.timeline import MemorySeries

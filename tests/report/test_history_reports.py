@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from harness.analysis.case_history import CaseHistory, level_changes
-from harness.analysis.change_points import ChangePoint
-from harness.analysis.golden_band import GoldenBand
-from harness.analysis.history_series import series_of
-from harness.analysis.history_trend import trend
+from harness.analysis.history.case_history import CaseHistory, level_changes
+from harness.analysis.history.change_points import ChangePoint
+from harness.analysis.history.series import series_of
+from harness.analysis.history.trend import trend
+from harness.analysis.night.golden_band import GoldenBand
 from harness.report.charts.trend import trend_picture
 from harness.report.csv_text import csv_text
 from harness.report.figures import BY_NAME
@@ -62,7 +62,7 @@ def test_a_history_without_figures_is_a_header():
 
 
 def series_of_nothing():
-    from harness.analysis.history_series import Series
+    from harness.analysis.history.series import Series
 
     return Series("h100/x", "f", ())
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from harness.analysis.gate import Verdict
-from harness.analysis.night_values import Evidence
+from harness.analysis.night.values import Evidence
 from harness.errors import ExitCode
 from harness.report.night_rows import night_rows
 from harness.report.night_terminal import print_night

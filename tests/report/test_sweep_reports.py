@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.analysis.sweep import judge_sweep
+from harness.analysis.sweep.judge import judge_sweep
 from harness.errors import BadRequestError
 from harness.records.sweeps import SweepData, read_sweep
 from harness.report.charts.available import obstacle

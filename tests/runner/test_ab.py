@@ -7,8 +7,8 @@ from harness.launch.environment import this_host
 from harness.recipes.request import Request
 from harness.records.sweep import SweepLaunch
 from harness.runner.ab import ab_request
-from harness.runner.sweep_planning import plan_sweep
-from harness.runner.sweep_request import SweepRequest
+from harness.runner.sweep.planning import plan_sweep
+from harness.runner.sweep.request import SweepRequest
 
 ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
 EXPANDABLE = "expandable_segments:True"

@@ -3,9 +3,9 @@
 import pytest
 
 from harness.analysis.derive import derive
-from harness.analysis.explain import explain
-from harness.analysis.explain_run import run_side
-from harness.analysis.history import Occasion, history_record
+from harness.analysis.explain.explanation import explain
+from harness.analysis.explain.run import run_side
+from harness.analysis.history.record import Occasion, history_record
 from harness.records.histories import write_history
 from harness.runner.explaining import with_history
 

@@ -5,10 +5,10 @@ import pytest
 from harness.launch.environment import this_host
 from harness.recipes.request import Request
 from harness.recipes.sweep_file import read_sweep_file, sweep_files
-from harness.runner.sweep_cells import Expansion, control_values, name_of, told
-from harness.runner.sweep_drafts import draft
-from harness.runner.sweep_over import read_axes, read_control
-from harness.runner.sweep_request import SweepRequest
+from harness.runner.sweep.cells import Expansion, control_values, name_of, told
+from harness.runner.sweep.drafts import draft
+from harness.runner.sweep.over import read_axes, read_control
+from harness.runner.sweep.request import SweepRequest
 
 # Cells by name: empty for one that may run, the cell that it equals, or the rules that refuse it.
 EXPECTED = {

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from harness.analysis.infrastructure import infrastructure_fault
+from harness.analysis.night.infrastructure import infrastructure_fault
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.state import job_state
 from harness.records.jobs import read_submitted

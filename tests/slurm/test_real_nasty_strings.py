@@ -54,7 +54,7 @@ def test_what_a_shell_or_a_request_holds_arrives_in_a_real_job_as_it_is(slurm, r
     assert done.returncode == 0, done.stderr
     assert slurm.ended(results.job_id())["JobState"] == "COMPLETED"
     words = (tmp_path / "words").read_text().split("\0")
-    assert words[:4] == ["-m", "harness.runner.slurm_task", "--job_dir", str(results.jobs[0])]
+    assert words[:4] == ["-m", "harness.runner.slurm.task", "--job_dir", str(results.jobs[0])]
     job = read_job(Path(words[3]))
     assert {f"NASTY_{number}": value for number, value in enumerate(NASTY)} == job.runs[0].spec.env
     for node in ("0", "1"):

@@ -126,7 +126,7 @@ class SlurmJob:
                 f"--container-image={shlex.quote(asked.container_image)}",
                 f"--container-mounts={shlex.quote(mounts)}",
             ]
-        words = (self.python, "-m", "harness.runner.slurm_task", "--job_dir", record.job_dir)
+        words = (self.python, "-m", "harness.runner.slurm.task", "--job_dir", record.job_dir)
         return [
             f"srun --nodes={record.nnodes} --ntasks={record.nnodes} --ntasks-per-node=1 --export=ALL",
             "--kill-on-bad-exit=1 --cpu-bind=none --label",

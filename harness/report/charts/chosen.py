@@ -1,6 +1,6 @@
 """Which cells a picture with a part per cell shows where there are too many for all."""
 
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep.values import SweepVerdict
 from harness.records.sweeps import CellData, SweepData
 
 MAX_CELLS = 12

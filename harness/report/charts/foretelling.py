@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep.values import SweepVerdict
 from harness.report.charts import look
 from harness.report.charts.picture import Picture
 from harness.report.charts.units import memory_unit

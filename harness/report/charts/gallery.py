@@ -1,6 +1,6 @@
 """All pictures of a sweep, in the order of the report."""
 
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep.values import SweepVerdict
 from harness.records.sweeps import SweepData
 from harness.report.charts.foretelling import foretelling
 from harness.report.charts.memory_throughput import memory_throughput

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 
 # Okabe and Ito's palette, "Color Universal Design" (2008); luminances differ, so that grey prints keep the order.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (

@@ -2,7 +2,7 @@
 
 import altair as alt
 
-from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.report.charts import look
 from harness.report.charts.picture import Picture
 from harness.report.charts.scene import HEIGHT, WIDTH, Scene, scene_of

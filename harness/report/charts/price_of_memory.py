@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.report.charts import look
 from harness.report.charts.picture import Picture
 

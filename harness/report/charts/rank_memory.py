@@ -6,7 +6,7 @@ import altair as alt
 
 from harness.analysis import peaks
 from harness.analysis.memory_saving import highest_per_rank
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep.values import SweepVerdict
 from harness.records.run import RunRecord
 from harness.records.sweeps import SweepData
 from harness.report.charts import look

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.report.charts.units import memory_unit
 
 WIDTH, HEIGHT = 760, 440

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from harness.analysis.sweep_values import SweepVerdict
+from harness.analysis.sweep.values import SweepVerdict
 from harness.analysis.window import window_of
 from harness.records.run import RunRecord
 from harness.records.sweeps import SweepData

@@ -3,7 +3,7 @@
 import altair as alt
 
 from harness.analysis.peaks import bare_uuid
-from harness.analysis.sweep_values import CellVerdict, SweepVerdict
+from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.records.run import RunRecord
 from harness.records.sweeps import SweepData
 from harness.records.timeline import MemorySeries

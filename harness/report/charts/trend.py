@@ -6,10 +6,10 @@ from datetime import datetime
 
 import altair as alt
 
-from harness.analysis.case_history import CaseHistory, LevelChange
-from harness.analysis.golden_band import GoldenBand
-from harness.analysis.history_changes import changes, notable, setup_of
-from harness.analysis.history_series import Night
+from harness.analysis.history.case_history import CaseHistory, LevelChange
+from harness.analysis.history.changes import changes, notable, setup_of
+from harness.analysis.history.series import Night
+from harness.analysis.night.golden_band import GoldenBand
 from harness.records.history_files import started
 from harness.report.charts import look
 from harness.report.charts.picture import Picture

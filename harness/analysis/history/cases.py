@@ -1,0 +1,103 @@
+"""The cases of a history: each with where it stands, and found by part of its name."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.analysis.history.series import Series, series_of
+from harness.analysis.history.trend import Trend, trend
+from harness.analysis.metrics import Metric
+from harness.errors import BadRequestError
+from harness.recipes.problems import nearest
+from harness.records.history import HistoryRecord
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class NamedCase:
+    """What a name means: a case, and of it the runs of ``suite_case`` only where the name is a suite's."""
+
+    case: str
+    suite_case: str = ""
+
+    def has(self, record: HistoryRecord) -> bool:
+        """Whether a run is of it."""
+        return record.case == self.case and self.suite_case in ("", record.suite_case)
+
+
+@dataclass(frozen=True)
+class CaseSummary:
+    """A case with the settings of its newest run. ``value``: of the last night that has the figure; None without any."""
+
+    series: Series
+    num_runs: int
+    last_started_at: str
+    last_outcome: str
+    value: float | None
+    trend: Trend | None
+
+
+def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[CaseSummary, ...]:
+    """Every case of ``records``, which are in order of time, by name; cases of suites that share settings are told apart."""
+    by_case: dict[str, list[HistoryRecord]] = {}
+    for record in records:
+        by_case.setdefault(record.case, []).append(record)
+    return tuple(_summary(one, metric) for case in sorted(by_case) for one in _told_apart(by_case[case]))
+
+
+def _told_apart(records: Sequence[HistoryRecord]) -> list[Series]:
+    """One series, or one for each of several suite cases, and one of the runs outside suites."""
+    names = sorted({record.suite_case for record in records})
+    if len(set(names) - {""}) < 2:
+        return [series_of(records)]
+    return [series_of([one for one in records if one.suite_case == name], suite_case=name) for name in names]
+
+
+def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
+    """The case that ``name`` means: its name, that of a suite's case, or a part that only one of them has.
+
+    BadRequestError for none or several; it names the nearest.
+    """
+    called: dict[str, set[str]] = {}
+    for record in records:
+        called.setdefault(record.case, set()).update({record.suite_case} - {""})
+    if not called:
+        raise BadRequestError(f"no case {name!r}: history is empty", remedy="mbr-perf history add RUN adds a run")
+    for fits in (str.__eq__, str.startswith, str.__contains__):
+        found = sorted(case for case, names in called.items() if any(fits(one, name) for one in (case, *names)))
+        if len(found) == 1:
+            return NamedCase(found[0], _of_suite(name, found[0], called[found[0]], fits))
+        if found:
+            told = ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
+            raise BadRequestError(f"case {name!r} is ambiguous: {len(found)} cases", remedy=f"one of: {told}")
+    known = sorted({one for case, names in called.items() for one in (case, *names)})
+    raise BadRequestError(f"no case {name!r} in history", remedy=_near(name, known))
+
+
+def _of_suite(name: str, case: str, names: Iterable[str], fits: Callable[[str, str], bool]) -> str:
+    """The one case of a suite that is meant; empty where the name fits the case itself, or several."""
+    meant = [one for one in names if fits(one, name)]
+    return meant[0] if len(meant) == 1 and not fits(case, name) else ""
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    """The nearest of the names, of their recipes where the whole name is too long to be near."""
+    by_recipe = {one.rpartition("/")[2].partition(".")[0]: one for one in known}
+    hint = nearest(name, by_recipe)
+    if hint.startswith("did you mean"):
+        return hint
+    hint = nearest(name, known)
+    return hint if hint.startswith("did you mean") else "`mbr-perf history` lists the cases"
+
+
+def _summary(series: Series, metric: Metric) -> CaseSummary:
+    measured = series.measured(metric)
+    last = series.nights[-1]
+    return CaseSummary(
+        series=series,
+        num_runs=sum(len(night.records) for night in series.nights),
+        last_started_at=last.started_at,
+        last_outcome=last.outcome,
+        value=measured[-1][1] if measured else None,
+        trend=trend([value for _, value in measured], metric.better) if measured else None,
+    )

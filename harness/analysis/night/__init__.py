@@ -1,0 +1,1 @@
+"""Judge of a night: cases, their noise, the rules of evidence."""

@@ -1,0 +1,58 @@
+"""The judge of a night: every case by itself, and the one answer."""
+
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+from harness.analysis.night.case import judge_case
+from harness.analysis.night.case_outcome import WORST_FIRST
+from harness.analysis.night.inputs import CaseMaterial, rules_of
+from harness.analysis.night.values import CaseVerdict, NightVerdict
+from harness.errors import ExitCode
+from harness.records.history import CaseOutcome
+from harness.records.night import NightEvent, NightPlan
+
+_WORST_CODE_FIRST = (
+    ExitCode.RUN_FAILED,
+    ExitCode.OUT_OF_MEMORY,
+    ExitCode.REGRESSION,
+    ExitCode.INCONCLUSIVE,
+    ExitCode.IMPROVEMENT,
+)
+
+
+def judge_night(
+    night_dir: Path,
+    plan: NightPlan,
+    cases: Sequence[CaseMaterial],
+    *,
+    today: date,
+    events: Sequence[NightEvent] = (),
+    finished_at: str = "",
+    num_due: int = 0,
+) -> NightVerdict:
+    """The verdict on a night. ``cases`` in the plan's order; ``num_due``: runs still to be done.
+
+    The exit code is the worst case's: 3 failed, 4 out of memory, 5 regression, 6 inconclusive (also where runs are still
+    due), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
+    """
+    rules = rules_of(plan, today)
+    verdicts = tuple(judge_case(case, rules) for case in cases)
+    codes = {verdict.exit_code for verdict in verdicts} | ({ExitCode.INCONCLUSIVE} if num_due else set())
+    return NightVerdict(
+        night_dir=night_dir,
+        plan=plan,
+        cases=verdicts,
+        events=tuple(events),
+        outcome=_outcome(verdicts, num_due),
+        exit_code=next((code for code in _WORST_CODE_FIRST if code in codes), ExitCode.OK),
+        finished_at=finished_at,
+        num_due=num_due,
+    )
+
+
+def _outcome(verdicts: Sequence[CaseVerdict], num_due: int) -> CaseOutcome:
+    found: set[CaseOutcome] = {"pass" if verdict.is_expected else verdict.outcome for verdict in verdicts}
+    if num_due:
+        found.add("inconclusive")
+    return next((outcome for outcome in WORST_FIRST if outcome in found), "pass")

@@ -1,0 +1,1 @@
+"""Judge of a sweep: cells, the Pareto set, the recommendation."""

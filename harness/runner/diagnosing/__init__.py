@@ -1,0 +1,1 @@
+"""`mbr-perf diagnose`."""

@@ -1,0 +1,182 @@
+"""`mbr-perf diagnose`: inputs read into cases, the planner asked, the answer made."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.analysis.diagnosis.decide import diagnose
+from harness.analysis.diagnosis.of_log import Listener, case_of_log
+from harness.analysis.diagnosis.of_run import case_of_run, expandable_segments
+from harness.analysis.diagnosis.seen_in_speed import loss_of_speed
+from harness.analysis.diagnosis.symptom import Facts
+from harness.analysis.diagnosis.trial import Trial, allocator_trial
+from harness.analysis.diagnosis.values import Case, Diagnosis
+from harness.analysis.oom.first_failure import first_failure
+from harness.errors import BadRequestError, ExitCode
+from harness.launch.environment import Host
+from harness.recipes.request import Request
+from harness.records.foreign.log_reader import LogReader
+from harness.records.logs.lines import LogLine, log_lines
+from harness.records.strict_json import read_document
+from harness.runner.diagnosing.inputs import Committed, Inputs, sorted_inputs
+from harness.runner.diagnosing.plan import planned
+from harness.runner.diagnosing.snapshots import case_of_snapshots
+from harness.runner.request import RunRequest
+from harness.runner.understanding import settle
+from harness.spec.experiment import ExperimentSpec
+
+
+@dataclass(frozen=True)
+class DiagnoseRequest:
+    """``asked``: the settings of a job that left logs only. ``against``: another job. ``plans``: whether to ask the planner."""
+
+    paths: tuple[str, ...]
+    against: tuple[str, ...] = ()
+    asked: Request | None = None
+    results_dir: Path | None = None
+    plans: bool = True
+
+
+def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
+    """The answer. BadRequestError for what cannot be read, and for more jobs than one and another to hold it against."""
+    inputs = sorted_inputs(request.paths, request.results_dir)
+    other = sorted_inputs(request.against, request.results_dir)
+    given = _given_spec(request, inputs, host)
+    if not inputs.num_jobs:
+        return _of_snapshots_alone(inputs, other)
+    cases = _cases(inputs, given)
+    trial = allocator_trial(cases)
+    if trial is None:
+        cases = [*cases, *_cases(other, None)]
+        trial = allocator_trial(cases) if len(cases) > 1 else None
+    case, reference = _chosen(cases, trial)
+    outlook = None
+    if request.plans and case.spec is not None:
+        case, outlook = planned(case, host)
+    answer = diagnose(case, reference, outlook, trial)
+    snapshots = (*inputs.snapshots, *other.snapshots) or _own_snapshot(case, inputs)
+    if snapshots:
+        answer = replace(answer, evidence=(*answer.evidence, *case_of_snapshots(snapshots)[1]))
+    return answer
+
+
+def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:
+    """What the failed rank of a run of ours left with `--snapshot_on_oom`."""
+    folder = next((one.folder for one in inputs.runs if one.record.run_id == case.name), None)
+    if folder is None or not case.has_oom or case.failed is None or case.failed.rank is None:
+        return ()
+    path = folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"
+    return (path,) if path.is_file() else ()
+
+
+def _of_snapshots_alone(inputs: Inputs, other: Inputs) -> Diagnosis:
+    if other.num_jobs:
+        raise BadRequestError("--against names a job, and there are only snapshots", remedy="name the job first")
+    case, told = case_of_snapshots((*inputs.snapshots, *other.snapshots))
+    answer = diagnose(case)
+    return replace(answer, evidence=(*told, *answer.evidence), is_conclusive=True)
+
+
+def exit_code_of(answer: Diagnosis) -> ExitCode:
+    """0 where something can be said, also that memory was not it; 6 where not."""
+    return ExitCode.OK if answer.is_conclusive else ExitCode.INCONCLUSIVE
+
+
+def _given_spec(request: DiagnoseRequest, inputs: Inputs, host: Host) -> "_Given | None":
+    """The settings of the options. BadRequestError where runs say themselves what they were."""
+    if request.asked is None:
+        return None
+    if not inputs.logs:
+        raise BadRequestError(
+            "-mr and its options are for logs: a run says itself what it was", remedy="leave them out"
+        )
+    settled = settle(RunRequest(asked=request.asked), host)
+    return _Given(settled.spec, tuple(settled.sources.items()))
+
+
+@dataclass(frozen=True)
+class _Given:
+    spec: ExperimentSpec
+    sources: tuple[tuple[str, str], ...]
+
+
+def _cases(inputs: Inputs, given: _Given | None) -> list[Case]:
+    found = [_of_run(one) for one in inputs.runs]
+    found += [_of_unfinished(folder) for folder in inputs.unfinished]
+    if inputs.logs:
+        case = _of_logs(inputs.logs, given.spec if given else None)
+        found.append(_with_settings(case, given) if given else case)
+    return found
+
+
+def _with_settings(case: Case, given: _Given) -> Case:
+    """The case with what the options say. What a recipe sets in the environment is not known of a job of others."""
+    said = dict(given.sources)
+    env = {name: value for name, value in given.spec.env.items() if said.get(f"env.{name}", "").startswith("--")}
+    expandable = case.expandable_segments
+    if expandable is None:
+        expandable = expandable_segments(env, is_known=False)
+    return replace(case, sources=given.sources, expandable_segments=expandable)
+
+
+def _of_run(run: Committed) -> Case:
+    """A run's record; where it does not speak of memory, its logs may."""
+    case = case_of_run(run.record)
+    logs = run.folder / "logs" if run.folder else None
+    if case.status not in ("failed", "oom") or case.has_oom or logs is None or not _has_files(logs):
+        return case
+    heard = _of_logs((str(logs),), case.spec)
+    if not heard.has_oom:
+        return case
+    return replace(case, verdict=heard.verdict, failed=heard.failed, sayings=(*case.sayings, *heard.sayings))
+
+
+def _of_unfinished(folder: Path) -> Case:
+    spec = read_document(folder / "spec.json", ExperimentSpec)
+    logs = folder / "logs"
+    if not _has_files(logs):
+        raise BadRequestError(f"{folder}: neither a record nor logs", remedy="the run has not begun, or was not run")
+    return replace(_of_logs((str(logs),), spec), name=folder.name)
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(path.is_file() and path.suffix == ".log" for path in folder.iterdir())
+
+
+def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None) -> Case:
+    """One pass over the lines, which may be gigabytes or a pipe."""
+    reader, listener = LogReader(), Listener()
+
+    def lines() -> Iterator[LogLine]:
+        for line in listener.over(log_lines(paths)):
+            reader.feed(line)
+            yield line
+
+    first = first_failure(lines())
+    name = "standard input" if tuple(paths) == ("-",) else ", ".join(paths)
+    return case_of_log(name, reader.finish(), first, listener, spec)
+
+
+def _chosen(cases: Sequence[Case], trial: Trial | None) -> tuple[Case, Case | None]:
+    """The job to speak of, and the other: the one that failed, else the slower one."""
+    if trial is not None and (trial.confirmed is not None or len(cases) > 2):
+        failed = [case for case in cases if case.has_oom] or list(cases)
+        # After a refuted trial the run with expandable segments tells more: nothing is fragmented in it.
+        best = max(failed, key=lambda case: bool(case.expandable_segments)) if trial.confirmed is False else failed[0]
+        return best, None
+    if len(cases) > 2:
+        raise BadRequestError(
+            f"{len(cases)} jobs: one is diagnosed at a time, against one other at most",
+            remedy="name one or two runs; all logs together are those of one job, --against LOG... of another",
+        )
+    if len(cases) == 1:
+        return cases[0], None
+    one, other = cases
+    if _has_failed(one) != _has_failed(other):
+        return (one, other) if _has_failed(one) else (other, one)
+    lost = loss_of_speed(Facts(one, other))
+    return (other, one) if lost is not None and lost < 0 else (one, other)
+
+
+def _has_failed(case: Case) -> bool:
+    return case.status not in ("ok", "unknown") or case.failed is not None

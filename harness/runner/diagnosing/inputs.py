@@ -1,0 +1,98 @@
+"""What `diagnose` was given, sorted: runs and sweeps of ours, training logs, snapshots of memory."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.records.logs.sources import STDIN
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, read_run, results_dir
+from harness.records.sweeps import SWEEP, read_sweep
+from harness.runner.snapshots.reading import looks_like_a_snapshot
+
+_SPEC = "spec.json"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A run with its record; ``folder`` is None where only the record was given."""
+
+    record: RunRecord
+    folder: Path | None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """``unfinished``: run folders without a record. ``logs`` are all of one job."""
+
+    runs: tuple[Committed, ...] = ()
+    unfinished: tuple[Path, ...] = ()
+    logs: tuple[str, ...] = ()
+    snapshots: tuple[Path, ...] = ()
+
+    @property
+    def num_jobs(self) -> int:
+        """Runs, and the logs as one more."""
+        return len(self.runs) + len(self.unfinished) + bool(self.logs)
+
+
+def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inputs:
+    """Paths, ids of runs and sweeps, ``-`` for standard input. BadRequestError names all that are none of them."""
+    runs: list[Committed] = []
+    unfinished: list[Path] = []
+    logs: list[str] = []
+    snapshots: list[Path] = []
+    problems: list[BadRequestError] = []
+    for reference in dict.fromkeys(references):
+        try:
+            path = reference if reference == STDIN else _located(reference, results)
+            if isinstance(path, str):
+                logs.append(path)
+            elif path.is_dir() and (path / SWEEP).is_file():
+                runs += _of_sweep(path)
+            elif path.name == RECORD or (path / RECORD).is_file():
+                runs.append(Committed(read_run(path), path if path.is_dir() else path.parent))
+            elif path.is_dir() and (path / _SPEC).is_file():
+                unfinished.append(path)
+            elif looks_like_a_snapshot(path):
+                snapshots.append(path)
+            else:
+                logs.append(reference)
+        except BadRequestError as problem:
+            problems.append(problem)
+    raise_all(problems)
+    return Inputs(tuple(runs), tuple(unfinished), tuple(logs), tuple(snapshots))
+
+
+def _located(reference: str, results: Path | None) -> Path:
+    """The path, or the folder of results whose id begins or ends so. BadRequestError for neither."""
+    path = Path(reference)
+    if path.exists():
+        return path
+    root = results_dir(results)
+    found = [
+        folder
+        for kind in ("runs", "sweeps")
+        for folder in sorted((root / kind).glob("*"))
+        if reference
+        and folder.is_dir()
+        and (folder.name.startswith(reference) or folder.name.endswith(f"-{reference}"))
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = ", ".join(folder.name for folder in found[-5:])
+        raise BadRequestError(f"{reference!r} is ambiguous: {len(found)} runs and sweeps", remedy=f"one of: {listed}")
+    raise BadRequestError(
+        f"{reference}: no such file or folder, and no run or sweep of that id in {root}",
+        remedy="name a run, a sweep, a log, a folder of logs, a snapshot, or - for standard input",
+    )
+
+
+def _of_sweep(folder: Path) -> list[Committed]:
+    data = read_sweep(folder)
+    found = [Committed(record, None) for cell in data.cells for record in cell.runs]
+    if not found:
+        raise BadRequestError(f"{folder}: none of its runs is there yet", remedy=f"mbr-perf sweep --resume {folder}")
+    return found

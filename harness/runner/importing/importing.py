@@ -1,0 +1,143 @@
+"""Training logs of Megatron-Bridge and Megatron-LM as run records; nothing is measured, and nothing is made up."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import harness
+from harness.analysis.imported.ending import Ending, ending
+from harness.analysis.imported.ranks import UNKNOWN, clock_rank, rank_records
+from harness.analysis.imported.source import disagreements, notes_on, source_of
+from harness.analysis.oom.first_failure import FirstFailure, first_failure
+from harness.errors import BadRequestError, ExitCode, raise_all
+from harness.launch.environment import Host, this_host
+from harness.recipes.request import Request
+from harness.records.atomic import write_atomically
+from harness.records.foreign.log_reader import read_logs
+from harness.records.foreign.values import ForeignLog
+from harness.records.imported import log_files
+from harness.records.logs.lines import log_lines
+from harness.records.logs.sources import STDIN
+from harness.records.redact import redact
+from harness.records.run import Provenance, RunRecord
+from harness.records.store import new_run_dir, results_dir, write_record
+from harness.runner.experiment import judge
+from harness.runner.importing.request import ImportRequest
+from harness.runner.launched import Ran
+from harness.runner.placement import placed
+from harness.runner.prediction import cached_prediction_of
+from harness.runner.request import RunRequest
+from harness.runner.showing import Display
+from harness.runner.understanding import Settled, settle
+from harness.spec.effective import effective_recompute, settled_implementation
+from harness.spec.layout import LayoutError
+
+
+@dataclass(frozen=True)
+class ReadLog:
+    """A job's log with what it shows of the job's end."""
+
+    log: ForeignLog
+    failure: FirstFailure | None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A log and the settings of its job, which go together."""
+
+    read: ReadLog
+    settled: Settled
+    host: Host
+
+
+def import_run(request: ImportRequest, display: Display) -> ExitCode:
+    """Make a run folder of a log, judge it as `run` judges its own, print the answer; the exit code is the verdict's.
+
+    BadRequestError for a log that says nothing of a training job, or contradicts the settings.
+    """
+    draft = drafted(read(request.logs), request.asked, this_host())
+    run_dir = new_run_dir(results_dir(request.results_dir), f"{Path(request.asked.model_recipe_name).stem}-imported")
+    record = committed(recorded(draft, run_dir.name), run_dir)
+    return judge([Ran(record, run_dir, None)], request.gate, request.results_dir, display)
+
+
+def read(logs: Sequence[str]) -> ReadLog:
+    """The log of one job. BadRequestError for what cannot be read, and where no line is of a training job."""
+    if STDIN in logs:
+        raise BadRequestError(
+            "a log that is imported is a file: its checksum is kept", remedy="save it, and name the file"
+        )
+    found = ReadLog(read_logs(logs), first_failure(log_lines(logs)))
+    if not found.log.iterations and found.failure is None:
+        raise BadRequestError(
+            f"{', '.join(logs)}: no line of a training iteration, and none of a failure",
+            remedy="name the log of the rank that prints iterations, which is the last one, or the folder of all",
+        )
+    return found
+
+
+def drafted(found: ReadLog, asked: Request, host: Host) -> Draft:
+    """The settings of the job, whose steps are those that the log announces. BadRequestError where the two disagree."""
+    if not asked.gpu:
+        raise BadRequestError("a log does not say what it was measured on", remedy="name the GPU with -g, e.g. -g h100")
+    last = found.log.iterations[-1].number if found.log.iterations else None
+    steps = asked.max_steps or found.log.total or last
+    settled = settle(RunRequest(asked=replace(asked, max_steps=steps)), host)
+    sources = dict(settled.sources)
+    if asked.max_steps is None and steps is not None:
+        sources["measure.max_steps"] = "the log"
+    raise_all(disagreements(found.log, settled.spec))
+    return Draft(found, replace(settled, sources=sources), host)
+
+
+def committed(record: RunRecord, run_dir: Path) -> RunRecord:
+    """The record, once it is written into a folder that is there and holds no run."""
+    write_atomically(run_dir / "spec.json", record.spec.model_dump_json(indent=1) + "\n")
+    write_record(run_dir, record)
+    return record
+
+
+def recorded(draft: Draft, run_id: str) -> RunRecord:
+    """The log as a run's record. BadRequestError for a model that cannot be cut as asked."""
+    log, failure, spec = draft.read.log, draft.read.failure, draft.settled.spec
+    software, implementation = draft.settled.software, settled_implementation(spec)
+    try:
+        effective = effective_recompute(spec, implementation, software)
+    except LayoutError as error:
+        raise BadRequestError(f"the model cannot be cut as asked: {error}") from error
+    ended: Ending = ending(log, failure, spec.measure.max_steps)
+    ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
+    imported = source_of(log, clock_rank(log, spec.num_gpus), log_files(log.sources), ranks, spec)
+    prediction = cached_prediction_of(spec, software, draft.host)
+    return RunRecord(
+        run_id=run_id,
+        status=ended.status,
+        spec=spec,
+        sources=draft.settled.sources,
+        fingerprint=spec.fingerprint,
+        effective=effective,
+        ranks=placed(ranks, spec),
+        failure=ended.failure,
+        notes=(*notes_on(log, imported), *draft.settled.notes, *ended.notes),
+        prediction=prediction.kept.prediction,
+        no_prediction=prediction.kept.reason,
+        imported=imported,
+        provenance=_provenance(),
+    )
+
+
+def _provenance() -> Provenance:
+    """When and by what command it was imported; nothing of this machine, where the job did not run."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return Provenance(
+        started_at=now,
+        finished_at=now,
+        duration_s=0.0,
+        command=tuple(redact(argument) for argument in sys.argv),
+        mbr_perf=harness.__version__,
+        hostname=UNKNOWN,
+        platform=UNKNOWN,
+        processor=UNKNOWN,
+    )

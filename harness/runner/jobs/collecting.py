@@ -1,0 +1,143 @@
+"""What a job has left once it has ended: runs that nobody committed are, with what Slurm and the ranks say of their end."""
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import harness
+from harness.launch.environment import this_host
+from harness.launch.slurm.state import TaskState
+from harness.launch.slurm.words import SLURM_ENDED_IT
+from harness.records.collect import collect
+from harness.records.job import JobRecord, JobRun, SubmittedRecord
+from harness.records.launch import LaunchOutcome
+from harness.records.rank import RankRecord
+from harness.records.run import NodeSample, Provenance, RunRecord, Status
+from harness.records.store import write_record
+from harness.runner.jobs.log_end import before_python, log_ends
+from harness.runner.jobs.runs import drop_unstarted, is_committed, task_runs
+from harness.runner.machine import software_for
+from harness.runner.outcome_of_ranks import built_otherwise, doubts, recorded_throughout, status_of
+from harness.runner.placement import placed
+from harness.runner.provenance import git_branch, git_commit
+from harness.spec.effective import effective_recompute, settled_implementation
+
+UNKNOWN = "unknown"
+# Slurm's own lines about the kernel's kill of a step, whose job it calls FAILED, or even COMPLETED.
+_HOST_MEMORY = re.compile(r"oom[-_]kill event|task \d+: Out Of Memory|\bOut Of Memory\b")
+
+
+def collect_ended(job: JobRecord, submitted: SubmittedRecord, states: tuple[TaskState, ...], why: str = "") -> None:
+    """Commit the run of every ended task that is due and that its job never committed, and drop those never started.
+
+    ``why``: said in place of Slurm's state where this program ended the job. A record that comes meanwhile stays.
+    """
+    for task in task_runs(job):
+        state = state_of(states, task.task)
+        if not state.has_ended:
+            continue
+        if task.due is not None and not is_committed(task.due):
+            record = lost_run(job, submitted, task.due, state, why)
+            Path(task.due.run_dir).mkdir(mode=0o750, parents=True, exist_ok=True)
+            write_record(Path(task.due.run_dir), record)
+        drop_unstarted(task.dropped)
+
+
+def state_of(states: tuple[TaskState, ...], task: int) -> TaskState:
+    """The state of one task; of a job that Slurm tells as a whole, that of the job."""
+    return next((state for state in states if task in state.tasks), states[-1])
+
+
+def lost_run(
+    job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: TaskState, why: str = ""
+) -> RunRecord:  # fmt: skip
+    """The record of a run that ended before its job could write one."""
+    spec = run.spec
+    collected = collect(Path(run.run_dir), spec.num_gpus)
+    ranks = placed(collected.ranks, spec)
+    status, failure, note = _ending(job, submitted, state, ranks, why)
+    implementation = settled_implementation(spec)
+    software, _ = software_for(spec.gpu, this_host())
+    effective = effective_recompute(spec, implementation, software)
+    otherwise = built_otherwise(effective, ranks)
+    return RunRecord(
+        run_id=run.run_id,
+        status=status,
+        spec=spec,
+        sources=run.sources,
+        fingerprint=spec.fingerprint,
+        effective=effective,
+        ranks=ranks,
+        nodes=collected.nodes,
+        failure=failure,
+        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *([otherwise] if otherwise else [])),
+        notes=(*run.notes, f"Slurm job {submitted.job_id} committed no record of this run", *note, *collected.notes),
+        no_prediction="the job ended before the run was committed",
+        provenance=_provenance(job, submitted, ranks, collected.nodes),
+    )
+
+
+def slurm_failure(job: JobRecord, state: TaskState) -> str:
+    """Why the job ended, in Slurm's words, as the ``failure`` of its run says it."""
+    if state.kind == "purged":
+        return "Slurm: UNKNOWN: it knows the job no more, and the run left no record"
+    word = state.slurm
+    if state.kind == "launch_failed" and "LAUNCH" not in word:
+        word = "LAUNCH_FAILED"
+    after = f" after {job.slurm.time_limit_minutes} min" if word == "TIMEOUT" else ""
+    detail = f" {state.detail}" if state.detail else ""
+    code = f"exit code {state.exit_code}" if state.kind == "failed" and state.exit_code not in ("", "0:0") else ""
+    told = ", ".join(part for part in (state.reason if state.kind != "timeout" else "", code) if part)
+    where = f" on {state.nodes}" if state.nodes and state.kind in SLURM_ENDED_IT else ""
+    lost = ", but the run left no record" if state.kind == "finished" else ""
+    again = f"REQUEUED {state.restarts} time{'s' if state.restarts > 1 else ''}, then " if state.restarts else ""
+    return f"Slurm: {again}{word}{after}{detail}{f' ({told})' if told else ''}{where}{lost}"
+
+
+def _ending(
+    job: JobRecord, submitted: SubmittedRecord, state: TaskState, ranks: tuple[RankRecord, ...], why: str
+) -> tuple[Status, str, tuple[str, ...]]:
+    """Status, failure and notes. Slurm's word counts where Slurm ended the job; else the ranks' where they left one."""
+    reason = why or slurm_failure(job, state)
+    if state.kind in ("failed", "finished") and not why and _host_memory_ran_out(job, state):
+        state_word = f"{state.slurm} to Slurm; its log tells of the kernel's kill"
+        return "failed", f"Slurm: OUT_OF_MEMORY of a node's host memory ({state_word})", ()
+    said, told = status_of(LaunchOutcome(status="failed", reason=reason), ranks)
+    if why or state.kind in SLURM_ENDED_IT:
+        also = (f"what the ranks left: {told}",) if told and told != reason else ()
+        return ("interrupted" if state.kind == "cancelled" and not why else "failed"), reason, also
+    if told and told != reason:
+        return said, told, (reason,)
+    printed = before_python(job, submitted.job_id, state)
+    return said, f"{reason}: {printed}" if printed else reason, ()
+
+
+def _host_memory_ran_out(job: JobRecord, state: TaskState) -> bool:
+    """Whether the job's log says so; Slurm's state does not where the step, not the script, was hit."""
+    return any(_HOST_MEMORY.search(text) for text in log_ends(job, state))
+
+
+def _provenance(
+    job: JobRecord, submitted: SubmittedRecord, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...]
+) -> Provenance:
+    """What is known from here: of the nodes, what their ranks left; the time runs from submission."""
+    first = next((rank for rank in ranks if rank.device), None)
+    finished = datetime.now(UTC)
+    waited = finished - datetime.fromisoformat(submitted.submitted_at)
+    return Provenance(
+        started_at=submitted.submitted_at,
+        finished_at=finished.isoformat(timespec="seconds"),
+        duration_s=max(0.0, round(waited.total_seconds(), 3)),
+        command=job.command,
+        mbr_perf=harness.__version__,
+        git_commit=git_commit(),
+        git_branch=git_branch(),
+        container=job.slurm.container_image,
+        job_id=submitted.job_id,
+        hostname=first.hostname if first else UNKNOWN,
+        platform=UNKNOWN,
+        processor=UNKNOWN,
+        device_name=first.device.name if first and first.device else None,
+        driver_version=next((node.driver_version for node in nodes if node.driver_version), None),
+        versions=first.versions if first else {},
+    )

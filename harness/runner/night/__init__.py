@@ -1,0 +1,1 @@
+"""Nights: planned, run in rounds, resumed, judged."""

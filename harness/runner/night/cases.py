@@ -1,0 +1,99 @@
+"""Cases of a suite before anything runs: resolved, judged by the rules, predicted where that costs nothing."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from harness.errors import BadRequestError
+from harness.launch.environment import Host
+from harness.recipes.suite import SuiteCase
+from harness.records.night import ExpectedFailureRecord, PlannedCase
+from harness.runner.checking import check_request
+from harness.runner.megatron_says import megatron_finding
+from harness.runner.night.request import NightRequest
+from harness.runner.one_sentence import in_one_sentence
+from harness.runner.prediction import cached_prediction_of
+from harness.spec.rules.finding import Finding
+from harness.spec.software import Software
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A case as planned so far, and the software that it was judged for; None where it could not be resolved."""
+
+    case: PlannedCase
+    software: Software | None
+
+    def refused(self, why: str) -> "Draft":
+        """The same, not to be run."""
+        return Draft(self.case.model_copy(update={"refused": why}), self.software)
+
+
+def drafted(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tuple[Draft, ...]:
+    """Every case; one that a rule or its recipe forbids is refused and stands in nobody's way."""
+    return tuple(_drafted(case, request, host) for case in cases)
+
+
+def _drafted(case: SuiteCase, request: NightRequest, host: Host) -> Draft:
+    planned = _unresolved(case, request)
+    try:
+        checked = check_request(request.run_request(case.request), host, assume=None, ask_megatron=False)
+    except BadRequestError as problem:
+        return Draft(planned, None).refused(in_one_sentence(problem))
+    known = {
+        "spec": checked.spec,
+        "sources": checked.sources,
+        "notes": checked.notes,
+        "findings": checked.findings,
+        "refused": _forbidden(checked.findings),
+    }
+    return Draft(planned.model_copy(update=known), checked.software)
+
+
+def _unresolved(case: SuiteCase, request: NightRequest) -> PlannedCase:
+    expected = case.expected
+    return PlannedCase(
+        name=case.name,
+        repeats=case.repeats,
+        thresholds=case.thresholds,
+        owner=case.owner,
+        expected=ExpectedFailureRecord(
+            outcome=expected.outcome, until=expected.until.isoformat(), reason=expected.reason
+        )
+        if expected
+        else None,
+        is_golden_required=case.is_golden_required,
+        timeout_s=case.timeout_s if request.launch.timeout_s is None else request.launch.timeout_s,
+    )
+
+
+def _forbidden(findings: Sequence[Finding]) -> str:
+    return "; ".join(f"{finding.id}: {finding.message} ({finding.fix})" for finding in findings if finding.blocks)
+
+
+def asked_of_megatron(drafts: Sequence[Draft], host: Host) -> tuple[Draft, ...]:
+    """Refused is also what the installed megatron-core will not take; asked side by side, before GPUs are taken."""
+    with ThreadPoolExecutor(max(1, min(host.num_cores, 8))) as pool:
+        return tuple(pool.map(lambda one: one if one.case.refused else _asked(one, host), drafts))
+
+
+def _asked(one: Draft, host: Host) -> Draft:
+    assert one.case.spec is not None  # it is not refused
+    assert one.software is not None
+    if one.case.spec.gpu_type.is_cpu:
+        return one
+    said = megatron_finding(one.case.spec, one.software, host)
+    if not said.blocks:
+        return one
+    found = one.case.model_copy(update={"findings": (*one.case.findings, said)})
+    return Draft(found, one.software).refused(f"{said.message}: {said.mcore_text or ''}".removesuffix(": "))
+
+
+def foretold(one: Draft, host: Host) -> Draft:
+    """With the prediction, where what was traced before suffices; else a run makes it."""
+    if one.case.refused or one.case.spec is None or one.software is None:
+        return one
+    kept = cached_prediction_of(one.case.spec, one.software, host).kept
+    return Draft(
+        one.case.model_copy(update={"prediction": kept.prediction, "no_prediction": kept.reason}), one.software
+    )

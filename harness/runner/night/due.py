@@ -1,0 +1,85 @@
+"""Which runs of a night are due: worked out from what lies on disk alone, so that a resumed night equals an unbroken one."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+
+from harness.analysis.night.case_outcome import effective_runs
+from harness.analysis.night.infrastructure import infrastructure_fault
+from harness.analysis.night.values import CaseRun
+from harness.records.night import NightPlan
+from harness.records.nights import NightCase, NightData, NightRun
+from harness.runner.night.rounds import DueRun
+
+Suspicion = Callable[[NightCase], str]
+"""Why a case whose repeats are done looks like a regression; empty where it does not."""
+
+
+def due_round(data: NightData, suspicion: Suspicion) -> tuple[DueRun, ...]:
+    """The next round; empty when every case has what it needs. Interleaved: one run of every case, then a second one."""
+    each = [due_runs(data.plan, case, suspicion) for case in data.cases]
+    return tuple(due for layer in zip_longest(*each) for due in layer if due is not None)
+
+
+def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[DueRun, ...]:
+    """Of one case: what was begun and not committed, and missing repeats; or a retry; or runs to confirm; or nothing.
+
+    A run that failed ends the case, unless a named fault of the machines ended it and a retry is left.
+    """
+    if case.planned.refused:
+        return ()
+    bad = [run for run in effective_runs(case_runs(case)) if run.record and run.record.status in ("failed", "oom")]
+    if bad:
+        return tuple(_retries(plan, case, bad))
+    missing = (*_begun(case), *_repeats(case))
+    if missing and not any(run.purpose == "confirm" for run in case.runs):
+        return missing
+    return (*missing, *_confirmations(plan, case, suspicion))
+
+
+def case_runs(case: NightCase) -> tuple[CaseRun, ...]:
+    """The runs as the judge takes them, each with the named fault that ended it, if one did."""
+    return tuple(_case_run(run) for run in case.runs)
+
+
+def _case_run(run: NightRun) -> CaseRun:
+    fault = infrastructure_fault(run.record) if run.record else None
+    named = fault.name if fault else ""
+    return CaseRun(run.number, run.purpose, run.reason, run.run_dir, run.record, named, run.cancelled)
+
+
+def _begun(case: NightCase) -> Iterator[DueRun]:
+    for run in case.runs:
+        if run.record is None or run.record.status == "interrupted":
+            why = f"again, the last time ended by: {run.cancelled}" if run.cancelled else ""
+            yield DueRun(case.planned, run.number, run.purpose, "; ".join(filter(None, (run.reason, why))))
+
+
+def _repeats(case: NightCase) -> Iterator[DueRun]:
+    begun = {run.number for run in case.runs}
+    for number in range(case.planned.repeats):
+        if number not in begun:
+            yield DueRun(case.planned, number, "repeat")
+
+
+def _retries(plan: NightPlan, case: NightCase, bad: Sequence[CaseRun]) -> Iterator[DueRun]:
+    """One retry at a time; none where any of the bad runs is not to be tried again."""
+    left = plan.retries - sum(run.purpose == "retry" for run in case.runs)
+    faults = [infrastructure_fault(run.record) if run.record else None for run in bad]
+    if left < 1 or not all(fault and fault.is_retried for fault in faults):
+        return
+    yield DueRun(case.planned, _next_number(case), "retry", f"run {bad[0].number} ended by: {bad[0].infrastructure}")
+
+
+def _confirmations(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> Iterator[DueRun]:
+    """Once one was begun, all are made: what it measured must not decide whether the others are."""
+    begun = [run for run in case.runs if run.purpose == "confirm"]
+    left = plan.confirm - len(begun)
+    reason = begun[0].reason if begun else suspicion(case) if left > 0 else ""
+    if reason:
+        first = _next_number(case)
+        yield from (DueRun(case.planned, first + offset, "confirm", reason) for offset in range(left))
+
+
+def _next_number(case: NightCase) -> int:
+    """Numbers below the repeats' are theirs."""
+    return max([case.planned.repeats, *(run.number + 1 for run in case.runs)])

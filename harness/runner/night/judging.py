@@ -1,0 +1,79 @@
+"""What the judge of a night is given: runs on disk, goldens, history."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from harness.analysis.history.record import case_of
+from harness.analysis.night.case import judge_case, suspected
+from harness.analysis.night.inputs import CaseMaterial, rules_of
+from harness.analysis.night.judge import judge_night
+from harness.analysis.night.values import NightVerdict
+from harness.errors import BadRequestError
+from harness.records.goldens import GoldenSearch, find_golden
+from harness.records.histories import read_history
+from harness.records.history import HistoryRecord
+from harness.records.night import NightPlan, PlannedCase
+from harness.records.nights import NightCase, NightData
+from harness.runner.night.due import case_runs
+
+
+@dataclass
+class NightJudge:
+    """Judges the cases of one night against the goldens and the history of ``results``, which are read once."""
+
+    plan: NightPlan
+    results: Path
+    _history: dict[str, Sequence[HistoryRecord]] = field(default_factory=dict)
+    _goldens: dict[str, GoldenSearch] = field(default_factory=dict)
+
+    def suspicion(self, case: NightCase) -> str:
+        """Why the case looks like a regression so far; empty where it does not."""
+        verdict = judge_case(self.material(case), rules_of(self.plan, _day_of(self.plan)))
+        if not suspected(verdict):
+            return ""
+        return verdict.reason or "worse than its golden, and not yet shown to be chance"
+
+    def verdict(self, data: NightData, num_due: int) -> NightVerdict:
+        """The verdict on what lies on disk, whole or not."""
+        return judge_night(
+            data.night_dir,
+            data.plan,
+            [self.material(case) for case in data.cases],
+            today=_day_of(data.plan),
+            events=data.events,
+            finished_at=_finished_at(data),
+            num_due=num_due,
+        )
+
+    def material(self, case: NightCase) -> CaseMaterial:
+        """A run that was begun and left no record is due again, and says nothing of the case."""
+        planned, runs = case.planned, tuple(run for run in case_runs(case) if run.record is not None)
+        if planned.spec is None:
+            return CaseMaterial(planned, runs, GoldenSearch(None, None, planned.refused))
+        if planned.name not in self._goldens:
+            self._goldens[planned.name] = golden_of(planned, self.plan.golden_dir)
+            history = read_history(self.results, case=case_of(planned.spec), fingerprint=planned.spec.fingerprint)
+            self._history[planned.name] = [one for one in history if one.night_id != self.plan.night_id]
+        return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name])
+
+
+def golden_of(case: PlannedCase, golden_dir: str | None) -> GoldenSearch:
+    """The golden of a case's settings; one that cannot be read is none, with the reason."""
+    assert case.spec is not None  # a case without one is refused
+    try:
+        return find_golden(case.spec, Path(golden_dir) if golden_dir else None)
+    except BadRequestError as error:
+        return GoldenSearch(None, None, error.message)
+
+
+def _finished_at(data: NightData) -> str:
+    """Of a finished night when it was, also when it is judged again."""
+    told = next((event.time for event in reversed(data.events) if event.kind == "finished"), None)
+    return told or datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _day_of(plan: NightPlan) -> date:
+    """The day (UTC) on which the night began: judged again later, it expects what it expected then."""
+    return datetime.fromisoformat(plan.started_at).astimezone(UTC).date()

@@ -1,0 +1,157 @@
+"""From what is asked to the plan of a night: its cases, and which of them cannot run."""
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import harness
+from harness.analysis.likeness import impossible_names
+from harness.errors import BadRequestError, ManyProblemsError
+from harness.launch.environment import Host
+from harness.launch.plan import limit_problems
+from harness.launch.rendezvous import Nodes, local_ranks
+from harness.launch.slurm.values import option_problems
+from harness.recipes.problems import Problems
+from harness.recipes.suite import Suite
+from harness.recipes.suite_file import read_suite
+from harness.recipes.suite_selection import only, shard
+from harness.records.night import NightPlan, PlannedCase
+from harness.records.redact import redact
+from harness.records.sweep import SweepLaunch
+from harness.runner.machine import require_machine
+from harness.runner.night.cases import Draft, asked_of_megatron, drafted, foretold
+from harness.runner.night.launches import understood_case
+from harness.runner.night.request import NightRequest
+from harness.runner.one_sentence import in_one_sentence
+from harness.runner.slurm.run import num_nodes
+from harness.runner.understanding import launcher_problems
+
+_REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
+
+
+def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callable[[str], None]) -> NightPlan:
+    """Everything that is decided before the first run; ``night_id`` is empty as long as there is no folder.
+
+    ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
+    BadRequestError with every problem of the request, or of the machine where no case can start on it.
+    """
+    suite = _chosen(request)
+    tell(f"Checking {_cases(len(suite.cases))} of {suite.name}")
+    drafts = drafted(suite.cases, request, host)
+    is_replay = request.launch.launcher == "replay"
+    if starts and not is_replay and request.slurm is None:  # a job asks on its nodes
+        drafts = asked_of_megatron(drafts, host)
+    if not is_replay:
+        drafts = tuple(foretold(one, host) for one in drafts)
+    plan = _plan(request, suite, drafts)
+    return _startable(plan, host) if starts else plan
+
+
+def _chosen(request: NightRequest) -> Suite:
+    """The cases that this night is about. BadRequestError with every fault of the suite and of the options."""
+    problems, chosen = Problems(), Suite(name="", title="", cases=())
+    for name in ("confirm", "retries"):
+        if getattr(request, name) < 0:
+            problems.add(f"--{name} {getattr(request, name)} must be at least 0")
+    if request.golden_dir is not None and not request.golden_dir.is_dir():
+        problems.add(f"--golden_dir {request.golden_dir}: no such folder")
+    problems.found += impossible_names(request.accept_differences)
+    problems.found += _launch_problems(request.launch)
+    if request.slurm is not None:
+        problems.found += option_problems(request.slurm, request.launch.pass_env)
+    with problems.collecting():
+        chosen = read_suite(request.suite, request.recipes_dir)
+        chosen = only(chosen, request.only)
+    if request.shard:
+        with problems.collecting():
+            chosen = shard(chosen, request.shard)
+    problems.raise_if_any()
+    return chosen
+
+
+def _launch_problems(launch: SweepLaunch) -> list[BadRequestError]:
+    """What is wrong with the launch of every case alike."""
+    found = launcher_problems(launch.launcher)
+    found += limit_problems(launch.timeout_s, launch.hang_timeout_s, launch.sample_interval_ms)
+    if launch.launcher == "replay" and launch.replay_from is None:
+        found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
+    return found
+
+
+def _plan(request: NightRequest, suite: Suite, drafts: Sequence[Draft]) -> NightPlan:
+    replayed = {"no_prediction": _REPLAYED} if request.launch.launcher == "replay" else {}
+    return NightPlan(
+        night_id="",
+        suite=suite.name,
+        title=suite.title or suite.name,
+        cases=tuple(one.case.model_copy(update=replayed) for one in drafts),
+        confirm=request.confirm,
+        retries=request.retries,
+        shard=request.shard,
+        only=request.only,
+        launch=request.launch,
+        slurm=request.slurm,
+        software={one.case.spec.gpu: one.software for one in drafts if one.case.spec and one.software},
+        golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
+        accept_differences=request.accept_differences,
+        fail_on_improvement=request.fail_on_improvement,
+        command=tuple(redact(argument) for argument in sys.argv),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        mbr_perf=harness.__version__,
+    )
+
+
+def _startable(plan: NightPlan, host: Host) -> NightPlan:
+    """The plan with cases refused that cannot start here. BadRequestError where that leaves none."""
+    problems = {case.name: unable(plan, case, host) for case in plan.cases if not case.refused}
+    found = [problem for problem in problems.values() if problem is not None]
+    if found and len(found) == len(problems):
+        reasons = dict.fromkeys(line for one in found for line in _messages(one))
+        raise BadRequestError(
+            "\n  ".join([f"none of the {_cases(len(problems))} of {plan.suite} can start on this machine:", *reasons]),
+            remedy="run them where the GPUs are, or as jobs with --launcher slurm; --dryrun shows what would run",
+        )
+    return plan.model_copy(update={"cases": tuple(_refused(case, problems.get(case.name)) for case in plan.cases)})
+
+
+def _cases(number: int) -> str:
+    return "1 case" if number == 1 else f"{number} cases"
+
+
+def _messages(problem: BadRequestError) -> list[str]:
+    """Without what to do, which is about single runs."""
+    return [one.message for one in problem.problems] if isinstance(problem, ManyProblemsError) else [problem.message]
+
+
+def _refused(case: PlannedCase, problem: BadRequestError | None) -> PlannedCase:
+    return case.model_copy(update={"refused": in_one_sentence(problem)}) if problem else case
+
+
+def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | None:
+    """Why a case cannot start on this machine, everything at once."""
+    assert case.spec is not None  # it is not refused
+    problems, nnodes = Problems(), num_nodes(case.spec)
+    if plan.slurm is None and nnodes > 1 and plan.launch.launcher != "replay":
+        return BadRequestError(
+            f"{case.spec.num_gpus} GPUs are {nnodes} nodes", remedy="--launcher slurm runs it as a job"
+        )
+    if plan.slurm is not None and case.sources.get("gpu") == "this machine":
+        problems.add("jobs run on machines that cannot be seen from here", "name the case's GPU: request.gpu")
+    with problems.collecting():
+        understood_case(plan, case, 0, host, Path("RUN"), _nodes(plan, case))
+    if plan.launch.launcher == "torchrun" and plan.slurm is None:
+        with problems.collecting():
+            require_machine(case.spec, host, local_ranks(case.spec, Nodes()))
+    try:
+        problems.raise_if_any()
+    except BadRequestError as error:
+        return error
+    return None
+
+
+def _nodes(plan: NightPlan, case: PlannedCase) -> Nodes:
+    """One node, or of a job as many as the case needs; the first of those is known in the job only."""
+    assert case.spec is not None  # it is not refused
+    nnodes = num_nodes(case.spec) if plan.slurm is not None else 1
+    return Nodes(nnodes, 0, "HEAD") if nnodes > 1 else Nodes()

@@ -1,0 +1,59 @@
+"""What a person sees of a night: its plan, its progress, its answer. stdout is the answer, stderr the narration."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.analysis.night.values import NightVerdict
+from harness.records.night import NightPlan
+from harness.report import json
+from harness.report.cell_progress import CellProgress, cell_progress
+from harness.report.night_json import night_document
+from harness.report.night_plan import CaseOutlook, outlook_document, print_outlook
+from harness.report.night_terminal import print_night
+from harness.report.printing import print_lines
+
+
+@dataclass(frozen=True)
+class NightDisplay:
+    """Where the answer and the narration go."""
+
+    as_json: bool = False
+
+    @property
+    def _narration(self) -> Console:
+        return Console(stderr=True, highlight=False)
+
+    def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> None:
+        """The dry run."""
+        if self.as_json:
+            print(json.text(outlook_document(plan, cases)))  # noqa: T201 (the answer)
+        else:
+            print_outlook(Console(highlight=False), plan, cases)
+
+    def says(self, line: str) -> None:
+        """What is being waited for, or could not be done."""
+        print_lines(self._narration, [line])
+
+    def begins(self, plan: NightPlan, night_dir: Path) -> None:
+        """Before the first run: what cannot run and why, and where everything will lie."""
+        refused = [f"{case.name}: refused: {case.refused}" for case in plan.cases if case.refused]
+        print_lines(self._narration, [*(f"Note: {note}" for note in plan.notes), *refused, f"Kept in {night_dir}"])
+
+    @contextmanager
+    def progress(self, num_due: int) -> Iterator[CellProgress]:
+        """A round of so many runs: bars on a terminal, lines elsewhere."""
+        with cell_progress(self._narration, num_due) as progress:
+            yield progress
+
+    def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
+        """The answer; also of a night that was cut short, which says how to go on."""
+        if self.as_json:
+            print(json.text(night_document(verdict, reports)))  # noqa: T201 (the answer)
+        else:
+            print_night(Console(highlight=False), verdict)
+        if verdict.num_due:
+            self.says(f"Not all runs are done: mbr-perf nightly --resume {verdict.night_dir}")

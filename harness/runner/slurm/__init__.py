@@ -1,0 +1,1 @@
+"""Runs inside a Slurm job, and their submission."""

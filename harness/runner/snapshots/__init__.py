@@ -1,0 +1,1 @@
+"""Memory snapshots, read in a process of their own."""

@@ -1,0 +1,1 @@
+"""Sweeps: planned, run, resumed, judged."""

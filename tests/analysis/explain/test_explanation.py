@@ -1,0 +1,274 @@
+"""Why a run differs from its golden: every recorded difference, by what it can have moved."""
+
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+
+import pytest
+
+from harness.analysis.explain.effects import EFFECTS
+from harness.analysis.explain.explanation import explain
+from harness.analysis.explain.golden import golden_side
+from harness.analysis.explain.run import run_side
+from harness.analysis.explain.values import GROUPS
+from harness.analysis.promotion import promote
+from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
+from harness.records.golden_settings import spec_like
+from harness.records.rank import Device
+from harness.records.run import DeviceSample, NodeSample
+
+PRODUCT = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.fixture(name="sampled")
+def _sampled(make_spec, make_rank, make_record):
+    """A run whose GPUs were sampled; GPU 3 may be slower, throttled, or shared."""
+
+    def build(seconds=2.5, clock=1980.0, throttled=(), foreign=(), **changes):
+        spec = changes.pop("spec", None) or make_spec()
+        devices = tuple(
+            DeviceSample(uuid=f"GPU-{rank}", name=PRODUCT, index=rank, num_samples=9,
+                         median_sm_clock_mhz=clock if rank == 3 else 1980.0,
+                         throttle_reasons=throttled if rank == 3 else (), foreign_processes=foreign if rank == 3 else ())
+            for rank in range(spec.num_gpus)
+        )  # fmt: skip
+        ranks = tuple(
+            make_rank(spec, rank, seconds, device=Device(kind="cuda", name=PRODUCT, uuid=f"GPU-{rank}"))
+            for rank in range(spec.num_gpus)
+        )
+        nodes = (NodeSample(hostname="node0", driver_version="550.54.15", devices=devices),)
+        return make_record(spec, ranks=ranks, nodes=nodes, **changes)
+
+    return build
+
+
+def published(**changes):
+    fields = {
+        "kind": "external", "recipe": "llama3_70b", "task": "sft", "gpu": "h100", "compute_dtype": "fp8_cs", "num_gpus": 32,
+        "recompute": "core_attn", "metrics": {"tflops_per_gpu": GoldenMetric(value=709.93)},
+        "measured_on": MeasuredOn(gpu="h100"), "num_runs": 1, "promoted_at": "2026-01-01T00:00:00Z",
+        "promoted_by": "someone", "reason": "published",
+        "spec": {"parallelism": {"tensor_model_parallel_size": 4}, "batch": {"seq_length": 4096}},
+    }  # fmt: skip
+    return GoldenRecord(**fields | changes)
+
+
+def runs(ours, theirs):
+    return explain(run_side(ours), run_side(theirs, name="other"))
+
+
+def cause(found, name):
+    return next(one for one in found.causes if one.name == name)
+
+
+def says(found, name, metric="step_time_s"):
+    return next(one for one in cause(found, name).says if one.metric == metric)
+
+
+def test_equal_runs_differ_in_nothing(make_record):
+    found = runs(make_record(seconds=2.5), make_record(seconds=2.5))
+    assert (found.causes, found.advice) == ((), ())
+    assert found.contrast.same["settings"] > 50
+    assert found.verdict[-1].startswith("No change in TFLOP/s/GPU, Step time, Tokens/s/GPU, Peak allocated")
+
+
+def test_a_throttled_gpu_explains_what_its_clock_can_explain(sampled):
+    slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_thermal_slowdown",))
+    told = says(runs(slow, sampled()), "throttling or other clocks")
+    assert told.fit == "all"
+    assert told.expected == pytest.approx(1980 / 1500 - 1)
+    assert told.text == "slowest SM clock 1500 MHz here, 1980 MHz there: up to +32.0 %, enough for the measured +20.0 %"
+
+
+def test_a_clock_ratio_smaller_than_the_change_explains_a_part_of_it(sampled):
+    told = says(runs(sampled(seconds=3.0, clock=1880.0), sampled()), "throttling or other clocks")
+    assert (told.fit, told.text.rpartition(": ")[2]) == ("part", "up to +5.3 %, a part of the measured +20.0 %")
+
+
+def test_a_cause_of_the_wrong_sign_cannot_explain_and_is_listed_last(sampled, make_spec):
+    lighter = make_spec(recompute="none")
+    slow = sampled(seconds=3.0, spec=lighter, provenance={"driver_version": "570.1"})
+    found = runs(slow, sampled())
+    assert says(found, "another recompute setting").fit == "no"
+    assert [one.name for one in found.causes] == ["another driver", "another recompute setting"]
+    assert [one.rank for one in found.causes] == [1, 2]
+
+
+def test_only_a_disturbance_that_can_explain_the_change_is_to_be_removed_first(sampled):
+    hot, cool = {"clock": 1500.0, "throttled": ("hw_thermal_slowdown",)}, {}
+    here, there = (runs(sampled(seconds=3.0, **ours), sampled(**theirs)) for ours, theirs in ((hot, cool), (cool, hot)))
+    assert [any("before looking at anything else" in line for line in found.advice) for found in (here, there)] == [
+        True,
+        False,
+    ]
+
+
+def test_recompute_explains_time_by_flops_and_memory_by_direction(sampled, make_spec):
+    full = sampled(seconds=3.0, spec=make_spec(recompute="full:uniform:1"))
+    found = runs(full, sampled())
+    told = says(found, "another recompute setting")
+    assert told.fit == "all"
+    assert 0.29 < told.expected < 0.33
+    assert {d.group for d in cause(found, "another recompute setting").departures} == {"settings", "recompute"}
+    assert says(found, "another recompute setting", "peak_allocated_bytes").fit == "nothing"
+
+
+def test_the_likeliest_effect_is_first(sampled):
+    ours = sampled(
+        seconds=3.0, clock=1900.0, foreign=("pid 1 (python)",),
+        provenance={"environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}, "driver_version": "570.1",
+                    "device_name": "NVIDIA H100 PCIe", "hostname": "node0",
+                    "versions": {"torch": "2.10.0", "megatron-core": "0.17.0", "transformer-engine": "2.12"}},
+    )  # fmt: skip
+    theirs = sampled(provenance={"environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}})
+    assert [one.name for one in runs(ours, theirs).causes] == [
+        "another GPU or processor", "throttling or other clocks", "other processes on the GPU",
+        "another number of hardware queues", "another transformer-engine", "another torch", "another megatron-core",
+        "another driver",
+    ]  # fmt: skip
+
+
+def test_a_change_within_the_known_spread_is_called_noise_before_anything_else(make_record, make_golden):
+    record = make_record(seconds=2.51)
+    metrics = {"step_time_s": GoldenMetric(value=2.5, relative_spread=0.006)}
+    golden = make_golden(record, {}).model_copy(update={"metrics": metrics, "num_runs": 3})
+    found = explain(run_side(record), golden_side("golden", golden))
+    assert found.verdict[0] == (
+        "There may be nothing to explain, equal runs differ by ±1.4 % (the 3 runs of the golden spread by 0.60 %): "
+        "Step time +0.4 %."
+    )
+
+
+def test_a_change_beyond_the_spread_that_nothing_explains_is_said_to_be_so(make_record, make_golden):
+    record = make_record(seconds=3.0)
+    metrics = {"step_time_s": GoldenMetric(value=2.5, relative_spread=0.006)}
+    golden = make_golden(record, {}).model_copy(update={"metrics": metrics, "num_runs": 3})
+    found = explain(run_side(record), golden_side("golden", golden))
+    assert "Nothing that both sides recorded explains the change." in found.verdict
+    assert found.advice[-1].startswith("repeat it on another node")
+
+
+def test_what_only_one_side_recorded_is_told_and_is_no_difference(make_record, make_golden):
+    record = make_record(provenance={"environment": {"NCCL_NVLS_ENABLE": "0"}})
+    found = explain(run_side(record), golden_side("golden", make_golden(record, {"step_time_s": 1.0})))
+    assert ("environment", "NCCL_NVLS_ENABLE") in found.contrast.unrecorded_theirs
+    assert found.causes == ()
+    assert set(found.contrast.neither) == {"clocks", "processes"}
+
+
+def test_a_variable_that_one_of_two_recorded_environments_lacks_is_a_difference(make_record):
+    ours = make_record(provenance={"environment": {"A": "1", "NCCL_ALGO": "Ring"}})
+    found = runs(ours, make_record(provenance={"environment": {"A": "1"}}))
+    (departure,) = cause(found, "other communication settings").departures
+    assert (departure.ours, departure.theirs) == ("Ring", "none")
+
+
+def test_throttling_counts_although_the_other_side_recorded_no_clocks(sampled):
+    slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_slowdown",))
+    found = explain(run_side(slow), golden_side("published", published(), slow.spec))
+    told = says(found, "throttling or other clocks")
+    assert told.text.startswith(
+        "slowest SM clock 1500 MHz here, 1980 MHz on the fastest GPU of this run: up to +32.0 %"
+    )
+    assert cause(found, "throttling or other clocks").departures[0].theirs is None
+
+
+def test_a_published_throughput_is_turned_into_a_step_time(make_record, make_spec):
+    side = golden_side("published", published(), make_spec())
+    assert side.metrics["step_time_s"] == pytest.approx(2.499, abs=1e-3)
+    assert side.derived == {"step_time_s"}
+    assert golden_side("published", published(), make_spec(recipe="other")).derived == frozenset()
+    other_formula = published(formula_version="model-flops-0")
+    assert golden_side("published", other_formula, make_spec()).derived == frozenset()
+
+
+def test_another_formula_explains_throughput_and_no_time(make_record, make_golden):
+    record = make_record(seconds=2.5)
+    golden = make_golden(record, {"step_time_s": 2.5, "tflops_per_gpu": 650.0}, formula_version="model-flops-0")
+    found = explain(run_side(record), golden_side("golden", golden))
+    assert [one.metric for one in cause(found, "another formula").says] == ["tflops_per_gpu"]
+    assert cause(found, "another formula").can_explain
+
+
+def test_a_run_that_ended_badly_has_no_figures_to_explain(make_record):
+    found = runs(make_record(status="oom", failure="rank 0 ran out of memory"), make_record())
+    assert all(change.change is None for change in found.changes)
+    assert found.ours.caveats[0] == "the run ended as oom: rank 0 ran out of memory"
+
+
+def test_a_slow_rank_is_named_with_its_excess(make_spec, make_rank, make_record):
+    spec = make_spec(gpu="cpu", num_gpus=3)
+    ranks = tuple(make_rank(spec, rank, 1.1 if rank == 2 else 1.0) for rank in range(3))
+    found = runs(make_record(spec, ranks=ranks), make_record(spec))
+    (departure,) = cause(found, "a slow rank").departures
+    assert departure.ours.startswith("rank 2 (stage 0, node0): 10.0 % longer")
+    assert says(found, "a slow rank").expected == pytest.approx(0.1)
+
+
+def test_another_product_and_another_precision_are_reckoned_apart(sampled, make_spec):
+    here = sampled(seconds=3.0)
+    there = sampled(spec=make_spec(gpu="b200", compute_dtype="bf16"), provenance={"device_name": "NVIDIA B200"})
+    found = runs(here, there)
+    assert says(found, "another GPU or processor").expected == pytest.approx(4500 / 1978.9 - 1)
+    assert says(found, "another precision").expected == pytest.approx(989.4 / 1978.9 - 1)
+    assert says(found, "another precision").fit == "no"
+
+
+def test_a_golden_whose_clocks_were_read_is_known_to_be_undisturbed(sampled):
+    golden = promote([sampled()], reason="first", author="someone", now=datetime(2026, 3, 4, tzinfo=UTC)).golden
+    slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_slowdown",))
+    found = explain(run_side(slow), golden_side("golden", golden))
+    throttling = next(d for d in found.causes[0].departures if d.name == "throttling")
+    assert throttling.theirs == "none seen"
+    assert says(found, "throttling or other clocks").fit == "all"
+
+
+def test_a_variable_that_was_asked_for_is_told_once(make_record, make_spec, make_golden):
+    asked = make_record(make_spec(env={"NCCL_ALGO": "Ring"}), provenance={"environment": {"NCCL_ALGO": "Ring"}})
+    bare = make_record(provenance={"environment": {"A": "1"}})
+    assert len(cause(runs(asked, bare), "other communication settings").departures) == 1
+    golden = golden_side("golden", make_golden(bare, {"step_time_s": 1.0}))  # from before goldens kept variables
+    (departure,) = cause(explain(run_side(asked), golden), "other communication settings").departures
+    assert (departure.group, departure.name, departure.theirs) == ("environment", "NCCL_ALGO", "none")
+
+
+def test_an_inert_module_is_told_against_a_published_figure_only(make_record, make_spec, make_golden):
+    record = make_record(make_spec(recompute="layernorm"))
+    assert record.effective.inert_modules
+    found = explain(run_side(record), golden_side("published", published(recompute="layernorm"), record.spec))
+    assert cause(found, "other recompute in effect").departures[0].name == "inert.layernorm"
+    assert explain(run_side(record), golden_side("golden", make_golden(record, {"step_time_s": 1.0}))).causes == ()
+
+
+def test_steady_steps_are_no_difference_and_unsteady_ones_are(make_record):
+    steady = make_record(seconds=[2.5 + 0.01 * (i % 2) for i in range(50)])
+    unsteady = make_record(seconds=[2.5 + 0.3 * (i % 2) for i in range(50)])
+    assert cause(runs(unsteady, steady), "less steady steps").departures[0].ours == "5.8 %"
+    flat = make_record(seconds=2.505)
+    assert "less steady steps" not in [one.name for one in runs(steady, flat).causes]
+
+
+def test_every_group_of_facts_has_a_row_for_whatever_it_holds():
+    last = {effect.group: effect.names for effect in EFFECTS}
+    assert set(last) == set(GROUPS)
+    assert all(any(fnmatchcase("anything at all", name) for name in names) for names in last.values())
+    assert len({effect.name for effect in EFFECTS}) == len(EFFECTS)
+
+
+def test_the_spec_of_a_golden_is_the_one_it_was_measured_with(make_spec, make_record, make_golden):
+    spec = make_spec(recompute="full:block:4", env={"NCCL_ALGO": "Ring"})
+    golden = make_golden(make_record(spec), {"step_time_s": 1.0})
+    assert spec_like(golden).fingerprint == spec.fingerprint
+    assert spec_like(golden, make_spec(gpu="cpu")).fingerprint == spec.fingerprint
+    assert spec_like(published()) is None
+    assert spec_like(published(), make_spec(recompute="mlp")).recompute.text == "core_attn"
+
+
+def test_where_only_throughput_is_known_on_both_sides_causes_are_told_of_it(make_record, make_spec):
+    theirs = golden_side("published", published(formula_version="another formula"), make_spec())
+    found = explain(run_side(make_record()), theirs)
+    assert "step_time_s" not in theirs.metrics
+    told = [
+        cause for cause in found.causes if cause.can_explain and "tflops_per_gpu" in {one.metric for one in cause.says}
+    ]
+    assert told
+    assert "Nothing that both sides recorded explains the change." not in found.verdict

@@ -1,0 +1,107 @@
+"""The answer of a whole night: the worst of its cases."""
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.derive import derive
+from harness.analysis.night.inputs import CaseMaterial, rules_of
+from harness.analysis.night.judge import judge_night
+from harness.analysis.night.values import CaseRun
+from harness.errors import ExitCode
+from harness.records.goldens import GoldenSearch
+from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase
+
+TODAY = date(2026, 2, 1)
+
+
+def plan(*cases, **changes):
+    fields = {
+        "night_id": "20260201T030000Z-nightly-0a1b2c3d", "suite": "nightly", "title": "Nightly", "cases": cases,
+        "confirm": 2, "retries": 1, "command": ("mbr-perf", "nightly"), "started_at": "2026-02-01T03:00:00Z", "mbr_perf": "0.1.0",
+    }  # fmt: skip
+    return NightPlan(**fields | changes)
+
+
+@pytest.fixture(name="material")
+def _material(make_spec, make_record, make_golden):
+    """A case of three runs of ``seconds`` a step, or that ended as ``status``; its golden is of three runs of a second."""
+    spec = make_spec(num_gpus=1, parallelism={}, measure={"max_steps": 20})
+    base = make_record(spec)
+    golden = make_golden(base, {"tflops_per_gpu": derive(base).tflops_per_gpu.median}, num_runs=3)
+
+    def build(name: str, seconds: float = 1.0, status: str = "ok", **changes) -> CaseMaterial:
+        records = [make_record(spec, seconds * (1 + i / 1000), status=status, failure="x") for i in range(3)]
+        runs = [CaseRun(i, "repeat", "", Path("runs"), record) for i, record in enumerate(records, 1)]
+        case = PlannedCase(name=name, spec=spec, repeats=3, **changes)
+        return CaseMaterial(case, runs, GoldenSearch(golden, Path("golden.json")))
+
+    return build
+
+
+def judge(cases, num_due=0, **changes):
+    return judge_night(Path("night"), plan(*(c.planned for c in cases), **changes), cases, today=TODAY, num_due=num_due)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "outcome", "exit_code"),
+    [
+        (("pass", "improvement"), "improvement", ExitCode.OK),
+        (("pass",), "pass", ExitCode.OK),
+        (("pass", "regression", "improvement"), "regression", ExitCode.REGRESSION),
+        (("inconclusive", "improvement"), "inconclusive", ExitCode.INCONCLUSIVE),
+        (("inconclusive", "regression"), "regression", ExitCode.REGRESSION),
+        (("regression", "oom"), "oom", ExitCode.OUT_OF_MEMORY),
+        (("oom", "failed", "regression"), "failed", ExitCode.RUN_FAILED),
+    ],
+)
+def test_the_worst_case_is_the_answer(material, kinds, outcome, exit_code):
+    ways = {
+        "pass": {}, "regression": {"seconds": 1.2}, "improvement": {"seconds": 0.8}, "failed": {"status": "failed"},
+        "oom": {"status": "oom"}, "inconclusive": {"status": "interrupted"},
+    }  # fmt: skip
+    verdict = judge([material(kind, **ways[kind]) for kind in kinds])
+    assert [case.outcome for case in verdict.cases] == list(kinds)
+    assert (verdict.outcome, verdict.exit_code) == (outcome, exit_code)
+
+
+def test_an_expected_failure_is_a_pass_of_the_night(material):
+    expected = ExpectedFailureRecord(outcome="oom", until="2026-02-01", reason="known")
+    verdict = judge([material("big", status="oom", expected=expected), material("small")])
+    assert (verdict.outcome, verdict.exit_code) == ("pass", ExitCode.OK)
+    assert verdict.cases[0].outcome == "oom"
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_out_of_date"),
+    [({}, True), ({"seconds": 1.2}, True), ({"status": "failed"}, False), ({"status": "interrupted"}, False),
+     ({"refused": "no GPU"}, False)],
+    ids=["passed", "slower", "failed", "interrupted", "refused"],
+)  # fmt: skip
+def test_an_expected_failure_is_out_of_date_only_where_the_runs_came_to_their_end(material, changes, is_out_of_date):
+    expected = ExpectedFailureRecord(outcome="oom", until="2026-02-01", reason="known")
+    one = material("big", expected=expected, **changes)
+    if "refused" in changes:
+        one = replace(one, runs=())
+    [case] = judge([one]).cases
+    assert case.remark == ("expected oom did not come: remove the entry (known)" if is_out_of_date else "")
+
+
+def test_a_night_with_runs_still_to_do_has_no_answer_yet(material):
+    verdict = judge([material("a")], num_due=3)
+    assert (verdict.outcome, verdict.exit_code, verdict.num_due) == ("inconclusive", ExitCode.INCONCLUSIVE, 3)
+
+
+def test_an_improvement_fails_the_night_only_where_asked(material):
+    cases = [material("a", seconds=0.8)]
+    assert judge(cases).exit_code == ExitCode.OK
+    assert judge(cases, fail_on_improvement=True).exit_code == ExitCode.IMPROVEMENT
+
+
+def test_false_alarms_are_shared_out_among_the_cases_that_can_run_and_all_shards():
+    cases = [PlannedCase(name=str(i), repeats=1, refused="no" if i == 0 else "") for i in range(26)]
+    assert rules_of(plan(*cases), TODAY).alpha == 0.01 / 25
+    assert rules_of(plan(*cases, shard="1/2"), TODAY).alpha == 0.01 / 50
+    assert rules_of(plan(), TODAY).alpha == 0.01

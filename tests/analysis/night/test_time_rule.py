@@ -1,0 +1,99 @@
+"""The rule for throughput: what it calls a regression, what it leaves open, and what more runs should settle."""
+
+import math
+
+import pytest
+
+from harness.analysis.metrics import METRICS
+from harness.analysis.night.evidence import Reference
+from harness.analysis.night.noise import known_noise
+from harness.analysis.night.time_rule import TimeLimits, is_suspicious, judge_time
+
+THROUGHPUT = next(metric for metric in METRICS if metric.name == "tflops_per_gpu")
+SHAPE = [0.99, 1.01, 1.0, 1.005, 0.995]
+GOLDEN = Reference(700.0, 0.0079, 5)
+LIMITS = TimeLimits(threshold=0.05, alpha=0.0002)
+NIGHTS = known_noise([[700 * one for one in SHAPE]] * 20)
+
+
+def runs(level, num=5):
+    return [700 * level * one for one in SHAPE[:num]]
+
+
+def verdict(values, golden=GOLDEN, history=NIGHTS, limits=LIMITS):
+    return judge_time(THROUGHPUT, values, golden, history, limits).verdict
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [(1.0, "pass"), (0.985, "pass"), (0.97, "regression"), (0.95, "regression"), (0.9, "regression"),
+     (1.015, "pass"), (1.03, "improvement"), (1.2, "improvement")],
+)  # fmt: skip
+def test_five_repeats_with_known_nights(level, expected):
+    assert verdict(runs(level)) == expected
+
+
+def test_a_change_that_hardly_is_noise_but_does_not_matter_passes_and_says_so():
+    found = judge_time(THROUGHPUT, runs(0.985), GOLDEN, NIGHTS, LIMITS)
+    assert found.reason == "hardly noise, but smaller than 2 %"
+
+
+def test_until_nights_are_known_only_changes_beyond_the_threshold_count():
+    assert verdict(runs(0.97), history=None) == "pass"
+    assert verdict(runs(0.93), history=None) == "regression"
+
+
+def test_a_threshold_below_two_percent_is_the_smallest_change_that_counts():
+    tight = TimeLimits(threshold=0.01, alpha=0.0002)
+    assert verdict(runs(0.985), limits=tight) == "regression"
+    assert verdict(runs(0.985), history=None, limits=tight) == "inconclusive"
+
+
+def test_beyond_the_threshold_within_the_noise_is_inconclusive_with_numbers():
+    values = [700 * one for one in (0.7, 1.1, 0.9, 1.0, 0.8)]
+    found = judge_time(THROUGHPUT, values, Reference(700.0, 0.15, 5), None, LIMITS)
+    assert found.verdict == "inconclusive"
+    assert found.reason.startswith(
+        "beyond 5 %, but one run varies by 16 % (noise from these runs and the golden's runs): "
+    )
+    assert found.reason.endswith("evidence begins at 0.0002")
+
+
+def test_better_than_the_threshold_within_the_noise_passes():
+    values = [700 * one for one in (0.9, 1.3, 1.1, 1.2, 1.0)]
+    assert verdict(values, golden=Reference(700.0, 0.15, 5), history=None) == "pass"
+
+
+def test_one_run_beyond_the_threshold_is_suspected_and_not_called_while_nothing_is_known_of_noise():
+    found = judge_time(THROUGHPUT, [630.0], Reference(700.0, None, 1), None, LIMITS)
+    assert (found.verdict, found.evidence and found.evidence.p_value) == ("inconclusive", None)
+    assert is_suspicious(THROUGHPUT, found)
+
+
+def test_three_runs_all_beyond_the_threshold_are_a_regression_on_less_evidence():
+    one = Reference(700.0, None, 1)
+    beyond, one_within = [630.0, 632.0, 634.0], [630.0, 632.0, 666.0]
+    found = judge_time(THROUGHPUT, beyond, one, None, LIMITS)
+    assert found.evidence is not None and found.evidence.p_value is not None
+    assert LIMITS.alpha < found.evidence.p_value < 0.01
+    assert found.verdict == "regression"
+    assert verdict(one_within, golden=one, history=None) == "inconclusive"
+
+
+def test_exactly_the_threshold_passes_as_in_the_plain_gate():
+    assert verdict([665.0] * 5, golden=Reference(700.0, 0.0, 5), history=None) == "pass"
+    assert verdict([664.9] * 5, golden=Reference(700.0, 0.0, 5), history=None) == "regression"
+
+
+@pytest.mark.parametrize("values", [[], [math.nan, 700.0], [0.0]])
+def test_what_is_no_figure_is_inconclusive_and_not_repeated(values):
+    found = judge_time(THROUGHPUT, values, GOLDEN, NIGHTS, LIMITS)
+    assert (found.verdict, found.change, found.evidence) == ("inconclusive", None, None)
+    assert not is_suspicious(THROUGHPUT, found)
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"), [(0.97, True), (0.984, True), (0.995, False), (1.0, False), (1.1, False)]
+)
+def test_what_further_runs_should_confirm(level, expected):
+    assert is_suspicious(THROUGHPUT, judge_time(THROUGHPUT, runs(level), GOLDEN, NIGHTS, LIMITS)) is expected

@@ -1,0 +1,320 @@
+"""A sweep judged: cells against their control, the Pareto set, the setting to use."""
+
+import csv
+import io
+
+import pytest
+
+from harness.analysis.machine import elsewhere
+from harness.analysis.sweep.judge import judge_sweep
+from harness.analysis.sweep.values import SweepVerdict
+from harness.records.prediction import PredictionRecord
+from harness.report.sweep_csv import sweep_csv
+from harness.report.sweep_json import sweep_document
+from harness.report.sweep_remarks import closing_lines
+from harness.report.sweep_rows import rows
+from harness.units import GIB
+
+
+@pytest.fixture(name="three_settings")
+def _three_settings(runs, make_cell, make_sweep) -> SweepVerdict:
+    """Three repeats each: mlp is 10 % slower and saves 10 GiB, core_attn is slower and saves nothing to speak of."""
+    return judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.00, 1.01, 0.99], 70)),
+        make_cell("mlp", runs("mlp", [1.10, 1.11, 1.09], 60)),
+        make_cell("core_attn", runs("core_attn", [1.20, 1.21, 1.19], 70)),
+    ]))  # fmt: skip
+
+
+def test_time_memory_and_price_are_against_the_control(three_settings):
+    versus = three_settings.cell("mlp").vs_control
+
+    assert versus.time.fraction == pytest.approx(0.10)
+    assert versus.memory.saved_bytes == 10 * GIB
+    assert versus.trade.ms_per_gib_saved == pytest.approx(10.0)
+    assert versus.trade.interval[0] < 10.0 < versus.trade.interval[1]
+
+
+def test_the_interval_is_welchs(three_settings):
+    low, high = three_settings.cell("mlp").vs_control.time.interval
+
+    # standard error sqrt(2 * 0.01**2 / 3), 4 degrees of freedom, t = 2.776
+    assert (high - low) / 2 == pytest.approx(2.776 * 0.0081650, abs=1e-5)
+
+
+def test_memory_is_saved_rank_by_rank(three_settings):
+    ranks = three_settings.cell("mlp").vs_control.memory.ranks
+
+    assert [(rank.rank, rank.saved_bytes) for rank in ranks] == [(rank, 10 * GIB) for rank in range(8)]
+
+
+def test_a_price_is_undefined_where_no_memory_is_saved(three_settings):
+    trade = three_settings.cell("core_attn").vs_control.trade
+
+    assert trade.ms_per_gib_saved is None
+    assert "no more than identical runs differ by (2.00 MiB)" in trade.undefined
+
+
+def test_a_cell_that_another_beats_in_both_is_not_in_the_pareto_set(three_settings):
+    assert three_settings.pareto == ("none", "mlp")
+
+
+def test_the_fastest_that_fits_is_recommended_with_the_runner_up(three_settings):
+    assert three_settings.recommendation.cell == "none"
+    assert "none is the fastest of 3 cells that leave 6 % of 80.00 GiB free" in three_settings.recommendation.why
+    assert "next is mlp, +10.0 % time and 10.00 GiB less memory." in three_settings.recommendation.why
+
+
+def test_a_cell_without_margin_is_not_recommended_and_named(runs, make_cell, make_sweep):
+    verdict = judge_sweep(
+        make_sweep([make_cell("none", runs("none", [1.0], 77)), make_cell("mlp", runs("mlp", [1.1], 60))])
+    )
+
+    assert verdict.cell("none").fits is False
+    assert verdict.recommendation.cell == "mlp"
+    assert "none would be faster but does not leave the margin" in verdict.recommendation.why
+
+
+def test_one_cell_leaves_the_margin_and_several_leave_it(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 60))]))
+
+    assert "the fastest of 1 cell that leaves 6 % of" in verdict.recommendation.why
+
+
+def test_a_cell_whose_allocator_had_to_retry_does_not_fit(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 60, retries=2))]))
+
+    assert verdict.cell("none").fits is False
+
+
+def test_overlapping_intervals_are_said(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.00, 1.10, 0.90], 70)),
+        make_cell("mlp", runs("mlp", [1.05, 1.15, 0.95], 60)),
+    ]))  # fmt: skip
+
+    assert "which of the two is faster is not settled" in verdict.recommendation.why
+
+
+def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [0.10, 0.10, 0.10], 70)),
+        make_cell("mlp", runs("mlp", [0.10, 0.10, 0.16], 60)),
+    ]))  # fmt: skip
+    cell, table = verdict.cell("mlp"), rows(verdict)
+    step, change, tflops = (table.titles.index(title) for title in ("Mean step", "Time vs control", "TFLOP/s/GPU"))
+
+    assert (table.texts[0][step], table.texts[1][step]) == ("100.0 ms", "120.0 ms")
+    assert table.texts[1][change].startswith("+20.0 %")
+    rates = [float(texts[tflops].replace(",", "")) for texts in table.texts]
+    assert rates[0] / rates[1] == pytest.approx(1.2, abs=1e-4)
+    assert any(line.startswith("Mean step: mean over repeats of each run's median") for line in closing_lines(verdict))
+    assert cell.speed.tokens_per_s_per_gpu == pytest.approx(8 * 4096 / 8 / 0.12)
+    assert cell.speed.step_time_s == pytest.approx(cell.cost_s)
+    found = sweep_document(verdict)["cells"][1]
+    assert (found["speed"]["step_time_s"], found["metrics"]["step_time_s"]["median"]) == (pytest.approx(0.12), 0.10)
+    (control, row) = csv.DictReader(io.StringIO(sweep_csv(verdict)))
+    assert [float(one["step_time_s"]) for one in (control, row)] == pytest.approx([0.10, 0.12])
+
+
+def test_one_repeat_has_no_interval_and_says_so(runs, make_cell, make_sweep):
+    verdict = judge_sweep(
+        make_sweep([make_cell("none", runs("none", [1.0], 70)), make_cell("mlp", runs("mlp", [1.1], 60))])
+    )
+
+    assert verdict.cell("mlp").vs_control.time.interval is None
+    assert "too few repeats to say whether that order is real" in verdict.recommendation.why
+
+
+@pytest.mark.parametrize("fate", ["pruned", "illegal"])
+def test_without_a_control_cells_are_held_against_the_fastest_that_ran(runs, make_cell, make_sweep, fate):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", [], fate=fate, reason="predicted to need 90 GiB"),
+        make_cell("mlp", runs("mlp", [1.1], 60)),
+        make_cell("core_attn", runs("core_attn", [1.0], 70)),
+    ]))  # fmt: skip
+    versus = verdict.cell("mlp").versus
+
+    assert (verdict.control, verdict.reference) == ("none", "core_attn")
+    assert verdict.cell("mlp").vs_control is None
+    assert versus.time.fraction == pytest.approx(0.10)
+    assert versus.trade.ms_per_gib_saved == pytest.approx(10.0)
+    assert verdict.cell("core_attn").is_reference
+    assert verdict.recommendation.cell == "core_attn"
+
+
+def test_a_control_that_can_still_run_is_waited_for(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", [], fate="not_run", reason="the sweep ended before it"),
+        make_cell("mlp", runs("mlp", [1.1], 60)),
+    ]))  # fmt: skip
+
+    assert (verdict.reference, verdict.cell("mlp").versus) == (None, None)
+
+
+def test_an_unfinished_sweep_recommends_nothing_and_says_how_to_go_on(runs, make_cell, make_sweep):
+    cut = runs("core_attn", [1.0], 60, status="interrupted")
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0], 70)),
+        make_cell("mlp", [], fate="not_run", reason="the sweep ended before it"),
+        make_cell("core_attn", cut),
+    ]))  # fmt: skip
+
+    assert (verdict.recommendation.cell, verdict.num_due) == (None, 2)
+    assert closing_lines(verdict)[-1] == (
+        "Unfinished: no recommendation yet; 2 runs are still to do: mbr-perf sweep --resume sweep"
+    )
+
+
+def test_cells_that_did_not_run_keep_their_reason(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0], 70)),
+        make_cell("moe", [], fate="skipped_inert", reason="acts on no layer", same_as="none"),
+        make_cell("mlp", [], fate="pruned", reason="predicted to need 90 GiB"),
+        make_cell("core_attn", [], fate="not_run", reason="no time left"),
+        make_cell("full:uniform:1", [], fate="illegal", reason="R1"),
+    ]))  # fmt: skip
+
+    assert [(cell.status, cell.reason) for cell in verdict.cells[1:]] == [
+        ("skipped_inert", "acts on no layer"),
+        ("pruned", "predicted to need 90 GiB"),
+        ("not_run", "no time left"),
+        ("illegal", "R1"),
+    ]
+
+
+def test_a_suspect_run_is_kept_out_of_the_answer(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0], 70)),
+        make_cell("mlp", runs("mlp", [0.5], 60, suspect=("clocks were throttled",))),
+    ]))  # fmt: skip
+
+    assert verdict.cell("mlp").doubts == ("suspect: clocks were throttled",)
+    assert verdict.pareto == ("none",)
+    assert verdict.recommendation.cell == "none"
+
+
+def test_a_suspect_control_is_no_measure(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0], 70, suspect=("the GPU was shared",))),
+        make_cell("mlp", runs("mlp", [1.1], 60)),
+    ]))  # fmt: skip
+
+    assert verdict.cell("mlp").no_comparison == "the control none is in doubt: suspect: the GPU was shared"
+
+
+@pytest.mark.parametrize(
+    ("where", "doubt"),
+    [
+        ({"hostname": "node1"}, "host node1, not node0"),
+        ({"driver_version": "570.1"}, "driver 570.1, not 550.54.15"),
+        ({"device_name": "NVIDIA H200", "hostname": "node1"},
+         "device NVIDIA H200, not NVIDIA H100 80GB HBM3; host node1, not node0"),
+    ],
+)  # fmt: skip
+def test_a_cell_measured_on_another_machine_is_in_doubt(runs, make_cell, make_sweep, where, doubt):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0, 1.0], 70)),
+        make_cell("mlp", [*runs("mlp", [0.5], 60), *runs("mlp", [0.5], 60, provenance=where)]),
+    ]))  # fmt: skip
+
+    assert verdict.cell("mlp").doubts == (f"measured on another machine than the first run: {doubt}",)
+    assert (verdict.pareto, verdict.recommendation.cell) == (("none",), "none")
+
+
+def test_going_on_with_a_sweep_on_another_host_is_warned_of(runs, make_cell, make_sweep):
+    data = make_sweep([make_cell("none", []), make_cell("mlp", runs("mlp", [0.5], 60))])
+
+    assert elsewhere(data, "node0") == ""
+    assert elsewhere(data, "node1").startswith("the sweep began on node0, this is node1: ")
+    assert elsewhere(make_sweep([make_cell("none", [])]), "node1") == ""
+
+
+def test_a_driver_that_could_not_be_asked_is_no_other_machine(runs, make_cell, make_sweep):
+    silent = runs("mlp", [1.1], 60, provenance={"driver_version": None})
+    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 70)), make_cell("mlp", silent)]))
+
+    assert verdict.cell("mlp").doubts == ()
+
+
+def test_a_missing_memory_reading_leaves_the_time_and_says_why(runs, make_cell, make_sweep):
+    control, cell = runs("none", [1.0], 70), runs("mlp", [1.1], 60)
+    silent = cell[0].ranks[2].model_copy(update={"memory": None})
+    cell = [cell[0].model_copy(update={"ranks": (*cell[0].ranks[:2], silent, *cell[0].ranks[3:])})]
+    versus = judge_sweep(make_sweep([make_cell("none", control), make_cell("mlp", cell)])).cell("mlp").vs_control
+
+    assert versus.memory is None
+    assert versus.memory_problem == "no reading from rank 2; the peak may be higher"
+    assert versus.time.fraction == pytest.approx(0.1)
+
+
+def test_a_cell_with_twice_the_tokens_is_compared_per_token(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.0], 70)),
+        make_cell("gb=16", runs("none", [1.9], 70, global_batch_size=16)),
+    ]))  # fmt: skip
+    versus = verdict.cell("gb=16").vs_control
+
+    assert versus.rescaled
+    assert versus.time.fraction == pytest.approx(-0.05)
+
+
+def test_without_a_spec_of_the_control_costs_are_still_for_the_same_tokens(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("tp=7", [], fate="illegal", reason="P03"),
+        make_cell("gb=8", runs("none", [1.0], 70)),
+        make_cell("gb=16", runs("none", [1.9], 70, global_batch_size=16)),
+    ]))  # fmt: skip
+
+    assert [cell.cost_s for cell in verdict.cells[1:]] == [1.0, pytest.approx(0.95)]
+    assert verdict.recommendation.cell == "gb=16"
+
+
+def foretold(make_cell, runs, seconds, flops, **changes):
+    """A cell whose prediction holds these seconds and FLOPs of the model."""
+    prediction = PredictionRecord(peak_bytes=GIB, range_bytes=(GIB, GIB), stages=(), model_flops=flops,
+                                  recompute_flops=0, step_time_s=seconds)  # fmt: skip
+    return make_cell(str(changes), runs("none", [1.0], 70, **changes), prediction=prediction)
+
+
+@pytest.mark.parametrize(
+    ("changes", "seconds", "flops", "overhead"),
+    [
+        ({"num_gpus": 16}, 0.5, 100, 0.0),
+        ({"global_batch_size": 16}, 1.9, 200, -0.05),
+        ({"seq_length": 8192}, 2.5, 260, 0.25),
+        ({"seq_length": 8192}, None, 260, 0.3),
+        ({"num_gpus": 16}, None, 100, 0.0),
+    ],
+)
+def test_a_predicted_change_is_for_the_same_tokens_per_gpu_as_the_measured_one(
+    runs, make_cell, make_sweep, changes, seconds, flops, overhead
+):
+    control = foretold(make_cell, runs, None if seconds is None else 1.0, 100)
+    cell = foretold(make_cell, runs, seconds, flops, **changes)
+
+    found = judge_sweep(make_sweep([control, cell])).cell(str(changes)).foretold
+    assert found.overhead == pytest.approx(overhead)
+
+
+def test_without_a_known_memory_every_cell_that_ran_stands(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([make_cell("none", runs("none", [1.0], 200, gpu="cpu"))], capacity_bytes=None))
+
+    assert verdict.cell("none").fits is None
+    assert verdict.recommendation.cell == "none"
+    assert "no memory limit is known" in verdict.recommendation.why
+
+
+def test_each_cell_is_held_to_its_own_memory_limit(runs, make_cell, make_sweep):
+    cells = [
+        make_cell(name, runs("none", [1.0], 3.9, gpu="cpu", memory_limit_bytes=limit))
+        for name, limit in (("no limit", None), ("4 GiB", 4 * GIB), ("6 GiB", 6 * GIB))
+    ]
+    verdict = judge_sweep(make_sweep(cells, capacity_bytes=None))
+
+    assert [cell.fits for cell in verdict.cells] == [None, False, True]
+    assert [cell.capacity_bytes for cell in verdict.cells] == [None, 4 * GIB, 6 * GIB]
+    assert "the fastest of 2 cells that leave 6 % of their own memory free" in verdict.recommendation.why
+    assert closing_lines(verdict)[0] == (
+        "Memory per rank: each cell's own, 4.00 GiB, 6.00 GiB or none; 6 % of it to stay free"
+    )

@@ -1,0 +1,125 @@
+"""What `--over` says: axes by any of their names, values of the right kind, every problem at once."""
+
+import pytest
+
+from harness.errors import BadRequestError, ManyProblemsError
+from harness.recipes.request import Request
+from harness.recipes.resolve import resolve
+from harness.runner.sweep.over import read_axes, read_control, same_axis, split_over
+
+ASKED = Request(model_recipe_name="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", num_gpus=32)
+
+
+def axis(text):
+    return read_axes([split_over(text)])[0]
+
+
+@pytest.mark.parametrize("name", ["tp", "-tp", "tensor_model_parallel_size", "--tensor-model-parallel-size"])
+def test_an_axis_has_one_name_however_it_is_spelled(name):
+    assert (axis(f"{name}=2,4").name, axis(f"{name}=2,4").values) == ("tp", ("2", "4"))
+
+
+def test_recompute_settings_are_separated_by_semicolons_because_they_hold_commas():
+    found = axis("recompute=none; core_attn, layernorm ;full:uniform:1")
+    assert found.values == ("none", "core_attn,layernorm", "full:uniform:1")
+
+
+def test_a_semicolon_at_the_end_makes_one_value_of_what_holds_commas():
+    assert axis("env.X=a,b;").values == ("a,b",)
+    assert axis("env.X=a,b").values == ("a", "b")
+    assert axis("cuda_graph_scope=attn,mlp;moe").values == ("attn,mlp", "moe")
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "before", "after"),
+    [
+        ("tp=8", "8", "4", "8"),
+        ("vp=none", "none", "5", "none"),
+        ("activation_offload_layers=2", "2", "0", "2"),
+        ("recompute=mlp,core_attn", "mlp,core_attn", None, "mlp,core_attn"),
+        ("env.MY_SETTING=1", "1", "unset", "1"),
+        ("kernels.attention_backend=unfused", "unfused", "auto", "unfused"),
+        ("memory_limit=40.5", "40.5", "none", "40.5"),
+        ("ms=7", "7", "50", "7"),
+    ],
+)
+def test_a_value_that_is_asked_for_is_read_back(text, value, before, after):
+    found = axis(text)
+    spec = resolve(ASKED).spec
+    assert before in (None, found.read(spec))
+    assert found.read(resolve(found.ask(ASKED, value)).spec) == after
+
+
+def test_a_varied_setting_replaces_what_the_request_said_about_it():
+    asked = Request(model_recipe_name="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", num_gpus=32,
+                    recompute_modules="mlp", env=("A=1", "B=2"), set_values=("ddp.nccl_ub=true",))  # fmt: skip
+    for text, value in (("recompute=x", "full:uniform:1"), ("env.A=x", "3"), ("ddp.nccl_ub=x", "false")):
+        name, _ = split_over(text)
+        asked = read_axes([(name, (value,))])[0].ask(asked, value)
+    spec = resolve(asked).spec
+    assert (spec.recompute.text, spec.env["A"], spec.env["B"], spec.ddp.nccl_ub) == ("full:uniform:1", "3", "2", False)
+
+
+def test_every_problem_of_every_axis_is_told_at_once():
+    with pytest.raises(ManyProblemsError) as raised:
+        read_axes(map(split_over, ("tp=2,x,2", "recompute=mlq", "recomptue=mlp", "kernels.attention_backnd=flash")))
+    told = str(raised.value)
+    assert "--over tp: 'x' is not a whole number" in told
+    assert "--over tp: 2 is given twice" in told
+    assert "--over recompute: unknown recompute module 'mlq'\n  did you mean 'mlp'?" in told
+    assert "--over recomptue: cannot be varied\n  did you mean 'recompute'?" in told
+    assert "--over kernels.attention_backnd: no such setting\n  did you mean 'kernels.attention_backend'?" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("model_recipe_name=a", "one sweep compares settings of one recipe"),
+        ("recompute_modules=mlp", "write --over recompute="),
+        ("gpu=h100", "one kind of GPU"),
+        ("nonsense=1", r"one of recompute, tp, pp"),
+    ],
+)
+def test_what_is_no_axis_names_the_way_there(text, remedy):
+    with pytest.raises(BadRequestError, match=remedy):
+        axis(text)
+
+
+def test_one_leaf_is_varied_once():
+    with pytest.raises(BadRequestError, match="mb is varied already"):
+        read_axes(map(split_over, ("mb=1,2", "batch.micro_batch_size=4")))
+
+
+@pytest.mark.parametrize("text", ["tp", "tp=", "recompute=none;;mlp"])
+def test_a_missing_value_is_told(text):
+    with pytest.raises(BadRequestError, match=r"no '='|empty value|empty module"):
+        axis(text)
+
+
+def test_a_control_is_chosen_by_values_of_the_axes():
+    axes = read_axes(map(split_over, ("tp=2,4", "recompute=none;mlp")))
+    assert read_control("recompute=mlp --tensor_model_parallel_size=4", axes) == {"recompute": "mlp", "tp": "4"}
+    with pytest.raises(BadRequestError, match=r"--control pp=2: not AXIS=VALUE.*\n.*tp, recompute"):
+        read_control("pp=2", axes)
+
+
+def test_every_spelling_of_a_size_is_one_axis():
+    for spellings in (("mb", "mbs", "-mb", "micro_batch_size"), ("gb", "gbs", "global_batch_size"), ("vp", "vpp")):
+        assert {axis(f"{name}=2").name for name in spellings} == {spellings[0]}
+        assert all(same_axis(spellings[0], other) for other in spellings)
+    axes = read_axes(map(split_over, ("mbs=1,2",)))
+    assert read_control("micro_batch_size=2", axes) == {"mb": "2"}
+
+
+def test_a_quoted_value_of_the_control_may_hold_blanks():
+    axes = read_axes(map(split_over, ("env.X=a b;c",)))
+    assert read_control("'env.X=a b'", axes) == {"env.X": "a b"}
+    with pytest.raises(BadRequestError, match="No closing quotation"):
+        read_control("'env.X=a b", axes)
+
+
+@pytest.mark.parametrize("text", ["recompute=none,mlp", "recompute=mlp,full:uniform:1", "recompute=auto,mlp;core_attn"])
+def test_settings_that_commas_separate_are_told_to_be_separated_by_semicolons(text):
+    with pytest.raises(BadRequestError, match="commas join the modules") as refused:
+        axis(text)
+    assert refused.value.remedy.startswith("separate settings with ';': recompute='")
