@@ -14,7 +14,7 @@ from harness.records.owner import OWNER
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
-from harness.records.sweeps import SWEEP, CellData, num_missing, read_sweep
+from harness.records.sweeps import SWEEP, CellData, read_sweep
 
 RUNS, SWEEPS = "runs", "sweeps"
 
@@ -117,8 +117,7 @@ def _state(file: Path, read: Callable[[], tuple[State, str]]) -> tuple[State, st
 def _sweep_state(path: Path) -> tuple[State, str]:
     def read() -> tuple[State, str]:
         data = read_sweep(path)
-        is_open = any(num_missing(cell, data.plan.repeats) for cell in data.cells)
-        return ("unfinished" if is_open else "finished"), _counted("cells", map(outcome_of, data.cells))
+        return ("unfinished" if data.num_due else "finished"), _counted("cells", map(outcome_of, data.cells))
 
     return _state(path / SWEEP, read)
 

@@ -50,6 +50,11 @@ class SweepData:
         """The cell that all others are held against."""
         return next(cell for cell in self.cells if cell.planned.name == self.plan.control)
 
+    @property
+    def num_due(self) -> int:
+        """Runs that a resumed sweep would still start; none of an imported one, whose cells have the logs there were."""
+        return 0 if self.plan.is_imported else sum(num_missing(cell, self.plan.repeats) for cell in self.cells)
+
 
 def new_sweep_dir(results: Path, recipe: str, *, now: datetime | None = None) -> Path:
     """Make ``sweeps/<UTC time>-<recipe>-<8 hex>`` with its ``cells``; the name is the sweep's id.

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from harness.records.store import read_run
-from tests.imported_logs import TABLE, Job, iteration, job_log, write_table
+from tests.imported_logs import EXPANDABLE, TABLE, Job, iteration, job_log, write_table
 
 SFT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "--cuda_graph_impl", "none")
 NOT_EXPANDABLE = ("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False")
@@ -193,6 +193,32 @@ def test_the_published_table_is_a_sweep_with_the_same_figures(mbr_perf, tmp_path
     assert document["recommended"] == "vp=10"
 
 
+@pytest.mark.parametrize(
+    ("settings", "told", "todo"),
+    [
+        (
+            ("core_attn", f"core_attn {EXPANDABLE}"),
+            f"for recipes/llama/llama3_70b.yaml:27 sets {EXPANDABLE}",
+            "if the job of core_attn ran otherwise: -E PYTORCH_CUDA_ALLOC_CONF=",
+        ),
+        (("mlp", "mlp tp=4"), "sets tp=4", "--log 'mlp tp=VALUE'=PATH"),
+        (("mlp c=fp8_cs", "mlp"), "for --compute_dtype sets compute_dtype=fp8_cs", "if the job of mlp ran otherwise"),
+    ],
+)
+def test_settings_that_differ_only_in_what_was_typed_are_refused(mbr_perf, tmp_path, results, settings, told, todo):
+    options = []
+    for place, label in enumerate(settings):
+        (tmp_path / f"{place}.log").write_text(job_log(TABLE[1]))
+        options += ["--log", f"{label}={tmp_path / f'{place}.log'}"]
+    answer = mbr_perf("import", *options, *SFT, "--results_dir", results)
+
+    assert answer.code == 2
+    assert "are the same settings" in answer.err
+    assert told in answer.err
+    assert todo in answer.err
+    assert not results.exists()
+
+
 def test_repeats_are_logs_of_the_same_setting(mbr_perf, tmp_path, results):
     options = []
     for place, (label, tflops) in enumerate([("none", 700.0), ("none", 704.0), ("mlp", 593.6)]):
@@ -205,6 +231,8 @@ def test_repeats_are_logs_of_the_same_setting(mbr_perf, tmp_path, results):
     assert document["control"] == "none"
     assert [cell["num_runs"] for cell in document["cells"]] == [2, 1]
     assert document["num_runs_due"] == 0
+    assert " finished " in mbr_perf("results", "list", "--results_dir", results).out
+    assert "nothing is out of order" in mbr_perf("results", "doctor", "--results_dir", results).out
 
 
 def test_cells_with_the_memory_of_the_same_rank_are_held_against_each_other(mbr_perf, tmp_path, results):

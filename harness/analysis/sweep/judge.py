@@ -9,7 +9,7 @@ from harness.analysis.sweep.pareto import pareto
 from harness.analysis.sweep.recommendation import recommend, unfinished
 from harness.analysis.sweep.reference import stand_in
 from harness.analysis.sweep.values import CellVerdict, SweepVerdict
-from harness.records.sweeps import SweepData, num_missing
+from harness.records.sweeps import SweepData
 
 _DEFAULT_GATE = GateOptions()
 
@@ -34,7 +34,7 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
         if cell.is_comparable and cell.cost_s is not None and cell.peak_bytes is not None
     }
     costs = {cell.name: cell.costs_s for cell in found}
-    num_due = 0 if plan.is_imported else sum(num_missing(cell, plan.repeats) for cell in data.cells)
+    num_due = data.num_due
     return SweepVerdict(
         sweep_id=plan.sweep_id,
         title=plan.title,

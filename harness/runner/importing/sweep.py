@@ -21,6 +21,7 @@ from harness.report.sweep_reports import REPORT, write_reports
 from harness.runner.importing.importing import Draft, committed, drafted, read, recorded
 from harness.runner.importing.request import ImportSweepRequest, LabelledLogs
 from harness.runner.importing.settings import Values, axes_of, canonical, setting_of
+from harness.runner.importing.telling_apart import Labelled, require_told_apart
 from harness.runner.sweep.axes import RECOMPUTE, SweptAxis
 from harness.runner.sweep.cells import name_of
 from harness.runner.sweep.outcome import sweep_exit_code
@@ -62,13 +63,16 @@ def _cells(request: ImportSweepRequest, host: Host) -> tuple[tuple[SweptAxis, ..
     """The axes that the settings name, and the cells in the order of their first logs, the control before all."""
     labels = [setting_of(job.label) for job in request.jobs]
     axes = axes_of(labels)
-    problems, found = Problems(), dict[tuple[tuple[str, str], ...], _Cell]()
+    problems, found, jobs = Problems(), dict[tuple[tuple[str, str], ...], _Cell](), list[Labelled]()
     for job, values in zip(request.jobs, canonical(labels, axes), strict=True):
         with problems.collecting():
             changes, draft = _drafted(request, job, values, axes, host)
             key = tuple(changes.items())
             before = found.get(key, _Cell(changes, ()))
             found[key] = replace(before, drafts=(*before.drafts, draft))
+            jobs.append(Labelled(job.label, dict(values), draft.settled))
+    with problems.collecting():
+        require_told_apart(jobs, axes)
     problems.raise_if_any()
     cells = list(found.values())
     control = _control(request, cells)
