@@ -77,7 +77,7 @@ class Trainer:
         self.model = chunks[0] if single else chunks
         batches = [mock_batches(spec, device) for _ in chunks]
         self.batches = batches[0] if single else batches
-        self.forward_backward = get_forward_backward_func()
+        self.forward_step, self.forward_backward = forward_step, get_forward_backward_func()
         self._moe = spec.model.moe is not None
         if spec.cuda_graph.impl != "none":
             from harness.engine.cuda_graphs import FullIteration, TeGraphs
@@ -94,7 +94,7 @@ class Trainer:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
         return self.forward_backward(
-            forward_step_func=forward_step,
+            forward_step_func=self.forward_step,
             data_iterator=self.batches,
             model=self.model,
             num_microbatches=self.spec.num_microbatches,

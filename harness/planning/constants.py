@@ -48,7 +48,8 @@ class Constants:
         if not more:
             return stage
         peaks = {name: peak + more for name, peak in stage.peaks.items()}
-        return replace(stage, overhead=stage.overhead + more, total=stage.total + more, peaks=peaks)
+        passes = {name: peak + more for name, peak in stage.passes.items()}
+        return replace(stage, overhead=stage.overhead + more, total=stage.total + more, peaks=peaks, passes=passes)
 
 
 BUILT_IN = Constants()

@@ -10,7 +10,7 @@ from typing import Literal
 from harness.planning.compose import ChunkCost, PassSizes
 from harness.planning.model_states import ModelStates, model_states
 from harness.planning.pieces import Parameters
-from harness.planning.schedule import Event, Instant, Schedule, instants, schedule_of
+from harness.planning.schedule import Event, Instant, Pass, Schedule, instants, schedule_of
 from harness.planning.workspaces import workspace_bytes
 from harness.spec.experiment import ExperimentSpec
 
@@ -29,6 +29,7 @@ class Moment:
     logits: int
     transient: int
     in_loss: bool
+    direction: Pass
 
     @property
     def total(self) -> int:
@@ -38,7 +39,10 @@ class Moment:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """Peak of one pipeline stage. The parts add up to ``total``; ``peaks`` holds all three candidates."""
+    """Peak of one pipeline stage. The parts add up to ``total``; ``peaks`` holds all three candidates.
+
+    ``passes``: the fullest moment of all forward passes, and of all backward passes.
+    """
 
     pp_rank: int
     weights: int
@@ -51,6 +55,7 @@ class StageMemory:
     total: int
     peak: PeakName
     peaks: dict[PeakName, int]
+    passes: dict[Pass, int]
     parameters: Parameters
 
 
@@ -65,10 +70,11 @@ def stage_memory(spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ..
         replace(moment, transient=moment.transient + states.gathered)
         for moment in _moments(spec, schedule_of(spec, pp_rank), chunks)
     )
+    passes = _fullest_passes(moments, states.total + overhead)
     fullest = max(moments, key=lambda moment: moment.total)
     peaks = _peaks(states, overhead, moments)
     if peaks["optimizer step"] >= states.total + overhead + fullest.total:
-        fullest = Moment(activations=0, logits=0, transient=states.step_transient, in_loss=False)
+        fullest = replace(fullest, activations=0, logits=0, transient=states.step_transient, in_loss=False)
         name: PeakName = "optimizer step"
     else:
         name = "loss and logits" if fullest.in_loss and fullest.total > _bare(moments) else "schedule"
@@ -84,6 +90,7 @@ def stage_memory(spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ..
         total=states.total + overhead + fullest.total,
         peak=name,
         peaks=peaks,
+        passes=passes,
         parameters=parameters,
     )
 
@@ -96,6 +103,13 @@ def _peaks(states: ModelStates, overhead: int, moments: tuple[Moment, ...]) -> d
     }
     losses = [moment.total for moment in moments if moment.in_loss]
     return peaks | ({"loss and logits": standing + max(losses)} if losses else {})
+
+
+def _fullest_passes(moments: tuple[Moment, ...], standing: int) -> dict[Pass, int]:
+    fullest: dict[Pass, int] = {}
+    for moment in moments:
+        fullest[moment.direction] = max(fullest.get(moment.direction, 0), standing + moment.total)
+    return fullest
 
 
 def _bare(moments: tuple[Moment, ...]) -> int:
@@ -126,6 +140,7 @@ def _moment(instant: Instant, chunks: tuple[ChunkCost, ...], *, keeps_outputs: b
         logits=with_loss - saved + max(0, sizes - body),
         transient=min(body, sizes),
         in_loss=running.has_loss,
+        direction=event.direction,
     )
 
 
