@@ -22,6 +22,7 @@ from harness.runner.understanding import settle
 
 # The harness sets it where a request does not, so that A goes without only if it is told to.
 _ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
+_SWEPT_EXAMPLE, _EXAMPLE = "--over tp=2,4", f"--ab recompute=mlp, or --ab {_ALLOCATOR}=expandable_segments:True"
 
 
 def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
@@ -56,10 +57,15 @@ def _axis(text: str) -> SweptAxis:
         name, values = split_over(text if ";" in text or "=" not in text else f"{text};")
         axes = read_axes([(name, values)])
     except BadRequestError as problem:  # as --over says it
-        told = (part.replace("--over", "--ab") for part in (problem.message, problem.remedy))
-        raise BadRequestError(next(told), remedy=next(told)) from problem
+        told = [
+            part.replace(_SWEPT_EXAMPLE, _EXAMPLE).replace("--over", "--ab")
+            for part in (problem.message, problem.remedy)
+        ]
+        raise BadRequestError(told[0].replace("--ab :", f"--ab {text}:"), remedy=told[1]) from problem
     if len(values) != 1 or ";" in text:
-        raise BadRequestError(f"--ab {text}: one value, that of B", remedy="A is the request as it is")
+        raise BadRequestError(
+            f"--ab {text}: one value, that of B", remedy=f"A is the request as it is; e.g. {_EXAMPLE}"
+        )
     return axes[0]
 
 

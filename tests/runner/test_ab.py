@@ -66,3 +66,12 @@ def test_what_is_no_b_is_refused(cells, text, told):
     with pytest.raises(BadRequestError, match="--ab") as refused:
         cells(text, recompute="none")
     assert told in refused.value.message
+
+
+@pytest.mark.parametrize("text", ["mlp", "mb=", "mb=2; 4"])
+def test_the_example_of_a_refusal_is_one_that_is_taken(cells, text):
+    with pytest.raises(BadRequestError) as refused:
+        cells(text, recompute="none")
+    named = [word.rstrip(",") for word in refused.value.remedy.split() if "=" in word]
+    assert named
+    assert all(len(cells(example, recompute="none")) == 2 for example in named)
