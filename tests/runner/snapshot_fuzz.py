@@ -1,13 +1,9 @@
-"""Damaged and hostile snapshots, for as many seconds as asked: each must be summarised or refused in words.
-
-``python -m tests.runner.snapshot_fuzz SECONDS SEED``. It limits its own memory, as the process that opens snapshots does.
-"""
+"""Damaged and hostile snapshots: each must be summarised or refused in words."""
 
 import gc
 import io
 import pickle
 import random
-import resource
 import sys
 import time
 from typing import Any
@@ -36,10 +32,8 @@ _ODD: tuple[Any, ...] = (
 )
 
 
-def main() -> int:
-    """0, or a traceback and the seed of what broke it."""
-    seconds, seed = float(sys.argv[1]), int(sys.argv[2])
-    resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+def damaged_snapshots(seconds: float, seed: int) -> int:
+    """The number of files that were tried until the time was over."""
     small = trained(num_layers=1, num_steps=1)
     small.oom(1 << 40, 0, MLP)
     seeds = [small.snapshot(), trained(num_layers=2).snapshot(), {**fragmented().snapshot(), "device_traces": []}]
@@ -49,22 +43,26 @@ def main() -> int:
         draw = random.Random(seed + count)
         count += 1
         try:
-            if draw.random() < 0.5:
-                value = load_plain(io.BytesIO(_damaged(draw.choice(files), draw)))
-            else:
-                value = _altered(pickle.loads(draw.choice(files)), draw)
-            summarise(value, file="fuzzed", file_bytes=1).model_dump_json()
-            answers += 1
-        except (RefusedPickleError, SnapshotFormatError, MemoryError):
-            pass
+            answers += _is_summarised(files, draw)
         except BaseException:
             print(f"seed {seed + count - 1}", file=sys.stderr)  # noqa: T201
             raise
-        value = None
         if count % 200 == 0:
             gc.collect()
-    print(f"{count} files, {answers} summarised")  # noqa: T201
-    return 0
+    assert answers > 0, "every file was refused: nothing but the refusal was tried"
+    return count
+
+
+def _is_summarised(files: list[bytes], draw: random.Random) -> bool:
+    try:
+        if draw.random() < 0.5:
+            value = load_plain(io.BytesIO(_damaged(draw.choice(files), draw)))
+        else:
+            value = _altered(pickle.loads(draw.choice(files)), draw)
+        summarise(value, file="fuzzed", file_bytes=1).model_dump_json()
+    except (RefusedPickleError, SnapshotFormatError, MemoryError):
+        return False
+    return True
 
 
 def _damaged(content: bytes, draw: random.Random) -> bytes:
@@ -111,7 +109,3 @@ def _change(at: Any, key: Any, draw: random.Random) -> None:
         del at[key]
     else:
         at[key] = draw.choice((*_ODD, draw.randrange(2**40), at[key]))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

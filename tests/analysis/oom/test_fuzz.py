@@ -83,17 +83,3 @@ def test_a_long_text_that_is_nearly_a_message_is_judged_at_once(word):
     classify(text)
     first_failure([LogLine("Traceback (most recent call last):", "a", 1), LogLine(text, "a", 2)])
     assert time.process_time() - begin < 1.0
-
-
-@pytest.mark.long
-@settings(max_examples=25_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(TEXTS, ENDINGS)
-def test_many_more_texts_have_a_verdict(text, ending):
-    judged_whole(text, ending)
-
-
-@pytest.mark.long
-@settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(LINES)
-def test_of_many_more_lines_one_failure_is_first_or_none(lines):
-    one_rank_first(lines)

@@ -2,7 +2,6 @@
 
 import io
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -46,18 +45,13 @@ def the_same_twice(content):
     assert read.text in text
 
 
+def any_bytes(content):
+    always(content)
+    nothing_lost(content)
+    the_same_twice(content)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(LOGS)
 def test_arbitrary_bytes_are_read_as_lines(content):
-    always(content)
-    nothing_lost(content)
-    the_same_twice(content)
-
-
-@pytest.mark.long
-@settings(max_examples=6_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(LOGS)
-def test_many_more_arbitrary_bytes_are_read_as_lines(content):
-    always(content)
-    nothing_lost(content)
-    the_same_twice(content)
+    any_bytes(content)
