@@ -64,8 +64,8 @@ def main() -> int:
     """0, or a traceback."""
     target, seconds, first_seed = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    print(f"{target}: seed {first_seed}", file=sys.stderr)  # noqa: T201
-    print(TARGETS[target](seconds, first_seed))  # noqa: T201
+    sys.stderr.write(f"{target}: seed {first_seed}\n")
+    sys.stdout.write(f"{TARGETS[target](seconds, first_seed)}\n")
     return 0
 
 

@@ -45,7 +45,7 @@ def damaged_snapshots(seconds: float, seed: int) -> int:
         try:
             answers += _is_summarised(files, draw)
         except BaseException:
-            print(f"seed {seed + count - 1}", file=sys.stderr)  # noqa: T201
+            sys.stderr.write(f"seed {seed + count - 1}\n")
             raise
         if count % 200 == 0:
             gc.collect()
