@@ -33,6 +33,7 @@ from harness.cli.plan_command import PlanCommand, SweepCommand
 from harness.cli.short_options import WholeShortOptions
 from harness.cli.streams import readers_may_leave
 from harness.errors import ExitCode, HarnessError
+from harness.launch.umask import closed_to_others
 
 app = typer.Typer(
     name="mbr-perf",
@@ -86,7 +87,7 @@ app.add_typer(rules.app, name="rules")
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code. Options may be spelled with `_` or with `-`."""
     arguments = spelled(sys.argv[1:] if argv is None else argv)
-    with readers_may_leave():
+    with readers_may_leave(), closed_to_others():
         try:
             kept = kept_answer(arguments)
             if answered(kept):

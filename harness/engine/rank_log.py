@@ -8,7 +8,9 @@ from pathlib import Path
 from types import TracebackType
 
 from harness.engine.failures import failure_of
+from harness.records.atomic import write_atomically
 from harness.records.rank import Failure, Heartbeat, MemoryRecord, Phase, RankRecord, StepRecord
+from harness.records.redact import redact
 
 
 class RankLog:
@@ -71,12 +73,7 @@ class RankLog:
             notes=tuple(self.notes),
             **self.fields,
         )
-        temporary = self.path.with_suffix(".json.tmp")
-        with temporary.open("w") as file:
-            file.write(record.model_dump_json(indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        write_atomically(self.path, record.model_dump_json(indent=1) + "\n")
         self._heartbeats.close()
 
     def _memory(self) -> MemoryRecord | None:
@@ -86,5 +83,5 @@ class RankLog:
         try:
             return self.meter.record()
         except RuntimeError as error:
-            self.notes.append(f"memory could not be read: {error}")
+            self.notes.append(redact(f"memory could not be read: {error}"))
             return None

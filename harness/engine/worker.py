@@ -3,10 +3,13 @@
 import argparse
 import os
 import sys
+import traceback
 from pathlib import Path
+from types import TracebackType
 
 from harness.engine.process import die_with_parent, dump_stacks_on_signal
 from harness.engine.rank_log import RankLog
+from harness.records.redact import redact
 from harness.spec.experiment import ExperimentSpec
 
 
@@ -18,6 +21,7 @@ def main() -> int:
     die_with_parent()
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     _own_log(run_dir / "logs" / f"rank_{rank:03d}.log")
+    sys.excepthook = _tell
     dump_stacks_on_signal()
     spec = ExperimentSpec.model_validate_json((run_dir / "spec.json").read_text())
     with RankLog(run_dir, rank, world_size) as log:
@@ -39,6 +43,11 @@ def _own_log(path: Path) -> None:
     sys.stderr.flush()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
+
+
+def _tell(_kind: type[BaseException], error: BaseException, _traceback: TracebackType | None) -> None:
+    """As Python tells it, without the secrets that texts of exceptions hold: an address with its password, a token."""
+    sys.stderr.write(redact("".join(traceback.format_exception(error))))
 
 
 if __name__ == "__main__":

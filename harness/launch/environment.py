@@ -179,6 +179,22 @@ def _two_allocators(spec_env: Mapping[str, str], shell: Mapping[str, str]) -> li
     ]
 
 
+def secrets_in(env: Mapping[str, str]) -> list[BadRequestError]:
+    """One problem per variable that is a secret by its name, or holds what looks like one: these values are recorded."""
+    return [
+        BadRequestError(
+            f"{name} {_why_secret(name)}, and recipe and -E variables are recorded",
+            remedy=f"export it and hand it over by name: --pass_env {name}",
+        )
+        for name, value in env.items()
+        if is_secret_name(name) or redact(value) != value
+    ]
+
+
+def _why_secret(name: str) -> str:
+    return "is a secret by its name" if is_secret_name(name) else "holds what looks like a secret"
+
+
 def _bad_names(spec_env: Mapping[str, str], pass_env: tuple[str, ...]) -> list[BadRequestError]:
     problems = []
     for name in (*spec_env, *pass_env):
@@ -186,14 +202,7 @@ def _bad_names(spec_env: Mapping[str, str], pass_env: tuple[str, ...]) -> list[B
             problems.append(BadRequestError(f"{name!r} is no name of an environment variable", remedy="-E NAME=VALUE"))
         if name in TORCHRUN_OWNS or name.startswith("TORCHELASTIC_"):
             problems.append(BadRequestError(f"{name} is set by torchrun for each rank", remedy=f"leave {name} out"))
-    problems += [
-        BadRequestError(
-            f"{name} is a secret by its name, and recipe and -E variables are recorded",
-            remedy=f"export it and hand it over by name: --pass_env {name}",
-        )
-        for name in spec_env
-        if is_secret_name(name)
-    ]
+    problems += secrets_in(spec_env)
     problems += [
         BadRequestError(f"{name}: the value holds a NUL byte", remedy=f"give {name} another value")
         for name, value in spec_env.items()

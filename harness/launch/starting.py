@@ -7,6 +7,7 @@ from pathlib import Path
 from harness.launch.crew import Agent
 from harness.launch.interruption import Interruption
 from harness.launch.plan import LaunchPlan
+from harness.launch.umask import OF_PROCESSES
 from harness.launch.warm import WarmParents
 from harness.launch.warm_process import Refused, environment
 
@@ -30,6 +31,7 @@ def start_process(plan: LaunchPlan, argv: tuple[str, ...], log: Path) -> subproc
             stderr=subprocess.STDOUT,
             env=environment(plan),
             start_new_session=True,
+            umask=OF_PROCESSES,
         )
 
 

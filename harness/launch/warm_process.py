@@ -12,6 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.launch.plan import LaunchPlan
+from harness.launch.umask import OF_PROCESSES
 from harness.records.launch import PARENT_PID_VARIABLE, signal_name
 from harness.records.warm import WarmAnswer, WarmRequest
 
@@ -69,7 +70,8 @@ class WarmProcess:
                 (plan.python, "-m", "harness.engine.warm_parent", "--channel", str(theirs.fileno()),
                  "--device", "cpu" if plan.without_gpu else "cuda"),
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                env=environment(plan) | set_by_torchrun(plan), start_new_session=True, pass_fds=(theirs.fileno(),),
+                env=environment(plan) | set_by_torchrun(plan), start_new_session=True, umask=OF_PROCESSES,
+                pass_fds=(theirs.fileno(),),
             )  # fmt: skip
 
     @property

@@ -8,6 +8,7 @@ from harness.errors import BadRequestError
 from harness.records.atomic import write_once
 from harness.records.golden import GoldenRecord
 from harness.records.golden_text import golden_text
+from harness.records.redact import redact
 from harness.records.strict_json import read_document
 
 RETIRED = "retired"
@@ -24,7 +25,7 @@ def retire(folder: Path, path: Path, golden: GoldenRecord, *, reason: str, autho
     told = {
         "retired_at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "retired_by": author.strip(),
-        "retired_reason": reason.strip(),
+        "retired_reason": redact(reason.strip()),
     }
     try:
         target = _write(

@@ -130,11 +130,10 @@ def test_a_token_reaches_ranks_only_by_name_and_no_record_at_all(cpu: MakeSpec) 
 
 def test_records_hold_what_decides_results_and_nothing_personal(cpu: MakeSpec) -> None:
     shell = {"PATH": "/home/me/bin", "HOME": "/home/me", "NCCL_DEBUG": "INFO", "UCX_URL": "http://me:pw123@proxy"}
-    spec = cpu(env={"PROXY": f"http://me:{CANARY}@proxy", "FLAG": "1"})
-    recorded = recordable(child_environment(spec, shell, (), 2))
+    recorded = recordable(child_environment(cpu(env={"FLAG": "1"}), shell, (), 2))
     assert {"PATH", "HOME"} & set(recorded) == set()
     assert (recorded["NCCL_DEBUG"], recorded["FLAG"]) == ("INFO", "1")
-    assert (recorded["PROXY"], recorded["UCX_URL"]) == ("http://***@proxy", "http://***@proxy")
+    assert recorded["UCX_URL"] == "http://***@proxy"
 
 
 def test_numbers_of_a_slurm_job_reach_ranks_and_no_record(cpu: MakeSpec) -> None:
@@ -143,10 +142,20 @@ def test_numbers_of_a_slurm_job_reach_ranks_and_no_record(cpu: MakeSpec) -> None
     assert "SLURM_JOB_ID" not in recordable(environment)
 
 
-def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(cpu: MakeSpec) -> None:
-    with pytest.raises(BadRequestError, match="MY_TOKEN is a secret by its name") as refused:
-        child_environment(cpu(env={"MY_TOKEN": CANARY}), {}, (), 2)
-    assert refused.value.remedy == "export it and hand it over by name: --pass_env MY_TOKEN"
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("MY_TOKEN", CANARY, "is a secret by its name"),
+        ("HUB", CANARY, "holds what looks like a secret"),
+        ("PROXY", f"http://me:{CANARY}@proxy", "holds what looks like a secret"),
+    ],
+)
+def test_a_secret_in_the_spec_is_refused_because_the_spec_is_recorded(
+    cpu: MakeSpec, name: str, value: str, why: str
+) -> None:
+    with pytest.raises(BadRequestError, match=f"{name} {why}") as refused:
+        child_environment(cpu(env={name: value}), {}, (), 2)
+    assert refused.value.remedy == f"export it and hand it over by name: --pass_env {name}"
     assert CANARY not in str(refused.value)
 
 

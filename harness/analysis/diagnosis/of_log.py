@@ -11,6 +11,7 @@ from harness.analysis.oom.verdict import OomVerdict
 from harness.analysis.statistics import median
 from harness.records.foreign.values import ForeignLog
 from harness.records.logs.lines import LogLine
+from harness.records.redact import redact
 from harness.spec.experiment import ExperimentSpec
 
 _MOST_SAYINGS = 200
@@ -41,7 +42,7 @@ class Listener:
                 if told:
                     self.expandable_segments = told[1].lower() == "true"
             if len(self.sayings) < _MOST_SAYINGS and is_telling(line.text):
-                self.sayings.append(Saying(line.text[:_LONGEST], line.where))
+                self.sayings.append(Saying(redact(line.text[:_LONGEST]), line.where))
             yield line
 
 

@@ -8,6 +8,7 @@ from harness.analysis.oom.failure_scan import FailureScan, RankFailure
 from harness.analysis.oom.failure_signs import KINDS, SRUN
 from harness.analysis.oom.verdict import OomVerdict
 from harness.records.logs.lines import LogLine
+from harness.records.redact import redact
 
 _SIGKILL = -9  # how the kernel ends a process when host memory runs out
 __all__ = ["FirstFailure", "RankFailure", "first_failure"]
@@ -43,11 +44,17 @@ def _judged(scan: FailureScan) -> FirstFailure | None:
     same = [failure for failure in by_rank if KINDS.index(failure.kind) == strongest]
     first = _earliest(same)
     return FirstFailure(
-        failure=_with_listing(first, failures),
+        failure=_without_secrets(_with_listing(first, failures)),
         verdict=classify(first.text, Ending(exit_code=first.exit_code, expandable_segments=scan.expandable_segments)),
-        also=tuple(failure for failure in same if failure is not first),
-        victims=tuple(failure for failure in by_rank if KINDS.index(failure.kind) != strongest),
+        also=tuple(_without_secrets(failure) for failure in same if failure is not first),
+        victims=tuple(_without_secrets(failure) for failure in by_rank if KINDS.index(failure.kind) != strongest),
     )
+
+
+def _without_secrets(failure: RankFailure) -> RankFailure:
+    """As it may be recorded and shown: logs of others hold what their programs printed."""
+    evidence = tuple(replace(line, text=redact(line.text)) for line in failure.evidence)
+    return replace(failure, text=redact(failure.text), evidence=evidence)
 
 
 def _placed(failure: RankFailure, scan: FailureScan) -> RankFailure:

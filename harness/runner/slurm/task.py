@@ -15,6 +15,7 @@ from harness.errors import ExitCode, HarnessError, RunFailedError
 from harness.launch.environment import this_host
 from harness.launch.interruption import interruption
 from harness.launch.rendezvous import free_port
+from harness.launch.umask import closed_to_others
 from harness.launch.warm import WarmParents
 from harness.records.atomic import write_once
 from harness.records.job import JobRecord, JobRun
@@ -42,7 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Once this node is done, srun may end it for the code of another; that must not become the code of the job.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        return int(run_task(asked.job_dir, asked.master_addr))
+        with closed_to_others():
+            return int(run_task(asked.job_dir, asked.master_addr))
     except HarnessError as error:
         _say(f"error: {error}")
         return int(error.exit_code)

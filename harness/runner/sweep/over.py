@@ -3,7 +3,8 @@
 import shlex
 from collections.abc import Iterable
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, raise_all
+from harness.launch.environment import secrets_in
 from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recompute_text import policy_from_text
@@ -120,6 +121,8 @@ def _checked(target: str, value: str, place: str) -> str:
         return AUTO if value == AUTO else policy_from_text(value, place).text
     if "." not in target:
         return as_text(typed(target, value, place))
+    if target.startswith("env."):
+        raise_all(secrets_in({target.removeprefix("env."): value}))
     problems = Problems()
     with problems.collecting():
         set_settings((f"{target}={value}",))
