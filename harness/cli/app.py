@@ -121,7 +121,9 @@ def _tell(error: HarnessError, *, as_json: bool) -> None:
         document = {"schema_version": 1, "error": error.message, "remedy": error.remedy,
                     "exit_code": int(error.exit_code)}  # fmt: skip
         print(json.dumps(document, indent=2))
-    print(f"error: {error}", file=sys.stderr)
+    from harness.report.console import visible
+
+    print(f"error: {visible(str(error))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

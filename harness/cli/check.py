@@ -49,7 +49,7 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
 
         print(json.text(check_document(*verdict, sources=checked.sources, notes=checked.notes)))
     else:
-        from rich.console import Console
+        from harness.report.console import Console
 
         sources = checked.sources if how.explain else None
         print_check(Console(highlight=False), *verdict, notes=checked.notes, sources=sources)

@@ -72,8 +72,7 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
 
         print(json.text(foreign_document(answer.log, answer.comparison, (answer.outcome, answer.exit_code))))
     else:
-        from rich.console import Console
-
+        from harness.report.console import Console
         from harness.report.foreign_terminal import print_foreign
 
         print_foreign(Console(), answer.log, answer.comparison, (answer.outcome, answer.exit_code))
@@ -102,8 +101,7 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
 
         print(json.text(json.compare_document(records, metrics, comparison, verdict)))
     else:
-        from rich.console import Console
-
+        from harness.report.console import Console
         from harness.report.terminal import print_compare
 
         print_compare(Console(), records, comparison, verdict)

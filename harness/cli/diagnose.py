@@ -53,8 +53,7 @@ def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
 
         print(json.text(diagnosis_document(answer, code)))
     else:
-        from rich.console import Console
-
+        from harness.report.console import Console
         from harness.report.diagnosis_terminal import print_diagnosis
 
         print_diagnosis(Console(highlight=False), answer)

@@ -27,8 +27,7 @@ def doctor(
         document = {"schema_version": json.SCHEMA_VERSION, "lines": [asdict(line) for line in lines], "exit_code": code}
         print(json.text(document))
     else:
-        from rich.console import Console
-
+        from harness.report.console import Console
         from harness.report.doctor import print_lines
 
         print_lines(Console(highlight=False), [(line.name, line.state, line.found, line.remedy) for line in lines])

@@ -56,9 +56,8 @@ def explain(what: ExplainOptions) -> None:
 
         print(json.text(explain_document(found)))
     else:
-        from rich.console import Console
-
         from harness.analysis.derive import derive
+        from harness.report.console import Console
         from harness.report.explain_terminal import print_explanation
         from harness.report.prediction import prediction_line, whole_run
 

@@ -9,7 +9,7 @@ from harness.cli.golden_promote import promote
 from harness.cli.option_types import GoldenDir, Json, Results
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from harness.report.console import Console
 
 app = typer.Typer(
     no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare, retire and export them."
@@ -118,6 +118,6 @@ def retire(
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from harness.report.console import Console
 
     return Console(highlight=False)

@@ -158,8 +158,7 @@ def _tell(asked: PromoteOptions, found: "Promotions") -> None:
 
 
 def _print(asked: PromoteOptions, found: "Promotions") -> None:
-    from rich.console import Console
-
+    from harness.report.console import Console
     from harness.report.golden_terminal import print_promotion
     from harness.report.printing import print_lines
 

@@ -11,9 +11,8 @@ from harness.cli.option_groups import takes
 from harness.cli.option_types import GoldenDir, Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from harness.analysis.history.case_history import CaseHistory
+    from harness.report.console import Console
 
 
 class HistoryGroup(typer.core.TyperGroup):
@@ -157,6 +156,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
 
 
 def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
+    from harness.report.console import visible
     from harness.report.history_chart import write_chart
     from harness.report.history_csv import history_csv, write_csv
 
@@ -166,21 +166,20 @@ def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
         text, notes = history_csv(history, per_run=asked.per_run)
         _narrate(notes)
         if asked.csv == "-":
-            print(text, end="")
+            print(visible(text), end="")
         else:
             _narrate([f"CSV: {write_csv(Path(asked.csv), text)}"])
 
 
 def _narrate(lines: Iterable[str]) -> None:
-    from rich.console import Console
-
+    from harness.report.console import Console
     from harness.report.printing import print_lines
 
     print_lines(Console(stderr=True, highlight=False), lines)
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from harness.report.console import Console
 
     return Console(highlight=False)
 

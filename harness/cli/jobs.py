@@ -9,10 +9,9 @@ import typer
 from harness.cli.option_types import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from harness.launch.slurm.commands import Slurm
     from harness.records.job import JobRecord
+    from harness.report.console import Console
 
 app = typer.Typer(no_args_is_help=True, help="Slurm jobs: list, submit, ask, wait for, cancel them; their logs.")
 
@@ -154,7 +153,7 @@ def _slurm() -> "Slurm":
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from harness.report.console import Console
 
     return Console(highlight=False)
 

@@ -7,9 +7,10 @@ def leave_markdown(target: str, text: str) -> None:
     """Print the text, or write it whole. BadRequestError where the file cannot be written."""
     from harness.errors import BadRequestError
     from harness.records.atomic import write_atomically
+    from harness.report.console import visible
 
     if target == "-":
-        print(text, end="")
+        print(visible(text), end="")
         return
     try:
         write_atomically(Path(target), text)

@@ -57,11 +57,10 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     if how.calibrate:
         _calibrate(asked, how)
         return
-    from rich.console import Console
-
     from harness.cli.answers import keep_nothing
     from harness.launch.environment import this_host
     from harness.report import json
+    from harness.report.console import Console
     from harness.report.plan_exact import print_exact
     from harness.report.plan_json import plan_document
     from harness.report.plan_sweep import print_layouts
@@ -93,11 +92,10 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
 
 def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     """Fit, keep, tell."""
-    from rich.console import Console
-
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
     from harness.report import json
+    from harness.report.console import Console
     from harness.report.plan_calibration import calibration_document, print_calibration
     from harness.runner.calibration import CalibrationRequest, calibrate
 

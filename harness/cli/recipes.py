@@ -8,7 +8,7 @@ import typer
 from harness.cli.option_types import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from harness.report.console import Console
 
 app = typer.Typer(no_args_is_help=True, help="List, show and check recipes; list suites.")
 Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory of recipe families.")]
@@ -97,7 +97,7 @@ def suites(
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from harness.report.console import Console
 
     return Console(highlight=False)
 

@@ -8,8 +8,7 @@ import typer
 from harness.cli.option_types import Json
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from harness.report.console import Console
     from harness.runner.housekeeping import Ailment
 
 app = typer.Typer(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, examine, archive them.")
@@ -140,7 +139,7 @@ def _ailment_document(ailment: "Ailment") -> dict[str, object]:
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from harness.report.console import Console
 
     return Console(highlight=False)
 

@@ -24,7 +24,7 @@ def list_rules(
 
         print(json.text(rules_document(found)))
         return
-    from rich.console import Console
+    from harness.report.console import Console
 
     print_rules(Console(highlight=False), found)
 
@@ -43,6 +43,6 @@ def show(
 
         print(json.text(rules_document(found)))
         return
-    from rich.console import Console
+    from harness.report.console import Console
 
     print_rule(Console(highlight=False), found)

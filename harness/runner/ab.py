@@ -4,14 +4,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from rich.console import Console
-
 from harness.analysis.diagnosis.ab_outcome import AbOutcome, ab_outcome
 from harness.analysis.sweep.values import SweepVerdict
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.records.sweeps import read_sweep
 from harness.report import json
+from harness.report.console import Console
 from harness.report.printing import print_lines
 from harness.report.sweep_json import sweep_document
 from harness.runner.sweep.axes import RECOMPUTE, SweptAxis

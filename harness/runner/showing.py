@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.analysis.gate import Comparison
 from harness.analysis.metrics import Metrics
 from harness.analysis.outcome import Outcome
@@ -16,6 +14,7 @@ from harness.launch.heartbeats import Progress
 from harness.launch.slurm.job import SlurmJob
 from harness.records.run import RunRecord
 from harness.report import json
+from harness.report.console import Console
 from harness.report.prediction import misfit_line, prediction_document, prediction_line, whole_run
 from harness.report.progress import step_progress
 from harness.report.request_text import effect_lines, explanation, finding_lines, request_lines

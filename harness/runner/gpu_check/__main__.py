@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.errors import BadRequestError, ExitCode, HarnessError
 from harness.launch.environment import this_host
 from harness.records.store import results_dir
+from harness.report.console import Console
 from harness.runner.gpu_check.case import Case
 from harness.runner.gpu_check.checks import Check
 from harness.runner.gpu_check.report import exit_code, print_cases, write_case, write_summary

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from rich.console import Console
-
 from harness.launch.heartbeats import Progress
 from harness.launch.slurm.job import SlurmJob
 from harness.records.job import JobRecord, SubmittedRecord
 from harness.records.run import RunRecord
 from harness.report import json
+from harness.report.console import Console
 from harness.report.progress import PlainLines, Show, step_progress
 from harness.runner.prediction import RunPrediction
 from harness.runner.showing import Display

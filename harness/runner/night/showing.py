@@ -5,12 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.analysis.night.values import NightVerdict
 from harness.records.night import NightPlan
 from harness.report import json
 from harness.report.cell_progress import CellProgress, cell_progress
+from harness.report.console import Console
 from harness.report.night_json import night_document
 from harness.report.night_plan import CaseOutlook, outlook_document, print_outlook
 from harness.report.night_terminal import print_night

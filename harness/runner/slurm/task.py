@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.analysis.outcome import status_exit_code
 from harness.errors import ExitCode, HarnessError, RunFailedError
 from harness.launch.environment import this_host
@@ -24,6 +22,7 @@ from harness.records.jobs import read_job
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
 from harness.records.sweeps import read_sweep
+from harness.report.console import Console
 from harness.report.printing import print_lines
 from harness.runner.jobs.runs import drop_unstarted
 from harness.runner.slurm.node import BEGIN_PATIENCE_S, NodeOfJob

@@ -4,12 +4,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.analysis.snapshots.difference import difference
 from harness.analysis.snapshots.values import DeviceMemory
 from harness.analysis.snapshots.verdict import verdict
 from harness.report import json
+from harness.report.console import Console
 from harness.report.snapshot_chart import require_timeline, write_timeline
 from harness.report.snapshot_json import difference_document, snapshot_document
 from harness.report.snapshot_terminal import print_difference, print_snapshot, snapshot_lines

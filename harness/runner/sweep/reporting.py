@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.analysis.sweep.judge import judge_sweep
 from harness.records.sweeps import read_sweep
 from harness.report import json
 from harness.report.charts.available import obstacle
+from harness.report.console import Console
 from harness.report.printing import print_lines
 from harness.report.sweep_json import sweep_document
 from harness.report.sweep_reports import REPORT, write_reports

@@ -5,12 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.analysis.sweep.values import SweepVerdict
 from harness.records.sweep import SweepPlan
 from harness.report import json
 from harness.report.cell_progress import CellProgress, cell_progress
+from harness.report.console import Console
 from harness.report.printing import print_lines
 from harness.report.sweep_json import sweep_document
 from harness.report.sweep_plan import plan_document, print_plan, summary_lines

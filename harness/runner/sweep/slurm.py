@@ -4,8 +4,6 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.disk import full_disk_told
 from harness.launch.environment import Host, this_host
@@ -27,6 +25,7 @@ from harness.records.sweeps import (
     write_plan,
 )
 from harness.report import json
+from harness.report.console import Console
 from harness.report.printing import print_lines
 from harness.report.sweep_plan import plan_document
 from harness.runner.hold import holding
