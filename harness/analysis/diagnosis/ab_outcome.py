@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.analysis.diagnosis.ab_noise import change_told
 from harness.analysis.diagnosis.of_run import case_of_run
 from harness.analysis.diagnosis.trial import allocator_trial
 from harness.analysis.diagnosis.values import Case
 from harness.analysis.statistics import median
+from harness.analysis.sweep.judge import judge_sweep
 from harness.records.sweeps import CellData, SweepData
-from harness.units import format_bytes, format_percent, format_seconds
+from harness.spec.gpu import GPUS
+from harness.units import format_bytes, format_seconds
 
 _ENDED = {"ok": "ended well", "oom": "ran out of memory", "failed": "failed", "interrupted": "was interrupted"}
 
@@ -30,8 +33,9 @@ def ab_outcome(data: SweepData) -> AbOutcome:
     told = [f"{letter} ({_name(data, letter)}): {_summary(cases)}" for letter, cases in cells.items()]
     endings = [frozenset(case.status for case in cases) for cases in cells.values()]
     differs = endings[0] != endings[1]
-    change = _change(*cells.values()) if endings == [{"ok"}, {"ok"}] else ""
-    told.append(f"A and B ended {'differently' if differs else 'alike'}{change}.")
+    told.append(f"A and B ended {'differently' if differs else 'alike'}.")
+    if endings == [{"ok"}, {"ok"}] and (change := _change(data)):
+        told.append(f"B against A: {change}.")
     trial = allocator_trial([case for cases in cells.values() for case in cases])
     if trial is not None:
         told.append(trial.told)
@@ -55,14 +59,11 @@ def _summary(cases: Sequence[Case]) -> str:
     return ", ".join(told)
 
 
-def _change(a: Sequence[Case], b: Sequence[Case]) -> str:
-    times, peaks = (_step_time(a), _step_time(b)), (_peak(a), _peak(b))
-    told = []
-    if times[0] and times[1]:
-        told.append(f"{format_percent(times[1] / times[0] - 1)} step time")
-    if peaks[0] and peaks[1]:
-        told.append(f"{format_percent(peaks[1] / peaks[0] - 1)} peak")
-    return f"; B against A: {', '.join(told)}" if told else ""
+def _change(data: SweepData) -> str:
+    """As the sweep's table has it."""
+    verdict = judge_sweep(data)
+    a, b = (verdict.cell(cell.planned.name) for cell in _cells(data))
+    return change_told(a, b, GPUS[data.plan.gpu])
 
 
 def _step_time(cases: Sequence[Case]) -> float | None:

@@ -38,7 +38,23 @@ def test_both_well_differ_by_time_and_memory(trial):
     found = trial([2.0, 2.0, 2.2], [2.5, 2.5, 2.4])
     assert (found.differs, found.confirmed) == (False, None)
     assert found.lines[0] == f"A ({A}): 3 of 3 ended well, 2.000 s a step, peak 54.02 GiB"
-    assert found.lines[2] == "A and B ended alike; B against A: +25.0 % step time, +0.0 % peak."
+    assert found.lines[2:] == (
+        "A and B ended alike.",
+        "B against A: +19.4 % step time (beyond the noise: the 95 % interval is +7.7 % to +31.0 %), the same peak.",
+        "0 of 3 runs without expandable segments ran out of memory, 0 of 3 with them: without a failure nothing is shown.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "told"),
+    [
+        ([2.0, 2.2, 2.4], [2.3, 2.1, 2.3], "within the noise: the 95 % interval is"),
+        ([[1.0, 1.2] * 25], [[1.0, 1.19] * 25], "within the noise: steps or runs of one side spread by"),
+        ([2.0], [3.0], "more than the noise that is known: steps or runs of one side spread by 0.0 %; --repeats 3"),
+    ],
+)
+def test_a_difference_is_held_against_what_equal_runs_differ_by(trial, a, b, told):
+    assert told in trial(a, b).lines[3]
 
 
 def test_a_cell_that_did_not_run_leaves_nothing_to_say(trial):
