@@ -1,0 +1,217 @@
+"""Kills processes of running sweeps at random moments, resumes them, and says what was kept: a crash loop.
+
+``python -m tests.faults.crash_loop --kills N --trained N --seed N [--out FILE]``. Exit code 1: something was lost, with the
+folder kept. The seed decides who is killed and after what share of a run, the machine how far it had come by then.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.launch.processes import Process, adopt_orphans, bury, descendants, identify, is_alive, send
+from harness.records.atomic import write_atomically
+from harness.records.sweeps import SweepData, num_missing
+from harness.runner.machine import installed_software
+from harness.runner.provenance import git_commit
+from tests.faults.kept import Kept
+from tests.faults.scenes import Played, Scene, Training, one_of
+from tests.faults.victims import victims
+
+GONE_S = 30.0  # on a machine that is busy with other things
+SITTING_S = 900.0
+
+
+@dataclass
+class Tally:
+    """What was done and seen in one kind of sweeps."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+    sweeps: int = 0
+    unplanned: int = 0
+    sittings: int = 0
+    longest_until_gone_s: float = 0.0
+
+
+class Loop:
+    """Sweeps of one scene until ``num_kills`` were made; AssertionError at the first thing that does not hold."""
+
+    def __init__(self, scene: Scene, chance: random.Random, num_kills: int) -> None:
+        self.scene, self.chance, self.num_kills = scene, chance, num_kills
+        self.tally = Tally()
+
+    def run(self) -> Tally:
+        """Sweep after sweep, each killed and resumed until it is done."""
+        while self.tally.kills.total() < self.num_kills:
+            self._sweep()
+        return self.tally
+
+    def _sweep(self) -> None:
+        sweep_dir, command = self.scene.begun()
+        self.tally.sweeps += 1
+        kept, before = Kept(sweep_dir), self.tally.kills.copy()
+        while True:
+            code = self._sitting(command, sweep_dir.with_suffix(".log"), kept)
+            data = kept.look()
+            if code is not None:
+                break
+            if data is None:
+                self.tally.unplanned += 1
+                shutil.rmtree(sweep_dir, ignore_errors=True)
+            else:
+                command = self.scene.resumed(sweep_dir)
+        during = self.tally.kills - before
+        lost = sum(count for kind, count in during.items() if kind in ("agent", "rank"))
+        self._whole(code, data, lost, sweep_dir.with_suffix(".err"))
+
+    def _whole(self, code: int, data: SweepData | None, num_lost: int, narration: Path) -> None:
+        """A sweep that ended by itself has all its runs, and no more bad ones than agents and ranks were killed."""
+        assert data is not None, narration.read_text()
+        assert code in (0, 3), f"exit code {code}: {narration.read_text()[-3000:]}"
+        runs = [run for cell in data.cells for run in cell.runs]
+        bad = [run for run in runs if run.status != "ok"]
+        told = [run.failure for run in bad]
+        assert (code == 3) == bool(bad), f"exit code {code} with {told}"
+        assert len(bad) <= num_lost, f"{num_lost} agents and ranks were killed, but {told}"
+        missing = [c.planned.name for c in data.cells if c.planned.fate == "run" and num_missing(c, data.plan.repeats)]
+        assert not missing, f"{missing} of {data.sweep_dir} are not done"
+        self.tally.ends.update(run.status for run in runs)
+
+    def _sitting(self, command: tuple[str, ...], log: Path, kept: Kept) -> int | None:
+        """The sweep's exit code, or None when it was killed."""
+        began, num_finished = time.monotonic(), len(kept.seen)
+        harness = self.scene.start(command, log)
+        self.tally.sittings += 1
+        try:
+            while harness.poll() is None and self.tally.kills.total() < self.num_kills:
+                kind = one_of(self.chance, self.scene.kinds)
+                if self._killed(kind, harness.pid) and kind == "harness":
+                    harness.wait()
+                    return None
+                kept.look()
+                if len(kept.seen) > num_finished:
+                    num_finished = sys.maxsize
+                    self.scene.pace_s = (self.scene.pace_s + time.monotonic() - began) / 2
+            return harness.wait(timeout=SITTING_S)
+        finally:
+            if harness.poll() is None:
+                harness.kill()
+                harness.wait()
+            self._nothing_is_left()
+
+    def _killed(self, kind: str, harness: int) -> bool:
+        """Whether one was killed, after a while of up to two sittings' way to a finished run for the harness."""
+        if kind == "harness":
+            time.sleep(self.chance.uniform(0, 2 * self.scene.pace_s))
+        elif not _appears(kind, harness, within_s=4 * self.scene.pace_s):
+            return False
+        else:
+            time.sleep(self.chance.uniform(0, self.scene.pace_s / 4))
+        there = victims(harness)[kind]
+        if not there or not send(self.chance.choice(there), signal.SIGKILL):
+            return False
+        self.tally.kills[kind] += 1
+        sys.stderr.write(f"{type(self.scene).__name__} {self.tally.kills.total()}/{self.num_kills}: {kind}\n")
+        return True
+
+    def _nothing_is_left(self) -> None:
+        """This process adopts what the harness leaves behind, so nothing can hide."""
+        began = time.monotonic()
+        while left := _alive_below():
+            if time.monotonic() - began > GONE_S:
+                told = [Path(f"/proc/{process.pid}/cmdline").read_bytes() for process in left]
+                for process in left:
+                    send(process, signal.SIGKILL)
+                raise AssertionError(f"left running after {GONE_S:g} s: {told}")
+            time.sleep(0.1)
+        self.tally.longest_until_gone_s = max(self.tally.longest_until_gone_s, round(time.monotonic() - began, 2))
+
+
+def _alive_below() -> Sequence[Process]:
+    """What lives below this process, after its dead were collected."""
+    zombies = (Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")).read_text().split()
+    bury(process for pid in zombies if (process := identify(int(pid))) is not None and not is_alive(process))
+    return descendants(os.getpid())
+
+
+def _appears(kind: str, harness: int, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline and identify(harness) is not None:
+        there = victims(harness)
+        if there[kind]:
+            return True
+        if not there["harness"] or not is_alive(there["harness"][0]):
+            return False
+        time.sleep(0.1)
+    return False
+
+
+def main() -> None:
+    """Run the loop and keep its figures."""
+    parser = argparse.ArgumentParser(prog="crash-loop", description=__doc__)
+    parser.add_argument("--kills", type=int, default=200, help="of sweeps whose agent and ranks are played")
+    parser.add_argument("--trained", type=int, default=0, help="how many of the kills are of sweeps that train")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    asked = parser.parse_args()
+    adopt_orphans()
+    folder = Path(tempfile.mkdtemp(prefix="crash-loop-"))
+    sys.stderr.write(f"seed {asked.seed}, in {folder}\n")
+    began = time.monotonic()
+    tallies = {}
+    if asked.trained:
+        tallies["trained"] = Loop(Training(folder), random.Random(asked.seed), asked.trained).run()
+    if asked.kills > asked.trained:
+        tallies["played"] = Loop(Played(folder), random.Random(asked.seed), asked.kills - asked.trained).run()
+    text = json.dumps(_figures(asked.seed, time.monotonic() - began, tallies), indent=1) + "\n"
+    shutil.rmtree(folder)
+    if asked.out:
+        asked.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(asked.out, text)
+    sys.stdout.write(text)
+
+
+def _figures(seed: int, seconds: float, tallies: dict[str, Tally]) -> dict[str, object]:
+    total = sum((tally.kills for tally in tallies.values()), Counter[str]())
+    return {
+        "schema_version": 1,
+        "title": "Processes of running sweeps killed at random moments with SIGKILL, each sweep resumed to its end",
+        "seed": seed,
+        "kills": total.total(),
+        "kills_by_process": dict(sorted(total.items())),
+        "corrupt_files": 0,  # the first of any of these three ends the loop without figures
+        "finished_runs_lost_changed_or_run_again": 0,
+        "processes_left": 0,
+        "sweeps": {
+            name: {
+                "sweeps": tally.sweeps,
+                "sittings": tally.sittings,
+                "killed_before_the_plan_was_written": tally.unplanned,
+                "kills": dict(sorted(tally.kills.items())),
+                "runs": dict(sorted(tally.ends.items())),
+                "longest_until_nothing_was_left_s": tally.longest_until_gone_s,
+            }
+            for name, tally in tallies.items()
+        },
+        "seconds": round(seconds),
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "platform": platform.platform(),
+        "versions": installed_software().model_dump(exclude={"gpu"}),
+        "git_commit": git_commit(),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Plays the torchrun agent and two ranks in a fifth of a second: forks them, lets them beat, leaves what real ones leave.
+
+TEMPLATES ARGUMENTS_OF_THE_AGENT...; TEMPLATES holds the ranks' records. Every process ends with the one that started it.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from harness.engine.process import be_parent_of_children, die_with_parent
+
+STEP_S = 0.05
+
+
+def rank(number: int, run_dir: Path, template: Path) -> None:
+    """Beat for every step of the recorded one, then leave its record."""
+    die_with_parent()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    record = json.loads(template.read_text())
+    ranks = run_dir / "ranks"
+    with (ranks / f"rank_{number:03d}.progress.jsonl").open("a", buffering=1) as beats:
+        for step in record["steps"]:
+            time.sleep(STEP_S)
+            told = {"time_s": time.time(), "phase": "step", **{key: step[key] for key in ("step", "seconds", "loss")}}
+            beats.write(json.dumps(told) + "\n")
+    temporary = ranks / f"rank_{number:03d}.json.tmp"
+    temporary.write_text(json.dumps(record | {"pid": os.getpid()}))
+    temporary.replace(ranks / f"rank_{number:03d}.json")
+
+
+def forked(number: int, run_dir: Path, template: Path) -> int:
+    """The process of a rank."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            rank(number, run_dir, template)
+        finally:
+            os._exit(0)
+    return pid
+
+
+def main() -> None:
+    """Start the ranks, wait for them, write the agent's record."""
+    templates, arguments = Path(sys.argv[1]), sys.argv[2:]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--result", type=Path)
+    parser.add_argument("--run_dir", type=Path)
+    asked, _ = parser.parse_known_args(arguments)
+    die_with_parent()
+    be_parent_of_children()
+    crew = {forked(n, asked.run_dir, path): n for n, path in enumerate(sorted(templates.glob("rank_*.json")))}
+
+    def stop(number: int, _frame: object) -> None:
+        for pid in crew:
+            os.kill(pid, signal.SIGKILL)
+        leave(asked.result, 128 + number, status="signalled", signal=number)
+
+    signal.signal(signal.SIGTERM, stop)
+    left, failures = dict(crew), []
+    while left:
+        pid, status = os.wait()
+        code = os.waitstatus_to_exitcode(status)
+        number = left.pop(pid)
+        if code:
+            name = signal.Signals(-code).name if code < 0 else None
+            failures.append({"rank": number, "local_rank": number, "pid": pid, "exit_code": code, "signal": name})
+            for other in left:
+                os.kill(other, signal.SIGTERM)
+    first = failures[0]["rank"] if failures else None
+    leave(asked.result, int(bool(failures)), status="failed" if failures else "ok", failures=failures, first_rank=first)
+
+
+def leave(result: Path, code: int, **record: object) -> None:
+    """The agent's record, and the end."""
+    result.write_text(json.dumps(record))
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
