@@ -262,3 +262,14 @@ def test_settings_of_a_log_bring_the_cheapest_change_that_fits(mbr_perf, logs):
     assert document["fixes"][0]["text"].startswith("Cheapest change predicted to fit into ")
     words = document["fixes"][0]["command"].split()
     assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
+
+
+def test_settings_that_cannot_be_the_jobs_are_answered_with_a_line_that_the_rules_accept(mbr_perf, logs):
+    folder = logs(traceback(FULL))
+    answer = mbr_perf("diagnose", folder, *OPTIONS[:-1], "mlp", "--json")
+    first = json.loads(answer.out)["fixes"][0]
+    assert first["text"].startswith("These cannot be the job's settings as given: G22: ")
+    words = first["command"].split()
+    assert words[:3] == ["mbr-perf", "diagnose", str(folder)]
+    assert mbr_perf("check", *OPTIONS[:-1], "mlp", "--no_megatron").code == 2
+    assert mbr_perf("check", *words[3:], "--no_megatron").code == 0

@@ -1,11 +1,11 @@
 """Command lines to paste: the job again, with one thing changed."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from harness.analysis.diagnosis.values import Case
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.recompute import FullRecompute
+from harness.spec.experiment import CudaGraphSpec, ExperimentSpec
+from harness.spec.recompute import FullRecompute, parse_recompute
 from harness.units import GIB
 
 ALLOCATOR_TRIAL = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -17,14 +17,25 @@ _SPELLED = {
 _HANDLED = frozenset({"recipe", "family", "task", "gpu", "num_gpus", "compute_dtype", "recompute"})
 
 
-def command(case: Case, verb: str, *more: str, recompute: str | None = None, graphs: str | None = None) -> str:
-    """``mbr-perf <verb>`` with the settings of the job; ``recompute`` and ``graphs`` replace its own. "" without a spec."""
+def command(
+    case: Case,
+    verb: str,
+    *more: str,
+    recompute: str | None = None,
+    graphs: str | None = None,
+    paths: Sequence[str] = (),
+) -> str:
+    """``mbr-perf <verb> <paths>`` with the settings of the job; ``recompute`` and ``graphs`` replace its own.
+
+    "" without a spec.
+    """
     spec, sources = case.spec, dict(case.sources)
     if spec is None:
         return ""
     words = [
         "mbr-perf",
         verb,
+        *paths,
         "-mr",
         _recipe(spec, sources),
         "--task",
@@ -42,20 +53,38 @@ def command(case: Case, verb: str, *more: str, recompute: str | None = None, gra
     for name, values in given.items():
         words += [word for value in values for word in (name, value)]
     words += ["--recompute", recompute if recompute is not None else _recompute(spec)]
+    words += [word for rule in case.forced if verb == "run" for word in ("--force", rule)]
     return shlex.join([*words, *more])
 
 
 def trial_command(case: Case) -> str:
     """The A/B that shows whether fragmentation was the cause."""
-    spec = case.spec
-    if spec is None:
+    if case.spec is None:
         return ""
-    register = (
-        ("-E", "NCCL_GRAPH_REGISTER=0")
-        if spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
-        else ()
-    )
+    register = ("-E", "NCCL_GRAPH_REGISTER=0") if _must_unregister(case.spec) else ()
     return command(case, "run", *register, "--ab", ALLOCATOR_TRIAL)
+
+
+def trial_specs(spec: ExperimentSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
+    """The settings of A and B of that trial."""
+    env = spec.env | ({"NCCL_GRAPH_REGISTER": "0"} if _must_unregister(spec) else {})
+    values = ("", "expandable_segments:True")
+    a, b = (spec.model_copy(update={"env": env | {"PYTORCH_CUDA_ALLOC_CONF": value}}) for value in values)
+    return a, b
+
+
+def changed(spec: ExperimentSpec, *, recompute: str | None = None, graphs: str | None = None) -> ExperimentSpec:
+    """The settings that `command` asks for with the same arguments."""
+    update: dict[str, object] = {}
+    if recompute is not None:
+        update["recompute"] = parse_recompute(recompute)
+    if graphs is not None:
+        update["cuda_graph"] = CudaGraphSpec.model_validate({"impl": graphs})
+    return spec.model_copy(update=update)
+
+
+def _must_unregister(spec: ExperimentSpec) -> bool:
+    return spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
 
 
 def _recompute(spec: ExperimentSpec) -> str:

@@ -40,6 +40,8 @@ def case_of_run(record: RunRecord) -> Case:
         sources=tuple(record.sources.items()),
         notes=record.suspect,
         retried=any(rank.memory and rank.memory.num_alloc_retries for rank in record.ranks),
+        is_told=record.imported is not None,
+        forced=tuple(finding.id for finding in record.findings if finding.overridden),
     )
 
 

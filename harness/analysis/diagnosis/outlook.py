@@ -21,18 +21,22 @@ class Outlook:
 
 
 def outlook_of(plan: Plan) -> Outlook:
-    """The recommended setting; without CUDA graphs where only so one fits."""
+    """The recommended setting; without CUDA graphs where only so one fits. Never one that is predicted to need more."""
     budget = plan.limits.budget_bytes
     asked = asked_row(plan)
-    if asked is not None and asked.verdict == "FITS":
+    if asked is None or asked.prediction is None:
+        reason = asked.reason if asked else "the planner does not know its recompute setting"
+        return Outlook(budget_bytes=budget, problem=f"what the job needs as it is cannot be predicted ({reason})")
+    if asked.verdict == "FITS":
         return Outlook(fits_already=True, budget_bytes=budget)
     if plan.recommended is not None and plan.recommended.verdict == "FITS":
         return Outlook(_change(plan.recommended), budget_bytes=budget)
     other = plan.without_graphs.recommended if plan.without_graphs else None
     if other is not None and other.verdict == "FITS":
         return Outlook(_change(other, ("cuda_graph_impl", "none")), budget_bytes=budget)
-    if plan.recommended is not None and plan.recommended is not asked:
-        return Outlook(_change(plan.recommended), budget_bytes=budget)
+    tight = plan.recommended
+    if tight is not None and tight.prediction and tight.prediction.peak_bytes < asked.prediction.peak_bytes:
+        return Outlook(_change(tight), budget_bytes=budget)
     return Outlook(budget_bytes=budget)
 
 

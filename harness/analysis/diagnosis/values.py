@@ -44,7 +44,9 @@ class FailedRank:
 class Case:
     """One job. ``expandable_segments``: None where nobody knows; ``is_complete``: what ran is known to its end.
 
-    ``sayings``: lines that a symptom may be known by. ``sources``: where each setting comes from.
+    ``sayings``: lines that a symptom may be known by. ``sources``: where each setting comes from. ``paths``: what it was
+    read from. ``is_told``: its settings are what somebody says of it, not what it said itself. ``forced``: ids of the
+    rules that it was made to go past.
     """
 
     name: str
@@ -64,11 +66,19 @@ class Case:
     sources: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     retried: bool = False
+    paths: tuple[str, ...] = ()
+    is_told: bool = False
+    forced: tuple[str, ...] = ()
 
     @property
     def modules(self) -> frozenset[str]:
         """Modules of selective recompute; none without a spec."""
         return frozenset(getattr(self.spec.recompute, "modules", ())) if self.spec else frozenset()
+
+    @property
+    def is_on_cpu(self) -> bool:
+        """Whether its ranks are known to have run on the host processor."""
+        return self.spec is not None and self.spec.gpu_type.is_cpu
 
     @property
     def has_oom(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from harness.analysis.diagnosis.decide import diagnose
 from harness.analysis.diagnosis.of_log import Listener, case_of_log
 from harness.analysis.diagnosis.of_run import case_of_run, expandable_segments
+from harness.analysis.diagnosis.refusals import is_doubted
 from harness.analysis.diagnosis.seen_in_speed import loss_of_speed
 from harness.analysis.diagnosis.symptom import Facts
 from harness.analysis.diagnosis.trial import Trial, allocator_trial
@@ -20,6 +21,7 @@ from harness.records.logs.lines import LogLine, log_lines
 from harness.records.strict_json import read_document
 from harness.runner.diagnosing.inputs import Committed, Inputs, sorted_inputs
 from harness.runner.diagnosing.plan import planned
+from harness.runner.diagnosing.rulings import rulings_on
 from harness.runner.diagnosing.snapshots import case_of_snapshots
 from harness.runner.request import RunRequest
 from harness.runner.understanding import settle
@@ -50,10 +52,10 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
         cases = [*cases, *_cases(other, None)]
         trial = allocator_trial(cases) if len(cases) > 1 else None
     case, reference = _chosen(cases, trial)
-    outlook = None
-    if request.plans and case.spec is not None:
+    rulings, outlook = rulings_on(case, host), None
+    if request.plans and case.spec is not None and not is_doubted(case, rulings):
         case, outlook = planned(case, host)
-    answer = diagnose(case, reference, outlook, trial)
+    answer = diagnose(case, reference, outlook, trial, rulings)
     snapshots = (*inputs.snapshots, *other.snapshots) or _own_snapshot(case, inputs)
     if snapshots:
         answer = replace(answer, evidence=(*answer.evidence, *case_of_snapshots(snapshots)[1]))
@@ -116,7 +118,7 @@ def _with_settings(case: Case, given: _Given) -> Case:
     expandable = case.expandable_segments
     if expandable is None:
         expandable = expandable_segments(env, is_known=False)
-    return replace(case, sources=given.sources, expandable_segments=expandable)
+    return replace(case, sources=given.sources, expandable_segments=expandable, is_told=True)
 
 
 def _of_run(run: Committed) -> Case:
@@ -154,7 +156,7 @@ def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None) -> Case:
 
     first = first_failure(lines())
     name = "standard input" if tuple(paths) == ("-",) else ", ".join(paths)
-    return case_of_log(name, reader.finish(), first, listener, spec)
+    return replace(case_of_log(name, reader.finish(), first, listener, spec), paths=tuple(map(str, paths)))
 
 
 def _chosen(cases: Sequence[Case], trial: Trial | None) -> tuple[Case, Case | None]:
