@@ -1,6 +1,7 @@
 """A golden or a run of ours as golden values of Megatron-Bridge."""
 
 import math
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from harness.records.atomic import write_atomically
 from harness.records.foreign.bridge_actuals import Document, bridge_text
 from harness.records.foreign.bridge_golden import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS
 from harness.records.golden import GoldenRecord
+from harness.records.imported import ImportedLog
 from harness.records.run import RunRecord
 from harness.runner.references import named
 from harness.spec.experiment import MeasureSpec
@@ -68,21 +70,57 @@ def of_golden(name: str, golden: GoldenRecord) -> Exported:
 
 
 def of_run(run: RunRecord) -> Exported:
-    """The steps as they were: the slowest rank's time, the throughput it means, the last stage's loss."""
+    """The steps as they were, and the last stage's loss; of an imported log the steps that it names."""
     if run.status != "ok":
-        raise BadRequestError(f"{run.run_id}: ended as {run.status}; no golden comes of it")
-    window = window_of(run.ranks, run.spec.num_gpus, 0, run.spec.measure.max_steps)
-    if window.missing or not window.seconds:
-        raise BadRequestError(f"{run.run_id}: {window.problem or 'no step'}")
-    flops, losses = model_flops_per_step(run.spec), _losses(run)
-    document: Document = {}
-    for number, seconds in enumerate(window.seconds):
-        step = {TIME_MS: seconds * 1000, THROUGHPUT: achieved_tflops(flops, seconds, run.spec.num_gpus)}
-        document[str(number)] = step if number not in losses else {LOSS: losses[number], **step}
+        raise BadRequestError(f"{run.run_id}: ended as {run.status}; no golden comes of it", remedy=_remedy(run))
+    losses, notes = _losses(run), list[str]()
+    steps = _imported_steps(run, run.imported, notes) if run.imported else _steps(run)
+    document: Document = {
+        str(number): step if number not in losses else {LOSS: losses[number], **step} for number, step in steps.items()
+    }
     metrics = derive(run)
     found = {key: getattr(metrics, metric) for key, metric in _PEAKS.items()}
     values = {key: None if peak is None else peak.value for key, peak in found.items()}
-    return _with_memory(document, values, [] if losses else ["no losses: the run recorded none"])
+    notes += [f"{key}: {metrics.problems[metric]}" for key, metric in _PEAKS.items() if metric in metrics.problems]
+    return _with_memory(document, values, [*notes, *([] if losses else ["no losses: the run recorded none"])])
+
+
+def _steps(run: RunRecord) -> dict[int, Document]:
+    """The slowest rank's time of every step, and the throughput that it means."""
+    window = window_of(run.ranks, run.spec.num_gpus, 0, run.spec.measure.max_steps)
+    if window.missing or not window.seconds:
+        raise BadRequestError(f"{run.run_id}: {window.problem or 'no step'}", remedy=_remedy(run))
+    flops = model_flops_per_step(run.spec)
+    return {
+        number: {TIME_MS: seconds * 1000, THROUGHPUT: achieved_tflops(flops, seconds, run.spec.num_gpus)}
+        for number, seconds in enumerate(window.seconds)
+    }
+
+
+def _imported_steps(run: RunRecord, imported: ImportedLog, notes: list[str]) -> dict[int, Document]:
+    """Iteration N of the log as step N-1, as Megatron-Bridge counts; throughput is the log's own where it has any."""
+    clock = next((rank for rank in run.ranks if rank.rank == imported.clock_rank), None)
+    seconds = {step.step: step.seconds for step in clock.steps} if clock else {}
+    own = {one.step: one.tflops_per_gpu for one in imported.throughput}
+    if not seconds:
+        raise BadRequestError(f"{run.run_id}: no iteration of the log has a time", remedy=_remedy(run))
+    flops = model_flops_per_step(run.spec)
+    ours = {} if own else {n: achieved_tflops(flops, s, run.spec.num_gpus) for n, s in seconds.items()}
+    notes.append(f"iteration N of the log is step N-1; throughput is {'its own' if own else 'ours, for it has none'}")
+    if len(seconds) < run.spec.measure.max_steps:
+        notes.append(f"{len(seconds)} of {run.spec.measure.max_steps} steps: those that the log names")
+    throughput = own or ours
+    return {
+        number: {TIME_MS: value * 1000} | ({THROUGHPUT: throughput[number]} if number in throughput else {})
+        for number, value in seconds.items()
+    }
+
+
+def _remedy(run: RunRecord) -> str:
+    if run.imported is None:
+        return "name a run that ended well: mbr-perf results list"
+    logs = " ".join(shlex.quote(file.name) for file in run.imported.files)
+    return f"mbr-perf compare --log {logs} --actuals FILE writes what there is of the log"
 
 
 def write_export(path: Path, exported: Exported) -> None:
@@ -90,7 +128,9 @@ def write_export(path: Path, exported: Exported) -> None:
     try:
         write_atomically(path, exported.text)
     except OSError as error:
-        raise BadRequestError(f"{path}: cannot be written: {error.strerror}") from error
+        raise BadRequestError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a writable folder with -o"
+        ) from error
 
 
 def _with_memory(document: Document, values: dict[str, int | float | None], notes: list[str]) -> Exported:

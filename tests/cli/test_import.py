@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from harness.records.foreign.golden_file import read_foreign_golden
 from harness.records.store import read_run
 from tests.imported_logs import EXPANDABLE, TABLE, Job, iteration, job_log, write_table
 
@@ -155,6 +156,36 @@ def test_the_other_commands_read_an_imported_run(mbr_perf, imported, results):
     assert run in mbr_perf("results", "list", "--results_dir", results).out
 
 
+def test_an_imported_run_is_exported_under_the_numbers_of_megatron_bridge(mbr_perf, imported, results, tmp_path):
+    _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
+    answer = mbr_perf("golden", "export", document["run_id"], "--results_dir", results, "-o", tmp_path / "golden.json")
+    golden = read_foreign_golden(tmp_path / "golden.json")
+
+    assert answer.code == 0
+    assert "iteration N of the log is step N-1; throughput is its own" in answer.err
+    assert sorted(golden.steps) == list(range(1, 21))
+    assert {step.tflops_per_gpu for step in golden.steps.values()} == {593.6}
+    assert mbr_perf("compare", "--log", tmp_path / "job.log", "--golden", tmp_path / "golden.json").code == 0
+
+
+def test_of_a_line_every_few_iterations_those_steps_are_exported_that_the_log_names(mbr_perf, imported, results):
+    lines = [iteration(number, 3.0, total=100) for number in range(5, 101, 5)]
+    _, document = imported("\n".join(lines), "--recompute", "mlp")
+    answer = mbr_perf("golden", "export", document["run_id"], "--results_dir", results)
+
+    assert [key for key in json.loads(answer.out) if key.isdigit()] == [str(number) for number in range(4, 100, 5)]
+    assert "throughput is ours, for it has none" in answer.err
+    assert "20 of 100 steps: those that the log names" in answer.err
+
+
+def test_a_failed_imported_run_is_no_golden_and_what_there_is_may_be_had(mbr_perf, imported, results, tmp_path):
+    _, document = imported(job_log(TABLE[0]), "--recompute", "core_attn")
+    answer = mbr_perf("golden", "export", document["run_id"], "--results_dir", results)
+
+    assert answer.code == 2
+    assert f"mbr-perf compare --log {tmp_path / 'job.log'} --actuals FILE" in answer.err
+
+
 def test_a_golden_of_a_log_is_marked_as_one_and_a_measured_one_does_not_judge_it(mbr_perf, imported, results, tmp_path):
     _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
     goldens, run = tmp_path / "goldens", document["run_id"]
@@ -231,6 +262,8 @@ def test_repeats_are_logs_of_the_same_setting(mbr_perf, tmp_path, results):
     assert document["control"] == "none"
     assert [cell["num_runs"] for cell in document["cells"]] == [2, 1]
     assert document["num_runs_due"] == 0
+    exported = mbr_perf("golden", "export", document["sweep_id"], "--results_dir", results)
+    assert (exported.code, "is a sweep, not a run" in exported.err, "cells/000/0" in exported.err) == (2, True, True)
     assert " finished " in mbr_perf("results", "list", "--results_dir", results).out
     assert "nothing is out of order" in mbr_perf("results", "doctor", "--results_dir", results).out
 
