@@ -69,6 +69,15 @@ def this_process() -> Owner | None:
     )
 
 
+def started_at(owner: Owner) -> float | None:
+    """When the process was started, in seconds since the epoch; None for one of another machine or another boot."""
+    here = this_process()
+    if here is None or here.boot_id != owner.boot_id:
+        return None
+    told = next((line for line in (PROC / "stat").read_text().splitlines() if line.startswith("btime ")), None)
+    return int(told.split()[1]) + owner.start_ticks / os.sysconf("SC_CLK_TCK") if told else None
+
+
 def life_of(folder: Path) -> Life:
     """Whether the process that claimed ``folder`` lives; asked of this machine, never guessed for another."""
     if not (folder / OWNER).is_file():

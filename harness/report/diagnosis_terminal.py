@@ -46,7 +46,7 @@ def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
     if case.status == "ok" and case.failed is None and not case.has_nan:
         yield "Failure", "none: the job ended well"
     elif not answer.is_conclusive:
-        yield "Failure", "unknown: no line shows how the job ended"
+        yield "Failure", f"unknown: {answer.reason}"
     else:
         proved = f", {_VERDICTS[answer.confirmed]}" if answer.confirmed is not None else ""
         yield "Failure", f"{answer.oom_class} ({answer.confidence}{proved}): {answer.reason}"
@@ -83,6 +83,8 @@ def _title(case: Case) -> str:
 
 def _nothing(answer: Diagnosis) -> str:
     if not answer.is_conclusive:
+        if answer.case.origin == "run":
+            return "diagnose it again when it has ended; what its ranks say meanwhile is in its logs folder"
         return "give the logs of all ranks, from the start to the end of the job"
     return "nothing to do" if answer.case.status == "ok" else answer.case.verdict.next_experiment
 

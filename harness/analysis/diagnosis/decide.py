@@ -45,7 +45,8 @@ def diagnose(
         or case.status == "ok"
         or case.has_oom
         or case.has_nan
-        or trial is not None,
+        or trial is not None
+        or case.verdict.confidence == "high",
     )
 
 

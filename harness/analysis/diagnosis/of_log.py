@@ -54,7 +54,7 @@ def case_of_log(
         name=name,
         origin="log",
         status=_status(log, first),
-        verdict=first.verdict if first else OomVerdict("not_oom", "medium", "no line tells of a failure"),
+        verdict=first.verdict if first else OomVerdict("not_oom", "medium", "no line shows how the job ended"),
         failed=_failed(first) if first else None,
         spec=spec,
         ranks=_ranks(log, first, spec),

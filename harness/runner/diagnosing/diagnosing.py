@@ -14,7 +14,7 @@ from harness.analysis.diagnosis.trial import Trial, allocator_trial
 from harness.analysis.diagnosis.values import Case, Diagnosis
 from harness.analysis.oom.first_failure import first_failure
 from harness.errors import BadRequestError, ExitCode
-from harness.launch.environment import Host
+from harness.launch.environment import Host, this_host
 from harness.recipes.request import Request
 from harness.records.foreign.log_reader import LogReader
 from harness.records.logs.lines import LogLine, log_lines
@@ -23,6 +23,7 @@ from harness.runner.diagnosing.inputs import Committed, Inputs, sorted_inputs
 from harness.runner.diagnosing.plan import planned
 from harness.runner.diagnosing.rulings import rulings_on
 from harness.runner.diagnosing.snapshots import case_of_snapshots
+from harness.runner.diagnosing.unfinished import case_of_unfinished
 from harness.runner.request import RunRequest
 from harness.runner.understanding import settle
 from harness.spec.experiment import ExperimentSpec
@@ -136,9 +137,8 @@ def _of_run(run: Committed) -> Case:
 def _of_unfinished(folder: Path) -> Case:
     spec = read_document(folder / "spec.json", ExperimentSpec)
     logs = folder / "logs"
-    if not _has_files(logs):
-        raise BadRequestError(f"{folder}: neither a record nor logs", remedy="the run has not begun, or was not run")
-    return replace(_of_logs((str(logs),), spec), name=folder.name)
+    heard = _of_logs((str(logs),), spec) if _has_files(logs) else None
+    return case_of_unfinished(folder, spec, heard, this_host())
 
 
 def _has_files(folder: Path) -> bool:
