@@ -9,6 +9,7 @@ from harness.analysis.diagnosis.seen_in_memory import is_device_oom
 from harness.analysis.diagnosis.stages import unexplained_bytes
 from harness.analysis.diagnosis.trial import Trial
 from harness.analysis.diagnosis.values import Case, Change, Fix, Recognised
+from harness.analysis.oom.thresholds import threshold
 from harness.units import GIB, format_bytes, format_percent
 
 _ALLOCATOR_FIRST = "rank_out_of_memory_beside_headroom"  # its fix is the A/B, which comes first anyway
@@ -32,8 +33,8 @@ def fixes(
         case, outlook = replace(case, spec=None), None
     if trial is not None and trial.confirmed:
         found.append(Fix("Keep expandable segments on; nothing else has to change.", _EXPORT))
-    elif oom_class == "fragmentation":
-        found.append(_try_allocator(case, rulings))
+    elif oom_class == "fragmentation" and not case.is_on_cpu:
+        found += [_try_allocator(case, rulings), *_without_graphs(case, rulings)]
     if is_device_oom(case) and not (trial and trial.confirmed):
         found += _planned(case, outlook, rulings)
     if (not is_device_oom(case) and case.has_oom) or oom_class in ("killed", "cuda_graph_pools", "outside_allocator"):
@@ -71,6 +72,18 @@ def _try_allocator(case: Case, rulings: Rulings) -> Fix:
         return Fix(f"{text} With CUDA graphs also NCCL_GRAPH_REGISTER=0. {_then_compare(case)}", _EXPORT)
     refusal = rulings.refusal(*trial_specs(case.spec))
     return Fix(f"{text} The rules refuse it here: {refusal}.") if refusal else Fix(text, trial_command(case))
+
+
+def _without_graphs(case: Case, rulings: Rulings) -> list[Fix]:
+    """Where private pools hold much beside the remainders, the experiment that shows their part."""
+    figures = case.verdict.figures
+    pools, there = (figures.private_pool_bytes, figures.total_bytes) if figures else (None, None)
+    if not pools or not there or pools < threshold("pool_share") * there:
+        return []
+    text = f"Private pools hold {format_bytes(pools)} ({pools / there:.0%} of the device): the same job without CUDA graphs shows their part."
+    if case.spec is None or case.spec.cuda_graph.impl == "none" or rulings.refusal(changed(case.spec, graphs="none")):
+        return [Fix(text)]
+    return [Fix(text, command(case, "run", graphs="none"))]
 
 
 def _then_compare(case: Case) -> str:

@@ -80,7 +80,13 @@ def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments:
         if record.status == "ok":
             return OomVerdict("not_oom", "high", "the run ended well")
         return classify(told, Ending(expandable_segments=expandable_segments))
-    found = classify(failure.message, Ending(_exit_code(failure), expandable_segments=expandable_segments))
+    gpu = record.spec.gpu_type
+    ending = Ending(
+        exit_code=_exit_code(failure),
+        expandable_segments=expandable_segments,
+        device_bytes=None if gpu.is_cpu else gpu.memory_bytes,
+    )
+    found = classify(failure.message, ending)
     if failure.kind != "oom":
         return (
             found

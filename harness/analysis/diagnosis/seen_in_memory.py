@@ -18,7 +18,7 @@ def one_rank_beside_headroom(facts: Facts) -> str:
     """Exactly one rank is out of memory, the others are known to hold less; expandable segments are not known to be on."""
     case = facts.case
     full = [rank for rank in case.ranks if rank.has_oom]
-    if len(full) != 1 or not is_device_oom(case) or case.expandable_segments:
+    if len(full) != 1 or not is_device_oom(case) or case.expandable_segments or case.is_on_cpu:
         return ""
     held = [size for rank in case.ranks if not rank.has_oom and (size := _held(rank)) is not None]
     total = _total(case)

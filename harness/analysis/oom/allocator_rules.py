@@ -6,17 +6,24 @@ comes before capacity, because room that exists but cannot be used looks like a 
 
 from harness.analysis.oom.figures import AllocatorFigures
 from harness.analysis.oom.occupants import Occupants, occupants
-from harness.analysis.oom.thresholds import threshold
+from harness.analysis.oom.thresholds import impossible_bytes, threshold
 from harness.analysis.oom.verdict import Confidence, OomClass, OomVerdict
 from harness.units import format_bytes
 
 Found = tuple[OomClass, Confidence, str]
 
 
-def judged(figures: AllocatorFigures, *, expandable_segments: bool | None) -> OomVerdict:
-    """The verdict on one message. ``expandable_segments``: whether they were on; None where nobody knows."""
+def judged(
+    figures: AllocatorFigures, *, expandable_segments: bool | None, device_bytes: int | None = None
+) -> OomVerdict:
+    """The verdict on one message. ``expandable_segments``: whether they were on; None where nobody knows.
+
+    ``device_bytes``: the memory of the job's GPUs, for messages that do not name it.
+    """
     who = occupants(figures)
-    for rule in (_bad_size, _limit, _larger_than_device, _neighbour):
+    if found := _bad_size(figures, device_bytes):
+        return _verdict(figures, found)
+    for rule in (_limit, _neighbour):
         if found := rule(figures, who):
             return _verdict(figures, found)
     found = (
@@ -33,10 +40,17 @@ def _verdict(figures: AllocatorFigures, found: Found) -> OomVerdict:
     return OomVerdict(oom_class, confidence, reason, figures.tried_bytes, figures)
 
 
-def _bad_size(figures: AllocatorFigures, _: Occupants) -> Found | None:
-    if not figures.is_beyond_counting:
+def _bad_size(figures: AllocatorFigures, device_bytes: int | None) -> Found | None:
+    """One request for more than the whole device; of an unknown device, for more than twice the largest there is."""
+    if figures.is_beyond_counting:
+        return "bad_size", "high", "more than 1 EB was asked for, as no device has"
+    there, tried = figures.total_bytes or device_bytes, figures.tried_bytes
+    if tried is None or tried <= (there or impossible_bytes()):
         return None
-    return "bad_size", "high", "more than 1 EB was asked for, as no device has"
+    if not there:
+        return "bad_size", "high", f"one request of {format_bytes(tried)}, as no device has"
+    sure: Confidence = "high" if tried > threshold("impossible_share") * there else "medium"
+    return "bad_size", sure, f"one request of {format_bytes(tried)} is larger than the device ({format_bytes(there)})"
 
 
 def _limit(figures: AllocatorFigures, _: Occupants) -> Found | None:
@@ -56,13 +70,6 @@ def _limit(figures: AllocatorFigures, _: Occupants) -> Found | None:
         return None
     reason = f"the process limits itself to {format_bytes(figures.allowed_bytes)}; it held {format_bytes(reserved)}"
     return "self_imposed_limit", "high", f"{reason} and asked for {format_bytes(tried)} more"
-
-
-def _larger_than_device(figures: AllocatorFigures, _: Occupants) -> Found | None:
-    tried, total = figures.tried_bytes, figures.total_bytes
-    if tried is None or total is None or tried <= total:
-        return None
-    return "capacity", "high", f"one request of {format_bytes(tried)} is larger than the device ({format_bytes(total)})"
 
 
 def _neighbour(figures: AllocatorFigures, who: Occupants) -> Found | None:
@@ -109,10 +116,17 @@ def _fragmentation(figures: AllocatorFigures, *, expandable_segments: bool) -> F
     is_much = share >= threshold("fragmented_share")
     confidence: Confidence = "high" if is_much and spare >= tried else "medium"
     reason = f"{format_bytes(spare)} ({share:.0%} of the device) are reserved but unallocated, yet no piece held "
-    reason += format_bytes(tried)
+    reason += format_bytes(tried) + _beside_pools(figures, total)
     if expandable_segments:
         return "fragmentation", "low", f"{reason}, although expandable segments were on"
     return "fragmentation", confidence, reason
+
+
+def _beside_pools(figures: AllocatorFigures, total: int) -> str:
+    pools = figures.private_pool_bytes or 0
+    if pools < threshold("pool_share") * total:
+        return ""
+    return f"; {format_bytes(pools)} ({pools / total:.0%}) lie in private pools, such as CUDA graphs', closed to others"
 
 
 def _graph_pools(figures: AllocatorFigures) -> Found | None:

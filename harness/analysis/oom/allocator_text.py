@@ -55,9 +55,14 @@ def allocator_figures(text: str) -> AllocatorFigures | None:
         allocated_bytes=found["allocated_bytes"],
         private_pool_bytes=found["private_pool_bytes"],
         unallocated_bytes=_unallocated_2_0(message, found["allocated_bytes"]) if unallocated is None else unallocated,
-        is_beyond_counting=bool(_BEYOND_COUNTING.search(message)),
+        is_beyond_counting=bool(_BEYOND_COUNTING.search(message)) or _is_uncountable(message),
         is_rejected=bool(_REJECTED.search(message)),
     )
+
+
+def _is_uncountable(message: str) -> bool:
+    """Whether the request is an exbibyte or more: a negative size, read as one without a sign."""
+    return _FIGURES["tried_bytes"].search(message) is not None and _first_size(_FIGURES["tried_bytes"], message) is None
 
 
 def message_start(text: str) -> int | None:

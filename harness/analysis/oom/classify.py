@@ -19,13 +19,14 @@ class Ending:
 
     ``exit_code``: of the process, negative for a signal. ``scheduler_state``: Slurm's, such as OUT_OF_MEMORY.
     ``host_oom_kills``: by how much the cgroup's count of oom_kill rose. ``expandable_segments``: whether torch's
-    allocator used them.
+    allocator used them. ``device_bytes``: the memory of the job's GPUs.
     """
 
     exit_code: int | None = None
     scheduler_state: str | None = None
     host_oom_kills: int | None = None
     expandable_segments: bool | None = None
+    device_bytes: int | None = None
 
 
 NOTHING_KNOWN = Ending()
@@ -38,7 +39,7 @@ def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
     """
     figures = allocator_figures(text)
     if figures is not None:
-        return judged(figures, expandable_segments=ending.expandable_segments)
+        return judged(figures, expandable_segments=ending.expandable_segments, device_bytes=ending.device_bytes)
     return known_text(text) or _without_figures(text) or _by_ending(ending)
 
 

@@ -14,6 +14,7 @@ from harness.records.rank import Phase
 
 MAX_TEXT = 8000  # characters of a failure's text that are kept: enough for a list of many processes
 MAX_FAILURES = 10_000
+MAX_RANKS = 65_536  # that are followed at once: of more, the one that was seen first is begun anew
 _TRACEBACK = "Traceback (most recent call last)"
 # glog, as torch's C++ and elastic write it: E0821 14:03:27.481093
 _GLOG_TIME = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
@@ -82,13 +83,21 @@ class FailureScan:
             self.ranks.pop(line.rank, None)
         if self.expandable_segments is None:
             self.expandable_segments = expandable_segments_in(line.text)
-        state = self.ranks.setdefault(line.rank, _Rank())
+        state = self._state_of(line.rank)
         state.time = _comparable_time(line) or state.time
         self._unwrap(line)
         if entry := self.summary.feed(line):
             self._list(entry)
         elif not self._follow_traceback(state, line) and (sign := sign_of(line.text, in_traceback=state.in_traceback)):
             self._note(sign, line, state)
+
+    def _state_of(self, rank: int | None) -> _Rank:
+        state = self.ranks.get(rank)
+        if state is None:
+            if len(self.ranks) >= MAX_RANKS:
+                del self.ranks[next(iter(self.ranks))]
+            state = self.ranks[rank] = _Rank()
+        return state
 
     def _follow_traceback(self, state: _Rank, line: LogLine) -> bool:
         """Whether the line is the head or a frame of a traceback, which in themselves show nothing."""

@@ -24,18 +24,18 @@ class FirstFailure:
     victims: tuple[RankFailure, ...] = ()
 
 
-def first_failure(lines: Iterable[LogLine]) -> FirstFailure | None:
+def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) -> FirstFailure | None:
     """The rank that really failed: out of memory, then a signal, then a Python error, then a lost peer; of these the first.
 
-    None where no line shows a failure. Lines are read once; what is kept grows with the number of ranks only.
+    None where no line shows a failure. ``device_bytes``: the memory of the job's GPUs, where that is known. Lines are read once; what is kept grows with the number of ranks only.
     """
     scan = FailureScan()
     for line in lines:
         scan.feed(line)
-    return _judged(scan)
+    return _judged(scan, device_bytes)
 
 
-def _judged(scan: FailureScan) -> FirstFailure | None:
+def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
     failures = _that_tell_more([_placed(failure, scan) for failure in scan.found.values()], scan)
     if not failures:
         return None
@@ -43,9 +43,10 @@ def _judged(scan: FailureScan) -> FirstFailure | None:
     strongest = min(KINDS.index(failure.kind) for failure in by_rank)
     same = [failure for failure in by_rank if KINDS.index(failure.kind) == strongest]
     first = _earliest(same)
+    ending = Ending(exit_code=first.exit_code, expandable_segments=scan.expandable_segments, device_bytes=device_bytes)
     return FirstFailure(
         failure=_without_secrets(_with_listing(first, failures)),
-        verdict=classify(first.text, Ending(exit_code=first.exit_code, expandable_segments=scan.expandable_segments)),
+        verdict=classify(first.text, ending),
         also=tuple(_without_secrets(failure) for failure in same if failure is not first),
         victims=tuple(_without_secrets(failure) for failure in by_rank if KINDS.index(failure.kind) != strongest),
     )

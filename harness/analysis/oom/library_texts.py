@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from harness.analysis.oom.sizes import EIB
+from harness.analysis.oom.thresholds import impossible_bytes, threshold
 from harness.analysis.oom.verdict import Confidence, OomClass, OomVerdict
 
 
@@ -25,7 +25,10 @@ def _row(oom_class: OomClass, confidence: Confidence, pattern: str, reason: str)
 KNOWN_TEXTS: tuple[KnownText, ...] = (
     _row("self_imposed_limit", "high", r"out of memory under --memory_limit\. Tried to allocate (?P<bytes>\d{1,20}) bytes",
          "the run was held to --memory_limit"),
-    _row("bad_size", "high", r"Storage size calculation overflowed", "the size of a tensor overflowed"),
+    _row("bad_size", "high", r"Storage size calculation overflowed|[Ii]nteger multiplication overflow",
+         "the size of a tensor overflowed"),
+    _row("bad_size", "high", r"\bnegative dimensions? (?:-?\d|are not allowed)|\binvalid shape dimension -\d",
+         "a tensor was asked for with a negative dimension"),
     _row("host_memory", "high", r"DefaultCPUAllocator: (?:can't allocate|not enough) memory: you tried to allocate "
          r"(?P<bytes>\d{1,20}) bytes", "an allocation of host memory failed"),
     _row("host_memory", "high", r"\bstd::bad_alloc\b", "an allocation of host memory failed in C++ (std::bad_alloc)"),
@@ -60,14 +63,15 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
 
 
 def known_text(text: str) -> OomVerdict | None:
-    """The verdict of the first row that is in ``text``; None where none is. Nobody has an exbibyte to ask for."""
+    """The verdict of the first row that is in ``text``; None where none is. A request that no node can hold is a bad size."""
     for row in KNOWN_TEXTS:
         match = row.pattern.search(text)
         if match is None:
             continue
         asked = match.groupdict().get("bytes")
         request_bytes = int(asked) if asked else None
-        if request_bytes is not None and request_bytes >= EIB:
+        most = threshold("impossible_host_bytes") if row.oom_class == "host_memory" else impossible_bytes()
+        if request_bytes is not None and request_bytes > most:
             return OomVerdict(
                 "bad_size", "high", f"{request_bytes} bytes were asked for, as no device has", request_bytes
             )

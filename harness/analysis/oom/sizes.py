@@ -4,9 +4,10 @@ import re
 
 from harness.units import GIB, MIB
 
-SIZE = r"\d{1,20}(?:\.\d{1,6})? ?(?:bytes|[KMGT]iB)"
-_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,6})?) ?(bytes|[KMGT]iB)")
-_UNIT_BYTES = {"bytes": 1, "KiB": 1024, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB}
+SIZE = r"\d{1,20}(?:\.\d{1,6})? ?(?:bytes|[KMGTPE]iB)"
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,6})?) ?(bytes|[KMGTPE]iB)")
+_UNIT_BYTES = {"bytes": 1, "KiB": 1024, "MiB": MIB, "GiB": GIB, "TiB": 1024 * GIB, "PiB": 1024**2 * GIB,
+               "EiB": 1024**3 * GIB}  # fmt: skip
 EIB = 1024**3 * GIB  # more than any device: torch prints 17179869184.00 GiB for a number that it does not have
 
 

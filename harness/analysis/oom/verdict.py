@@ -24,7 +24,8 @@ NEXT_EXPERIMENT: dict[OomClass, str] = {
     "host_memory": "Watch the memory of the node, not of the GPU: fewer data loader workers, less offloaded to the CPU, "
     "a larger --mem of the job; where memory could not be pinned, a larger `ulimit -l`.",
     "killed": "Ask who sent the signal: the kernel's log (dmesg, oom_kill of the cgroup), the scheduler's record of the job.",
-    "bad_size": "Print the shapes before the call that failed: a size is negative or overflowed.",
+    "bad_size": "Print the shapes before the call that failed: a size is negative, overflowed or multiplied once too "
+    "often. Where it is meant (logits are micro-batch x sequence x vocabulary), cut the micro-batch or the sequence.",
     "not_oom": "Read the first error of the rank that failed first; memory is not what ended it.",
 }  # fmt: skip
 

@@ -30,10 +30,26 @@ def test_with_cuda_graphs_the_a_b_also_unregisters_them_with_nccl(case):
     assert "-E NCCL_GRAPH_REGISTER=0 --ab" in answer.fixes[0].command
 
 
+def test_fragmentation_beside_private_pools_is_also_tried_without_graphs(case):
+    text = FRAGMENTED.replace(
+        "by PyTorch, and", "by PyTorch, with 20.57 GiB allocated in private pools (e.g., CUDA Graphs), and"
+    )
+    graphs = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
+    answer = diagnose(case(text, graphs, expandable_segments=False))
+    assert "20.57 GiB (26%) lie in private pools" in answer.reason
+    assert answer.fixes[1].text.startswith("Private pools hold 20.57 GiB (26% of the device): the same job without")
+    assert answer.fixes[1].command.endswith("--cuda_graph_impl none --recompute core_attn")
+
+
 def test_without_settings_the_a_b_is_a_variable_to_set(case):
-    answer = diagnose(case(FRAGMENTED, spec=None))
+    answer = diagnose(case(FRAGMENTED, spec=None, paths=("a.log", "b.log")))
     assert answer.fixes[0].command == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    assert "--against" in answer.fixes[0].text
+    assert answer.fixes[0].text.endswith("Then diagnose its logs with --against a.log --against b.log behind them.")
+
+
+def test_logs_that_cannot_be_named_again_are_named_in_words(case):
+    answer = diagnose(case(FRAGMENTED, spec=None, paths=("-",)))
+    assert answer.fixes[0].text.endswith("Then diagnose its logs, with those of this job behind --against.")
 
 
 def test_a_confirmed_trial_asks_for_nothing_more(case):

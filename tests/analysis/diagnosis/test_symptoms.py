@@ -83,6 +83,16 @@ def test_one_rank_out_of_memory_beside_headroom_points_at_the_allocator(case, fi
     assert row.evidence == "only rank 0; the other 2 held at most 60.00 GiB of 79.11 GiB; no expandable segments"
 
 
+def test_on_a_processor_no_allocator_is_to_blame(case, figures):
+    limited = {"gpu": "cpu", "measure": {"max_steps": 10, "memory_limit_bytes": 2 * 10**9}}
+    text = (
+        "MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1835008 bytes (1.75 MiB) in aten.silu"
+    )
+    told = case(text, limited, ranks=figures((0, 1.8, True), (1, 1.0, False)), expandable_segments=False)
+    assert told.has_oom
+    assert "rank_out_of_memory_beside_headroom" not in found(told)
+
+
 def test_ranks_that_are_all_full_are_not_one_beside_headroom(case, figures):
     both = figures((0, 74, True), (1, 74, True))
     near = figures((0, 74, True), (1, 78, False))

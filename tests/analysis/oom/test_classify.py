@@ -108,7 +108,13 @@ VARIANTS = {
                          "capacity", "high"),
     "beyond counting": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.", "bad_size", "high"),
     "larger than the device": (since_2_1("512.00 GiB", "79.11 GiB", "60.00 GiB", "18.00 GiB", "50.00 MiB", mine("19.00 GiB")),
-                               "capacity", "high"),
+                               "bad_size", "high"),
+    "a little larger than the device": (since_2_1("96.00 GiB", "79.11 GiB", "60.00 GiB", "18.00 GiB", "50.00 MiB",
+                                                  mine("19.00 GiB")), "bad_size", "medium"),
+    "a pebibyte, as torch writes it": ("CUDA out of memory. Tried to allocate 1048576.00 GiB.", "bad_size", "high"),
+    "a pebibyte in its own unit": ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.00 PiB.", "bad_size", "high"),
+    "a negative size without its sign": ("CUDA out of memory. Tried to allocate 17179869184.00 GiB.", "bad_size", "high"),
+    "a request that the largest GPU would hold": ("CUDA out of memory. Tried to allocate 200.00 GiB.", "capacity", "low"),
     "HIP": (since_2_1("3.91 GiB", "191.98 GiB", "1.94 GiB", "180.48 GiB", "812.44 MiB", mine("189.16 GiB"))
             .replace("CUDA out", "HIP out"), "capacity", "high"),
     "cut short": ("torch.OutOfMemoryError: CUDA out of mem", "capacity", "low"),
@@ -129,6 +135,10 @@ VARIANTS = {
     "pinning for InfiniBand": ("NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory", "host_memory", "medium"),
     "host, absurd": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 18446744056529682432 bytes.",
                      "bad_size", "high"),
+    "host, a pebibyte": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1125899906842624 bytes.",
+                         "bad_size", "high"),
+    "host, a terabyte": ("DefaultCPUAllocator: can't allocate memory: you tried to allocate 1099511627776 bytes.",
+                         "host_memory", "high"),
     "host in C++": ("terminate called after throwing an instance of 'std::bad_alloc'", "host_memory", "high"),
     "host in Python": ("Traceback (most recent call last):\nMemoryError", "host_memory", "high"),
     "host in numpy": ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 128. GiB", "host_memory", "high"),
@@ -138,6 +148,9 @@ VARIANTS = {
     "Slurm": ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0.", "host_memory", "high"),
     "our own ranks": ("MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1835008 bytes (1.75 MiB) in "
                       "aten.silu.default; 131.93 MiB of the limit of 133.12 MiB are in use", "self_imposed_limit", "high"),
+    "negative dimension": ("RuntimeError: Trying to create tensor with negative dimension -1: [-1, 4096]", "bad_size", "high"),
+    "negative dimensions in numpy": ("ValueError: negative dimensions are not allowed", "bad_size", "high"),
+    "overflow of the element count": ("RuntimeError: numel: integer multiplication overflow", "bad_size", "high"),
     "overflow": ("RuntimeError: Storage size calculation overflowed with sizes=[-1, 4096]", "bad_size", "high"),
 }  # fmt: skip
 
@@ -181,6 +194,17 @@ REALISTIC = {
     "four remainders' worth on a card of 24 GB":
         (since_2_1("256.00 MiB", "23.65 GiB", "170.00 MiB", "19.90 GiB", "2.80 GiB", mine("23.40 GiB")), "fragmentation", "high"),
 }  # fmt: skip
+
+
+def test_a_request_is_held_against_the_gpus_of_the_job_where_the_text_names_none():
+    text = "CUDA out of memory. Tried to allocate 200.00 GiB."
+    assert classify(text, Ending(device_bytes=80 * GIB)).oom_class == "bad_size"
+    assert classify(text, Ending(device_bytes=270 * GIB)).oom_class == "capacity"
+
+
+def test_fragmentation_beside_large_private_pools_names_them_with_their_share():
+    verdict = classify(REALISTIC["graphs and remainders: the remainders are looked at first"][0])
+    assert "10.00 GiB (13%) lie in private pools" in verdict.reason
 
 
 @pytest.mark.parametrize(("text", "oom_class", "confidence"), VARIANTS.values(), ids=VARIANTS)

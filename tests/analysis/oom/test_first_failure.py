@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.oom.failure_scan import MAX_TEXT
+from harness.analysis.oom.failure_scan import MAX_RANKS, MAX_TEXT, FailureScan
 from harness.analysis.oom.failure_signs import sign_of
 from harness.analysis.oom.first_failure import first_failure
-from harness.records.logs.lines import log_lines
+from harness.records.logs.lines import LogLine, log_lines
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 OOM = (
@@ -362,3 +362,11 @@ def test_a_message_that_never_ends_keeps_its_own_text(tmp_path):
 def test_a_message_far_inside_a_log_without_line_breaks_is_kept_whole(tmp_path):
     first = found(tmp_path, "word " * 5_000 + OOM)
     assert (first.failure.text, first.verdict.confidence) == (OOM.removeprefix("torch.OutOfMemoryError: "), "high")
+
+
+def test_a_log_that_names_more_ranks_than_there_can_be_is_read_in_bounded_memory():
+    scan = FailureScan()
+    for rank in range(MAX_RANKS + 1000):
+        scan.feed(LogLine("up", "a.log", rank, rank=rank))
+    assert len(scan.ranks) == MAX_RANKS
+    assert max(scan.ranks) == MAX_RANKS + 999
