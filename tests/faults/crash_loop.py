@@ -1,6 +1,6 @@
 """Kills processes of running sweeps at random moments, resumes them, and says what was kept: a crash loop.
 
-``python -m tests.faults.crash_loop --kills N --trained N --seed N [--out FILE]``. Exit code 1: something was lost, with the
+``python -m tests.faults.crash_loop trained|played --kills N --seed N [--out FILE]``. Exit code 1: something was lost, with the
 folder kept. The seed decides who is killed and after what share of a run, the machine how far it had come by then.
 """
 
@@ -161,8 +161,9 @@ def _appears(kind: str, harness: int, within_s: float) -> bool:
 def main() -> None:
     """Run the loop and keep its figures."""
     parser = argparse.ArgumentParser(prog="crash-loop", description=__doc__)
-    parser.add_argument("--kills", type=int, default=200, help="of sweeps whose agent and ranks are played")
-    parser.add_argument("--trained", type=int, default=0, help="how many of the kills are of sweeps that train")
+    parser.add_argument("scene", choices=("trained", "played"), help="sweeps that train, or whose ranks are played")
+    parser.add_argument("--kills", type=int, required=True)
+    parser.add_argument("--repeats", type=int, default=4, help="of every cell")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     asked = parser.parse_args()
@@ -170,11 +171,8 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="crash-loop-"))
     sys.stderr.write(f"seed {asked.seed}, in {folder}\n")
     began = time.monotonic()
-    tallies = {}
-    if asked.trained:
-        tallies["trained"] = Loop(Training(folder), random.Random(asked.seed), asked.trained).run()
-    if asked.kills > asked.trained:
-        tallies["played"] = Loop(Played(folder), random.Random(asked.seed), asked.kills - asked.trained).run()
+    scene = (Training if asked.scene == "trained" else Played)(folder, asked.repeats)
+    tallies = {asked.scene: Loop(scene, random.Random(asked.seed), asked.kills).run()}
     text = json.dumps(_figures(asked.seed, time.monotonic() - began, tallies), indent=1) + "\n"
     shutil.rmtree(folder)
     if asked.out:

@@ -11,35 +11,63 @@ import sys
 import time
 from pathlib import Path
 
-from harness.engine.process import be_parent_of_children, die_with_parent
+from harness.engine.process import be_parent_of_children, die_with_parent, dump_stacks_on_signal
 
 STEP_S = 0.05
 
 
-def rank(number: int, run_dir: Path, template: Path) -> None:
+def rank(number: int, run_dir: Path, templates: Path) -> None:
     """Beat for every step of the recorded one, then leave its record."""
     die_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    record = json.loads(template.read_text())
-    ranks = run_dir / "ranks"
+    record = json.loads((templates / f"rank_{number:03d}.json").read_text())
+    ranks, log = run_dir / "ranks", run_dir / "logs" / f"rank_{number:03d}.log"
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    dump_stacks_on_signal()
     with (ranks / f"rank_{number:03d}.progress.jsonl").open("a", buffering=1) as beats:
         for step in record["steps"]:
             time.sleep(STEP_S)
             told = {"time_s": time.time(), "phase": "step", **{key: step[key] for key in ("step", "seconds", "loss")}}
             beats.write(json.dumps(told) + "\n")
+            behave(number, step["step"], run_dir, templates)
     temporary = ranks / f"rank_{number:03d}.json.tmp"
     temporary.write_text(json.dumps(record | {"pid": os.getpid()}))
     temporary.replace(ranks / f"rank_{number:03d}.json")
 
 
-def forked(number: int, run_dir: Path, template: Path) -> int:
+def behave(number: int, step: int, run_dir: Path, templates: Path) -> None:
+    """After step 1, what `behaviour.json` says: ``hang`` or ``leave`` (exit code 0) a rank, ``fill`` a folder, ``touch`` a file."""
+    path = templates / "behaviour.json"
+    asked = json.loads(path.read_text()) if step == 1 and path.exists() else {}
+    if asked.get("touch") and number == 0:
+        Path(asked["touch"]).touch()
+    if asked.get("fill") and number == 0:
+        with (run_dir / asked["fill"] / "filler").open("wb", buffering=0) as filler:
+            while True:
+                filler.write(bytes(1 << 16))
+    if asked.get("leave") == number:
+        os._exit(0)
+    while asked.get("hang") == number:
+        blocked_for_ever()
+
+
+def blocked_for_ever() -> None:
+    """Named in the stack that a hang leaves."""
+    time.sleep(600)
+
+
+def forked(number: int, run_dir: Path, templates: Path) -> int:
     """The process of a rank."""
     pid = os.fork()
     if pid == 0:
+        code = 1
         try:
-            rank(number, run_dir, template)
+            rank(number, run_dir, templates)
+            code = 0
         finally:
-            os._exit(0)
+            if code:
+                sys.excepthook(*sys.exc_info())
+            os._exit(code)
     return pid
 
 
@@ -52,7 +80,8 @@ def main() -> None:
     asked, _ = parser.parse_known_args(arguments)
     die_with_parent()
     be_parent_of_children()
-    crew = {forked(n, asked.run_dir, path): n for n, path in enumerate(sorted(templates.glob("rank_*.json")))}
+    numbers = range(len(list(templates.glob("rank_*.json"))))
+    crew = {forked(number, asked.run_dir, templates): number for number in numbers}
 
     def stop(number: int, _frame: object) -> None:
         for pid in crew:

@@ -1,0 +1,72 @@
+"""A machine with two scripted H100 on which agent and ranks are played; harness, sampler, records and commands are real."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.spec.experiment import ExperimentSpec
+from tests.conftest import build_rank
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
+SETTINGS = ("kernels.transformer_impl=local", "measure.max_steps=4")
+
+
+class Stage:
+    """Everything below ``folder``. Neither megatron-core nor the tracer is asked: they are not what is tested here."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.templates = folder / "templates"
+        self.templates.mkdir(parents=True)
+        self.python = folder / "python"
+        self._interpreter()
+        self.environment = dict(os.environ) | self._driver()
+
+    def command(self, *words: object) -> list[str]:
+        """``mbr-perf`` with that interpreter as its own."""
+        called = f"import sys; sys.executable = {str(self.python)!r}; from harness.cli.app import main; main()"
+        return [sys.executable, "-c", called, *map(str, words)]
+
+    def run_command(self, results: Path, *options: object) -> list[str]:
+        """``mbr-perf run`` of the played model."""
+        settings = [word for setting in SETTINGS for word in ("--set", setting)]
+        return self.command("run", "-mr", RECIPE, "-g", "h100", *settings, "--results_dir", results, *options)
+
+    def record_ranks(self, spec: ExperimentSpec) -> None:
+        """From now on ranks leave the records of a good run of ``spec``."""
+        for rank in range(spec.num_gpus):
+            text = build_rank(spec, rank, 0.05).model_dump_json()
+            (self.templates / f"rank_{rank:03d}.json").write_text(text)
+
+    def let(self, **behaviour: object) -> None:
+        """What ranks do instead: see `played_agent.py`."""
+        (self.templates / "behaviour.json").write_text(json.dumps(behaviour))
+
+    def _interpreter(self) -> None:
+        played = f"{sys.executable} {Path(__file__).with_name('played_agent.py')} {self.templates}"
+        self.python.write_text(
+            f'#!/bin/sh\ncase $2 in\nharness.engine.agent) exec {played} "$@" ;;\n'
+            f'harness.engine.nvml) exec {sys.executable} "$@" ;;\n*) echo not played here >&2; exit 1 ;;\nesac\n'
+        )
+        self.python.chmod(self.python.stat().st_mode | stat.S_IXUSR)
+
+    def _driver(self) -> dict[str, str]:
+        folder = self.folder / "driver"
+        folder.mkdir()
+        compiled("fake_nvml.c", folder / "libnvidia-ml.so.1", "-Wl,-soname,libnvidia-ml.so.1", "-lpthread")
+        state = folder / "state"
+        device = "name=NVIDIA_H100_80GB_HBM3 total=85899345920 used=1000000000"
+        state.write_text("".join(f"gpu {n} uuid=GPU-{n} {device}\n" for n in (0, 1)))
+        return {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_STATE": str(state)}
+
+
+def compiled(source: str, library: Path, *options: str) -> Path:
+    """A shared library of `tests/native`."""
+    path = ROOT / "tests" / "native" / source
+    command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(path), *options]
+    subprocess.run(command, check=True, capture_output=True)
+    return library
