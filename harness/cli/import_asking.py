@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.cli.asking import experiment_request, gate_options
@@ -28,11 +29,12 @@ def import_request(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) 
     request = laid_over(request_of(file.request), request) if file else request
     if not request.model_recipe_name:
         raise BadRequestError("a log does not say what was trained", remedy="-mr RECIPE, or --sweep SWEEP_FILE")
-    gate, jobs = gate_options(judge), labelled(what.log)
+    gate, jobs, started_at = gate_options(judge), labelled(what.log), _started_at(what.started_at)
     if any(not job.label for job in jobs):
         _require_one_job(what, jobs)
         logs = tuple(path for job in jobs for path in job.logs)
-        return Asked(run=ImportRequest(logs=logs, asked=request, gate=gate, results_dir=what.results_dir))
+        one = ImportRequest(logs=logs, asked=request, gate=gate, started_at=started_at, results_dir=what.results_dir)
+        return Asked(run=one)
     return Asked(
         sweep=ImportSweepRequest(
             jobs=jobs,
@@ -40,9 +42,26 @@ def import_request(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) 
             gate=gate,
             title=file.title if file else "",
             control=what.control or (file.control or "" if file else ""),
+            started_at=started_at,
             results_dir=what.results_dir,
         )
     )
+
+
+def _started_at(written: str | None) -> datetime | None:
+    """BadRequestError for what is no time, or one that is yet to come."""
+    if written is None:
+        return None
+    try:
+        when = datetime.fromisoformat(written)
+        when = (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise BadRequestError(f"--started_at {written!r}: no time", remedy="e.g. 2025-01-31T22:15:00Z") from error
+    if when > datetime.now(UTC):
+        raise BadRequestError(
+            f"--started_at {written}: yet to come", remedy="UTC is meant, or a zone: 2025-01-31T22:15:00-08:00"
+        )
+    return when
 
 
 def _require_one_job(what: ImportOptions, jobs: tuple[LabelledLogs, ...]) -> None:

@@ -26,6 +26,10 @@ class ImportOptions:
         help="A sweep file: what the jobs have in common, their title and control. The command line wins over it.")] = None
     control: Annotated[str, typer.Option("--control", metavar="SETTING", rich_help_panel=_IMPORT,
         help="The job that the others are held against. Default: that of no recompute, else the first.")] = ""
+    started_at: Annotated[str | None, typer.Option("--started_at", metavar="TIME", rich_help_panel=_IMPORT,
+        help="When the job started (the first, of several), ISO-8601, in UTC unless it names a zone. Default: the times in the "
+        "log, taken for UTC unless they name a zone. Where it has none the time is unknown; history then has the run at the "
+        "time of its import, marked ?. The age of the file says nothing.")] = None
     results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", rich_help_panel=_IMPORT,
         help="Where runs are kept. Default: results of the checkout, else ./results.")] = None
     as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_IMPORT, help="One JSON document on stdout.")] = False

@@ -28,6 +28,7 @@ class HistoryRecord(Frozen):
 
     ``case``: ``<gpu>/<slug>``, the place of its golden, then its memory limit if it has one; runs of one case with another
     ``fingerprint`` are another series.
+    ``is_start_known`` False: of an imported run whose log has no times, which stands at the time of its import.
     ``outcome``: of the case in that night, where the run was part of one. Units are those of the metric table.
     """
 
@@ -40,6 +41,7 @@ class HistoryRecord(Frozen):
     night_id: str = ""
     purpose: Purpose = "repeat"
     started_at: str
+    is_start_known: bool = True
     duration_s: float
     status: Status
     outcome: CaseOutcome | None = None

@@ -8,6 +8,8 @@ from typing import Literal
 from harness.errors import BadRequestError
 from harness.spec.frozen import Frozen
 
+StartSource = Literal["log", "told", "unknown"]  # of the time at which the job started
+
 IMPORTED = "imported from "  # how the first note of such a run begins
 LAUNCHER = "import"  # how the plan of a sweep says that its runs are such runs
 
@@ -32,8 +34,9 @@ class ImportedLog(Frozen):
 
     ``interval``: iterations from one line to the next; a line's figures are means over them. ``clock_rank``: whose record
     holds the step times, ``is_clock_told`` False where that is taken from the format's habit. ``first_line`` and
-    ``last_line``: when the first and the last iteration were logged, as the log writes it. ``unsaid``: what a run of our
-    own would know and this one does not.
+    ``last_line``: when the first and the last iteration were logged, or any line where none was, as the log writes it. ``start_source``: who tells
+    when the job started; ``unknown`` where the record has the time of the import, ``imported_at``, in its place.
+    ``unsaid``: what a run of our own would know and this one does not.
     """
 
     source_format: Literal["bridge", "megatron-lm"] | None
@@ -45,6 +48,8 @@ class ImportedLog(Frozen):
     throughput: tuple[LoggedThroughput, ...] = ()
     first_line: str | None = None
     last_line: str | None = None
+    start_source: StartSource = "unknown"
+    imported_at: str | None = None
     unsaid: tuple[str, ...] = ()
 
 

@@ -68,6 +68,7 @@ def _night(night: Night, metric: Metric, before: Night | None) -> Document:
     return {
         "id": night.id,
         "started_at": night.started_at,
+        "is_start_known": night.is_start_known,
         "value": night.value(metric.name),
         "spread": night.spread(metric.name),
         "outcome": night.outcome,

@@ -91,7 +91,7 @@ def _print_nights(console: Console, history: CaseHistory) -> None:
 
 
 def _when(night: Night) -> str:
-    return started(night.records[0]).strftime("%Y-%m-%dT%H:%MZ")
+    return started(night.records[0]).strftime("%Y-%m-%dT%H:%MZ") + ("" if night.is_start_known else "?")
 
 
 def _runs(night: Night) -> str:

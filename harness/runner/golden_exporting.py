@@ -109,11 +109,12 @@ def _imported_steps(run: RunRecord, imported: ImportedLog, notes: list[str]) -> 
     notes.append(f"iteration N of the log is step N-1; throughput is {'its own' if own else 'ours, for it has none'}")
     if len(seconds) < run.spec.measure.max_steps:
         notes.append(f"{len(seconds)} of {run.spec.measure.max_steps} steps: those that the log names")
-    throughput = own or ours
-    return {
-        number: {TIME_MS: value * 1000} | ({THROUGHPUT: throughput[number]} if number in throughput else {})
-        for number, value in seconds.items()
-    }
+    throughput, found = own or ours, dict[int, Document]()
+    for number, value in seconds.items():
+        found[number] = {TIME_MS: value * 1000}
+        if number in throughput:
+            found[number][THROUGHPUT] = throughput[number]
+    return found
 
 
 def _remedy(run: RunRecord) -> str:

@@ -1,9 +1,12 @@
-"""What a training log tells of the end of its job."""
+"""What a training log tells of the start and the end of its job."""
+
+from datetime import UTC, datetime
 
 import pytest
 
 from harness.analysis.imported.ending import ending
 from harness.analysis.imported.ranks import rank_records
+from harness.analysis.imported.times import job_times
 from harness.analysis.oom.first_failure import first_failure
 from harness.records.foreign.log_reader import LogReader
 from harness.records.logs.lines import log_lines
@@ -52,3 +55,33 @@ def test_a_job_that_failed_before_its_first_iteration_has_no_steps(read):
     assert ended.status == "oom"
     assert [(rank.rank, rank.steps) for rank in ranks] == [(0, ())]
     assert ranks[0].memory.max_reserved_bytes > ranks[0].memory.max_allocated_bytes
+
+
+NOW = datetime(2026, 9, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "started_at", "source"),
+    [
+        ("[2025-03-01 23:59:59.500000] iteration 1/ 5 | lm loss: 1 |", "2025-03-01T23:59:59+00:00", "log"),
+        ("2025-03-01 01:00:00,5+02:00 iteration 1/ 5 | lm loss: 1 |", "2025-02-28T23:00:00+00:00", "log"),
+        ("2025-03-01T10:00:00Z ncclInit\nValueError: x", "2025-03-01T10:00:00+00:00", "log"),
+        ("[2025-02-31 10:00:00] iteration 1/ 5 | lm loss: 1 |", "2026-09-01T00:00:00+00:00", "unknown"),
+        ("[0001-01-01 10:00:00] iteration 1/ 5 | lm loss: 1 |", "2026-09-01T00:00:00+00:00", "unknown"),
+        ("[2026-09-02 10:00:00] iteration 1/ 5 | lm loss: 1 |", "2026-09-01T00:00:00+00:00", "unknown"),
+        ("iteration 1/ 5 | lm loss: 1 |", "2026-09-01T00:00:00+00:00", "unknown"),
+    ],
+)
+def test_a_job_started_when_its_log_says_so_or_nobody_knows_when(read, text, started_at, source):
+    times = job_times(read(text)[0], None, NOW)
+
+    assert (times.started_at, times.source) == (started_at, source)
+
+
+def test_a_job_lasted_from_its_first_iteration_to_its_last(read):
+    lines = [f"[2025-03-01 10:0{number}:00] iteration {number}/ 5 | lm loss: 1 |" for number in range(1, 6)]
+    log = read("2025-03-01 09:00:00 set-up\n" + "\n".join(lines))[0]
+    told = job_times(log, datetime(2024, 1, 1, tzinfo=UTC), NOW)
+
+    assert job_times(log, None, NOW).duration_s == 240.0
+    assert (told.started_at, told.finished_at) == ("2024-01-01T00:00:00+00:00", "2024-01-01T00:04:00+00:00")

@@ -117,6 +117,34 @@ def test_a_line_every_few_iterations_counts_where_all_of_them_lie_in_the_window(
     assert any("a line every 5 iterations" in note for note in document["notes"])
 
 
+def test_history_has_imported_runs_when_their_jobs_ran_and_marks_those_that_nobody_dates(mbr_perf, imported, results):
+    logs = {
+        "in the log": (job_log(TABLE[1]).replace("2026-08-01", "2024-08-01"), ()),
+        "told": (job_log(TABLE[1]), ("--started_at", "2023-05-05T12:00-08:00")),
+        "unknown": (job_log(TABLE[1]).replace("[2026-08-01 10:00:01] ", ""), ()),
+    }
+    answers = {which: imported(text, "--recompute", "mlp", *options)[1] for which, (text, options) in logs.items()}
+    runs = {which: document["run_id"] for which, document in answers.items()}
+    assert mbr_perf("history", "add", *runs.values(), "--results_dir", results).code == 0
+    shown = mbr_perf("history", "llama3_70b", "--results_dir", results)
+    nights = json.loads(mbr_perf("history", "llama3_70b", "--results_dir", results, "--json").out)["nights"]
+
+    assert [night["id"] for night in nights] == [runs["told"], runs["in the log"], runs["unknown"]]
+    assert [night["started_at"] for night in nights[:2]] == ["2023-05-05T20:00:00+00:00", "2024-08-01T10:00:01+00:00"]
+    assert [night["is_start_known"] for night in nights] == [True, True, False]
+    assert shown.out.count("Z? ") == 1
+    assert "?: when 1 of 3 runs were made is not known" in shown.out
+    assert any("--started_at TIME tells it" in note for note in answers["unknown"]["notes"])
+
+
+@pytest.mark.parametrize(("time", "told"), [("last week", "no time"), ("2999-01-01", "yet to come"), ("", "no time")])
+def test_a_start_that_is_no_time_or_yet_to_come_is_refused(imported, results, time, told):
+    answer, document = imported(job_log(TABLE[1]), "--started_at", time)
+
+    assert (answer.code, results.exists()) == (2, False)
+    assert told in document["error"]
+
+
 @pytest.mark.parametrize(
     ("text", "options", "told"),
     [

@@ -48,6 +48,7 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
         night_id=why.night_id,
         purpose=why.purpose,
         started_at=where.started_at,
+        is_start_known=record.imported is None or record.imported.start_source != "unknown",
         duration_s=where.duration_s,
         status=record.status,
         outcome=why.outcome,

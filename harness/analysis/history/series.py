@@ -37,6 +37,11 @@ class Night:
         return self.records[0].started_at
 
     @property
+    def is_start_known(self) -> bool:
+        """False for an imported run that stands at the time of its import."""
+        return all(record.is_start_known for record in self.records)
+
+    @property
     def last(self) -> HistoryRecord:
         """The run that speaks for what the night was measured with: the last that counts, else the last."""
         return (self.counted or self.records)[-1]
@@ -161,6 +166,11 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
     named = sorted({record.suite_case for record in ours} - {""})
     if len(named) > 1:
         notes.append(f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one")
+    num_undated = sum(not record.is_start_known for record in ours)
+    if num_undated:
+        notes.append(
+            f"?: when {num_undated} of {len(ours)} runs were made is not known; they stand where they were imported"
+        )
     if len(branches) > 1:
         notes.append(f"runs of several branches: {', '.join(branches)}; --branch NAME shows one")
     return tuple(notes)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from harness.errors import BadRequestError
 from harness.records.foreign.values import ForeignLog
-from harness.records.imported import IMPORTED, ImportedLog, LogFile, LoggedThroughput
+from harness.records.imported import IMPORTED, ImportedLog, LogFile, LoggedThroughput, StartSource
 from harness.records.rank import RankRecord
 from harness.spec.experiment import ExperimentSpec
 
@@ -47,9 +47,10 @@ def source_of(
     files: tuple[LogFile, ...],
     ranks: Sequence[RankRecord],
     spec: ExperimentSpec,
+    start_source: StartSource,
+    imported_at: str,
 ) -> ImportedLog:
     """The log as the record keeps it. ``clock``: the rank that printed the iterations, and whether that is told."""
-    first, last = (log.iterations[0], log.iterations[-1]) if log.iterations else (None, None)
     return ImportedLog(
         source_format=log.format,
         files=files,
@@ -62,8 +63,10 @@ def source_of(
             for one in log.iterations
             if one.tflops_per_gpu is not None and 0 < one.tflops_per_gpu < float("inf")
         ),
-        first_line=first.time if first else None,
-        last_line=last.time if last else None,
+        first_line=log.first_time,
+        last_line=log.last_time,
+        start_source=start_source,
+        imported_at=imported_at,
         unsaid=_unsaid(ranks, spec),
     )
 

@@ -63,6 +63,8 @@ class LogReader:
         self._memory: list[RankMemory] = []
         self._num_memory = self._num_cut = self._num_lines = 0
         self._first_cut = ""
+        self._first_time: str | None = None
+        self._last_time: str | None = None
         self._total: int | None = None
         self._world_size: int | None = None
         self._ended = False
@@ -71,6 +73,8 @@ class LogReader:
     def feed(self, line: LogLine) -> None:
         """One line of the log."""
         self._num_lines += 1
+        if line.time:
+            self._first_time, self._last_time = self._first_time or line.time, line.time
         for record in records_of(line.text):
             match record:
                 case IterationLine():
@@ -88,6 +92,8 @@ class LogReader:
     def finish(self) -> ForeignLog:
         """Everything that was read."""
         iterations = self._with_lone_step_times(self._attempts.iterations())
+        times: list[str | None] = [one.time for one in iterations if one.time]
+        times = times or [self._first_time, self._last_time]
         return ForeignLog(
             format=self._format(),
             sources=tuple(self.sources),
@@ -98,6 +104,8 @@ class LogReader:
             ended=self._ended,
             restarts=tuple(self._attempts.restarts),
             num_lines=self._num_lines,
+            first_time=times[0],
+            last_time=times[-1],
             notes=(*self.notes, *self._attempts.all_notes(), *self._notes_at_the_end()),
         )
 

@@ -59,7 +59,8 @@ class ForeignLog:
 
     ``iterations`` are in order, each number once: of one that was trained again after a restart, the last. ``total`` is
     the number of iterations that the job announced. ``ended``: a line says that training came to its end.
-    ``world_size`` is None unless a line tells it. ``notes`` are for people: restarts, lines that fit nowhere.
+    ``world_size`` is None unless a line tells it. ``first_time`` and ``last_time`` are as the log writes them: of iterations,
+    where those have any. ``notes`` are for people: restarts, lines that fit nowhere.
     """
 
     format: LogFormat | None
@@ -71,6 +72,8 @@ class ForeignLog:
     ended: bool = False
     restarts: tuple[int, ...] = ()
     num_lines: int = 0
+    first_time: str | None = None
+    last_time: str | None = None
     notes: tuple[str, ...] = ()
 
     def iteration(self, number: int) -> Iteration | None:

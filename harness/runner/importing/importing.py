@@ -10,6 +10,7 @@ import harness
 from harness.analysis.imported.ending import Ending, ending
 from harness.analysis.imported.ranks import UNKNOWN, clock_rank, rank_records
 from harness.analysis.imported.source import disagreements, notes_on, source_of
+from harness.analysis.imported.times import JobTimes, job_times
 from harness.analysis.oom.first_failure import FirstFailure, first_failure
 from harness.errors import BadRequestError, ExitCode, raise_all
 from harness.launch.environment import Host, this_host
@@ -50,6 +51,7 @@ class Draft:
     read: ReadLog
     settled: Settled
     host: Host
+    times: JobTimes
 
 
 def import_run(request: ImportRequest, display: Display) -> ExitCode:
@@ -57,7 +59,7 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
 
     BadRequestError for a log that says nothing of a training job, or contradicts the settings.
     """
-    draft = drafted(read(request.logs), request.asked, this_host())
+    draft = drafted(read(request.logs), request.asked, this_host(), request.started_at)
     run_dir = new_run_dir(results_dir(request.results_dir), f"{Path(request.asked.model_recipe_name).stem}-imported")
     record = committed(recorded(draft, run_dir.name), run_dir)
     return judge([Ran(record, run_dir, None)], request.gate, request.results_dir, display)
@@ -78,7 +80,7 @@ def read(logs: Sequence[str]) -> ReadLog:
     return found
 
 
-def drafted(found: ReadLog, asked: Request, host: Host) -> Draft:
+def drafted(found: ReadLog, asked: Request, host: Host, started_at: datetime | None) -> Draft:
     """The settings of the job, whose steps are those that the log announces. BadRequestError where the two disagree."""
     if not asked.gpu:
         raise BadRequestError("a log does not say what it was measured on", remedy="name the GPU with -g, e.g. -g h100")
@@ -89,7 +91,8 @@ def drafted(found: ReadLog, asked: Request, host: Host) -> Draft:
     if asked.max_steps is None and steps is not None:
         sources["measure.max_steps"] = "the log"
     raise_all(disagreements(found.log, settled.spec))
-    return Draft(found, replace(settled, sources=sources), host)
+    times = job_times(found.log, started_at, datetime.now(UTC))
+    return Draft(found, replace(settled, sources=sources), host, times)
 
 
 def committed(record: RunRecord, run_dir: Path) -> RunRecord:
@@ -109,7 +112,8 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
         raise BadRequestError(f"the model cannot be cut as asked: {error}") from error
     ended: Ending = ending(log, failure, spec.measure.max_steps)
     ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
-    imported = source_of(log, clock_rank(log, spec.num_gpus), log_files(log.sources), ranks, spec)
+    clock, now = clock_rank(log, spec.num_gpus), datetime.now(UTC).isoformat(timespec="seconds")
+    imported = source_of(log, clock, log_files(log.sources), ranks, spec, draft.times.source, now)
     prediction = cached_prediction_of(spec, software, draft.host)
     return RunRecord(
         run_id=run_id,
@@ -120,21 +124,20 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
         effective=effective,
         ranks=placed(ranks, spec),
         failure=ended.failure,
-        notes=(*notes_on(log, imported), *draft.settled.notes, *ended.notes),
+        notes=(*notes_on(log, imported), draft.times.note, *draft.settled.notes, *ended.notes),
         prediction=prediction.kept.prediction,
         no_prediction=prediction.kept.reason,
         imported=imported,
-        provenance=_provenance(),
+        provenance=_provenance(draft.times),
     )
 
 
-def _provenance() -> Provenance:
-    """When and by what command it was imported; nothing of this machine, where the job did not run."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+def _provenance(times: JobTimes) -> Provenance:
+    """When it ran and by what command it was imported; nothing of this machine, where the job did not run."""
     return Provenance(
-        started_at=now,
-        finished_at=now,
-        duration_s=0.0,
+        started_at=times.started_at,
+        finished_at=times.finished_at,
+        duration_s=times.duration_s,
         command=tuple(redact(argument) for argument in sys.argv),
         mbr_perf=harness.__version__,
         hostname=UNKNOWN,

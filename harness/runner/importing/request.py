@@ -1,6 +1,7 @@
 """All that one `mbr-perf import` asks for."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from harness.analysis.compare import GateOptions
@@ -9,11 +10,12 @@ from harness.recipes.request import Request
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
-    """The logs of one job, what it trained, and how to judge it. ``run_dir`` None makes a new one under ``results_dir``."""
+    """The logs of one job, what it trained, when it ``started_at`` if that is told, and how to judge it."""
 
     logs: tuple[str, ...]
     asked: Request
     gate: GateOptions
+    started_at: datetime | None = None
     results_dir: Path | None = None
 
 
@@ -35,4 +37,5 @@ class ImportSweepRequest:
     title: str = ""
     control: str = ""
     margin: float = 0.06
+    started_at: datetime | None = None
     results_dir: Path | None = None

@@ -85,7 +85,7 @@ def _drafted(
     chosen = [axis for axis in axes if axis.name in values]
     asked = reduce(lambda asked, axis: axis.ask(asked, values[axis.name]), chosen, request.asked)
     try:
-        draft = drafted(read(job.logs), asked, host)
+        draft = drafted(read(job.logs), asked, host, request.started_at)
     except BadRequestError as error:
         raise BadRequestError(f"{job.label}: {error.message}", remedy=error.remedy) from error
     return {axis.name: values.get(axis.name) or axis.read(draft.settled.spec) for axis in axes}, draft
@@ -141,9 +141,15 @@ def _plan(
         ),
         notes=_notes([record for runs in records for record in runs]),
         command=tuple(redact(argument) for argument in sys.argv),
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        started_at=_started([draft for cell in cells for draft in cell.drafts]),
         mbr_perf=harness.__version__,
     )
+
+
+def _started(drafts: Sequence[Draft]) -> str:
+    """The start of the first job; the time of the import unless it is known of all."""
+    known = [draft.times.started_at for draft in drafts if draft.times.source != "unknown"]
+    return min(known) if len(known) == len(drafts) else datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _planned(index: int, cell: _Cell, record: RunRecord, control: Values) -> PlannedCell:
