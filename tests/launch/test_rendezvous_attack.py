@@ -1,0 +1,67 @@
+"""torchrun's port listens on every interface: whoever reaches it can make nobody unpickle anything."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.launch.environment import EnvVar
+from harness.launch.execute import execute
+from harness.launch.plan import LaunchPlan
+from harness.launch.rendezvous import free_port
+
+pytestmark = [pytest.mark.train, pytest.mark.slow]
+FOLDER = Path(__file__).parent
+
+
+def attack(port: int, marker: Path) -> None:
+    command = [sys.executable, str(FOLDER / "store_attack.py"), str(port), str(marker)]
+    subprocess.run(command, check=True, timeout=60)
+
+
+def there_within(seconds: float, path: Path) -> bool:
+    deadline = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return path.exists()
+
+
+def test_an_attack_on_the_port_runs_nothing_and_the_run_goes_on(
+    make_plan: Callable[..., LaunchPlan], tmp_path: Path
+) -> None:
+    shell = {**os.environ, "PYTHONPATH": str(Path.cwd()), "OMP_NUM_THREADS": "1"}
+    env = tuple(EnvVar(name, value, "inherited", "inherited") for name, value in shell.items())
+    plan = make_plan(str(FOLDER / "attacked_rank.py"), str(tmp_path / "run"), env=env)
+    ranks, marker = plan.run_dir / "ranks", tmp_path / "ran"
+
+    def attack_once_it_listens() -> None:
+        if there_within(60, ranks / "ready"):
+            attack(plan.rendezvous.master_port, marker)
+            (ranks / "attacked").touch()
+
+    attacker = threading.Thread(target=attack_once_it_listens)
+    attacker.start()
+    outcome = execute(plan, on_progress=lambda _: None)
+    attacker.join()
+    assert (ranks / "attacked").exists()
+    assert outcome.status == "ok", plan.launcher_log.read_text()
+    assert not marker.exists()
+
+
+@pytest.mark.long
+def test_the_attack_works_on_the_rendezvous_that_is_not_used(tmp_path: Path) -> None:
+    port, marker = free_port(), tmp_path / "ran"
+    rendezvous = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=attacked")
+    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, "--nnodes=1:2", "--no-python", "sleep", "60"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as agent:
+        try:
+            attack(port, marker)
+            assert there_within(60, marker)
+        finally:
+            agent.terminate()
+            agent.wait(30)
