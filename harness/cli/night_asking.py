@@ -10,7 +10,7 @@ from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.recipes.problems import Problems
 from harness.report.night_outputs import Outputs, require_outputs
-from harness.runner.night.request import NightRequest
+from harness.runner.night.request import AaRequest, NightRequest
 from harness.runner.webhook import WebhookAddress, webhook_address
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def night_request(
     if slurm.detach or slurm.no_submit:
         problems.add("a night decides by its runs which others are due: it waits for its jobs",
                      "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job")  # fmt: skip
+    if not judge.aa and (judge.aa_case or judge.aa_pairs is not None):
+        problems.add("--aa_case and --aa_pairs say which A/A: there is none", "add --aa")
     with problems.collecting():
         on_slurm = slurm_request(launch.launcher, slurm, {})
     problems.raise_if_any()
@@ -77,7 +79,13 @@ def night_request(
         results_dir=launch.results_dir,
         accept_differences=tuple(judge.accept_difference or ()),
         fail_on_improvement=judge.fail_on_improvement,
+        aa=_aa(judge) if judge.aa else None,
     )
+
+
+def _aa(judge: "NightJudgeOptions") -> AaRequest:
+    pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
+    return AaRequest(judge.aa_case, pairs)
 
 
 def night_outputs(output: "NightOutputOptions") -> Outputs:

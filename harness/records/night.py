@@ -18,7 +18,7 @@ from harness.spec.frozen import Frozen
 from harness.spec.rules.finding import Finding
 from harness.spec.software import Software
 
-Purpose = Literal["repeat", "retry", "confirm"]
+Purpose = Literal["repeat", "retry", "confirm", "aa"]
 
 
 class ExpectedFailureRecord(Frozen):
@@ -48,13 +48,28 @@ class PlannedCase(Frozen):
     no_prediction: str = ""
 
 
+class AaPlan(Frozen):
+    """The A/A of a night: one case, run under two labels of the same setting beside its own runs.
+
+    The labels take turns as A A' A' A, so that a drift of the machine falls on both alike.
+    """
+
+    case: str
+    num_pairs: int
+
+
+def aa_label(place: int) -> str:
+    """Which of the two the A/A run at ``place`` is, counted from 0."""
+    return "A" if place % 4 in (0, 3) else "A'"
+
+
 class NightPlan(Frozen):
     """``night.json``: all that was decided before the first run. Times are UTC ISO-8601.
 
     ``confirm``: further runs of a case that looks like a regression; ``retries``: most runs of a case that are started
     again after a named infrastructure fault. ``shard``: ``i/n`` where this night runs a part of the suite only.
     ``slurm``: what Slurm is asked for, where every case is a job of it. ``software``: by GPU type, what the cases were
-    judged for and are to run with.
+    judged for and are to run with. ``aa``: the A/A that the night must hold before its times are judged; None: none.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -72,10 +87,16 @@ class NightPlan(Frozen):
     golden_dir: str | None = None
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
+    aa: AaPlan | None = None
     notes: tuple[str, ...] = ()
     command: tuple[str, ...]
     started_at: str
     mbr_perf: str
+
+    def aa_numbers(self, case: PlannedCase) -> range:
+        """Numbers of the A/A runs of ``case``, in their order, after those of its repeats; none where it has no A/A."""
+        num_runs = 2 * self.aa.num_pairs if self.aa and self.aa.case == case.name else 0
+        return range(case.repeats, case.repeats + num_runs)
 
 
 class NightEvent(Frozen):

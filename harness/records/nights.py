@@ -38,10 +38,11 @@ class NightRun:
 
 @dataclass(frozen=True)
 class NightCase:
-    """A case and its runs so far, by number."""
+    """A case and its runs so far, by number. ``aa_runs``: those of the night's A/A, which are no runs of the case."""
 
     planned: PlannedCase
     runs: tuple[NightRun, ...]
+    aa_runs: tuple[NightRun, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,17 @@ def read_night(reference: str | Path, results: Path | None = None) -> NightData:
     """
     night_dir = night_dir_of(reference, results)
     plan, events = read_document(night_dir / NIGHT, NightPlan), read_lines(night_dir / EVENTS, NightEvent)
-    cases = tuple(NightCase(case, _runs(night_dir, case.name, events)) for case in plan.cases)
+    cases = tuple(_case(night_dir, case, events) for case in plan.cases)
     return NightData(night_dir, plan, cases, events)
+
+
+def _case(night_dir: Path, planned: PlannedCase, events: Iterable[NightEvent]) -> NightCase:
+    runs = _runs(night_dir, planned.name, events)
+    return NightCase(
+        planned,
+        tuple(run for run in runs if run.purpose != "aa"),
+        tuple(run for run in runs if run.purpose == "aa"),
+    )
 
 
 def _runs(night_dir: Path, case: str, events: Iterable[NightEvent]) -> tuple[NightRun, ...]:

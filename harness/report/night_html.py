@@ -7,6 +7,7 @@ from urllib.parse import quote
 from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.report.figures import BY_NAME, figure
 from harness.report.html_page import html_page
+from harness.report.night_aa import aa_lines
 from harness.report.night_cells import CELL_STYLE, outcome_cell
 from harness.report.night_remarks import Story, stories, story
 from harness.report.night_rows import night_rows
@@ -27,7 +28,7 @@ def night_html(verdict: NightVerdict) -> str:
     body = [
         f"<h1>{escape(verdict.plan.title)}</h1><p>{escape(f'{headline(verdict)}. {about(verdict)}')}</p>",
         f'<p class="answer">{escape(answer(verdict))}</p>',
-        _list(verdict.plan.notes),
+        _list((*aa_lines(verdict), *verdict.plan.notes)),
         f'<div class="wide">{_table(verdict)}</div>',
         *(["<h2>To look at</h2>"] if red else []),
         *(_section(each) for each in red),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.analysis.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.report.json import SCHEMA_VERSION, Document, metrics_document
+from harness.report.night_aa import aa_document
 
 
 def night_document(verdict: NightVerdict, reports: Iterable[Path] = ()) -> Document:
@@ -28,6 +29,7 @@ def night_document(verdict: NightVerdict, reports: Iterable[Path] = ()) -> Docum
         "mbr_perf": plan.mbr_perf,
         "command": list(plan.command),
         "notes": list(plan.notes),
+        "aa": _finite(aa_document(verdict.aa)),
         "cases": [case_document(case) for case in verdict.cases],
         "report": [str(path) for path in reports],
     }

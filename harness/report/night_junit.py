@@ -2,19 +2,24 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree as Xml
 
 from harness.analysis.gate import Verdict
-from harness.analysis.night.values import CaseFinding, CaseVerdict, NightVerdict
+from harness.analysis.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.errors import ExitCode
 from harness.report.figures import BY_NAME
+from harness.report.night_aa import aa_lines
 from harness.report.night_remarks import story
 from harness.report.night_words import finding_text, one_line
 
 RUN = "run"
 """Name of the test case that says whether the runs of a case ended well."""
+
+AA = "A/A"
+"""Name of the one that says whether the night's own A/A holds."""
 
 Element = Literal["failure", "error", "skipped"]
 
@@ -40,6 +45,7 @@ def night_junit(verdict: NightVerdict) -> str:
     _properties(suite, verdict)
     for case in verdict.cases:
         _case(suite, verdict, case)
+    _aa(suite, verdict)
     _count(suite, verdict)
     root = Xml.Element("testsuites", {name: suite.attrib[name] for name in ("tests", "failures", "errors", "time")})
     root.append(suite)
@@ -64,6 +70,21 @@ def _add(
         attributes = {"type": problem.kind, "message": one_line(problem.message)}
         Xml.SubElement(element, problem.element, _clean(attributes)).text = _text(problem.message)
     return element
+
+
+def _aa(suite: Xml.Element, verdict: NightVerdict) -> None:
+    if verdict.aa is None:
+        return
+    attributes = {
+        "classname": f"{verdict.plan.suite}.{verdict.aa.case}",
+        "name": AA,
+        "time": f"{_aa_seconds(verdict):.3f}",
+    }
+    element = Xml.SubElement(suite, "testcase", _clean(attributes))
+    if not verdict.aa.holds:
+        attributes = {"type": "inconclusive", "message": one_line("; ".join(verdict.aa.doubts.values()))}
+        Xml.SubElement(element, "skipped", _clean(attributes))
+    Xml.SubElement(element, "system-out").text = _text("\n".join(aa_lines(verdict)))
 
 
 def _run_problem(case: CaseVerdict) -> _Problem | None:
@@ -123,12 +144,20 @@ def _count(suite: Xml.Element, verdict: NightVerdict) -> None:
     counts = {"tests": len(cases), "failures": kinds["failure"], "errors": kinds["error"], "skipped": kinds["skipped"]}
     for name, number in counts.items():
         suite.set(name, str(number))
-    suite.set("time", f"{sum(_seconds(case) for case in verdict.cases):.3f}")
+    suite.set("time", f"{sum(_seconds(case) for case in verdict.cases) + _aa_seconds(verdict):.3f}")
 
 
 def _seconds(case: CaseVerdict) -> float:
     """Of all its runs together."""
-    return sum(run.record.provenance.duration_s for run in case.runs if run.record)
+    return _duration_s(case.runs)
+
+
+def _aa_seconds(verdict: NightVerdict) -> float:
+    return _duration_s(verdict.aa.runs if verdict.aa else ())
+
+
+def _duration_s(runs: Iterable[CaseRun]) -> float:
+    return sum(run.record.provenance.duration_s for run in runs if run.record)
 
 
 def _clean(attributes: dict[str, str]) -> dict[str, str]:

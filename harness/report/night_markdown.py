@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.analysis.night.values import CaseVerdict, NightVerdict
+from harness.report.night_aa import aa_lines
 from harness.report.night_jsonl import append_whole
 from harness.report.night_remarks import stories
 from harness.report.night_rows import night_rows
@@ -69,12 +70,18 @@ def _text(verdict: NightVerdict, cases: Sequence[CaseVerdict], *, with_details: 
         "",
         escape(f"{headline(verdict)}. {about(verdict)}"),
         "",
+        *_listed(aa_lines(verdict)),
         *([f"Left out here, for want of room: {left_out}; all of it is in {escape(str(verdict.night_dir))}.", ""] if left_out else []),
         *(_table(cases) if cases else []),
         *(f"- {escape(note)}" for note in verdict.plan.notes),
         *(_details(verdict) if with_details else []),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def _listed(lines: Sequence[str]) -> Iterable[str]:
+    yield from (f"- {escape(line)}" for line in lines)
+    yield from [""] if lines else []
 
 
 def _table(cases: Sequence[CaseVerdict]) -> Iterable[str]:

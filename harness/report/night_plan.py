@@ -97,8 +97,12 @@ def _total(plan: NightPlan) -> str:
     told += f", {refused} of them refused" if refused else ""
     return (
         f"{told}; {'1 run' if runs == 1 else f'{runs} runs'}, then at most {plan.retries} more of a case after a fault of the machines, "
-        f"and {plan.confirm} more of one that looks like a regression"
+        f"and {plan.confirm} more of one that looks like a regression{_aa(plan)}"
     )
+
+
+def _aa(plan: NightPlan) -> str:
+    return f"; {2 * plan.aa.num_pairs} runs of {plan.aa.case} as the night's A/A" if plan.aa else ""
 
 
 def outlook_document(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Document:
@@ -112,6 +116,7 @@ def outlook_document(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Documen
         "only": list(plan.only),
         "confirm": plan.confirm,
         "retries": plan.retries,
+        "aa": plan.aa.model_dump() if plan.aa else None,
         "notes": list(plan.notes),
         "cases": [_document(one) for one in cases],
     }

@@ -52,10 +52,10 @@ def drift_text(case: CaseVerdict) -> str:
     return "; ".join(f"{each.text}{' (accepted)' if each.accepted else ''}" for each in case.drift)
 
 
-def run_lines(case: CaseVerdict) -> tuple[str, ...]:
+def run_lines(runs: Iterable[CaseRun]) -> tuple[str, ...]:
     """``repeat ok: <folder>/{0,1,2}``: runs that ended alike in one line, as a shell expands it."""
     alike: dict[tuple[str, Path], list[str]] = {}
-    for run in case.runs:
+    for run in runs:
         alike.setdefault((_kind(run), run.run_dir.parent), []).append(run.run_dir.name)
     return tuple(f"{kind}: {_folders(parent, names)}" for (kind, parent), names in alike.items())
 
@@ -88,7 +88,7 @@ def _said(case: CaseVerdict) -> Iterable[str]:
 
 
 def _to_copy(case: CaseVerdict) -> Iterable[str]:
-    yield from (f"Runs: {line}" for line in run_lines(case))
+    yield from (f"Runs: {line}" for line in run_lines(case.runs))
     command = further_command(case)
     if command:
         yield f"Look further: {command}"

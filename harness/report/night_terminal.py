@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.night.values import CaseVerdict, NightVerdict
+from harness.report.night_aa import aa_lines
 from harness.report.night_remarks import stories
 from harness.report.night_rows import night_rows, remark_text
 from harness.report.night_words import about, answer, headline, is_red
@@ -19,6 +20,8 @@ def print_night(console: Console, verdict: NightVerdict) -> None:
     """A night, finished or not; piped, the table is as wide as it needs. The last line alone says how it went."""
     print_lines(console, [f"{verdict.plan.title}: {headline(verdict)}"], style="bold")
     print_lines(console, [about(verdict), *(f"Note: {note}" for note in verdict.plan.notes)])
+    for line in aa_lines(verdict):
+        print_hanging(console, Text(line), 2)
     console.print()
     _table(console, verdict)
     for story in stories(verdict):

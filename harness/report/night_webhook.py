@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.records.redact import redact
 from harness.report.json import SCHEMA_VERSION, Document
+from harness.report.night_aa import aa_lines
 from harness.report.night_remarks import story
 from harness.report.night_words import (
     about,
@@ -38,6 +39,7 @@ def webhook_message(verdict: NightVerdict) -> WebhookMessage:
     lines = [
         f"{plan.title}: {answer(verdict)}",
         f"{headline(verdict)}. {about(verdict)}",
+        *(aa_lines(verdict)[:1] if verdict.aa and not verdict.aa.holds else ()),
         *(_line(case) for case in red[:_MOST_CASES]),
         *([f"and {counted(more, 'case')} more"] if more > 0 else []),
     ]
@@ -50,6 +52,7 @@ def webhook_message(verdict: NightVerdict) -> WebhookMessage:
             "shard": plan.shard or None,
             "outcome": verdict.outcome,
             "exit_code": int(verdict.exit_code),
+            "aa_holds": verdict.aa.holds if verdict.aa else None,
             "num_cases": len(verdict.cases),
             "num_red_cases": len(red),
             "cases": [_case(case) for case in red[:_MOST_CASES]],

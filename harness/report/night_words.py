@@ -63,13 +63,18 @@ def about(verdict: NightVerdict) -> str:
 def answer(verdict: NightVerdict) -> str:
     """The one line that a reader in a hurry gets: outcome, exit code, what to look at, the worst first."""
     worst = sorted(red_cases(verdict), key=lambda case: _WORST_FIRST.index(case.outcome))
-    red = [case.planned.name for case in worst]
+    red = [*_doubted(verdict), *(case.planned.name for case in worst)]
     more = f" and {len(red) - _MANY} more" if len(red) > _MANY else ""
     named = f"look at {', '.join(red[:_MANY])}{more}" if red else "nothing to look at"
     due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
     stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
     word = "INTERRUPTED" if stopped else verdict.outcome.upper()
     return f"{word} (exit {int(verdict.exit_code)}): {named}{due}"
+
+
+def _doubted(verdict: NightVerdict) -> Iterable[str]:
+    if verdict.aa and not verdict.aa.holds:
+        yield f"the A/A of {verdict.aa.case}"
 
 
 def finding_of(case: CaseVerdict, metric: str) -> CaseFinding | None:
@@ -130,11 +135,11 @@ def _span(start: str, end: str) -> str:
 
 def _evidence(evidence: Evidence) -> Iterable[str]:
     if evidence.p_value is not None:
-        yield _p_text(evidence.p_value)
+        yield p_text(evidence.p_value)
     yield f"{evidence.num_runs} against {counted(evidence.num_golden_runs, 'run')}"
 
 
-def _p_text(p_value: float) -> str:
+def p_text(p_value: float) -> str:
     """``p 0.031``, ``p 2e-5``."""
     if p_value < _LEAST_P:
         return f"p < {_LEAST_P:.0e}".replace("e-0", "e-")

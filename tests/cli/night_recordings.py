@@ -1,11 +1,13 @@
 """Nights of recorded runs: a suite, what its cases will measure, and goldens to hold them against."""
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from harness.launch.environment import this_host
+from harness.records.event_log import EVENTS
 from harness.records.golden import GoldenMetric
 from harness.records.goldens import write_golden
 from harness.records.nights import read_night, run_dir_of
@@ -89,3 +91,15 @@ class Stage:
     def newest(self) -> Any:
         """The last night."""
         return read_night(max(self.nights.iterdir(), key=lambda path: path.stat().st_mtime_ns))
+
+
+def cut_short(night_dir: Path, num_events: int, folder: Path) -> None:
+    """The night as a kill leaves it right after that event: what came later is not there, the last run is not committed."""
+    shutil.copytree(night_dir, folder)
+    shutil.rmtree(folder / "report")
+    lines = (folder / EVENTS).read_bytes().splitlines(keepends=True)
+    kept, gone = lines[:num_events], lines[max(0, num_events - 1) :]
+    (folder / EVENTS).write_bytes(b"".join(kept))
+    for event in map(json.loads, gone):
+        if event["kind"] == "started":
+            (run_dir_of(folder, event["case"], event["number"]) / "record.json").unlink()

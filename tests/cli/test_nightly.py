@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import pytest
 
@@ -10,7 +9,7 @@ from harness.records.event_log import EVENTS
 from harness.records.histories import read_history
 from harness.records.nights import run_dir_of
 from harness.runner.hold import holding
-from tests.cli.night_recordings import OOM, PORT_TAKEN, SECONDS, Stage
+from tests.cli.night_recordings import OOM, PORT_TAKEN, SECONDS, Stage, cut_short
 
 
 @pytest.fixture(name="stage")
@@ -154,18 +153,6 @@ def test_every_run_of_the_night_is_added_to_history(measured, nightly, tmp_path)
         *[("dense", "repeat", "regression")] * 3,
         *[("dense", "confirm", "regression")] * 2,
     ]
-
-
-def cut_short(night_dir, num_events, folder):
-    """The night as a kill leaves it right after that event: what came later is not there, the last run is not committed."""
-    shutil.copytree(night_dir, folder)
-    shutil.rmtree(folder / "report")
-    lines = (folder / EVENTS).read_bytes().splitlines(keepends=True)
-    kept, gone = lines[:num_events], lines[max(0, num_events - 1) :]
-    (folder / EVENTS).write_bytes(b"".join(kept))
-    for event in map(json.loads, gone):
-        if event["kind"] == "started":
-            (run_dir_of(folder, event["case"], event["number"]) / "record.json").unlink()
 
 
 def test_a_night_that_was_killed_anywhere_and_resumed_equals_an_unbroken_one(measured, nightly, mbr_perf, tmp_path):

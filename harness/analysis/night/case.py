@@ -1,7 +1,7 @@
 """The judge of one case: all its runs, its golden and what is known of its noise make one verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.analysis.compare import GateOptions, compare_runs
 from harness.analysis.derive import derive
@@ -49,7 +49,10 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
     outcome, reason, cause = _outcome(case, counting, figures)
     expected = case.planned.expected if counting or case.planned.refused else None
     is_expected, remark = expectation(
-        expected, outcome, rules.today, ended_well=bool(counted) and outcome not in ("failed", "oom")
+        expected,
+        outcome,
+        rules.today,
+        ended_well=bool(counted) and outcome not in ("failed", "oom") and not rules.doubts,
     )
     exit_code = exit_code_of(outcome, fail_on_improvement=rules.fail_on_improvement)
     comparison = figures.comparison if figures else None
@@ -97,10 +100,20 @@ def _figures(case: CaseMaterial, counted: Sequence[RunRecord], rules: NightRules
     metrics, comparison = compare_runs(counted, search, options)
     each = [derive(record) for record in counted]
     findings = tuple(
-        _refined(finding, each, metrics, comparison.golden, case, rules) for finding in comparison.findings
+        _unless_in_doubt(_refined(finding, each, metrics, comparison.golden, case, rules), rules)
+        for finding in comparison.findings
     )
     spec = counted[0].spec
     return _Figures(metrics, speed_of(each, spec.tokens_per_step / spec.num_gpus), comparison, findings)
+
+
+def _unless_in_doubt(finding: CaseFinding, rules: NightRules) -> CaseFinding:
+    """A verdict of a kind that the night itself puts in doubt is none."""
+    gate = _METRIC[finding.metric].gate
+    doubt = rules.doubts.get(gate) if gate else None
+    if doubt is None or finding.verdict not in _JUDGED:
+        return finding
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=doubt)
 
 
 def _refined(

@@ -1,9 +1,10 @@
 """What the judge of a night is given: a case with its runs, and how strictly to judge."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 
+from harness.analysis.metrics import GateKind
 from harness.analysis.night.values import CaseRun
 from harness.records.goldens import GoldenSearch
 from harness.records.history import HistoryRecord
@@ -18,12 +19,14 @@ class CaseMaterial:
     """One case: its runs so far in the order of their numbers, its golden or why there is none, and its history.
 
     ``history``: of this case, at least the runs since the golden; `analysis.noise_history` picks those that count.
+    ``aa_runs``: runs of the night's A/A, which are none of the case.
     """
 
     planned: PlannedCase
     runs: Sequence[CaseRun]
     golden: GoldenSearch
     history: Sequence[HistoryRecord] = ()
+    aa_runs: Sequence[CaseRun] = ()
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,8 @@ class NightRules:
     """How strictly. ``today``: the day (UTC) on which expected failures are still expected or not.
 
     ``num_cases``: cases that share :data:`FALSE_ALARMS_PER_NIGHT`. ``before``: UTC ISO-8601; history counts up to there,
-    so that a night that is judged again later says the same.
+    so that a night that is judged again later says the same. ``doubts``: by kind of metric, why nothing may be
+    concluded of it tonight.
     """
 
     today: date
@@ -39,6 +43,7 @@ class NightRules:
     before: str | None = None
     accept_differences: tuple[str, ...] = ()
     fail_on_improvement: bool = False
+    doubts: Mapping[GateKind, str] = field(default_factory=dict)
 
     @property
     def alpha(self) -> float:

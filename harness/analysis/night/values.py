@@ -1,11 +1,12 @@
 """What a judged night says: values that the judge makes and every report reads."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.analysis.gate import Verdict
 from harness.analysis.likeness import Difference
-from harness.analysis.metrics import Metrics
+from harness.analysis.metrics import GateKind, Metrics
 from harness.analysis.speed import Speed
 from harness.errors import ExitCode
 from harness.records.history import CaseOutcome
@@ -89,8 +90,45 @@ class CaseVerdict:
 
 
 @dataclass(frozen=True)
+class AaFinding:
+    """One metric of the A/A. ``first`` of the runs A, ``second`` of the runs A'; ``change`` is (second - first) / first.
+
+    ``p_value`` is two-sided, ``noise`` the relative standard deviation of one run; both None for a metric that does not
+    differ from run to run. ``limit``: the relative change that is too large, for a time only where noise hardly explains it.
+    """
+
+    metric: str
+    first: float | None
+    second: float | None
+    change: float | None
+    p_value: float | None
+    noise: float | None
+    limit: float
+    holds: bool
+
+
+@dataclass(frozen=True)
+class AaVerdict:
+    """Whether two sets of runs of one setting are found equal tonight.
+
+    ``doubts``: by kind of metric, why nothing may be concluded of it tonight; empty where the A/A holds.
+    """
+
+    case: str
+    num_pairs: int
+    runs: tuple[CaseRun, ...]
+    findings: tuple[AaFinding, ...] = ()
+    doubts: Mapping[GateKind, str] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing is in doubt."""
+        return not self.doubts
+
+
+@dataclass(frozen=True)
 class NightVerdict:
-    """All cases in the plan's order, and the one answer. ``num_due``: runs that are still to be done."""
+    """All cases in the plan's order, and the one answer. ``num_due``: runs that are still to be done; ``aa``: None: no A/A."""
 
     night_dir: Path
     plan: NightPlan
@@ -100,3 +138,4 @@ class NightVerdict:
     exit_code: ExitCode
     finished_at: str
     num_due: int = 0
+    aa: AaVerdict | None = None

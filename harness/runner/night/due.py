@@ -6,7 +6,7 @@ from itertools import zip_longest
 from harness.analysis.night.case_outcome import effective_runs
 from harness.analysis.night.infrastructure import infrastructure_fault
 from harness.analysis.night.values import CaseRun
-from harness.records.night import NightPlan
+from harness.records.night import NightPlan, aa_label
 from harness.records.nights import NightCase, NightData, NightRun
 from harness.runner.night.rounds import DueRun
 
@@ -16,7 +16,7 @@ Suspicion = Callable[[NightCase], str]
 
 def due_round(data: NightData, suspicion: Suspicion) -> tuple[DueRun, ...]:
     """The next round; empty when every case has what it needs. Interleaved: one run of every case, then a second one."""
-    each = [due_runs(data.plan, case, suspicion) for case in data.cases]
+    each = [(*_aa(data.plan, case), *due_runs(data.plan, case, suspicion)) for case in data.cases]
     return tuple(due for layer in zip_longest(*each) for due in layer if due is not None)
 
 
@@ -39,6 +39,21 @@ def due_runs(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> tuple[Du
 def case_runs(case: NightCase) -> tuple[CaseRun, ...]:
     """The runs as the judge takes them, each with the named fault that ended it, if one did."""
     return tuple(_case_run(run) for run in case.runs)
+
+
+def aa_runs(case: NightCase) -> tuple[CaseRun, ...]:
+    """Those of the night's A/A likewise."""
+    return tuple(_case_run(run) for run in case.aa_runs)
+
+
+def _aa(plan: NightPlan, case: NightCase) -> Iterator[DueRun]:
+    """A/A runs that are not there, in their order; none any more once one ended badly: there is no other in its place."""
+    ended = {run.number: run.record.status for run in case.aa_runs if run.record}
+    if case.planned.refused or {"failed", "oom"} & set(ended.values()):
+        return
+    for place, number in enumerate(plan.aa_numbers(case.planned)):
+        if ended.get(number, "interrupted") == "interrupted":
+            yield DueRun(case.planned, number, "aa", aa_label(place))
 
 
 def _case_run(run: NightRun) -> CaseRun:
@@ -67,7 +82,9 @@ def _retries(plan: NightPlan, case: NightCase, bad: Sequence[CaseRun]) -> Iterat
     faults = [infrastructure_fault(run.record) if run.record else None for run in bad]
     if left < 1 or not all(fault and fault.is_retried for fault in faults):
         return
-    yield DueRun(case.planned, _next_number(case), "retry", f"run {bad[0].number} ended by: {bad[0].infrastructure}")
+    yield DueRun(
+        case.planned, _next_number(plan, case), "retry", f"run {bad[0].number} ended by: {bad[0].infrastructure}"
+    )
 
 
 def _confirmations(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> Iterator[DueRun]:
@@ -76,10 +93,10 @@ def _confirmations(plan: NightPlan, case: NightCase, suspicion: Suspicion) -> It
     left = plan.confirm - len(begun)
     reason = begun[0].reason if begun else suspicion(case) if left > 0 else ""
     if reason:
-        first = _next_number(case)
+        first = _next_number(plan, case)
         yield from (DueRun(case.planned, first + offset, "confirm", reason) for offset in range(left))
 
 
-def _next_number(case: NightCase) -> int:
-    """Numbers below the repeats' are theirs."""
-    return max([case.planned.repeats, *(run.number + 1 for run in case.runs)])
+def _next_number(plan: NightPlan, case: NightCase) -> int:
+    """After those that are the repeats' and the A/A's."""
+    return max([plan.aa_numbers(case.planned).stop, *(run.number + 1 for run in case.runs)])

@@ -16,7 +16,7 @@ from harness.records.histories import read_history
 from harness.records.history import HistoryRecord
 from harness.records.night import NightPlan, PlannedCase
 from harness.records.nights import NightCase, NightData
-from harness.runner.night.due import case_runs
+from harness.runner.night.due import aa_runs, case_runs
 
 
 @dataclass
@@ -29,7 +29,10 @@ class NightJudge:
     _goldens: dict[str, GoldenSearch] = field(default_factory=dict)
 
     def suspicion(self, case: NightCase) -> str:
-        """Why the case looks like a regression so far; empty where it does not."""
+        """Why the case looks like a regression so far; empty where it does not.
+
+        The A/A is left out of it: it may be at work still, and the same runs are to be made in whatever order.
+        """
         verdict = judge_case(self.material(case), rules_of(self.plan, _day_of(self.plan)))
         if not suspected(verdict):
             return ""
@@ -56,7 +59,8 @@ class NightJudge:
             self._goldens[planned.name] = golden_of(planned, self.plan.golden_dir)
             history = read_history(self.results, case=case_of(planned.spec), fingerprint=planned.spec.fingerprint)
             self._history[planned.name] = [one for one in history if one.night_id != self.plan.night_id]
-        return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name])
+        own_aa = tuple(run for run in aa_runs(case) if run.record is not None)
+        return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name], own_aa)
 
 
 def golden_of(case: PlannedCase, golden_dir: str | None) -> GoldenSearch:

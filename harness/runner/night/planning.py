@@ -20,6 +20,7 @@ from harness.records.night import NightPlan, PlannedCase
 from harness.records.redact import redact
 from harness.records.sweep import SweepLaunch
 from harness.runner.machine import require_machine
+from harness.runner.night.aa import aa_problems, with_aa
 from harness.runner.night.cases import Draft, asked_of_megatron, drafted, foretold
 from harness.runner.night.launches import understood_case
 from harness.runner.night.request import NightRequest
@@ -45,7 +46,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
     if not is_replay:
         drafts = tuple(foretold(one, host) for one in drafts)
     plan = _plan(request, suite, drafts)
-    return _startable(plan, host) if starts else plan
+    return with_aa(_startable(plan, host) if starts else plan, request.aa)
 
 
 def _chosen(request: NightRequest) -> Suite:
@@ -66,6 +67,7 @@ def _chosen(request: NightRequest) -> Suite:
     if request.shard:
         with problems.collecting():
             chosen = shard(chosen, request.shard)
+    problems.found += aa_problems(request.aa, [case.name for case in chosen.cases])
     problems.raise_if_any()
     return chosen
 

@@ -29,6 +29,8 @@ class DueRun:
         """``llama3_8b, run 2 of 3``, or what else it is for."""
         if self.purpose == "repeat":
             return f"{self.case.name}, run {self.number + 1} of {self.case.repeats}"
+        if self.purpose == "aa":
+            return f"{self.case.name}, A/A: {self.reason}"
         return f"{self.case.name}, {'again' if self.purpose == 'retry' else 'to confirm'}: {self.reason}"
 
 

@@ -1,0 +1,64 @@
+"""Which case of a night is its A/A."""
+
+from collections.abc import Sequence
+
+from harness.analysis.window import MIN_STEPS
+from harness.errors import BadRequestError
+from harness.planning.flops import model_flops_per_step
+from harness.recipes.problems import nearest
+from harness.records.night import AaPlan, NightPlan, PlannedCase
+from harness.runner.night.request import AaRequest
+
+MIN_PAIRS = 3
+"""Fewer would find no difference but a gross one: with two pairs, one of ten times the noise."""
+
+_PROCESSOR_FLOPS = 1e11  # FLOP/s of a rank on the CPU, roughly: a suite may hold both
+
+
+def aa_problems(asked: AaRequest | None, names: Sequence[str]) -> list[BadRequestError]:
+    """What is wrong with the request, of the cases with these ``names``; none are known where the suite has faults."""
+    found = list[BadRequestError]()
+    if asked is not None and asked.num_pairs < MIN_PAIRS:
+        found.append(BadRequestError(f"--aa_pairs {asked.num_pairs} must be at least {MIN_PAIRS}"))
+    if asked is not None and asked.case and names and asked.case not in names:
+        remedy = nearest(asked.case, names)
+        found.append(BadRequestError(f"--aa_case {asked.case}: not among the cases of this night", remedy=remedy))
+    return found
+
+
+def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
+    """The plan with the A/A that is asked for: of the named case, else of the cheapest that can tell anything.
+
+    BadRequestError where there is none.
+    """
+    if asked is None:
+        return plan
+    unfit = {case.name: _unfit(case) for case in plan.cases}
+    if asked.case and unfit[asked.case]:
+        raise BadRequestError(f"--aa_case {asked.case}: {unfit[asked.case]}", remedy="name another case")
+    fit = [case for case in plan.cases if not unfit[case.name]]
+    if not fit:
+        told = "\n  ".join(f"{name}: {why}" for name, why in unfit.items())
+        raise BadRequestError(f"--aa: no case can be the A/A:\n  {told}", remedy="leave --aa out, or add a case")
+    name = asked.case or min(fit, key=_cost).name
+    return plan.model_copy(update={"aa": AaPlan(case=name, num_pairs=asked.num_pairs)})
+
+
+def _unfit(case: PlannedCase) -> str:
+    """Why times of its runs will not be known; empty where they will."""
+    if case.refused or case.spec is None:
+        return f"refused: {case.refused}"
+    if case.expected and case.expected.outcome in ("oom", "failed"):
+        return f"expected to end as {case.expected.outcome}"
+    start, end = case.spec.measure.window
+    if end - start < MIN_STEPS:
+        return f"{end - start} steps in its window, at least {MIN_STEPS} are needed"
+    return ""
+
+
+def _cost(case: PlannedCase) -> float:
+    """Expected time on all its GPUs together, at their peak: known of every case, without a prediction."""
+    assert case.spec is not None  # it is fit
+    spec, row = case.spec, case.spec.gpu_type
+    peak = row.peak_flops.get(spec.precision.peak) or max(row.peak_flops.values(), default=_PROCESSOR_FLOPS)
+    return spec.measure.max_steps * model_flops_per_step(spec) / peak
