@@ -2,6 +2,8 @@
 
 import io
 import json
+import os
+import subprocess
 import sys
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from harness.records.rank import Failure
 from harness.records.store import write_record
 from tests.analysis.diagnosis.conftest import FRAGMENTED, FULL
-from tests.snapshot_pickles import fragmented, written
+from tests.snapshot_pickles import fragmented, trained, written
 
 OPTIONS = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32", "--recompute", "none")
 PEER = "[rank1]: RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:41311"
@@ -213,6 +215,37 @@ def test_a_snapshot_is_diagnosed_by_its_failed_request(mbr_perf, tmp_path):
     document = json.loads(mbr_perf("diagnose", path, "--json").out)
     assert (document["verdict"]["class"], document["job"]["origin"]) == ("fragmentation", "snapshot")
     assert "stranded" in document["evidence"][0]
+
+
+def test_snapshots_without_a_failed_request_have_no_verdict(mbr_perf, tmp_path):
+    paths = [written(tmp_path / f"{name}.pickle", trained().snapshot()) for name in "ab"]
+    answer = mbr_perf("diagnose", paths[0], "--against", paths[1])
+    assert answer.code == 6
+    assert "not_oom" not in answer.out
+    assert f"             mbr-perf snapshot {paths[0]} {paths[1]}" in answer.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (FULL, "oom.pickle is of another moment or rank than the job's words (asked for 2.00 GiB against "),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", ""),
+    ],
+)
+def test_a_snapshot_of_another_moment_is_told_from_the_logs_own(mbr_perf, tmp_path, logs, text, told):
+    path = written(tmp_path / "oom.pickle", fragmented().snapshot())
+    evidence = json.loads(mbr_perf("diagnose", logs(text), path, "--json").out)["evidence"]
+    assert any("the class and the numbers above are those of the job's own words" in text for text in evidence) is bool(
+        told
+    )
+    assert evidence[0].startswith(told or "oom.pickle: ")
+
+
+def test_a_pipe_is_read_once_and_whole(mbr_perf, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["sh", "-c", 'printf "%s" "$1" > "$0"', tmp_path / "pipe", FULL]):
+        verdict = verdict_of(mbr_perf("diagnose", tmp_path / "pipe", "--json"))
+    assert verdict["class"] == "capacity"
 
 
 def test_the_failed_ranks_own_snapshot_is_read_with_its_run(mbr_perf, run):

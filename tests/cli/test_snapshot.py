@@ -1,6 +1,7 @@
 """`mbr-perf snapshot` as its users call it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,40 @@ def test_a_hostile_file_is_a_wrong_request(tmp_path: Path, capsys: pytest.Captur
     path = written(tmp_path / "a.pickle", {"segments": [Path("x")]})
     _, err = said(capsys, path, code=2)
     assert "a snapshot holds plain values only" in err
+
+
+@pytest.fixture(name="place")
+def _place(tmp_path: Path) -> Path:
+    """A folder with what is no snapshot."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").touch()
+    (tmp_path / "run" / "ranks").mkdir(parents=True)
+    (tmp_path / "run" / "ranks" / "snapshot_000.pickle").touch()
+    (tmp_path / "text.pickle").write_text("hello")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("nosuch", "nosuch: no such file\n  expected a file of torch.cuda.memory._dump_snapshot"),
+        ("empty", "empty: is empty\n  it was cut short"),
+        ("pipe", "pipe: a pipe, no file\n  expected a file"),
+        ("/dev/zero", "/dev/zero: a device, no file\n  expected a file"),
+        ("run", "/run/ranks/snapshot_000.pickle"),
+        ("text.pickle", "text.pickle: it is damaged, cut short or no pickle"),
+    ],
+)
+def test_what_is_no_snapshot_is_said_with_a_remedy(
+    place: Path, capsys: pytest.CaptureFixture[str], name: str, told: str
+):
+    assert told in said(capsys, place / name, code=2)[1]
+
+
+def test_all_that_cannot_be_read_is_said_at_once(place: Path, capsys: pytest.CaptureFixture[str]):
+    _, err = said(capsys, place / "nosuch", place / "empty", code=2)
+    assert "no such file" in err
+    assert "is empty" in err
 
 
 @pytest.mark.parametrize("option", ["--memory_snapshot", "--snapshot_on_oom"])

@@ -22,7 +22,7 @@ from harness.records.strict_json import read_document
 from harness.runner.diagnosing.inputs import Committed, Inputs, sorted_inputs
 from harness.runner.diagnosing.plan import planned
 from harness.runner.diagnosing.rulings import rulings_on
-from harness.runner.diagnosing.snapshots import case_of_snapshots
+from harness.runner.diagnosing.snapshots import of_snapshots_alone, told_beside
 from harness.runner.diagnosing.unfinished import case_of_unfinished
 from harness.runner.request import RunRequest
 from harness.runner.understanding import settle
@@ -59,7 +59,7 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     answer = diagnose(case, reference, outlook, trial, rulings)
     snapshots = (*inputs.snapshots, *other.snapshots) or _own_snapshot(case, inputs)
     if snapshots:
-        answer = replace(answer, evidence=(*answer.evidence, *case_of_snapshots(snapshots)[1]))
+        answer = replace(answer, evidence=(*answer.evidence, *told_beside(case, snapshots)))
     return answer
 
 
@@ -75,9 +75,7 @@ def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:
 def _of_snapshots_alone(inputs: Inputs, other: Inputs) -> Diagnosis:
     if other.num_jobs:
         raise BadRequestError("--against names a job, and there are only snapshots", remedy="name the job first")
-    case, told = case_of_snapshots((*inputs.snapshots, *other.snapshots))
-    answer = diagnose(case)
-    return replace(answer, evidence=(*told, *answer.evidence), is_conclusive=True)
+    return of_snapshots_alone((*inputs.snapshots, *other.snapshots))
 
 
 def exit_code_of(answer: Diagnosis) -> ExitCode:

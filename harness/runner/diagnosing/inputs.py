@@ -11,7 +11,7 @@ from harness.records.store import RECORD, read_run, results_dir
 from harness.records.sweeps import SWEEP, read_sweep
 from harness.runner.snapshots.reading import looks_like_a_snapshot
 
-_SPEC = "spec.json"
+_SPEC, _PICKLE = "spec.json", ".pickle"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
                 runs.append(Committed(read_run(path), path if path.is_dir() else path.parent))
             elif path.is_dir() and (path / _SPEC).is_file():
                 unfinished.append(path)
-            elif looks_like_a_snapshot(path):
+            elif looks_like_a_snapshot(path) or (path.suffix == _PICKLE and path.is_file()):
                 snapshots.append(path)
             else:
                 logs.append(reference)

@@ -1,40 +1,96 @@
 """Memory snapshots among the inputs of a diagnosis: a class where a request failed, and what holds the memory."""
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from harness.analysis.diagnosis.values import Case
+from harness.analysis.diagnosis.decide import diagnose
+from harness.analysis.diagnosis.values import Case, Diagnosis, Fix
 from harness.analysis.oom.verdict import OomVerdict
 from harness.analysis.snapshots.difference import difference
 from harness.analysis.snapshots.values import DeviceMemory
 from harness.analysis.snapshots.verdict import verdict
 from harness.errors import BadRequestError
-from harness.runner.snapshots.reading import fullest_device, snapshot_summary
+from harness.runner.snapshots.reading import fullest_device, snapshot_summaries
 from harness.units import format_bytes
 
 _MOST_HOLDERS = 3
+# torch writes sizes with two digits after the point, and a request as it was before rounding to 512 bytes.
+_SAME_SHARE = 0.02
+_NO_FAILURE = "no request fails in what the snapshot recorded, so it has no verdict"
+_RECORD = "mbr-perf run ... --snapshot_on_oom"
 
 
-def case_of_snapshots(paths: Sequence[Path]) -> tuple[Case, tuple[str, ...]]:
-    """The last snapshot as a case, and sentences on all of them; of two, what the second holds more than the first.
+def of_snapshots_alone(paths: Sequence[Path]) -> Diagnosis:
+    """The class of the request that failed in the last snapshot that holds one; without such a request, no verdict.
 
     BadRequestError for what cannot be read and for more than two.
     """
-    if len(paths) > 2:
-        raise BadRequestError(f"{len(paths)} snapshots: two are compared at most", remedy="name one or two")
-    devices = [fullest_device(snapshot_summary(path)) for path in paths]
+    devices = _devices(paths)
     found = verdict(devices[-1]) or next((one for one in map(verdict, devices) if one), None)
-    told = [sentence for path, device in zip(paths, devices, strict=True) for sentence in _told(path, device)]
-    if len(devices) == 2:
-        told += _more(paths, devices)
     case = Case(
         name=" and ".join(str(path) for path in paths),
         origin="snapshot",
         status="oom" if found else "unknown",
-        verdict=found or OomVerdict("not_oom", "low", "no snapshot holds a request that failed"),
+        verdict=found or OomVerdict("not_oom", "low", _NO_FAILURE),
         expandable_segments=devices[-1].has_expandable_segments or None,
     )
-    return case, tuple(told)
+    answer = diagnose(case)
+    answer = replace(answer, evidence=(*_all_told(paths, devices), *answer.evidence), is_conclusive=found is not None)
+    if found is not None:
+        return answer
+    look = Fix("See who holds the memory.", shlex.join(["mbr-perf", "snapshot", *map(str, paths)]))
+    return replace(
+        answer, symptoms=(), fixes=(look, Fix("For a verdict, give the job's log, or record it again.", _RECORD))
+    )
+
+
+def told_beside(case: Case, paths: Sequence[Path]) -> tuple[str, ...]:
+    """What snapshots add to a job's own words, which are believed; where they are of another moment, that comes first.
+
+    BadRequestError as for :func:`of_snapshots_alone`.
+    """
+    devices = _devices(paths)
+    told = [_disagreement(case, path, device) for path, device in zip(paths, devices, strict=True)]
+    return (*(one for one in told if one), *_all_told(paths, devices))
+
+
+def _disagreement(case: Case, path: Path, device: DeviceMemory) -> str:
+    """In which figures the snapshot's failed request is not that of the job; empty where they agree, or none is told."""
+    if not case.has_oom:
+        return ""
+    believed = "the class and the numbers above are those of the job's own words"
+    failure, figures = device.failure, case.verdict.figures
+    if failure is None:
+        return f"{path.name} holds no failed request: it is of another moment; {believed}."
+    reserved = None
+    if figures and figures.allocated_bytes is not None and figures.unallocated_bytes is not None:
+        reserved = figures.allocated_bytes + figures.unallocated_bytes
+    pairs = (
+        ("asked for", failure.request_bytes, case.verdict.request_bytes),
+        ("reserved", failure.reserved_then_bytes, reserved),
+    )
+    differ = [
+        f"{name} {format_bytes(here)} against {format_bytes(there)}"
+        for name, here, there in pairs
+        if there is not None and abs(here - there) > _SAME_SHARE * max(here, there)
+    ]
+    if not differ:
+        return ""
+    return f"{path.name} is of another moment or rank than the job's words ({', '.join(differ)}); {believed}."
+
+
+def _devices(paths: Sequence[Path]) -> list[DeviceMemory]:
+    if len(paths) > 2:
+        raise BadRequestError(f"{len(paths)} snapshots: two are compared at most", remedy="name one or two")
+    return [fullest_device(summary) for summary in snapshot_summaries(paths)]
+
+
+def _all_told(paths: Sequence[Path], devices: Sequence[DeviceMemory]) -> list[str]:
+    """Sentences on each; of two, also what the second holds more than the first."""
+    told = [sentence for path, device in zip(paths, devices, strict=True) for sentence in _told(path, device)]
+    return [*told, *(_more(paths, devices) if len(devices) == 2 else [])]
 
 
 def _told(path: Path, device: DeviceMemory) -> list[str]:

@@ -1,14 +1,16 @@
 """Snapshots of torch's CUDA allocator, opened in a process of their own that can neither run code nor fill the machine."""
 
+import stat
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from harness.analysis.snapshots.values import DeviceMemory, SnapshotSummary
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, raise_all
 from harness.units import GIB
 
 _CAP_BYTES = 2 * GIB
@@ -38,7 +40,9 @@ class SnapshotLimits:
 
 
 def looks_like_a_snapshot(path: Path) -> bool:
-    """Whether the file begins as pickles of Python 3 do: cheap, and no proof. False for what cannot be read."""
+    """Whether the file begins as pickles of Python 3 do: cheap, and no proof. False for what cannot be read, or only once."""
+    if not path.is_file():
+        return False
     try:
         with path.open("rb") as file:
             head = file.read(2)
@@ -51,17 +55,45 @@ def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> Snapsh
     """What the file holds. BadRequestError, with the file: unreadable, too large, hostile, damaged, or no snapshot."""
     limits = limits or SnapshotLimits()
     try:
-        num_bytes = path.stat().st_size
-        if not path.is_file():
-            raise BadRequestError(f"{path}: is no file", remedy=_NOT_A_SNAPSHOT)
+        status = path.stat()
+        _require_file(path, status.st_mode)
+        num_bytes = status.st_size
+        if num_bytes == 0:
+            raise BadRequestError(f"{path}: is empty", remedy="it was cut short: is the disk full, was the job killed?")
         if num_bytes > limits.largest_file_bytes:
             raise BadRequestError(
                 f"{path}: {num_bytes / 1e6:.0f} MB, and files up to {limits.largest_file_bytes / 1e6:.0f} MB are opened",
                 remedy="record a shorter history: a smaller max_entries of _record_memory_history",
             )
         return _summary_of(_answer(path, num_bytes, limits), path)
+    except FileNotFoundError as error:
+        raise BadRequestError(f"{path}: no such file", remedy=_NOT_A_SNAPSHOT) from error
     except OSError as error:
-        raise BadRequestError(f"{path}: cannot be read: {error.strerror}") from error
+        raise BadRequestError(f"{path}: cannot be read: {error.strerror}", remedy=_NOT_A_SNAPSHOT) from error
+
+
+def _require_file(path: Path, mode: int) -> None:
+    """BadRequestError, with the snapshots in it for a folder: what is no file has no size that limits could be taken from."""
+    if stat.S_ISREG(mode):
+        return
+    if not stat.S_ISDIR(mode):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a device" if not stat.S_ISSOCK(mode) else "a socket"
+        raise BadRequestError(f"{path}: {kind}, no file", remedy=f"{_NOT_A_SNAPSHOT}; copy what comes into one first")
+    found = sorted([*path.glob("*.pickle"), *path.glob("ranks/*.pickle")])[:3]
+    listed = f"name one of its files, e.g. {', '.join(map(str, found))}" if found else "it holds no *.pickle"
+    raise BadRequestError(f"{path}: a folder", remedy=f"{_NOT_A_SNAPSHOT}; {listed}")
+
+
+def snapshot_summaries(paths: Iterable[Path]) -> list[SnapshotSummary]:
+    """One summary per file. BadRequestError with all that cannot be read, as for :func:`snapshot_summary`."""
+    found, problems = list[SnapshotSummary](), list[BadRequestError]()
+    for path in paths:
+        try:
+            found.append(snapshot_summary(path))
+        except BadRequestError as problem:
+            problems.append(problem)
+    raise_all(problems)
+    return found
 
 
 def fullest_device(summary: SnapshotSummary) -> DeviceMemory:

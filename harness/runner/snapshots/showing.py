@@ -12,7 +12,7 @@ from harness.report.console import Console
 from harness.report.snapshot_chart import require_timeline, write_timeline
 from harness.report.snapshot_json import difference_document, snapshot_document
 from harness.report.snapshot_terminal import print_difference, print_snapshot, snapshot_lines
-from harness.runner.snapshots.reading import fullest_device, snapshot_summary
+from harness.runner.snapshots.reading import fullest_device, snapshot_summaries, snapshot_summary
 
 
 def show_snapshot(path: Path, *, timeline: Path | None, as_json: bool) -> None:
@@ -34,7 +34,8 @@ def show_difference(before: Path, after: Path, *, timeline: Path | None, as_json
     """Two files, each at its fullest device. BadRequestError for what cannot be read or drawn."""
     if timeline is not None:
         require_timeline(timeline)
-    summaries = snapshot_summary(before), snapshot_summary(after)
+    first, second = snapshot_summaries((before, after))
+    summaries = first, second
     devices = fullest_device(summaries[0]), fullest_device(summaries[1])
     found = difference(*devices)
     if as_json:
