@@ -2,12 +2,13 @@
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from harness.launch.interruption import Interruption
 from harness.launch.plan import LaunchPlan
 from harness.launch.starting import start_process
+from harness.records.launch import ended_how
 
 START_S = 10.0
 STOP_S = 5.0
@@ -15,10 +16,13 @@ POLL_S = 0.02
 
 
 @contextmanager
-def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[None]:
-    """The sampler around the ranks: they start after its first look, so that what it saw then is not theirs."""
+def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[Callable[[], str | None]]:
+    """The sampler around the ranks: they start after its first look, so that what it saw then is not theirs.
+
+    Yields what says, as long as the block lasts, why the GPUs are watched no more; None while they are.
+    """
     if plan.sampler is None or plan.sampler_file is None:
-        yield
+        yield lambda: None
         return
     plan.sampler_file.unlink(missing_ok=True)
     sampler = start_process(plan, plan.sampler, plan.sampler_log)
@@ -28,9 +32,16 @@ def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[None]:
             if caught.signal is not None:
                 break
             time.sleep(POLL_S)
-        yield
+        yield lambda: _unwatched(sampler.poll(), plan)
     finally:
         _stop_sampler(sampler)
+
+
+def _unwatched(code: int | None, plan: LaunchPlan) -> str | None:
+    """Without NVML the sampler ends well and at once: its file says why."""
+    if not code:
+        return None
+    return f"the GPUs were not watched to the end: the sampler {ended_how(code)}; see logs/{plan.sampler_log.name}"
 
 
 def _stop_sampler(sampler: subprocess.Popen[bytes]) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from harness.launch import disk
 from harness.launch.crew import Crew
@@ -33,17 +34,23 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
     """
     _prepare(plan)
     adopt_orphans()
-    with interruption() as caught, sampling(plan, caught):
+    with interruption() as caught, sampling(plan, caught) as unwatched:
         outcome = _attempt(plan, on_progress, caught, parents)
         if plan.rendezvous.chosen_port and port_was_taken(outcome) and caught.signal is None:
             outcome = _attempt(plan.with_new_port(), on_progress, caught, parents)
+        outcome = outcome.model_copy(update={"unwatched": unwatched()})
     return _write_outcome(plan, outcome)
 
 
 def _prepare(plan: LaunchPlan) -> None:
-    for folder in ("ranks", "logs"):
-        (plan.run_dir / folder).mkdir(mode=0o750, parents=True, exist_ok=True)
-    disk.require_room(plan.run_dir, disk.free_bytes(plan.run_dir))
+    for folder in _folders(plan):
+        folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        disk.require_room(folder, disk.free_bytes(folder))
+
+
+def _folders(plan: LaunchPlan) -> tuple[Path, Path]:
+    """What ranks write to; either may be a file system of its own."""
+    return plan.run_dir / "ranks", plan.run_dir / "logs"
 
 
 def _attempt(
@@ -124,7 +131,7 @@ def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float) 
     exit_code = crew.agent.wait()
     if stop is None:
         stop = verdict(agent, exit_code, unreadable)
-    full = stop.status != "ok" and disk.is_full(disk.free_bytes(plan.run_dir))
+    full = stop.status != "ok" and any(disk.is_full(disk.free_bytes(folder)) for folder in _folders(plan))
     return LaunchOutcome(
         status=stop.status,
         exit_code=exit_code,

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.launch.heartbeats import Silence
-from harness.records.launch import AgentRecord, LaunchOutcome, LaunchStatus, RankExit, signal_name
+from harness.records.launch import AgentRecord, LaunchOutcome, LaunchStatus, RankExit, ended_how, signal_name
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ def read_agent_record(path: Path) -> tuple[AgentRecord | None, str]:
 def verdict(agent: AgentRecord | None, exit_code: int, unreadable: str) -> Ending:
     """How a run that ended by itself went; exit code 0 alone is no proof, the agent must say so too."""
     if agent is None:
-        how = f"was killed by {signal_name(-exit_code)}" if exit_code < 0 else f"exited with code {exit_code}"
-        return Ending("failed", f"the torchrun agent {how} and {unreadable}; see logs/launcher.log")
+        return Ending("failed", f"the torchrun agent {ended_how(exit_code)} and {unreadable}; see logs/launcher.log")
     if agent.status == "ok" and exit_code == 0:
         return Ending("ok", "")
     if agent.status == "signalled" and agent.signal is not None:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from harness.launch.plan import LaunchPlan
 from harness.launch.umask import OF_PROCESSES
-from harness.records.launch import PARENT_PID_VARIABLE, signal_name
+from harness.records.launch import PARENT_PID_VARIABLE, ended_how
 from harness.records.warm import WarmAnswer, WarmRequest
 
 READY_S = 180.0  # torch and megatron come off a shared file system on a cold node
@@ -155,8 +155,7 @@ class WarmProcess:
             code = self.process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
             return Refused("the warm parent closed its channel")
-        how = f"was killed by {signal_name(-code)}" if code < 0 else f"exited with code {code}"
-        told = f"the warm parent {how}; see logs/launcher.log of the run that it was started for"
+        told = f"the warm parent {ended_how(code)}; see logs/launcher.log of the run that it was started for"
         return Refused(told, for_good=code > 0)  # what cannot be imported now cannot be imported later
 
 

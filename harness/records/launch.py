@@ -18,6 +18,11 @@ def signal_name(number: int) -> str:
     return known.get(number, f"signal {number}")
 
 
+def ended_how(exit_code: int) -> str:
+    """``was killed by SIGKILL`` for -9, ``exited with code 1`` for 1."""
+    return f"was killed by {signal_name(-exit_code)}" if exit_code < 0 else f"exited with code {exit_code}"
+
+
 class RankExit(Frozen):
     """A rank that ended badly. ``exit_code`` is negative for a signal, whose name is ``signal``; text is redacted."""
 
@@ -52,7 +57,8 @@ class LaunchOutcome(Frozen):
     ``exit_code`` is the agent's, negative for a signal, None when none was started. ``signal`` is the one that
     interrupted the harness. ``rank`` is the rank that died first or hung. ``reason`` says the rest in one sentence.
     ``warm``: agent and ranks were forked from a process that had imported everything, so that no import is in their times.
-    ``notes``: how it was started, where that is not the ordinary way or not as asked.
+    ``notes``: how it was started, where that is not the ordinary way or not as asked. ``unwatched``: why the NVML sampler
+    did not see the end of it.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -67,3 +73,4 @@ class LaunchOutcome(Frozen):
     num_killed: int = 0
     warm: bool = False
     notes: tuple[str, ...] = ()
+    unwatched: str | None = None

@@ -123,12 +123,17 @@ def _record(
         nodes=collected.nodes,
         failure=failure,
         findings=understood.findings,
-        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *([otherwise] if otherwise else [])),
-        notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes),
+        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *_told(otherwise, outcome.unwatched)),
+        notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes,
+               *_told(clock.jumped())),
         prediction=kept.prediction,
         no_prediction=kept.reason,
         provenance=_provenance(launch, clock, ranks, collected.nodes),
-    )
+    )  # fmt: skip
+
+
+def _told(*sentences: str | None) -> tuple[str, ...]:
+    return tuple(sentence for sentence in sentences if sentence)
 
 
 def _provenance(

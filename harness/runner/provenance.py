@@ -19,6 +19,8 @@ from harness.records.redact import redact
 from harness.records.run import NodeSample, Provenance
 from harness.records.store import checkout_dir
 
+_JUMP_S = 5.0  # NTP slews less than that over a run
+
 
 @dataclass(frozen=True)
 class Clock:
@@ -31,6 +33,14 @@ class Clock:
     def start(cls) -> "Clock":
         """Now."""
         return cls(datetime.now(UTC), time.monotonic())
+
+    def jumped(self) -> str | None:
+        """That the wall clock was set since the start, in words; None where both clocks agree within 5 s."""
+        jump_s = (datetime.now(UTC) - self.wall).total_seconds() - (time.monotonic() - self.monotonic_s)
+        if abs(jump_s) <= _JUMP_S:
+            return None
+        way = "back" if jump_s < 0 else "forward"
+        return f"the clock of this machine was set {way} by {abs(jump_s):.0f} s during the run; durations are not of it"
 
 
 def provenance(

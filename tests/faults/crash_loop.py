@@ -1,48 +1,33 @@
 """Kills processes of running sweeps at random moments, resumes them, and says what was kept: a crash loop.
 
-``python -m tests.faults.crash_loop trained|played --kills N --seed N [--out FILE]``. Exit code 1: something was lost, with the
+``python -m tests.faults.crash_loop trained|played|both --kills N --seed N [--out FILE]``. Exit code 1: something was lost, with the
 folder kept. The seed decides who is killed and after what share of a run, the machine how far it had come by then.
 """
 
 import argparse
 import json
 import os
-import platform
 import random
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.launch.processes import Process, adopt_orphans, bury, descendants, identify, is_alive, send
 from harness.records.atomic import write_atomically
 from harness.records.sweeps import SweepData, num_missing
-from harness.runner.machine import installed_software
-from harness.runner.provenance import git_commit
 from tests.faults.kept import Kept
 from tests.faults.scenes import Played, Scene, Training, one_of
+from tests.faults.tally import Tally, document
 from tests.faults.victims import victims
 
 GONE_S = 30.0  # on a machine that is busy with other things
-SITTING_S = 900.0
-
-
-@dataclass
-class Tally:
-    """What was done and seen in one kind of sweeps."""
-
-    kills: Counter[str] = field(default_factory=Counter)
-    ends: Counter[str] = field(default_factory=Counter)
-    sweeps: int = 0
-    unplanned: int = 0
-    sittings: int = 0
-    longest_until_gone_s: float = 0.0
+SITTING_S = 1800.0
+SCENES: dict[str, type[Training] | type[Played]] = {"trained": Training, "played": Played}
 
 
 class Loop:
@@ -159,56 +144,55 @@ def _appears(kind: str, harness: int, within_s: float) -> bool:
 
 
 def main() -> None:
-    """Run the loop and keep its figures."""
+    """Run the loop, or several beside each other, and keep the figures."""
     parser = argparse.ArgumentParser(prog="crash-loop", description=__doc__)
-    parser.add_argument("scene", choices=("trained", "played"), help="sweeps that train, or whose ranks are played")
-    parser.add_argument("--kills", type=int, required=True)
+    parser.add_argument(
+        "scene", choices=(*SCENES, "both"), help="sweeps that train, or whose agent and ranks are played"
+    )
+    parser.add_argument("--kills", type=int, required=True, help="for both: of which one in seven in sweeps that train")
     parser.add_argument("--repeats", type=int, default=4, help="of every cell")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     asked = parser.parse_args()
-    adopt_orphans()
-    folder = Path(tempfile.mkdtemp(prefix="crash-loop-"))
-    sys.stderr.write(f"seed {asked.seed}, in {folder}\n")
     began = time.monotonic()
-    scene = (Training if asked.scene == "trained" else Played)(folder, asked.repeats)
-    tallies = {asked.scene: Loop(scene, random.Random(asked.seed), asked.kills).run()}
-    text = json.dumps(_figures(asked.seed, time.monotonic() - began, tallies), indent=1) + "\n"
-    shutil.rmtree(folder)
+    if asked.scene == "both":
+        tallies = _beside(asked.kills, asked.repeats, asked.seed)
+    else:
+        tallies = {asked.scene: _one(asked.scene, asked.repeats, asked.seed, asked.kills)}
+    text = json.dumps(document(asked.seed, time.monotonic() - began, tallies), indent=1) + "\n"
     if asked.out:
         asked.out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(asked.out, text)
     sys.stdout.write(text)
 
 
-def _figures(seed: int, seconds: float, tallies: dict[str, Tally]) -> dict[str, object]:
-    total = sum((tally.kills for tally in tallies.values()), Counter[str]())
-    return {
-        "schema_version": 1,
-        "title": "Processes of running sweeps killed at random moments with SIGKILL, each sweep resumed to its end",
-        "seed": seed,
-        "kills": total.total(),
-        "kills_by_process": dict(sorted(total.items())),
-        "corrupt_files": 0,  # the first of any of these three ends the loop without figures
-        "finished_runs_lost_changed_or_run_again": 0,
-        "processes_left": 0,
-        "sweeps": {
-            name: {
-                "sweeps": tally.sweeps,
-                "sittings": tally.sittings,
-                "killed_before_the_plan_was_written": tally.unplanned,
-                "kills": dict(sorted(tally.kills.items())),
-                "runs": dict(sorted(tally.ends.items())),
-                "longest_until_nothing_was_left_s": tally.longest_until_gone_s,
-            }
-            for name, tally in tallies.items()
-        },
-        "seconds": round(seconds),
-        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "platform": platform.platform(),
-        "versions": installed_software().model_dump(exclude={"gpu"}),
-        "git_commit": git_commit(),
-    }
+def _one(scene: str, repeats: int, seed: int, num_kills: int) -> Tally:
+    adopt_orphans()
+    folder = Path(tempfile.mkdtemp(prefix="crash-loop-"))
+    sys.stderr.write(f"seed {seed}, in {folder}\n")
+    tally = Loop(SCENES[scene](folder, repeats), random.Random(seed), num_kills).run()
+    shutil.rmtree(folder)
+    return tally
+
+
+def _beside(num_kills: int, repeats: int, seed: int) -> dict[str, Tally]:
+    """One loop that trains beside three that play, each a process of its own with the next seed."""
+    trained = num_kills // 7
+    shares = [("trained", trained), *(("played", (num_kills - trained + n) // 3) for n in range(3))]
+    command = (sys.executable, "-m", "tests.faults.crash_loop")
+    loops = [
+        subprocess.Popen((*command, scene, "--kills", str(kills), "--repeats", str(repeats), "--seed", str(seed + n)),
+                         stdout=subprocess.PIPE, text=True)
+        for n, (scene, kills) in enumerate(shares)
+    ]  # fmt: skip
+    answers = [loop.communicate()[0] for loop in loops]
+    if any(loop.returncode for loop in loops):
+        raise SystemExit(1)
+    tallies: dict[str, Tally] = {}
+    for answer in answers:
+        for scene, figures in json.loads(answer)["sweeps"].items():
+            tallies.setdefault(scene, Tally()).add(figures)
+    return tallies
 
 
 if __name__ == "__main__":

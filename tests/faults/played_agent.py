@@ -36,7 +36,9 @@ def rank(number: int, run_dir: Path, templates: Path) -> None:
 
 
 def behave(number: int, step: int, run_dir: Path, templates: Path) -> None:
-    """After step 1, what `behaviour.json` says: ``hang`` or ``leave`` (exit code 0) a rank, ``fill`` a folder, ``touch`` a file."""
+    """After step 1, what `behaviour.json` says: ``hang`` or ``leave`` (exit code 0) a rank, ``fill`` a folder,
+    ``touch`` a file or ``wait`` for one.
+    """
     path = templates / "behaviour.json"
     asked = json.loads(path.read_text()) if step == 1 and path.exists() else {}
     if asked.get("touch") and number == 0:
@@ -45,6 +47,8 @@ def behave(number: int, step: int, run_dir: Path, templates: Path) -> None:
         with (run_dir / asked["fill"] / "filler").open("wb", buffering=0) as filler:
             while True:
                 filler.write(bytes(1 << 16))
+    while asked.get("wait") and not Path(asked["wait"]).exists():
+        time.sleep(STEP_S)
     if asked.get("leave") == number:
         os._exit(0)
     while asked.get("hang") == number:

@@ -85,7 +85,6 @@ class Played(Scene):
         super().__init__(folder, repeats, pace_s=8.0, kinds=("harness", "agent", "rank", "sampler"))
         self._stage = Stage(folder / "stage")
         self._plan = self._planned()
-        self._stage.record_ranks(next(cell.spec for cell in self._plan.cells if cell.spec))
 
     @property
     def environment(self) -> Mapping[str, str]:

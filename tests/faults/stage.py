@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.spec.experiment import ExperimentSpec
-from tests.conftest import build_rank
+from tests.conftest import build_rank, build_spec
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
@@ -24,6 +23,7 @@ class Stage:
         self.templates.mkdir(parents=True)
         self.python = folder / "python"
         self._interpreter()
+        self._record_ranks()
         self.environment = dict(os.environ) | self._driver()
 
     def command(self, *words: object) -> list[str]:
@@ -36,8 +36,11 @@ class Stage:
         settings = [word for setting in SETTINGS for word in ("--set", setting)]
         return self.command("run", "-mr", RECIPE, "-g", "h100", *settings, "--results_dir", results, *options)
 
-    def record_ranks(self, spec: ExperimentSpec) -> None:
-        """From now on ranks leave the records of a good run of ``spec``."""
+    def _record_ranks(self) -> None:
+        """What ranks leave after a good run."""
+        parallelism = {"pipeline_model_parallel_size": 2}
+        batch = {"micro_batch_size": 1, "global_batch_size": 4, "seq_length": 256}
+        spec = build_spec(num_gpus=2, parallelism=parallelism, batch=batch, measure={"max_steps": 4})
         for rank in range(spec.num_gpus):
             text = build_rank(spec, rank, 0.05).model_dump_json()
             (self.templates / f"rank_{rank:03d}.json").write_text(text)

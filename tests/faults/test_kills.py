@@ -1,0 +1,109 @@
+"""Every process of a run is killed once; the command tells what happened, and nothing of the run lives on."""
+
+import signal
+
+import pytest
+
+from harness.launch.processes import send
+from harness.records.store import read_run
+
+
+def test_a_killed_rank_is_named_and_the_steps_of_all_are_kept(run, only_run, gone):
+    with run(wait="/nowhere") as running:
+        there = running.victims(rank=2, sampler=1)
+        second = max(there["rank"], key=lambda process: process.pid)
+        send(second, signal.SIGKILL)
+        code, out, _ = running.ended()
+    record = read_run(only_run())
+    assert code == 3
+    assert out.splitlines()[-1].startswith("FAILED (exit 3)")
+    assert record.status == "failed"
+    assert record.failure.startswith("rank 1 (stage 1) failed")
+    assert record.failure.endswith("killed by SIGKILL")
+    assert record.nodes[0].devices[0].max_used_bytes == 1_000_000_000
+    assert gone(*there["rank"], *there["agent"], *there["sampler"], within_s=1)
+
+
+def test_a_killed_agent_takes_its_ranks_along_and_is_named(run, only_run, gone):
+    with run(wait="/nowhere") as running:
+        there = running.victims(agent=1, rank=2)
+        send(there["agent"][0], signal.SIGKILL)
+        code, _, _ = running.ended()
+    record = read_run(only_run())
+    assert (code, record.status) == (3, "failed")
+    assert record.failure == "the torchrun agent was killed by SIGKILL and left no record; see logs/launcher.log"
+    assert gone(*there["rank"], *there["sampler"], within_s=1)
+
+
+def test_a_killed_harness_leaves_no_process_and_an_incomplete_run_that_the_doctor_names(run, only_run, gone, mbr_perf):
+    with run(wait="/nowhere") as running:
+        there = running.victims(agent=1, rank=2, sampler=1)
+        running.process.kill()
+        running.ended()
+    assert running.process.returncode == -signal.SIGKILL
+    assert gone(*there["agent"], *there["rank"], *there["sampler"])
+    run_dir = only_run()
+    assert not (run_dir / "record.json").exists()
+    told = mbr_perf("results", "doctor", "--results_dir", run_dir.parents[1])
+    assert f"process {running.process.pid} is gone" in told.out
+    assert mbr_perf("compare", run_dir).code == 2
+
+
+def test_a_killed_sampler_costs_the_run_its_verdict_and_not_its_steps(run, only_run, tmp_path):
+    go_on = tmp_path / "go_on"
+    with run(wait=str(go_on)) as running:
+        send(running.victims(rank=2, sampler=1)["sampler"][0], signal.SIGKILL)
+        go_on.touch()
+        code, _, _ = running.ended()
+    record = read_run(only_run())
+    assert (code, record.status) == (0, "ok")
+    assert record.suspect == (
+        "the GPUs were not watched to the end: the sampler was killed by SIGKILL; see logs/sampler.log",
+    )
+    assert all(len(rank.steps) == 4 for rank in record.ranks)
+
+
+def test_a_hanging_rank_is_named_and_its_stack_is_kept(run, only_run, gone):
+    with run("--hang_timeout", "2", hang=1) as running:
+        there = running.victims(rank=1)
+        code, _, _ = running.ended()
+    record = read_run(only_run())
+    assert (code, record.status) == (3, "failed")
+    assert record.ranks[1].failure.kind == "hang"
+    assert record.failure.startswith("rank 1 (stage 1) failed after step 1: ")
+    assert "blocked_for_ever" in (only_run() / "logs" / "rank_001.log").read_text()
+    assert gone(*there["rank"], within_s=1)
+
+
+def test_a_rank_that_leaves_early_without_an_error_fails_the_run(run, only_run):
+    with run(leave=1) as running:
+        code, out, _ = running.ended()
+    record = read_run(only_run())
+    assert code == 3
+    assert "PASS" not in out
+    assert record.failure == "rank 1 (stage 1) failed after step 1: left neither a record nor an exit code"
+    assert [len(rank.steps) for rank in record.ranks] == [4, 2]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_is_marked_and_leaves_no_process(run, only_run, gone, number, code):
+    with run(wait="/nowhere") as running:
+        there = running.victims(agent=1, rank=2, sampler=1)
+        running.process.send_signal(number)
+        answer = running.ended()
+    assert (answer[0], read_run(only_run()).failure) == (code, f"interrupted by {number.name}")
+    assert gone(*there["agent"], *there["rank"], *there["sampler"], within_s=1)
+
+
+def test_a_clock_that_is_set_back_changes_no_duration_and_is_told(run, only_run, shifted_clock):
+    began, variables = shifted_clock
+    with run(
+        "--pass_env", "LD_PRELOAD", "--pass_env", "CLOCK_SET_BACK", touch=str(began), variables=variables
+    ) as running:
+        code, _, err = running.ended()
+    record = read_run(only_run())
+    assert (code, record.status) == (0, "ok"), err
+    assert record.provenance.finished_at < record.provenance.started_at
+    assert 0.2 < record.provenance.duration_s < 100
+    (note,) = [note for note in record.notes if "clock" in note]
+    assert note == "the clock of this machine was set back by 3600 s during the run; durations are not of it"
