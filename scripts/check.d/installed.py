@@ -1,0 +1,40 @@
+"""Says which installed packages are of another version than a constraints file names; exit 1 if any.
+
+What follows a ``+`` (2.13.0+cpu) is the build, not the version.
+"""
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+
+def pinned(text: str) -> dict[str, str]:
+    """Package -> version, of the lines ``name==version``."""
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    return dict(line.split("==") for line in lines if line)
+
+
+def differing(pins: dict[str, str]) -> list[str]:
+    """A line for every installed package whose version is not the pinned one; absent ones were not asked for."""
+    found = []
+    for name, wanted in pins.items():
+        try:
+            installed = version(name)
+        except PackageNotFoundError:
+            continue
+        if installed.partition("+")[0] != wanted:
+            found.append(f"{name} {installed}, tested: {wanted}")
+    return found
+
+
+def main() -> int:
+    """Compare this Python's packages with the file named on the command line."""
+    path = Path(sys.argv[1])
+    lines = differing(pinned(path.read_text()))
+    if lines:
+        sys.stderr.write("\n  ".join([f"installed in other versions than in {path}:", *lines]) + "\n")
+    return bool(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""scripts/check: which versions it tests with, and what it says where others are installed."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Its lower bound exists for CUDA only.
+NEWER_THAN_ITS_BOUND = "torch"
+
+
+def pins(name):
+    text = (SCRIPTS / name).read_text()
+    return {canonicalize_name(line.split("==")[0]): line.split("==")[1] for line in text.splitlines() if "==" in line}
+
+
+def asked_for(*extras):
+    lists = [PROJECT["dependencies"], *(PROJECT["optional-dependencies"][extra] for extra in extras)]
+    return [Requirement(line) for line in chain(*lists) if not line.startswith("mbr-perf")]
+
+
+def run(*words, **env):
+    given = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **env}
+    return subprocess.run(words, cwd=ROOT, env=given, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("needed", asked_for("train", "report", "stats"), ids=str)
+def test_the_oldest_versions_tested_are_the_lower_bounds(needed):
+    bounds = [Version(part.version) for part in needed.specifier if part.operator == ">="]
+    pinned = Version(pins("constraints-min.txt")[canonicalize_name(needed.name)])
+    assert len(bounds) == 1
+    assert pinned > bounds[0] if needed.name == NEWER_THAN_ITS_BOUND else pinned == bounds[0]
+
+
+@pytest.mark.parametrize("name", ["constraints.txt", "constraints-min.txt", "constraints-mcore019.txt"])
+def test_what_is_asked_for_is_pinned_within_its_range(name):
+    wanted = {
+        canonicalize_name(needed.name): needed.specifier for needed in asked_for("train", "report", "stats", "dev")
+    }
+    pinned = pins(name)
+    assert {package for package, allowed in wanted.items() if pinned.get(package, "none") not in allowed} == set()
+
+
+def test_tested_versions_differ_between_environments_only_where_they_must():
+    newest, other = pins("constraints.txt"), pins("constraints-mcore019.txt")
+    assert {name for name in newest.keys() | other.keys() if newest.get(name) != other.get(name)} == {"megatron-core"}
+    assert Version(other["megatron-core"]) in Requirement("megatron-core~=0.19.0").specifier
+
+
+def test_another_version_than_the_tested_one_is_named(tmp_path):
+    file = tmp_path / "constraints.txt"
+    file.write_text(f"# tested\npytest==0.1\nno-such-package==1\npluggy=={version('pluggy')}\n")
+    done = run(sys.executable, "scripts/check.d/installed.py", str(file))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [f"  pytest {version('pytest')}, tested: 0.1"]
+
+
+def test_where_no_python_of_the_release_is_there_nothing_is_installed():
+    done = run("scripts/setup", "dev", "mcore019", PYTHON="/no/such/python", PYENV_ROOT="/nonexistent")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(r"needs Python 3\.12; found none .* Set PYTHON to one\.", done.stderr)
+
+
+@pytest.mark.parametrize("release", ["0.17", ""])
+def test_another_release_of_megatron_core_is_not_known(release):
+    done = run("scripts/check", "--mcore", *filter(None, [release]))
+    assert (done.returncode, "0.19 is known" in done.stderr) == (2, True)
+
+
+def test_an_environment_of_ones_own_with_other_versions_is_refused():
+    own = {"MBR_PERF_NO_SETUP": "1", "PYTHON": sys.executable, "PATH": os.environ["PATH"]}
+    other = ("--min",) if version("megatron-core").startswith("0.19") else ("--mcore", "0.19")
+    done = run("scripts/check", *other, "--version", **own)
+    assert done.returncode == 2
+    assert f"megatron-core {version('megatron-core')}, tested: " in done.stderr
