@@ -7,11 +7,10 @@ from typing import Annotated, get_args
 from pydantic import Field
 
 from harness.recipes.settings import Layer
-from harness.spec.experiment import Task
+from harness.spec.experiment import NAME_PATTERN, Task
 from harness.spec.frozen import Frozen
 from harness.spec.model import Count
 
-NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,63}$"
 TASKS: tuple[str, ...] = get_args(Task)
 
 

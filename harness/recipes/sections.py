@@ -15,6 +15,8 @@ from harness.recipes.recompute_section import (
 from harness.recipes.settings import SECTION_MODELS, TOP_SECTIONS, Layer, Setting, Value, children
 from harness.recipes.strict_yaml import Items, Node, PlainValue, Table, plain
 
+_LONGEST_SHOWN = 80  # characters; a wrong file is not to be printed whole
+
 
 class SectionReader:
     """Reads sections of the file ``label``; collects problems instead of stopping at the first."""
@@ -159,4 +161,6 @@ def _kind(node: Node) -> str:
     if isinstance(node, Items):
         return "a list"
     value: PlainValue = node.value
+    if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
+        return f"a text of {len(value)} characters"
     return "empty" if value is None else repr(value)

@@ -13,6 +13,10 @@ from harness.spec.parallelism import BatchSpec, ParallelismSpec
 from harness.spec.precision import PRECISIONS, Precision
 from harness.spec.recompute import NoRecompute, RecomputePolicy, canonical_text
 
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,63}$"  # of recipes and families, which become names of files and folders
+
+Name = Annotated[str, Field(pattern=rf"{NAME_PATTERN}|^$")]  # empty: of no recipe, as a trace is
+
 Task = Literal["pretrain", "sft", "peft"]
 StateDtype = Literal["fp32", "bf16", "fp16", "fp8"]
 
@@ -113,8 +117,8 @@ class MeasureSpec(Frozen):
 class ExperimentSpec(Frozen):
     """One experiment, complete. Constructing it touches nothing outside."""
 
-    recipe: str
-    family: str
+    recipe: Name
+    family: Name
     task: Task = "pretrain"
     gpu: str
     num_gpus: Count
