@@ -108,3 +108,28 @@ def test_a_resumed_night_submits_what_was_cancelled_by_hand_and_says_why(nightly
         ("started", "again, the last time ended by: Slurm: CANCELLED by hand (job 7)"),
         ("finished", ""),
     ]
+
+
+UNREACHED = "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)"
+
+
+@pytest.mark.long
+def test_a_night_whose_controller_stays_away_tries_the_case_again_and_names_the_fault(nightly, slurm):
+    slurm.answers("sbatch", f'case "$*" in *--test-only*) ;; *) echo "{UNREACHED}" >&2; exit 1 ;; esac')
+    told = nightly("--only", "first", "--retries", "1")
+    case = json.loads(told.out)["cases"][0]
+    assert (told.code, case["outcome"], case["is_infrastructure"]) == (3, "failed", True)
+    assert (
+        "infrastructure (Slurm not reached): Slurm could not be reached: Batch job submission failed" in case["reason"]
+    )
+    assert len(slurm.submissions()) == 8  # four of the case, four of its retry
+
+
+def test_a_night_takes_up_a_job_that_slurm_took_without_saying_so(nightly, slurm, results):
+    late = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+    slurm.answers("sbatch", f'case "$*" in *--test-only*) ;; *) echo "{late}" >&2; exit 1 ;; esac')
+    slurm.answers("squeue", f'for script in {results}/jobs/*/job.sbatch; do echo "9|$script"; done')
+    slurm.says("nodefail")
+    answer = json.loads(nightly("--only", "first").out)
+    assert answer["cases"][0]["reason"].startswith("run 0: infrastructure (node failed)")
+    assert len(slurm.submissions()) == 1

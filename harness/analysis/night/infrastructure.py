@@ -40,6 +40,8 @@ FAULTS: tuple[InfrastructureFault, ...] = (
                         "Slurm could not start the job on its nodes"),
     InfrastructureFault("refused by Slurm", r"^Slurm refused the job: ", False,
                         "ask for what the cluster gives: its own words say what it does not"),
+    InfrastructureFault("Slurm not reached", r"^Slurm could not be reached: ", True,
+                        "its controller did not answer; sinfo tells whether it does now"),
     InfrastructureFault("preempted", r"\bPREEMPTED\b", True, "another job was given the nodes"),
 )  # fmt: skip
 

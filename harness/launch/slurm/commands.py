@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ from harness.records.job import SubmittedRecord
 from harness.records.redact import redact
 
 PATIENCE_S = 60.0
+# Seconds from a submission that nobody answered to looking whether its job is there, and, if not, to the next try.
+LOOK_AFTER_S = (3.0, 10.0, 30.0)
 # Which Slurm is talked to; every other SLURM_* and SBATCH_* would change what the batch file says.
 _WHICH_SLURM = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS", "SBATCH_CLUSTERS"})
 _ANSWER = re.compile(r"(?P<job>\d+)(?:;(?P<cluster>\S+))?")
@@ -20,6 +23,16 @@ _WRONG_OPTION = re.compile(
     r"|(denied|not permitted)\b.*\b(partition|reservation|account|qos)",
     re.IGNORECASE,
 )
+# A controller that does not answer, or too late: the job may be queued all the same.
+_UNREACHED = re.compile(
+    r"Unable to contact slurm controller|Socket timed out|Zero Bytes were transmitted|controller in standby mode"
+    r"|Connection (refused|timed out|reset by peer)",
+    re.IGNORECASE,
+)
+
+
+class NotSubmittedError(RunFailedError):
+    """Slurm could not be reached, and knows nothing of the job."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +45,10 @@ class Said:
 
 
 class Slurm:
-    """The Slurm that this shell reaches."""
+    """The Slurm that this shell reaches. ``look_after_s``: the pauses after submissions that nobody answered."""
 
-    def __init__(self, shell: Mapping[str, str]) -> None:
+    def __init__(self, shell: Mapping[str, str], look_after_s: Sequence[float] = LOOK_AFTER_S) -> None:
+        self._look_after_s = look_after_s
         self._shell = {
             name: value
             for name, value in shell.items()
@@ -45,11 +59,20 @@ class Slurm:
     def submit(self, job: SlurmJob, submitted_at: str) -> SubmittedRecord:
         """What sbatch answered. BadRequestError with Slurm's own words where it refuses; nothing is queued then.
 
-        RunFailedError where that cannot be known.
+        Where the controller does not answer the job is looked for, and submitted again if it is not there:
+        NotSubmittedError if that does not help, RunFailedError where Slurm does not say whether the job is there.
         """
         said = self.say(job.sbatch)
-        if said.code is None and "no answer" in said.err:
-            raise RunFailedError(f"{said.err}; the job may be queued", remedy=f"squeue --name={job.record.name} tells")
+        for pause_s in self._look_after_s:
+            if not _is_unreached(said):
+                break
+            time.sleep(pause_s)
+            found = self.find(job, submitted_at)
+            if isinstance(found, SubmittedRecord):
+                return found
+            said = self.say(job.sbatch) if found is None else said
+        if _is_unreached(said):
+            return self._looked_for(job, submitted_at, said)
         if said.code is None:
             raise BadRequestError(said.err, remedy="submit where Slurm is installed")
         if said.code != 0:
@@ -61,6 +84,34 @@ class Slurm:
             raise RunFailedError(told, remedy=f"squeue --name={job.record.name} tells")
         cluster = answer["cluster"]
         return SubmittedRecord(job_id=answer["job"], cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch)
+
+    def _looked_for(self, job: SlurmJob, submitted_at: str, said: Said) -> SubmittedRecord:
+        """The job after the last try; the errors of :meth:`submit` where it is not there."""
+        found = self.find(job, submitted_at)
+        if isinstance(found, SubmittedRecord):
+            return found
+        told = f"Slurm could not be reached: {_plain(said.err)}"
+        again = f"mbr-perf jobs submit {job.record.job_dir}"
+        if found is None:
+            raise NotSubmittedError(told, remedy=f"nothing is queued; {again} tries again")
+        raise RunFailedError(f"{told}; the job may be queued", remedy=f"{again} looks whether it is, before it submits")
+
+    def find(self, job: SlurmJob, submitted_at: str) -> SubmittedRecord | Said | None:
+        """The job of this batch file, the latest where there are several; what Slurm said where it does not tell."""
+        words = ("--noheader", "--states=all", f"--name={job.record.name}", "--format=%F|%o")
+        said = self.say(("squeue", *words))
+        if said.code != 0:
+            return said
+        cluster, found = None, None
+        for line in said.out.splitlines():
+            identifier, _, command = line.strip().partition("|")
+            if line.startswith("CLUSTER: "):
+                cluster = line.removeprefix("CLUSTER: ").strip()
+            elif identifier.isdecimal() and command.strip() == str(job.script_path):
+                found = SubmittedRecord(
+                    job_id=identifier, cluster=cluster, submitted_at=submitted_at, sbatch=job.sbatch
+                )
+        return found
 
     def require_options(self, job: SlurmJob) -> None:
         """BadRequestError where Slurm does not know a name that an option gives, or is not installed here.
@@ -113,6 +164,11 @@ class Slurm:
 def names_wrong_option(refusal: str) -> bool:
     """Whether Slurm refuses a partition, account, qos, reservation or constraint as such, and with it every job."""
     return _WRONG_OPTION.search(refusal) is not None
+
+
+def _is_unreached(said: Said) -> bool:
+    """Whether the controller gave no answer: neither a job nor a refusal."""
+    return "no answer" in said.err if said.code is None else said.code != 0 and bool(_UNREACHED.search(said.err))
 
 
 def _cluster(job: SubmittedRecord) -> tuple[str, ...]:

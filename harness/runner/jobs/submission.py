@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import harness
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, RunFailedError
 from harness.launch.environment import Host
-from harness.launch.slurm.commands import Slurm
+from harness.launch.slurm.commands import Said, Slurm
 from harness.launch.slurm.job import SlurmJob, slurm_job
 from harness.records.atomic import write_bytes_atomically
 from harness.records.job import SUBMITTED, JobRecord, SubmittedRecord
@@ -56,7 +56,23 @@ def submit(job: SlurmJob, slurm: Slurm) -> SubmittedRecord:
     job_dir = Path(job.record.job_dir)
     if (job_dir / SUBMITTED).exists():
         raise _twice(job_dir)
-    submitted = slurm.submit(job, now())
+    return _noted(job, slurm.submit(job, now()), slurm)
+
+
+def found_again(job: SlurmJob, slurm: Slurm) -> SubmittedRecord | None:
+    """A job that Slurm took without saying so, as submitted from now on; None where it knows none.
+
+    RunFailedError where it does not answer.
+    """
+    found = slurm.find(job, now())
+    if isinstance(found, Said):
+        told = f"Slurm does not say whether the job is queued: {found.err.strip()}"
+        raise RunFailedError(told, remedy=f"squeue --name={job.record.name} tells")
+    return None if found is None else _noted(job, found, slurm)
+
+
+def _noted(job: SlurmJob, submitted: SubmittedRecord, slurm: Slurm) -> SubmittedRecord:
+    job_dir = Path(job.record.job_dir)
     try:
         write_submitted(job_dir, submitted)
     except FileExistsError as error:  # two submitted it in the same instant: one job writes these folders, not two
@@ -66,7 +82,7 @@ def submit(job: SlurmJob, slurm: Slurm) -> SubmittedRecord:
 
 
 def submit_prepared(job_dir: Path, host: Host, slurm: Slurm) -> SubmittedRecord:
-    """Submit the files of a folder as they lie there."""
+    """Submit the files of a folder as they lie there; a job of theirs that is queued already is taken up."""
     record = read_job(job_dir)
     if Path(record.job_dir).resolve() != job_dir.resolve():
         raise BadRequestError(
@@ -76,7 +92,9 @@ def submit_prepared(job_dir: Path, host: Host, slurm: Slurm) -> SubmittedRecord:
     for run in record.runs:  # those of a job that Slurm refused before are gone
         for inner in ("ranks", "logs"):
             (Path(run.run_dir) / inner).mkdir(mode=0o750, parents=True, exist_ok=True)
-    return submit(slurm_job(record, host), slurm)
+    job = slurm_job(record, host)
+    is_new = not (job_dir / SUBMITTED).exists()
+    return (found_again(job, slurm) if is_new else None) or submit(job, slurm)
 
 
 def _twice(job_dir: Path) -> BadRequestError:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.errors import BadRequestError, RunFailedError
+from harness.errors import BadRequestError, HarnessError, RunFailedError
 from harness.launch.environment import Host
-from harness.launch.slurm.commands import Slurm, names_wrong_option
-from harness.launch.slurm.job import SlurmJob
+from harness.launch.slurm.commands import NotSubmittedError, Slurm, names_wrong_option
+from harness.launch.slurm.job import SlurmJob, slurm_job
 from harness.launch.slurm.state import job_state
-from harness.records.job import JobRecord, SlurmOptions
+from harness.records.job import SCRIPT, JobRecord, SlurmOptions
 from harness.records.jobs import job_dirs, new_job_dir, read_job, read_submitted
 from harness.records.night import NightPlan
 from harness.records.nights import run_dir_of
@@ -20,7 +20,7 @@ from harness.runner.fresh_folder import fresh_folder
 from harness.runner.jobs.following import Watched, wait_for, watched
 from harness.runner.jobs.runs import committed_runs, drop_unstarted, task_runs
 from harness.runner.jobs.showing import JobDisplay
-from harness.runner.jobs.submission import Origin, prepare, require_submittable, submit
+from harness.runner.jobs.submission import Origin, found_again, prepare, require_submittable, submit
 from harness.runner.machine import software_for
 from harness.runner.night.launches import job_run
 from harness.runner.night.rounds import DueRun, NightAtWork, note_cancelled, note_interrupted, note_started
@@ -66,9 +66,9 @@ class SlurmRounds:
         return waited.signal
 
     def _submitted(self, due: Sequence[DueRun], controller: Slurm, *, is_first: bool) -> Path | None:
-        """The folder of the job; None where Slurm refuses it, which is then the record of its first run, or says nothing.
+        """The folder of the job; None where Slurm refuses it, is not reached, or does not say whether it is queued.
 
-        BadRequestError where the first one is refused for a name that all of them give.
+        The first two are then the record of its first run. BadRequestError where the first one is refused for a name that all of them give.
         """
         for one in due:
             fresh_folder(run_dir_of(self.night.night_dir, one.case.name, one.number))
@@ -81,7 +81,10 @@ class SlurmRounds:
             if is_first and names_wrong_option(error.message):
                 drop_unstarted(record.runs)
                 raise
-            self._refused(record, error)
+            self._unstarted(record, error)
+            return None
+        except NotSubmittedError as error:
+            self._unstarted(record, error)
             return None
         except RunFailedError as error:
             self._left_alone.add(due[0].case.name)
@@ -90,7 +93,7 @@ class SlurmRounds:
         self.display.submitted(record, submitted)
         return job_dir
 
-    def _refused(self, job: JobRecord, error: BadRequestError) -> None:
+    def _unstarted(self, job: JobRecord, error: HarnessError) -> None:
         run, host = job.runs[0], self.night.host
         software, _ = software_for(run.spec.gpu, host)
         write_record(Path(run.run_dir), unstarted_record(run, error.message, host=host, software=software))
@@ -102,11 +105,23 @@ class SlurmRounds:
         found = {}
         for folder in job_dirs(self.results):
             job = read_job(folder)
-            if job.what == "nightly" and job.subject == str(self.night.night_dir) and read_submitted(folder):
+            is_ours = job.what == "nightly" and job.subject == str(self.night.night_dir)
+            name = Path(job.runs[0].run_dir).parent.name if is_ours else ""
+            if is_ours and (read_submitted(folder) or self._taken_up(job, name)):
                 is_open = any(task.due is not None for task in task_runs(job))
-                name = Path(job.runs[0].run_dir).parent.name
                 found[name] = folder if is_open else None
         return {name: folder for name, folder in found.items() if folder is not None}
+
+    def _taken_up(self, job: JobRecord, name: str) -> bool:
+        """Whether Slurm has a job that it took without saying so; the case is left alone where it does not answer now either."""
+        if not (Path(job.job_dir) / SCRIPT).exists() or all(one.due is None for one in task_runs(job)):
+            return False
+        try:
+            return found_again(slurm_job(job, self.night.host), Slurm(self.night.host.shell)) is not None
+        except RunFailedError as error:
+            self._left_alone.add(name)
+            self.display.says(f"{name}: {error}")
+            return False
 
     def _cancel(self, watching: Sequence[Watched], controller: Slurm) -> None:
         """End the jobs and collect what they leave; the wait for that is bounded."""
