@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch.processes import Process, is_alive
+from harness.launch.processes import is_alive
+from tests.faults.at_work import PATIENCE_S, Run, started
 from tests.faults.stage import ROOT, Stage, compiled
-from tests.faults.victims import victims
-
-PATIENCE_S = 120.0  # for what takes two seconds where nothing else runs
 
 
 @pytest.fixture(name="stage", scope="module")
@@ -32,43 +30,10 @@ class Answer:
     err: str
 
 
-class Run:
-    """`mbr-perf` at work on the stage."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self.process = process
-
-    def victims(self, **least: int) -> dict[str, list[Process]]:
-        """Its processes by kind, once there are so many of each that is named."""
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            found = victims(self.process.pid)
-            if all(len(found[kind]) >= number for kind, number in least.items()):
-                return found
-            assert self.process.poll() is None, self.process.communicate()
-            time.sleep(0.05)
-        raise AssertionError(f"not so many processes came up: {least}")
-
-    def ended(self) -> tuple[int, str, str]:
-        """Exit code, answer, narration."""
-        out, err = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, out, err
-
-
 @pytest.fixture(name="started")
 def _started(stage):
     """Starts a command of the stage; killed at the end whatever happened."""
-
-    @contextmanager
-    def start(command, **variables):
-        with subprocess.Popen(command, cwd=ROOT, env=stage.environment | variables, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True) as process:  # fmt: skip
-            try:
-                yield Run(process)
-            finally:
-                process.kill()
-
-    return start
+    return lambda command, **variables: started(command, stage.environment | variables)
 
 
 @pytest.fixture(name="run")

@@ -150,7 +150,7 @@ def main() -> None:
         "scene", choices=(*SCENES, "both"), help="sweeps that train, or whose agent and ranks are played"
     )
     parser.add_argument("--kills", type=int, required=True, help="for both: of which one in seven in sweeps that train")
-    parser.add_argument("--repeats", type=int, default=4, help="of every cell")
+    parser.add_argument("--repeats", type=int, default=2, help="of every cell")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     asked = parser.parse_args()
@@ -176,9 +176,10 @@ def _one(scene: str, repeats: int, seed: int, num_kills: int) -> Tally:
 
 
 def _beside(num_kills: int, repeats: int, seed: int) -> dict[str, Tally]:
-    """One loop that trains beside three that play, each a process of its own with the next seed."""
+    """Two loops that train beside four that play, each a process of its own with the next seed."""
     trained = num_kills // 7
-    shares = [("trained", trained), *(("played", (num_kills - trained + n) // 3) for n in range(3))]
+    shares = [("trained", (trained + n) // 2) for n in range(2)]
+    shares += [("played", (num_kills - trained + n) // 4) for n in range(4)]
     command = (sys.executable, "-m", "tests.faults.crash_loop")
     loops = [
         subprocess.Popen((*command, scene, "--kills", str(kills), "--repeats", str(repeats), "--seed", str(seed + n)),

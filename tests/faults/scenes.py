@@ -81,7 +81,8 @@ class Training(Scene):
 class Played(Scene):
     """On a stage: the harness, its records and its NVML sampler are real, agent and ranks are played."""
 
-    def __init__(self, folder: Path, repeats: int) -> None:
+    def __init__(self, folder: Path, repeats: int, rates: str = RATES) -> None:
+        self._rates = rates
         super().__init__(folder, repeats, pace_s=8.0, kinds=("harness", "agent", "rank", "sampler"))
         self._stage = Stage(folder / "stage")
         self._plan = self._planned()
@@ -101,9 +102,9 @@ class Played(Scene):
     def _planned(self) -> SweepPlan:
         """A plan without predictions, which would cost more than all else."""
         asked = Request(model_recipe_name=str(RECIPE), gpu="h100", set_values=SETTINGS)
-        over = (split_over(f"optimizer.lr={RATES}"),)
+        over = (split_over(f"optimizer.lr={self._rates}"),)
         request = SweepRequest(asked=asked, over=over, repeats=self.repeats, launch=SweepLaunch(launcher="replay"))
-        host = replace(this_host(), shell=self._stage.environment)
+        host = replace(this_host(), python=str(self._stage.python))
         plan = plan_sweep(request, host, asks_megatron=False)
         return plan.model_copy(update={"launch": SweepLaunch()})
 

@@ -24,7 +24,7 @@ class Stage:
         self.python = folder / "python"
         self._interpreter()
         self._record_ranks()
-        self.environment = dict(os.environ) | self._driver()
+        self.environment = dict(os.environ)
 
     def command(self, *words: object) -> list[str]:
         """``mbr-perf`` with that interpreter as its own."""
@@ -50,21 +50,33 @@ class Stage:
         (self.templates / "behaviour.json").write_text(json.dumps(behaviour))
 
     def _interpreter(self) -> None:
+        driver, listing = self._driver(), self.folder / "listing.json"
+        gpus = [
+            {"index": n, "name": "NVIDIA H100 80GB HBM3", "uuid": f"GPU-{n}", "total_bytes": 85 * 10**9} for n in (0, 1)
+        ]
+        listing.write_text(json.dumps({"driver": "580.65.06", "cuda": "13.0", "gpus": gpus}))
         played = f"{sys.executable} {Path(__file__).with_name('played_agent.py')} {self.templates}"
         self.python.write_text(
-            f'#!/bin/sh\ncase $2 in\nharness.engine.agent) exec {played} "$@" ;;\n'
-            f'harness.engine.nvml) exec {sys.executable} "$@" ;;\n*) echo not played here >&2; exit 1 ;;\nesac\n'
+            f"""#!/bin/sh
+case "$2 $3" in
+"harness.engine.agent "*) exec {played} "$@" ;;
+"harness.engine.nvml list") exec cat {listing} ;;
+"harness.engine.nvml "*) {driver} exec {sys.executable} "$@" ;;
+*) echo not played here >&2; exit 1 ;;
+esac
+"""
         )
         self.python.chmod(self.python.stat().st_mode | stat.S_IXUSR)
 
-    def _driver(self) -> dict[str, str]:
+    def _driver(self) -> str:
+        """Variables under which NVML is the scripted one, as a shell says them."""
         folder = self.folder / "driver"
         folder.mkdir()
         compiled("fake_nvml.c", folder / "libnvidia-ml.so.1", "-Wl,-soname,libnvidia-ml.so.1", "-lpthread")
         state = folder / "state"
         device = "name=NVIDIA_H100_80GB_HBM3 total=85899345920 used=1000000000"
         state.write_text("".join(f"gpu {n} uuid=GPU-{n} {device}\n" for n in (0, 1)))
-        return {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_STATE": str(state)}
+        return f"LD_LIBRARY_PATH={folder} FAKE_NVML_STATE={state}"
 
 
 def compiled(source: str, library: Path, *options: str) -> Path:

@@ -1,0 +1,50 @@
+"""A sweep that a signal ends is resumed to the table of one that nobody disturbed."""
+
+import json
+import signal
+
+import pytest
+
+from harness.launch.processes import is_alive
+from harness.records.sweeps import run_dir_of
+from tests.faults.at_work import started
+from tests.faults.scenes import Played
+
+
+@pytest.fixture(name="scene", scope="module")
+def _scene(tmp_path_factory):
+    return Played(tmp_path_factory.mktemp("scene"), repeats=1, rates="2.0e-4")
+
+
+def table(out):
+    """The answer without what differs between any two sweeps."""
+    differs = ("sweep_id", "sweep_dir", "started_at", "command", "report")
+    return {key: value for key, value in json.loads(out).items() if key not in differs}
+
+
+@pytest.fixture(name="unbroken", scope="module")
+def _unbroken(scene):
+    _, command = scene.begun()
+    with started(command, scene.environment) as running:
+        return running.ended()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_sweep_keeps_its_first_run_and_is_resumed_to_an_equal_table(scene, unbroken, number, code):
+    sweep_dir, command = scene.begun()
+    first = run_dir_of(sweep_dir, 0, 0) / "record.json"
+    with started(command, scene.environment) as running:
+        there = running.victims(
+            until=lambda: first.exists() and run_dir_of(sweep_dir, 1, 0).exists(), rank=1, sampler=1
+        )
+        running.process.send_signal(number)
+        ended = running.ended()
+    assert ended[0] == code, ended[2]
+    assert f"--resume {sweep_dir}" in ended[2]
+    assert not [process for kind in there.values() for process in kind if is_alive(process)]
+    before = first.read_bytes()
+    with started(scene.resumed(sweep_dir), scene.environment) as running:
+        resumed = running.ended()
+    assert (resumed[0], table(resumed[1])) == (unbroken[0], table(unbroken[1])) == (0, table(unbroken[1]))
+    assert first.read_bytes() == before
+    assert (sweep_dir / "cells" / "001" / "0.incomplete-1").is_dir()
