@@ -20,6 +20,7 @@ def diagnosis_document(answer: Diagnosis, exit_code: ExitCode) -> Document:
             "is_oom": case.has_oom,
             "confirmed": answer.confirmed,
             "rank": case.failed.rank if case.failed else None,
+            "place": case.failed.place or None if case.failed else None,
             "when": case.failed.when or None if case.failed else None,
             "where": case.failed.where if case.failed else None,
             "message": case.failed.message if case.failed else None,

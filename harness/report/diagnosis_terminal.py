@@ -51,9 +51,11 @@ def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
         proved = f", {_VERDICTS[answer.confirmed]}" if answer.confirmed is not None else ""
         yield "Failure", f"{answer.oom_class} ({answer.confidence}{proved}): {answer.reason}"
     if case.failed is not None:
-        rank = "a rank that nothing names" if case.failed.rank is None else f"rank {case.failed.rank}"
-        when = f", {case.failed.when}" if case.failed.when else ""
-        yield "Where", f"{rank}{when} ({case.failed.where})"
+        failed = case.failed
+        unnamed = "the whole job" if answer.oom_class in ("time_limit", "node_failure") else "a rank that no line names"
+        rank = unnamed if failed.rank is None else f"rank {failed.rank}"
+        known = ", ".join(part for part in (rank, failed.place, failed.when) if part)
+        yield "Where", f"{known} ({failed.where})"
         yield "", _short(case.failed.message)
     if case.verdict.figures is not None:
         yield "Numbers", numbers(case.verdict.figures)

@@ -83,7 +83,7 @@ def test_a_folder_of_logs_names_the_rank_that_really_failed(mbr_perf, logs):
     lines = answer.out.splitlines()
     assert answer.code == 0
     assert lines[1].startswith("Failure   fragmentation (high): 20.41 GiB (26% of the device)")
-    assert lines[2] == f"Where     rank 0, in forward_backward after iteration 2 ({folder}/rank_000.log:6)"
+    assert lines[2] == f"Where     rank 0, GPU 0, in forward_backward after iteration 2 ({folder}/rank_000.log:6)"
     assert "             export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in lines
     assert "Notes     1 more failed by weaker evidence, likely as a consequence: rank 1" in lines
     assert len(lines) <= 25
@@ -306,3 +306,19 @@ def test_settings_that_cannot_be_the_jobs_are_answered_with_a_line_that_the_rule
     assert words[:3] == ["mbr-perf", "diagnose", str(folder)]
     assert mbr_perf("check", *OPTIONS[:-1], "mlp", "--no_megatron").code == 2
     assert mbr_perf("check", *words[3:], "--no_megatron").code == 0
+
+
+def test_what_is_known_of_an_unnamed_rank_is_told(mbr_perf, tmp_path):
+    agent = "E0821 14:03:30.0 77 torch/distributed/elastic/api.py:882] failed (exitcode: -11) local_rank: 3 (pid: 5) of binary"
+    (tmp_path / "agent.log").write_text(agent + "\n")
+    (tmp_path / "oom.log").write_text(FULL + "\n")
+    for name, told in (("agent.log", "local rank 3"), ("oom.log", "GPU 3")):
+        lines = mbr_perf("diagnose", tmp_path / name).out.splitlines()
+        assert lines[2] == f"Where     a rank that no line names, {told} ({tmp_path}/{name}:1)"
+
+
+def test_slurms_time_limit_is_the_end_of_the_whole_job(mbr_perf, run):
+    ended = Failure(kind="signal", message="Signal 15 (SIGTERM) received by PID 4")
+    answer = mbr_perf("diagnose", run("a", ended, failure="Slurm: TIMEOUT after 30 min"), "--no_plan")
+    assert answer.out.splitlines()[1] == "Failure   time_limit (high): Slurm: TIMEOUT after 30 min"
+    assert "--time_limit" in answer.out.splitlines()[-1]

@@ -56,8 +56,9 @@ def _class(case: Case, trial: Trial | None, symptoms: tuple[Recognised, ...]) ->
         return "fragmentation", "high", f"{verdict.reason}; an A/B confirmed it"
     if trial is not None and trial.confirmed is False and verdict.oom_class == "fragmentation":
         return "capacity", "medium", f"it is no fragmentation, as an A/B showed: {verdict.reason}"
-    if verdict.oom_class == "not_oom" and case.status not in ("ok", "oom") and symptoms:
-        return "not_oom", "high" if case.failed else "medium", symptoms[0].cause
+    said = next((row for row in symptoms if row.is_said or (case.has_nan and case.failed is None)), None)
+    if verdict.oom_class == "not_oom" and case.status not in ("ok", "oom") and said is not None:
+        return "not_oom", "high" if case.failed else "medium", said.cause
     if verdict.oom_class == "not_oom" and case.failed is None and case.has_nan:
         return "not_oom", "high", "the loss is not finite"
     return verdict.oom_class, verdict.confidence, verdict.reason

@@ -39,6 +39,8 @@ def fixes(
         found += _planned(case, outlook, rulings)
     if (not is_device_oom(case) and case.has_oom) or oom_class in ("killed", "cuda_graph_pools", "outside_allocator"):
         found.append(Fix(case.verdict.next_experiment))
+    if _ended_otherwise(case, symptoms):
+        found.append(Fix(case.verdict.next_experiment))
     tried = {_ALLOCATOR_FIRST} if oom_class == "fragmentation" else set()
     found += [Fix(_sentence(row.fix)) for row in symptoms if row.id not in tried]
     if rulings.job and case.spec is not None and not case.has_oom and case.is_told:
@@ -48,6 +50,12 @@ def fixes(
     if not found and (oom_class == "capacity" or case.status not in ("ok", "unknown")):
         found.append(Fix(case.verdict.next_experiment))
     return tuple(dict.fromkeys(found))
+
+
+def _ended_otherwise(case: Case, symptoms: tuple[Recognised, ...]) -> bool:
+    """Whether neither memory nor a known symptom of its own words ended the job: settings alone explain no crash."""
+    failed = case.status not in ("ok", "oom", "unknown") and not case.has_oom
+    return failed and not case.has_nan and not any(row.is_said for row in symptoms)
 
 
 def _other_settings(case: Case, rulings: Rulings) -> Fix:

@@ -21,6 +21,7 @@ _EXPANDABLE = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF\s{0,3}[=:]\s{0,3}['\"]?[
                          re.IGNORECASE)  # fmt: skip
 # torch's own advice in the message, which says what is not set rather than what is.
 _ADVICE = re.compile(r"try setting PYTORCH_|If reserved but unallocated memory is large", re.IGNORECASE)
+_LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
 # Skipped steps count as iterations: those before the window warm up.
 _WARM_UP_SHARE = 0.5
 
@@ -99,7 +100,18 @@ def _failed(first: FirstFailure) -> FailedRank:
     in_phase = f"in {failure.phase}" if failure.phase else ""
     after = f"after iteration {failure.after_step}" if failure.after_step is not None else ""
     when = " ".join(part for part in (in_phase, after) if part)
-    return FailedRank(failure.rank, failure.kind, failure.text, when, failure.where)
+    return FailedRank(failure.rank, failure.kind, failure.text, when, failure.where, _place(first))
+
+
+def _place(first: FirstFailure) -> str:
+    """``GPU 3 of node07``; the GPU as the process counts those it sees."""
+    failure, figures = first.failure, first.verdict.figures
+    texts = (failure.text, *(line.text for line in failure.evidence))
+    local = next((match[1] for match in map(_LOCAL_RANK.search, texts) if match), None)
+    device = figures.device if figures else None
+    parts = (f"GPU {device}" if device is not None else "", f"local rank {local}" if local is not None else "")
+    known = ", ".join(part for part in parts if part)
+    return " of ".join(part for part in (known, failure.host or "") if part)
 
 
 def _ranks(log: ForeignLog, first: FirstFailure | None, spec: ExperimentSpec | None) -> tuple[RankFigures, ...]:

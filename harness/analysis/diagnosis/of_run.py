@@ -1,6 +1,7 @@
 """A recorded run as a case: which rank really failed, and what all of them held."""
 
 import math
+from dataclasses import replace
 
 from harness.analysis.derive import derive
 from harness.analysis.diagnosis.values import Case, FailedRank, RankFigures, Saying
@@ -12,6 +13,8 @@ from harness.records.run import RunRecord
 
 # Strongest evidence first; a hang, a lost rank or a lost connection is mostly another rank's doing.
 _KINDS = ("oom", "non_finite_loss", "signal", "error", "hang", "timeout", "lost")
+_OWN_WORDS = ("oom", "non_finite_loss", "error")
+_SLURM = "Slurm: "
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -26,7 +29,7 @@ def case_of_run(record: RunRecord) -> Case:
         name=record.run_id,
         origin="run",
         status=record.status,
-        verdict=_verdict(record, rank, expandable_segments=expandable),
+        verdict=_slurms_word(record, rank) or _verdict(record, rank, expandable_segments=expandable),
         failed=_failed(rank) if rank else None,
         spec=record.spec,
         ranks=tuple(_figures(rank) for rank in record.ranks),
@@ -69,7 +72,9 @@ def _order(rank: RankRecord) -> tuple[bool, int, float, int]:
 def _failed(rank: RankRecord) -> FailedRank:
     assert rank.failure is not None
     first_line = (rank.failure.message.splitlines() or [""])[0]
-    return FailedRank(rank.rank, rank.failure.kind, first_line, rank.failure.when, f"ranks/rank_{rank.rank:03d}.json")
+    where = f"ranks/rank_{rank.rank:03d}.json"
+    host = "" if rank.hostname == "unknown" else rank.hostname
+    return FailedRank(rank.rank, rank.failure.kind, first_line, rank.failure.when, where, host)
 
 
 def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments: bool | None) -> OomVerdict:
@@ -85,14 +90,12 @@ def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments:
         exit_code=_exit_code(failure),
         expandable_segments=expandable_segments,
         device_bytes=None if gpu.is_cpu else gpu.memory_bytes,
+        has_traceback=failure.kind == "error",
     )
     found = classify(failure.message, ending)
     if failure.kind != "oom":
-        return (
-            found
-            if found.oom_class != "not_oom"
-            else OomVerdict("not_oom", "high", f"{failure.kind}: {_line(failure)}")
-        )
+        plain = replace(found, confidence="high", reason=f"{failure.kind}: {_line(failure)}")
+        return plain if found.oom_class == "not_oom" else found
     if record.spec.measure.memory_limit_bytes is not None and found.oom_class in ("not_oom", "capacity"):
         return OomVerdict("self_imposed_limit", "high", _line(failure), failure.request_bytes, found.figures)
     if found.oom_class != "not_oom":
@@ -100,12 +103,26 @@ def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments:
     return OomVerdict("capacity", "low", f"the rank says no more than: {_line(failure)}", failure.request_bytes)
 
 
+def _slurms_word(record: RunRecord, rank: RankRecord | None) -> OomVerdict | None:
+    """What Slurm said where it ended the run; None where a rank failed by itself before, or where Slurm had no part in it."""
+    if not (record.failure or "").startswith(_SLURM):
+        return None
+    failure = rank.failure if rank else None
+    if failure is not None and failure.kind in _OWN_WORDS and not is_victim(failure):
+        return None
+    found = classify(record.failure or "")
+    if found.oom_class == "not_oom" and not found.advice:
+        return None
+    return replace(found, reason=(record.failure or "").splitlines()[0][:300])
+
+
 def _line(failure: Failure) -> str:
     return (failure.message.splitlines() or ["nothing was said"])[0][:300]
 
 
 def _exit_code(failure: Failure) -> int | None:
-    return -9 if failure.kind == "signal" and ("SIGKILL" in failure.message or "-9" in failure.message) else None
+    is_kill = failure.kind == "signal" and ("SIGKILL" in failure.message or "-9" in failure.message)
+    return -9 if is_kill else None
 
 
 def _figures(rank: RankRecord) -> RankFigures:

@@ -43,7 +43,7 @@ class Symptom:
         evidence = "; ".join(part for part in (told, seen) if part)
         if not evidence:
             return None
-        return Recognised(self.id, self.symptom, self.cause, self.confirm, self.fix, evidence)
+        return Recognised(self.id, self.symptom, self.cause, self.confirm, self.fix, evidence, said is not None)
 
 
 def _short(text: str, limit: int = 160) -> str:

@@ -31,13 +31,17 @@ class RankFigures:
 
 @dataclass(frozen=True, slots=True)
 class FailedRank:
-    """The rank that really failed. ``rank`` is None where nothing tells; ``when`` such as ``in step of step 2``."""
+    """The rank that really failed. ``rank`` is None where nothing tells; ``when`` such as ``in step of step 2``.
+
+    ``place``: its GPU or local rank and its node, as far as they are known.
+    """
 
     rank: int | None
     kind: str
     message: str
     when: str = ""
     where: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """A known symptom that was seen: its row, and ``evidence``, what was seen where."""
+    """A known symptom that was seen: its row, and ``evidence``, what was seen where. ``is_said``: in the job's own words."""
 
     id: str
     symptom: str
@@ -101,6 +105,7 @@ class Recognised:
     confirm: str
     fix: str
     evidence: str
+    is_said: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class Sign:
 _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
+    "Xid", "fallen off", "is lost",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 _ERROR = re.compile(
@@ -64,6 +65,8 @@ _CRASH = re.compile(
     r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal 11\b"
 )
 _ENDED_BY_SLURM = re.compile(r"CANCELLED AT .{0,60}DUE TO (?:TIME LIMIT|PREEMPTION|NODE FAILURE)")
+# The kernel's line on a GPU, or a health check's; it explains the errors that ranks raise after it.
+_GPU_LOST = re.compile(r"\bNVRM: Xid\b|\bXid\b.{0,80}?: \d{1,3}\b|GPU has fallen off the bus|\bGPU is lost\b")
 _TERMINATED = (2, 15)  # SIGINT and SIGTERM: a launcher ends what is left
 
 
@@ -103,6 +106,8 @@ def _ended(text: str) -> Sign | None:
             return sign
     if _ENDED_BY_SLURM.search(text):
         return Sign("peer", weight=-1)
+    if _GPU_LOST.search(text):
+        return Sign("signal", weight=1)
     return Sign("signal") if _CRASH.search(text) else None
 
 

@@ -43,7 +43,12 @@ def _judged(scan: FailureScan, device_bytes: int | None) -> FirstFailure | None:
     strongest = min(KINDS.index(failure.kind) for failure in by_rank)
     same = [failure for failure in by_rank if KINDS.index(failure.kind) == strongest]
     first = _earliest(same)
-    ending = Ending(exit_code=first.exit_code, expandable_segments=scan.expandable_segments, device_bytes=device_bytes)
+    ending = Ending(
+        exit_code=first.exit_code,
+        expandable_segments=scan.expandable_segments,
+        device_bytes=device_bytes,
+        has_traceback=first.kind == "error" and first.weight == 0,
+    )
     return FirstFailure(
         failure=_without_secrets(_with_listing(first, failures)),
         verdict=classify(first.text, ending),

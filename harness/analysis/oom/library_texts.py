@@ -36,6 +36,8 @@ KNOWN_TEXTS: tuple[KnownText, ...] = (
          "an allocation of host memory failed in Python (MemoryError)"),
     _row("host_memory", "high", r"[Dd]etected \d{1,6} oom[-_ ]?kill event|\bslurmstepd: error: .{0,200}oom-kill"
          r"|task \d{1,6}: Out Of Memory", "Slurm saw the kernel's out-of-memory killer at work"),
+    _row("host_memory", "high", r"\bSlurm: (?:REQUEUED \d{1,6} times?, then )?OUT_OF_ME",
+         "Slurm ended the job when the memory of a node ran out"),
     _row("host_memory", "high", r"Out of memory: Killed process|oom-kill:constraint=|Memory cgroup out of memory",
          "the kernel's out-of-memory killer ended a process"),
     _row("host_memory", "medium", r"DataLoader worker \(pid\(?s?\)?[ \d,]{1,200}\) is killed by signal: Killed",

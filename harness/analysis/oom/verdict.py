@@ -7,7 +7,7 @@ from harness.analysis.oom.figures import AllocatorFigures
 
 OomClass = Literal[
     "fragmentation", "capacity", "cuda_graph_pools", "other_process", "outside_allocator", "self_imposed_limit",
-    "host_memory", "killed", "bad_size", "not_oom",
+    "host_memory", "killed", "bad_size", "time_limit", "node_failure", "not_oom",
 ]  # fmt: skip
 Confidence = Literal["high", "medium", "low"]
 
@@ -26,29 +26,38 @@ NEXT_EXPERIMENT: dict[OomClass, str] = {
     "killed": "Ask who sent the signal: the kernel's log (dmesg, oom_kill of the cgroup), the scheduler's record of the job.",
     "bad_size": "Print the shapes before the call that failed: a size is negative, overflowed or multiplied once too "
     "often. Where it is meant (logits are micro-batch x sequence x vocabulary), cut the micro-batch or the sequence.",
+    "time_limit": "Ask for more time, or fewer steps.",
+    "node_failure": "Run it again without that node, and have the node examined.",
     "not_oom": "Read the first error of the rank that failed first; memory is not what ended it.",
 }  # fmt: skip
 
 
+_NOT_MEMORY: frozenset[OomClass] = frozenset({"not_oom", "killed", "time_limit", "node_failure"})
+
+
 @dataclass(frozen=True, slots=True)
 class OomVerdict:
-    """``reason``: one sentence with the numbers that decided. ``request_bytes``: the allocation that failed."""
+    """``reason``: one sentence with the numbers that decided. ``request_bytes``: the allocation that failed.
+
+    ``advice``: what to run next, where it is not that of the class.
+    """
 
     oom_class: OomClass
     confidence: Confidence
     reason: str
     request_bytes: int | None = None
     figures: AllocatorFigures | None = None
+    advice: str = ""
 
     @property
     def next_experiment(self) -> str:
         """What to run to be sure, or to get round it."""
-        return NEXT_EXPERIMENT[self.oom_class]
+        return self.advice or NEXT_EXPERIMENT[self.oom_class]
 
     @property
     def is_oom(self) -> bool:
         """Whether memory is what ran out; a kill -9 alone does not say."""
-        return self.oom_class not in ("not_oom", "killed")
+        return self.oom_class not in _NOT_MEMORY
 
     @property
     def line(self) -> str:

@@ -122,6 +122,13 @@ def test_a_refused_setting_is_no_out_of_memory_and_says_why(case):
     assert answer.fixes[0].text == "No offloading (--activation_offload_layers 0), or one pipeline stage (-pp 1)."
 
 
+def test_settings_explain_no_crash(case):
+    told = case("Fatal Python error: Segmentation fault", {"recompute": "mlp,core_attn"})
+    answer = diagnose(told)
+    assert (answer.oom_class, answer.reason) == ("not_oom", "native code crashed (SIGSEGV)")
+    assert "PYTHONFAULTHANDLER" in answer.fixes[0].text
+
+
 def test_a_job_of_which_nothing_is_known_is_inconclusive(case):
     unknown = replace(case("", spec=None), status="unknown")
     assert not diagnose(unknown).is_conclusive

@@ -86,3 +86,34 @@ def test_the_recipes_environment_is_not_that_of_an_imported_job(make_spec, make_
     ours = make_record(spec)
     assert case_of_run(ours).expandable_segments is True
     assert case_of_run(ours.model_copy(update={"imported": imported})).expandable_segments is None
+
+
+@pytest.mark.parametrize(
+    ("said", "oom_class", "advice"),
+    [
+        ("Slurm: TIMEOUT after 30 min", "time_limit", "--time_limit"),
+        ("Slurm: NODE_FAIL (NodeDown) on n2", "node_failure", "--exclude"),
+        ("Slurm: OUT_OF_MEMORY of a node's host memory (FAILED to Slurm; its log tells of the kernel's kill)", "host_memory",
+         "memory of the node"),
+        ("Slurm: CANCELLED by 1000", "not_oom", "scancel"),
+    ],
+)  # fmt: skip
+def test_what_slurm_said_of_the_end_explains_ranks_that_it_ended(failed_run, said, oom_class, advice):
+    case = case_of_run(failed_run(SIGTERM, PEER, failure=said))
+    assert (case.verdict.oom_class, case.verdict.confidence, case.verdict.reason) == (oom_class, "high", said)
+    assert advice in case.verdict.next_experiment
+    assert not case.has_oom or oom_class == "host_memory"
+
+
+def test_a_rank_that_ran_out_of_memory_explains_the_time_limit_that_the_others_ran_into(failed_run):
+    case = case_of_run(failed_run(SIGTERM, OOM, failure="Slurm: TIMEOUT after 30 min"))
+    assert case.verdict.oom_class == "fragmentation"
+
+
+def test_a_hang_is_told_with_its_own_advice(failed_run):
+    words = Failure(
+        kind="hang", message="rank 1 gave no sign of life for 61.0 s (patience 60.0 s) in phase step after step 3"
+    )
+    verdict = case_of_run(failed_run(None, words)).verdict
+    assert (verdict.oom_class, verdict.reason) == ("not_oom", f"hang: {words.message}")
+    assert "--hang_timeout" in verdict.next_experiment

@@ -45,7 +45,7 @@ def test_symptoms_of_such_settings_are_not_told(case, answer):
 def test_a_job_that_failed_by_its_settings_is_shown_the_rule(case, answer):
     told = case("ValueError: no", CAPTURED, is_told=True)
     assert answer(told).evidence[0].startswith("The rules refuse the job's settings: G22: ")
-    assert answer(told).fixes[0].text.startswith("G22: use transformer-engine 2.12")
+    assert any(fix.text.startswith("G22: use transformer-engine 2.12") for fix in answer(told).fixes)
 
 
 def test_no_trial_is_printed_that_would_be_refused(case, answer):
