@@ -3,40 +3,54 @@
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.errors import BadRequestError, ExitCode, HarnessError
+from rich.console import Console
+
+from harness.errors import BadRequestError, ExitCode, HarnessError, raise_all
 from harness.launch.environment import this_host
 from harness.records.store import results_dir
-from harness.report.console import Console
 from harness.runner.gpu_check.case import Case
-from harness.runner.gpu_check.checks import Check
-from harness.runner.gpu_check.report import exit_code, print_cases, write_case, write_summary
+from harness.runner.gpu_check.kept import kept_cases
+from harness.runner.gpu_check.planner import DTYPES
+from harness.runner.gpu_check.report import exit_code, print_cases, write_case, write_planner, write_summary
 from harness.runner.gpu_check.runs import Runs
-from harness.runner.gpu_check.shapes import Shape, shapes
-from harness.runner.gpu_check.stages import survive_oom, train_settings, weigh_sampler
-from harness.runner.gpu_check.target import find_target
+from harness.runner.gpu_check.shapes import shapes
+from harness.runner.gpu_check.stage_table import STAGES, Asked
+from harness.runner.gpu_check.target import find_target, require_torch
+from harness.spec.recompute import parse_recompute
 
-TIME_LIMIT_S = 590.0
-NAMES = ("dense", "moe", "mla")
+MINUTES = 9.5
+SHAPES = ("dense", "moe", "mla")
 
 
 def parser() -> argparse.ArgumentParser:
     """The options of scripts/gpu-check."""
+    stages = "\n".join(f"  {name:9} {what}" for name, (_, what) in STAGES.items())
     program = argparse.ArgumentParser(
         prog="scripts/gpu-check",
-        description="Trains small shapes at real widths on this machine's GPU under every legal recompute setting, "
-        "through mbr-perf run, and checks memory readings, losses, an out-of-memory run and the sampler's cost.",
-        epilog="Exit codes: 0 all passed, 2 no NVIDIA GPU, 3 something failed, 6 not all could be run in time.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Shows on this machine's NVIDIA GPU that what mbr-perf predicts, measures and says of failures is so,\n"
+        "with two layers at the widths of Llama 3 8B (dense), Mixtral 8x7B (moe) and DeepSeek-V3 (mla).\n\n"
+        f"stages, in this order:\n{stages}",
+        epilog="Exit codes: 0 all that was asked was done and held, 2 wrong request or no usable GPU (nothing was "
+        "started),\n3 something failed, 6 parts could not be done: no time, no transformer-engine, no GPU in a rehearsal.",
     )
-    program.add_argument("--rehearse", action="store_true", help="the same steps with tiny shapes on the processor")
-    program.add_argument("--shapes", metavar="LIST", help=f"of {', '.join(NAMES)}; default: all that the software can")
+    program.add_argument("--only", metavar="STAGES", help="these stages, e.g. oom,snapshot; default: all")
+    program.add_argument("--shapes", metavar="LIST",
+                         help=f"of {','.join(SHAPES)}; default: all that the software can. The first one also serves "
+                         "stages that need one only")  # fmt: skip
+    program.add_argument("--dtypes", metavar="LIST", help=f"of the planner, of {','.join(DTYPES)}; default: both")
     program.add_argument("--recompute", action="append", metavar="TEXT",
                          help="only this setting beside none, e.g. full:uniform:1; repeatable")  # fmt: skip
-    program.add_argument("--time_limit", type=float, default=TIME_LIMIT_S, metavar="SECONDS",
-                         help=f"start nothing that would outlast it (default {TIME_LIMIT_S:g})")  # fmt: skip
+    program.add_argument("--minutes", type=float, default=MINUTES, metavar="N",
+                         help=f"start nothing that would outlast them (default {MINUTES:g}); what did not fit is said")  # fmt: skip
+    program.add_argument("--resume", action="store_true",
+                         help="leave out what --out already holds of this device and software")  # fmt: skip
+    program.add_argument("--rehearse", action="store_true",
+                         help="the same stages with tiny shapes on the processor; what needs a GPU says so")  # fmt: skip
     program.add_argument("--out", type=Path, metavar="DIR",
                          help="where results go (default results/gpu/<gpu>; a rehearsal's beside its runs)")  # fmt: skip
     program.add_argument("--recipes", type=Path, required=True, help=argparse.SUPPRESS)
@@ -56,19 +70,23 @@ def main() -> int:
 
 
 def check_machine(options: argparse.Namespace) -> ExitCode:
-    """Run the stages, keep every case as it comes, print the table. BadRequestError: no GPU, or an unknown shape."""
-    chosen = chosen_shapes(options.recipes, options.shapes)
+    """Go through the stages, keep every case as it comes, print the table. BadRequestError: wrong options, no usable GPU."""
+    stages, asked = understood(options)
     target = find_target(this_host(), rehearse=options.rehearse)
+    require_torch(target)
     began = time.monotonic()
     runs_dir = results_dir() / "runs" / f"gpu-check-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     folder = options.out or (runs_dir if target.is_rehearsal else results_dir() / "gpu") / target.gpu
-    runs = Runs(target, runs_dir, began + options.time_limit)
+    kept = kept_cases(folder, target) if options.resume else {}
+    runs = Runs(target, runs_dir, began + options.minutes * 60, options.recipes.absolute(), kept)
     narration = Console(stderr=True, highlight=False)
     narration.print(f"checking {target.device} ({target.gpu}); runs are kept in {runs_dir}", markup=False)
-    cases = []
-    for case in stages(runs, chosen, options.recompute, named=options.shapes is not None):
+    cases: list[Case] = []
+    for case in _cases(stages, runs, asked):
         cases.append(case)
-        write_case(folder, target, case)
+        if runs.kept.get(case.name) is not case:
+            write_case(folder, target, case)
+        write_planner(folder, target, cases)
         narration.print(f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)", markup=False)
     write_summary(folder, target, cases, time.monotonic() - began)
     console = Console(highlight=False)
@@ -77,26 +95,39 @@ def check_machine(options: argparse.Namespace) -> ExitCode:
     return exit_code(cases)
 
 
-def chosen_shapes(recipes: Path, names: str | None) -> tuple[Shape, ...]:
-    """The shapes of ``--shapes``, in the order of the table; all without it."""
-    wanted = NAMES if names is None else tuple(name.strip() for name in names.split(","))
-    unknown = [name for name in wanted if name not in NAMES]
+def _cases(stages: tuple[str, ...], runs: Runs, asked: Asked) -> Iterator[Case]:
+    for name in stages:
+        run, _ = STAGES[name]
+        yield from run(runs, asked)
+
+
+def understood(options: argparse.Namespace) -> tuple[tuple[str, ...], Asked]:
+    """Stages, and what they are about, in the order of the tables. BadRequestError with every problem."""
+    problems: list[BadRequestError] = []
+    stages = _chosen("--only", options.only, STAGES, problems)
+    names = _chosen("--shapes", options.shapes, SHAPES, problems)
+    dtypes = _chosen("--dtypes", options.dtypes, DTYPES, problems)
+    if not options.minutes > 0:
+        problems.append(BadRequestError(f"--minutes {options.minutes:g} must be above 0"))
+    recompute = []
+    for text in options.recompute or ():
+        try:
+            recompute.append(parse_recompute(text).text)
+        except ValueError as error:
+            problems.append(BadRequestError(f"--recompute {text}: {error}"))
+    raise_all(problems)
+    found = tuple(shape for shape in shapes(options.recipes.absolute()) if shape.name in names)
+    return stages, Asked(found, dtypes, tuple(recompute) or None, named=options.shapes is not None)
+
+
+def _chosen(option: str, text: str | None, known: Collection[str], problems: list[BadRequestError]) -> tuple[str, ...]:
+    wanted = list(known) if text is None else [name.strip() for name in text.split(",")]
+    unknown = [name for name in wanted if name not in known]
     if unknown:
-        raise BadRequestError(f"--shapes: no such shape {', '.join(unknown)}", remedy=f"of {', '.join(NAMES)}")
-    return tuple(shape for shape in shapes(recipes.absolute()) if shape.name in wanted)
-
-
-def stages(runs: Runs, chosen: tuple[Shape, ...], only: list[str] | None, *, named: bool) -> Iterator[Case]:
-    """All cases in the order of their worth. A shape that was named is tried without transformer-engine, too."""
-    for number, shape in enumerate(chosen):
-        te = shape.settle(runs.target).software.transformer_engine
-        if shape.needs_te and te is None and not named and not runs.target.is_rehearsal:
-            yield Case(shape.name, checks=(Check("trained", "skipped", "transformer-engine is not installed"),))
-            continue
-        yield from train_settings(runs, shape, only)
-        if number == 0:
-            yield from survive_oom(runs, shape)
-            yield from weigh_sampler(runs, shape)
+        problems.append(
+            BadRequestError(f"{option}: there is no {', '.join(map(repr, unknown))}", remedy=f"of {', '.join(known)}")
+        )
+    return tuple(name for name in known if name in wanted)
 
 
 if __name__ == "__main__":

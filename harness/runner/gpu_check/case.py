@@ -2,14 +2,12 @@
 
 import re
 from dataclasses import dataclass, field
-from typing import Literal
 
 from harness.analysis.derive import derive
 from harness.analysis.peaks import Peak
 from harness.records.run import RunRecord
 from harness.runner.gpu_check.checks import Check
-
-CaseVerdict = Literal["pass", "fail", "skipped", "not_run"]
+from harness.runner.gpu_check.checks import Verdict as CaseVerdict
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Figures:
 class Case:
     """``name`` is the stem of its file; ``seconds`` the wall time of its runs. Without checks it was not run.
 
-    ``record`` is that of the run whose figures these are.
+    ``record`` is that of the run whose figures these are. ``facts``: what else its file keeps, as plain values.
     """
 
     name: str
@@ -39,16 +37,19 @@ class Case:
     figures: Figures = Figures()
     seconds: float = 0.0
     record: RunRecord | None = field(default=None, repr=False)
+    facts: dict[str, object] = field(default_factory=dict, repr=False)
 
     @property
     def verdict(self) -> CaseVerdict:
-        """The worst of its checks: one that fails, else one that passes, else skipped; not_run without checks."""
+        """That of a check that failed, else of one that was not run, passed, was skipped; not_run without checks."""
         verdicts = {check.verdict for check in self.checks}
-        if "fail" in verdicts:
-            return "fail"
-        if "pass" in verdicts:
-            return "pass"
-        return "skipped" if verdicts else "not_run"
+        order: tuple[CaseVerdict, ...] = ("fail", "not_run", "pass", "skipped")
+        return next((verdict for verdict in order if verdict in verdicts), "not_run")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every check was carried out."""
+        return bool(self.checks) and {check.verdict for check in self.checks} <= {"pass", "fail"}
 
     @property
     def failures(self) -> tuple[str, ...]:

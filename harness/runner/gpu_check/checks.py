@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.analysis.derive import derive
-from harness.analysis.peaks import Peak
+from harness.analysis.peaks import Peak, bare_uuid
 from harness.errors import ExitCode
 from harness.records.run import RunRecord
 from harness.runner.gpu_check.product import Ran
 from harness.runner.outcome_of_ranks import built_otherwise
 from harness.units import format_bytes
 
-Verdict = Literal["pass", "fail", "skipped"]
+Verdict = Literal["pass", "fail", "skipped", "not_run"]
 
 # Recompute replays the same kernels, so the first loss differs only by the order of atomic additions; after that,
 # bf16 weights drift apart by their last bit and 6 steps carry it into the third digit of the loss at most.
@@ -62,6 +62,17 @@ def memory_in_order(record: RunRecord) -> Check:
     values = [peak.value for peak in readings.values() if peak is not None]
     found = " >= ".join(f"{name} {format_bytes(value)}" for name, value in zip(readings, values, strict=True))
     return judged("memory_in_order", holds=values[0] >= values[1] >= values[2] > 0, found=found)
+
+
+def same_device(record: RunRecord) -> Check:
+    """Every rank's GPU, as CUDA names it, is one that the NVML sampler has watched."""
+    if record.spec.gpu_type.is_cpu:
+        return Check("same_device", "skipped", "needs a GPU: a processor has no sampler")
+    seen = {bare_uuid(device.uuid) for node in record.nodes for device in node.devices}
+    ranks = {rank.device.uuid for rank in record.ranks if rank.device and rank.device.uuid}
+    holds = bool(ranks) and {bare_uuid(uuid) for uuid in ranks} <= seen
+    return judged("same_device", holds=holds, found=f"ranks on {', '.join(sorted(ranks)) or 'no GPU of known UUID'}; "
+                  f"{len(seen)} watched")  # fmt: skip
 
 
 def memory_measured(record: RunRecord) -> Check:

@@ -27,11 +27,9 @@ class Ran:
 
 def run_product(host: Host, options: Sequence[str], run_dir: Path, timeout_s: float) -> Ran:
     """`mbr-perf run OPTIONS` into a new ``run_dir``, stopped by the product itself after ``timeout_s``."""
-    command = (host.python, "-m", "harness.cli.app", "run", *options,
-               "--run_dir", str(run_dir), "--timeout", f"{timeout_s:.0f}", "--json")  # fmt: skip
     began = time.monotonic()
     done = subprocess.run(
-        command,
+        command_of(host, options, run_dir, timeout_s),
         cwd=Path(harness.__file__).parents[1],
         env=dict(host.shell),
         stdin=subprocess.DEVNULL,
@@ -42,3 +40,9 @@ def run_product(host: Host, options: Sequence[str], run_dir: Path, timeout_s: fl
     said = "\n".join(done.stderr.strip().splitlines()[-LAST_LINES:])
     record = read_run(run_dir) if (run_dir / RECORD).is_file() else None
     return Ran(done.returncode, round(time.monotonic() - began, 1), run_dir, record, said)
+
+
+def command_of(host: Host, options: Sequence[str], run_dir: Path, timeout_s: float) -> tuple[str, ...]:
+    """What :func:`run_product` starts."""
+    limit = ("--timeout", f"{timeout_s:.0f}", "--json")
+    return (host.python, "-m", "harness.cli.app", "run", *options, "--run_dir", str(run_dir), *limit)

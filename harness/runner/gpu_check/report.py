@@ -13,20 +13,22 @@ from harness.records.atomic import write_atomically
 from harness.report.figures import ABSENT
 from harness.report.printing import plain_table, print_lines, show
 from harness.runner.gpu_check.case import Case
+from harness.runner.gpu_check.planner_table import markdown, tables
 from harness.runner.gpu_check.target import Target
 from harness.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1
+SUMMARY = "summary.json"
+PLANNER = "planner"
 
 Document = dict[str, object]
 
 
 def exit_code(cases: Sequence[Case]) -> ExitCode:
-    """3 when something failed, 6 when something could not be run in time, 0 when all that ran passed."""
-    verdicts = {case.verdict for case in cases}
-    if "fail" in verdicts:
+    """3 when something failed, 0 when all that was asked was done and held, 6 when parts of it could not be done."""
+    if any(case.verdict == "fail" for case in cases):
         return ExitCode.RUN_FAILED
-    return ExitCode.INCONCLUSIVE if "not_run" in verdicts or "pass" not in verdicts else ExitCode.OK
+    return ExitCode.OK if cases and all(case.is_whole for case in cases) else ExitCode.INCONCLUSIVE
 
 
 def write_case(folder: Path, target: Target, case: Case) -> None:
@@ -52,7 +54,8 @@ def case_document(target: Target, case: Case) -> Document:
         "suspect": list(record.suspect) if record else [],
         "notes": [note for rank in record.ranks for note in rank.notes] if record else [],
         "versions": record.provenance.versions if record else {},
-        **_device(target),
+        **measured_on(target),
+        "facts": case.facts,
         "measured_at": record.provenance.started_at if record else None,
         "git_commit": record.provenance.git_commit if record else None,
     }
@@ -66,7 +69,7 @@ def write_summary(folder: Path, target: Target, cases: Sequence[Case], seconds: 
         "exit_code": int(exit_code(cases)),
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
-        **_device(target),
+        **measured_on(target),
         "versions": versions,
         "cases": [
             {"check": case.name, "verdict": case.verdict, "recompute": case.recompute, "seconds": case.seconds,
@@ -74,11 +77,22 @@ def write_summary(folder: Path, target: Target, cases: Sequence[Case], seconds: 
             for case in cases
         ],
     }  # fmt: skip
-    _write(folder / "summary.json", document)
+    _write(folder / SUMMARY, document)
 
 
-def _device(target: Target) -> Document:
-    return {"gpu": target.gpu, "device": target.device, "driver": target.driver, "total_bytes": target.total_bytes}
+def write_planner(folder: Path, target: Target, cases: Sequence[Case]) -> None:
+    """``<folder>/planner.json`` and ``.md``: every prediction beside its measurement, if there are any."""
+    groups = tables(cases)
+    if not groups:
+        return
+    _write(folder / f"{PLANNER}.json", {"schema_version": SCHEMA_VERSION, **measured_on(target), "groups": groups})
+    write_atomically(folder / f"{PLANNER}.md", markdown(target, cases))
+
+
+def measured_on(target: Target) -> Document:
+    """Device and software; two sittings in which they differ are not put together."""
+    device = {"gpu": target.gpu, "device": target.device, "driver": target.driver, "total_bytes": target.total_bytes}
+    return {**device, "software": target.software.model_dump()}
 
 
 def _write(path: Path, document: Document) -> None:
@@ -103,13 +117,16 @@ def print_cases(console: Console, cases: Sequence[Case]) -> None:
 
 
 def _remarks(cases: Iterable[Case]) -> list[str]:
-    remarks = []
+    remarks, is_short = list[str](), False
     for case in cases:
         remarks += [f"{case.name} failed: {text}" for text in case.failures]
         remarks += [f"{case.name}: {c.name} skipped: {c.found}" for c in case.checks if c.verdict == "skipped"]
-        if case.verdict == "not_run":
-            remarks.append(f"{case.name} was not run: the time limit was reached")
-    return remarks
+        left = [check.name for check in case.checks if check.verdict == "not_run"]
+        if left or not case.checks:
+            what = f": {'; '.join(left)}" if left else ""
+            remarks.append(f"{case.name} was not run, the time was over{what}")
+            is_short = True
+    return [*remarks, *(["the same command with --resume goes on from here"] if is_short else [])]
 
 
 def _bytes(value: int | None) -> str:

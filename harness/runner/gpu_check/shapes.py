@@ -33,16 +33,20 @@ class Shape:
         variant = target.variant(self.name)
         return (*options, "--variant", variant) if variant else tuple(options)
 
-    def settle(self, target: Target) -> Settled:
-        """The request as the product understands it on this machine."""
-        asked = Request(
+    def request(self, target: Target, dtype: str = "bf16", attention: str | None = None) -> Request:
+        """The same for the product's own code, in another precision or with a named attention."""
+        return Request(
             model_recipe_name=str(self.recipe),
             gpu=target.gpu,
             point_gpu=None if target.is_rehearsal else POINTS_OF,
             variant=target.variant(self.name),
-            compute_dtype="bf16",
+            compute_dtype=dtype,
+            set_values=(f"kernels.attention_backend={attention}",) if attention else (),
         )
-        return settle(RunRequest(asked=asked), target.host)
+
+    def settle(self, target: Target, dtype: str = "bf16", attention: str | None = None) -> Settled:
+        """That request as the product understands it on this machine."""
+        return settle(RunRequest(asked=self.request(target, dtype, attention)), target.host)
 
 
 def shapes(recipes: Path) -> tuple[Shape, ...]:

@@ -1,11 +1,13 @@
 """What is checked: this machine's GPU, or its processor in a rehearsal."""
 
-from dataclasses import dataclass
+import subprocess
+from dataclasses import dataclass, field
 
 from harness.errors import BadRequestError
 from harness.launch.devices import detect_gpus
-from harness.launch.environment import Host
-from harness.runner.machine import settled_gpu
+from harness.launch.environment import SAFE_PATH, Host
+from harness.runner.machine import installed_software, settled_gpu
+from harness.spec.software import Software
 from harness.units import GB
 
 # Full-width shapes train in this much; less takes the recipes' `small` variant.
@@ -21,6 +23,7 @@ class Target:
     device: str
     driver: str | None = None
     total_bytes: int | None = None
+    software: Software = field(default_factory=Software)
 
     @property
     def is_rehearsal(self) -> bool:
@@ -37,7 +40,7 @@ class Target:
 def find_target(host: Host, *, rehearse: bool) -> Target:
     """The first GPU of this machine. BadRequestError without one, or for a product that no row knows."""
     if rehearse:
-        return Target(host, "cpu", "processor")
+        return Target(host, "cpu", "processor", software=installed_software())
     found = detect_gpus(host)
     present = [gpu for gpu in found.gpus if gpu.name]
     if not present:
@@ -47,4 +50,32 @@ def find_target(host: Host, *, rehearse: bool) -> Target:
         )
     gpu, _ = settled_gpu("", host)
     first = present[0]
-    return Target(host, gpu, first.name or gpu, found.driver, first.total_bytes)
+    return Target(host, gpu, first.name or gpu, found.driver, first.total_bytes, installed_software())
+
+
+_TORCH = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.device_count())"
+_TORCH_TIMEOUT_S = 120.0
+
+
+def require_torch(target: Target) -> None:
+    """BadRequestError where torch cannot use the GPU that NVML lists; nothing would come of any stage then."""
+    if target.is_rehearsal:
+        return
+    command = (target.host.python, "-c", _TORCH)
+    try:
+        done = subprocess.run(
+            command, env={**target.host.shell, **SAFE_PATH}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=_TORCH_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise BadRequestError(f"torch did not start within {_TORCH_TIMEOUT_S:.0f} s") from error
+    words = done.stdout.split()[-3:]
+    if done.returncode != 0 or len(words) < 3:
+        raise BadRequestError(f"torch cannot be imported: {' '.join(done.stderr.strip().splitlines()[-1:])}")
+    version, cuda, count = words
+    if not int(count):
+        what = "is built without CUDA" if cuda == "None" else f"with CUDA {cuda} finds no GPU"
+        raise BadRequestError(
+            f"NVML lists {target.device}, driver {target.driver}, but torch {version} {what}",
+            remedy="install a torch for this driver, look at CUDA_VISIBLE_DEVICES, or add --rehearse",
+        )

@@ -21,10 +21,16 @@ GPU = '{"driver": "580.1", "gpus": [{"index": 0, "name": "NVIDIA H200", "uuid": 
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory):
-    """The interpreter of that machine: lists a GPU when NVML is asked for, and plays every run."""
+    """The interpreter of that machine: lists a GPU when NVML is asked for, traces, and plays every run and program."""
     path = tmp_path_factory.mktemp("python") / "python"
-    script = f'[ "$2" = harness.engine.nvml ] && exec echo "$SCRIPTED_GPU"\nexec {sys.executable} {FOLDER}/scripted_product.py "$@"'
-    path.write_text(f"#!/bin/sh\n{script}\n")
+    lines = (
+        "#!/bin/sh",
+        '[ "$2" = harness.engine.nvml ] && exec echo "$SCRIPTED_GPU"',
+        f'[ "$2" = harness.engine.trace ] && exec {sys.executable} "$@"',
+        f'case "$1" in *.py) exec {sys.executable} {FOLDER}/scripted_program.py "$@";; esac',
+        f'exec {sys.executable} {FOLDER}/scripted_product.py "$@"',
+    )
+    path.write_text("\n".join(lines) + "\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return str(path)
 
@@ -33,10 +39,10 @@ def python(tmp_path_factory):
 def machine(python, tmp_path):
     """Makes the runs of a scripted machine on which one thing goes wrong, or nothing."""
 
-    def make(fault="", *, seconds=60.0, total_bytes=141 * 10**9, rehearse=False):
-        shell = {"SCRIPTED_FAULT": fault, "SCRIPTED_GPU": GPU % total_bytes}
+    def make(fault="", *, seconds=60.0, total_bytes=141 * 10**9, rehearse=False, kept=None):
+        shell = {"SCRIPTED_FAULT": fault, "SCRIPTED_GPU": GPU % total_bytes, "PYTHONPATH": str(RECIPES.parents[1])}
         target = find_target(Host(python=python, hostname="here", num_cores=8, shell=shell), rehearse=rehearse)
-        return Runs(target, tmp_path / "runs", time.monotonic() + seconds)
+        return Runs(target, tmp_path / "runs", time.monotonic() + seconds, RECIPES, kept)
 
     return make
 

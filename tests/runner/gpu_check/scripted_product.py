@@ -31,7 +31,8 @@ def options_of(argv):
     parser.add_argument("--run_dir", type=Path)
     parser.add_argument("--sample_interval_ms", type=int, default=50)
     parser.add_argument("--timeout")
-    parser.add_argument("--json", action="store_true")
+    for name in ("--json", "--memory_snapshot", "--snapshot_on_oom"):
+        parser.add_argument(name, action="store_true")
     return parser.parse_args(argv)
 
 
@@ -44,12 +45,11 @@ def record_of(options):
     allocated = (12 if full and FAULT == "full_costs_more" else 8 if full else 10) * GB
     reserved = allocated + (40 if FAULT == "reserved_above_device" else 1) * GB
     loss = 10.4 + (0.5 if FAULT == "other_loss" and options.recompute != "none" else 0.0)
-    slow = 1.2 if FAULT == "slow_sampler" and options.sample_interval_ms else 1.0
-    steps = [StepRecord(step=i, seconds=0.1 * slow, loss=loss - i / 100) for i in range(spec.measure.max_steps)]
+    steps = [StepRecord(step=i, seconds=0.1, loss=loss - i / 100) for i in range(spec.measure.max_steps)]
     failure = Failure(kind="oom", message="CUDA out of memory", phase="forward_backward", step=0, request_bytes=GB)
     rank = RankRecord(
         rank=0, world_size=1, hostname="here", pid=1, finished=not out_of_memory,
-        failure=failure if out_of_memory else None, device=Device(kind="cuda", name="NVIDIA H200", uuid=UUID),
+        failure=failure if out_of_memory else None, device=Device(kind="cuda", name="NVIDIA H200", uuid="GPU-2" if FAULT == "other_gpu" else UUID),
         steps=() if out_of_memory else tuple(steps),
         memory=MemoryRecord(meter="scripted", max_allocated_bytes=allocated, max_reserved_bytes=reserved),
         recompute=LayerRecompute(

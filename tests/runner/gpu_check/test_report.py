@@ -16,13 +16,15 @@ PASSED = Case("dense.none", checks=(Check("trained", "pass", "exit 0, ok"),), fi
 FAILED = Case("dense.mlp", "mlp", (Check("trained", "pass", ""), Check("same_losses", "fail", "worst 0.5")))
 SKIPPED = Case("mla", checks=(Check("trained", "skipped", "transformer-engine is not installed"),))
 NOT_RUN = Case("moe.none")
+PARTLY = Case("dense.none", checks=(*PASSED.checks, Check("memory_in_order", "skipped", "needs a GPU")))
 
 
 @pytest.mark.parametrize(
     ("cases", "code"),
     [
         ([PASSED], 0),
-        ([PASSED, SKIPPED], 0),
+        ([PASSED, SKIPPED], 6),
+        ([PARTLY], 6),
         ([PASSED, FAILED, NOT_RUN], 3),
         ([PASSED, NOT_RUN], 6),
         ([SKIPPED], 6),
@@ -69,7 +71,8 @@ def test_the_table_tells_failures_and_what_was_left_out():
     for told in (
         "dense.mlp failed: same_losses: worst 0.5",
         "mla: trained skipped: transformer-engine is not installed",
-        "moe.none was not run: the time limit was reached",
+        "moe.none was not run, the time was over",
+        "the same command with --resume goes on from here",
     ):
         assert told in text
     assert "100.0 ms" in text

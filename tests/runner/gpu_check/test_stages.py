@@ -2,7 +2,11 @@
 
 import pytest
 
-from harness.runner.gpu_check.stages import oversize, sampler_overhead, survive_oom, train_settings, weigh_sampler
+from harness.runner.gpu_check.killing import kill_a_rank
+from harness.runner.gpu_check.noise import equal_runs, sampler_overhead, weigh_sampler
+from harness.runner.gpu_check.ooms import WAYS, make_ooms
+from harness.runner.gpu_check.snapshots import read_snapshots
+from harness.runner.gpu_check.stages import oversize, survive_oom, train_settings
 
 FEW = ("mlp", "full:uniform:1")
 
@@ -19,7 +23,7 @@ def test_every_setting_passes_where_all_is_well(machine, shape):
     cases = list(train_settings(machine(), shape("dense"), FEW))
     assert verdicts(cases) == {"dense.none": "pass", "dense.mlp": "pass", "dense.full-uniform-1": "pass"}
     assert [check.name for check in cases[-1].checks] == [
-        "trained", "memory_measured", "memory_in_order", "recompute_acts", "same_losses", "peak_not_above",
+        "trained", "memory_measured", "memory_in_order", "same_device", "recompute_acts", "same_losses", "peak_not_above",
     ]  # fmt: skip
     figures = cases[-1].figures
     assert (figures.peak_allocated_bytes, figures.peak_reserved_bytes, figures.peak_device_bytes) == (
@@ -41,6 +45,11 @@ def test_every_setting_passes_where_all_is_well(machine, shape):
 def test_what_goes_wrong_fails_its_own_check_only(machine, shape, fault, setting, check):
     cases = {case.recompute: case for case in train_settings(machine(fault), shape("dense"), (setting,))}
     assert failed(cases[setting]) == [check]
+
+
+def test_a_rank_on_a_gpu_that_nobody_watched_is_found_out(machine, shape):
+    case = next(train_settings(machine("other_gpu"), shape("dense"), ("none",)))
+    assert failed(case) == ["memory_in_order", "same_device"]
 
 
 def test_a_crash_is_told_in_the_products_own_words(machine, shape):
@@ -73,30 +82,84 @@ def test_an_oversized_request_needs_more_than_the_gpu_and_its_weights_less(machi
 def test_the_sampler_is_weighed_in_turns(machine, shape, tmp_path):
     case = next(weigh_sampler(machine(), shape("dense")))
     assert case.verdict == "pass"
-    assert case.checks[-1].found.startswith("ratio 1.0000 (limit 1.02)")
+    assert [check.name for check in case.checks[-2:]] == ["sampler_overhead", "equal_runs"]
+    assert {check.found.partition(";")[0] for check in case.checks[-2:]} == {"ratio 1.0000 (limit 1.02)"}
     runs = sorted((tmp_path / "runs").iterdir())
     sampled = [bool('"nodes": []' not in (run / "record.json").read_text()) for run in runs]
-    assert sampled == [True, False] * 3
+    assert sampled == [True, False] * 4
 
 
-def test_a_sampler_that_slows_the_run_down_fails(machine, shape):
-    case = next(weigh_sampler(machine("slow_sampler"), shape("dense")))
-    assert failed(case) == ["sampler_overhead"]
-
-
-def test_a_ratio_needs_times_of_both_kinds():
+def test_a_sampler_that_slows_the_run_down_fails_and_a_ratio_needs_times_of_both_kinds():
+    assert sampler_overhead([0.12, 0.12, 0.12], [0.1, 0.1, 0.1]).verdict == "fail"
     assert sampler_overhead([0.1], []).verdict == "fail"
     assert sampler_overhead([0.101, 0.5, 0.1], [0.1, 0.1, 0.1]).verdict == "pass"
 
 
-def test_a_processor_has_no_sampler_to_weigh(machine, shape):
-    case = next(weigh_sampler(machine(rehearse=True), shape("dense")))
-    assert (case.verdict, case.checks[0].verdict) == ("skipped", "skipped")
+@pytest.mark.parametrize(
+    ("times_s", "verdict"),
+    [([0.1, 0.1, 0.1, 0.1], "pass"), ([0.1, 0.104, 0.1, 0.104], "fail"), ([0.1, 0.1, 0.1], "fail")],
+)
+def test_equal_runs_may_not_differ_by_more_than_a_gate_could_bear(times_s, verdict):
+    assert equal_runs(times_s).verdict == verdict
+
+
+def test_every_way_of_running_out_of_memory_has_its_class(machine):
+    cases = {case.name: case for case in make_ooms(machine())}
+    assert {name: case.failures for name, case in cases.items() if case.failures} == {}
+    assert len(cases) == len(WAYS)
+    fitted = cases["oom.fragmentation.expandable"]
+    assert (fitted.verdict, fitted.checks[0].found) == ("pass", "it fitted")
+    kept = cases["oom.other_process"].facts["oom"]
+    assert (kept["expected"], kept["found"], kept["confidence"]) == ("other_process", "other_process", "high")
+    assert kept["text"].startswith("CUDA out of memory. Tried to allocate 1.00 GiB.")
+
+
+def test_a_text_that_is_taken_for_another_class_fails_alone(machine):
+    cases = [case for case in make_ooms(machine("other_class")) if case.verdict != "pass"]
+    assert [case.name for case in cases] == ["oom.other_process"]
+    assert cases[0].checks[0].found.startswith("capacity (high), expected other_process: ")
+
+
+def test_a_program_that_dies_is_a_failure_in_its_own_words(machine):
+    case = next(make_ooms(machine("program_dies")))
+    assert case.failures == ("made: exit 1: CUDA driver error: initialization error",)
+
+
+def test_the_readers_sums_are_those_of_torch(machine, shape):
+    case = next(read_snapshots(machine(), shape("dense")))
+    assert verdicts([case]) == {"snapshot.states": "pass"}
+    assert [check.name for check in case.checks] == ["same_allocated", "same_reserved", "same_pending", "same_free"]
+
+
+def test_a_segment_that_the_reader_does_not_see_is_missed(machine, shape):
+    case = next(read_snapshots(machine("segment_missing"), shape("dense")))
+    assert failed(case) == ["same_reserved", "same_free"]
+
+
+def test_a_run_that_leaves_no_snapshot_fails(machine, shape):
+    cases = {case.name: case for case in read_snapshots(machine(), shape("dense"))}
+    assert failed(cases["dense.snapshot"]) == ["snapshot_read"]
+    assert cases["dense.snapshot_on_oom"].failures == ("snapshot_read: snapshot_000.pickle was not written",)
+
+
+@pytest.mark.parametrize("stage", [read_snapshots, weigh_sampler])
+def test_what_needs_a_gpu_is_skipped_on_a_processor_and_says_so(machine, shape, stage):
+    cases = list(stage(machine(rehearse=True), shape("dense")))
+    assert {case.verdict for case in cases} == {"skipped"}
+    assert all("needs a GPU" in check.found for case in cases for check in case.checks)
+
+
+def test_a_processor_runs_out_of_its_own_memory_only(machine):
+    cases = verdicts(make_ooms(machine(rehearse=True)))
+    assert cases.pop("oom.host_memory") == "pass"
+    assert set(cases.values()) == {"skipped"}
 
 
 def test_nothing_is_started_that_the_time_does_not_allow(machine, shape, tmp_path):
     runs = machine(seconds=5.0)
     assert set(verdicts(train_settings(runs, shape("dense"), FEW)).values()) == {"not_run"}
     assert set(verdicts(survive_oom(runs, shape("dense"))).values()) == {"not_run"}
-    assert set(verdicts(weigh_sampler(runs, shape("dense"))).values()) == {"not_run"}
+    for stage in (weigh_sampler, read_snapshots, kill_a_rank):
+        assert set(verdicts(stage(runs, shape("dense"))).values()) == {"not_run"}
+    assert set(verdicts(make_ooms(runs)).values()) == {"not_run"}
     assert not (tmp_path / "runs").exists()

@@ -1,0 +1,120 @@
+"""A rank killed in the middle of a run: nothing of the run is left, neither as a process nor on the GPU."""
+
+import json
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.errors import ExitCode
+from harness.launch.processes import PROC, Process, descendants, is_alive, send
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, read_run
+from harness.runner.gpu_check.case import Case, case_name
+from harness.runner.gpu_check.checks import Check, judged
+from harness.runner.gpu_check.product import command_of
+from harness.runner.gpu_check.runs import Runs
+from harness.runner.gpu_check.shapes import Shape
+
+USE = "device_use.py"
+ENDLESS = 100_000  # steps
+STARTS_S = 120.0
+ENDS_S = 60.0
+# Another process's context may come or go meanwhile; a rank holds more.
+SAME_USE_BYTES = 256 * 1024**2
+
+
+def kill_a_rank(runs: Runs, shape: Shape) -> Iterator[Case]:
+    """One case: start, wait for a step, SIGKILL, look."""
+    name = case_name(shape.name, "kill")
+    if name in runs.kept:
+        yield runs.kept[name]
+        return
+    before = None if runs.target.is_rehearsal else _use(runs, name)
+    began, left = time.monotonic(), runs.left_s("run")
+    if left is None:
+        yield Case(name)
+        return
+    run_dir = runs.folder(name)
+    options = (*shape.options(runs.target), "--recompute", "none", "--max_steps", str(ENDLESS))
+    process = subprocess.Popen(
+        command_of(runs.target.host, options, run_dir, left), env=dict(runs.target.host.shell),
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        checks = [*_kill_and_look(process, run_dir, min(left, STARTS_S))]
+    finally:
+        process.terminate()
+        process.wait()
+    checks.append(_gpu_is_free(runs, name, before))
+    record = read_run(run_dir) if (run_dir / RECORD).is_file() else None
+    yield Case(name, "none", tuple(checks), seconds=round(time.monotonic() - began, 1), record=record)
+
+
+def _kill_and_look(process: "subprocess.Popen[bytes]", run_dir: Path, patience_s: float) -> Iterator[Check]:
+    began = time.monotonic()
+    while not (rank := _rank_at_work(process.pid, run_dir)) and time.monotonic() - began < patience_s:
+        if process.poll() is not None:
+            break
+        time.sleep(0.1)
+    if rank is None:
+        yield judged("killed", holds=False, found=f"no rank finished a step within {patience_s:.0f} s")
+        return
+    family = descendants(process.pid)
+    send(rank, signal.SIGKILL)
+    killed = time.monotonic()
+    try:
+        code = process.wait(timeout=ENDS_S)
+    except subprocess.TimeoutExpired:
+        yield judged("killed", holds=False, found=f"the run went on for {ENDS_S:.0f} s after its rank was killed")
+        return
+    record = read_run(run_dir) if (run_dir / RECORD).is_file() else None
+    yield _told(code, record, time.monotonic() - killed)
+    alive = [str(one.pid) for one in family if is_alive(one)]
+    found = f"of {len(family)} processes of the run {len(alive)} live on {' '.join(alive)}".rstrip()
+    yield judged("no_process_left", holds=not alive, found=found)
+
+
+def _told(code: int, record: RunRecord | None, seconds: float) -> Check:
+    failure = record.failure if record else None
+    holds = code == ExitCode.RUN_FAILED and failure is not None and "SIGKILL" in failure
+    return judged("killed", holds=holds, found=f"exit {code} {seconds:.1f} s after SIGKILL: {failure or 'no record'}")
+
+
+def _rank_at_work(root_pid: int, run_dir: Path) -> Process | None:
+    """The rank, once it has finished a step; the youngest process of the launch with the worker's command line."""
+    try:
+        steps = '"phase": "step", "step"' in (run_dir / "ranks" / "rank_000.progress.jsonl").read_text()
+    except OSError:
+        return None
+    ranks = [one for one in descendants(root_pid) if _runs_worker(one)] if steps else []
+    return max(ranks, key=lambda one: (one.start_ticks, one.pid), default=None)
+
+
+def _runs_worker(process: Process) -> bool:
+    """The agent has the worker's name in its command line, too, after its own."""
+    try:
+        words = (PROC / str(process.pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return b"harness.engine.worker" in words and b"harness.engine.agent" not in words
+
+
+def _gpu_is_free(runs: Runs, name: str, before: int | None) -> Check:
+    if runs.target.is_rehearsal:
+        return Check("gpu_is_free", "skipped", "needs a GPU")
+    after = _use(runs, name)
+    if before is None or after is None:
+        return judged("gpu_is_free", holds=False, found="NVML did not say what is in use")
+    found = f"{before} bytes in use before, {after} after"
+    return judged("gpu_is_free", holds=after - before < SAME_USE_BYTES, found=found)
+
+
+def _use(runs: Runs, name: str) -> int | None:
+    """Bytes in use on the first GPU, by anyone."""
+    program = runs.program(f"{name}-use", USE, (), {})
+    if program is None or program.exit_code != 0:
+        return None
+    use = json.loads((program.folder / "use.json").read_text())
+    return next((int(gpu["used_bytes"]) for gpu in use.values()), None)

@@ -1,0 +1,55 @@
+"""Programs of scripts/gpu-check.d: processes that do to a GPU what no run of the product does."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.launch.environment import Host
+
+LAST_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Program:
+    """How one ended: ``folder`` holds what it wrote, ``said`` the end of its output."""
+
+    exit_code: int
+    seconds: float
+    folder: Path
+    said: str
+
+
+def run_program(
+    host: Host, script: Path, arguments: Sequence[str], env: Mapping[str, str], timeout_s: float
+) -> Program:
+    """``script FOLDER ...`` until it ends; at the time limit it and its children are killed (exit code -9)."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        (host.python, str(script), *arguments),
+        env={**host.shell, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        said, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        _kill(process.pid)
+        said, _ = process.communicate()
+    except BaseException:
+        _kill(process.pid)
+        process.wait()
+        raise
+    text = said.decode(errors="replace").strip()[-LAST_CHARACTERS:]
+    return Program(process.returncode, round(time.monotonic() - began, 1), Path(arguments[0]), text)
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)

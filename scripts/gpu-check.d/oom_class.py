@@ -1,0 +1,211 @@
+"""Makes memory run out in one given way and writes down what torch says: ``oom_class.py FOLDER WAY``.
+
+``FOLDER/oom.json``: ``text`` (null where it fitted after all), ``error`` (the type), and what allocator and driver counted.
+Run without torch's CUDA it refuses every way but ``host_memory``. ``HOLD`` as a way is the neighbour of another process.
+"""
+
+import ctypes
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from harness.engine.process import die_with_parent
+from harness.records.atomic import write_atomically
+from harness.units import GIB, MIB
+
+CONTROL = 12 * MIB  # larger than 10 MiB, so that torch gives each a place of its own in a large segment
+HELD = "held\n"
+
+Kept = list[object]
+
+
+def main() -> int:
+    """0 when the outcome is written; 2 for a way that this machine does not have."""
+    folder, way = Path(sys.argv[1]), sys.argv[2]
+    if way not in WAYS:
+        sys.stderr.write(f"no such way: {way}; of {', '.join(WAYS)}\n")
+        return 2
+    if way != "host_memory" and not torch.cuda.is_available():
+        sys.stderr.write(f"{way} needs a GPU that torch can use; torch {torch.__version__} finds none\n")
+        return 2
+    kept: Kept = []
+    error: BaseException | None = None
+    try:
+        WAYS[way](kept)
+    except (RuntimeError, MemoryError) as raised:  # torch.OutOfMemoryError and AcceleratorError are RuntimeErrors
+        error = raised
+    document = {
+        "way": way,
+        "error": type(error).__name__ if error else None,
+        "text": str(error) if error else None,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        **counters(),
+    }
+    write_atomically(folder / "oom.json", json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+def counters() -> dict[str, int]:
+    """What the allocator and the driver count after the failure, in bytes; nothing without a GPU."""
+    if not torch.cuda.is_initialized():
+        return {}
+    try:
+        free, total = torch.cuda.mem_get_info()
+    except RuntimeError:  # the error left a context that answers nothing any more
+        return {}
+    return {
+        "allocated_bytes": torch.cuda.memory_allocated(),
+        "reserved_bytes": torch.cuda.memory_reserved(),
+        "free_bytes": free,
+        "total_bytes": total,
+        "num_alloc_retries": torch.cuda.memory_stats().get("num_alloc_retries", 0),
+    }
+
+
+def tensor(num_bytes: int) -> torch.Tensor:
+    """So many bytes of the GPU."""
+    return torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
+
+
+def fill(kept: Kept, piece: int = GIB) -> None:
+    """Until nothing is left: the error is the point."""
+    while True:
+        kept.append(tensor(piece))
+
+
+def total_bytes() -> int:
+    """Of the GPU."""
+    return int(torch.cuda.get_device_properties(0).total_memory)
+
+
+def free_bytes() -> int:
+    """Of the GPU, now."""
+    return int(torch.cuda.mem_get_info()[0])
+
+
+def larger_than_device(kept: Kept) -> None:
+    """One request that no device of this size could meet."""
+    kept.append(tensor(total_bytes() * 3 // 2))
+
+
+def fragmentation(kept: Kept) -> None:
+    """Segments of 1 GiB with 12 MiB alive in each: most of the device is reserved and free, yet no 2 GiB are in one piece."""
+    holes: Kept = []
+    while free_bytes() > 3 * GIB // 2:
+        segment = tensor(GIB)
+        del segment  # torch keeps it, and cuts the next two out of it
+        kept.append(tensor(CONTROL))
+        holes.append(tensor(GIB - CONTROL))
+    holes.clear()
+    kept.append(tensor(2 * GIB))
+
+
+def other_process(kept: Kept) -> None:
+    """Somebody else holds three fifths of the device."""
+    command = (sys.executable, __file__, ".", "HOLD", str(total_bytes() * 3 // 5))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
+        assert neighbour.stdout is not None
+        said = neighbour.stdout.readline()
+        if said != HELD:
+            raise SystemExit(f"the neighbour could not take its memory: {said}")
+        try:
+            fill(kept)
+        finally:
+            neighbour.kill()
+
+
+def hold() -> None:
+    """The neighbour: take memory, say so, keep it until killed."""
+    die_with_parent()
+    taken = tensor(int(sys.argv[3])).fill_(1)
+    torch.cuda.synchronize()
+    sys.stdout.write(HELD)
+    sys.stdout.flush()
+    sys.stdin.read()
+    del taken
+
+
+def outside_allocator(kept: Kept) -> None:
+    """Three fifths of the device are this process's own, taken from the driver past torch's allocator."""
+    from_driver(kept, total_bytes() * 3 // 5)
+    fill(kept)
+
+
+def library(kept: Kept) -> None:
+    """Nothing is left when cuBLAS makes its handle."""
+    left, right = tensor(256).view(torch.bfloat16).view(8, 16), tensor(256).view(torch.bfloat16).view(16, 8)
+    for piece in (GIB, 64 * MIB, 2 * MIB):
+        while free_bytes() > piece + 4 * MIB:
+            from_driver(kept, piece)
+    kept.append(left @ right)
+    torch.cuda.synchronize()
+
+
+def from_driver(kept: Kept, num_bytes: int) -> None:
+    """Memory of the driver in torch's own context. SystemExit where there is none, for that is not what is tried."""
+    torch.cuda.init()
+    tensor(1)  # makes the context current
+    address = ctypes.c_uint64()
+    allocate = ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2
+    allocate.argtypes = [ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]
+    if code := allocate(ctypes.byref(address), num_bytes):
+        raise SystemExit(f"cuMemAlloc of {num_bytes} bytes: CUDA error {code}")
+    kept.append(address)
+
+
+def cuda_graph_pools(kept: Kept) -> None:
+    """Half of the device belongs to a captured graph."""
+    graph, outputs = torch.cuda.CUDAGraph(), []
+    tensor(1).fill_(0)  # a kernel's first use may not fall into the capture
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for _ in range(total_bytes() // 2 // GIB):
+            outputs.append(tensor(GIB).fill_(1))
+    kept.extend((graph, outputs))
+    fill(kept)
+
+
+def self_imposed_limit(kept: Kept) -> None:
+    """A fifth of the device is all that this process allows itself."""
+    torch.cuda.set_per_process_memory_fraction(0.2)
+    fill(kept)
+
+
+def bad_size(kept: Kept) -> None:
+    """A size that overflowed: 2 EiB."""
+    kept.append(tensor(1 << 61))
+
+
+def host_memory(kept: Kept) -> None:
+    """More of the host than this process may have; a limit of its own, for a kernel may promise any size."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    _, hardest = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + GIB, hardest))
+    kept.append(torch.empty(8 * GIB, dtype=torch.uint8))
+
+
+WAYS: dict[str, Callable[[Kept], None]] = {
+    "capacity": fill,
+    "larger_than_device": larger_than_device,
+    "fragmentation": fragmentation,
+    "other_process": other_process,
+    "outside_allocator": outside_allocator,
+    "library": library,
+    "cuda_graph_pools": cuda_graph_pools,
+    "self_imposed_limit": self_imposed_limit,
+    "bad_size": bad_size,
+    "host_memory": host_memory,
+}
+
+
+if __name__ == "__main__":
+    if sys.argv[2:3] == ["HOLD"]:
+        hold()
+    else:
+        sys.exit(main())

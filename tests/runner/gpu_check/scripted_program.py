@@ -1,0 +1,78 @@
+"""Stands in for the programs of scripts/gpu-check.d on a GPU: leaves what they would leave there.
+
+``SCRIPTED_FAULT`` names one thing that goes wrong.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from harness.units import GIB, MIB
+from tests.snapshot_pickles import trained, written
+
+FAULT = os.environ.get("SCRIPTED_FAULT", "")
+_HEAD = (
+    "CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of 139.80 GiB of which {free} is free. "
+)
+_TAIL = (
+    "this process has {mine} GiB memory in use. {allowed}Of the allocated memory {live} GiB is allocated by PyTorch{pool}, "
+    "and {spare} is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+
+
+USUAL = {"tried": "1.00 GiB", "free": "800.00 MiB", "mine": "139.00", "live": "138.00", "pool": "", "spare": "8.00 MiB",
+         "allowed": ""}  # fmt: skip
+
+
+def text(who="", **figures):
+    return (_HEAD + who + "Including non-PyTorch memory, " + _TAIL).format(**{**USUAL, **figures})
+
+
+TEXTS = {
+    "capacity": text(),
+    "larger_than_device": text(tried="209.70 GiB", free="139.00 GiB", mine="0.60", live="0.00"),
+    "fragmentation": text(tried="2.00 GiB", free="1.20 GiB", live="1.60", spare="136.40 GiB"),
+    "other_process": text(who="Process 4711 has 84.30 GiB memory in use. ", mine="54.70", live="54.00"),
+    "outside_allocator": text(live="54.00"),
+    "library": "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    "cuda_graph_pools": text(pool=", with 69.00 GiB allocated in private pools (e.g., CUDA Graphs)"),
+    "self_imposed_limit": text(free="111.00 GiB", mine="28.50", live="27.00", allowed="27.96 GiB allowed; "),
+    "bad_size": "CUDA out of memory. Tried to allocate more than 1EB memory.",
+    "host_memory": "DefaultCPUAllocator: can't allocate memory: you tried to allocate 8589934592 bytes. Error code 12",
+}
+
+
+def main(script, folder, *arguments):
+    if FAULT == "program_dies":
+        sys.stderr.write("CUDA driver error: initialization error\n")
+        return 1
+    return {"oom_class.py": oom, "snapshot.py": snapshot, "device_use.py": use}[Path(script).name](folder, *arguments)
+
+
+def oom(folder, way):
+    fits = way == "fragmentation" and os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    told = TEXTS["capacity" if FAULT == "other_class" and way == "other_process" else way]
+    document = {"way": way, "error": "OutOfMemoryError", "text": None if fits else told, "torch": "2.11.0"}
+    (folder / "oom.json").write_text(json.dumps(document))
+    return 0
+
+
+def snapshot(folder):
+    allocator = trained()
+    content = allocator.snapshot()
+    written(folder / "snapshot.pickle", content)
+    sums = {name: sum(s[key] for s in content["segments"]) for name, key in (
+        ("allocated_bytes", "allocated_size"), ("active_bytes", "active_size"), ("reserved_bytes", "total_size"))}  # fmt: skip
+    sums["reserved_bytes"] += 20 * MIB if FAULT == "segment_missing" else 0
+    (folder / "stats.json").write_text(json.dumps(sums))
+    return 0
+
+
+def use(folder):
+    (folder / "use.json").write_text(json.dumps({"GPU-1": {"used_bytes": GIB, "pids": []}}))
+    return 0
+
+
+sys.exit(main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:]))
