@@ -10,6 +10,7 @@ from harness.cli.option_types import Json, Results
 from harness.cli.options import ExperimentOptions
 
 if TYPE_CHECKING:
+    from harness.analysis.diagnosis.of_sweep import SweepOverview
     from harness.runner.diagnosing.diagnosing import DiagnoseRequest
 
 
@@ -42,12 +43,49 @@ def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
 
     Exits 0 with a diagnosis, also that memory was not it; 2 for a wrong request; 6 where nothing can be concluded.
     """
+    from harness.runner.diagnosing.sweeps import as_one_failure, sweep_of, sweep_overview
+
+    request = _request(what, asked)
+    sweep, overview = sweep_of(request), None
+    if sweep is not None:
+        overview = sweep_overview(sweep)
+        one = as_one_failure(request, sweep, overview)
+        if one is None:
+            raise typer.Exit(_tell_overview(overview, as_json=what.as_json))
+        request = one
+    raise typer.Exit(_tell(request, overview, as_json=what.as_json))
+
+
+def _tell_overview(overview: "SweepOverview", *, as_json: bool) -> int:
+    from harness.runner.diagnosing.sweeps import exit_code_of_overview
+
+    code = exit_code_of_overview(overview)
+    if as_json:
+        from harness.report import json
+        from harness.report.sweep_failures import overview_document
+
+        print(json.text(overview_document(overview, code)))
+    else:
+        from harness.report.console import Console
+        from harness.report.sweep_failures import print_overview
+
+        print_overview(Console(highlight=False), overview)
+    return int(code)
+
+
+def _tell(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_json: bool) -> int:
+    """The answer on one job; of an A/B also how A and B ended."""
+    from dataclasses import replace
+
     from harness.launch.environment import this_host
     from harness.runner.diagnosing.diagnosing import diagnosed, exit_code_of
 
-    answer = diagnosed(_request(what, asked), this_host())
+    answer = diagnosed(request, this_host())
+    if overview is not None and overview.ab is not None:
+        told = [line for line in overview.ab.lines if line not in answer.evidence]
+        answer = replace(answer, evidence=(*told, *answer.evidence))
     code = exit_code_of(answer)
-    if what.as_json:
+    if as_json:
         from harness.report import json
         from harness.report.diagnosis_json import diagnosis_document
 
@@ -57,7 +95,7 @@ def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
         from harness.report.diagnosis_terminal import print_diagnosis
 
         print_diagnosis(Console(highlight=False), answer)
-    raise typer.Exit(int(code))
+    return int(code)
 
 
 def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":

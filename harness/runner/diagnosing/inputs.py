@@ -8,7 +8,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.records.logs.sources import STDIN
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, results_dir
-from harness.records.sweeps import SWEEP, read_sweep
+from harness.records.sweeps import SWEEP, read_sweep, run_dir_of
 from harness.runner.snapshots.reading import looks_like_a_snapshot
 
 _SPEC, _PICKLE = "spec.json", ".pickle"
@@ -46,7 +46,7 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
     problems: list[BadRequestError] = []
     for reference in dict.fromkeys(references):
         try:
-            path = reference if reference == STDIN else _located(reference, results)
+            path = reference if reference == STDIN else located(reference, results)
             if isinstance(path, str):
                 logs.append(path)
             elif path.is_dir() and (path / SWEEP).is_file():
@@ -65,7 +65,7 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
     return Inputs(tuple(runs), tuple(unfinished), tuple(logs), tuple(snapshots))
 
 
-def _located(reference: str, results: Path | None) -> Path:
+def located(reference: str, results: Path | None) -> Path:
     """The path, or the folder of results whose id begins or ends so. BadRequestError for neither."""
     path = Path(reference)
     if path.exists():
@@ -92,7 +92,8 @@ def _located(reference: str, results: Path | None) -> Path:
 
 def _of_sweep(folder: Path) -> list[Committed]:
     data = read_sweep(folder)
-    found = [Committed(record, None) for cell in data.cells for record in cell.runs]
+    begun = (run_dir_of(folder, cell.planned.index, n) for cell in data.cells for n in range(data.plan.repeats))
+    found = [Committed(read_run(run_dir), run_dir) for run_dir in begun if (run_dir / RECORD).is_file()]
     if not found:
         raise BadRequestError(f"{folder}: none of its runs is there yet", remedy=f"mbr-perf sweep --resume {folder}")
     return found
