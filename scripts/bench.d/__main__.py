@@ -13,6 +13,7 @@ from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
 from rich.console import Console
 from rules_speed import rules_speed
+from sampler import sampler
 from snapshot_speed import snapshot_memory, snapshot_seconds
 from startup import help_text, recipes_list
 from sweep_cells import sweep_cells
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "startup_recipes_list": recipes_list,
     "first_run": first_run,
     "overhead": overhead,
+    "sampler": sampler,
     "rules_speed": rules_speed,
     "sweep_cells": sweep_cells,
     "plan_llama3_70b": plan_llama3_70b,

@@ -33,10 +33,10 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the goal is met; missed only where the measurement is good enough to say so."""
-        if self.value <= self.goal:
-            return "met"
-        return "inconclusive" if self.inconclusive else "missed"
+        """Whether the goal is met, where the measurement is good enough to say so."""
+        if self.inconclusive:
+            return "inconclusive"
+        return "met" if self.value <= self.goal else "missed"
 
 
 def machine() -> dict[str, object]:
@@ -62,7 +62,7 @@ def keep(folder: Path, result: Result, measured_on: dict[str, object]) -> Path:
         **asdict(result),
         "verdict": result.verdict,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": measured_on,
+        "machine": {**measured_on, "load_after": round(os.getloadavg()[0], 2)},
         "quiet": is_quiet(measured_on),
         "versions": installed_software().model_dump(exclude={"gpu"}),
         "git_commit": git_commit(),

@@ -69,8 +69,7 @@ def test_a_bare_loop_trains_beside_the_harness_on_one_model(tmp_path, module):
     asked = Request(model_recipe_name="llama3_8b", gpu="cpu", max_steps=2)
     understood = understand(RunRequest(asked=asked), this_host(), tmp_path)
     (tmp_path / "spec.json").write_text(understood.spec.model_dump_json())
-    overhead = module("overhead")
-    share = overhead.train_pairs(understood, tmp_path, 3)
+    share = module("paired").train_pairs(understood, tmp_path, 3)
     assert 0 < share < 0.5
     for rank in (0, 1):
         seconds = json.loads((tmp_path / f"seconds_{rank}.json").read_text())
@@ -88,3 +87,21 @@ def test_an_interval_that_reaches_the_goal_is_told(module):
     unsure = overhead.ratio("x", [(0.98 + 0.004 * n, 1.0) for n in range(20)], 0.0)
     assert unsure.verdict == "inconclusive"
     assert overhead.ratio("x", [(1.03, 1.0)] * 50, 0.0).verdict == "missed"
+    assert overhead.ratio("x", [(0.96 + 0.005 * n, 1.0) for n in range(20)], 0.0).verdict == "inconclusive"
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_a_sampler_at_work_is_stopped_for_every_other_step(tmp_path, module):
+    sampler, paired = module("sampler"), module("paired")
+    understood = paired.understood_here(tmp_path, sampler.SEQ_LENGTH)
+    with sampler.sampling(tmp_path, {**os.environ, **sampler.scripted_driver(tmp_path)}) as process:
+        paired.train_pairs(understood, tmp_path, 3, str(process.pid))
+        used = sampler.cpu_seconds(process.pid)
+    for rank in (0, 1):
+        seconds = json.loads((tmp_path / f"seconds_{rank}.json").read_text())
+        assert {kind: len(steps) for kind, steps in seconds.items()} == {"sampled": 3, "unsampled": 3}
+    seen = json.loads((tmp_path / "nvml.json").read_text())["devices"]
+    assert len(seen) == sampler.NUM_GPUS
+    assert min(device["num_samples"] for device in seen) > 3
+    assert used > 0

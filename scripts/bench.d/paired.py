@@ -1,0 +1,85 @@
+"""Two kinds of steps taken in turn by one run: what one costs over the other."""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import sqrt
+from pathlib import Path
+from statistics import median
+
+from processes import BenchmarkFailedError
+
+from harness.launch.environment import this_host
+from harness.launch.execute import execute
+from harness.launch.plan import LaunchPlan
+from harness.recipes.request import Request
+from harness.runner.machine import settled_gpu
+from harness.runner.request import RunRequest
+from harness.runner.understanding import Understood, understand
+
+PAIRS = 200
+WARM_UP = 5
+ALTERNATING = Path(__file__).with_name("alternating.py")
+GPU_MODEL = Path(__file__).parents[1] / "gpu-check.d" / "dense.yaml"
+
+Pairs = Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Median of the pairs' ratios, with its 95 % interval by order statistics."""
+
+    value: float
+    low: float
+    high: float
+
+    def doubt(self, goal: float) -> str:
+        """Why nothing can be said about ``goal``; empty where the interval does not reach it."""
+        return f"the 95 % interval is {self.low:.4f} to {self.high:.4f}" if self.low <= goal <= self.high else ""
+
+
+def understood_here(folder: Path, cpu_seq_length: int | None = None) -> Understood:
+    """A small dense model on this machine, and its ``spec.json`` in ``folder``; on the CPU with that sequence length."""
+    host = this_host()
+    gpu, _ = settled_gpu("", host)
+    asked = Request(model_recipe_name="llama3_8b", gpu=gpu, seq_length=cpu_seq_length, max_steps=PAIRS)
+    if gpu != "cpu":
+        asked = Request(model_recipe_name=str(GPU_MODEL), gpu=gpu, point_gpu="h100", max_steps=PAIRS)
+    understood = understand(RunRequest(asked=asked), host, folder)
+    (folder / "spec.json").write_text(understood.spec.model_dump_json())
+    return understood
+
+
+def train_pairs(understood: Understood, folder: Path, num_pairs: int, *more: str) -> float:
+    """Run the pairs; the share of one core that this process took, which watches over them as `mbr-perf run` does."""
+    plan = understood.plan
+    assert isinstance(plan, LaunchPlan)
+    worker = (str(ALTERNATING), str(folder), str(num_pairs), *more)
+    cpu, wall = time.process_time(), time.perf_counter()
+    outcome = execute(replace(plan, worker=worker, sampler=None), on_progress=lambda _: None)
+    if outcome.status != "ok":
+        raise BenchmarkFailedError(f"{outcome.reason}\n{plan.launcher_log.read_text()[-2000:]}")
+    return (time.process_time() - cpu) / (time.perf_counter() - wall)
+
+
+def pairs_of(folder: Path, one: str, other: str) -> Pairs:
+    """Seconds of the slowest rank, of ``one`` kind and of the ``other``, pair by pair after the warm-up."""
+    ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("seconds_*.json"))]
+    first, second = ([max(step) for step in zip(*(rank[kind] for rank in ranks), strict=True)] for kind in (one, other))
+    if len(first) != PAIRS:
+        raise BenchmarkFailedError("a rank has not trained every step")
+    return list(zip(first, second, strict=True))[WARM_UP:]
+
+
+def ratio_of(pairs: Pairs) -> Ratio:
+    """Of the first seconds of each pair over the second."""
+    ratios = sorted(first / second for first, second in pairs)
+    reach = 0.98 * sqrt(len(ratios))
+    low, high = (ratios[round(len(ratios) / 2 + sign * reach)] for sign in (-1, 1))
+    return Ratio(median(ratios), low, high)
+
+
+def median_ms(seconds: Sequence[float]) -> float:
+    """For reading."""
+    return round(median(seconds) * 1000, 2)
