@@ -49,14 +49,14 @@ def _logs(tmp_path):
 
 @pytest.fixture(name="run")
 def _run(tmp_path, make_rank, make_record, make_spec):
-    """A committed run; with ``failure`` its rank 0 failed so."""
+    """A committed run; ``of_rank_0``: how that rank failed."""
 
-    def write(name, failure=None, settings=None, seconds=1.0, **changes):
+    def write(name, of_rank_0=None, settings=None, seconds=1.0, **changes):
         spec = make_spec(**settings or {})
         ranks = [make_rank(spec, rank, seconds) for rank in range(spec.num_gpus)]
-        if failure:
-            ranks[0] = ranks[0].model_copy(update={"failure": failure, "finished": False})
-            changes = {"status": "oom" if failure.kind == "oom" else "failed"} | changes
+        if of_rank_0:
+            ranks[0] = ranks[0].model_copy(update={"failure": of_rank_0, "finished": False})
+            changes = {"status": "oom" if of_rank_0.kind == "oom" else "failed"} | changes
         run_dir = tmp_path / "results" / "runs" / name
         run_dir.mkdir(parents=True)
         write_record(run_dir, make_record(spec, ranks=tuple(ranks), run_id=name, **changes))

