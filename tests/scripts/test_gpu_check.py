@@ -14,40 +14,132 @@ ROOT = Path(__file__).parents[2]
 def gpu_check(*arguments, **env):
     environment = {**os.environ, "MBR_PERF_NO_SETUP": "1", "PYTHON": sys.executable, **env}
     command = [ROOT / "scripts" / "gpu-check", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=3000, check=False)
+
+
+@pytest.fixture(scope="module")
+def scripted_gpu(tmp_path_factory):
+    """The environment of a machine whose NVML lists an H200, scripted; torch finds no GPU there."""
+    folder = tmp_path_factory.mktemp("nvml")
+    source = ROOT / "tests" / "native" / "fake_nvml.c"
+    library = folder / "libnvidia-ml.so.1"
+    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1", "-o", library, source, "-lpthread"]
+    subprocess.run(command, check=True, capture_output=True)
+    (folder / "state").write_text(
+        "driver 580.1\ngpu 0 uuid=GPU-1 name=NVIDIA_H200 total=150754820096 used=1073741824\n"
+    )
+    return {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_STATE": str(folder / "state"), "CUDA_VISIBLE_DEVICES": ""}
+
+
+def cases_of(folder):
+    return {case["check"]: case for case in json.loads((folder / "summary.json").read_text())["cases"]}
 
 
 def test_a_machine_without_gpu_exits_2_and_names_the_rehearsal(tmp_path):
-    done = gpu_check("--time_limit", "1", "--out", tmp_path, LD_LIBRARY_PATH=str(tmp_path), CUDA_VISIBLE_DEVICES="")
+    done = gpu_check("--minutes", "0.1", "--out", tmp_path, LD_LIBRARY_PATH=str(tmp_path), CUDA_VISIBLE_DEVICES="")
     if "checking NVIDIA" in done.stderr:
         pytest.skip("this machine has a GPU")
     assert (done.returncode, done.stdout) == (2, "")
     assert "--rehearse" in done.stderr
 
 
-def test_an_unknown_shape_is_a_wrong_request():
-    done = gpu_check("--rehearse", "--shapes", "dense,square")
+@pytest.mark.train
+def test_a_gpu_that_torch_cannot_use_exits_2_and_nothing_is_started(scripted_gpu, tmp_path):
+    done = gpu_check("--out", tmp_path / "out", **scripted_gpu)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no such shape square" in done.stderr
+    assert "NVML lists NVIDIA H200, driver 580.1, but torch " in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
-def test_help_says_what_the_exit_codes_mean():
+def test_all_that_is_wrong_with_a_request_is_said_at_once():
+    wrong = (
+        "--shapes",
+        "dense,square",
+        "--only",
+        "oom,paint",
+        "--dtypes",
+        "fp1",
+        "--minutes",
+        "0",
+        "--recompute",
+        "full",
+    )
+    done = gpu_check("--rehearse", *wrong)
+    assert (done.returncode, done.stdout) == (2, "")
+    for said in ("--shapes: there is no 'square'", "--only: there is no 'paint'", "--dtypes: there is no 'fp1'",
+                 "--minutes 0 must be above 0", "--recompute full: "):  # fmt: skip
+        assert said in done.stderr
+
+
+def test_help_tells_stages_and_exit_codes():
     done = gpu_check("--help")
     assert done.returncode == 0
-    assert "0 all passed, 2 no NVIDIA GPU, 3 something failed, 6 not all" in " ".join(done.stdout.split())
+    words = " ".join(done.stdout.split())
+    assert "Exit codes: 0 all that was asked was done and held, 2 wrong request" in words
+    for stage in ("oom", "snapshot", "kill", "noise", "planner", "train"):
+        assert f"\n  {stage} " in done.stdout
+
+
+def test_without_time_nothing_is_started_and_every_stage_says_so(tmp_path):
+    done = gpu_check(
+        "--rehearse", "--minutes", "0.01", "--only", "oom,kill,train", "--shapes", "moe", "--out", tmp_path
+    )
+    assert done.returncode == 6, done.stdout + done.stderr
+    verdicts = {name: case["verdict"] for name, case in cases_of(tmp_path).items()}
+    assert {verdicts[name] for name in ("moe.oom", "moe.kill", "moe.none", "oom.host_memory")} == {"not_run"}
+    assert set(verdicts.values()) == {"not_run", "skipped"}
+    assert "--resume goes on from here" in done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.train
-def test_the_rehearsal_trains_and_survives_a_real_oom(tmp_path):
-    done = gpu_check("--rehearse", "--shapes", "moe", "--recompute", "full:uniform:1", "--out", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    cases = {case["check"]: case for case in json.loads((tmp_path / "summary.json").read_text())["cases"]}
-    assert {name: case["verdict"] for name, case in cases.items()} == {
-        "moe.none": "pass", "moe.full-uniform-1": "pass", "moe.oom": "pass", "moe.after_oom": "pass",
-        "moe.sampler": "skipped",
+def test_the_planner_is_right_on_a_processor_and_what_needs_a_gpu_is_never_passed(scripted_gpu, tmp_path):
+    """Beside a scripted NVML, which a rehearsal must not mistake for a GPU."""
+    asked = ("--rehearse", "--only", "snapshot,planner", "--shapes", "dense", "--dtypes", "bf16", "--recompute", "mlp")
+    done = gpu_check(*asked, "--out", tmp_path, **scripted_gpu)
+    assert done.returncode == 6, done.stdout + done.stderr
+    cases = cases_of(tmp_path)
+    flash, unfused = cases.pop("dense.planner.bf16.flash"), cases.pop("dense.planner.bf16.unfused")
+    assert (flash["verdict"], unfused["verdict"]) == ("pass", "pass")
+    assert set(flash["checks"]) == {"none", "mlp"}
+    assert {case["verdict"] for case in cases.values()} == {"skipped"}
+    groups = json.loads((tmp_path / "planner.json").read_text())["groups"]
+    saved = [[row["measured"]["forward"] for row in group["rows"]] for group in groups]
+    assert all(mlp < none for none, mlp in saved)
+    assert min(saved[1]) > max(saved[0])  # the scores of unfused attention
+    assert "| mlp | 0.001 / 0.001 +0.0 % |" in (tmp_path / "planner.md").read_text()
+
+
+@pytest.mark.long
+@pytest.mark.train
+def test_the_whole_rehearsal_does_every_stage_or_says_why_not(scripted_gpu, tmp_path):
+    asked = (
+        "--rehearse",
+        "--shapes",
+        "moe",
+        "--dtypes",
+        "bf16,fp8_cs",
+        "--recompute",
+        "full:uniform:1",
+        "--minutes",
+        "60",
+    )
+    done = gpu_check(*asked, "--out", tmp_path, **scripted_gpu)
+    assert done.returncode == 6, done.stdout + done.stderr
+    cases = cases_of(tmp_path)
+    verdicts = {name: case["verdict"] for name, case in cases.items()}
+    assert {name for name, verdict in verdicts.items() if verdict == "pass"} == {
+        "moe.oom", "moe.after_oom", "oom.host_memory", "moe.kill", "moe.planner.bf16.flash", "moe.planner.bf16.unfused",
+        "moe.none", "moe.full-uniform-1",
     }  # fmt: skip
+    assert set(verdicts.values()) == {"pass", "skipped"}
     full, none = cases["moe.full-uniform-1"], cases["moe.none"]
     assert 0 < full["peak_allocated_bytes"] < none["peak_allocated_bytes"]
     assert cases["moe.oom"]["checks"]["says_where"].startswith("pass: oom of rank 0 in build_model")
+    assert cases["moe.kill"]["checks"]["no_process_left"].startswith("pass: ")
     assert "needs a GPU" in none["checks"]["memory_in_order"]
+    assert "CPU04" in cases["moe.planner.fp8_cs.flash"]["checks"]["compared"]
+    again = gpu_check(*asked, "--resume", "--out", tmp_path, **scripted_gpu)
+    assert again.returncode == 6
+    assert {name: case["verdict"] for name, case in cases_of(tmp_path).items()} == verdicts
+    assert len(list(tmp_path.glob("*.json"))) == len(cases) + 2  # planner.json and summary.json

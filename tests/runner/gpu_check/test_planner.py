@@ -1,16 +1,17 @@
 """Predicted and measured bytes by phase: what is judged, what is refused by which rule, what is left for another time."""
 
+import json
 from dataclasses import asdict
 
 import pytest
 
+from harness.errors import BadRequestError
 from harness.runner.gpu_check.case import Case
-from harness.runner.gpu_check.checks import Check
 from harness.runner.gpu_check.kept import kept_cases
 from harness.runner.gpu_check.phases import TOLERANCES, Row
-from harness.runner.gpu_check.planner import compare_groups
+from harness.runner.gpu_check.planner import compare_groups, kept_measurements
 from harness.runner.gpu_check.planner_table import markdown
-from harness.runner.gpu_check.report import write_case
+from harness.runner.gpu_check.report import measured_on, write_case
 
 PREDICTED = {
     "weights": 100,
@@ -88,18 +89,25 @@ def test_a_precision_that_a_rule_forbids_is_refused_by_its_name_and_nothing_is_s
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.train
-def test_what_an_earlier_sitting_measured_is_not_measured_again(machine, shape, tmp_path):
-    """Judged anew against today's prediction: only bytes that a rank weighed are taken over."""
-    runs = machine(rehearse=True)
-    kept = Case(
-        "dense.planner.bf16.flash", checks=(Check("mlp", "not_run", "not in this time"),), facts=table(row()).facts
-    )
-    write_case(tmp_path / "out", runs.target, kept)
-    later = machine(rehearse=True, seconds=0, kept=kept_cases(tmp_path / "out", runs.target))
-    case = next(compare_groups(later, shape("dense"), ("bf16",), ("mlp",), parents=None))
-    verdicts = {check.name: check.verdict for check in case.checks}
-    assert verdicts == {"none": "not_run", "mlp": "fail"}
+def test_what_an_earlier_sitting_measured_wholly_is_not_measured_again(machine, tmp_path):
+    rows = (row(), Row("none", predicted=PREDICTED, measured={"weights": 100}), Row("moe", refused_by=("R05",)))
+    write_case(tmp_path, machine().target, table(*rows))
+    kept = kept_cases(tmp_path, machine().target)["dense.planner.bf16.flash"]
+    assert kept.verdict == "not_run"
+    assert kept_measurements(kept) == {"mlp": PREDICTED}
+    assert kept_measurements(None) == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"schema_version": 1, "check": "dense.none", "check": 1}', '{"schema_version": 1, "check": "dense.none"}'],
+)
+def test_a_damaged_file_of_an_earlier_sitting_is_named(machine, tmp_path, text):
+    target = machine().target
+    whole = {**measured_on(target), **json.loads(text)} if text.endswith('none"}') else None
+    (tmp_path / "dense.none.json").write_text(json.dumps(whole) if whole else text)
+    with pytest.raises(BadRequestError, match=r"dense\.none\.json: cannot be read.*\n.*leave --resume out"):
+        kept_cases(tmp_path, target)
 
 
 def test_a_sitting_on_another_device_is_not_taken_over(machine, tmp_path):
