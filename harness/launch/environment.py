@@ -191,6 +191,15 @@ def secrets_in(env: Mapping[str, str]) -> list[BadRequestError]:
     ]
 
 
+def secrets_in_path(option: str, path: str) -> list[BadRequestError]:
+    """A problem where the path holds what looks like a secret: records say which file a setting is from."""
+    if redact(path) == path:
+        return []
+    return [
+        BadRequestError(f"{option} {redact(path)} holds what looks like a secret, and is recorded", remedy="rename it")
+    ]
+
+
 def _why_secret(name: str) -> str:
     return "is a secret by its name" if is_secret_name(name) else "holds what looks like a secret"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.launch.crew import Agent
 from harness.launch.interruption import Interruption
 from harness.launch.plan import LaunchPlan
-from harness.launch.umask import OF_PROCESSES
+from harness.launch.umask import OF_PROCESSES, open_log
 from harness.launch.warm import WarmParents
 from harness.launch.warm_process import Refused, environment
 
@@ -23,7 +23,7 @@ class Started:
 
 def start_process(plan: LaunchPlan, argv: tuple[str, ...], log: Path) -> subprocess.Popen[bytes]:
     """In a session of its own, so that Ctrl-C in the terminal reaches the harness only, which then stops it in order."""
-    with log.open("ab") as output:
+    with open_log(log) as output:
         return subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,

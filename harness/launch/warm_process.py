@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.launch.plan import LaunchPlan
-from harness.launch.umask import OF_PROCESSES
+from harness.launch.umask import OF_PROCESSES, open_log
 from harness.records.launch import PARENT_PID_VARIABLE, ended_how
 from harness.records.warm import WarmAnswer, WarmRequest
 
@@ -65,7 +65,7 @@ class WarmProcess:
         self._answers = b""
         self._is_ready = False
         self._channel, theirs = socket.socketpair()
-        with theirs, plan.launcher_log.open("ab") as output:
+        with theirs, open_log(plan.launcher_log) as output:
             self.process = subprocess.Popen(
                 (plan.python, "-m", "harness.engine.warm_parent", "--channel", str(theirs.fileno()),
                  "--device", "cpu" if plan.without_gpu else "cuda"),

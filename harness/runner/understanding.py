@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.launch.environment import Host, secrets_in
+from harness.launch.environment import Host, secrets_in, secrets_in_path
 from harness.launch.execute import LAUNCHERS, Plan
 from harness.launch.plan import LaunchPlan
 from harness.launch.request import LaunchRequest
@@ -81,6 +81,7 @@ def settle(request: RunRequest, host: Host, assume: str | None = None, known: Se
         request = replace(request, asked=replace(request.asked, gpu=known.spec.gpu))
     assumed_gpu = parse_assume(assume, Software()).gpu if assume is not None else None
     gpu, why = settled_gpu(request.asked.gpu or assumed_gpu or "", host)
+    raise_all(secrets_in_path("-mr", request.asked.model_recipe_name))
     resolved: Resolved = resolve(replace(request.asked, gpu=gpu))
     raise_all(secrets_in(resolved.spec.env))  # here, because what is refused later may be recorded
     spec, sources, notes = resolved.spec, dict(resolved.sources), resolved.notes

@@ -1,0 +1,156 @@
+"""Secrets of the shell, of command lines, of exceptions and of foreign logs: none of them is in anything that is written."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from harness.records.rank import Failure
+from tests.cli.night_recordings import Stage
+from tests.cli.test_diagnose import OPTIONS, iteration, traceback
+from tests.cli.test_slurm import RECIPE, ROOT
+
+TOKEN = "hf_CANARYcanary0123456789"
+SHELL = {
+    "HF_TOKEN": TOKEN,
+    "WANDB_API_KEY": "CANARYwandb0123456789",
+    "OPENAI": "sk-CANARYcanary0123456789",
+    "AWS_ACCESS_KEY_ID": "AKIACANARY0123456789",
+    "MBR_PERF_WEBHOOK_URL": "http://127.0.0.1:9/CANARYhook",
+    "NCCL_CANARY": TOKEN,  # ranks inherit NCCL_*, and records name them
+}
+SAID = (
+    f"RuntimeError: GET https://me:CANARYpassword@hub/x, Authorization: Bearer CANARYbearer0123, HF_TOKEN=CANARYvalue, "
+    f"password: 'CANARYquoted', {TOKEN} sk-CANARYcanary0123456789 AKIACANARY0123456789"
+)
+
+
+@pytest.fixture(autouse=True)
+def _canaries(monkeypatch):
+    for name, value in SHELL.items():
+        monkeypatch.setenv(name, value)
+
+
+def holders(*folders):
+    """Files below that hold a canary, or are named by one."""
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return [
+        path for path in files if b"CANARY" in path.read_bytes().replace(b"NCCL_CANARY", b"") or "CANARY" in str(path)
+    ]
+
+
+def silent(answer, code=0):
+    """The answer, in which no canary is."""
+    assert answer.code == code, answer.err
+    assert "CANARY" not in (answer.out + answer.err).replace("NCCL_CANARY", "")
+    return answer
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("run", "-mr", "llama3_8b", "-E", f"HUB={TOKEN}"),
+        ("run", "-mr", "llama3_8b", "--set", "env.PROXY=http://me:CANARYpassword@proxy"),
+        ("run", "-mr", f"/data/{TOKEN}/recipe.yaml"),
+        ("sweep", "-mr", "llama3_8b", "--over", f"env.HUB=none,{TOKEN}"),
+        ("sweep", "-mr", "llama3_8b", "-E", f"HUB={TOKEN}", "--over", "recompute=none; mlp"),
+        ("run", "-mr", "llama3_8b", "--ab", f"env.HUB={TOKEN}"),
+    ],
+)
+def test_a_secret_that_would_be_recorded_is_refused_and_not_repeated(mbr_perf, tmp_path, asked):
+    told = silent(mbr_perf(*asked, "-g", "cpu", "--results_dir", tmp_path / "results"), code=2)
+    assert "looks like a secret" in told.err
+    assert not (tmp_path / "results").exists()
+
+
+def test_the_shell_is_in_nothing_that_runs_and_their_reports_leave(mbr_perf, replay, tmp_path):
+    results = tmp_path / "results"
+    silent(replay("ok"))
+    silent(replay("oom", "--json"), code=4)
+    for run_dir in (results / "runs").iterdir():
+        silent(mbr_perf("history", "add", run_dir, "--results_dir", results))
+        silent(mbr_perf("diagnose", run_dir, "--json"))
+    (golden,) = [path for path in (results / "runs").iterdir() if "cpu" in (path / "record.json").read_text()][:1]
+    signed = ("--reason", SAID, "--golden_dir", results / "golden", "--markdown", results / "golden.md")
+    mbr_perf("golden", "promote", golden, *signed)
+    assert holders(results) == []
+
+
+def test_the_shell_is_in_nothing_that_a_night_leaves(mbr_perf, tmp_path):
+    stage = Stage(tmp_path, {"a": "request: {recompute: mlp}", "b": "request: {recompute: none}"})
+    stage.record("a", 0)
+    stage.record("b", 0, failure=Failure(kind="error", message="it broke", phase="forward_backward", step=1))
+    left = tmp_path / "left"
+    left.mkdir()
+    outputs = [
+        ("--junit", "j.xml"),
+        ("--html", "pages"),
+        ("--jsonl", "n.jsonl"),
+        ("--prometheus", "n.prom"),
+        ("--step_summary", "s.md"),
+    ]
+    answer = mbr_perf(*stage.arguments(*(word for name, file in outputs for word in (name, left / file)), "--webhook"))
+    silent(answer, code=3)
+    assert holders(tmp_path) == []
+
+
+def test_the_shell_is_in_nothing_that_slurm_is_given(mbr_perf, slurm, tmp_path):
+    on_slurm = ("-mr", RECIPE, "-g", "cpu", "-gn", "1", "--launcher", "slurm", "--time_limit", "10", "--detach")
+    silent(mbr_perf("run", *on_slurm, "--results_dir", tmp_path / "results"))
+    assert holders(tmp_path) == []
+
+
+def test_what_a_foreign_log_tells_is_repeated_without_its_secrets(mbr_perf, tmp_path):
+    log, results = tmp_path / "log", tmp_path / "results"
+    log.write_text("\n".join([iteration(1), iteration(2), f"HF_TOKEN={TOKEN} NCCL_DEBUG=INFO", traceback(SAID)]) + "\n")
+    for form in ((), ("--json",)):
+        assert "Authorization: Bearer ***" in silent(mbr_perf("diagnose", log, *form)).out
+    silent(mbr_perf("import", "--log", log, *OPTIONS, "--results_dir", results), code=3)
+    assert holders(results) == []
+    (run_dir,) = (results / "runs").iterdir()
+    assert "Authorization: Bearer ***" in json.loads((run_dir / "record.json").read_text())["failure"]
+
+
+def test_an_archive_masks_what_a_program_printed_into_its_log(mbr_perf, replay, tmp_path):
+    silent(replay("ok"))
+    (run_dir,) = (tmp_path / "results" / "runs").iterdir()
+    (run_dir / "logs").mkdir(exist_ok=True)
+    (run_dir / "logs" / "rank_000.log").write_text(SAID)
+    silent(mbr_perf("results", "archive", run_dir, "-o", tmp_path / "a.tar.gz"))
+    with tarfile.open(tmp_path / "a.tar.gz") as tar:
+        texts = [tar.extractfile(member).read() for member in tar.getmembers() if member.isfile()]
+    assert any(b"Bearer ***" in text for text in texts)
+    assert not any(b"CANARY" in text.replace(b"NCCL_CANARY", b"") for text in texts)
+
+
+def test_nobody_asks_git_where_the_checkout_is_from():
+    """An address of a remote may hold a password."""
+    sources = (ROOT / "harness").rglob("*.py")
+    assert [
+        path for path in sources if any(word in path.read_text() for word in ('"remote"', "get-url", "remote.origin"))
+    ] == []
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_neither_the_shell_nor_an_exception_of_a_rank_reaches_a_file_under_any_umask(tmp_path):
+    """megatron-core imports apex where there is one; this one breaks the ranks. Nobody else may read what they leave."""
+    (tmp_path / "packages").mkdir()
+    apex = f"import os\nif 'RANK' not in os.environ:\n    raise ImportError\nraise RuntimeError({SAID!r})\n"
+    (tmp_path / "packages" / "apex.py").write_text(apex)
+    results = tmp_path / "results"
+    command = [sys.executable, "-m", "harness.cli.app", "run", "-mr", "llama3_8b", "-g", "cpu", "--max_steps", "2"]
+    command += ["--pass_env", "HF_TOKEN", "--results_dir", str(results), "--json"]
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "packages")}
+    done = subprocess.run(command, cwd=ROOT, env=env, umask=0, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 3, done.stderr
+    assert "CANARY" not in (done.stdout + done.stderr).replace("NCCL_CANARY", "")
+    assert holders(results) == []
+    assert "Bearer ***" in next(results.rglob("rank_000.log")).read_text()
+    (run_dir,) = (results / "runs").iterdir()
+    modes = {path: path.stat().st_mode & 0o777 for path in [run_dir, *run_dir.rglob("*")]}
+    assert {oct(mode) for mode in modes.values()} <= {"0o750", "0o700", "0o640", "0o600"}
