@@ -72,9 +72,9 @@ def main() -> int:
 def check_machine(options: argparse.Namespace) -> ExitCode:
     """Go through the stages, keep every case as it comes, print the table. BadRequestError: wrong options, no usable GPU."""
     stages, asked = understood(options)
+    began = time.monotonic()
     target = find_target(this_host(), rehearse=options.rehearse)
     require_torch(target)
-    began = time.monotonic()
     runs_dir = results_dir() / "runs" / f"gpu-check-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     folder = options.out or (runs_dir if target.is_rehearsal else results_dir() / "gpu") / target.gpu
     kept = kept_cases(folder, target) if options.resume else {}
