@@ -9,6 +9,7 @@ from harness.cli.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.recipes.problems import Problems
+from harness.recipes.suite_file import read_suite
 from harness.report.night_outputs import Outputs, require_outputs
 from harness.runner.night.request import AaRequest, NightRequest
 from harness.runner.webhook import WebhookAddress, webhook_address
@@ -46,6 +47,9 @@ def night_asked(
             request = night_request(what, judge, launch, slurm)
         else:
             require_nothing_else(what, judge, launch, slurm)
+    if problems.found and what.resume is None and what.suite is not None:
+        with problems.collecting():  # what is wrong in the suite is told with the options
+            read_suite(what.suite, what.recipes_dir)
     problems.raise_if_any()
     return NightAsked(request, outputs, webhook)
 

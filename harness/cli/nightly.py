@@ -33,7 +33,7 @@ class SuiteOptions:
     recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", rich_help_panel=_SUITE,
         help="Directory of recipe families and of suites/.")] = None
     dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SUITE,
-        help="Print the cases, their goldens, how they went last time and what would run; run nothing.")] = False
+        help="Print the cases, their goldens, how they went last time and what would run, with Slurm the batch files; run nothing.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)

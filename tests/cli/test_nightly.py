@@ -198,6 +198,15 @@ def test_what_is_wrong_with_the_request_is_told_at_once_and_nothing_is_written(s
     assert not made.nights.exists()
 
 
+def test_what_is_wrong_in_the_suite_is_told_with_what_is_wrong_with_the_options(stage, nightly, tmp_path):
+    made = stage(dense="repeats: 1")
+    made.suite.write_text(made.suite.read_text().replace("repeats: 1", "repeats: none"))
+    answer = nightly(made, "--partition", "batch", "--junit", tmp_path / "none" / "junit.xml")
+    assert answer.code == 2
+    for told in ("--partition: only with --launcher slurm", "--junit", "repeats: "):
+        assert told in answer.err
+
+
 def test_resume_takes_everything_from_the_night(measured, mbr_perf):
     answer = mbr_perf("nightly", "--resume", measured().newest().night_dir, "--confirm", "5", "--shard", "1/2")
     assert (answer.code, "--shard, --confirm would change it" in answer.err) == (2, True)

@@ -27,7 +27,7 @@ from harness.runner.night.planning import plan_night
 from harness.runner.night.request import NightRequest
 from harness.runner.night.rounds import NightAtWork, RoundRunner, note_finished, note_interrupted
 from harness.runner.night.showing import NightDisplay
-from harness.runner.night.slurm import SlurmRounds, require_submittable_night
+from harness.runner.night.slurm import SlurmRounds, night_jobs, require_submittable_night
 from harness.runner.same_software import require_same_software
 from harness.runner.showing import Display
 from harness.runner.webhook import WebhookAddress, send
@@ -43,9 +43,14 @@ class Audience:
 
 
 def dry_run_night(request: NightRequest, display: NightDisplay) -> None:
-    """Print the cases, what is known of them and what would run. Starts nothing; keeps nothing but the index of history."""
-    plan = plan_night(request, this_host(), starts=False, tell=display.says)
-    display.plan(plan, outlook(plan, results_dir(request.results_dir)))
+    """Print the cases, what is known of them and what would run, on Slurm the batch files of the first round.
+
+    Starts nothing; keeps nothing but the index of history.
+    """
+    host, results = this_host(), results_dir(request.results_dir)
+    plan = plan_night(request, host, starts=False, tell=display.says)
+    jobs = night_jobs(plan, plan.slurm, host, results.absolute()) if plan.slurm else ()
+    display.plan(plan, outlook(plan, results), jobs)
 
 
 def start_night(request: NightRequest, audience: Audience) -> ExitCode:

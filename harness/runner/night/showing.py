@@ -1,15 +1,18 @@
 """What a person sees of a night: its plan, its progress, its answer. stdout is the answer, stderr the narration."""
 
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.analysis.night.values import NightVerdict
+from harness.launch.slurm.job import SlurmJob
 from harness.records.night import NightPlan
 from harness.report import json
 from harness.report.cell_progress import CellProgress, cell_progress
 from harness.report.console import Console
+from harness.report.json import Document
 from harness.report.night_json import night_document
 from harness.report.night_plan import CaseOutlook, outlook_document, print_outlook
 from harness.report.night_terminal import print_night
@@ -26,12 +29,15 @@ class NightDisplay:
     def _narration(self) -> Console:
         return Console(stderr=True, highlight=False)
 
-    def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> None:
-        """The dry run."""
+    def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[SlurmJob]) -> None:
+        """The dry run; of ``jobs`` the batch files that would be submitted first, and the commands that would do it."""
         if self.as_json:
-            print(json.text(outlook_document(plan, cases)))  # noqa: T201 (the answer)
-        else:
-            print_outlook(Console(highlight=False), plan, cases)
+            on_slurm = {"jobs": [_job_document(job) for job in jobs]} if plan.slurm else {}
+            print(json.text(outlook_document(plan, cases) | on_slurm))  # noqa: T201 (the answer)
+            return
+        print_outlook(Console(highlight=False), plan, cases)
+        for job in jobs:
+            print_lines(Console(highlight=False), ["", *job.render().splitlines(), "", shlex.join(job.sbatch)])
 
     def says(self, line: str) -> None:
         """What is being waited for, or could not be done."""
@@ -56,3 +62,7 @@ class NightDisplay:
             print_night(Console(highlight=False), verdict)
         if verdict.num_due:
             self.says(f"Not all runs are done: mbr-perf nightly --resume {verdict.night_dir}")
+
+
+def _job_document(job: SlurmJob) -> Document:
+    return {"name": job.record.name, "runs": [run.run_dir for run in job.record.runs], **job.document()}

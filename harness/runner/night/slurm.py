@@ -13,7 +13,7 @@ from harness.launch.slurm.state import job_state
 from harness.records.job import SCRIPT, JobRecord, SlurmOptions
 from harness.records.jobs import job_dirs, new_job_dir, read_job, read_submitted
 from harness.records.night import NightPlan
-from harness.records.nights import run_dir_of
+from harness.records.nights import NightCase, NightData, run_dir_of
 from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.runner.fresh_folder import fresh_folder
@@ -22,6 +22,7 @@ from harness.runner.jobs.runs import committed_runs, drop_unstarted, task_runs
 from harness.runner.jobs.showing import JobDisplay
 from harness.runner.jobs.submission import Origin, found_again, prepare, require_submittable, submit
 from harness.runner.machine import software_for
+from harness.runner.night.due import due_round
 from harness.runner.night.launches import job_run
 from harness.runner.night.rounds import DueRun, NightAtWork, note_cancelled, note_interrupted, note_started
 from harness.runner.slurm.run import job_name, num_nodes
@@ -171,13 +172,21 @@ class SlurmRounds:
 
 def require_submittable_night(plan: NightPlan, options: SlurmOptions, host: Host, results: Path) -> None:
     """BadRequestError for what no batch file can hold, or names what Slurm does not know, before anything is written."""
-    jobs, night = list[SlurmJob](), NightAtWork(results / "nights" / "NIGHT", plan, host)
-    for case in plan.cases:
-        if not case.refused and case.spec is not None:
-            due = [DueRun(case, number, "repeat") for number in range(case.repeats)]
-            jobs.append(require_submittable(case_job(night, due, options, results / "jobs" / "JOB", results), host))
+    jobs = night_jobs(plan, options, host, results)
     if jobs:
         Slurm(host.shell).require_options(jobs[0])
+
+
+def night_jobs(plan: NightPlan, options: SlurmOptions, host: Host, results: Path) -> tuple[SlurmJob, ...]:
+    """The jobs of the first round, one for each case that can run. BadRequestError for what no batch file can hold."""
+    night = NightAtWork(results / "nights" / "NIGHT", plan, host)
+    begun = NightData(night.night_dir, plan, tuple(NightCase(case, ()) for case in plan.cases), ())
+    due = due_round(begun, lambda _: "")
+    return tuple(
+        require_submittable(case_job(night, of_case, options, results / "jobs" / "JOB", results), host)
+        for name in dict.fromkeys(one.case.name for one in due)
+        if (of_case := [one for one in due if one.case.name == name])
+    )
 
 
 def case_job(
