@@ -1,4 +1,7 @@
-"""Symptoms that two jobs show, or one whose prediction stands beside it: what a setting costs."""
+"""Symptoms that two jobs show, or one whose prediction stands beside it: what a setting costs.
+
+A job that ran out of memory is not told to win speed back by what would need more of it.
+"""
 
 from harness.analysis.diagnosis.symptom import Facts
 from harness.analysis.diagnosis.values import Case
@@ -20,7 +23,7 @@ def loss_of_speed(facts: Facts) -> float | None:
 def drop_with_mlp(facts: Facts) -> str:
     """Measured against a job without mlp; alone, the FLOPs that recompute adds are too many."""
     case, reference = facts.case, facts.reference
-    if "mlp" not in case.modules:
+    if "mlp" not in case.modules or case.has_oom:
         return ""
     lost = loss_of_speed(facts)
     if lost is not None and reference is not None and "mlp" not in reference.modules:
@@ -40,7 +43,7 @@ def _by_flops(case: Case) -> str:
 def core_attn_beside_mlp(facts: Facts) -> str:
     """Both modules; against mlp alone where there is such a job."""
     case, reference = facts.case, facts.reference
-    if not {"mlp", "core_attn"} <= case.modules:
+    if not {"mlp", "core_attn"} <= case.modules or case.has_oom:
         return ""
     if reference is not None and reference.modules == case.modules - {"core_attn"}:
         lost = loss_of_speed(facts)
@@ -51,7 +54,7 @@ def core_attn_beside_mlp(facts: Facts) -> str:
 def slow_with_full(facts: Facts) -> str:
     """Against a job without full recompute; alone, by the FLOPs."""
     case, reference = facts.case, facts.reference
-    if case.spec is None or not isinstance(case.spec.recompute, FullRecompute):
+    if case.spec is None or not isinstance(case.spec.recompute, FullRecompute) or case.has_oom:
         return ""
     lost = loss_of_speed(facts)
     if lost is not None and reference is not None:
@@ -63,7 +66,14 @@ def slow_with_full(facts: Facts) -> str:
 def more_tensor_parallelism(facts: Facts) -> str:
     """Slower than a job with less TP."""
     case, reference, lost = facts.case, facts.reference, loss_of_speed(facts)
-    if case.spec is None or reference is None or reference.spec is None or lost is None or lost <= _DROP:
+    if (
+        case.has_oom
+        or case.spec is None
+        or reference is None
+        or reference.spec is None
+        or lost is None
+        or lost <= _DROP
+    ):
         return ""
     ours, theirs = (one.parallelism.tensor_model_parallel_size for one in (case.spec, reference.spec))
     return f"TP {ours} against {theirs}: {_versus(case, reference)}" if ours > theirs else ""

@@ -96,7 +96,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "still out of memory with recompute",
         "activations are not all: weights, gradients and optimizer state stay, whatever is recomputed",
         "the predicted parts of the stage",
-        "recompute more (mlp), shard the optimizer (use_distributed_optimizer), FP8, or a smaller micro-batch",
+        "recompute more (`mbr-perf plan` says what fits), shard the optimizer (use_distributed_optimizer), FP8, or a smaller micro-batch",
         memory.recompute_still_oom),
     Symptom("utilization_drop_with_mlp",
         "more than 15 % of the utilization is lost with mlp recomputed",

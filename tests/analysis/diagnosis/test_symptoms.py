@@ -93,6 +93,15 @@ def test_on_a_processor_no_allocator_is_to_blame(case, figures):
     assert "rank_out_of_memory_beside_headroom" not in found(told)
 
 
+def test_a_job_out_of_memory_is_not_told_to_win_speed_back_by_keeping_more(case):
+    fast = case("", {"recompute": "none"}, tflops_per_gpu=800.0, name="fast")
+    for recompute in ("mlp,core_attn", "full:uniform:1"):
+        full = case(FULL, {"recompute": recompute}, tflops_per_gpu=500.0)
+        assert not {"utilization_drop_with_mlp", "core_attn_beside_mlp", "slow_with_full_recompute"} & set(
+            found(full, fast)
+        )
+
+
 def test_ranks_that_are_all_full_are_not_one_beside_headroom(case, figures):
     both = figures((0, 74, True), (1, 74, True))
     near = figures((0, 74, True), (1, 78, False))
