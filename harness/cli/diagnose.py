@@ -41,7 +41,8 @@ class LoggedOptions(ExperimentOptions):
 def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
     """Say why a job failed: the kind of failure, on which rank and when, how sure that is, and the next experiment.
 
-    Exits 0 with a diagnosis, also that memory was not it; 2 for a wrong request; 6 where nothing can be concluded.
+    Exits 0 with a diagnosis, also that memory was not it; 2 for a wrong request; 6 where nothing can be concluded; 130
+    after Ctrl-C while logs were read, with an answer by what was read.
     """
     from harness.runner.diagnosing.sweeps import as_one_failure, sweep_of, sweep_overview
 
@@ -77,6 +78,7 @@ def _tell(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
     """The answer on one job; of an A/B also how A and B ended."""
     from dataclasses import replace
 
+    from harness.errors import ExitCode
     from harness.launch.environment import this_host
     from harness.runner.diagnosing.diagnosing import diagnosed, exit_code_of
 
@@ -84,7 +86,8 @@ def _tell(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
     if overview is not None and overview.ab is not None:
         told = [line for line in overview.ab.lines if line not in answer.evidence]
         answer = replace(answer, evidence=(*told, *answer.evidence))
-    code = exit_code_of(answer)
+    answer = replace(answer, evidence=(*request.passage.notes, *answer.evidence))
+    code = ExitCode.INTERRUPTED if request.passage.is_stopped else exit_code_of(answer)
     if as_json:
         from harness.report import json
         from harness.report.diagnosis_json import diagnosis_document
@@ -102,6 +105,8 @@ def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
     """The options as one value. BadRequestError for settings without a recipe, and for a recipe without a GPU."""
     from harness.cli.asking import experiment_request, given_options
     from harness.errors import BadRequestError
+    from harness.records.logs.passage import Passage
+    from harness.report.log_progress import LogProgress
     from harness.runner.diagnosing.diagnosing import DiagnoseRequest
 
     given = given_options(asked, but={"model_recipe_name"})
@@ -116,4 +121,5 @@ def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
         asked=experiment_request(asked) if asked.model_recipe_name else None,
         results_dir=what.results_dir,
         plans=not what.no_plan,
+        passage=Passage(on_progress=LogProgress()),
     )

@@ -1,6 +1,7 @@
 """`mbr-perf diagnose` on runs that nobody committed: what their ranks left, and what became of mbr-perf itself."""
 
 import json
+import signal
 import subprocess
 import sys
 
@@ -84,3 +85,15 @@ def test_a_folder_in_which_nothing_has_begun_is_refused(mbr_perf, tmp_path, make
     answer = mbr_perf("diagnose", tmp_path, "--no_plan")
     assert answer.code == 2
     assert "the run has not begun" in answer.err
+
+
+def test_ctrl_c_answers_by_what_was_read():
+    command = [sys.executable, "-m", "harness.cli.app", "diagnose", "-", "--json"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(f"{FULL}\n".encode())
+        process.stdin.flush()
+        assert b"read 0 MB" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        document = json.loads(process.stdout.read())
+    assert (process.returncode, document["exit_code"], document["verdict"]["class"]) == (130, 130, "capacity")
+    assert document["evidence"][0].startswith("Interrupted: ")

@@ -10,6 +10,7 @@ from typing import cast
 from harness.errors import BadRequestError
 from harness.records.logs.cleaning import cleaned
 from harness.records.logs.glued import records_in
+from harness.records.logs.passage import Passage, counted
 from harness.records.logs.pieces import numbered_pieces
 from harness.records.logs.prefixes import PrefixReader
 from harness.records.logs.refusal import PEEK_BYTES, why_refused
@@ -37,26 +38,39 @@ class LogLine:
         return f"{self.source}:{self.number}"
 
 
-def log_lines(paths: Iterable[str | Path], stdin: BufferedReader | None = None) -> Iterator[LogLine]:
+def log_lines(
+    paths: Iterable[str | Path], stdin: BufferedReader | None = None, passage: Passage | None = None
+) -> Iterator[LogLine]:
     """The lines of all ``paths``, file after file: files, folders searched for logs, ``-`` for ``stdin``.
 
     A line longer than ``pieces.MAX_PIECE_BYTES`` comes in pieces; blank lines do not come. Plain text only: for
     compressed and binary files, and those that are missing or unreadable, BadRequestError names all of them before
-    the first line; what comes through a pipe is looked at in its turn.
+    the first line; what comes through a pipe is looked at in its turn. ``passage`` counts what is read, and ends it.
     """
-    return _all_lines(log_sources(paths), stdin)
+    return _all_lines(log_sources(paths), stdin, passage or Passage())
 
 
-def _all_lines(sources: tuple[LogSource, ...], stdin: BufferedReader | None) -> Iterator[LogLine]:
+def _all_lines(sources: tuple[LogSource, ...], stdin: BufferedReader | None, passage: Passage) -> Iterator[LogLine]:
+    passage.total_bytes = _total_bytes(sources)
     for source in sources:
+        if passage.is_stopped:
+            return
         try:
             if source.path is None:
-                yield from lines_of(source, stdin or _standard_input())
+                yield from lines_of(source, counted(stdin or _standard_input(), source.name, passage))
             else:
                 with source.path.open("rb") as stream:
-                    yield from lines_of(source, stream)
+                    yield from lines_of(source, counted(stream, source.name, passage))
         except OSError as error:
             raise BadRequestError(f"{source.name}: cannot be read: {error.strerror}") from error
+
+
+def _total_bytes(sources: Iterable[LogSource]) -> int | None:
+    """None where one of them has no size."""
+    paths = [source.path for source in sources]
+    if any(path is None or not path.is_file() for path in paths):
+        return None
+    return sum(path.stat().st_size for path in paths if path is not None)
 
 
 def _standard_input() -> BufferedReader:

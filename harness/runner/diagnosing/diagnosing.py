@@ -1,7 +1,7 @@
 """`mbr-perf diagnose`: inputs read into cases, the planner asked, the answer made."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.analysis.diagnosis.decide import diagnose
@@ -18,10 +18,12 @@ from harness.launch.environment import Host, this_host
 from harness.recipes.request import Request
 from harness.records.foreign.log_reader import LogReader
 from harness.records.logs.lines import LogLine, log_lines
+from harness.records.logs.passage import Passage
 from harness.records.strict_json import read_document
 from harness.runner.diagnosing.inputs import Committed, Inputs, sorted_inputs
 from harness.runner.diagnosing.plan import planned
 from harness.runner.diagnosing.rulings import rulings_on
+from harness.runner.diagnosing.seen_enough import stopped_by_ctrl_c
 from harness.runner.diagnosing.snapshots import of_snapshots_alone, told_beside
 from harness.runner.diagnosing.unfinished import case_of_unfinished
 from harness.runner.request import RunRequest
@@ -31,13 +33,17 @@ from harness.spec.experiment import ExperimentSpec
 
 @dataclass(frozen=True)
 class DiagnoseRequest:
-    """``asked``: the settings of a job that left logs only. ``against``: another job. ``plans``: whether to ask the planner."""
+    """``asked``: the settings of a job that left logs only. ``against``: another job. ``plans``: whether to ask the planner.
+
+    ``passage``: how far the reading of logs is, and whether to stop it.
+    """
 
     paths: tuple[str, ...]
     against: tuple[str, ...] = ()
     asked: Request | None = None
     results_dir: Path | None = None
     plans: bool = True
+    passage: Passage = field(default_factory=Passage, compare=False)
 
 
 def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
@@ -47,10 +53,10 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     given = _given_spec(request, inputs, host)
     if not inputs.num_jobs:
         return _of_snapshots_alone(inputs, other)
-    cases = _cases(inputs, given)
+    cases = _cases(inputs, given, request.passage)
     trial = allocator_trial(cases)
     if trial is None:
-        cases = [*cases, *_cases(other, None)]
+        cases = [*cases, *_cases(other, None, request.passage)]
         trial = allocator_trial(cases) if len(cases) > 1 else None
     case, reference = _chosen(cases, trial)
     rulings, outlook = rulings_on(case, host), None
@@ -101,11 +107,11 @@ class _Given:
     sources: tuple[tuple[str, str], ...]
 
 
-def _cases(inputs: Inputs, given: _Given | None) -> list[Case]:
-    found = [_of_run(one) for one in inputs.runs]
-    found += [_of_unfinished(folder) for folder in inputs.unfinished]
+def _cases(inputs: Inputs, given: _Given | None, passage: Passage) -> list[Case]:
+    found = [_of_run(one, passage) for one in inputs.runs]
+    found += [_of_unfinished(folder, passage) for folder in inputs.unfinished]
     if inputs.logs:
-        case = _of_logs(inputs.logs, given.spec if given else None)
+        case = _of_logs(inputs.logs, given.spec if given else None, passage)
         found.append(_with_settings(case, given) if given else case)
     return found
 
@@ -120,22 +126,22 @@ def _with_settings(case: Case, given: _Given) -> Case:
     return replace(case, sources=given.sources, expandable_segments=expandable, is_told=True)
 
 
-def _of_run(run: Committed) -> Case:
+def _of_run(run: Committed, passage: Passage) -> Case:
     """A run's record; where it does not speak of memory, its logs may."""
     case = case_of_run(run.record)
     logs = run.folder / "logs" if run.folder else None
     if case.status not in ("failed", "oom") or case.has_oom or logs is None or not _has_files(logs):
         return case
-    heard = _of_logs((str(logs),), case.spec)
+    heard = _of_logs((str(logs),), case.spec, passage)
     if not heard.has_oom:
         return case
     return replace(case, verdict=heard.verdict, failed=heard.failed, sayings=(*case.sayings, *heard.sayings))
 
 
-def _of_unfinished(folder: Path) -> Case:
+def _of_unfinished(folder: Path, passage: Passage) -> Case:
     spec = read_document(folder / "spec.json", ExperimentSpec)
     logs = folder / "logs"
-    heard = _of_logs((str(logs),), spec) if _has_files(logs) else None
+    heard = _of_logs((str(logs),), spec, passage) if _has_files(logs) else None
     return case_of_unfinished(folder, spec, heard, this_host())
 
 
@@ -143,16 +149,17 @@ def _has_files(folder: Path) -> bool:
     return folder.is_dir() and any(path.is_file() and path.suffix == ".log" for path in folder.iterdir())
 
 
-def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None) -> Case:
+def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage) -> Case:
     """One pass over the lines, which may be gigabytes or a pipe."""
     reader, listener = LogReader(), Listener()
 
     def lines() -> Iterator[LogLine]:
-        for line in listener.over(log_lines(paths)):
+        for line in listener.over(log_lines(paths, passage=passage)):
             reader.feed(line)
             yield line
 
-    first = first_failure(lines())
+    with stopped_by_ctrl_c(passage):
+        first = first_failure(lines())
     name = "standard input" if tuple(paths) == ("-",) else ", ".join(paths)
     return replace(case_of_log(name, reader.finish(), first, listener, spec), paths=tuple(map(str, paths)))
 

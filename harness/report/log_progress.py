@@ -1,0 +1,27 @@
+"""How far the reading of logs is, for people who wait: one line now and then on stderr."""
+
+import sys
+import time
+
+from harness.records.logs.passage import Passage
+
+_FIRST_S, _FIRST_ON_TERMINAL_S, _EVERY_S = 5.0, 1.0, 10.0
+
+
+class LogProgress:
+    """To be called as often as one likes; seconds by the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._next = self._began + (_FIRST_ON_TERMINAL_S if sys.stderr.isatty() else _FIRST_S)
+
+    def __call__(self, passage: Passage) -> None:
+        """``read 310 MB of 1000 MB in 5 s``."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _EVERY_S
+        of = "" if passage.total_bytes is None else f" of {passage.total_bytes / 1e6:.0f} MB"
+        waits = "" if passage.num_bytes else "; waiting for input"
+        told = f"read {passage.num_bytes / 1e6:.0f} MB{of} in {now - self._began:.0f} s{waits}; Ctrl-C: answer by this much"
+        print(told, file=sys.stderr)  # noqa: T201 (narration)
