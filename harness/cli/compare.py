@@ -70,12 +70,15 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
         from harness.report import json
         from harness.report.foreign_json import foreign_document
 
-        print(json.text(foreign_document(answer.log, answer.comparison, (answer.outcome, answer.exit_code))))
+        document = foreign_document(answer.log, answer.comparison, (answer.outcome, answer.exit_code))
+        print(json.text(document | {"actuals": str(answer.actuals) if answer.actuals else None}))
     else:
         from harness.report.console import Console
         from harness.report.foreign_terminal import print_foreign
 
         print_foreign(Console(), answer.log, answer.comparison, (answer.outcome, answer.exit_code))
+        if foreign.actuals:
+            print(f"Written: {answer.actuals}" if answer.actuals else f"Not written, no iteration: {foreign.actuals}")
     raise typer.Exit(int(answer.exit_code))
 
 

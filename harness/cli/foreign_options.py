@@ -111,19 +111,24 @@ def _problems(given: ForeignOptions, loss: LossOptions, judge: JudgeOptions) -> 
     if given.form not in ("auto", "bridge", "megatron-lm"):
         found.append(BadRequestError(f"--format {given.form!r}: no such format", remedy="bridge, megatron-lm or auto"))
     if given.foreign_golden and judge.golden_values_path:
-        found.append(BadRequestError("--golden and --golden_values_path are two answers to one question; give one"))
+        found.append(
+            BadRequestError("--golden and --golden_values_path are two answers to one question", remedy="give one")
+        )
     if not (given.foreign_golden or judge.golden_values_path or given.actuals):
         found.append(
             BadRequestError("--log: nothing to hold it against", remedy="name golden values with --golden FILE")
         )
     if judge.accept_difference:
-        found.append(BadRequestError("--accept_difference: a log does not say what it was measured on"))
+        why = "--accept_difference: a log does not say what it was measured on"
+        found.append(BadRequestError(why, remedy="leave it out: nothing is refused for it"))
     set_values = {f.name: getattr(loss, f.name) for f in fields(loss) if getattr(loss, f.name) is not None}
     if set_values and not given.check_loss:
-        found.append(BadRequestError(f"--{next(iter(set_values))}: losses are compared with --check_loss only"))
+        names = ", ".join(f"--{name}" for name in set_values)
+        found.append(BadRequestError(f"{names}: losses are compared with --check_loss only", remedy="add --check_loss"))
     for name, value in set_values.items():
         least, most = (-1.0, 1.0) if name == "correlation_threshold" else (0.0, math.inf)
         most = 0.999999 if name == "skip_first_percent_loss" else most
         if not (math.isfinite(value) and least <= value <= most):
-            found.append(BadRequestError(f"--{name} {value}: out of range"))
+            told = f"{least:g} to {most:g}" if math.isfinite(most) else f"{least:g} or more"
+            found.append(BadRequestError(f"--{name} {value}: out of range", remedy=told))
     return found

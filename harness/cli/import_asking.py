@@ -8,9 +8,9 @@ from pathlib import Path
 from harness.cli.asking import experiment_request, gate_options
 from harness.cli.import_command import ImportOptions, JobOptions
 from harness.cli.options import JudgeOptions
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, raise_all
 from harness.recipes.request_layers import laid_over, request_of
-from harness.recipes.sweep_file import read_sweep_file
+from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.runner.importing.request import ImportRequest, ImportSweepRequest, LabelledLogs
 
 
@@ -24,12 +24,13 @@ class Asked:
 
 def import_request(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> Asked:
     """BadRequestError for logs of which only some have a setting, and without a recipe."""
-    file = read_sweep_file(what.sweep, asked.recipes_dir) if what.sweep is not None else None
+    file = _sweep_file(what.sweep, asked)
     request = experiment_request(asked, judge)
     request = laid_over(request_of(file.request), request) if file else request
     if not request.model_recipe_name:
         raise BadRequestError("a log does not say what was trained", remedy="-mr RECIPE, or --sweep SWEEP_FILE")
     gate, jobs, started_at = gate_options(judge), labelled(what.log), _started_at(what.started_at)
+    _require_logs(jobs)
     if any(not job.label for job in jobs):
         _require_one_job(what, jobs)
         logs = tuple(path for job in jobs for path in job.logs)
@@ -46,6 +47,26 @@ def import_request(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) 
             results_dir=what.results_dir,
         )
     )
+
+
+def _sweep_file(name: str | None, asked: JobOptions) -> SweepFile | None:
+    try:
+        return None if name is None else read_sweep_file(name, asked.recipes_dir)
+    except BadRequestError as error:
+        raise BadRequestError(error.message.replace("--file", "--sweep", 1), remedy=error.remedy) from error
+
+
+def _require_logs(jobs: tuple[LabelledLogs, ...]) -> None:
+    """BadRequestError for a setting without a log, and for a log of two jobs, which would pass for a repeat."""
+    found, seen = list[BadRequestError](), set[Path]()
+    for label, log in ((job.label, log) for job in jobs for log in job.logs):
+        path = Path(log).absolute()
+        if not log:
+            found.append(BadRequestError(f"--log {label}=: no file", remedy=f"--log '{label}=a.log'"))
+        elif path in seen:
+            found.append(BadRequestError(f"--log {log}: is named twice", remedy="name every log once"))
+        seen.add(path)
+    raise_all(found)
 
 
 def _started_at(written: str | None) -> datetime | None:

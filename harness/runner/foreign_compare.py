@@ -9,9 +9,10 @@ from harness.analysis.foreign.judging import judge_log
 from harness.analysis.foreign.values import ForeignComparison, ForeignThresholds
 from harness.analysis.oom.first_failure import RankFailure, first_failure
 from harness.analysis.outcome import Outcome, comparison_outcome
-from harness.errors import ExitCode
+from harness.errors import BadRequestError, ExitCode
 from harness.records.foreign.bridge_actuals import write_actuals
 from harness.records.foreign.golden_file import Format, read_foreign_golden
+from harness.records.foreign.golden_values import ForeignGolden
 from harness.records.foreign.log_reader import opened_logs
 from harness.records.foreign.values import ForeignLog
 
@@ -32,12 +33,13 @@ class ForeignRequest:
 
 @dataclass(frozen=True)
 class ForeignAnswer:
-    """What came of it. ``comparison`` None: there was nothing to compare with."""
+    """What came of it. ``comparison`` None: there was nothing to compare with. ``actuals``: the file that was written."""
 
     log: ForeignLog
     comparison: ForeignComparison | None
     outcome: Outcome
     exit_code: ExitCode
+    actuals: Path | None = None
 
 
 def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
@@ -48,17 +50,30 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
     reader, lines = opened_logs(request.logs)
     failed = first_failure(lines)
     log = reader.finish()
-    if request.actuals and log.iterations:
-        write_actuals(request.actuals, log)
+    written = request.actuals if log.iterations else None
+    if written:
+        write_actuals(written, log)
     if request.golden is None:
         if _is_cut_short(log):
-            return ForeignAnswer(log, None, "inconclusive", ExitCode.INCONCLUSIVE)
-        return ForeignAnswer(log, None, "pass", ExitCode.OK)
-    golden = read_foreign_golden(request.golden, request.form)
+            return ForeignAnswer(log, None, "inconclusive", ExitCode.INCONCLUSIVE, written)
+        return ForeignAnswer(log, None, "pass", ExitCode.OK, written)
+    golden = _golden(request.golden, request.form, written)
     failure = _told(failed.failure) if failed and _is_cut_short(log) else None
     judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits, failure)
     outcome, exit_code = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
-    return ForeignAnswer(log, judged, outcome, exit_code)
+    return ForeignAnswer(log, judged, outcome, exit_code, written)
+
+
+def _golden(path: Path, form: Format, written: Path | None) -> ForeignGolden:
+    """BadRequestError for one that cannot be read; it says what was written before."""
+    try:
+        return read_foreign_golden(path, form)
+    except BadRequestError as error:
+        told = f"; {written} was written" if written else ""
+        remedy = (
+            error.remedy or "name a golden file of Megatron-Bridge or Megatron-LM; --actuals FILE makes one of the log"
+        )
+        raise BadRequestError(error.message, remedy=remedy + told) from error
 
 
 def _is_cut_short(log: ForeignLog) -> bool:

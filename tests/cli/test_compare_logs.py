@@ -224,6 +224,8 @@ def test_actuals_are_left_even_where_the_golden_cannot_be_read(mbr_perf, tmp_pat
     assert answer.code == 2
     assert "none.json: cannot be read: No such file or directory" in answer.err
     assert json.loads(actuals.read_text())["max_alloc"] == 45.0
+    assert "none.json: cannot be read: No such file or directory\n  name a golden file" in answer.err
+    assert f"{actuals} was written" in answer.err
     assert mbr_perf("compare", "--log", log, "--golden", actuals).code == 0
 
 
@@ -233,6 +235,7 @@ def test_actuals_need_no_golden(mbr_perf, tmp_path):
     assert answer.code == 0
     assert "Not compared: no golden was named" in answer.out
     assert (tmp_path / "actuals.json").exists()
+    assert f"Written: {tmp_path / 'actuals.json'}" in answer.out
 
 
 def test_actuals_of_half_a_run_are_written_and_in_doubt(mbr_perf, tmp_path):
@@ -248,6 +251,7 @@ def test_a_log_without_iterations_leaves_no_actuals(mbr_perf, tmp_path):
     answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--actuals", tmp_path / "actuals.json")
     assert answer.code == 6
     assert not (tmp_path / "actuals.json").exists()
+    assert "Not written, no iteration: " in answer.out
 
 
 @pytest.mark.parametrize(

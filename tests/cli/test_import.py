@@ -320,6 +320,25 @@ def test_an_imported_sweep_cannot_be_resumed(mbr_perf, tmp_path, results):
     assert "imported from training logs" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("logs", "told"),
+    [
+        (("none=",), ["--log none=: no file"]),
+        (("none={log}", "none={log}"), ["is named twice"]),
+        (("tp=banana={log}", "gpu=b200={log}x"), ["--log tp: 'banana' is not a whole number", "--log gpu: cannot be"]),
+        (("mlp={log}", "--sweep", "nosuch"), ["--sweep nosuch: no such sweep file"]),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_in_the_words_of_the_options(mbr_perf, tmp_path, results, logs, told):
+    (tmp_path / "a.log").write_text(job_log(TABLE[1]))
+    words = [word.format(log=tmp_path / "a.log") for word in logs]
+    options = [part for word in words for part in (("--log", word) if "=" in word else (word,))]
+    answer = mbr_perf("import", *options, *SFT, "--results_dir", results)
+
+    assert (answer.code, results.exists()) == (2, False)
+    assert [text for text in told if text not in answer.err] == []
+
+
 def test_a_sweep_file_says_what_the_jobs_have_in_common(mbr_perf, tmp_path, results):
     (tmp_path / "a.log").write_text(job_log(TABLE[1]))
     options = ("--sweep", "llama3_70b_modules", "--log", f"mlp={tmp_path / 'a.log'}", "--results_dir", results)

@@ -46,15 +46,26 @@ def write_actuals(path: Path, log: ForeignLog) -> None:
     """
     prior: Mapping[str, object] | None = None
     if path.exists():
-        document = read_plain(path)
-        if document:
-            read_bridge(path, document)
-            prior = {key: value for key, value in unwrap(path, document)[1].items() if key != OF_WHOLE_RUN}
+        prior = _prior(path)
     text = bridge_text(downsample(merge(prior, actuals_of(log))))
     try:
         write_atomically(path, text)
     except OSError as error:
-        raise BadRequestError(f"{path}: cannot be written: {error.strerror}") from error
+        raise BadRequestError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there"
+        ) from error
+
+
+def _prior(path: Path) -> Mapping[str, object] | None:
+    try:
+        document = read_plain(path)
+        if not document:
+            return None
+        read_bridge(path, document)
+    except BadRequestError as error:
+        remedy = "it is not added to; name a new file, or one of Megatron-Bridge's golden values, with --actuals"
+        raise BadRequestError(error.message, remedy=remedy) from error
+    return {key: value for key, value in unwrap(path, document)[1].items() if key != OF_WHOLE_RUN}
 
 
 def bridge_text(document: Mapping[str, object]) -> str:

@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Mapping, Sequence
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, ManyProblemsError
 from harness.runner.sweep.axes import RECOMPUTE, SweptAxis
 from harness.runner.sweep.over import read_axes
 
@@ -28,7 +28,12 @@ def axes_of(labels: Sequence[Values]) -> tuple[SweptAxis, ...]:
     """Every axis that a label names, with its values in their order. BadRequestError for what cannot be varied."""
     names = dict.fromkeys(name for values in labels for name in values)
     given = [(name, tuple(dict.fromkeys(v[name] for v in labels if name in v))) for name in names]
-    return read_axes(given)
+    try:
+        return read_axes(given)
+    except BadRequestError as error:
+        found = error.problems if isinstance(error, ManyProblemsError) else [error]
+        told = [BadRequestError(one.message.replace("--over", "--log", 1), remedy=one.remedy) for one in found]
+        raise ManyProblemsError(told) from error
 
 
 def canonical(labels: Sequence[Values], axes: tuple[SweptAxis, ...]) -> list[Values]:
