@@ -1,0 +1,78 @@
+"""What the source itself may not do, whoever changes it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {path.relative_to(ROOT): path.read_text() for path in sorted((ROOT / "harness").rglob("*.py"))}
+TREES = {path: ast.parse(text) for path, text in SOURCES.items()}
+RUN_TEXT = {
+    "eval", "exec", "os.system", "os.popen", "yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load",
+    "pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load", "marshal.loads", "shelve.open", "tempfile.mktemp",
+}  # fmt: skip
+KILLS = {"os.kill", "os.killpg", "signal.pidfd_send_signal"}
+READS = re.compile(r"nvml(Init|Shutdown|DeviceGet|SystemGet|ErrorString)|NVML|nvmlMemory_v2$|c_nvml")
+
+
+def calls(tree: ast.Module) -> Iterator[str]:
+    """Functions that are called, by their names in the source."""
+    return (ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+@pytest.mark.parametrize("call", ["eval(x)", "os.system(x)", "torch.load(x)", "yaml.unsafe_load(x)"])
+def test_a_call_is_seen(call: str):
+    assert RUN_TEXT & set(calls(ast.parse(f"def f(x):\n    return [{call}]")))
+
+
+def test_nothing_that_is_read_can_run():
+    assert {str(path): found for path, tree in TREES.items() if (found := RUN_TEXT & set(calls(tree)))} == {}
+
+
+def test_no_command_goes_through_a_shell():
+    shells = [
+        str(path) for path, text in SOURCES.items() if re.search(r"shell\s*=\s*True|[\"']-c[\"'],\s*f?[\"']", text)
+    ]
+    assert shells == []
+
+
+def test_signals_go_to_own_processes_only():
+    """By a handle that `launch/processes.py` checks, to oneself, or to one's own child before it is waited for."""
+    assert {str(path) for path, tree in TREES.items() if KILLS & set(calls(tree))} == {
+        "harness/engine/prepared_ranks.py",
+        "harness/engine/process.py",
+        "harness/launch/processes.py",
+        "harness/launch/warm_process.py",
+        "harness/runner/gpu_check/programs.py",
+    }
+    assert [str(path) for path, text in SOURCES.items() if re.search(r"\b(pkill|killall)\b", text)] == []
+
+
+def test_nvml_is_only_asked():
+    used = {
+        f"{path}: {node.attr}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pynvml"
+    }
+    assert used
+    assert {name for name in used if not READS.match(name.partition(": ")[2])} == set()
+
+
+def test_the_scripted_driver_lets_nothing_be_set():
+    text = (ROOT / "tests" / "native" / "fake_nvml.c").read_text()
+    offered = set(re.findall(r"\b(nvml[A-Z]\w*)\s*\([^;{]*\)\s*\{", text))
+    assert "nvmlDeviceGetName" in offered
+    assert {name for name in offered if not READS.match(name)} == set()
+
+
+def test_hooks_of_tests_are_not_in_the_product():
+    read_by_tests = set(re.findall(r'getenv\("(\w+)"\)', (ROOT / "tests" / "native" / "fake_nvml.c").read_text()))
+    own = {name for text in SOURCES.values() for name in re.findall(r"\bMBR_[A-Z_]+\b", text)}
+    assert read_by_tests
+    assert own == {"MBR_PERF_PARENT_PID", "MBR_PERF_WEBHOOK_URL"}
+    hooks = [*read_by_tests, "fake_nvml", "from tests", "import tests"]
+    assert {str(path): hook for path, text in SOURCES.items() for hook in hooks if hook in text} == {}
