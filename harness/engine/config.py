@@ -184,7 +184,7 @@ def _cuda_graph(graph: CudaGraphSpec, config_class: type) -> dict[str, Any]:
     own_impl = "cuda_graph_modules" in known  # full_iteration became an implementation of its own in 0.18
     if impl == "full_iteration" and not own_impl:
         impl, scope = "local", ["full_iteration"]
-    elif scope == ["full_iteration"] and own_impl:
+    elif impl == "local" and scope == ["full_iteration"] and own_impl:
         impl, scope = "full_iteration", []
     return {"cuda_graph_impl": impl, "cuda_graph_scope": scope, "cuda_graph_warmup_steps": graph.warmup_steps}
 

@@ -57,12 +57,20 @@ def _hidden_dropout_in_graph(s: Situation) -> bool:
 
 
 def _overlap_with_graphs(s: Situation) -> bool:
-    """Releases before 0.20 allow transformer_engine graphs only; the scopes are forbidden in all of them."""
+    """Releases before 0.18 allow transformer_engine graphs only; the scopes are forbidden in all of them."""
     if not s.overlaps_experts:
         return False
     if s.graph.impl == "transformer_engine":
         return not _scope(s).isdisjoint({"moe", "mlp"})
-    return s.mcore_before("0.20.0dev0")
+    return s.mcore_before("0.18")
+
+
+def _iteration_by_transformer_engine(s: Situation) -> Values | None:
+    if s.graph.impl != "transformer_engine" or "full_iteration" not in s.graph.scope:
+        return None
+    older = "To use full iteration cuda graph, please use cuda_graph_impl=local instead of cuda_graph_impl="
+    newer = "cuda_graph_modules='full_iteration' cannot be combined with cuda_graph_impl='transformer_engine'."
+    return {"mcore": f"{older}transformer_engine." if s.mcore_before("0.18") else newer}
 
 
 def _both_moe_scopes(s: Situation) -> Values | None:
@@ -118,16 +126,14 @@ def _captures_nothing(s: Situation) -> bool:
 RULES = (
     Rule("G05", "error",
          lambda s: s.graph.impl != "none" and s.offload.cpu_offloading_num_layers > 0
-         and (s.mcore_before("0.20.0dev0") or not s.graphs_iteration),
+         and (s.mcore_before("0.18") or not s.graphs_iteration),
          "CUDA graphs with offloading of layers",
          "drop one of the two",
          f"{_CONFIG}:1722", "run", "CUDA graphs not supported with CPU offloading."),
-    Rule("G06", "error", lambda s: s.graph.impl == "transformer_engine" and "full_iteration" in s.graph.scope,
+    Rule("G06", "error", _iteration_by_transformer_engine,
          "cuda_graph_impl transformer_engine cannot capture a whole iteration",
          "use --cuda_graph_impl full_iteration",
-         f"{_CONFIG}:1738", "run",
-         "To use full iteration cuda graph, please use cuda_graph_impl=local instead of "
-         "cuda_graph_impl=transformer_engine."),
+         f"{_CONFIG}:1738", "run", "{mcore}"),
     Rule("G07", "error", _scoped(_both_moe_scopes),
          "cuda_graph_scope holds both moe and moe_router",
          "keep one of the two",

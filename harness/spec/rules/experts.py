@@ -15,6 +15,21 @@ def _overlap(condition: Predicate) -> Predicate:
     return fires
 
 
+def _several_mtp_layers(s: Situation) -> Values | None:
+    if (s.model.mtp_num_layers or 0) < 2:
+        return None
+    older = "MTP layernum only supports 1 when enabling overlap_moe_expert_parallel_comm."
+    newer = "MTP supports at most one layer when enabling overlap_moe_expert_parallel_comm."
+    return {"mcore": older if s.mcore_before("0.19") else newer}
+
+
+def _shared_overlap_without_its_dispatcher(s: Situation) -> Values | None:
+    if s.moe is None or s.moe.moe_shared_expert_intermediate_size is None or not s.kernels.moe_shared_expert_overlap:
+        return None
+    allowed = ("alltoall",) if s.mcore_before("0.18") else ("alltoall", "flex")
+    return {"allowed": " or ".join(allowed)} if s.dispatcher not in allowed else None
+
+
 def _permute_fusion_missing(s: Situation) -> Values | None:
     if s.moe is None or not s.kernels.moe_permute_fusion or s.gpu.is_cpu:
         return None
@@ -71,14 +86,11 @@ RULES = (
          "transformer/moe/moe_layer.py:379", "run",
          "During training, performance may degrade if MoE and tensor parallelismare enabled without also enabling "
          "sequence parallelism."),
-    Rule("P17", "error",
-         lambda s: s.moe is not None and s.moe.moe_shared_expert_intermediate_size is not None
-         and s.kernels.moe_shared_expert_overlap and not (
-             s.dispatcher == "alltoall" or (s.dispatcher == "flex" and not s.mcore_before("0.20.0dev0"))),
+    Rule("P17", "error", _shared_overlap_without_its_dispatcher,
          "moe_shared_expert_overlap with the {s.kernels.moe_token_dispatcher_type} dispatcher",
          "use kernels.moe_token_dispatcher_type=alltoall",
          f"{_CONFIG}:1089", "run",
-         "moe_shared_expert_overlap only works with alltoall token dispatcher."),
+         "moe_shared_expert_overlap only works with {allowed} token dispatcher."),
     Rule("P18a", "error", lambda s: s.dispatcher == "flex" and s.etp * s.ep == 1,
          "the flex dispatcher with neither expert nor tensor parallelism",
          "use kernels.moe_token_dispatcher_type=alltoall, or -ep > 1",
@@ -179,17 +191,17 @@ RULES = (
          "keep one of the two",
          f"{_CONFIG}:1886", "run",
          "disable moe_shared_expert_overlap when enabling overlap_moe_expert_parallel_comm"),
-    Rule("P28f", "error", _overlap(lambda s: (s.model.mtp_num_layers or 0) > 1),
+    Rule("P28f", "error", _overlap(_several_mtp_layers),
          "overlap_moe_expert_parallel_comm with {s.model.mtp_num_layers} MTP layers",
          "use one MTP layer, or drop the overlap",
          f"{_CONFIG}:1889", "run",
-         "MTP layernum only supports 1 when enabling overlap_moe_expert_parallel_comm."),
+         "{mcore}"),
     Rule("P28g", "error", _overlap(lambda s: s.model.mtp_num_layers == 1 and s.pp == 1),
          "overlap_moe_expert_parallel_comm with an MTP layer needs pipeline parallelism",
          "use -pp 2 or more, or drop the overlap",
          f"{_CONFIG}:1892", "run",
          "Pipeline model parallel size must be larger than 1 when enabling overlap_moe_expert_parallel_comm with MTP "
-         "layer.", until="0.17"),
+         "layer.", until="0.18"),
     Rule("P28h", "warning", lambda s: s.moe is None and s.kernels.overlap_moe_expert_parallel_comm,
          "overlap_moe_expert_parallel_comm on a dense model has no effect",
          "drop it",

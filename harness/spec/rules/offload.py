@@ -48,31 +48,45 @@ def _absent_parts(s: Situation) -> Values | None:
 
 
 def _graph_offload_conflict(s: Situation) -> Values | None:
-    """The refusals of megatron-core 0.20, in its order."""
+    """The refusals of megatron-core from 0.18 on, in its order."""
     if not s.offload.offload_modules or s.graph.impl == "none":
         return None
+    if s.graphs_locally and (refused := _local_graph_offload_conflict(s)):
+        return refused
+    if "moe" in s.graph.scope:
+        text = "Token-drop MoE is temporarily not supported with activation offloading."
+        return {"why": "the moe scope captures what is to be offloaded", "mcore": text}
+    if s.graphs_iteration:
+        must = "a non-negative integer" if s.mcore_before("0.20.0dev0") else "set"
+        text = (
+            f"fine_grained_offloading_max_inflight_offloads must be {must} when using fine-grained activation offloading "
+            "with full-iteration CUDA graphs"
+        )
+        return {"why": "a captured iteration needs a limit that this harness does not set", "mcore": text}
+    return None
+
+
+def _local_graph_offload_conflict(s: Situation) -> Values | None:
+    """Releases before 0.19 allow none, later ones what lies inside experts outside captured layers."""
+    if s.mcore_before("0.19"):
+        text = (
+            "fine-grained activation offloading is only supported with transformer_engine CUDA graph implementation or "
+            "local CUDA graph implementation with full_iteration scope."
+        )
+        return {"why": f"megatron-core {s.mcore_name} offloads with transformer_engine graphs only", "mcore": text}
     outside = sorted(_named(s) - _INSIDE_EXPERTS)
-    if s.graphs_locally and outside:
+    if outside:
         text = (
             "fine-grained activation offloading with cuda_graph_impl='local' only supports offload_modules "
             f"'expert_fc1', 'moe_act', and 'fused_group_mlp'. Unsupported offload_modules: {outside}."
         )
         return {"why": f"local graphs do not allow {', '.join(outside)}", "mcore": text}
-    if s.graphs_locally and not s.graph.scope:
+    if not s.graph.scope:
         text = (
             "fine-grained activation offloading with cuda_graph_impl='local' is not supported with whole-layer "
             "CUDA graph capture."
         )
         return {"why": "whole layers are captured", "mcore": text}
-    if "moe" in s.graph.scope:
-        text = "Token-drop MoE is temporarily not supported with activation offloading."
-        return {"why": "the moe scope captures what is to be offloaded", "mcore": text}
-    if s.graphs_iteration:
-        text = (
-            "fine_grained_offloading_max_inflight_offloads must be set when using fine-grained activation offloading "
-            "with full-iteration CUDA graphs "
-        )
-        return {"why": "a captured iteration needs a limit that this harness does not set", "mcore": text}
     return None
 
 
@@ -141,7 +155,7 @@ RULES = (
     Rule("F11", "error", _graph_offload_conflict,
          "offload_modules with {s.graph.impl} CUDA graphs: {why}",
          "drop the graphs, or the offloading",
-         f"Megatron-LM main {_CONFIG}:2930", "source", "{mcore}", since="0.20.0dev0"),
+         f"Megatron-LM main {_CONFIG}:2930", "source", "{mcore}", since="0.18"),
     Rule("F12", "warning", _absent_parts,
          "offload_modules {absent}: no layer of this model has them as modules of their own",
          "drop them",

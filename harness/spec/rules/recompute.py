@@ -36,21 +36,19 @@ def _needs_save_original_input(s: Situation) -> bool:
     return s.fp8 and not {"moe_act", "layernorm"}.isdisjoint(s.modules)
 
 
+_TE_TEXT = "moe_act and layernorm recompute for fp8 needs transformer-engine>=2.6.0dev0, but your version is {found}."
+
+
 def _fp8_needs_newer_te(s: Situation) -> Values | None:
     if not _needs_save_original_input(s) or s.fp8_recipe == "delayed":
         return None
     if s.te_is_missing:
-        return {
-            "found": "none is installed",
-            "mcore": "'>=' not supported between instances of 'NoneType' and 'Version'",
-        }
+        needed = _TE_TEXT.format(found="0.0.0")
+        compared = "'>=' not supported between instances of 'NoneType' and 'Version'"
+        return {"found": "none is installed", "mcore": compared if s.mcore_before("0.17") else needed}
     if s.te_before("2.6.0dev0"):
         found = s.software.transformer_engine
-        return {
-            "found": f"{found} is installed",
-            "mcore": "moe_act and layernorm recompute for fp8 needs transformer-engine>=2.6.0dev0, "
-            f"but your version is {found}.",
-        }
+        return {"found": f"{found} is installed", "mcore": _TE_TEXT.format(found=found)}
     return None
 
 

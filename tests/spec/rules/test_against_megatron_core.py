@@ -32,20 +32,20 @@ def text_of(findings, rule: str) -> str:
     return " ".join(next(f.mcore_text for f in findings if f.id == rule).split())
 
 
-def test_the_text_is_the_one_that_the_config_raises(config_case, ask, transformer_config):
-    spec, software, env = ask(config_case.kind, config_case.breaks)
+def test_the_text_is_the_one_that_the_config_raises(config_case, ask, installed_mcore, transformer_config):
+    spec, software, env = ask(config_case.kind, config_case.breaks | {"mcore": installed_mcore})
     assert text_of(check(spec, software, env=env), config_case.rule) in refusal(transformer_config, spec)
 
 
-def test_the_nearest_legal_request_does_not_raise_it(config_case, ask, transformer_config):
-    spec, software, env = ask(config_case.kind, config_case.breaks)
+def test_the_nearest_legal_request_does_not_raise_it(config_case, ask, installed_mcore, transformer_config):
+    spec, software, env = ask(config_case.kind, config_case.breaks | {"mcore": installed_mcore})
     text = text_of(check(spec, software, env=env), config_case.rule)
     repaired, _, _ = ask(config_case.kind, config_case.breaks | config_case.keeps)
     assert text not in refusal(transformer_config, repaired)
 
 
-def test_fp8_recompute_without_transformer_engine_fails_as_r13_says(ask, transformer_config):
-    spec, software, _ = ask("moe", {"recompute": "moe_act", "dtype": "fp8_cs", "te": None})
+def test_fp8_recompute_without_transformer_engine_fails_as_r13_says(ask, installed_mcore, transformer_config):
+    spec, software, _ = ask("moe", {"recompute": "moe_act", "dtype": "fp8_cs", "te": None, "mcore": installed_mcore})
     assert text_of(check(spec, software), "R13") in refusal(transformer_config, spec)
 
 
@@ -74,10 +74,12 @@ def some_changes(draw) -> dict:
 
 @settings(max_examples=300, deadline=None)
 @given(kind=st.sampled_from(["dense", "moe", "deepseek"]), changes=some_changes())
-def test_what_the_config_refuses_is_refused_before_with_the_same_words(kind, changes, request_for, transformer_config):
+def test_what_the_config_refuses_is_refused_before_with_the_same_words(
+    kind, changes, request_for, installed_mcore, transformer_config
+):
     spec = request_for(kind, **changes)
     text = refusal(transformer_config, spec)
-    errors = [f for f in check(spec, Software(megatron_core="0.16.1", transformer_engine="2.11")) if f.blocks]
+    errors = [f for f in check(spec, Software(megatron_core=installed_mcore, transformer_engine="2.11")) if f.blocks]
     if text:
         assert any(f.mcore_text and " ".join(f.mcore_text.split()) in text for f in errors), (text, errors)
 
@@ -85,10 +87,10 @@ def test_what_the_config_refuses_is_refused_before_with_the_same_words(kind, cha
 @settings(max_examples=300, deadline=None)
 @given(kind=st.sampled_from(["dense", "moe", "deepseek"]), changes=some_changes())
 def test_errors_that_name_the_config_are_refusals_of_the_config(
-    kind, changes, request_for, transformer_config, raised_by_config
+    kind, changes, request_for, installed_mcore, transformer_config, raised_by_config
 ):
     spec = request_for(kind, **changes)
-    found = {f.id for f in check(spec, Software(megatron_core="0.16.1", transformer_engine="2.11")) if f.blocks}
+    found = {f.id for f in check(spec, Software(megatron_core=installed_mcore, transformer_engine="2.11")) if f.blocks}
     if found & raised_by_config:
         assert refusal(transformer_config, spec) != ""
 
