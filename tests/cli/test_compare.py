@@ -143,3 +143,20 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
         == "['harness.cli', 'harness.cli.options', 'harness.cli.short_options', 'harness.cli.foreign_options', "
         "'harness.cli.option_groups', 'harness.cli.option_types', 'harness.cli.compare', 'harness.cli.golden_export', 'harness.cli.golden_promote', 'harness.cli.golden']"
     )
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text.replace('"schema_version": 1', '"schema_version": 2', 1), lambda text: text[:999]]
+)
+def test_a_record_of_a_newer_version_or_half_of_one_exits_2_and_is_named(results, golden, change):
+    path = results / "runs" / RUN_ID / "record.json"
+    text = path.read_text()
+    path.unlink()
+    path.write_text(change(text))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.cli.app", "compare", RUN_ID, str(golden(709.93)), "--results_dir", str(results)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert str(path) in done.stderr
+    assert path.read_text() == change(text)

@@ -33,13 +33,18 @@ SCENES: dict[str, type[Training] | type[Played]] = {"trained": Training, "played
 class Loop:
     """Sweeps of one scene until ``num_kills`` were made; AssertionError at the first thing that does not hold."""
 
-    def __init__(self, scene: Scene, chance: random.Random, num_kills: int) -> None:
+    def __init__(self, scene: Scene, chance: random.Random, num_kills: int, seconds: float) -> None:
         self.scene, self.chance, self.num_kills = scene, chance, num_kills
-        self.tally = Tally()
+        self.tally, self._end = Tally(), time.monotonic() + seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether enough was killed, or time is up: what runs by then runs to its end."""
+        return self.tally.kills.total() >= self.num_kills or time.monotonic() > self._end
 
     def run(self) -> Tally:
         """Sweep after sweep, each killed and resumed until it is done."""
-        while self.tally.kills.total() < self.num_kills:
+        while not self.is_over:
             self._sweep()
         return self.tally
 
@@ -80,7 +85,7 @@ class Loop:
         harness = self.scene.start(command, log)
         self.tally.sittings += 1
         try:
-            while harness.poll() is None and self.tally.kills.total() < self.num_kills:
+            while harness.poll() is None and not self.is_over:
                 kind = one_of(self.chance, self.scene.kinds)
                 if self._killed(kind, harness.pid) and kind == "harness":
                     harness.wait()
@@ -103,7 +108,7 @@ class Loop:
         elif not _appears(kind, harness, within_s=4 * self.scene.pace_s):
             return False
         else:
-            time.sleep(self.chance.uniform(0, self.scene.pace_s / 4))
+            time.sleep(self.chance.uniform(0, self.scene.pace_s / 12))
         there = victims(harness)[kind]
         if not there or not send(self.chance.choice(there), signal.SIGKILL):
             return False
@@ -152,13 +157,11 @@ def main() -> None:
     parser.add_argument("--kills", type=int, required=True, help="for both: of which one in seven in sweeps that train")
     parser.add_argument("--repeats", type=int, default=2, help="of every cell")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=120.0, help="after which nothing more is killed")
     parser.add_argument("--out", type=Path, help="a JSON file for the figures")
     asked = parser.parse_args()
     began = time.monotonic()
-    if asked.scene == "both":
-        tallies = _beside(asked.kills, asked.repeats, asked.seed)
-    else:
-        tallies = {asked.scene: _one(asked.scene, asked.repeats, asked.seed, asked.kills)}
+    tallies = _beside(asked) if asked.scene == "both" else {asked.scene: _one(asked)}
     text = json.dumps(document(asked.seed, time.monotonic() - began, tallies), indent=1) + "\n"
     if asked.out:
         asked.out.parent.mkdir(parents=True, exist_ok=True)
@@ -166,26 +169,27 @@ def main() -> None:
     sys.stdout.write(text)
 
 
-def _one(scene: str, repeats: int, seed: int, num_kills: int) -> Tally:
+def _one(asked: argparse.Namespace) -> Tally:
     adopt_orphans()
     folder = Path(tempfile.mkdtemp(prefix="crash-loop-"))
-    sys.stderr.write(f"seed {seed}, in {folder}\n")
-    tally = Loop(SCENES[scene](folder, repeats), random.Random(seed), num_kills).run()
+    sys.stderr.write(f"{asked.scene}: seed {asked.seed}, in {folder}\n")
+    scene = SCENES[asked.scene](folder, asked.repeats)
+    tally = Loop(scene, random.Random(asked.seed), asked.kills, asked.minutes * 60).run()
     shutil.rmtree(folder)
     return tally
 
 
-def _beside(num_kills: int, repeats: int, seed: int) -> dict[str, Tally]:
+def _beside(asked: argparse.Namespace) -> dict[str, Tally]:
     """Two loops that train beside four that play, each a process of its own with the next seed."""
-    trained = num_kills // 7
+    trained = asked.kills // 7
     shares = [("trained", (trained + n) // 2) for n in range(2)]
-    shares += [("played", (num_kills - trained + n) // 4) for n in range(4)]
-    command = (sys.executable, "-m", "tests.faults.crash_loop")
-    loops = [
-        subprocess.Popen((*command, scene, "--kills", str(kills), "--repeats", str(repeats), "--seed", str(seed + n)),
-                         stdout=subprocess.PIPE, text=True)
-        for n, (scene, kills) in enumerate(shares)
-    ]  # fmt: skip
+    shares += [("played", (asked.kills - trained + n) // 4) for n in range(4)]
+    loops = []
+    for n, (scene, kills) in enumerate(shares):
+        told = {"kills": kills, "repeats": asked.repeats, "seed": asked.seed + n, "minutes": asked.minutes}
+        options = [word for name, value in told.items() for word in (f"--{name}", str(value))]
+        command = (sys.executable, "-m", "tests.faults.crash_loop", scene, *options)
+        loops.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     answers = [loop.communicate()[0] for loop in loops]
     if any(loop.returncode for loop in loops):
         raise SystemExit(1)

@@ -105,6 +105,16 @@ def test_a_taken_port_is_reported_in_words(torchrun: Callable[..., LaunchPlan]) 
     assert "EADDRINUSE" in outcome.reason
 
 
+def test_a_taken_port_that_nobody_asked_for_is_replaced(torchrun: Callable[..., LaunchPlan]) -> None:
+    plan = torchrun("ok")
+    with socket.socket() as other:
+        other.bind(("", plan.rendezvous.master_port))
+        other.listen()
+        outcome = run(plan)
+    assert (outcome.status, outcome.reason) == ("ok", None)
+    assert "EADDRINUSE" in plan.launcher_log.read_text()
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, "interrupted"), (signal.SIGKILL, None)])
 def test_no_rank_outlives_the_harness(
     torchrun: Callable[..., LaunchPlan], number: signal.Signals, status: str | None
