@@ -54,9 +54,10 @@ def aa_document(aa: AaVerdict | None) -> Document | None:
 
 
 def _finding(finding: AaFinding) -> str:
-    """``TFLOP/s/GPU of A' against A -0.1 %, p 0.93; one run varies by 0.2 %``."""
-    if finding.change is None or finding.p_value is None or finding.noise is None:
+    """``TFLOP/s/GPU of A' against A -0.1 %, p 0.93; one run varies by 0.2 %; below 2 % nothing shows``."""
+    if finding.change is None or finding.p_value is None or finding.noise is None or finding.visible is None:
         return ""
     title = BY_NAME[finding.metric].title
     change = f"{title} of A' against A {format_percent(finding.change)}, {p_text(finding.p_value)}"
-    return f"{change}; one run varies by {finding.noise * 100:.2g} %"
+    noise = f"one run varies by {finding.noise * 100:.2g} %"
+    return f"{change}; {noise}; below {max(finding.visible, finding.limit) * 100:.2g} % nothing shows"

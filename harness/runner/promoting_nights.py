@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 
+from harness.analysis.night.aa import judge_aa
 from harness.analysis.night.case_outcome import bad_end, effective_runs, expectation
+from harness.analysis.night.inputs import CaseMaterial
 from harness.analysis.night.values import CaseRun
 from harness.analysis.promotion import PromotionOptions
 from harness.errors import BadRequestError
+from harness.records.goldens import GoldenSearch
 from harness.records.nights import NightCase, NightData
-from harness.runner.night.due import case_runs
+from harness.runner.night.due import aa_runs, case_runs
 from harness.runner.promoting import Candidate
 
 
@@ -22,6 +25,7 @@ def night_candidates(
     names that are none.
     """
     known = {case.planned.name: case for case in night.cases}
+    doubts = _doubts(night)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BadRequestError(
@@ -29,14 +33,23 @@ def night_candidates(
         )
     expected = {name: told for name, case in known.items() if not names and (told := _expected(case, today))}
     chosen = [known[name] for name in names or known if name not in expected]
-    return [_candidate(night, case, options) for case in chosen], list(expected.items())
+    return [_candidate(night, case, options, doubts) for case in chosen], list(expected.items())
 
 
-def _candidate(night: NightData, case: NightCase, options: PromotionOptions) -> Candidate:
+def _candidate(night: NightData, case: NightCase, options: PromotionOptions, doubts: Sequence[str]) -> Candidate:
     counted = effective_runs(case_runs(case))
     records = tuple(run.record for run in counted if run.record is not None)
     own = replace(options, thresholds=case.planned.thresholds, night_id=night.plan.night_id)
-    return Candidate(case.planned.name, records, own, tuple(_problems(case, counted)))
+    return Candidate(case.planned.name, records, own, (*_problems(case, counted), *doubts))
+
+
+def _doubts(night: NightData) -> tuple[str, ...]:
+    """Why nothing of a night whose A/A does not hold is a value to hold others against."""
+    for case in night.cases:
+        if numbers := night.plan.aa_numbers(case.planned):
+            material = CaseMaterial(case.planned, (), GoldenSearch(None, None, ""), aa_runs=aa_runs(case))
+            return tuple(judge_aa(material, numbers).doubts.values())
+    return ()
 
 
 def _problems(case: NightCase, counted: Sequence[CaseRun]) -> list[str]:

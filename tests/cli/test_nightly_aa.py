@@ -56,7 +56,7 @@ def test_an_aa_that_holds_lets_the_night_be_judged_and_adds_nothing_to_history(r
 
 
 def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_every_report_says_it(
-    recorded, nightly, tmp_path
+    recorded, nightly, mbr_perf, tmp_path
 ):
     stage = recorded(slower=1.1, dense="repeats: 3")
     nightly(stage, "--confirm", "0")
@@ -78,6 +78,8 @@ def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_
     assert 'mbr_perf_night_aa_holds{suite="suite"} 0.0' in (folder / "metrics.prom").read_text()
     [test] = Xml.parse(tmp_path / "junit.xml").getroot().iterfind(".//testcase[@name='A/A']")
     assert said in test.find("skipped").get("message")
+    promoted = mbr_perf("golden", "promote", folder.parent, "--every", "--reason", "new", "--golden_dir", stage.goldens)
+    assert (promoted.code, said in " ".join(promoted.err.split())) == (2, True)
 
 
 def test_an_aa_of_which_a_run_failed_is_no_pass_and_fails_no_case(recorded, nightly):

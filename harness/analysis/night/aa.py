@@ -89,8 +89,9 @@ def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float 
     found = evidence_of_pairs(a, b)
     differs = abs(found.change) > limit and found.p_value <= AA_ALPHA
     return AaFinding(
-        metric.name, found.first, found.second, found.change, found.p_value, found.noise, limit, not differs
-    )
+        metric.name, found.first, found.second, found.change, found.p_value, found.noise, limit, not differs,
+        visible=found.visible(AA_ALPHA),
+    )  # fmt: skip
 
 
 def _repeating(metric: Metric, second: Sequence[float | None], sides: _Sides, limit: float) -> AaFinding:

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.analysis import statistics
-from harness.analysis.student_t import t_upper_tail
+from harness.analysis.student_t import t_quantile, t_upper_tail
 
 
 @dataclass(frozen=True)
 class PairEvidence:
     """Means of either side, (second - first) / first, and how likely chance alone makes as much; ``noise`` of one run.
 
-    ``p_value`` is two-sided; ``noise`` is the standard deviation within the sides over the mean of all runs.
+    ``p_value`` is two-sided; ``noise`` is the standard deviation within the sides over the mean of all runs; ``error`` that of
+    ``change`` with its ``degrees`` of freedom.
     """
 
     first: float
@@ -20,6 +21,12 @@ class PairEvidence:
     change: float
     p_value: float
     noise: float
+    error: float
+    degrees: int
+
+    def visible(self, alpha: float) -> float:
+        """The smallest relative change whose p-value would be ``alpha``."""
+        return self.error * t_quantile(1 - alpha / 2, self.degrees)
 
 
 def evidence_of_pairs(first: Sequence[float], second: Sequence[float]) -> PairEvidence:
@@ -35,4 +42,4 @@ def evidence_of_pairs(first: Sequence[float], second: Sequence[float]) -> PairEv
     error = math.sqrt(variance * (1 / len(first) + 1 / len(second)))
     p_value = float(a == b) if error == 0 else min(1.0, 2 * t_upper_tail(abs(b - a) / error, degrees))
     noise = math.sqrt(variance) / statistics.mean((*first, *second))
-    return PairEvidence(a, b, b / a - 1, p_value, noise)
+    return PairEvidence(a, b, b / a - 1, p_value, noise, error / a, degrees)

@@ -94,7 +94,8 @@ class AaFinding:
     """One metric of the A/A. ``first`` of the runs A, ``second`` of the runs A'; ``change`` is (second - first) / first.
 
     ``p_value`` is two-sided, ``noise`` the relative standard deviation of one run; both None for a metric that does not
-    differ from run to run. ``limit``: the relative change that is too large, for a time only where noise hardly explains it.
+    differ from run to run. ``limit``: the relative change that is too large, for a time only where noise hardly explains it:
+    of at least ``visible``.
     """
 
     metric: str
@@ -105,6 +106,7 @@ class AaFinding:
     noise: float | None
     limit: float
     holds: bool
+    visible: float | None = None
 
 
 @dataclass(frozen=True)

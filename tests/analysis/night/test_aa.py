@@ -78,6 +78,7 @@ def verdict_of(night, metric):
 def test_the_p_value_is_that_of_students_t():
     found = evidence_of_pairs((100, 102), (103, 105))
     assert found.p_value == pytest.approx(0.16795, abs=1e-5)
+    assert found.visible(found.p_value) == pytest.approx(found.change)
     assert (found.change, found.noise) == (pytest.approx(3 / 101), pytest.approx(2**0.5 / 102.5))
 
 
