@@ -21,7 +21,10 @@ QUIET_LOAD = 0.5
 
 @dataclass(frozen=True)
 class Result:
-    """``value`` against ``goal`` (at most), both in ``unit``. ``details``: samples and spread, by name."""
+    """``value`` against ``goal`` (at most), both in ``unit``. ``details``: samples and spread, by name.
+
+    ``inconclusive``: why it proves nothing to miss the goal; nor to meet it where noise lowers the value as well.
+    """
 
     name: str
     title: str
@@ -30,11 +33,12 @@ class Result:
     unit: str
     details: dict[str, object] = field(default_factory=dict)
     inconclusive: str = ""
+    noise_lowers: bool = False
 
     @property
     def verdict(self) -> Verdict:
         """Whether the goal is met, where the measurement is good enough to say so."""
-        if self.inconclusive:
+        if self.inconclusive and (self.noise_lowers or self.value > self.goal):
             return "inconclusive"
         return "met" if self.value <= self.goal else "missed"
 

@@ -105,3 +105,9 @@ def test_a_sampler_at_work_is_stopped_for_every_other_step(tmp_path, module):
     assert len(seen) == sampler.NUM_GPUS
     assert min(device["num_samples"] for device in seen) > 3
     assert used > 0
+
+
+def test_a_goal_that_is_met_although_other_work_ran_is_met_unless_noise_lowers_the_value_too(module):
+    result = module("result").Result
+    assert result("x", "an x", 1.0, 2.0, "s", {}, "busy").verdict == "met"
+    assert result("x", "an x", 1.0, 2.0, "ratio", {}, "busy", noise_lowers=True).verdict == "inconclusive"
