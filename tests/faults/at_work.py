@@ -9,7 +9,7 @@ from harness.launch.processes import Process
 from tests.faults.stage import ROOT
 from tests.faults.victims import victims
 
-PATIENCE_S = 120.0  # for what takes two seconds where nothing else runs
+PATIENCE_S = 400.0  # for what takes two seconds where nothing else runs
 
 
 class Run:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from harness.engine.process import be_parent_of_children, die_with_parent, dump_stacks_on_signal
+from harness.records.atomic import write_atomically
 
 STEP_S = 0.05
 
@@ -108,9 +109,11 @@ def main() -> None:
 
 
 def leave(result: Path, code: int, **record: object) -> None:
-    """The agent's record, and the end."""
-    result.write_text(json.dumps(record))
-    os._exit(code)
+    """The agent's record, whole or not at all, and the end."""
+    try:
+        write_atomically(result, json.dumps(record))
+    finally:
+        os._exit(code)
 
 
 if __name__ == "__main__":

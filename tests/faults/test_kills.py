@@ -2,8 +2,6 @@
 
 import signal
 
-import pytest
-
 from harness.launch.processes import send
 from harness.records.store import read_run
 
@@ -83,16 +81,6 @@ def test_a_rank_that_leaves_early_without_an_error_fails_the_run(run, only_run):
     assert "PASS" not in out
     assert record.failure == "rank 1 (stage 1) failed after step 1: left neither a record nor an exit code"
     assert [len(rank.steps) for rank in record.ranks] == [4, 2]
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_is_marked_and_leaves_no_process(run, only_run, gone, number, code):
-    with run(wait="/nowhere") as running:
-        there = running.victims(agent=1, rank=2, sampler=1)
-        running.process.send_signal(number)
-        answer = running.ended()
-    assert (answer[0], read_run(only_run()).failure) == (code, f"interrupted by {number.name}")
-    assert gone(*there["agent"], *there["rank"], *there["sampler"], within_s=1)
 
 
 def test_a_clock_that_is_set_back_changes_no_duration_and_is_told(run, only_run, shifted_clock):

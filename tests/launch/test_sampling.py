@@ -40,7 +40,8 @@ def test_the_sampler_looks_before_the_first_rank_and_after_the_last(
     make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path
 ) -> None:
     plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, SAMPLER)
-    assert execute(plan, on_progress=lambda _: None).status == "ok"
+    outcome = execute(plan, on_progress=lambda _: None)
+    assert (outcome.status, outcome.unwatched) == ("ok", None)
     assert plan.sampler_file is not None
     assert json.loads(plan.sampler_file.read_text()) == {"at_start": 0, "at_end": 2}
 
@@ -49,7 +50,9 @@ def test_a_sampler_that_dies_does_not_stop_the_run(
     make_plan: MakePlan, fake_python: str, two_ranks: str, tmp_path: Path
 ) -> None:
     plan = with_sampler(run_of(make_plan, fake_python, two_ranks), tmp_path, "raise SystemExit('no driver')")
-    assert execute(plan, on_progress=lambda _: None).status == "ok"
+    outcome = execute(plan, on_progress=lambda _: None)
+    told = "the GPUs were not watched to the end: the sampler exited with code 1; see logs/sampler.log"
+    assert (outcome.status, outcome.unwatched) == ("ok", told)
     assert plan.sampler_log.read_text() == "no driver\n"
 
 
