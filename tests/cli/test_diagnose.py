@@ -322,3 +322,10 @@ def test_slurms_time_limit_is_the_end_of_the_whole_job(mbr_perf, run):
     answer = mbr_perf("diagnose", run("a", ended, failure="Slurm: TIMEOUT after 30 min"), "--no_plan")
     assert answer.out.splitlines()[1] == "Failure   time_limit (high): Slurm: TIMEOUT after 30 min"
     assert "--time_limit" in answer.out.splitlines()[-1]
+
+
+def test_a_request_is_held_against_the_gpus_that_the_job_is_said_to_have_run_on(mbr_perf, tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text("RuntimeError: CUDA out of memory. Tried to allocate 200.00 GiB.\n")
+    assert verdict_of(mbr_perf("diagnose", log, "--json"))["class"] == "capacity"
+    assert verdict_of(mbr_perf("diagnose", log, *OPTIONS, "--no_plan", "--json"))["class"] == "bad_size"

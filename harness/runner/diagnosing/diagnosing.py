@@ -158,8 +158,9 @@ def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage
             reader.feed(line)
             yield line
 
+    gpu = spec.gpu_type if spec else None
     with stopped_by_ctrl_c(passage):
-        first = first_failure(lines())
+        first = first_failure(lines(), device_bytes=gpu.memory_bytes if gpu and not gpu.is_cpu else None)
     name = "standard input" if tuple(paths) == ("-",) else ", ".join(paths)
     return replace(case_of_log(name, reader.finish(), first, listener, spec), paths=tuple(map(str, paths)))
 
