@@ -54,12 +54,18 @@ def overview_of(data: SweepData, killed: Sequence[tuple[Path, str, str]] = ()) -
                 continue
             case = case_of_run(record)
             verdict = case.verdict
-            kind = (verdict.oom_class, verdict.confidence) if case.has_oom else (None, None)
-            told = f"{kind[0]} ({kind[1]})" if kind[0] else record.failure or "no word of it"
+            kind = f"{verdict.oom_class} ({verdict.confidence})" if case.has_oom else ""
             failed.append(
-                FailedRun(run_dir, cell.planned.name, _ENDED[record.status], *kind,
-                          case.failed.rank if case.failed else None, told.splitlines()[0][:_LONGEST])
-            )  # fmt: skip
+                FailedRun(
+                    run_dir=run_dir,
+                    cell=cell.planned.name,
+                    status=_ENDED[record.status],
+                    oom_class=verdict.oom_class if case.has_oom else None,
+                    confidence=verdict.confidence if case.has_oom else None,
+                    rank=case.failed.rank if case.failed else None,
+                    told=(kind or record.failure or "no word of it").splitlines()[0][:_LONGEST],
+                )
+            )
     counts["without a record"] += len(killed)
     failed += [FailedRun(run_dir, cell, "no record", None, None, None, told) for run_dir, cell, told in killed]
     told_counts = tuple((name, count) for name, count in counts.items() if count)

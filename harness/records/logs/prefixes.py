@@ -16,10 +16,11 @@ _LEVEL = r"(?:DEBUG|INFO|SUCCESS|WARNING|WARN|ERROR|CRITICAL|FATAL)"
 _LOGGER = re.compile(
     rf"\s*(?:{_LEVEL}:[\w.]{{1,200}}:|[-|] (?:[\w.]{{1,200}} [-|] )?{_LEVEL} {{0,8}}[-|] (?:[\w.:<>]{{1,200}} - )?)"
 )
+_LOGGER_STARTS = frozenset("-|DISWECF")  # how `_LOGGER` begins
 _MOST_PREFIXES = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that doubles the time to make one, and there is one per line
 class Prefixed:
     """A line's text and what its prefixes told."""
 
@@ -71,7 +72,7 @@ class PrefixReader:
         return label if label is not None and not self._tasks_are_nodes else self._file_rank
 
 
-@dataclass
+@dataclass(slots=True)
 class _Peeled:
     text: str
     job_rank: int | None = None
@@ -97,7 +98,7 @@ def _peel_one(found: _Peeled) -> bool:
         return _peel_rank(found, text) or _peel_nemo(found, text) or _peel_time(found, text)
     if first.isdecimal():
         return _peel_time(found, text) or _peel_nccl(found, text)
-    return bool(first) and (_peel_logger(found, text) or _peel_nccl(found, text))
+    return (first in _LOGGER_STARTS and _peel_logger(found, text)) or _peel_nccl(found, text)
 
 
 def _peel_rank(found: _Peeled, text: str) -> bool:
@@ -141,7 +142,7 @@ def _peel_logger(found: _Peeled, text: str) -> bool:
 
 
 def _peel_nccl(found: _Peeled, text: str) -> bool:
-    match = _NCCL.match(text)
+    match = _NCCL.match(text) if "NCCL " in text else None
     if match is None:
         return False
     found.host = match[1]
