@@ -51,6 +51,13 @@ def test_signals_go_to_own_processes_only():
     assert [str(path) for path, text in SOURCES.items() if re.search(r"\b(pkill|killall)\b", text)] == []
 
 
+def test_every_console_shows_what_would_steer_it():
+    makers = {path for path, tree in TREES.items() if "Console" in set(calls(tree))}
+    assert Path("harness/runner/showing.py") in makers
+    own = "from harness.report.console import Console"
+    assert {str(path) for path in makers if own not in SOURCES[path]} == set()
+
+
 def test_nvml_is_only_asked():
     used = {
         f"{path}: {node.attr}"

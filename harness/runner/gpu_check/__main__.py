@@ -7,11 +7,10 @@ from collections.abc import Collection, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.errors import BadRequestError, ExitCode, HarnessError, raise_all
 from harness.launch.environment import this_host
 from harness.records.store import results_dir
+from harness.report.console import Console
 from harness.runner.gpu_check.case import Case
 from harness.runner.gpu_check.kept import kept_cases
 from harness.runner.gpu_check.planner import DTYPES
