@@ -17,11 +17,15 @@ FailureKind = Literal["error", "signal", "lost", "hang", "timeout"]
 
 @dataclass(frozen=True)
 class Collected:
-    """One record per rank in rank order, what the NVML samplers saw, and what could not be read."""
+    """One record per rank in rank order, what the NVML samplers saw, and what could not be read.
+
+    ``unwatched``: why a sampler did not see the end of the run.
+    """
 
     ranks: tuple[RankRecord, ...]
     nodes: tuple[NodeSample, ...]
     notes: tuple[str, ...] = ()
+    unwatched: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,8 @@ def collect(run_dir: Path, world_size: int) -> Collected:
         ranks.append(record or _rebuilt(folder, rank, world_size, launch, notes))
     nodes = [_read(path, NodeSample, notes) for path in sorted(folder.glob("nvml_*.json"))]
     notes.extend(_snapshots(folder))
-    return Collected(tuple(ranks), tuple(node for node in nodes if node), tuple(notes))
+    unwatched = tuple(outcome.unwatched for outcome in launch.outcomes if outcome.unwatched)
+    return Collected(tuple(ranks), tuple(node for node in nodes if node), tuple(notes), unwatched)
 
 
 def _snapshots(folder: Path) -> list[str]:

@@ -123,7 +123,7 @@ def _record(
         nodes=collected.nodes,
         failure=failure,
         findings=understood.findings,
-        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *_told(otherwise, outcome.unwatched)),
+        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *collected.unwatched, *_told(otherwise)),
         notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes,
                *_told(clock.jumped())),
         prediction=kept.prediction,

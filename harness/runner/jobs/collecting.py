@@ -70,11 +70,12 @@ def lost_run(
         ranks=ranks,
         nodes=collected.nodes,
         failure=failure,
-        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *([otherwise] if otherwise else [])),
+        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *collected.unwatched,
+                 *([otherwise] if otherwise else [])),
         notes=(*run.notes, f"Slurm job {submitted.job_id} committed no record of this run", *note, *collected.notes),
         no_prediction="the job ended before the run was committed",
         provenance=_provenance(job, submitted, ranks, collected.nodes),
-    )
+    )  # fmt: skip
 
 
 def slurm_failure(job: JobRecord, state: TaskState) -> str:
