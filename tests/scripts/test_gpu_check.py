@@ -17,20 +17,6 @@ def gpu_check(*arguments, **env):
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=3000, check=False)
 
 
-@pytest.fixture(scope="module")
-def scripted_gpu(tmp_path_factory):
-    """The environment of a machine whose NVML lists an H200, scripted; torch finds no GPU there."""
-    folder = tmp_path_factory.mktemp("nvml")
-    source = ROOT / "tests" / "native" / "fake_nvml.c"
-    library = folder / "libnvidia-ml.so.1"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1", "-o", library, source, "-lpthread"]
-    subprocess.run(command, check=True, capture_output=True)
-    (folder / "state").write_text(
-        "driver 580.1\ngpu 0 uuid=GPU-1 name=NVIDIA_H200 total=150754820096 used=1073741824\n"
-    )
-    return {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_STATE": str(folder / "state"), "CUDA_VISIBLE_DEVICES": ""}
-
-
 def cases_of(folder):
     return {case["check"]: case for case in json.loads((folder / "summary.json").read_text())["cases"]}
 

@@ -1,0 +1,55 @@
+"""Programs of scripts/gpu-check.d on a machine without a GPU: they start, do what needs none, and refuse the rest in words."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.analysis.oom.classify import classify
+from harness.runner.gpu_check.ooms import WAYS
+
+ROOT = Path(__file__).parents[2]
+
+
+def program(name, *arguments, **env):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": "", **env}
+    command = [sys.executable, ROOT / "scripts" / "gpu-check.d" / name, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+
+
+@pytest.mark.train
+def test_the_program_knows_the_ways_that_are_asked_of_it(tmp_path):
+    done = program("oom_class.py", tmp_path, "none_such")
+    assert done.returncode == 2
+    ways = done.stderr.strip().rpartition("; of ")[2].split(", ")
+    assert sorted(ways) == sorted({way.name for way in WAYS})
+
+
+@pytest.mark.train
+def test_the_text_of_host_memory_that_ran_out_is_real(tmp_path):
+    done = program("oom_class.py", tmp_path, "host_memory")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "oom.json").read_text())
+    assert classify(found["text"]).oom_class == "host_memory"
+
+
+@pytest.mark.train
+def test_what_needs_a_gpu_is_refused_in_words_and_nothing_is_written(tmp_path):
+    done = program("snapshot.py", tmp_path)
+    assert done.returncode == 2
+    assert "GPU" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_in_use_on_a_gpu_is_what_nvml_counts(scripted_gpu, tmp_path):
+    done = program("device_use.py", tmp_path, **scripted_gpu)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "use.json").read_text()) == {"GPU-1": {"used_bytes": 2**30, "pids": [4711]}}
+
+
+def test_without_a_driver_nothing_is_said_to_be_in_use(scripted_gpu, tmp_path):
+    done = program("device_use.py", tmp_path, **{**scripted_gpu, "FAKE_NVML_STATE": str(tmp_path / "none")})
+    assert (done.returncode, done.stderr) == (3, "Driver Not Loaded (NVML 9)\n")
