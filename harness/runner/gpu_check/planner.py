@@ -68,9 +68,6 @@ def compare_groups(
 ) -> Iterator[Case]:
     """A case per group, with a check per setting."""
     for group in groups(runs, shape, dtypes):
-        if group.case in runs.kept and runs.kept[group.case].verdict != "not_run":
-            yield runs.kept[group.case]
-            continue
         began = time.monotonic()
         try:
             rows = [*_compared(runs, group, only, parents)]
@@ -94,12 +91,15 @@ def _case(group: Group, rows: Sequence[Row], absent: Sequence[str], seconds: flo
 
 
 def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: WarmParents) -> Iterator[Row]:
-    """Rows in the order of their worth. What an earlier sitting weighed is taken over, the prediction is made anew."""
+    """Rows in the order of their worth.
+
+    What an earlier sitting weighed is taken over, also where it is not asked for now; predictions are made anew.
+    """
     settled = group.shape.settle(runs.target, dtype=group.dtype, attention=group.attention)
     implementation = settled_implementation(settled.spec)
     found = candidates(settled.spec, settled.software, implementation)
-    rows = [row for row in found.rows if only is None or row.text in ("none", *only)]
     kept = kept_measurements(runs.kept.get(group.case))
+    rows = [row for row in found.rows if only is None or row.text in ("none", *only, *kept)]
     traces: Traces | None = None
     if any(row.is_legal for row in rows):
         tracing = Tracing(runs.target.host, trace_cache(runs.target.host.shell))
