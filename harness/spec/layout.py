@@ -10,6 +10,7 @@ from harness.errors import BadRequestError
 from harness.spec.layout_string import LayoutSyntaxError, parse_layout
 from harness.spec.model import ModelSpec
 from harness.spec.parallelism import ParallelismSpec
+from harness.spec.software import Version, parse_version
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,19 @@ Stages = tuple[tuple[Chunk, ...], ...]
 
 
 class LayoutError(BadRequestError):
-    """The model cannot be cut this way: ``rule`` of the rule table, and megatron-core's text where it has one."""
+    """The model cannot be cut this way: ``rule`` of the rule table, and megatron-core's text where it has one.
 
-    def __init__(self, rule: str, message: str, mcore_text: str | None = None) -> None:
+    ``newer_text`` is that of megatron-core 0.17 and later, where it differs.
+    """
+
+    def __init__(self, rule: str, message: str, mcore_text: str | None = None, newer_text: str | None = None) -> None:
         super().__init__(message, remedy=f"rule {rule}")
         self.rule = rule
-        self.mcore_text = mcore_text
+        self._texts = (mcore_text, newer_text or mcore_text)
+
+    def mcore_text(self, version: Version) -> str | None:
+        """What this megatron-core would say."""
+        return self._texts[not version < parse_version("0.17")]
 
 
 def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
@@ -130,6 +138,7 @@ def _uneven_stages(num_layers: int, extra: int, par: ParallelismSpec) -> LayoutE
             "P08",
             f"num_layers {num_layers} is not a multiple of pipeline_model_parallel_size {pp}",
             "num_layers should be divisible by pipeline_model_parallel_size",
+            f"num_layers={num_layers} should be divisible by config.pipeline_model_parallel_size={pp}",
         )
     counted = num_layers + extra
     interleaved = par.virtual_pipeline_model_parallel_size is not None

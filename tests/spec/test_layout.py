@@ -4,6 +4,7 @@ from harness.spec.layout import Chunk, LayoutError, chunks, layout_problem, num_
 from harness.spec.layout_string import LayoutSyntaxError, parse_layout
 from harness.spec.model import ModelSpec
 from harness.spec.parallelism import ParallelismSpec
+from harness.spec.software import parse_version
 
 DEEPSEEK_V3 = "Et*3|(tt|)*29m|L"
 
@@ -106,3 +107,12 @@ def test_a_cut_that_cannot_be_is_refused_with_its_rule(rule, num_layers, given):
     assert problem is not None and problem.rule == rule
     with pytest.raises(LayoutError):
         chunks(model(num_layers), par)
+
+
+@pytest.mark.parametrize(("release", "text"), [
+    ("0.16.1", "num_layers should be divisible by pipeline_model_parallel_size"),
+    ("0.17.0", "num_layers=3 should be divisible by config.pipeline_model_parallel_size=2"),
+])  # fmt: skip
+def test_the_words_are_those_of_the_release(release, text):
+    problem = layout_problem(model(3), ParallelismSpec(pipeline_model_parallel_size=2))
+    assert problem.mcore_text(parse_version(release)) == text

@@ -1,6 +1,7 @@
 """The same cuts, problems and texts as the installed megatron-core, for many drawn settings."""
 
 import re
+from importlib.metadata import version
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from harness.spec.layout import chunks, layout_problem
 from harness.spec.layout_string import parse_layout
 from harness.spec.model import ModelSpec
 from harness.spec.parallelism import ParallelismSpec
+from harness.spec.software import parse_version
 
 pytestmark = [
     pytest.mark.train,
@@ -70,7 +72,7 @@ def assert_same(num_layers: int, mtp: int | None, par: ParallelismSpec) -> None:
         assert [[chunk.layers for chunk in stage] for stage in chunks(model(num_layers, mtp), par)] == theirs
     else:
         assert problem is not None, f"megatron-core refuses: {refused}"
-        assert squeezed(problem.mcore_text) in refused
+        assert squeezed(problem.mcore_text(parse_version(version("megatron-core")))) in refused
 
 
 def squeezed(text: str | None) -> str:
