@@ -108,7 +108,7 @@ class Loop:
         elif not _appears(kind, harness, within_s=4 * self.scene.pace_s):
             return False
         else:
-            time.sleep(self.chance.uniform(0, self.scene.pace_s / 12))
+            time.sleep(self.chance.uniform(0, 0.2 if kind == "rank" else self.scene.pace_s / 12))  # ranks live shortly
         there = victims(harness)[kind]
         if not there or not send(self.chance.choice(there), signal.SIGKILL):
             return False

@@ -38,10 +38,12 @@ def rank(number: int, run_dir: Path, templates: Path) -> None:
 
 def behave(number: int, step: int, run_dir: Path, templates: Path) -> None:
     """After step 1, what `behaviour.json` says: ``hang`` or ``leave`` (exit code 0) a rank, ``fill`` a folder,
-    ``touch`` a file or ``wait`` for one.
+    ``touch`` a file or ``wait`` for one; ``where``: only in runs whose folder has that in its path.
     """
     path = templates / "behaviour.json"
     asked = json.loads(path.read_text()) if step == 1 and path.exists() else {}
+    if asked.get("where", "") not in str(run_dir):
+        return
     if asked.get("touch") and number == 0:
         Path(asked["touch"]).touch()
     if asked.get("fill") and number == 0:

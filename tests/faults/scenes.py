@@ -84,15 +84,15 @@ class Played(Scene):
     def __init__(self, folder: Path, repeats: int, rates: str = RATES) -> None:
         self._rates = rates
         super().__init__(folder, repeats, pace_s=8.0, kinds=("harness", "agent", "rank", "sampler"))
-        self._stage = Stage(folder / "stage")
+        self.stage = Stage(folder / "stage")
         self._plan = self._planned()
 
     @property
     def environment(self) -> Mapping[str, str]:
-        return self._stage.environment
+        return self.stage.environment
 
     def command(self, *words: object) -> tuple[str, ...]:
-        return tuple(self._stage.command(*words, "--no_warm"))
+        return tuple(self.stage.command(*words, "--no_warm"))
 
     def begun(self) -> tuple[Path, tuple[str, ...]]:
         sweep_dir = made_sweep_dir(self.folder / f"played-{secrets.token_hex(4)}")
@@ -104,7 +104,7 @@ class Played(Scene):
         asked = Request(model_recipe_name=str(RECIPE), gpu="h100", set_values=SETTINGS)
         over = (split_over(f"optimizer.lr={self._rates}"),)
         request = SweepRequest(asked=asked, over=over, repeats=self.repeats, launch=SweepLaunch(launcher="replay"))
-        host = replace(this_host(), python=str(self._stage.python))
+        host = replace(this_host(), python=str(self.stage.python))
         plan = plan_sweep(request, host, asks_megatron=False)
         return plan.model_copy(update={"launch": SweepLaunch()})
 

@@ -31,18 +31,18 @@ def _unbroken(scene):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_sweep_keeps_its_first_run_and_is_resumed_to_an_equal_table(scene, unbroken, number, code):
+    scene.stage.let(wait="/nowhere", where="cells/001/0")
     sweep_dir, command = scene.begun()
     first = run_dir_of(sweep_dir, 0, 0) / "record.json"
     with started(command, scene.environment) as running:
-        there = running.victims(
-            until=lambda: first.exists() and run_dir_of(sweep_dir, 1, 0).exists(), rank=1, sampler=1
-        )
+        there = running.victims(until=run_dir_of(sweep_dir, 1, 0).is_dir, rank=2, sampler=1)
         running.process.send_signal(number)
         ended = running.ended()
     assert ended[0] == code, ended[2]
     assert f"--resume {sweep_dir}" in ended[2]
     assert not [process for kind in there.values() for process in kind if is_alive(process)]
     before = first.read_bytes()
+    scene.stage.let()
     with started(scene.resumed(sweep_dir), scene.environment) as running:
         resumed = running.ended()
     assert (resumed[0], table(resumed[1])) == (unbroken[0], table(unbroken[1])) == (0, table(unbroken[1]))
