@@ -34,8 +34,9 @@ class ImportedLog(Frozen):
 
     ``interval``: iterations from one line to the next; a line's figures are means over them. ``clock_rank``: whose record
     holds the step times, ``is_clock_told`` False where that is taken from the format's habit. ``first_line`` and
-    ``last_line``: when the first and the last iteration were logged, or any line where none was, as the log writes it. ``start_source``: who tells
-    when the job started; ``unknown`` where the record has the time of the import, ``imported_at``, in its place.
+    ``last_line``: when the first and the last iteration were logged, or any line where none was, as the log writes it.
+    ``start_source``: who tells when the job started; ``unknown`` where the record has the time of the import,
+    ``imported_at``, in its place.
     ``unsaid``: what a run of our own would know and this one does not.
     """
 

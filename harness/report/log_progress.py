@@ -23,5 +23,6 @@ class LogProgress:
         self._next = now + _EVERY_S
         of = "" if passage.total_bytes is None else f" of {passage.total_bytes / 1e6:.0f} MB"
         waits = "" if passage.num_bytes else "; waiting for input"
-        told = f"read {passage.num_bytes / 1e6:.0f} MB{of} in {now - self._began:.0f} s{waits}; Ctrl-C: answer by this much"
-        print(told, file=sys.stderr)  # noqa: T201 (narration)
+        read = f"read {passage.num_bytes / 1e6:.0f} MB{of} in {now - self._began:.0f} s{waits}"
+        sys.stderr.write(f"{read}; Ctrl-C answers by what was read\n")
+        sys.stderr.flush()

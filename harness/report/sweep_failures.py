@@ -26,7 +26,7 @@ def overview_document(found: SweepOverview, exit_code: ExitCode) -> Document:
         "schema_version": SCHEMA_VERSION,
         "verdict": {"class": None, "confidence": None, "reason": told, "confirmed": found.ab and found.ab.confirmed},
         "evidence": [*(found.ab.lines if found.ab else ()), *map(_line, found.failed)],
-        "fixes": [{"text": f"Diagnose {run.run_dir.name} of {run.cell}.", "command": command(run)} for run in found.failed],
+        "fixes": [{"text": f"Diagnose run {run.run_dir.name} of {run.cell}.", "command": command(run)} for run in found.failed],
         "sweep_dir": str(found.sweep_dir),
         "runs": [
             {"run_dir": str(run.run_dir), "cell": run.cell, "status": run.status, "class": run.oom_class,

@@ -65,7 +65,7 @@ def _other_settings(case: Case, rulings: Rulings) -> Fix:
     eager = changed(case.spec, graphs="none")
     if case.spec.cuda_graph.impl == "none" or rulings.refusal(eager):
         return Fix(f"{text}.")
-    if not case.paths or _STDIN in case.paths or len(case.paths) > _MOST_PATHS:
+    if not _can_be_named(case):
         return Fix(f"{text}; with --cuda_graph_impl none they are legal.")
     line = command(case, "diagnose", graphs="none", paths=case.paths)
     return Fix(f"{text}; legal would be, without CUDA graphs:", line)
@@ -96,10 +96,15 @@ def _without_graphs(case: Case, rulings: Rulings) -> list[Fix]:
 
 def _then_compare(case: Case) -> str:
     """How the second job of an A/B is held against this one, whose logs alone are there."""
-    if not case.paths or _STDIN in case.paths or len(case.paths) > _MOST_PATHS:
+    if not _can_be_named(case):
         return "Then diagnose its logs, with those of this job behind --against."
     against = " ".join(f"--against {path}" for path in case.paths)
     return f"Then diagnose its logs with {against} behind them."
+
+
+def _can_be_named(case: Case) -> bool:
+    """Whether a line to paste can give the job's logs again."""
+    return 0 < len(case.paths) <= _MOST_PATHS and _STDIN not in case.paths
 
 
 def _checked(fix: Fix, case: Case, rulings: Rulings) -> Fix:

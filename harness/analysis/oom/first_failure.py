@@ -27,7 +27,8 @@ class FirstFailure:
 def first_failure(lines: Iterable[LogLine], *, device_bytes: int | None = None) -> FirstFailure | None:
     """The rank that really failed: out of memory, then a signal, then a Python error, then a lost peer; of these the first.
 
-    None where no line shows a failure. ``device_bytes``: the memory of the job's GPUs, where that is known. Lines are read once; what is kept grows with the number of ranks only.
+    None where no line shows a failure. ``device_bytes``: the memory of the job's GPUs, where that is known. Lines are read
+    once; what is kept grows with the number of ranks only.
     """
     scan = FailureScan()
     for line in lines:

@@ -72,8 +72,8 @@ class _Counted(RawIOBase):
     def _has_more(self, pipe: IO[bytes]) -> bool:
         """Wait for the pipe without missing that somebody has seen enough."""
         if self._left <= 0:
-            told = f"{self._name} has no end: only its first {self._passage.most_pipe_bytes / GIB:.3g} GiB were read."
-            self._passage.notes.append(told)
+            read = f"{self._passage.most_pipe_bytes / GIB:.3g} GiB"
+            self._passage.notes.append(f"{self._name}: only the first {read} were read, as of every pipe.")
             return False
         while not self._passage.is_stopped:
             if select.select([pipe], [], [], _WAIT_S)[0]:

@@ -14,7 +14,7 @@ from harness.analysis.diagnosis.trial import Trial, allocator_trial
 from harness.analysis.diagnosis.values import Case, Diagnosis
 from harness.analysis.oom.first_failure import first_failure
 from harness.errors import BadRequestError, ExitCode
-from harness.launch.environment import Host, this_host
+from harness.launch.environment import Host
 from harness.recipes.request import Request
 from harness.records.foreign.log_reader import LogReader
 from harness.records.logs.lines import LogLine, log_lines
@@ -53,10 +53,10 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     given = _given_spec(request, inputs, host)
     if not inputs.num_jobs:
         return _of_snapshots_alone(inputs, other)
-    cases = _cases(inputs, given, request.passage)
+    cases = _cases(inputs, given, request.passage, host)
     trial = allocator_trial(cases)
     if trial is None:
-        cases = [*cases, *_cases(other, None, request.passage)]
+        cases = [*cases, *_cases(other, None, request.passage, host)]
         trial = allocator_trial(cases) if len(cases) > 1 else None
     case, reference = _chosen(cases, trial)
     rulings, outlook = rulings_on(case, host), None
@@ -107,9 +107,9 @@ class _Given:
     sources: tuple[tuple[str, str], ...]
 
 
-def _cases(inputs: Inputs, given: _Given | None, passage: Passage) -> list[Case]:
+def _cases(inputs: Inputs, given: _Given | None, passage: Passage, host: Host) -> list[Case]:
     found = [_of_run(one, passage) for one in inputs.runs]
-    found += [_of_unfinished(folder, passage) for folder in inputs.unfinished]
+    found += [_of_unfinished(folder, passage, host) for folder in inputs.unfinished]
     if inputs.logs:
         case = _of_logs(inputs.logs, given.spec if given else None, passage)
         found.append(_with_settings(case, given) if given else case)
@@ -138,11 +138,11 @@ def _of_run(run: Committed, passage: Passage) -> Case:
     return replace(case, verdict=heard.verdict, failed=heard.failed, sayings=(*case.sayings, *heard.sayings))
 
 
-def _of_unfinished(folder: Path, passage: Passage) -> Case:
+def _of_unfinished(folder: Path, passage: Passage, host: Host) -> Case:
     spec = read_document(folder / "spec.json", ExperimentSpec)
     logs = folder / "logs"
     heard = _of_logs((str(logs),), spec, passage) if _has_files(logs) else None
-    return case_of_unfinished(folder, spec, heard, this_host())
+    return case_of_unfinished(folder, spec, heard, host)
 
 
 def _has_files(folder: Path) -> bool:

@@ -72,7 +72,7 @@ def _verdict(folder: Path, life: Life) -> OomVerdict:
     since = started_at(owner)
     started = f", started {_clock(since)}" if since is not None else ""
     who = f"process {owner.pid} of {owner.hostname}{started}"
-    how = life.reason if "anew" in life.reason else "it is gone"
+    how = life.reason if since is None else "it is gone"
     return OomVerdict("killed", "high", f"mbr-perf itself was killed ({who}): {how}, and it wrote no record")
 
 

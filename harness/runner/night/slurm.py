@@ -69,7 +69,8 @@ class SlurmRounds:
     def _submitted(self, due: Sequence[DueRun], controller: Slurm, *, is_first: bool) -> Path | None:
         """The folder of the job; None where Slurm refuses it, is not reached, or does not say whether it is queued.
 
-        The first two are then the record of its first run. BadRequestError where the first one is refused for a name that all of them give.
+        The first two are then the record of its first run. BadRequestError where the first job of all is refused for a name
+        that all of them give.
         """
         for one in due:
             fresh_folder(run_dir_of(self.night.night_dir, one.case.name, one.number))
