@@ -72,10 +72,12 @@ def predicted(spec: ExperimentSpec, implementation: Implementation, traces: Trac
         reasons = (traces.refused.get(case.key) for case in composer.cases())
         raise MissingTraceError(next((reason for reason in reasons if reason), f"not traced: {error}")) from error
     stage = stage_memory(spec, 0, costs[0])
+    # What backward passes leave behind is still there between steps, until the next forward pass replaces it.
+    left = sum(chunk.sizes.lingering for chunk in costs[0])
     return {
         "weights": stage.weights,
         "gradients": stage.weights + stage.gradients,
-        "optimizer": stage.weights + stage.gradients + stage.optimizer + stage.overhead,
+        "optimizer": stage.weights + stage.gradients + stage.optimizer + stage.overhead + left,
         "forward": stage.passes["forward"],
         "backward": stage.passes["backward"],
         "optimizer_step": stage.peaks["optimizer step"],
