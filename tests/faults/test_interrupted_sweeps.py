@@ -29,6 +29,7 @@ def _unbroken(scene):
         return running.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_sweep_keeps_its_first_run_and_is_resumed_to_an_equal_table(scene, unbroken, number, code):
     scene.stage.let(wait="/nowhere", where="cells/001/0")
