@@ -6,11 +6,9 @@ from datetime import date
 
 from harness.analysis.night.aa import judge_aa
 from harness.analysis.night.case_outcome import bad_end, effective_runs, expectation
-from harness.analysis.night.inputs import CaseMaterial
 from harness.analysis.night.values import CaseRun
 from harness.analysis.promotion import PromotionOptions
 from harness.errors import BadRequestError
-from harness.records.goldens import GoldenSearch
 from harness.records.nights import NightCase, NightData
 from harness.runner.night.due import aa_runs, case_runs
 from harness.runner.promoting import Candidate
@@ -47,8 +45,7 @@ def _doubts(night: NightData) -> tuple[str, ...]:
     """Why nothing of a night whose A/A does not hold is a value to hold others against."""
     for case in night.cases:
         if numbers := night.plan.aa_numbers(case.planned):
-            material = CaseMaterial(case.planned, (), GoldenSearch(None, None, ""), aa_runs=aa_runs(case))
-            return tuple(judge_aa(material, numbers).doubts.values())
+            return tuple(judge_aa(case.planned, aa_runs(case), numbers).doubts.values())
     return ()
 
 

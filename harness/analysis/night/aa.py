@@ -12,7 +12,6 @@ from harness.analysis.derive import combine, derive
 from harness.analysis.gate import Verdict, default_thresholds
 from harness.analysis.metrics import METRICS, GateKind, Metric, Metrics
 from harness.analysis.night.aa_evidence import evidence_of_pairs
-from harness.analysis.night.inputs import CaseMaterial
 from harness.analysis.night.memory_rule import judge_memory
 from harness.analysis.night.time_rule import SMALLEST_EFFECT
 from harness.analysis.night.values import AaFinding, AaVerdict, CaseRun
@@ -26,18 +25,18 @@ AA_ALPHA = 0.01
 _Sides = tuple[list[Metrics], list[Metrics]]
 
 
-def judge_aa(case: CaseMaterial, numbers: range) -> AaVerdict:
-    """Whether the A/A holds, whose runs have these ``numbers``. One that is not whole, or says nothing, does not. Pure."""
-    name, runs, num_pairs = case.planned.name, tuple(case.aa_runs), len(numbers) // 2
+def judge_aa(case: PlannedCase, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
+    """Whether the A/A of ``case`` holds, whose ``runs`` have these ``numbers``; not where it is not whole or says nothing."""
+    num_pairs = len(numbers) // 2
     fault = _fault(runs, numbers)
     if fault:
-        return AaVerdict(name, num_pairs, runs, doubts={"time": f"tonight's own A/A {fault}"})
+        return AaVerdict(case.name, num_pairs, tuple(runs), doubts={"time": f"tonight's own A/A {fault}"})
     records = {run.number: run.record for run in runs if run.record is not None}
     sides: _Sides = ([], [])
     for place, number in enumerate(numbers):
         sides[aa_label(place) != "A"].append(derive(records[number]))
-    findings = tuple(_findings(case.planned, records[numbers.start], sides))
-    return AaVerdict(name, num_pairs, runs, findings, _doubts(findings))
+    findings = tuple(_findings(case, records[numbers.start], sides))
+    return AaVerdict(case.name, num_pairs, tuple(runs), findings, _doubts(findings))
 
 
 def _fault(runs: Sequence[CaseRun], numbers: range) -> str:

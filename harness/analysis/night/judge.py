@@ -58,7 +58,7 @@ def judge_night(
 
 def _aa(plan: NightPlan, cases: Sequence[CaseMaterial]) -> AaVerdict | None:
     found = [case for case in cases if plan.aa and case.planned.name == plan.aa.case]
-    return judge_aa(found[0], plan.aa_numbers(found[0].planned)) if found else None
+    return judge_aa(found[0].planned, found[0].aa_runs, plan.aa_numbers(found[0].planned)) if found else None
 
 
 def _outcome(verdicts: Sequence[CaseVerdict], *, is_open: bool) -> CaseOutcome:

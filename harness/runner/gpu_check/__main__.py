@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, ExitCode, HarnessError, raise_all
 from harness.launch.environment import this_host
 from harness.records.store import results_dir
-from harness.report.console import Console
+from harness.report.console import Console, visible
 from harness.runner.gpu_check.case import Case
 from harness.runner.gpu_check.kept import kept_cases
 from harness.runner.gpu_check.planner import DTYPES
@@ -62,7 +62,7 @@ def main() -> int:
     try:
         return int(check_machine(options))
     except HarnessError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 (the answer)
+        sys.stderr.write(visible(f"error: {error}") + "\n")
         return int(error.exit_code)
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)

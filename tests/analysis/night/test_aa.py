@@ -114,13 +114,15 @@ def test_unequal_times_leave_no_verdict_on_a_time_whatever_it_was(material, seco
 
 
 def test_a_small_difference_is_none_however_sure_it_is(material):
-    found = judge_aa(material(slower=1.015, noise=0.0001), NUMBERS)
+    case = material(slower=1.015, noise=0.0001)
+    found = judge_aa(case.planned, case.aa_runs, NUMBERS)
     assert found.holds
     assert found.findings[0].p_value < AA_ALPHA
 
 
 def test_a_large_difference_that_noise_may_make_is_none(material):
-    found = judge_aa(material(slower=1.05, noise=0.03), NUMBERS)
+    case = material(slower=1.05, noise=0.03)
+    found = judge_aa(case.planned, case.aa_runs, NUMBERS)
     assert found.holds
     assert abs(found.findings[0].change) > 0.02
 
