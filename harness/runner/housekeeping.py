@@ -21,19 +21,8 @@ from harness.records.strict_json import OtherVersionError, RejectedError, read_d
 from harness.records.sweeps import CELLS
 
 TRASH = "trash"
-_KNOWN = {
-    *FOLDERS,
-    JOBS,
-    TRASH,
-    "golden",
-    "calibration",
-    "benchmarks",
-    "accuracy",
-    "faults",
-    "gpu",
-    "history",
-    "README.md",
-}
+_EVIDENCE = {"accuracy", "benchmarks", "faults", "gpu"}
+_KNOWN = {*FOLDERS, JOBS, TRASH, *_EVIDENCE, "golden", "calibration", "history", "README.md"}
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp|rank_\d+\.json\.tmp")
 _GPU_CHECK = re.compile(r"gpu-check-\d{8}T\d{6}Z")  # scripts/gpu-check keeps its runs there
 _WRITING_TAKES_S = 3600.0  # at the very most, for one small file of history

@@ -1,7 +1,7 @@
 """Kills processes of running sweeps at random moments, resumes them, and says what was kept: a crash loop.
 
-``python -m tests.faults.crash_loop trained|played|both --kills N --seed N [--out FILE]``. Exit code 1: something was lost, with the
-folder kept. The seed decides who is killed and after what share of a run, the machine how far it had come by then.
+Exit code 1: something was lost, and the folder is kept. The seed decides who is killed and after what share of a run, the
+machine how far it had come by then.
 """
 
 import argparse
@@ -150,11 +150,13 @@ def _appears(kind: str, harness: int, within_s: float) -> bool:
 
 def main() -> None:
     """Run the loop, or several beside each other, and keep the figures."""
-    parser = argparse.ArgumentParser(prog="crash-loop", description=__doc__)
+    parser = argparse.ArgumentParser(prog="scripts/crash-loop", description=__doc__)
     parser.add_argument(
         "scene", choices=(*SCENES, "both"), help="sweeps that train, or whose agent and ranks are played"
     )
-    parser.add_argument("--kills", type=int, required=True, help="for both: of which one in seven in sweeps that train")
+    parser.add_argument(
+        "--kills", type=int, required=True, help="how many; for both, one in seven of them in sweeps that train"
+    )
     parser.add_argument("--repeats", type=int, default=2, help="of every cell")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=120.0, help="after which nothing more is killed")
