@@ -38,7 +38,8 @@ RULES = (
          f"{_ISSUES}/6153", "issue"),
     Rule("K18", "note", _discarding,
          "{named}: megatron-core {s.mcore_name} compiles a C++ extension in the first backward",
-         "have c++ and ninja on every node",
+         "have c++ and ninja on every node; a run that ends meanwhile leaves share_storage_ext/lock under "
+         "~/.cache/torch_extensions, for which later runs wait: delete it",
          f"{_PULLS}/3649", "issue", since="0.17"),
     Rule("K20", "note", lambda s: s.graphs_locally,
          "local graphs keep parameters that are not reported",
