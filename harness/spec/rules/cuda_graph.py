@@ -58,11 +58,9 @@ def _hidden_dropout_in_graph(s: Situation) -> bool:
 
 def _overlap_with_graphs(s: Situation) -> bool:
     """Releases before 0.18 allow transformer_engine graphs only; the scopes are forbidden in all of them."""
-    if not s.overlaps_experts:
-        return False
     if s.graph.impl == "transformer_engine":
-        return not _scope(s).isdisjoint({"moe", "mlp"})
-    return s.mcore_before("0.18")
+        return s.overlaps_experts and not _scope(s).isdisjoint({"moe", "mlp"})
+    return s.overlaps_experts and s.mcore_before("0.18")
 
 
 def _iteration_by_transformer_engine(s: Situation) -> Values | None:
@@ -94,9 +92,8 @@ def _checkpoints(s: Situation, impl: str, *, quantized_only: bool = False) -> li
 
 
 def _te_warms_up_with_grad(s: Situation) -> Values | None:
-    if not s.te_before("2.12"):
-        return None
-    return _listed(_checkpoints(s, "transformer_engine", quantized_only=not s.mcore_before("0.18")))
+    captured = _checkpoints(s, "transformer_engine", quantized_only=not s.mcore_before("0.18"))
+    return _listed(captured) if s.te_before("2.12") else None
 
 
 def _skipped_in_capture(s: Situation) -> Values | None:
@@ -106,9 +103,7 @@ def _skipped_in_capture(s: Situation) -> Values | None:
 
 
 def _off_after_capture(s: Situation) -> Values | None:
-    if not s.graphs_locally:
-        return None
-    return _listed([m for m in s.modules if m in MODULES and MODULES[m].discards_output])
+    return _listed([m for m in s.modules if s.graphs_locally and m in MODULES and MODULES[m].discards_output])
 
 
 def _dropless_capture(s: Situation) -> bool:
@@ -225,8 +220,7 @@ RULES = (
     Rule("G28", "warning", lambda s: "layernorm" in s.modules and pre_mlp_norm_stays_in_graph(s.spec),
          "the pre-MLP norm is not recomputed: the router graph returns its output in a static buffer",
          "add moe_preprocess with the alltoall dispatcher, and no shared-expert overlap",
-         "transformer_layer.py:389", "source",
-         "Disabling pre_mlp_layernorm recompute."),
+         "transformer_layer.py:389", "source", "Disabling pre_mlp_layernorm recompute."),
     Rule("G29", "error", lambda s: s.graphs_locally and "mlp" in s.graph.scope and "attn" not in s.graph.scope,
          "local graphs of mlp fail when the model is built",
          "use --cuda_graph_impl transformer_engine",
