@@ -1,21 +1,15 @@
 """A machine whose NVML lists a GPU."""
 
-import subprocess
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.faults.stage import compiled
 
 
 @pytest.fixture(scope="session")
 def scripted_gpu(tmp_path_factory):
     """The environment of a machine whose NVML lists an H200, scripted; torch finds no GPU there."""
     folder = tmp_path_factory.mktemp("nvml")
-    source = ROOT / "tests" / "native" / "fake_nvml.c"
-    library = folder / "libnvidia-ml.so.1"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1", "-o", library, source, "-lpthread"]
-    subprocess.run(command, check=True, capture_output=True)
+    compiled("fake_nvml.c", folder / "libnvidia-ml.so.1", "-Wl,-soname,libnvidia-ml.so.1", "-lpthread")
     (folder / "state").write_text(
         "driver 580.1\ngpu 0 uuid=GPU-1 name=NVIDIA_H200 total=150754820096 used=1073741824\nproc 0 pid=4711 used=1048576\n"
     )
