@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from heapq import nlargest
 from pathlib import Path
 
 from harness.launch.ownership import life_of, owner_of
@@ -27,7 +28,11 @@ def others_at_work(run_dir: Path) -> tuple[str, ...]:
 
 
 def _newest(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir(), reverse=True)[:_NEWEST] if folder.is_dir() else []
+    """By names alone: this is asked at both ends of every run, and a folder may hold ten thousand."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return [folder / name for name in nlargest(_NEWEST, (entry.name for entry in entries))]
 
 
 def _is_measuring(top: Path) -> bool:

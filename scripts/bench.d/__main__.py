@@ -2,11 +2,13 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from first_run import first_run
 from history import history
+from long_run import FEWEST, Size, long_run
 from overhead import overhead
 from plan_speed import plan_deepseek_v3, plan_llama3_70b, plan_llama3_70b_cached, plan_llama31_405b
 from processes import BenchmarkFailedError
@@ -38,27 +40,53 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "snapshot_seconds": snapshot_seconds,
     "snapshot_memory": snapshot_memory,
 }
+NAMES = (*BENCHMARKS, "long_run")
 
 
 def main() -> int:
     """0 when every goal is met, 5 when one is missed, 6 when noise forbids a verdict, 3 when a run failed."""
     parser = argparse.ArgumentParser(prog="scripts/bench", description=main.__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}; default: all but long_run")
     parser.add_argument("--out", type=Path, default=results_dir() / "benchmarks", help="where results are kept")
+    long = parser.add_argument_group("long_run")
+    long.add_argument("--runs", type=_count, default=Size.runs, help="trained on the CPU in one sweep (%(default)s)")
+    long.add_argument("--replays", type=_count, default=Size.replays, help="replayed in one sweep (%(default)s)")
+    long.add_argument("--records", type=_count, default=Size.records, help="there before (%(default)s)")
+    long.add_argument(
+        "--commands",
+        type=_count,
+        default=Size.commands,
+        help="runs of one command each, in either folder (%(default)s)",
+    )
+    long.add_argument(
+        "--max_minutes",
+        type=float,
+        default=Size.max_minutes,
+        help="of each sweep; what ran until then counts (%(default)g)",
+    )
     options = parser.parse_args()
-    unknown = set(options.names) - set(BENCHMARKS)
+    unknown = set(options.names) - set(NAMES)
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
-    return int(measure(options.names or list(BENCHMARKS), options.out))
+    size = Size(options.runs, options.replays, options.records, options.commands, options.max_minutes)
+    benchmarks = {**BENCHMARKS, "long_run": partial(long_run, size)}
+    return int(measure({name: benchmarks[name] for name in options.names or BENCHMARKS}, options.out))
 
 
-def measure(names: list[str], folder: Path) -> ExitCode:
+def _count(text: str) -> int:
+    """Enough for a first and a last part."""
+    if not text.isdecimal() or int(text) < FEWEST:
+        raise argparse.ArgumentTypeError(f"{text}: {FEWEST} or more")
+    return int(text)
+
+
+def measure(benchmarks: Mapping[str, Callable[[], Result]], folder: Path) -> ExitCode:
     """One benchmark after the other; what was measured before one fails is kept."""
     narration, measured_on, results = Console(stderr=True, highlight=False), machine(), list[Result]()
-    for name in names:
+    for name, benchmark in benchmarks.items():
         narration.print(f"measuring {name}", markup=False)
         try:
-            results.append(BENCHMARKS[name]())
+            results.append(benchmark())
         except BenchmarkFailedError as error:
             print_lines(narration, [f"{name}: {error}"])
             return ExitCode.RUN_FAILED

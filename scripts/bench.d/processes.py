@@ -27,7 +27,7 @@ def timed(command: Sequence[str], env: dict[str, str] | None = None) -> Timed:
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     wall, after = time.perf_counter() - began, os.times()
     if done.returncode != 0:
-        last = "\n".join((done.stderr or done.stdout).strip().splitlines()[-10:])
+        last = "\n".join((done.stderr + done.stdout).strip().splitlines()[-10:])
         raise BenchmarkFailedError(f"{' '.join(command)} exited with {done.returncode}:\n{last}")
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     return Timed(wall, cpu, done.stdout)

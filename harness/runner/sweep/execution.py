@@ -14,7 +14,7 @@ from harness.launch.environment import Host
 from harness.launch.heartbeats import Progress
 from harness.launch.interruption import Interruption, interruption
 from harness.launch.warm import WarmParents
-from harness.records.run import RunRecord
+from harness.records.run import RunRecord, Status
 from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
 from harness.records.sweeps import append_event, read_events, run_dir_of
 from harness.report.cell_progress import CellProgress
@@ -37,20 +37,21 @@ class Sweeping:
     host: Host
     max_minutes: float | None
     parents: WarmParents | None
-    _done: dict[Place, RunRecord] = field(init=False)
+    _done: dict[Place, Status] = field(init=False)
     _taught: set[str] = field(init=False)
     _seconds: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """What lies on disk counts; what an OOM taught is worked out again, for a kill may have come between."""
-        self._done = committed(self.sweep_dir, self.plan)
+        found = committed(self.sweep_dir, self.plan)
+        self._done = {place: record.status for place, record in found.items()}  # whole records would fill the memory
         self._taught = {event.cell for event in read_events(self.sweep_dir) if event.kind == "taught"}
-        for place, record in list(self._done.items()):
+        for place, record in found.items():
             self._learn(place, record)
 
     def due(self) -> tuple[Place, ...]:
         """Runs that are still to be done, in order: all cells, then all cells again. A bad run is not repeated."""
-        bad = {place[0] for place, record in self._done.items() if record.status != "ok"}
+        bad = {place[0] for place, status in self._done.items() if status != "ok"}
         return tuple(
             (cell.index, repeat)
             for repeat in range(self.plan.repeats)
@@ -87,7 +88,7 @@ class Sweeping:
         if ran.record.status == "interrupted":
             self._note("interrupted", cell.name, ran.record.failure or "interrupted")
             return signal or int(SIGINT)
-        self._done[place] = ran.record
+        self._done[place] = ran.record.status
         for name, why in self._learn(place, ran.record):
             progress.say(f"  {name} is not tried: {why}")
         return signal

@@ -1,0 +1,68 @@
+"""A sweep at work, looked at whenever one of its runs is committed: time and memory of the harness, run by run."""
+
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from processes import BenchmarkFailedError
+
+POLL_S = 0.01
+WARM_PARENT = b"harness.engine.warm_parent"
+
+
+@dataclass(frozen=True)
+class Look:
+    """At a commit: wall seconds since the start; processor seconds of the harness itself; resident bytes, 0 for no parent."""
+
+    wall_s: float
+    cpu_s: float
+    harness_bytes: int
+    parent_bytes: int
+
+
+def watched(command: Sequence[str], records: Sequence[Path], log: Path, max_s: float) -> list[Look]:
+    """Start the sweep; a look per record, in the order in which they are committed, for at most ``max_s`` seconds.
+
+    It is ended after the last one: its report is no part of a run. BenchmarkFailedError where it ends before.
+    """
+    looks = list[Look]()
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        began = time.perf_counter()
+        try:
+            for record in records:
+                while not record.exists():
+                    if time.perf_counter() - began > max_s:
+                        return looks
+                    if process.poll() is not None and not record.exists():
+                        told = log.read_text(errors="replace")[-2000:]
+                        raise BenchmarkFailedError(f"ended with {process.returncode} before {record}:\n{told}")
+                    time.sleep(POLL_S)
+                looks.append(look(process.pid, time.perf_counter() - began))
+        finally:
+            process.terminate()
+    return looks
+
+
+def look(pid: int, wall_s: float) -> Look:
+    """At a harness that runs."""
+    parents = [child for child in _children(pid) if WARM_PARENT in Path(f"/proc/{child}/cmdline").read_bytes()]
+    parent_bytes = _resident_bytes(parents[0]) if parents else 0  # those after it are agents that it forked
+    return Look(wall_s, _cpu_s(pid), _resident_bytes(pid), parent_bytes)
+
+
+def _children(pid: int) -> list[int]:
+    """Oldest first."""
+    return sorted(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def _cpu_s(pid: int) -> float:
+    """Without its children."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
