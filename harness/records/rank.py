@@ -19,7 +19,7 @@ class StepRecord(Frozen):
     """One training step. Seconds are wall time between device synchronisations; loss is None off the last stage."""
 
     step: int
-    seconds: float
+    seconds: float = Field(ge=0)
     loss: float | None = None
     grad_norm: float | None = None
 

@@ -60,7 +60,7 @@ def _first_line(text: str) -> str:
 
 
 def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
-    """Reasons not to trust the timing of a run: throttled clocks, other processes on its GPUs.
+    """Reasons not to trust the timing of a run: throttled clocks, other processes on its GPUs, GPUs lost on the way.
 
     The sampler sees every GPU of a node; those that no rank ran on are somebody else's affair.
     """
@@ -75,6 +75,8 @@ def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[
                 found.append(f"{name} was throttled: {', '.join(device.throttle_reasons)}")
             if device.foreign_processes:
                 found.append(f"{name} was shared with {', '.join(device.foreign_processes)}")
+            if device.error and device.num_samples:  # one that NVML never showed is a figure unknown, and no doubt
+                found.append(f"{name} was not watched to the end: {device.error}")
     return tuple(found)
 
 

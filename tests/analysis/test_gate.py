@@ -88,7 +88,16 @@ def test_published_llama3_70b_rows_against_the_published_golden(tflops, verdict)
 def test_a_change_of_exactly_the_threshold_passes_on_both_sides(golden, threshold):
     for metric in (THROUGHPUT, ALLOCATED):
         for factor in (1 - threshold, 1 + threshold):
-            assert compare_values(metric, golden * factor, golden, threshold).verdict is Verdict.PASS
+            exact = golden * factor
+            for value in (
+                exact,
+                math.nextafter(exact, 0.0),
+                math.nextafter(exact, math.inf),
+            ):  # rounding decides nothing
+                assert compare_values(metric, value, golden, threshold).verdict is Verdict.PASS
+    worse = compare_values(THROUGHPUT, golden * (1 - threshold - 1e-6), golden, threshold)
+    better = compare_values(THROUGHPUT, golden * 1.2, golden, threshold)
+    assert (worse.verdict, better.verdict) == (Verdict.REGRESSION, Verdict.IMPROVEMENT)
 
 
 @pytest.mark.parametrize(

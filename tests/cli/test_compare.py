@@ -160,3 +160,30 @@ def test_a_record_of_a_newer_version_or_half_of_one_exits_2_and_is_named(results
     assert done.returncode == 2
     assert str(path) in done.stderr
     assert path.read_text() == change(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"value": 709.93', '"value": 0', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": -1.0', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": NaN', "NaN is not a number"),
+        ('"value": 709.93', '"value": 1e999', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": "709.93"', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": 709.93, "value": 1.0', "the key 'value' is there twice"),
+        ('"value": 709.93', '"value": ' + "9" * 5000, "golden.json"),
+        ('"value": 709.93', '"value": ' + "[" * 100_000, "golden.json"),
+        ('"schema_version": 1', '"schema_version": 2', "schema_version 2 is newer than 1"),
+        ("{", "[", "not JSON"),
+        ("{", "\0", "not JSON"),
+    ],
+)
+def test_a_golden_that_lies_is_refused_by_file_and_key(results, golden, old, new, told):
+    path = golden(709.93)
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    done = invoke(results, path)
+    assert isinstance(done.exception, BadRequestError), done.exception
+    assert int(done.exception.exit_code) == 2
+    assert str(path) in str(done.exception)
+    assert told in str(done.exception)

@@ -1,6 +1,7 @@
 """`mbr-perf run` from request to exit code on recorded runs: everything but the training itself is real."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -117,6 +118,27 @@ def test_a_loss_that_is_no_number_fails_the_run(replayed):
     assert record.failure == (
         "rank 1 (stage 1) failed in optimizer_step of step 4: NonFiniteLossError: loss is nan at step 4"
     )
+
+
+@pytest.mark.parametrize("seconds", ["NaN", "Infinity", "1e999", '"0.1"', "-0.1"])
+def test_a_step_that_took_no_time_that_there_is_fails_the_run(replayed, tmp_path, seconds):
+    shutil.copytree(REPLAYS / "ok", tmp_path / "ok")
+    path = tmp_path / "ok" / "ranks" / "rank_001.json"
+    changed = re.sub(r'("step": 5,\s+"seconds": )[0-9.e-]+', rf"\g<1>{seconds}", path.read_text())
+    assert changed != path.read_text()
+    path.write_text(changed)
+    document, record = replayed("ok", folder=tmp_path)
+    assert (document["outcome"], document["exit_code"], record.status) == ("failed", 3, "failed")
+    assert "rank_001.json" in " ".join(record.notes)
+
+
+def test_ranks_without_a_step_are_inconclusive_where_there_is_a_golden(replayed, golden, tmp_path):
+    shutil.copytree(REPLAYS / "ok", tmp_path / "ok")
+    for path in (tmp_path / "ok" / "ranks").glob("rank_*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"steps": []}))
+    document, _ = replayed("ok", "--golden_values_path", golden("ok"), folder=tmp_path)
+    assert (document["exit_code"], document["outcome"]) == (6, "inconclusive")
+    assert document["metrics"]["step_time_s"] is None
 
 
 def test_a_killed_rank_is_named_and_its_steps_are_kept(replayed):

@@ -30,6 +30,12 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
         ((*RECIPE, "--launcher", "replay"), "the replay launcher needs a recorded run\n  --from RUN_FOLDER"),
         ((*RECIPE, "-E", "RANK=3"), "RANK is set by torchrun for each rank\n  leave RANK out"),
         ((*RECIPE, "--pass_env", "NO_SUCH_NAME"), "--pass_env NO_SUCH_NAME: not set in your shell"),
+        ((*RECIPE, "--recompute_granularity", "full"), "full needs --recompute_method\n  as in --recompute full:uniform:1"),
+        ((*RECIPE, "--recompute_granularity", "full"), "full needs --recompute_num_layers"),
+        ((*RECIPE, "--recompute_granularity", "selective", "--recompute_modules", ","), "an empty module name"),
+        ((*RECIPE, "--recompute", "full:uniform:1", "--cuda_graph_impl", "transformer_engine", "--cuda_graph_scope", "attn"),
+         "megatron-core would say: full recompute is only supported with full iteration CUDA graph."),
+        ((*RECIPE, "-gb", "5", "-mb", "2"), "megatron-core would say: "),
         ((*RECIPE, "-pp", "3"), "num_gpus 2 is not a multiple of TP 1 x PP 3 x CP 1"),
     ],
 )  # fmt: skip
@@ -62,6 +68,8 @@ def test_problems_of_several_stages_are_told_together(mbr_perf):
     wrong = ("-E", "RANK=3", "--timeout", "-1", "-tp", "3")
     told = mbr_perf("run", *RECIPE, *wrong).err
     assert all(word in told for word in ("RANK is set by torchrun", "--timeout -1", "A01: num_gpus 2", "P04: "))
+    told = mbr_perf("run", *RECIPE, "-tp", "3", "-vp", "3").err
+    assert all(f"{rule}: " in told for rule in ("S02", "P03", "P04", "P09", "A01", "A17")), told
 
 
 def test_dashes_and_underscores_mean_the_same(mbr_perf):

@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from harness.records.rank import Device
 from tests.conftest import build_rank, build_spec
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
+GPU = "NVIDIA H100 80GB HBM3"
 SETTINGS = ("kernels.transformer_impl=local", "measure.max_steps=4")
 
 
@@ -42,7 +44,9 @@ class Stage:
         batch = {"micro_batch_size": 1, "global_batch_size": 4, "seq_length": 256}
         spec = build_spec(num_gpus=2, parallelism=parallelism, batch=batch, measure={"max_steps": 4})
         for rank in range(spec.num_gpus):
-            text = build_rank(spec, rank, 0.05).model_dump_json()
+            record = build_rank(spec, rank, 0.05, device=Device(kind="cuda", name=GPU, uuid=f"GPU-{rank}"))
+            memory = record.memory.model_copy(update={"max_device_used_bytes": None}) if record.memory else None
+            text = record.model_copy(update={"memory": memory}).model_dump_json()
             (self.templates / f"rank_{rank:03d}.json").write_text(text)
 
     def let(self, **behaviour: object) -> None:
@@ -51,9 +55,7 @@ class Stage:
 
     def _interpreter(self) -> None:
         driver, listing = self._driver(), self.folder / "listing.json"
-        gpus = [
-            {"index": n, "name": "NVIDIA H100 80GB HBM3", "uuid": f"GPU-{n}", "total_bytes": 85 * 10**9} for n in (0, 1)
-        ]
+        gpus = [{"index": n, "name": GPU, "uuid": f"GPU-{n}", "total_bytes": 85 * 10**9} for n in (0, 1)]
         listing.write_text(json.dumps({"driver": "580.65.06", "cuda": "13.0", "gpus": gpus}))
         played = f"{sys.executable} {Path(__file__).with_name('played_agent.py')} {self.templates}"
         self.python.write_text(
@@ -73,10 +75,15 @@ esac
         folder = self.folder / "driver"
         folder.mkdir()
         compiled("fake_nvml.c", folder / "libnvidia-ml.so.1", "-Wl,-soname,libnvidia-ml.so.1", "-lpthread")
-        state = folder / "state"
-        device = "name=NVIDIA_H100_80GB_HBM3 total=85899345920 used=1000000000"
-        state.write_text("".join(f"gpu {n} uuid=GPU-{n} {device}\n" for n in (0, 1)))
-        return f"LD_LIBRARY_PATH={folder} FAKE_NVML_STATE={state}"
+        self.let_driver()
+        return f"LD_LIBRARY_PATH={folder} FAKE_NVML_STATE={folder / 'state'}"
+
+    def let_driver(self, *lines: str) -> None:
+        """What NVML says from now on, beyond two healthy H100: lines of `fake_nvml.c`. Read again whenever it changes."""
+        gpus = (f"gpu {n} uuid=GPU-{n} name=NVIDIA_H100_80GB_HBM3 total=85899345920 used=1000000000" for n in (0, 1))
+        state = self.folder / "driver" / "state"
+        state.with_name("new").write_text("\n".join((*gpus, *lines)) + "\n")
+        state.with_name("new").replace(state)
 
 
 def compiled(source: str, library: Path, *options: str) -> Path:

@@ -120,6 +120,10 @@ def test_throttling_and_neighbours_make_a_run_suspect(on_gpu):
     assert doubts([sample("aa-1", foreign_processes=("python (4711)",))], on_gpu) == (
         "GPU 3 of n was shared with python (4711)",
     )
+    assert doubts([sample("GPU-AA-1", num_samples=9, error="GPU is lost (NVML 15) after 9 samples")], on_gpu) == (
+        "GPU 3 of n was not watched to the end: GPU is lost (NVML 15) after 9 samples",
+    )
+    assert doubts([sample("GPU-AA-1", error="Insufficient Permissions (NVML 4) after 0 samples")], on_gpu) == ()
     assert doubts([sample("GPU-AA-1")], on_gpu) == ()
 
 
