@@ -231,7 +231,7 @@ class Results:
                     return folder
             return None
 
-        return eventually(told, "steps of every rank", 120)
+        return eventually(told, "steps of every rank", 400)
 
     @staticmethod
     def rank_pids(run_dir: Path) -> dict[int, int]:
