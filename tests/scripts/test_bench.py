@@ -112,3 +112,19 @@ def test_a_goal_that_is_met_although_other_work_ran_is_met_unless_noise_lowers_t
     result = module("result").Result
     assert result("x", "an x", 1.0, 2.0, "s", {}, "busy").verdict == "met"
     assert result("x", "an x", 1.0, 2.0, "ratio", {}, "busy", noise_lowers=True).verdict == "inconclusive"
+
+
+def test_what_a_run_costs_later_is_held_against_what_it_cost_before(module):
+    long_run, look = module("long_run"), module("watching").Look
+
+    def looks(leak_bytes=0, cpu_s=0.02, slower_s=0.0, runs=101):
+        cpu = [cpu_s * n + slower_s * n * n for n in range(runs)]
+        return [look(0.1 * n, cpu[n], 50 * 2**20 + leak_bytes * n, 0) for n in range(runs)]
+
+    assert long_run.growth(looks()).ratios == pytest.approx({"harness_cpu": 1.0, "harness_mib": 1.0})
+    assert long_run.growth(looks(leak_bytes=2**20)).ratios["harness_mib"] > 2
+    assert long_run.growth(looks(slower_s=0.001)).ratios["harness_cpu"] > 3
+    assert long_run.among_records(looks(), looks(cpu_s=0.03)).ratios["harness_cpu"] == pytest.approx(1.5)
+    found = {"a": long_run.growth(looks()), "b": long_run.growth(looks(leak_bytes=2**20))}
+    assert long_run.summary(found, 5).verdict == "missed"
+    assert long_run.summary(found, 5).details["worst"] == "b harness_mib"
