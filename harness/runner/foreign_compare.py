@@ -10,11 +10,13 @@ from harness.analysis.foreign.values import ForeignComparison, ForeignThresholds
 from harness.analysis.oom.first_failure import RankFailure, first_failure
 from harness.analysis.outcome import Outcome, comparison_outcome
 from harness.errors import BadRequestError, ExitCode
+from harness.recipes.problems import Problems
 from harness.records.foreign.bridge_actuals import write_actuals
 from harness.records.foreign.golden_file import Format, read_foreign_golden
 from harness.records.foreign.golden_values import ForeignGolden
 from harness.records.foreign.log_reader import opened_logs
 from harness.records.foreign.values import ForeignLog
+from harness.records.logs.sources import log_sources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
 
     A log without iterations leaves no actuals; one that is not of a whole run is inconclusive also without a golden.
     """
+    _require_files(request)
     reader, lines = opened_logs(request.logs)
     failed = first_failure(lines)
     log = reader.finish()
@@ -62,6 +65,17 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
     judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits, failure)
     outcome, exit_code = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
     return ForeignAnswer(log, judged, outcome, exit_code, written)
+
+
+def _require_files(request: ForeignRequest) -> None:
+    """BadRequestError for logs that are not there; with a golden that is not there either, it names both."""
+    problems = Problems()
+    with problems.collecting():
+        log_sources(request.logs)
+    if problems.found and request.golden is not None:
+        with problems.collecting():
+            _golden(request.golden, request.form, None)
+    problems.raise_if_any()
 
 
 def _golden(path: Path, form: Format, written: Path | None) -> ForeignGolden:

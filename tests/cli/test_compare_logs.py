@@ -143,6 +143,22 @@ def test_a_golden_step_without_its_throughput_is_named(compare, tmp_path):
     assert f"{tmp_path / 'g.json'}: step 40: no throughput" in answer.out
 
 
+def test_a_nan_throughput_of_the_golden_is_inconclusive_and_told_once(compare, tmp_path):
+    answer = compare(bridge_log(TFLOPS), bridge_golden([30.0] + [float("nan")] * 49))
+    assert answer.code == 6
+    assert f"{tmp_path / 'g.json'}: step 35: throughput is NaN, and of 14 more" in answer.out
+    assert answer.out.count("NaN") == 1
+    outside = compare(bridge_log(TFLOPS), bridge_golden([float("nan")] + [700.0] * 49))
+    assert outside.code == 0
+
+
+def test_a_log_and_a_golden_that_are_not_there_are_both_named(mbr_perf, tmp_path):
+    answer = mbr_perf("compare", "--log", tmp_path / "none.log", "--golden", tmp_path / "none.json")
+    assert answer.code == 2
+    assert "none.log: no such file or folder" in answer.err
+    assert "none.json: cannot be read" in answer.err
+
+
 def test_losses_are_compared_when_asked(compare):
     losses = [12 * 0.99**step for step in range(50)]
     golden = bridge_golden()

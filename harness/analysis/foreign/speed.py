@@ -131,14 +131,17 @@ def _gap(missing: Sequence[int], window: Window, log: ForeignLog) -> str:
 
 def _stored(name: str, golden: ForeignGolden, window: Window) -> _Side:
     told = [(number, getattr(golden.steps[number], name)) for number in window.iterations]
-    values = tuple(value for _, value in told if value is not None)
-    missing = [number for number, value in told if value is None]
-    if not missing:
+    values = tuple(value for _, value in told if value is not None and math.isfinite(value))
+    unusable = [(number, value) for number, value in told if value is None or not math.isfinite(value)]
+    if not unusable:
         return _Side(values)
-    if len(missing) == len(told):
+    if all(value is None for _, value in told):
         return _Side((), f"{golden.path} has no {_KEYS[name]} in the window")
-    key = missing[0] - 1 if golden.format == "bridge" else missing[0]
-    return _Side(values, f"{golden.path}: step {key}: no {_KEYS[name]}")
+    number, value = unusable[0]
+    key = number - 1 if golden.format == "bridge" else number
+    rest = f", and of {len(unusable) - 1} more" if len(unusable) > 1 else ""
+    what = f"no {_KEYS[name]}" if value is None else f"{_KEYS[name]} is NaN"
+    return _Side(values, f"{golden.path}: step {key}: {what}{rest}")
 
 
 def _far_off(name: str, side: _Side, iterations: Sequence[Iteration]) -> list[str]:

@@ -14,6 +14,7 @@ from harness.records.foreign.golden_values import ForeignGolden, GoldenStep
 from harness.units import GB
 
 LOSS, TIME_MS, THROUGHPUT = "lm loss", "elapsed time per iteration (ms)", "GPU utilization"
+MAY_BE_NAN = (TIME_MS, THROUGHPUT)  # of some steps; a window that holds one is inconclusive
 MEMORY = {"alloc": "allocated_bytes", "max_alloc": "max_allocated_bytes", "max_reserved": "max_reserved_bytes"}
 # A number, as Megatron-Bridge passes over numbers that it does not know.
 OF_WHOLE_RUN = "mbr_perf_peaks_of_whole_run"

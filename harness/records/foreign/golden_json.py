@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
@@ -12,18 +13,23 @@ _MAX_BYTES = 256 * 1024**2
 _MAX_PROBLEMS = 10
 _LARGEST, _SMALLEST = 1e18, 1e-100
 
+_NUMBER = re.compile(r"\d+")
+
 Keys = tuple[str, ...]
 
 
 class NotANumber:
-    """Stands where the file says NaN or Infinity, so that the error can name its key."""
+    """Stands where the file says NaN or Infinity, so that its key can be named."""
 
     def __init__(self, written: str) -> None:
         self.written = written
 
 
-def read_plain(path: Path) -> dict[str, object]:
-    """The object in the file. BadRequestError for what is no strict JSON, is too large, or holds NaN or Infinity."""
+def read_plain(path: Path, may_be_nan: Collection[str] = ()) -> dict[str, object]:
+    """The object in the file. BadRequestError for what is no strict JSON, is too large, or holds NaN or Infinity.
+
+    Of the keys ``may_be_nan`` they are left for the reader, as :class:`NotANumber`.
+    """
     try:
         with path.open("rb") as file:  # pipes and devices have no size that could be asked before
             content = file.read(_MAX_BYTES + 1)
@@ -42,31 +48,44 @@ def read_plain(path: Path) -> dict[str, object]:
         raise BadRequestError(f"{path}: {error}") from error
     if not isinstance(value, dict):
         raise BadRequestError(f"{path}: holds {type(value).__name__}, not an object")
-    refuse_non_numbers(path, value)
+    refuse_non_numbers(path, value, may_be_nan)
     return value
 
 
-def refuse_non_numbers(path: Path, document: Mapping[str, object]) -> None:
-    """BadRequestError that names the keys of NaN and Infinity; 1e999 is one too."""
-    found: list[BadRequestError] = []
+def refuse_non_numbers(path: Path, document: Mapping[str, object], may_be_nan: Collection[str] = ()) -> None:
+    """BadRequestError that names the keys of NaN and Infinity, of each metric the first; 1e999 is one too."""
+    found: dict[tuple[str, Keys], list[Keys]] = {}
     waiting: list[tuple[Keys, object]] = [((), document)]
-    while waiting and len(found) < _MAX_PROBLEMS:
+    while waiting:
         keys, value = waiting.pop()
         if isinstance(value, dict):
             waiting.extend(((*keys, name), inner) for name, inner in reversed(value.items()))
         elif isinstance(value, list):
             waiting.extend(((*keys, str(index)), inner) for index, inner in reversed(tuple(enumerate(value))))
-        elif isinstance(value, NotANumber):
-            found.append(problem(path, keys, f"{value.written} is not a number that anything can be judged by"))
+        elif isinstance(value, NotANumber) and keys[-1] not in may_be_nan:
+            found.setdefault(
+                (f"{value.written} is not a number that anything can be judged by", _metric(keys)), []
+            ).append(keys)
         elif isinstance(value, float) and not math.isfinite(value):
-            found.append(problem(path, keys, "a number that is beyond all measure"))
-    raise_all(found)
+            found.setdefault(("a number that is beyond all measure", _metric(keys)), []).append(keys)
+    raise_all([problem(path, alike[0], what + _rest(alike)) for (what, _), alike in found.items()][:_MAX_PROBLEMS])
+
+
+def _metric(keys: Keys) -> Keys:
+    """The keys without the numbers of steps."""
+    return tuple(key for key in keys if not _NUMBER.fullmatch(key))
+
+
+def _rest(alike: Sequence[Keys]) -> str:
+    return f"; so {len(alike) - 1} more of this metric" if len(alike) > 1 else ""
 
 
 def number(path: Path, keys: Keys, value: object, found: list[BadRequestError]) -> float | None:
-    """A number; None for null. Anything else is put to ``found``."""
+    """A number, NaN where the file says that there is none; None for null. Anything else is put to ``found``."""
     if value is None:
         return None
+    if isinstance(value, NotANumber):
+        return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         found.append(problem(path, keys, f"{shown(value)} is no number"))
         return None

@@ -9,7 +9,7 @@ from harness.records.foreign.values import LogFormat
 
 @dataclass(frozen=True, slots=True)
 class GoldenStep:
-    """What the golden says of one iteration; None where it says nothing."""
+    """What the golden says of one iteration; None where it says nothing, NaN where it says that."""
 
     step_time_s: float | None = None
     tflops_per_gpu: float | None = None

@@ -118,6 +118,11 @@ def test_layouts(read, document, layout):
         ("{", "not JSON"),
         ("[1]", "holds list, not an object"),
         ('{"0": {"lm loss": NaN}}', "g.json: 0: lm loss: NaN is not a number"),
+        (
+            '{"1": {"lm loss": NaN}, "2": {"lm loss": NaN}, "3": {"lm loss": NaN}}',
+            "g.json: 1: lm loss: NaN is not a number that anything can be judged by; so 2 more of this metric",
+        ),
+        ('{"0": {}, "max_alloc": NaN}', "g.json: max_alloc: NaN is not a number"),
         ('{"0": {"lm loss": 1e999}}', "g.json: 0: lm loss: a number that is beyond all measure"),
         ('{"0": {"lm loss": 1e19}}', "g.json: 0: lm loss: a number that is beyond all measure"),
         ('{"0": {"lm loss": 5e-324}}', "g.json: 0: lm loss: a number that is beyond all measure"),
