@@ -56,6 +56,7 @@ def _case(summary: CaseSummary) -> Document:
         "fingerprint": summary.series.fingerprint,
         "num_nights": len(summary.series.nights),
         "num_runs": summary.num_runs,
+        "num_runs_of_other_settings": summary.num_others,
         "last_started_at": summary.last_started_at,
         "last_outcome": summary.last_outcome,
         "last_value": summary.value,

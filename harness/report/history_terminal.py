@@ -34,16 +34,23 @@ def print_cases(console: Console, cases: Sequence[CaseSummary], metric: Metric, 
                         right=("Nights", "Runs", metric.title))  # fmt: skip
     for case in cases:
         table.add_row(
-            Text(case.series.title), str(len(case.series.nights)), str(case.num_runs), _when(case.series.nights[-1]),
+            Text(case.series.title), str(len(case.series.nights)), _of_all(case), _when(case.series.nights[-1]),
             figure(metric, case.value), _trend(case.trend), _styled(case.last_outcome),
         )  # fmt: skip
     show(console, table)
+    others = sum(case.num_others for case in cases)
+    left_out = f"Left out for other settings than their case's newest run: {_counted(others, 'run')}; `mbr-perf history CASE` says how to see them"
     print_lines(
         console,
         [
-            f"{_counted(len(cases), 'case')}. Trend: the newest night against the twenty before it, and what their noise explains."
+            *([left_out] if others else []),
+            f"{_counted(len(cases), 'case')}. Trend: the newest night against the twenty before it, and what their noise explains.",
         ],
     )
+
+
+def _of_all(case: CaseSummary) -> str:
+    return f"{case.num_runs} of {case.num_runs + case.num_others}" if case.num_others else str(case.num_runs)
 
 
 def print_case(console: Console, history: CaseHistory) -> None:

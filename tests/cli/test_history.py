@@ -76,6 +76,15 @@ def test_every_case_is_listed_with_where_it_stands(ask):
     assert lines[2].split()[-2:] == ["steady", "pass"]
 
 
+def test_the_list_says_which_runs_it_leaves_out_for_their_settings(ask, results, make_kept):
+    write_history(results, make_kept(31, fingerprint="other"))
+    answer = ask()
+    assert f"{CASE} 1 1 of 91" in " ".join(answer.out.split())
+    assert "Left out for other settings than their case's newest run: 90 runs; `mbr-perf history CASE`" in answer.out
+    counted = {case["case"]: case["num_runs_of_other_settings"] for case in json.loads(ask("--json").out)["cases"]}
+    assert counted == {OTHER: 0, CASE: 90}
+
+
 def test_a_case_is_shown_night_by_night_with_what_changed(ask):
     lines = ask(CASE).out.splitlines()
     (changed,) = (line for line in lines if line.endswith("torch 2.9.1 -> 2.10.0") and line.startswith("2026-01-21"))

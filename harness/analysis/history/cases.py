@@ -27,10 +27,14 @@ class NamedCase:
 
 @dataclass(frozen=True)
 class CaseSummary:
-    """A case with the settings of its newest run. ``value``: of the last night that has the figure; None without any."""
+    """A case with the settings of its newest run. ``value``: of the last night that has the figure; None without any.
+
+    ``num_others``: runs of the case that have other settings, and are in no row.
+    """
 
     series: Series
     num_runs: int
+    num_others: int
     last_started_at: str
     last_outcome: str
     value: float | None
@@ -42,15 +46,16 @@ def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[Ca
     by_case: dict[str, list[HistoryRecord]] = {}
     for record in records:
         by_case.setdefault(record.case, []).append(record)
-    return tuple(_summary(one, metric) for case in sorted(by_case) for one in _told_apart(by_case[case]))
+    return tuple(_summary(*one, metric) for case in sorted(by_case) for one in _told_apart(by_case[case]))
 
 
-def _told_apart(records: Sequence[HistoryRecord]) -> list[Series]:
-    """One series, or one for each of several suite cases, and one of the runs outside suites."""
+def _told_apart(records: Sequence[HistoryRecord]) -> list[tuple[Series, int]]:
+    """One series, or one for each of several suite cases, and one of the runs outside suites; each with its number of runs."""
     names = sorted({record.suite_case for record in records})
     if len(set(names) - {""}) < 2:
-        return [series_of(records)]
-    return [series_of([one for one in records if one.suite_case == name], suite_case=name) for name in names]
+        return [(series_of(records), len(records))]
+    each = {name: [one for one in records if one.suite_case == name] for name in names}
+    return [(series_of(runs, suite_case=name), len(runs)) for name, runs in each.items()]
 
 
 def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
@@ -90,12 +95,14 @@ def _near(name: str, known: Sequence[str]) -> str:
     return hint if hint.startswith("did you mean") else "`mbr-perf history` lists the cases"
 
 
-def _summary(series: Series, metric: Metric) -> CaseSummary:
+def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:
     measured = series.measured(metric)
     last = series.nights[-1]
+    num_runs = sum(len(night.records) for night in series.nights)
     return CaseSummary(
         series=series,
-        num_runs=sum(len(night.records) for night in series.nights),
+        num_runs=num_runs,
+        num_others=num_all - num_runs,
         last_started_at=last.started_at,
         last_outcome=last.outcome,
         value=measured[-1][1] if measured else None,
