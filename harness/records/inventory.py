@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -28,9 +29,20 @@ _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
+class _Read:
+    """What the files of a folder say. ``job_start``: of what was imported, UTC ISO-8601."""
+
+    state: State
+    detail: str
+    job_start: str = ""
+    is_start_known: bool = True
+
+
+@dataclass(frozen=True)
 class Stored:
     """A run, a sweep or a night, whose ``recipe`` is its suite. ``when``: UTC ISO-8601 of its start, empty where its name does not say; size in bytes.
 
+    What was imported started when its job did; ``is_start_known`` False: nobody tells, and ``when`` is of the import.
     ``state`` of a committed run is its record's; ``incomplete``: nothing was committed; ``damaged``: what was cannot be
     read; ``newer``: it can, by another version of this program; ``rejected``: it is whole, with values that are not
     accepted. ``detail`` says more in words.
@@ -43,6 +55,7 @@ class Stored:
     state: State
     detail: str
     num_bytes: int
+    is_start_known: bool = True
 
     @property
     def id(self) -> str:
@@ -69,15 +82,16 @@ def is_ours(path: Path) -> bool:
 def stored(path: Path) -> Stored:
     """The entry of one folder; that of a sweep holds ``sweep.json`` or lies where sweeps do, so with a night's."""
     name, kind = _ID.fullmatch(path.name), _kind(path)
-    state, detail = _STATES[kind](path)
+    read = _STATES[kind](path)
     return Stored(
         kind=kind,
         path=path,
-        when=_iso(name["when"]) if name else "",
+        when=read.job_start or (_iso(name["when"]) if name else ""),
         recipe=name["recipe"] if name else "",
-        state=state,
-        detail=detail,
+        state=read.state,
+        detail=read.detail,
         num_bytes=folder_bytes(path),
+        is_start_known=read.is_start_known,
     )
 
 
@@ -92,40 +106,60 @@ def _iso(stamp: str) -> str:
     return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:11]}:{stamp[11:13]}:{stamp[13:]}"
 
 
-def _run_state(path: Path) -> tuple[State, str]:
-    def read() -> tuple[State, str]:
+def _utc(file: Path, time: str) -> str:
+    """``2026-01-02T04:04:05+01:00`` as ``2026-01-02T03:04:05Z``. BadRequestError for what is no time."""
+    try:
+        when = datetime.fromisoformat(time)
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError) as error:
+        raise BadRequestError(f"{file}: started_at: {time!r} is no time") from error
+
+
+def _run_state(path: Path) -> _Read:
+    def read() -> _Read:
         record = read_document(path / RECORD, RunRecord)
-        return record.status, record.failure or record.spec.slug
+        state, detail = record.status, record.failure or record.spec.slug
+        if record.imported is None:
+            return _Read(state, detail)
+        return _Read(
+            state, detail, _utc(path / RECORD, record.provenance.started_at), record.imported.start_source != "unknown"
+        )
 
     return _state(path / RECORD, read)
 
 
-def _state(file: Path, read: Callable[[], tuple[State, str]]) -> tuple[State, str]:
+def _state(file: Path, read: Callable[[], _Read]) -> _Read:
     """What ``read`` says, or why the folder whose last or first file this is cannot be read."""
     if not file.is_file():
-        return "incomplete", f"no {file.name}"
+        return _Read("incomplete", f"no {file.name}")
     try:
         return read()
     except OtherVersionError as error:
-        return "newer", error.message
+        return _Read("newer", error.message)
     except RejectedError as error:
-        return "rejected", error.message
+        return _Read("rejected", error.message)
     except BadRequestError as error:
-        return "damaged", error.message
+        return _Read("damaged", error.message)
 
 
-def _sweep_state(path: Path) -> tuple[State, str]:
-    def read() -> tuple[State, str]:
+def _sweep_state(path: Path) -> _Read:
+    def read() -> _Read:
         data = read_sweep(path)
-        return ("unfinished" if data.num_due else "finished"), _counted("cells", map(outcome_of, data.cells))
+        state: State = "unfinished" if data.num_due else "finished"
+        detail = _counted("cells", map(outcome_of, data.cells))
+        if not data.plan.is_imported:
+            return _Read(state, detail)
+        sources = [run.imported.start_source for cell in data.cells for run in cell.runs if run.imported]
+        return _Read(state, detail, _utc(path / SWEEP, data.plan.started_at), "unknown" not in sources)
 
     return _state(path / SWEEP, read)
 
 
-def _night_state(path: Path) -> tuple[State, str]:
-    def read() -> tuple[State, str]:
+def _night_state(path: Path) -> _Read:
+    def read() -> _Read:
         data = read_night(path)
-        return ("finished" if data.is_finished else "unfinished"), _counted("cases", map(case_state, data.cases))
+        state: State = "finished" if data.is_finished else "unfinished"
+        return _Read(state, _counted("cases", map(case_state, data.cases)))
 
     return _state(path / NIGHT, read)
 

@@ -15,6 +15,7 @@ def entry_document(entry: Stored) -> Document:
         "id": entry.id,
         "path": str(entry.path),
         "started_at": entry.when or None,
+        "is_start_known": entry.is_start_known,
         "recipe": entry.recipe or None,
         "state": entry.state,
         "detail": entry.detail,

@@ -27,7 +27,7 @@ def print_inventory(console: Console, entries: Sequence[Stored], results: Path) 
     table = plain_table("Id", "Kind", "Started", "State", "Size", "What", right=("Size",))
     for entry in entries:
         table.add_row(
-            Text(entry.id), entry.kind, entry.when, _state(entry), format_bytes(entry.num_bytes), Text(_short(entry))
+            Text(entry.id), entry.kind, _when(entry), _state(entry), format_bytes(entry.num_bytes), Text(_short(entry))
         )
     show(console, table)
     print_lines(console, [f"{len(entries)} in {results}, {format_bytes(sum(entry.num_bytes for entry in entries))}"])
@@ -47,7 +47,7 @@ def run_figures(record: RunRecord) -> list[tuple[str, str]]:
 def print_entry(console: Console, entry: Stored, facts: Sequence[tuple[str, str]]) -> None:
     """One entry: what became of it, and ``facts`` by name, as of its figures or of who fills it."""
     print_lines(console, [f"{entry.kind} {entry.id}"])
-    for name, value in (("Folder", str(entry.path)), ("Started", entry.when), ("Recipe", entry.recipe)):
+    for name, value in (("Folder", str(entry.path)), ("Started", _when(entry)), ("Recipe", entry.recipe)):
         print_hanging(console, Text(f"{name:<{_INDENT}}{value or '-'}"), _INDENT)
     print_hanging(console, Text.assemble(f"{'State':<{_INDENT}}", _state(entry), f": {entry.detail}"), _INDENT)
     for name, value in facts:
@@ -88,6 +88,11 @@ def print_ailments(console: Console, ailments: Sequence[tuple[str, Path, str, st
         print_hanging(console, Text.assemble((f"{kind:<{_INDENT}}", "yellow"), f"{path}"), _INDENT)
         for line in (message, remedy):
             print_hanging(console, Text(f"{'':<{_INDENT}}{line}"), _INDENT)
+
+
+def _when(entry: Stored) -> str:
+    """Marked where it is the time of an import, as in history."""
+    return entry.when if entry.is_start_known else f"{entry.when}?"
 
 
 def _state(entry: Stored) -> Text:

@@ -132,6 +132,9 @@ def test_history_has_imported_runs_when_their_jobs_ran_and_marks_those_that_nobo
     assert [night["id"] for night in nights] == [runs["told"], runs["in the log"], runs["unknown"]]
     assert [night["started_at"] for night in nights[:2]] == ["2023-05-05T20:00:00+00:00", "2024-08-01T10:00:01+00:00"]
     assert [night["is_start_known"] for night in nights] == [True, True, False]
+    listed = mbr_perf("results", "list", "--results_dir", results).out.splitlines()
+    assert [line.split()[2] for line in listed[1:3]] == ["2023-05-05T20:00:00Z", "2024-08-01T10:00:01Z"]
+    assert listed[3].split()[2].endswith("Z?")
     assert shown.out.count("Z? ") == 1
     assert "?: when 1 of 3 runs were made is not known" in shown.out
     assert any("--started_at TIME tells it" in note for note in answers["unknown"]["notes"])
