@@ -154,7 +154,9 @@ class NodeOfJob:
         image = self.job.slurm.container_image
         if image is not None:
             known["provenance"] = record.provenance.model_copy(update={"container": image})
-        why = why_slurm_ended_it(self.job, place, self.host) if record.status == "interrupted" else ""
+        # An agent that Slurm's signal met before it could handle it fails by itself, and the signal came here as well.
+        ended = record.status == "interrupted" or (record.status == "failed" and self.caught.signal is not None)
+        why = why_slurm_ended_it(self.job, place, self.host) if ended else ""
         if why:
             known |= {"status": "failed", "failure": f"{why}; {record.failure or 'interrupted'}"}
         return record.model_copy(update=known)
