@@ -308,6 +308,20 @@ def test_settings_that_cannot_be_the_jobs_are_answered_with_a_line_that_the_rule
     assert mbr_perf("check", *words[3:], "--no_megatron").code == 0
 
 
+def test_the_line_keeps_the_other_job_and_the_options(mbr_perf, logs, tmp_path):
+    slow, fast = (
+        logs(*(iteration(n, tflops=speed) for n in (1, 2)), folder=name) for name, speed in (("a", 500.0), ("b", 700.0))
+    )
+    told = ("--against", str(fast), "--no_plan", "--results_dir", str(tmp_path))
+    line = json.loads(mbr_perf("diagnose", slow, *OPTIONS[:-1], "mlp", *told, "--json").out)["fixes"][0]["command"]
+    words = line.split()
+    assert all(
+        [name, value] in [words[i : i + 2] for i in range(len(words))] for name, value in ((told[0], told[1]), told[3:])
+    )
+    again = json.loads(mbr_perf(*words[1:], "--json").out)
+    assert [row["id"] for row in again["symptoms"]] == ["utilization_drop_with_mlp"]
+
+
 def test_what_is_known_of_an_unnamed_rank_is_told(mbr_perf, tmp_path):
     agent = "E0821 14:03:30.0 77 torch/distributed/elastic/api.py:882] failed (exitcode: -11) local_rank: 3 (pid: 5) of binary"
     (tmp_path / "agent.log").write_text(agent + "\n")

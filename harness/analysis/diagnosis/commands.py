@@ -14,6 +14,8 @@ _SPELLED = {
     "cuda_graph.scope": "--cuda_graph_scope",
     "offload.cpu_offloading_num_layers": "--activation_offload_layers",
 }
+_STDIN = "-"
+_MOST_PATHS = 4  # more than these make no line to paste
 _HANDLED = frozenset({"recipe", "family", "task", "gpu", "num_gpus", "compute_dtype", "recompute"})
 
 
@@ -55,6 +57,17 @@ def command(
     words += ["--recompute", recompute if recompute is not None else _recompute(spec)]
     words += [word for rule in case.forced if verb == "run" for word in ("--force", rule)]
     return shlex.join([*words, *more])
+
+
+def can_be_named(case: Case) -> bool:
+    """Whether a line to paste can give the job's logs again."""
+    return 0 < len(case.paths) <= _MOST_PATHS and _STDIN not in case.paths
+
+
+def ask_again(case: Case) -> str:
+    """The diagnosis again, with words in capitals for the settings that were not told."""
+    asked = ("-mr", "RECIPE", "-g", "GPU", "-c", "DTYPE", "-ng", "GPUS", "--recompute", "SETTING")
+    return shlex.join(["mbr-perf", "diagnose", *case.paths, *asked, *case.asked_with])
 
 
 def trial_command(case: Case) -> str:

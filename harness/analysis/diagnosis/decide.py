@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
+from harness.analysis.diagnosis.doubts import doubts
 from harness.analysis.diagnosis.fixes import fixes
+from harness.analysis.diagnosis.fixes_of_speed import of_speed
 from harness.analysis.diagnosis.outlook import Outlook
 from harness.analysis.diagnosis.refusals import NO_RULINGS, Rulings, is_doubted, told
 from harness.analysis.diagnosis.seen_in_memory import is_device_oom
@@ -35,9 +37,9 @@ def diagnose(
         oom_class=oom_class,
         confidence=confidence,
         reason=reason,
-        evidence=_evidence(facts, trial, outlook, rulings),
+        evidence=(*doubts(case, rulings), *_evidence(facts, trial, outlook, rulings)),
         symptoms=symptoms,
-        fixes=fixes(case, oom_class, symptoms, outlook, trial, rulings),
+        fixes=(*fixes(case, oom_class, symptoms, outlook, trial, rulings), *of_speed(facts, case, symptoms, rulings)),
         reference=reference,
         confirmed=trial.confirmed if trial else None,
         is_conclusive=bool(symptoms)

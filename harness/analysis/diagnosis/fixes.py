@@ -2,9 +2,17 @@
 
 from dataclasses import replace
 
-from harness.analysis.diagnosis.commands import changed, command, trial_command, trial_specs
+from harness.analysis.diagnosis.commands import (
+    ask_again,
+    can_be_named,
+    changed,
+    command,
+    trial_command,
+    trial_specs,
+)
+from harness.analysis.diagnosis.doubts import other_settings
 from harness.analysis.diagnosis.outlook import Outlook
-from harness.analysis.diagnosis.refusals import Rulings, is_doubted, told
+from harness.analysis.diagnosis.refusals import Rulings, is_doubted
 from harness.analysis.diagnosis.seen_in_memory import is_device_oom
 from harness.analysis.diagnosis.stages import unexplained_bytes
 from harness.analysis.diagnosis.trial import Trial
@@ -14,8 +22,11 @@ from harness.units import GIB, format_bytes, format_percent
 
 _ALLOCATOR_FIRST = "rank_out_of_memory_beside_headroom"  # its fix is the A/B, which comes first anyway
 _EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-_STDIN = "-"
-_MOST_PATHS = 4  # more than these make no line to paste
+# Their fixes ask for recompute, of which the planner says more where it was asked.
+_ANSWERED_BY_PLAN = frozenset({
+    "out_of_memory_with_expandable_segments", "predicted_too_large", "layernorm_and_still_out_of_memory",
+    "recompute_and_still_out_of_memory",
+})  # fmt: skip
 
 
 def fixes(
@@ -27,21 +38,15 @@ def fixes(
     rulings: Rulings,
 ) -> tuple[Fix, ...]:
     """What is wrong with the settings, the allocator because it costs no time, the cheapest change that fits, symptoms."""
-    found = []
+    found = _of_settings(case, oom_class, rulings)
     if is_doubted(case, rulings):
-        found.append(_other_settings(case, rulings))
         case, outlook = replace(case, spec=None), None
-    if trial is not None and trial.confirmed:
-        found.append(Fix("Keep expandable segments on; nothing else has to change.", _EXPORT))
-    elif oom_class == "fragmentation" and not case.is_on_cpu:
-        found += [_try_allocator(case, rulings), *_without_graphs(case, rulings)]
-    if is_device_oom(case) and not (trial and trial.confirmed):
-        found += _planned(case, outlook, rulings)
+    found += _of_memory(case, oom_class, outlook, trial, rulings)
     if (not is_device_oom(case) and case.has_oom) or oom_class in ("killed", "cuda_graph_pools", "outside_allocator"):
         found.append(Fix(case.verdict.next_experiment))
     if _ended_otherwise(case, symptoms):
         found.append(Fix(case.verdict.next_experiment))
-    tried = {_ALLOCATOR_FIRST} if oom_class == "fragmentation" else set()
+    tried = _tried(oom_class, outlook)
     found += [Fix(_sentence(row.fix)) for row in symptoms if row.id not in tried]
     if rulings.job and case.spec is not None and not case.has_oom and case.is_told:
         found += [Fix(_sentence(f"{finding.id}: {finding.fix}")) for finding in rulings.job]
@@ -52,23 +57,39 @@ def fixes(
     return tuple(dict.fromkeys(found))
 
 
+def _of_settings(case: Case, oom_class: str, rulings: Rulings) -> list[Fix]:
+    """What is to be told of the job, where it is refused or missing."""
+    if is_doubted(case, rulings):
+        return [] if case.status == "ok" else [other_settings(case, rulings)]
+    if oom_class == "capacity" and case.spec is None and can_be_named(case):
+        text = "With the job's settings in place of the capitals the planner names the cheapest that fits:"
+        return [Fix(text, ask_again(case))]
+    return []
+
+
+def _of_memory(case: Case, oom_class: str, outlook: Outlook | None, trial: Trial | None, rulings: Rulings) -> list[Fix]:
+    """The allocator, the job's own limit, the cheapest change that fits."""
+    if trial is not None and trial.confirmed:
+        return [Fix("Keep expandable segments on; nothing else has to change.", _EXPORT)]
+    found = []
+    if oom_class == "fragmentation" and not case.is_on_cpu:
+        found += [_try_allocator(case, rulings), *_without_graphs(case, rulings)]
+    if oom_class == "self_imposed_limit":
+        found += _limit(case)
+    return [*found, *_planned(case, outlook, rulings)] if is_device_oom(case) else found
+
+
+def _tried(oom_class: str, outlook: Outlook | None) -> frozenset[str]:
+    """Symptoms whose fix is in other words among the fixes already."""
+    tried = frozenset({_ALLOCATOR_FIRST} if oom_class == "fragmentation" else ())
+    is_planned = outlook is not None and not outlook.problem and not outlook.fits_already
+    return tried | _ANSWERED_BY_PLAN if is_planned else tried
+
+
 def _ended_otherwise(case: Case, symptoms: tuple[Recognised, ...]) -> bool:
     """Whether neither memory nor a known symptom of its own words ended the job: settings alone explain no crash."""
     failed = case.status not in ("ok", "oom", "unknown") and not case.has_oom
     return failed and not case.has_nan and not any(row.is_said for row in symptoms)
-
-
-def _other_settings(case: Case, rulings: Rulings) -> Fix:
-    """What is wrong with the settings that were told, and a line with such as the rules accept, where one change makes them."""
-    assert case.spec is not None
-    text = f"These cannot be the job's settings as given: {told(rulings.job)}. Pass those that it ran with"
-    eager = changed(case.spec, graphs="none")
-    if case.spec.cuda_graph.impl == "none" or rulings.refusal(eager):
-        return Fix(f"{text}.")
-    if not _can_be_named(case):
-        return Fix(f"{text}; with --cuda_graph_impl none they are legal.")
-    line = command(case, "diagnose", graphs="none", paths=case.paths)
-    return Fix(f"{text}; legal would be, without CUDA graphs:", line)
 
 
 def _try_allocator(case: Case, rulings: Rulings) -> Fix:
@@ -96,15 +117,10 @@ def _without_graphs(case: Case, rulings: Rulings) -> list[Fix]:
 
 def _then_compare(case: Case) -> str:
     """How the second job of an A/B is held against this one, whose logs alone are there."""
-    if not _can_be_named(case):
+    if not can_be_named(case):
         return "Then diagnose its logs, with those of this job behind --against."
     against = " ".join(f"--against {path}" for path in case.paths)
     return f"Then diagnose its logs with {against} behind them."
-
-
-def _can_be_named(case: Case) -> bool:
-    """Whether a line to paste can give the job's logs again."""
-    return 0 < len(case.paths) <= _MOST_PATHS and _STDIN not in case.paths
 
 
 def _checked(fix: Fix, case: Case, rulings: Rulings) -> Fix:
@@ -128,8 +144,7 @@ def _change(case: Case, change: Change, budget: str, rulings: Rulings) -> Fix:
     cost = "" if change.overhead is None else f", {format_percent(change.overhead)} {change.cost} against no recompute"
     graphs = next((value for name, value in change.changes if name == "cuda_graph_impl"), None)
     without = " without CUDA graphs" if graphs else ""
-    tight = " (tight)" if change.verdict != "FITS" else ""
-    text = f"Cheapest change predicted to fit into {budget}: recompute {change.text}{without}, peak {format_bytes(change.peak_bytes)}{tight}{cost}."
+    text = f"Cheapest change predicted to fit into {budget}: recompute {change.text}{without}, peak {format_bytes(change.peak_bytes)}{cost}."
     more = unexplained_bytes(case)
     if more is not None and more > 0:
         text += " What is unexplained is taken off."
@@ -142,7 +157,8 @@ def _change(case: Case, change: Change, budget: str, rulings: Rulings) -> Fix:
 def _spread(case: Case, outlook: Outlook, budget: str, rulings: Rulings) -> Fix:
     """No recompute setting is enough: more pipeline stages, as far as the rules accept them."""
     text = (
-        f"No recompute setting is predicted to fit into {budget}: spread the model (PP before TP: it costs less time)."
+        f"No recompute setting is predicted to fit into {budget}: spread the model (PP before TP: it costs less time)"
+        f"{_also_smaller(case)}."
     )
     if case.spec is None:
         return Fix(text)
@@ -154,10 +170,33 @@ def _spread(case: Case, outlook: Outlook, budget: str, rulings: Rulings) -> Fix:
         layout = sizes.model_copy(update={"pipeline_model_parallel_size": more})
         if not rulings.refusal(case.spec.model_copy(update={"parallelism": layout})):
             into = f"{(outlook.budget_bytes or 0) / GIB:.4g}"
-            return Fix(text, command(case, "plan", "--fit_into", into, "--over", f"pp={stages},{more}"))
+            return Fix(
+                text, command(case, "plan", "--fit_into", into, "--margin", "0", "--over", f"pp={stages},{more}")
+            )
     return Fix(
         f"{text} PP {2 * stages} is not legal with these sizes as they are: more GPUs, or other sizes of TP and VPP."
     )
+
+
+def _also_smaller(case: Case) -> str:
+    """What else makes a job smaller, of what it does not have already."""
+    spec = case.spec
+    if spec is None:
+        return ""
+    ways = (
+        "a smaller micro-batch" if spec.batch.micro_batch_size > 1 else "",
+        "" if spec.optimizer.use_distributed_optimizer else "the distributed optimizer",
+    )
+    return "".join(f", or {way}" for way in ways if way)
+
+
+def _limit(case: Case) -> list[Fix]:
+    """The job's own `--memory_limit`, which is nearer than any other layout."""
+    limit = case.spec.measure.memory_limit_bytes if case.spec else None
+    if limit is None:
+        return []
+    text = f"The limit is the job's own (--memory_limit {limit / GIB:.6g}): raise it, or see what is predicted to fit into it:"
+    return [Fix(text, command(case, "plan", "--fit_into", f"{limit / GIB:.6g}"))]
 
 
 def _sentence(text: str) -> str:

@@ -21,7 +21,7 @@ class Outlook:
 
 
 def outlook_of(plan: Plan) -> Outlook:
-    """The recommended setting; without CUDA graphs where only so one fits. Never one that is predicted to need more."""
+    """The recommended setting that fits; without CUDA graphs where only so one does. None that is merely tight."""
     budget = plan.limits.budget_bytes
     asked = asked_row(plan)
     if asked is None or asked.prediction is None:
@@ -34,9 +34,6 @@ def outlook_of(plan: Plan) -> Outlook:
     other = plan.without_graphs.recommended if plan.without_graphs else None
     if other is not None and other.verdict == "FITS":
         return Outlook(_change(other, ("cuda_graph_impl", "none")), budget_bytes=budget)
-    tight = plan.recommended
-    if tight is not None and tight.prediction and tight.prediction.peak_bytes < asked.prediction.peak_bytes:
-        return Outlook(_change(tight), budget_bytes=budget)
     return Outlook(budget_bytes=budget)
 
 
@@ -49,4 +46,4 @@ def asked_row(plan: Plan) -> Row | None:
 def _change(row: Row, *more: tuple[str, str]) -> Change:
     assert row.prediction is not None
     cost, changes = "step time" if row.prediction.time else "FLOPs", (("recompute", row.text), *more)
-    return Change(row.text, changes, row.prediction.peak_bytes, row.verdict or "", row.overhead, cost)
+    return Change(row.text, changes, row.prediction.peak_bytes, row.overhead, cost)

@@ -1,5 +1,6 @@
 """Symptoms that memory shows: who ran out of it, with which settings, and what was predicted."""
 
+from harness.analysis.diagnosis.of_run import expandable_segments
 from harness.analysis.diagnosis.symptom import Facts
 from harness.analysis.diagnosis.values import Case, RankFigures
 from harness.units import format_bytes
@@ -25,10 +26,18 @@ def one_rank_beside_headroom(facts: Facts) -> str:
     if not held or total is None or max(held) > total * (1 - _HEADROOM):
         return ""
     others = len(held)
-    told = (
-        "no expandable segments" if case.expandable_segments is False else "expandable segments are not known to be on"
+    return (
+        f"only rank {full[0].rank}; the other {others} held at most {format_bytes(max(held))} of {format_bytes(total)}; "
+        f"{_allocator(case)}"
     )
-    return f"only rank {full[0].rank}; the other {others} held at most {format_bytes(max(held))} of {format_bytes(total)}; {told}"
+
+
+def _allocator(case: Case) -> str:
+    if case.expandable_segments is False:
+        return "no expandable segments"
+    if case.spec is not None and expandable_segments(case.spec.env, is_known=False):
+        return "the recipe sets expandable segments; whether the job had them is not in its logs"
+    return "expandable segments are not known to be on"
 
 
 def with_expandable_segments(facts: Facts) -> str:

@@ -9,7 +9,7 @@ from harness.spec.recompute import FullRecompute
 from harness.units import format_bytes, format_percent
 
 _DROP = 0.15  # of the utilization, from which mlp is named as its cause
-_NOTICEABLE = 0.02  # below it runs differ anyway
+NOTICEABLE = 0.02  # below it runs differ anyway
 
 
 def loss_of_speed(facts: Facts) -> float | None:
@@ -59,7 +59,7 @@ def slow_with_full(facts: Facts) -> str:
     lost = loss_of_speed(facts)
     if lost is not None and reference is not None:
         is_other = reference.spec is None or not isinstance(reference.spec.recompute, FullRecompute)
-        return _versus(case, reference) if is_other and lost > _NOTICEABLE else ""
+        return _versus(case, reference) if is_other and lost > NOTICEABLE else ""
     return _by_flops(case)
 
 

@@ -49,7 +49,7 @@ class Case:
     """One job. ``expandable_segments``: None where nobody knows; ``is_complete``: what ran is known to its end.
 
     ``sayings``: lines that a symptom may be known by. ``sources``: where each setting comes from. ``paths``: what it was
-    read from. ``is_told``: its settings are what somebody says of it, not what it said itself. ``forced``: ids of the
+    read from; ``asked_with``: the other words of the request that a line to diagnose it again needs. ``is_told``: its settings are what somebody says of it, not what it said itself. ``forced``: ids of the
     rules that it was made to go past.
     """
 
@@ -71,6 +71,7 @@ class Case:
     notes: tuple[str, ...] = ()
     retried: bool = False
     paths: tuple[str, ...] = ()
+    asked_with: tuple[str, ...] = ()
     is_told: bool = False
     forced: tuple[str, ...] = ()
 
@@ -115,7 +116,6 @@ class Change:
     text: str
     changes: tuple[tuple[str, str], ...]
     peak_bytes: int
-    verdict: str
     overhead: float | None
     cost: str = "step time"
 

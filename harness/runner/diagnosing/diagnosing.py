@@ -59,6 +59,7 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
         cases = [*cases, *_cases(other, None, request.passage, host)]
         trial = allocator_trial(cases) if len(cases) > 1 else None
     case, reference = _chosen(cases, trial)
+    case = replace(case, asked_with=_asked_with(request, case))
     rulings, outlook = rulings_on(case, host), None
     if request.plans and case.spec is not None and not is_doubted(case, rulings):
         case, outlook = planned(case, host)
@@ -67,6 +68,23 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     if snapshots:
         answer = replace(answer, evidence=(*answer.evidence, *told_beside(case, snapshots)))
     return answer
+
+
+def _asked_with(request: DiagnoseRequest, case: Case) -> tuple[str, ...]:
+    """All of the request beside the case's logs and the settings that a command spells."""
+    asked = request.asked
+    is_main = set(case.paths) <= set(request.paths)
+    beside = [path for path in request.paths if path not in case.paths] if is_main else []
+    against = request.against if is_main else (*request.paths, *request.against)
+    options = (
+        ("--point_gpu", asked.point_gpu if asked else None),
+        ("--variant", asked.variant if asked else None),
+        ("--recipes_dir", asked.recipes_dir if asked else None),
+        ("--results_dir", request.results_dir),
+        *(("--against", path) for path in against if path not in case.paths),
+    )
+    words = [word for name, value in options if value is not None for word in (name, str(value))]
+    return (*beside, *words, *(() if request.plans else ("--no_plan",)))
 
 
 def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:

@@ -60,7 +60,8 @@ def _capacity(case: Case) -> int | None:
 
 def _plan(spec: ExperimentSpec, host: Host, *, capacity_bytes: int | None) -> Plan:
     made = _plan_as_asked(spec, host, capacity_bytes)
-    if spec.cuda_graph.impl == "none" or made.recommended is not None or capacity_bytes is None:
+    fits = made.recommended is not None and made.recommended.verdict == "FITS"
+    if spec.cuda_graph.impl == "none" or fits or capacity_bytes is None:
         return made
     eager = spec.model_copy(update={"cuda_graph": CudaGraphSpec()})
     return replace(made, without_graphs=_plan_as_asked(eager, host, capacity_bytes))

@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 
+import pytest
+
 from harness.analysis.diagnosis.decide import diagnose
 from harness.analysis.diagnosis.outlook import Outlook
 from harness.analysis.diagnosis.trial import allocator_trial
 from harness.analysis.diagnosis.values import Change, FailedRank
+from harness.analysis.oom.verdict import OomVerdict
 from harness.units import GIB
 from tests.analysis.diagnosis.conftest import FRAGMENTED, FULL
 
+JOBS = (("slow.log", 593.5), ("fast.log", 703.9))
 A_B = "--ab env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-MLP = Outlook(Change("mlp", (("recompute", "mlp"),), 60 * GIB, "FITS", 0.16), budget_bytes=74 * GIB)
+MLP = Outlook(Change("mlp", (("recompute", "mlp"),), 60 * GIB, 0.16), budget_bytes=74 * GIB)
 
 
 def test_fragmentation_is_first_to_be_proved_by_an_a_b(case):
@@ -146,3 +150,37 @@ def test_a_cause_that_settings_suggest_is_less_sure_than_one_in_the_failures_wor
     failed = FailedRank(0, "error", words, where="rank.log:1")
     assert diagnose(case(words, failed=failed)).confidence == "high"
     assert diagnose(case("", has_nan=True, status="unknown")).confidence == "medium"
+
+
+@pytest.mark.parametrize("settings", [{}, {"recompute": "layernorm"}])
+def test_recompute_is_not_asked_for_where_none_is_predicted_to_fit(case, settings):
+    answer = diagnose(case(FULL, settings), outlook=Outlook(budget_bytes=74 * GIB))
+    assert answer.symptoms
+    assert len(answer.fixes) == 1
+    assert any("Recompute more" in fix.text for fix in diagnose(case(FULL)).fixes)
+
+
+def test_a_full_device_without_settings_ends_in_the_same_line_with_words_for_them(case):
+    answer = diagnose(case(FULL, spec=None, paths=("a.log",), asked_with=("--against", "b.log")))
+    assert [fix.command for fix in answer.fixes] == [
+        "mbr-perf diagnose a.log -mr RECIPE -g GPU -c DTYPE -ng GPUS --recompute SETTING --against b.log"
+    ]
+
+
+def test_the_jobs_own_limit_is_the_first_to_be_changed(case):
+    words = "harness.MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1024 bytes"
+    verdict = OomVerdict("self_imposed_limit", "high", words)
+    first, second = diagnose(
+        case(words, {"measure": {"memory_limit_bytes": 40 * GIB}}, verdict=verdict), outlook=MLP
+    ).fixes[:2]
+    assert first.text.startswith("The limit is the job's own (--memory_limit 40): raise it")
+    assert first.command.endswith("--recompute core_attn --fit_into 40")
+    assert second.text.startswith("Cheapest change")
+
+
+def test_a_slower_job_without_settings_is_asked_for_them(case):
+    slow, fast = (case("", spec=None, name=name, paths=(name,), tflops_per_gpu=speed) for name, speed in JOBS)
+    (fix,) = diagnose(replace(slow, asked_with=("--against", "fast.log")), fast).fixes
+    assert fix.text.startswith("slow.log is 15.7% slower than fast.log: its settings")
+    assert fix.command.endswith("slow.log -mr RECIPE -g GPU -c DTYPE -ng GPUS --recompute SETTING --against fast.log")
+    assert diagnose(slow, slow).fixes == ()

@@ -38,6 +38,18 @@ def test_settings_that_the_rules_refuse_are_not_those_of_a_job_that_ran_out_of_m
     assert not [fix for fix in others if fix.command.startswith("mbr-perf")]
 
 
+def test_the_line_that_the_rules_accept_keeps_all_that_was_given(case, answer):
+    told = case(FULL, CAPTURED, is_told=True, paths=("job.log",), asked_with=("--against", "fast.log", "--no_plan"))
+    assert answer(told).fixes[0].command.endswith("--recompute mlp --against fast.log --no_plan")
+
+
+def test_refused_settings_of_a_job_that_ended_well_are_noted(case, answer):
+    told = answer(case("", CAPTURED, is_told=True, paths=("job.log",)))
+    assert told.fixes == ()
+    assert told.evidence[0].startswith("The rules refuse the settings as told: G22: ")
+    assert "it had another release of the software, another graph scope or other settings" in told.evidence[0]
+
+
 def test_symptoms_of_such_settings_are_not_told(case, answer):
     assert answer(case(FULL, CAPTURED, is_told=True)).symptoms == ()
 
@@ -58,7 +70,7 @@ def test_no_trial_is_printed_that_would_be_refused(case, answer):
 
 
 def test_no_change_is_printed_that_would_be_refused(case, answer):
-    change = Change("mlp", (("recompute", "mlp"),), 60 * GIB, "FITS", 0.16)
+    change = Change("mlp", (("recompute", "mlp"),), 60 * GIB, 0.16)
     graphs = CAPTURED | {"recompute": "core_attn"}
     fix = answer(case(FULL, graphs), Outlook(change, budget_bytes=74 * GIB)).fixes[0]
     assert (fix.command, "The rules refuse it here: G22: " in fix.text) == ("", True)

@@ -83,6 +83,17 @@ def test_one_rank_out_of_memory_beside_headroom_points_at_the_allocator(case, fi
     assert row.evidence == "only rank 0; the other 2 held at most 60.00 GiB of 79.11 GiB; no expandable segments"
 
 
+def test_a_recipe_that_sets_expandable_segments_is_told_apart_from_what_the_job_had(case, figures):
+    setting = {"env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
+    ranks = figures((0, 74, True), (1, 60, False))
+    for settings, told in (
+        (setting, "the recipe sets expandable segments; whether the job had"),
+        ({}, "are not known"),
+    ):
+        row = found(case(FRAGMENTED, settings, ranks=ranks))["rank_out_of_memory_beside_headroom"]
+        assert told in row.evidence
+
+
 def test_on_a_processor_no_allocator_is_to_blame(case, figures):
     limited = {"gpu": "cpu", "measure": {"max_steps": 10, "memory_limit_bytes": 2 * 10**9}}
     text = (
