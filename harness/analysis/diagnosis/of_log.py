@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from harness.analysis.diagnosis.symptoms import is_telling
 from harness.analysis.diagnosis.values import Case, FailedRank, RankFigures, Saying, Status
 from harness.analysis.oom.first_failure import FirstFailure, RankFailure
+from harness.analysis.oom.non_finite import is_non_finite
 from harness.analysis.oom.verdict import OomVerdict
 from harness.analysis.statistics import median
 from harness.records.foreign.values import ForeignLog
@@ -63,7 +64,8 @@ def case_of_log(
         step_time_s=_late([one.step_time_s for one in log.iterations]),
         has_nan=any(
             one.nan_iterations or (one.loss is not None and not math.isfinite(one.loss)) for one in log.iterations
-        ),
+        )
+        or (first is not None and is_non_finite(first.failure.text)),
         expandable_segments=heard.expandable_segments,
         sayings=tuple(heard.sayings),
         notes=(*_others(first), *log.notes),

@@ -34,7 +34,7 @@ def user_buffers_with_expandable_segments(facts: Facts) -> str:
 
 
 def nan_with_fp8(facts: Facts) -> str:
-    """No finite loss, FP8 and recompute."""
+    """A loss or a gradient that is not finite, FP8 and recompute."""
     case = facts.case
     if case.spec is None or not case.has_nan or case.spec.recompute.text == "none":
         return ""
@@ -43,6 +43,4 @@ def nan_with_fp8(facts: Facts) -> str:
     with_norm = (
         "layernorm is among the modules" if "layernorm" in case.modules else "layernorm is not among the modules"
     )
-    return (
-        f"the loss is not finite with {case.spec.compute_dtype} and recompute {case.spec.recompute.text}; {with_norm}"
-    )
+    return f"a loss or a gradient is not finite with {case.spec.compute_dtype} and recompute {case.spec.recompute.text}; {with_norm}"

@@ -24,7 +24,7 @@ class Symptom:
     """One row. ``seen``: what was seen in the settings and figures, empty where nothing was.
 
     ``text``: how megatron-core or its launcher says it, where it does; a match in a log is enough. ``confirm``: how to
-    be sure.
+    be sure. ``most``: how that line tells the largest value that is accepted, for the fix.
     """
 
     id: str
@@ -34,6 +34,7 @@ class Symptom:
     fix: str
     seen: Callable[[Facts], str] = lambda _: ""
     text: re.Pattern[str] | None = None
+    most: re.Pattern[str] | None = None
 
     def recognised(self, facts: Facts) -> Recognised | None:
         """The row with its evidence, or None."""
@@ -43,7 +44,9 @@ class Symptom:
         evidence = "; ".join(part for part in (told, seen) if part)
         if not evidence:
             return None
-        return Recognised(self.id, self.symptom, self.cause, self.confirm, self.fix, evidence, said is not None)
+        most = self.most.search(said.text) if self.most and said else None
+        fix = f"{self.fix}, here {most[1]}" if most else self.fix
+        return Recognised(self.id, self.symptom, self.cause, self.confirm, fix, evidence, said is not None)
 
 
 def _short(text: str, limit: int = 160) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from harness.analysis.diagnosis import seen_in_memory as memory
 from harness.analysis.diagnosis import seen_in_settings as settings
 from harness.analysis.diagnosis import seen_in_speed as speed
+from harness.analysis.diagnosis.layout_texts import LAYOUT_TEXTS, RANKS
 from harness.analysis.diagnosis.megatron_texts import MEGATRON_TEXTS
 from harness.analysis.diagnosis.symptom import Facts, Symptom
 from harness.analysis.diagnosis.values import Recognised
@@ -16,7 +17,7 @@ _CHECK = "`mbr-perf check` with the job's settings, which costs no GPU"
 # Every text has one of them, in small letters; looking for them first is what makes gigabytes bearable.
 _WORDS = (
     "recomput", "offload", "expandable", "saved_activations", "cuda graph", "cuda_graph", "nccl_graph", "scope", '"uniform"',
-    "moe_router", ".grad()", ".backward()",
+    "moe_router", ".grad()", ".backward()", "divisible", "multiple o", "number of layers", "middle layers",
 )  # fmt: skip
 
 
@@ -63,7 +64,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "drop --distribute_saved_activations",
         text=_text(r"distribute_saved_activations.{0,80}sequence.parallel|Can distribute recomputed activations only")),
     Symptom("nan_with_fp8",
-        "the loss is NaN or infinite with FP8 and recompute",
+        "a loss or a gradient is NaN or infinite with FP8 and recompute",
         "norms that are recomputed around FP8 layers, and FP8 itself, can lose the numbers",
         "the same job with --recompute_modules core_attn, then with -c bf16",
         "recompute core_attn only, not layernorm; if it stays, train the first steps in bf16",
@@ -128,7 +129,8 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "the peaks of both jobs",
         "keep the interleaving that is fastest; look for the other difference between the two jobs first",
         speed.virtual_stages),
-    *(row.symptom for row in MEGATRON_TEXTS),
+    *(row.symptom for row in (*MEGATRON_TEXTS, *LAYOUT_TEXTS)),
+    RANKS,
 )
 # fmt: on
 

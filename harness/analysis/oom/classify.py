@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from harness.analysis.oom.allocator_rules import judged
 from harness.analysis.oom.allocator_text import allocator_figures
 from harness.analysis.oom.library_texts import known_text
+from harness.analysis.oom.non_finite import non_finite
 from harness.analysis.oom.other_ends import end_by_signal, known_end, python_error
 from harness.analysis.oom.verdict import Confidence, OomVerdict
 
@@ -43,7 +44,7 @@ def classify(text: str, ending: Ending = NOTHING_KNOWN) -> OomVerdict:
     figures = allocator_figures(text)
     if figures is not None:
         return judged(figures, expandable_segments=ending.expandable_segments, device_bytes=ending.device_bytes)
-    return known_text(text) or _without_figures(text) or known_end(text) or _by_ending(text, ending)
+    return known_text(text) or _without_figures(text) or non_finite(text) or known_end(text) or _by_ending(text, ending)
 
 
 def _without_figures(text: str) -> OomVerdict | None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from harness.analysis.oom.allocator_text import allocator_figures
 from harness.analysis.oom.library_texts import known_text
+from harness.analysis.oom.non_finite import is_non_finite, rank_in
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
 # Strongest evidence first: whoever ran out of memory took the others along, and not the other way round. ``peer``: it lost
@@ -30,7 +31,7 @@ class Sign:
 _TELLING = (
     "rror", "emory", "xit", "ignal", "SIG", "xception", "alloc", "ALLOC", "illed", "fault", "imeout", "imed out", "peer",
     "roken pipe", "oom", "bort", "overflow", "CANCELLED", "KeyboardInterrupt", "eturn code",
-    "Xid", "fallen off", "is lost",
+    "Xid", "fallen off", "is lost", "Unexpected result",
 )  # fmt: skip
 _CODE = ("raise ", "except ", "assert ")
 _ERROR = re.compile(
@@ -82,6 +83,8 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     is_code = in_traceback and error is None
     if allocator_figures(text) or (not is_code and known_text(text)) or (error and error[1] == "OutOfMemoryError"):
         return Sign("oom", rank=_srun_rank(text))
+    if not is_code and is_non_finite(text):
+        return Sign("error", rank=rank_in(text))
     if _PEER.search(text):
         told = _RANK_IN_TEXT.search(text)
         return Sign("peer", rank=int(told[1]) if told else None)

@@ -37,11 +37,20 @@ KNOWN_ENDS: tuple[KnownEnd, ...] = (
          "Run it again, where it matters in a partition or QOS that is not preempted."),
     _row(rf"{_SLURM}(?:LAUNCH_FAILED|RECONFIG_FAIL)\b|{_SLURM}never started", "Slurm never started the job's script",
          "Look at the reason that Slurm gives: scontrol show job, sacct -j, and the job's log file and its folder."),
+    _row(rf"{_SLURM}STEP ENDED\b", "Slurm ended the step and not the job",
+         "Look in the job's log for the task that ended badly (srun: error: NODE: task N), and at the logs of its ranks."),
     _row(rf"{_SLURM}CANCELLED\b", "somebody cancelled the job", "Ask who ran scancel; nothing in the job explains it."),
     _row(r"\bXid\b.{0,80}?: (?:48|62|63|64|74|79|92|94|95|119|120|140|143|145|149|154)\b|GPU is lost|fallen off the bus"
          r"|[Uu]ncorrectable ECC|CUDA error: no CUDA-capable device|system not yet initialized",
          "a GPU failed or was lost", "Take the node out of use and look at its kernel log (dmesg, lines with Xid) and at "
          "nvidia-smi -q -d ECC,PAGE_RETIREMENT; run the job on another node."),
+    _row(r"No module named ['\"]?transformer_engine\b", "transformer-engine is not installed where the job ran",
+         "Install it there (`mbr-perf doctor` says what is missing), or take megatron-core's own layers "
+         "(--transformer-impl local; of mbr-perf --set kernels.transformer_impl=local), which have no FP8."),
+    _row(r"No module named ['\"]?apex\b", "apex is not installed where the job ran",
+         "Install it there, or drop what needs it, such as fused weight gradients (--no-gradient-accumulation-fusion)."),
+    _row(r"No module named ['\"]?megatron\b", "megatron-core is not installed where the job ran, or not on its path",
+         "Install megatron-core there, or put Megatron-LM on its PYTHONPATH; `mbr-perf doctor` says what is missing."),
     _row(r"device-side assert", "a check inside a GPU kernel failed, mostly an index out of range",
          "Run it with CUDA_LAUNCH_BLOCKING=1, which names the call; hold the largest token id against the vocabulary."),
     _row(r"illegal memory access|misaligned address|unspecified launch failure|illegal instruction was encountered"

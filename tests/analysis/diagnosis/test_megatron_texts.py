@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from harness.analysis.diagnosis.decide import diagnose
+from harness.analysis.diagnosis.layout_texts import LAYOUT_TEXTS, RANKS
 from harness.analysis.diagnosis.megatron_texts import MEGATRON_TEXTS
 from harness.analysis.diagnosis.symptom import Facts
 from harness.analysis.diagnosis.symptoms import is_telling, recognised
 from harness.analysis.diagnosis.values import FailedRank
 from harness.spec.rules.rulebook import entries
 
-IN_SOURCE = [row for row in MEGATRON_TEXTS if row.file]
+TEXTS = (*MEGATRON_TEXTS, *LAYOUT_TEXTS)
+IN_SOURCE = [row for row in TEXTS if row.file]
 
 
 @cache
@@ -35,7 +37,7 @@ def test_megatron_core_still_says_it_so(row):
     assert any(row.text in text for text in texts_of(row.file))
 
 
-@pytest.mark.parametrize("row", MEGATRON_TEXTS, ids=[f"{row.rule}: {row.text[:40]}" for row in MEGATRON_TEXTS])
+@pytest.mark.parametrize("row", TEXTS, ids=[f"{row.rule}: {row.text[:40]}" for row in TEXTS])
 def test_a_refusal_names_its_cause_and_fix_and_no_other(case, row):
     line = f"[rank0]: ValueError: {row.text}"
     assert is_telling(line)
@@ -44,7 +46,7 @@ def test_a_refusal_names_its_cause_and_fix_and_no_other(case, row):
 
 
 def test_every_row_belongs_to_a_rule():
-    assert {row.rule for row in MEGATRON_TEXTS} <= {entry.id for entry in entries()}
+    assert {row.rule for row in TEXTS} | {RANKS.id} <= {entry.id for entry in entries()}
 
 
 def test_a_number_of_layers_with_selective_recompute_is_diagnosed_by_its_words(case):
@@ -53,3 +55,14 @@ def test_a_number_of_layers_with_selective_recompute_is_diagnosed_by_its_words(c
     assert (answer.oom_class, answer.confidence) == ("not_oom", "high")
     assert answer.reason.startswith("recompute_num_layers belongs to full recompute")
     assert answer.fixes[0].text.startswith("Drop --recompute_num_layers")
+
+
+def test_a_number_of_layers_out_of_range_is_answered_with_the_largest(case):
+    words = "ValueError: When using recompute_granularity: full recompute_num_layers must be between 1 and "
+    (row,) = recognised(Facts(case(f"{words}num_layers_per_pipeline_rank: 20", spec=None)))
+    assert row.fix.endswith("from 1 to the layers of a pipeline rank, here 20")
+
+
+def test_ranks_that_do_not_divide_are_known_by_their_words(case):
+    (row,) = recognised(Facts(case("RuntimeError: world_size (32) is not divisible by 48", spec=None)))
+    assert (row.id, row.cause) == ("A01", RANKS.cause)

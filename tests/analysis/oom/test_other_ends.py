@@ -38,6 +38,13 @@ def _first(tmp_path):
         ("OSError: [Errno 28] No space left on device", "not_oom", "a disk is full", "df -h"),
         ("Slurm: TIMEOUT after 30 min on n[1-4]", "time_limit", "Slurm: TIMEOUT after 30 min on n[1-4]", "--time_limit"),
         ("Slurm: REQUEUED 2 times, then NODE_FAIL (NodeDown) on n3", "node_failure", "Slurm: REQUEUED", "--exclude"),
+        ("Slurm: STEP ENDED, and not the job: its task on another node ended badly, see the job's log", "not_oom",
+         "Slurm: STEP ENDED, and not the job", "logs of its ranks"),
+        ("ModuleNotFoundError: No module named 'transformer_engine'", "not_oom", "transformer-engine is not installed", "local"),
+        ("ModuleNotFoundError: No module named 'megatron.core'", "not_oom", "megatron-core is not installed", "PYTHONPATH"),
+        ("ModuleNotFoundError: No module named 'apex'", "not_oom", "apex is not installed", "--no-gradient-accumulation-fusion"),
+        ("AssertionError: Rank 7: found Inf in local grad norm for bucket #0 in backward pass", "not_oom",
+         "a gradient was not finite (Inf) on rank 7", "-c bf16"),
         ("Slurm: CANCELLED by 1000", "not_oom", "Slurm: CANCELLED by 1000", "scancel"),
         ("Slurm: OUT_OF_MEMORY of a node's host memory", "host_memory", "memory of a node", "memory of the node, not of the GPU"),
         ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-08-21T16:00:00 DUE TO TIME LIMIT ***", "time_limit", "time limit",
@@ -84,6 +91,32 @@ def test_a_lost_gpu_explains_the_errors_of_the_ranks(first):
     found = first(f"[rank0]: {TRACEBACK}", "[rank0]: RuntimeError: NCCL communicator was aborted on rank 0.", LOST_GPU)
     assert found.verdict.reason == "a GPU failed or was lost"
     assert [victim.rank for victim in found.victims] == [0]
+
+
+NAN_IN_GRADIENTS = (
+    "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 3 at iteration #12 invocation #1 "
+    "(message='found NaN in local grad norm for bucket #0 in backward pass before data-parallel communication collective')"
+)
+NAN_IN_LOSS = (
+    "[rank0]: RuntimeError: Rank 3, node n1, device 3, iteration 12: Unexpected result nan "
+    "(message='found NaN in local forward loss calculation')"
+)
+
+
+@pytest.mark.parametrize(("line", "what", "rank"), [(NAN_IN_GRADIENTS, "a gradient", 3), (NAN_IN_LOSS, "the loss", 0)])
+def test_a_result_that_is_not_finite_is_told_with_its_rank_and_iteration(first, line, what, rank):
+    found = first(line, "[rank5]: RuntimeError: Connection closed by peer [10.0.0.2]:30711")
+    assert found.verdict.reason == f"{what} was not finite (nan) on rank 3 at iteration 12"
+    assert (found.verdict.oom_class, found.verdict.confidence) == ("not_oom", "high")
+    assert found.failure.rank == rank  # as the line's prefix says, where it has one
+    assert [victim.rank for victim in found.victims] == [5]
+
+
+def test_a_large_result_and_the_code_of_the_check_are_no_nan(first):
+    assert first("Unexpected result 9.3 on rank 3 at iteration #12 invocation #1 (message='Spiky loss')") is None
+    code = '    message=f"found NaN in local grad norm for bucket #{i} "'
+    found = first(TRACEBACK, '  File "/job/buffer.py", line 7, in check_grads', code, "KeyError: 'lm_loss'")
+    assert found.verdict.reason.startswith("the program raised KeyError")
 
 
 def test_no_two_rows_give_the_same_advice_and_none_is_without():
