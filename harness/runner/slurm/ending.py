@@ -30,5 +30,5 @@ def told_by(state: TaskState, nnodes: int) -> str:
         reason = f" ({state.reason})" if state.reason else ""
         return f"Slurm: {name}{reason} on {state.nodes}"
     if state.slurm == "RUNNING" and nnodes > 1:
-        return "Slurm ended the step and not the job: its task on another node ended badly, see the job's log"
+        return "Slurm: STEP ENDED, and not the job: its task on another node ended badly, see the job's log"
     return ""

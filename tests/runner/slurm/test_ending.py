@@ -26,5 +26,5 @@ def test_a_cancelled_job_is_an_interruption_and_no_fault(state):
 
 
 def test_a_step_that_ends_in_a_job_that_goes_on_is_the_fault_of_another_node():
-    assert told("RUNNING", "None").startswith("Slurm ended the step and not the job")
+    assert told("RUNNING", "None").startswith("Slurm: STEP ENDED, and not the job")
     assert told("RUNNING", "None", nnodes=1) == ""
