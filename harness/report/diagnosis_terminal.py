@@ -57,8 +57,8 @@ def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
         known = ", ".join(part for part in (rank, failed.place, failed.when) if part)
         yield "Where", f"{known} ({failed.where})"
         yield "", _short(case.failed.message)
-    if case.verdict.figures is not None:
-        yield "Numbers", numbers(case.verdict.figures)
+    if case.verdict.figures is not None and (told := numbers(case.verdict.figures)):
+        yield "Numbers", told
 
 
 def numbers(figures: AllocatorFigures) -> str:

@@ -89,6 +89,26 @@ def test_a_folder_of_logs_names_the_rank_that_really_failed(mbr_perf, logs):
     assert len(lines) <= 25
 
 
+def test_a_message_without_figures_has_no_line_of_numbers(mbr_perf, logs):
+    answer = mbr_perf(
+        "diagnose", logs("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.")
+    )
+    assert "bad_size" in answer.out
+    assert "Numbers" not in answer.out
+
+
+def test_a_gradient_that_is_not_finite_with_fp8_and_layernorm_has_its_cause_and_fix(mbr_perf, logs):
+    said = (
+        f"{iteration(11)}\nUnexpected result nan on rank 0 at iteration #12 invocation #1 (message='found NaN in local grad "
+        "norm for bucket #0 in backward pass before data-parallel communication collective')"
+    )
+    settings = (*OPTIONS[:-1], "core_attn,layernorm", "--no_plan")
+    lines = mbr_perf("diagnose", logs(said), *settings).out.splitlines()
+    assert lines[1] == "Failure   not_oom (high): a gradient was not finite (nan) on rank 0 at iteration 12"
+    assert lines[2].startswith("Where     rank 0, after iteration 11")
+    assert lines[-1].startswith("Next      1. Recompute core_attn only, not layernorm")
+
+
 def test_standard_input_is_read(mbr_perf, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FULL.encode())))
     answer = mbr_perf("diagnose", "-", "--json")

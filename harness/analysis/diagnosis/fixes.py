@@ -51,7 +51,9 @@ def fixes(
     if rulings.job and case.spec is not None and not case.has_oom and case.is_told:
         found += [Fix(_sentence(f"{finding.id}: {finding.fix}")) for finding in rulings.job]
     if not found and case.has_nan:
-        found.append(Fix("With FP8 and recompute: recompute core_attn only; if it stays, try bf16."))
+        found.append(
+            Fix(case.verdict.advice or "With FP8 and recompute: recompute core_attn only; if it stays, try bf16.")
+        )
     if not found and (oom_class == "capacity" or case.status not in ("ok", "unknown")):
         found.append(Fix(case.verdict.next_experiment))
     return tuple(dict.fromkeys(found))

@@ -1,0 +1,26 @@
+"""How far the reading of logs is: told while it goes on, and not once all is read."""
+
+import itertools
+
+from harness.records.logs.lines import log_lines
+from harness.records.logs.passage import Passage
+from harness.report.log_progress import LogProgress
+
+
+def test_a_file_that_was_read_at_once_has_no_progress(tmp_path, capsys):
+    (tmp_path / "a.log").write_text("a line of a job\n")
+    clock = itertools.count(0, 60)
+    assert (
+        len(list(log_lines([tmp_path / "a.log"], passage=Passage(on_progress=LogProgress(lambda: next(clock)))))) == 1
+    )
+    assert capsys.readouterr().err == ""
+
+
+def test_a_file_that_takes_long_is_told_of_until_its_end(tmp_path, capsys):
+    (tmp_path / "a.log").write_text("a line of a job\n" * 40_000)
+    clock = itertools.count(0, 60)
+    for _ in log_lines([tmp_path / "a.log"], passage=Passage(on_progress=LogProgress(lambda: next(clock)))):
+        pass
+    told = capsys.readouterr().err.splitlines()
+    assert told[0].startswith("read 0 MB of 1 MB in 60 s")
+    assert len(told) == 2  # of 3 pieces of 256 KiB, the last of which ends the file
