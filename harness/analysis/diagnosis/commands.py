@@ -14,6 +14,7 @@ _SPELLED = {
     "cuda_graph.scope": "--cuda_graph_scope",
     "offload.cpu_offloading_num_layers": "--activation_offload_layers",
 }
+_FLAGS = frozenset({"measure.memory_snapshot", "measure.snapshot_on_oom"})
 _STDIN = "-"
 _MOST_PATHS = 4  # more than these make no line to paste
 _HANDLED = frozenset({"recipe", "family", "task", "gpu", "num_gpus", "compute_dtype", "recompute"})
@@ -53,7 +54,7 @@ def command(
         given = {name: value for name, value in given.items() if not name.startswith("--cuda_graph")}
         given["--cuda_graph_impl"] = [graphs]
     for name, values in given.items():
-        words += [word for value in values for word in (name, value)]
+        words += [word for value in values for word in (name, value)] or [name]
     words += ["--recompute", recompute if recompute is not None else _recompute(spec)]
     words += [word for rule in case.forced if verb == "run" for word in ("--force", rule)]
     return shlex.join([*words, *more])
@@ -126,6 +127,8 @@ def _given(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, list[s
             option = source.split()[0]
             if option == "--set":
                 found.setdefault("--set", []).append(f"{path}={value}")
+            elif path in _FLAGS:
+                found |= {option: []} if value == "true" else {}
             elif option == _SPELLED.get(path, f"--{path.rpartition('.')[2]}"):
                 found[option] = [value]
     return found

@@ -44,6 +44,10 @@ def test_options_variables_and_set_values_are_kept(asked):
         assert pair in [words[i : i + 2] for i in range(len(words))]
 
 
+def test_flags_are_given_without_a_value(asked):
+    assert " --snapshot_on_oom --recompute " in command(asked(snapshot_on_oom=True), "run")
+
+
 def test_graphs_that_are_turned_off_are_not_asked_for_as_well(asked):
     job = asked(cuda_graph_impl="local", cuda_graph_scope="attn")
     assert command(job, "run", graphs="none").count("--cuda_graph") == 1
