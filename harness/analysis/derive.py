@@ -130,8 +130,7 @@ def _problems(record: RunRecord, window: Window, metrics: Metrics) -> dict[str, 
 
 def _peak_problem(record: RunRecord, name: str, peak: Peak | None) -> str | None:
     if peak is not None:
-        missing = ", ".join(map(str, peak.missing_ranks))
-        return f"no reading from rank {missing}; the peak may be higher" if missing else None
+        return f"no reading from {_missing(record, peak)}; the peak may be higher" if peak.missing_ranks else None
     if record.imported is not None:
         return "the log does not say"
     if name != "peak_device_bytes":
@@ -141,6 +140,16 @@ def _peak_problem(record: RunRecord, name: str, peak: Peak | None) -> str | None
         return "a CPU run has no device memory"
     errors = [node.error for node in record.nodes if node.error]
     return errors[0] if errors else "no NVML sample for the ranks' GPUs"
+
+
+def _missing(record: RunRecord, peak: Peak) -> str:
+    """Few ranks by number; of a log all that it has no memory of, as its notes count them."""
+    if record.imported is None:
+        return f"rank {', '.join(map(str, peak.missing_ranks))}"
+    unread = record.spec.num_gpus - sum(rank.memory is not None for rank in record.ranks)
+    copies = unread - len(peak.missing_ranks)
+    told = f" (copies of ranks with one: {copies})" if copies > 0 else ""
+    return f"{unread} of {record.spec.num_gpus} ranks{told}"
 
 
 def _median_summary(summaries: Sequence[Summary | None]) -> Summary | None:

@@ -99,6 +99,12 @@ def _metric(name: str) -> Callable[[CellVerdict], str]:
     return lambda cell: figure(BY_NAME[name], cell.figure(BY_NAME[name])) if cell.metrics else ABSENT
 
 
+def _allocated(cell: CellVerdict) -> str:
+    """Of a cell without any good run what it had when memory ran out, marked."""
+    so_far = cell.oom.peak_allocated_bytes if cell.oom and not cell.metrics else None
+    return _metric("peak_allocated_bytes")(cell) if so_far is None else f"{format_bytes(so_far)} (OOM)"
+
+
 def _time(cell: CellVerdict) -> str:
     return change_text(cell.versus.time if cell.versus else None)
 
@@ -128,7 +134,7 @@ _FIXED: Sequence[_Column] = (
     _Column("Status", status_text, right=False),
     _Column(STEP, _metric("step_time_s")),
     _Column(VERSUS, _time),
-    _Column("Allocated", _metric("peak_allocated_bytes")),
+    _Column("Allocated", _allocated),
     _Column("Rank", _worst),
     _Column("Saved", _saved),
     _Column("ms per GiB saved", trade_text),

@@ -41,6 +41,7 @@ def test_an_out_of_memory_says_where_and_how_much(oom, runs, make_cell, make_swe
 
     assert verdict.cell("none").status == "oom"
     assert (line.rank, line.when, line.request_bytes) == (3, "in forward_backward of step 1", GIB)
+    assert line.peak_allocated_bytes == 79 * GIB
     assert line.verdict == "tensors had taken 79.00 GiB of 80.00 GiB"
 
 

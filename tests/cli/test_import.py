@@ -69,7 +69,8 @@ def test_memory_of_one_rank_alone_is_no_peak_of_the_job(imported):
     _, document = imported(text, "--recompute", "mlp")
 
     assert document["metrics"]["peak_allocated_bytes"]["rank"] == 0
-    assert "no reading from rank 1, " in document["metrics"]["problems"]["peak_allocated_bytes"]
+    problem = document["metrics"]["problems"]["peak_allocated_bytes"]
+    assert problem.startswith("no reading from 31 of 32 ranks (copies of ranks with one: 1); the peak")
     assert any("memory of 31 of 32 ranks" in note for note in document["notes"])
 
 
@@ -83,6 +84,15 @@ def test_an_out_of_memory_log_is_an_out_of_memory_run(imported, results):
     assert (rank.failure.kind, rank.failure.phase, rank.failure.step) == ("oom", "forward_backward", 2)
     assert rank.failure.request_bytes == 896 * 2**20
     assert rank.memory.max_allocated_bytes == 58_800_000_000
+
+
+def test_settings_that_a_rule_refuses_are_imported_and_the_rule_is_named(imported):
+    answer, document = imported(job_log(TABLE[1]), "--recompute", "mlp", "--set", "kernels.transformer_impl=local")
+    legal = imported(job_log(TABLE[1]), "--recompute", "mlp")[1]
+
+    assert (answer.code, document["status"]) == (0, "ok")
+    assert any(note.startswith("these settings are refused by rule ") for note in document["notes"])
+    assert not any("refused by rule" in note for note in legal["notes"])
 
 
 def test_a_log_that_stops_without_a_word_is_of_a_failed_job(imported):
@@ -246,6 +256,7 @@ def test_the_published_table_is_a_sweep_with_the_same_figures(mbr_perf, tmp_path
     assert (imported.code, report.code) == (0, 0)
     assert "8 cells: 2 OOM, 6 ok" in imported.out
     assert "logs do not tell software, driver and device" in imported.out
+    assert imported.out.count("54.76 GiB (OOM)") == 1
     assert [cell["status"] for cell in cells] == ["oom" if job.is_oom else "ok" for job in TABLE]
     for cell, job in zip(cells, TABLE, strict=True):
         if not job.is_oom:
@@ -310,7 +321,7 @@ def test_cells_with_the_memory_of_the_same_rank_are_held_against_each_other(mbr_
     assert answer.code == 0
     assert "+4.10 GiB" in answer.out
     assert "logs do not tell the memory of 31 of 32 ranks; it has that of rank 0" in answer.out
-    assert "none; mlp: allocated: no reading from rank 1, " in answer.out
+    assert "none; mlp: allocated: no reading from 31 of 32 ranks (copies of ranks with one: 1)" in answer.out
     assert "leave 6 % of 80.00 GiB free on the ranks whose memory is known" in answer.out
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from harness.analysis.oom.classify import Ending, classify
 from harness.analysis.oom.of_run import expandable_segments
 from harness.analysis.oom.thresholds import threshold
+from harness.analysis.peaks import allocated, worst_rank
 from harness.analysis.sweep.values import CellStatus, OomLine
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
@@ -40,8 +41,11 @@ def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
     if run is None:
         return None
     rank = next((rank for rank in run.ranks if rank.failure and rank.failure.kind == "oom"), None)
+    peak = worst_rank(run.ranks, run.spec.num_gpus, allocated)
+    peak_bytes = peak.value if peak else None
     if rank is None or rank.failure is None:
-        return OomLine(None, None, "", None, run.spec.measure.memory_limit_bytes, run.failure or "no rank says where")
+        limit, why = run.spec.measure.memory_limit_bytes, run.failure or "no rank says where"
+        return OomLine(None, None, "", None, limit, why, peak_bytes)
     return OomLine(
         rank=rank.rank,
         stage=rank.coordinates.pp,
@@ -49,6 +53,7 @@ def oom_of(runs: Sequence[RunRecord]) -> OomLine | None:
         request_bytes=rank.failure.request_bytes,
         limit_bytes=_limit(run, rank),
         verdict=_why(run, rank),
+        peak_allocated_bytes=peak_bytes,
     )
 
 

@@ -18,7 +18,10 @@ CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal"
 
 @dataclass(frozen=True)
 class OomLine:
-    """Where a cell ran out of memory; ``rank`` and ``stage`` None where nobody tells. ``verdict``: what the recorded figures say about why, in one clause."""
+    """Where a cell ran out of memory; ``rank`` and ``stage`` None where nobody tells. ``verdict``: what the recorded figures say about why, in one clause.
+
+    ``peak_allocated_bytes``: of the worst rank, up to where the run ended; it wanted more.
+    """
 
     rank: int | None
     stage: int | None
@@ -26,6 +29,7 @@ class OomLine:
     request_bytes: int | None
     limit_bytes: int | None
     verdict: str
+    peak_allocated_bytes: int | None = None
 
 
 @dataclass(frozen=True)

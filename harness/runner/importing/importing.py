@@ -34,6 +34,9 @@ from harness.runner.showing import Display
 from harness.runner.understanding import Settled, settle
 from harness.spec.effective import effective_recompute, settled_implementation
 from harness.spec.layout import LayoutError
+from harness.spec.rules.check import check
+
+REFUSED = "these settings are refused by rule "
 
 
 @dataclass(frozen=True)
@@ -124,11 +127,27 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
         effective=effective,
         ranks=placed(ranks, spec),
         failure=ended.failure,
-        notes=(*notes_on(log, imported), draft.times.note, *draft.settled.notes, *ended.notes),
+        notes=(
+            *notes_on(log, imported),
+            draft.times.note,
+            *draft.settled.notes,
+            *refusals(draft.settled),
+            *ended.notes,
+        ),
         prediction=prediction.kept.prediction,
         no_prediction=prediction.kept.reason,
         imported=imported,
         provenance=_provenance(draft.times),
+    )
+
+
+def refusals(settled: Settled) -> tuple[str, ...]:
+    """What refuses the settings that a log was given, as notes: the log is there, so that the job ran, maybe otherwise."""
+    found = check(settled.spec, settled.software, implementation=settled_implementation(settled.spec))
+    return tuple(
+        f"{REFUSED}{finding.id}: {finding.message} (fix: {finding.fix}); look whether the job ran with them"
+        for finding in found
+        if finding.blocks
     )
 
 

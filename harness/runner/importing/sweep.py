@@ -18,7 +18,7 @@ from harness.records.store import results_dir
 from harness.records.sweep import Axis, PlannedCell, SweepGate, SweepLaunch, SweepPlan
 from harness.records.sweeps import new_sweep_dir, read_sweep, run_dir_of, run_id_of, write_plan
 from harness.report.sweep_reports import REPORT, write_reports
-from harness.runner.importing.importing import Draft, committed, drafted, read, recorded
+from harness.runner.importing.importing import REFUSED, Draft, committed, drafted, read, recorded
 from harness.runner.importing.request import ImportSweepRequest, LabelledLogs
 from harness.runner.importing.settings import Values, axes_of, canonical, setting_of
 from harness.runner.importing.telling_apart import Labelled, require_told_apart
@@ -174,7 +174,10 @@ def _axis(axis: SweptAxis, cells: Sequence[_Cell]) -> Axis:
 def _notes(records: Sequence[RunRecord]) -> tuple[str, ...]:
     """What the whole report rests on."""
     unsaid = dict.fromkeys(text for record in records if record.imported for text in record.imported.unsaid)
+    told = [note for record in records for note in record.notes if note.startswith(REFUSED)]
+    refused = [f"{note} ({told.count(note)} of {len(records)} logs)" for note in dict.fromkeys(told)]
     return (
         f"{IMPORTED}training logs: mbr-perf measured nothing",
+        *refused,
         *(f"logs do not tell {text}" for text in unsaid),
     )
