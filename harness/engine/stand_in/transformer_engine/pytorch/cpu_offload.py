@@ -75,6 +75,7 @@ class OffloadContext:
 
 def get_cpu_offload_context(
     enabled=False, num_layers=1, model_layers=1, offload_activations=True, offload_weights=False, double_buffering=False,  # noqa: ARG001, FBT002
+    retain_pinned_cpu_buffers=False,  # noqa: ARG001, FBT002
 ) -> tuple[AbstractContextManager, Callable]:  # fmt: skip
     """A context for every layer, and what its output passes through."""
     return (OffloadContext() if enabled else nullcontext()), lambda hidden_states: hidden_states
