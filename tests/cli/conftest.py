@@ -54,15 +54,13 @@ def replay(mbr_perf, tmp_path):
 
 @pytest.fixture
 def cpu_seconds():
-    """CPU time of the command in a process of its own: the least of three, for other work disturbs the rest."""
+    """CPU time of Python with arguments in a process of its own: the least of three, for other work disturbs the rest."""
 
     def measure(*arguments):
         used = []
         for _ in range(3):
             before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            subprocess.run(
-                [sys.executable, "-m", "harness.cli.app", *arguments], cwd=ROOT, capture_output=True, check=False
-            )
+            subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, check=False)
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         return min(used)

@@ -112,12 +112,14 @@ def test_a_reader_that_goes_away_is_no_error():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "limit_s"),
+    ("arguments", "limit"),
     [
-        (["--help"], 0.25),
-        (["recipes", "list"], 0.5),
-        (["run", "-mr", "llama3_8bb", "--recompute_modules", "core_atn"], 1.0),
+        (["--help"], 2.5),
+        (["recipes", "list"], 8),
+        (["run", "-mr", "llama3_8bb", "--recompute_modules", "core_atn"], 12),
     ],
 )
-def test_answers_come_at_once(cpu_seconds, arguments, limit_s):
-    assert cpu_seconds(*arguments) < limit_s
+def test_answers_come_at_once(cpu_seconds, arguments, limit):
+    """In units of importing the libraries that a command is made of, for machines differ."""
+    libraries = cpu_seconds("-c", "import pydantic, rich.console, typer, yaml")
+    assert cpu_seconds("-m", "harness.cli.app", *arguments) < limit * libraries
