@@ -25,7 +25,7 @@ def spec_of(row: Row, *, num_layers: int | None = None) -> ExperimentSpec:
     """The paper's GPT on A100: LayerNorm, GELU, biases, dropout, unfused attention; FP16 taken as BF16."""
     vpp = row["virtual_pipeline"]
     return ExperimentSpec(
-        recipe=row["id"], family="gpt", gpu="a100", num_gpus=row["num_gpus"], gpus_per_node=8, compute_dtype="bf16",
+        recipe=row["id"].lower(), family="gpt", gpu="a100", num_gpus=row["num_gpus"], gpus_per_node=8, compute_dtype="bf16",
         model={
             "num_layers": num_layers or row["layers"], "hidden_size": row["hidden"], "ffn_hidden_size": 4 * row["hidden"],
             "num_attention_heads": row["heads"], "vocab_size": row["vocab"], "share_embeddings_and_output_weights": True,

@@ -91,6 +91,6 @@ def test_a_run_that_was_out_of_memory_has_the_class_and_the_figures_behind_it(ma
     )
     record = make_record(spec, ranks=(make_rank(spec, 0, 1.0, failure=full),), status="oom")
     told = run_document(record)["out_of_memory"]
-    assert (told["rank"], told["class"], told["confidence"]) == (0, "capacity", "high")
+    assert (told["rank"], told["class"], told["confidence"]) == (0, "bad_size", "high")
     assert (told["figures"]["tried_bytes"], told["figures"]["total_bytes"]) == (512 * 1024**3, 79 * 1024**3)
     assert run_document(make_record(spec))["out_of_memory"] is None

@@ -126,7 +126,7 @@ def _answer(night: NightAtWork, judge: NightJudge, audience: Audience, signal: i
     problems = tuple[str, ...]()
     if not num_due and signal is None and not data.is_finished:
         problems = keep_history(verdict, judge.results)
-        note_finished(night.night_dir)
+        note_finished(night.night_dir, verdict.finished_at)
     written = write_night_reports(verdict, audience.outputs)
     for problem in (*problems, *written.problems):
         audience.display.says(problem)

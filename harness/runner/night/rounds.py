@@ -72,9 +72,9 @@ def note_cancelled(night_dir: Path, due: DueRun, reason: str) -> None:
     _note(night_dir, NightEvent(time=_now(), kind="cancelled", case=due.case.name, number=due.number, reason=reason))
 
 
-def note_finished(night_dir: Path) -> None:
-    """Write down that every case has what it needs."""
-    _note(night_dir, NightEvent(time=_now(), kind="finished"))
+def note_finished(night_dir: Path, finished_at: str) -> None:
+    """Write down that every case has what it needs, at the time that the reports tell."""
+    _note(night_dir, NightEvent(time=finished_at, kind="finished"))
 
 
 def _note(night_dir: Path, event: NightEvent) -> None:

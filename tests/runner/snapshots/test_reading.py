@@ -180,4 +180,4 @@ def test_a_file_that_is_too_large_is_not_opened(tmp_path: Path):
 
 def test_no_file_is_said_to_be_none(tmp_path: Path):
     assert "no such file" in refused(tmp_path / "absent.pickle")
-    assert "is no file" in refused(tmp_path)
+    assert "a folder" in refused(tmp_path)

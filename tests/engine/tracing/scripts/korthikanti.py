@@ -29,7 +29,7 @@ SETTINGS = (
 def saved(model, tp, sequence_parallel, recompute, num_layers):
     hidden, heads, micro_batch = MODELS[model]
     spec = ExperimentSpec(
-        recipe=model, family="gpt", gpu="a100", num_gpus=8, gpus_per_node=8, compute_dtype="bf16",
+        recipe=model.lower(), family="gpt", gpu="a100", num_gpus=8, gpus_per_node=8, compute_dtype="bf16",
         model=ModelSpec(
             num_layers=num_layers, hidden_size=hidden, ffn_hidden_size=4 * hidden, num_attention_heads=heads,
             vocab_size=51200, gated_linear_unit=False, activation_func="gelu", add_bias_linear=True,
