@@ -35,6 +35,7 @@ def statuses(tmp_path, name, *smaller):
     return done.returncode, {"control" if cell == answer["control"] else cell: cells[cell] for cell in cells}
 
 
+@pytest.mark.long
 def test_a_larger_micro_batch_needs_recompute_under_the_limit(tmp_path):
     code, cells = statuses(tmp_path, "cpu_dense")
     assert code == 0

@@ -17,6 +17,7 @@ def killed(scene, kills, seconds, *options):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_five_kills():
     assert killed("played", 5, 600, "--repeats", 1, "--seed", 5)["kills"] == 5
 
