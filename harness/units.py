@@ -1,4 +1,6 @@
-"""Conversions and formatting; inside the program everything is bytes, seconds and FLOP."""
+"""Conversions and formatting; inside the program everything is bytes, seconds, FLOP and UTC."""
+
+from datetime import UTC, datetime
 
 GIB = 1024**3
 MIB = 1024**2
@@ -27,3 +29,12 @@ def format_seconds(value: float) -> str:
 def format_percent(fraction: float) -> str:
     """A signed fraction as percent: ``-3.1 %``."""
     return f"{fraction * 100:+.1f} %"
+
+
+def utc_time(text: str) -> datetime:
+    """An ISO-8601 date or time in UTC, which it is in where it names no zone. ValueError for what is none."""
+    when = datetime.fromisoformat(text)
+    try:
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{text!r} is out of the calendar in UTC") from error

@@ -17,6 +17,7 @@ from harness.errors import BadRequestError
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.run import RunRecord
 from harness.records.store import read_run
+from harness.records.sweep import SweepGate
 from harness.spec.experiment import MeasureSpec
 
 
@@ -38,6 +39,12 @@ class GateOptions:
     def names_one_golden(self) -> bool:
         """Whether ``golden_values_path`` is a file, which is for one cell of a sweep at most."""
         return self.golden_values_path is not None and self.golden_values_path.is_file()
+
+    @property
+    def record(self) -> SweepGate:
+        """The same in the words of a plan on disk, which names its golden from the root."""
+        path = self.golden_values_path
+        return SweepGate(**vars(self) | {"golden_values_path": str(path.absolute()) if path else None})
 
     def __post_init__(self) -> None:
         """Thresholds are fractions, also where no golden will be found to apply them to."""

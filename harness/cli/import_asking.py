@@ -12,6 +12,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.recipes.request_layers import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.runner.importing.request import ImportRequest, ImportSweepRequest, LabelledLogs
+from harness.units import utc_time
 
 
 @dataclass(frozen=True)
@@ -74,9 +75,8 @@ def _started_at(written: str | None) -> datetime | None:
     if written is None:
         return None
     try:
-        when = datetime.fromisoformat(written)
-        when = (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError) as error:
+        when = utc_time(written)
+    except ValueError as error:
         raise BadRequestError(f"--started_at {written!r}: no time", remedy="e.g. 2025-01-31T22:15:00Z") from error
     if when > datetime.now(UTC):
         raise BadRequestError(

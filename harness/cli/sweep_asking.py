@@ -9,7 +9,6 @@ from harness.errors import BadRequestError
 from harness.recipes.problems import Problems
 from harness.recipes.request_layers import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
-from harness.records.sweep import SweepGate
 from harness.records.sweeps import sweep_dir_of
 from harness.runner.slurm.request import SlurmRequest
 from harness.runner.sweep.launches import Meeting
@@ -36,7 +35,6 @@ def sweep_request(
     request = laid_over(request_of(file.request), request) if file else request
     if not request.model_recipe_name:
         raise BadRequestError("a sweep needs a recipe", remedy="-mr RECIPE, or --file SWEEP_FILE, or --resume SWEEP")
-    gate = gate_options(judge)
     return SweepRequest(
         asked=request,
         over=_over(file, how.over or ()),
@@ -51,14 +49,7 @@ def sweep_request(
         launch=launch_words(launch).model_copy(
             update={name: getattr(nodes, name) for name in ("nnodes", "master_addr", "master_port")}
         ),
-        gate=SweepGate(
-            golden_values_path=str(gate.golden_values_path.absolute()) if gate.golden_values_path else None,
-            timing_threshold=gate.timing_threshold,
-            memory_threshold=gate.memory_threshold,
-            accept_differences=gate.accept_differences,
-            fail_on_improvement=gate.fail_on_improvement,
-            require_golden=gate.require_golden,
-        ),
+        gate=gate_options(judge).record,
         results_dir=launch.results_dir,
         sweep_dir=nodes.sweep_dir,
     )

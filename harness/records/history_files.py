@@ -1,13 +1,14 @@
 """The files of history: where a run's record lies, which there are, and what one holds."""
 
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from os import DirEntry, scandir
 from pathlib import Path
 
 from harness.errors import BadRequestError
 from harness.records.history import HistoryRecord
 from harness.records.strict_json import read_document
+from harness.units import utc_time
 
 HISTORY = "history"
 
@@ -34,10 +35,9 @@ def history_path(results: Path, record: HistoryRecord) -> Path:
 def started(record: HistoryRecord) -> datetime:
     """When the run started, in UTC. BadRequestError for what is no time."""
     try:
-        when = datetime.fromisoformat(record.started_at)
+        return utc_time(record.started_at)
     except ValueError as error:
         raise BadRequestError(f"run {record.run_id}: started_at {record.started_at!r}: not an ISO-8601 time") from error
-    return when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def history_stamps(folder: Path) -> dict[str, Stamp]:

@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +15,7 @@ from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
 from harness.records.sweeps import SWEEP, CellData, read_sweep
+from harness.units import utc_time
 
 RUNS, SWEEPS = "runs", "sweeps"
 
@@ -109,9 +109,8 @@ def _iso(stamp: str) -> str:
 def _utc(file: Path, time: str) -> str:
     """``2026-01-02T04:04:05+01:00`` as ``2026-01-02T03:04:05Z``. BadRequestError for what is no time."""
     try:
-        when = datetime.fromisoformat(time)
-        return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (ValueError, OverflowError) as error:
+        return utc_time(time).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except ValueError as error:
         raise BadRequestError(f"{file}: started_at: {time!r} is no time") from error
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json as plain_json
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 from harness.analysis.history import change_points as search
@@ -19,6 +19,7 @@ from harness.recipes.problems import nearest
 from harness.records.histories import HistoryReading, survey_history
 from harness.records.history_files import history_dir, started
 from harness.records.history_index import keep_text, kept_text
+from harness.units import utc_time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,10 +49,9 @@ def moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
-        when = datetime.fromisoformat(text)
+        return utc_time(text)
     except ValueError as error:
         raise BadRequestError(f"--since {text}: not a date", remedy="2026-01-31 or 2026-01-31T02:00:00Z") from error
-    return when if when.tzinfo else when.replace(tzinfo=UTC)
 
 
 def list_cases(results: Path, metric: Metric, since: datetime | None) -> tuple[tuple[CaseSummary, ...], HistoryReading]:

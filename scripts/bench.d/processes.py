@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class BenchmarkFailedError(RuntimeError):
@@ -36,3 +37,9 @@ def timed(command: Sequence[str], env: dict[str, str] | None = None) -> Timed:
 def mbr_perf(*arguments: str) -> tuple[str, ...]:
     """The command line of the product under this interpreter."""
     return (sys.executable, "-m", "harness.cli.app", *arguments)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has taken so far without its children, by Linux."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

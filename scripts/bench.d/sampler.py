@@ -4,7 +4,6 @@ Without a GPU the real binding asks the scripted driver of the tests for eight G
 the sampler takes from the ranks, here without a core of its own, and not what a real driver does when it is asked.
 """
 
-import os
 import shutil
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paired import PAIRS, median_ms, pairs_of, ratio_of, train_pairs, understood_here
-from processes import BenchmarkFailedError
+from processes import BenchmarkFailedError, cpu_seconds
 from result import Result
 
 from harness.launch.environment import this_host
@@ -56,12 +55,6 @@ def sampler() -> Result:
     }
     title = f"step time with the sampler over without, {understood.spec.recipe} on {understood.spec.gpu}"
     return Result("sampler", title, round(found.value, 4), GOAL, "ratio", details, found.doubt(GOAL), noise_lowers=True)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has taken so far, by Linux."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def scripted_driver(folder: Path) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from processes import BenchmarkFailedError
+from processes import BenchmarkFailedError, cpu_seconds
 
 POLL_S = 0.01
 WARM_PARENT = b"harness.engine.warm_parent"
@@ -50,18 +50,12 @@ def look(pid: int, wall_s: float) -> Look:
     """At a harness that runs."""
     parents = [child for child in _children(pid) if WARM_PARENT in Path(f"/proc/{child}/cmdline").read_bytes()]
     parent_bytes = _resident_bytes(parents[0]) if parents else 0  # those after it are agents that it forked
-    return Look(wall_s, _cpu_s(pid), _resident_bytes(pid), parent_bytes)
+    return Look(wall_s, cpu_seconds(pid), _resident_bytes(pid), parent_bytes)
 
 
 def _children(pid: int) -> list[int]:
     """Oldest first."""
     return sorted(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-
-
-def _cpu_s(pid: int) -> float:
-    """Without its children."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_bytes(pid: int) -> int:

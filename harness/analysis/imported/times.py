@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from harness.records.foreign.values import ForeignLog
 from harness.records.imported import StartSource
+from harness.units import utc_time
 
 # Times of a log mostly name no zone, and no place on earth is further ahead of UTC.
 _MOST_AHEAD = timedelta(hours=14)
@@ -51,9 +52,8 @@ def _text(when: datetime) -> str:
 def _time(written: str | None) -> datetime | None:
     """None for what is no time of a year that a job can have run in."""
     try:
-        when = datetime.fromisoformat((written or "").replace(",", "."))
-        when = (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, OverflowError):
+        when = utc_time((written or "").replace(",", "."))
+    except ValueError:
         return None
     return when if 2000 <= when.year < 3000 else None
 

@@ -1,7 +1,7 @@
 """The nights in history that tell how noisy a case is today."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from harness.analysis.likeness import SOFTWARE, measured_device
 from harness.analysis.night.noise import KnownNoise, known_noise
@@ -10,6 +10,7 @@ from harness.planning.flops import FORMULA_VERSION
 from harness.records.history import HistoryRecord
 from harness.records.history_files import started
 from harness.records.run import RunRecord
+from harness.units import utc_time
 
 # Nights with a regression are of another level; of those that failed nothing is known.
 _TELLING = ("pass", "improvement", "inconclusive")
@@ -57,7 +58,6 @@ def _is_like(record: HistoryRecord, like: RunRecord) -> bool:
 def _moment(text: str) -> datetime:
     """BadRequestError for what is no time; without a zone it is UTC."""
     try:
-        when = datetime.fromisoformat(text)
+        return utc_time(text)
     except ValueError as error:
         raise BadRequestError(f"{text!r}: not an ISO-8601 time") from error
-    return when if when.tzinfo else when.replace(tzinfo=UTC)

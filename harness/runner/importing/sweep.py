@@ -15,7 +15,7 @@ from harness.records.imported import IMPORTED, LAUNCHER
 from harness.records.redact import redact
 from harness.records.run import RunRecord
 from harness.records.store import results_dir
-from harness.records.sweep import Axis, PlannedCell, SweepGate, SweepLaunch, SweepPlan
+from harness.records.sweep import Axis, PlannedCell, SweepLaunch, SweepPlan
 from harness.records.sweeps import new_sweep_dir, read_sweep, run_dir_of, run_id_of, write_plan
 from harness.report.sweep_reports import REPORT, write_reports
 from harness.runner.importing.importing import REFUSED, Draft, committed, drafted, read, recorded
@@ -116,7 +116,6 @@ def _plan(
         for index, (cell, runs) in enumerate(zip(cells, records, strict=True))
     )
     spec = records[0][0].spec
-    gate = request.gate
     return SweepPlan(
         sweep_id="",
         title=request.title or f"{spec.recipe} over {', '.join(axis.name for axis in axes)}",
@@ -131,14 +130,7 @@ def _plan(
         margin=request.margin,
         prune=False,
         launch=SweepLaunch(launcher=LAUNCHER),
-        gate=SweepGate(
-            golden_values_path=str(gate.golden_values_path.absolute()) if gate.golden_values_path else None,
-            timing_threshold=gate.timing_threshold,
-            memory_threshold=gate.memory_threshold,
-            accept_differences=gate.accept_differences,
-            fail_on_improvement=gate.fail_on_improvement,
-            require_golden=gate.require_golden,
-        ),
+        gate=request.gate.record,
         notes=_notes([record for runs in records for record in runs]),
         command=tuple(redact(argument) for argument in sys.argv),
         started_at=_started([draft for cell in cells for draft in cell.drafts]),

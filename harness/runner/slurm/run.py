@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.analysis.compare import GateOptions
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.environment import Host, this_host
 from harness.launch.rendezvous import Nodes
@@ -15,7 +14,7 @@ from harness.records.goldens import find_golden
 from harness.records.job import JobRecord, JobRun
 from harness.records.jobs import JOBS, new_job_dir
 from harness.records.store import results_dir
-from harness.records.sweep import SweepGate, SweepLaunch
+from harness.records.sweep import SweepLaunch
 from harness.runner.experiment import run_folder
 from harness.runner.jobs.judging import wait_and_judge
 from harness.runner.jobs.runs import drop_unstarted
@@ -102,12 +101,6 @@ def launch_record(request: RunRequest, nnodes: int) -> SweepLaunch:
     )
 
 
-def gate_record(gate: GateOptions) -> SweepGate:
-    """How to judge, in the words of a plan on disk."""
-    path = gate.golden_values_path
-    return SweepGate(**vars(gate) | {"golden_values_path": str(path.absolute()) if path else None})
-
-
 def _understood(request: RunRequest, slurm: SlurmRequest) -> SlurmRun:
     """As `mbr-perf run` understands it, for nodes that are not this machine. BadRequestError with every problem."""
     problems = Problems()
@@ -162,7 +155,7 @@ def _record(asked: SlurmRun, job_dir: Path, run_dirs: list[Path]) -> JobRecord:
         gpus_per_node=0 if spec.gpu_type.is_cpu else min(spec.num_gpus, spec.gpus_per_node),
         runs=tuple(runs),
         launch=launch_record(request, asked.nnodes),
-        gate=gate_record(request.gate),
+        gate=request.gate.record,
         results_dir=str(asked.results),
         slurm=asked.slurm.options,
         command=origin.command,
