@@ -9,7 +9,8 @@ import torch
 from harness.engine.flop_tally import FlopTally
 from harness.engine.memory_limit import WATCHED_STEPS, CpuLimit
 from harness.engine.memory_series import SeriesRecorder
-from harness.engine.storage_watch import watched_peak_bytes
+from harness.engine.storage_watch import StorageWatch, watched_peak_bytes
+from harness.engine.tracing.ledger import StorageLedger
 from harness.records.rank import MemoryRecord
 
 _FINEST_S = 0.001  # of the memory timeline of the watched step
@@ -23,7 +24,7 @@ class CudaMeter:
         self._limit = limit_bytes
         self._after_setup = self._static = None
 
-    def watching(self, _index, _chunks, _optimizer) -> AbstractContextManager:
+    def watching(self, _index) -> AbstractContextManager:
         """Nothing: the allocator itself keeps to the limit."""
         return nullcontext()
 
@@ -31,7 +32,7 @@ class CudaMeter:
         """Parameters and gradient buffers stand; optimizer state does not yet."""
         self._after_setup = torch.cuda.memory_allocated()
 
-    def after_first_step(self, _chunks, _optimizer) -> None:
+    def after_first_step(self) -> None:
         """Everything that lives between steps stands."""
         torch.cuda.synchronize()
         self._static = torch.cuda.memory_allocated()
@@ -58,7 +59,9 @@ class CudaMeter:
 
 
 class CpuMeter:
-    """Tensors that live between steps, plus the peak of those made inside one untimed step at the end of the run.
+    """What was built, what the first step leaves, and the peak of what an untimed step at the end of the run makes.
+
+    The first step, which no window holds unasked, is watched too: masks, rotary tables and buffers are made in it and kept.
 
     The kernel's own high-water mark is no substitute: the C allocator keeps freed memory. Nor are the events of torch's
     profiler: what a gloo thread is the last to let go of is freed without one, so their sum drifts. Under a limit the
@@ -67,14 +70,15 @@ class CpuMeter:
 
     def __init__(self, limit_bytes: int | None = None):
         self._limit = CpuLimit(limit_bytes) if limit_bytes else None
+        self._ledger = StorageLedger()
         self._after_setup = self._static = self._step_peak = None
         self._series = SeriesRecorder(_FINEST_S)
 
-    def watching(self, index, chunks, optimizer) -> AbstractContextManager:
-        """Around step ``index``: the first ones are held to the limit. MemoryLimitError out of the block."""
-        if self._limit is None or index >= WATCHED_STEPS:
-            return nullcontext()
-        return self._limit.step(static_bytes(chunks, optimizer))
+    def watching(self, index) -> AbstractContextManager:
+        """Around step ``index``: the first ones are watched and held to the limit. MemoryLimitError out of the block."""
+        if self._limit is None:
+            return StorageWatch(self._ledger) if index == 0 else nullcontext()
+        return self._limit.step(self._after_setup, self._ledger) if index < WATCHED_STEPS else nullcontext()
 
     def after_setup(self, chunks, optimizer) -> None:
         """Parameters and gradient buffers stand; optimizer state does not yet. MemoryLimitError."""
@@ -82,24 +86,24 @@ class CpuMeter:
         if self._limit is not None:
             self._limit.hold(self._after_setup)
 
-    def after_first_step(self, chunks, optimizer) -> None:
+    def after_first_step(self) -> None:
         """Everything that lives between steps stands."""
-        self._static = static_bytes(chunks, optimizer)
+        self._static = self._after_setup + self._ledger.live_bytes
 
     def probe(self, run_step) -> int | None:
         """One further step, untimed, whose storages and FLOPs are counted. Returns the FLOPs."""
         with FlopTally() as tally:
-            self._step_peak = watched_peak_bytes(run_step, self._series, self._static or 0)
+            self._step_peak = watched_peak_bytes(run_step, self._series, self._after_setup or 0, self._ledger)
         return tally.flops
 
     def record(self) -> MemoryRecord:
         """The peak, if the run came as far as the probe; under a limit, the peak so far."""
         if self._limit is not None:
             return self._limited(self._limit)
-        known = self._static is not None and self._step_peak is not None
+        known = self._after_setup is not None and self._step_peak is not None
         return MemoryRecord(
-            meter="storages made in one untimed step + live tensors between steps",
-            max_allocated_bytes=self._static + self._step_peak if known else None,
+            meter="storages made in the first and in one untimed step + what was built",
+            max_allocated_bytes=self._after_setup + self._step_peak if known else None,
             static_bytes=self._static,
             after_setup_bytes=self._after_setup,
             host_max_rss_bytes=host_max_rss_bytes(),
@@ -108,7 +112,7 @@ class CpuMeter:
 
     def _limited(self, limit: CpuLimit) -> MemoryRecord:
         return MemoryRecord(
-            meter=f"storages made in the first {WATCHED_STEPS} steps + live tensors between steps, held to a limit",
+            meter=f"storages made in the first {WATCHED_STEPS} steps + what was built, held to a limit",
             max_allocated_bytes=limit.peak_bytes,
             static_bytes=self._static,
             after_setup_bytes=self._after_setup,

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from harness.engine.storage_watch import StorageWatch
+from harness.engine.tracing.ledger import StorageLedger
 from harness.units import format_bytes
 
 WATCHED_STEPS = 2  # the first makes the optimizer's state, the second is like all later ones
@@ -16,7 +17,7 @@ class MemoryLimitError(MemoryError):
 
 
 class CpuLimit:
-    """Holds a rank on a processor to ``limit_bytes``: what lives between steps plus what a step allocates.
+    """Holds a rank on a processor to ``limit_bytes``: what was built plus what steps allocate.
 
     Steps :data:`WATCHED_STEPS` and later run unwatched, at full speed: they need what the last watched one needed.
     What counts is what :class:`StorageWatch` counts, as in the meter's figure.
@@ -33,28 +34,31 @@ class CpuLimit:
         self.peak_bytes = max(self.peak_bytes or 0, num_bytes)
 
     @contextmanager
-    def step(self, static_bytes: int) -> Iterator[None]:
-        """Watch one step that begins with ``static_bytes`` in use. MemoryLimitError at the operation that goes too far."""
-        watch = _Watch(static_bytes, self.limit_bytes)
+    def step(self, built_bytes: int, ledger: StorageLedger | None = None) -> Iterator[None]:
+        """Watch one step beside ``built_bytes`` and what ``ledger`` holds of earlier ones.
+
+        MemoryLimitError at the operation that goes too far.
+        """
+        watch = _Watch(built_bytes, self.limit_bytes, ledger)
         try:
             with watch:
                 yield
         finally:
-            self.peak_bytes = max(self.peak_bytes or 0, static_bytes + watch.peak_bytes)
+            self.peak_bytes = max(self.peak_bytes or 0, built_bytes + watch.peak_bytes)
 
 
 class _Watch(StorageWatch):
     """Stops a step at the operation that goes too far; ``peak_bytes`` is the most that fitted, without that request."""
 
-    def __init__(self, static_bytes: int, limit_bytes: int) -> None:
-        super().__init__()
-        self._static, self._limit = static_bytes, limit_bytes
+    def __init__(self, built_bytes: int, limit_bytes: int, ledger: StorageLedger | None) -> None:
+        super().__init__(ledger)
+        self._built, self._limit = built_bytes, limit_bytes
 
     def grown(self, before: int, where: str) -> None:
-        """MemoryLimitError where what lives between steps and what the step made is more than the limit."""
+        """MemoryLimitError where what was built and what steps made is more than the limit."""
         live = self.ledger.live_bytes
-        if self._static + live > self._limit:
-            raise MemoryLimitError(_refusal(live - before, self._static + before, self._limit, where))
+        if self._built + live > self._limit:
+            raise MemoryLimitError(_refusal(live - before, self._built + before, self._limit, where))
         super().grown(before, where)
 
 

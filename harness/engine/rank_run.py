@@ -198,10 +198,10 @@ def _config_after_init(config) -> dict[str, str]:
 def _train(spec: ExperimentSpec, log: RankLog, trainer: Trainer, device: torch.device) -> None:
     for index in range(spec.measure.max_steps):
         log.step_index = index
-        with log.meter.watching(index, trainer.chunks, trainer.optimizer):
+        with log.meter.watching(index):
             measured_step(log, trainer, device, index)
         if index == 0:
-            log.meter.after_first_step(trainer.chunks, trainer.optimizer)
+            log.meter.after_first_step()
     log.step_index = None
 
 

@@ -12,18 +12,21 @@ from harness.engine.tracing.tally import tensors_in
 
 
 class StorageWatch(TorchDispatchMode):
-    """Sees every operation inside it. ``peak_bytes``: most bytes alive at once of the storages made since it began.
+    """Sees every operation inside it.
+
+    ``peak_bytes``: most bytes alive at once of the storages made since it began, and of those in ``ledger``, which an
+    earlier watch has seen made.
 
     Whole storages count, once each, until the last tensor lets go of them, on whichever thread. What a kernel allocates
     inside itself is not seen, nor are the buffers of gloo, which clones gradient buffers to reduce them: NCCL's lie
     outside of torch's allocator too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: StorageLedger | None = None) -> None:
         super().__init__()
-        self.ledger = StorageLedger()
+        self.ledger = StorageLedger() if ledger is None else ledger
         self._resize: Callable = torch.UntypedStorage.resize_
-        self.peak_bytes = 0
+        self.peak_bytes = self.ledger.live_bytes
 
     def __enter__(self):
         torch.UntypedStorage.resize_ = self._resizing()
@@ -72,8 +75,8 @@ class StorageWatch(TorchDispatchMode):
 class _TimedWatch(StorageWatch):
     """Writes down when how much was alive, beside ``base_bytes`` that were there before."""
 
-    def __init__(self, series: SeriesRecorder, base_bytes: int) -> None:
-        super().__init__()
+    def __init__(self, series: SeriesRecorder, base_bytes: int, ledger: StorageLedger | None) -> None:
+        super().__init__(ledger)
         self._series, self._base = series, base_bytes
 
     def grown(self, before: int, where: str) -> None:
@@ -83,13 +86,16 @@ class _TimedWatch(StorageWatch):
 
 
 def watched_peak_bytes(
-    run_step: Callable[[], object], series: SeriesRecorder | None = None, base_bytes: int = 0
+    run_step: Callable[[], object],
+    series: SeriesRecorder | None = None,
+    base_bytes: int = 0,
+    ledger: StorageLedger | None = None,
 ) -> int:
-    """Most bytes alive at once of those that ``run_step()`` allocates in tensors.
+    """Most bytes alive at once of those that ``run_step()`` allocates in tensors, and of those in ``ledger``.
 
     ``series`` receives what was alive when, ``base_bytes`` included.
     """
-    watch = StorageWatch() if series is None else _TimedWatch(series, base_bytes)
+    watch = StorageWatch(ledger) if series is None else _TimedWatch(series, base_bytes, ledger)
     with watch:
         run_step()
     return watch.peak_bytes

@@ -1,8 +1,8 @@
 """Real training steps: seeded mock data, megatron's schedules, DDP and optimizer."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 import torch
 from megatron.core import parallel_state
@@ -24,14 +24,29 @@ class StepResult:
     grad_norm: float | None
 
 
-def mock_batches(spec: ExperimentSpec, device: torch.device) -> Iterator[dict[str, torch.Tensor]]:
-    """Endless seeded random tokens [mbs, seq]; equal on all ranks of one model copy, different per data-parallel rank."""
+def causal_mask(spec: ExperimentSpec, device: torch.device) -> Callable[[], torch.Tensor | None]:
+    """What megatron-core's own attention leaves out, [1, 1, seq, seq], made when first asked for; None for the others."""
+
+    @cache
+    def mask() -> torch.Tensor | None:
+        if spec.kernels.attention_backend != "unfused" or spec.kernels.transformer_impl != "local":
+            return None
+        seq = spec.batch.seq_length
+        return torch.ones(1, 1, seq, seq, dtype=torch.bool, device=device).triu_(1)
+
+    return mask
+
+
+def mock_batches(
+    spec: ExperimentSpec, device: torch.device, mask: Callable[[], torch.Tensor | None]
+) -> Iterator[dict[str, torch.Tensor | None]]:
+    """Endless seeded random tokens [mbs, seq] beside one and the same ``mask``.
+
+    Equal on all ranks of one model copy, different per data-parallel rank.
+    """
     batch, seq = spec.batch.micro_batch_size, spec.batch.seq_length
     generator = torch.Generator().manual_seed(spec.measure.seed + parallel_state.get_data_parallel_rank())
     positions = torch.arange(seq, device=device)[None].expand(batch, -1)
-    mask = None
-    if spec.kernels.attention_backend == "unfused" and spec.kernels.transformer_impl == "local":
-        mask = torch.triu(torch.ones(1, 1, seq, seq, dtype=torch.bool, device=device), 1)
     while True:
         tokens = torch.randint(0, spec.model.vocab_size, (batch, seq + 1), generator=generator).to(device)
         micro_batch = {
@@ -42,7 +57,7 @@ def mock_batches(spec: ExperimentSpec, device: torch.device) -> Iterator[dict[st
         }
         if spec.parallelism.context_parallel_size > 1:
             micro_batch = get_batch_on_this_cp_rank(micro_batch)
-        yield {**micro_batch, "attention_mask": mask}
+        yield {**micro_batch, "attention_mask": mask()}
 
 
 def _loss(loss_mask: torch.Tensor, output: torch.Tensor):
@@ -75,7 +90,8 @@ class Trainer:
         config.finalize_model_grads_func = finalize_model_grads
         config.no_sync_func = chunks[0].no_sync if single else [chunk.no_sync for chunk in chunks]
         self.model = chunks[0] if single else chunks
-        batches = [mock_batches(spec, device) for _ in chunks]
+        mask = causal_mask(spec, device)
+        batches = [mock_batches(spec, device, mask) for _ in chunks]
         self.batches = batches[0] if single else batches
         self.forward_step, self.forward_backward = forward_step, get_forward_backward_func()
         self._moe = spec.model.moe is not None

@@ -83,3 +83,27 @@ def test_the_timeline_peaks_where_the_watch_does(torch, peak):
     recorded = series.series("test")
     assert recorded is not None
     assert max(recorded.max_bytes) == highest + 500 == 8_000_500
+
+
+@pytest.mark.parametrize("limit_bytes", [None, 10**6])
+def test_what_the_first_step_makes_and_keeps_counts_in_every_later_one(torch, limit_bytes):
+    from harness.engine.memory import CpuMeter
+
+    layer, kept = torch.nn.Linear(10, 10), []
+    meter = CpuMeter(limit_bytes)
+
+    def step():
+        if not kept:
+            kept.append(torch.zeros(1000))
+        torch.zeros(500)
+
+    meter.after_setup([layer], torch.optim.SGD(layer.parameters()))
+    for index in range(3):
+        with meter.watching(index):
+            step()
+        if index == 0:
+            meter.after_first_step()
+    meter.probe(step)
+    found = meter.record()
+    assert (found.after_setup_bytes, found.static_bytes) == (440, 440 + 4000)
+    assert found.max_allocated_bytes == 440 + 4000 + 2000

@@ -4,6 +4,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import torch
@@ -53,6 +54,14 @@ class Chunk:
         self._main_grad_dtype = main_grad_dtype
         self.config = model.config
         self.gpt = model.module if isinstance(model, Float16Module) else model
+
+    @cached_property
+    def _mask(self) -> torch.Tensor | None:
+        """Made once and given with every micro-batch, as the worker does."""
+        if not self.batch.needs_mask:
+            return None
+        length = self.batch.length
+        return torch.ones(1, 1, length, length, dtype=torch.bool, device=PLACE.device).triu_(1)
 
     @property
     def hidden_bytes(self) -> int:
@@ -143,15 +152,12 @@ class Chunk:
         """Tokens, labels, loss mask as the worker makes them; every stage reads them, not only the ends."""
         size, length, device = self.batch.size, self.batch.length, PLACE.device
         ids = [torch.zeros(size, length, dtype=torch.long, device=device) for _ in range(2)]
-        mask = None
-        if self.batch.needs_mask:
-            mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=device).triu_(1)
         return {
             "tokens": ids[0],
             "labels": ids[1],
             "loss_mask": torch.ones(size, length, device=device),
             "position_ids": torch.arange(length, device=device)[None].expand(size, -1),
-            "attention_mask": mask,
+            "attention_mask": self._mask,
         }
 
     def _backward(self, output: torch.Tensor) -> None:

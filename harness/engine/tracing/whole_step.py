@@ -19,7 +19,7 @@ from harness.engine.tracing.parameters import attach_main_grads, workspaces
 from harness.engine.tracing.place import PLACE
 from harness.engine.tracing.run import set_up
 from harness.engine.tracing.tracer import Tracer
-from harness.engine.training import forward_step, mock_batches
+from harness.engine.training import causal_mask, forward_step, mock_batches
 from harness.records.exact import ExactFile, ExactRequest, ExactStage
 from harness.spec.effective import Implementation
 from harness.spec.experiment import ExperimentSpec
@@ -105,7 +105,8 @@ def _join(spec: ExperimentSpec, pp_rank: int) -> None:
 
 def _step(spec: ExperimentSpec, chunks: list[torch.nn.Module]) -> None:
     single = len(chunks) == 1
-    batches = [mock_batches(spec, PLACE.device) for _ in chunks]
+    mask = causal_mask(spec, PLACE.device)
+    batches = [mock_batches(spec, PLACE.device, mask) for _ in chunks]
     get_forward_backward_func()(
         forward_step_func=forward_step,
         data_iterator=batches[0] if single else batches,
