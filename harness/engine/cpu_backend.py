@@ -1,8 +1,8 @@
 """The one place where megatron-core is adapted: to run without CUDA, and without transformer-engine.
 
 megatron-core writes ``device="cuda"`` and CUDA streams into its schedules, optimizer and dispatcher. Each adaptation
-below redirects one such use; none changes what is computed. ``NEEDED`` is read by the tests, which leave one out at a
-time and expect the run to fail: an adaptation that a newer megatron-core no longer needs shows up there.
+below redirects one such use; none changes what is computed. The tests leave one out at a time and expect the run to
+fail where it says that it is needed, and to train elsewhere: an adaptation that a newer release can do without shows up.
 """
 
 import contextlib
@@ -16,15 +16,25 @@ from dataclasses import dataclass
 import torch
 
 _CPU = torch.device("cpu")
+_GROUPED_GEMM = "megatron.core.transformer.moe.grouped_gemm_util"
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """One redirection: why it is needed (megatron-core 0.16.1 places) and how it is applied, once per process."""
+    """One redirection: why it is needed (megatron-core 0.16.1 places) and how it is applied, once per process.
+
+    ``is_needed``: whether the installed release, once imported, has what is mended.
+    """
 
     name: str
     reason: str
     apply: Callable[[], None]
+    is_needed: Callable[[], bool] = lambda: True
+
+    def apply_where_needed(self) -> None:
+        """After megatron-core was imported."""
+        if self.is_needed():
+            self.apply()
 
 
 def block_transformer_engine() -> None:
@@ -46,13 +56,13 @@ def install(*, without: frozenset[str] = frozenset()) -> None:
     """Apply every CPU adaptation, and those for a missing transformer-engine; ``without`` is for the tests."""
     for adaptation in (*CPU_ADAPTATIONS, *LOCAL_ADAPTATIONS):
         if adaptation.name not in without:
-            adaptation.apply()
+            adaptation.apply_where_needed()
 
 
 def install_local() -> None:
     """On a GPU without transformer-engine: only what the local layer spec lacks."""
     for adaptation in LOCAL_ADAPTATIONS:
-        adaptation.apply()
+        adaptation.apply_where_needed()
 
 
 def _device_is_cpu() -> None:
@@ -130,11 +140,13 @@ def _split_sizes_are_numpy() -> None:
     dispatcher.maybe_move_tensor_to_cpu = to_cpu
 
 
+def _has_local_grouped_experts() -> bool:
+    """Until 0.17: from then on the local experts run one after the other, whatever moe_grouped_gemm says."""
+    return importlib.util.find_spec(_GROUPED_GEMM) is not None
+
+
 def _grouped_gemm_is_matmul() -> None:
-    name = "megatron.core.transformer.moe.grouped_gemm_util"
-    if importlib.util.find_spec(name) is None:
-        return  # from 0.17 on the local experts run one after the other, whatever moe_grouped_gemm says
-    grouped = importlib.import_module(name)
+    grouped = importlib.import_module(_GROUPED_GEMM)
     if grouped.grouped_gemm is not None and torch.cuda.is_available():
         return
 
@@ -159,11 +171,22 @@ def _checkpoint_without_output_fp8() -> None:
     CheckpointWithoutOutput.__init__ = init
 
 
+def _router_gemm_is_undefined() -> bool:
+    from megatron.core.transformer.moe import moe_utils
+
+    return not hasattr(moe_utils, "te_general_gemm")
+
+
 def _router_gemm() -> None:
     from megatron.core.transformer.moe import moe_utils
 
-    if not hasattr(moe_utils, "te_general_gemm"):
-        moe_utils.te_general_gemm = None
+    moe_utils.te_general_gemm = None
+
+
+def _mla_takes_te_for_present() -> bool:
+    import megatron.core.transformer.multi_latent_attention as mla
+
+    return mla.HAVE_TE
 
 
 def _mla_knows_te_is_absent() -> None:
@@ -189,9 +212,11 @@ CPU_ADAPTATIONS = (
 LOCAL_ADAPTATIONS = (
     Adaptation("checkpoint_without_output_fp8", "layernorm and moe_act recompute: `self.fp8 = fp8 is not None` is true "
                "for the default False and then uses transformer-engine names", _checkpoint_without_output_fp8),
-    Adaptation("router_gemm", "the MoE router reads te_general_gemm, undefined without transformer-engine", _router_gemm),
+    Adaptation("router_gemm", "the MoE router reads te_general_gemm, undefined without transformer-engine", _router_gemm,
+               _router_gemm_is_undefined),
     Adaptation("mla_knows_te_is_absent", "multi_latent_attention sets HAVE_TE from a module that imports without TE",
-               _mla_knows_te_is_absent),
+               _mla_knows_te_is_absent, _mla_takes_te_for_present),
     Adaptation("grouped_gemm_is_matmul", "moe_act recompute needs GroupedMLP, whose kernels are a CUDA package of their "
-               "own: without it one matrix product per expert computes the same", _grouped_gemm_is_matmul),
+               "own: without it one matrix product per expert computes the same", _grouped_gemm_is_matmul,
+               _has_local_grouped_experts),
 )  # fmt: skip

@@ -37,9 +37,10 @@ class ForkedProcess:
 
 
 def run_and_end(program: Callable[[], object]) -> NoReturn:
-    """Run ``program`` as the whole of this forked process, and end with the exit code that an interpreter would give it.
+    """Run ``program`` as the whole of this process, and end with the exit code that an interpreter would give it.
 
-    Exit handlers do not run: they were registered by the imports of a process that lives on, which the clean-up is for.
+    Exit handlers do not run: in a fork they were registered by the imports of a process that lives on, which the clean-up
+    is for; torch's take seconds.
     """
     code = 1
     try:

@@ -16,7 +16,7 @@ from typing import NoReturn
 from pydantic import ValidationError
 
 from harness.engine.fork_safety import why_no_cuda_in_children, why_not_forkable
-from harness.engine.forked_process import end_now, run_and_end
+from harness.engine.forked_process import run_and_end
 from harness.engine.prepared_ranks import PreparedRanks, why_not_to_be_handed_over
 from harness.engine.process import die_with_parent
 from harness.records.warm import WarmAnswer, WarmRequest
@@ -27,20 +27,24 @@ WHILE_IMPORTING = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK":
 
 
 def main() -> NoReturn:
-    """Serve until the harness closes the channel."""
+    """Serve until the harness closes the channel, and end without the seconds that torch takes to be torn down."""
     parser = argparse.ArgumentParser(prog="harness.engine.warm_parent")
     parser.add_argument("--channel", type=int, required=True, help="descriptor of a socket")
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     asked = parser.parse_args()
+    run_and_end(lambda: be_parent(asked.channel, asked.device))
+
+
+def be_parent(descriptor: int, device: str) -> None:
+    """Import, say whether that left a process that may be forked, and serve."""
     die_with_parent()
     # the harness has no patience left when it closes the channel early
-    with socket.socket(fileno=asked.channel) as channel, contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        changed = import_everything(asked.device)
+    with socket.socket(fileno=descriptor) as channel, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        changed = import_everything(device)
         unusable = why_not_to_be_handed_over() or why_not_forkable() or why_no_cuda_in_children()
         _say(channel, WarmAnswer(kind="refused", reason=unusable) if unusable else WarmAnswer(kind="ready"))
         if not unusable:
             serve(channel, changed)
-    end_now(0)  # nothing here needs the seconds that torch takes to be torn down
 
 
 def import_everything(device: str) -> dict[str, str]:

@@ -1,10 +1,13 @@
 """Recompute changes memory, never the training: losses and gradients equal those without it, in every layout."""
 
 import importlib.util
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
+
+from harness.spec.software import parse_version
 
 _spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
 shapes = importlib.util.module_from_spec(_spec)
@@ -18,6 +21,9 @@ DEEPSEEK_SETTINGS = (
     "core_attn", "layernorm", "mlp", "moe", "shared_experts", "mla_up_proj", "mla_up_proj,core_attn,shared_experts",
     "moe,shared_experts", "full:uniform:1",
 )  # fmt: skip
+
+# Later releases run local experts one after the other, without it.
+INERT = set() if parse_version(version("megatron-core")) < parse_version("0.17") else {("grouped", "moe_act")}
 
 # For each layout: the model, its settings, the number of ranks, and the rest of the experiment.
 LAYOUTS = {
@@ -57,7 +63,7 @@ MUST_LOWER_THE_PEAK = {
     ("deepseek", "core_attn"), ("deepseek", "moe"), ("deepseek", "full:uniform:1"),
     ("dense_pp2", "mlp"), ("dense_pp2", "full:uniform:1"), ("dense_vpp2", "full:uniform:1"), ("dense_tp2", "mlp"),
     ("dense_tp2", "full:uniform:1"), ("moe_ep2", "moe"), ("moe_vpp2", "full:uniform:1"),
-}  # fmt: skip
+} - INERT  # fmt: skip
 
 
 def specs_of(layout):
@@ -126,4 +132,4 @@ def test_the_built_layers_carry_what_was_asked(trained, layout, setting):
         assert all(rank["full_layers"] > 0 and rank["modules"] == {} for rank in layers)
     else:
         acting = set().union(*(rank["modules"] for rank in layers))
-        assert acting == set(setting.split(","))
+        assert acting == {module for module in setting.split(",") if (layout, module) not in INERT}

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import random
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ _conftest.loader.exec_module(engine)
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
 SEED, NUM_REQUESTS = 20_260_316, 120
-SOFTWARE = Software(megatron_core="0.16.1", torch="2.13.0", gpu="cpu")
+SOFTWARE = Software(megatron_core=version("megatron-core"), torch=version("torch"), gpu="cpu")
 
 # Rules that forbid what megatron-core accepts, each because the run would not be the one that was asked for, or never
 # ends; a request that breaks one of these alone may train.

@@ -28,10 +28,9 @@ def install(*, transformer_engine: bool) -> None:
     """Apply every adaptation; ``transformer_engine`` says that its stand-in is importable."""
     rows = [row for row in cpu_backend.CPU_ADAPTATIONS if row.name in _SHARED]
     if not transformer_engine:
-        rows += [row for row in cpu_backend.CPU_ADAPTATIONS if row.name == "grouped_gemm_on_cpu"]
         rows += cpu_backend.LOCAL_ADAPTATIONS
     for row in (*rows, *ADAPTATIONS):
-        row.apply()
+        row.apply_where_needed()
 
 
 def _device_is_place() -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from importlib import metadata
 
 import torch
 from megatron.core import parallel_state
@@ -17,6 +18,9 @@ from harness.engine.tracing.routing import ROUTING
 from harness.records.trace import ChunkTrace, TraceCase, TraceRequest
 from harness.spec.effective import Implementation, effective_recompute
 from harness.spec.experiment import ExperimentSpec
+from harness.spec.software import Software
+
+_INSTALLED = Software(megatron_core=metadata.version("megatron-core"))
 
 
 def trace_all(request: TraceRequest) -> tuple[dict[str, ChunkTrace], dict[str, str]]:
@@ -74,7 +78,7 @@ def trace(case: TraceCase, implementation: Implementation, groups: Groups) -> Ch
         num_parameters_expert=parameters.expert,
         parameter_bytes=parameters.bytes + measured.workspace_bytes,
         ops=measured.ops,
-        inert_modules=tuple(effective_recompute(spec, implementation).inert_modules),
+        inert_modules=tuple(effective_recompute(spec, implementation, _INSTALLED).inert_modules),
         notes=notes_of(case, implementation),
     )
 

@@ -1,9 +1,9 @@
 """Trains one step of each case with every CPU adaptation, and with one of them left out.
 
 Usage: leave_one_out.py CASES.json OUT.json
-CASES.json: [{"name", "without": adaptation or null, "spec"}]. Writes name -> "trained", or the first line of the
-first rank's error. Ranks are forked from this process, which has imported megatron-core and adapted nothing, so that a case
-costs a fraction of a second and leaves no trace in the next.
+CASES.json: [{"name", "without": adaptation or null, "spec"}]. Writes {"needed": the adaptations that say they are,
+"outcomes": name -> "trained", or the first line of the first rank's error}. Ranks are forked from this process, which has
+imported megatron-core and adapted nothing, so that a case costs a fraction of a second and leaves no trace in the next.
 """
 
 import json
@@ -90,7 +90,10 @@ def wait(pids):
 
 def main():
     cases = json.loads(Path(sys.argv[1]).read_text())
-    Path(sys.argv[2]).write_text(json.dumps({case["name"]: outcome(case) for case in cases}))
+    outcomes = {case["name"]: outcome(case) for case in cases}
+    rows = (*cpu_backend.CPU_ADAPTATIONS, *cpu_backend.LOCAL_ADAPTATIONS)
+    needed = [row.name for row in rows if row.is_needed()]
+    Path(sys.argv[2]).write_text(json.dumps({"needed": needed, "outcomes": outcomes}))
 
 
 if __name__ == "__main__":
