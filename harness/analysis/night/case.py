@@ -127,9 +127,7 @@ def _refined(
     """The plain gate's finding, judged over all runs where two real figures may be compared at all."""
     metric = _METRIC[plain.metric]
     if golden is None or plain.verdict not in _JUDGED or plain.golden is None:
-        return CaseFinding(
-            plain.metric, plain.current, plain.golden, plain.change, plain.threshold, plain.verdict, plain.reason
-        )
+        return CaseFinding(**vars(plain))
     like, values = _first(case), [metric.read(metrics) for metrics in each]
     threshold = _threshold(metric, case, golden, len(each), like)
     if metric.gate != "time":

@@ -1,6 +1,7 @@
 """The rule for figures that repeat nearly to the byte: peaks of memory, and counted FLOPs, which do so exactly."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.analysis.gate import Verdict, compare_values
 from harness.analysis.metrics import Metric
@@ -24,4 +25,4 @@ def judge_memory(
         verdict = Verdict.INCONCLUSIVE if worse else Verdict.PASS
         changes = ", ".join(f"{one.change:+.1%}" for one in each if one.change is not None)
         reason = f"{len(worse)} of {len(each)} runs are worse than allowed: {changes}" if worse else ""
-    return CaseFinding(metric.name, whole.current, whole.golden, whole.change, whole.threshold, verdict, reason)
+    return CaseFinding(**vars(replace(whole, verdict=verdict, reason=reason)))

@@ -103,6 +103,4 @@ def _doubt(evidence: Evidence, limits: TimeLimits) -> str:
 
 
 def _finding(plain: Finding, verdict: Verdict, reason: str, evidence: Evidence | None) -> CaseFinding:
-    return CaseFinding(
-        plain.metric, plain.current, plain.golden, plain.change, plain.threshold, verdict, reason, evidence
-    )
+    return CaseFinding(**vars(replace(plain, verdict=verdict, reason=reason)), evidence=evidence)

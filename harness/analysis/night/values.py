@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.analysis.gate import Verdict
+from harness.analysis.gate import Finding
 from harness.analysis.likeness import Difference
 from harness.analysis.metrics import GateKind, Metrics
 from harness.analysis.speed import Speed
@@ -33,16 +33,9 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class CaseFinding:
-    """One metric of a case; as `analysis.gate.Finding`, with the evidence. ``change`` is (current - golden) / golden."""
+class CaseFinding(Finding):
+    """One metric of a case, over all its runs, with the evidence."""
 
-    metric: str
-    current: float | None
-    golden: float | None
-    change: float | None
-    threshold: float | None
-    verdict: Verdict
-    reason: str = ""
     evidence: Evidence | None = None
 
 
