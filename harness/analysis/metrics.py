@@ -61,6 +61,11 @@ class Metric:
     gate: GateKind | None
     read: Callable[[Metrics], float | None]
 
+    @property
+    def kind(self) -> GateKind:
+        """What it is a figure of; the rows without a gate are the throughput in other units."""
+        return self.gate or "time"
+
 
 def _median_of(name: str) -> Callable[[Metrics], float | None]:
     def read(metrics: Metrics) -> float | None:

@@ -30,6 +30,7 @@ class HistoryRecord(Frozen):
     ``fingerprint`` are another series.
     ``is_start_known`` False: of an imported run whose log has no times, which stands at the time of its import.
     ``outcome``: of the case in that night, where the run was part of one. Units are those of the metric table.
+    ``voided``: figures, by name, of which that night could conclude nothing, with the reason: its own A/A did not hold.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -48,6 +49,7 @@ class HistoryRecord(Frozen):
     failure: str | None = None
     suspect: tuple[str, ...] = ()
     metrics: dict[str, HistoryFigure] = Field(default_factory=dict)
+    voided: dict[str, str] = Field(default_factory=dict)
     formula_version: str
     predicted_peak_bytes: int | None = None
     git_commit: str | None = None

@@ -78,6 +78,9 @@ def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_
     assert 'mbr_perf_night_aa_holds{suite="suite"} 0.0' in (folder / "metrics.prom").read_text()
     [test] = Xml.parse(tmp_path / "junit.xml").getroot().iterfind(".//testcase[@name='A/A']")
     assert said in test.find("skipped").get("message")
+    voided = [set(kept.voided) for kept in read_history(tmp_path / "results") if kept.night_id == folder.parent.name]
+    assert len(voided) == 3 and all("tflops_per_gpu" in names for names in voided)
+    assert not any("peak_allocated_bytes" in names for names in voided)
     promoted = mbr_perf("golden", "promote", folder.parent, "--every", "--reason", "new", "--golden_dir", stage.goldens)
     assert (promoted.code, said in " ".join(promoted.err.split())) == (2, True)
 

@@ -1,10 +1,11 @@
 """From a run to what history keeps of it: the figures of the metric table and what they were measured with."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from harness.analysis.likeness import measured_device
-from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metrics, Summary
+from harness.analysis.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
 from harness.records.history import LIMIT, CaseOutcome, HistoryFigure, HistoryRecord
 from harness.records.night import Purpose
 from harness.records.run import REPLAYED, RunRecord
@@ -23,13 +24,17 @@ def case_of(spec: ExperimentSpec) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Occasion:
-    """What a run was made for. The default is an ad-hoc run; ``outcome`` is that of the case in its night."""
+    """What a run was made for. The default is an ad-hoc run; ``outcome`` is that of the case in its night.
+
+    ``doubts``: by kind of metric, why that night could conclude nothing of it.
+    """
 
     suite: str = ""
     suite_case: str = ""
     night_id: str = ""
     purpose: Purpose = "repeat"
     outcome: CaseOutcome | None = None
+    doubts: Mapping[GateKind, str] = field(default_factory=dict)
 
 
 def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | None = None) -> HistoryRecord:
@@ -38,7 +43,7 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
     A figure that is absent or not finite is left out; a replayed run is suspect, for it measured nothing. Environment rows are those that the run recorded, secrets out.
     """
     why = occasion or Occasion()
-    where = record.provenance
+    where, figures = record.provenance, _figures(metrics)
     return HistoryRecord(
         run_id=record.run_id,
         case=case_of(record.spec),
@@ -54,7 +59,12 @@ def history_record(record: RunRecord, metrics: Metrics, occasion: Occasion | Non
         outcome=why.outcome,
         failure=_first_line(record.failure),
         suspect=(*record.suspect, *(note for note in record.notes if note.startswith(REPLAYED))),
-        metrics=_figures(metrics),
+        metrics=figures,
+        voided={
+            metric.name: why.doubts[metric.kind]
+            for metric in METRICS
+            if metric.kind in why.doubts and metric.name in figures
+        },
         formula_version=metrics.formula_version,
         predicted_peak_bytes=record.prediction.peak_bytes if record.prediction else None,
         git_commit=where.git_commit,

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness.analysis import statistics
-from harness.analysis.metrics import Metric
+from harness.analysis.metrics import METRICS, Metric
 from harness.errors import BadRequestError
 from harness.recipes.problems import nearest
 from harness.records.history import HistoryRecord
 
 _REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # of a sweep's cell, or of a night's case
 _BY_FORMULA = ("tflops_per_gpu", "mfu", "hfu")
+_KIND_OF = {metric.name: metric.kind for metric in METRICS}
+_KINDS = {"time": "times", "memory": "peaks of memory", "exact": "counted work"}
 _BADNESS = ("failed", "interrupted", "oom", "ok")
 
 
@@ -114,8 +116,9 @@ def series_of(
 ) -> Series:
     """Records of one case, in order of time, as the series of ``fingerprint``, or what it begins with.
 
-    Without one it is that of the newest run. ``suite_case``: all of them are runs of that case of a suite. Throughput by another formula than the newest run's is no figure of the
-    series. BadRequestError for a branch or a fingerprint that no run has; ValueError for no records.
+    Without one it is that of the newest run. ``suite_case``: all of them are runs of that case of a suite. Throughput by
+    another formula than the newest run's is no figure of the series, nor is one of which its night concluded nothing.
+    BadRequestError for a branch or a fingerprint that no run has; ValueError for no records.
     """
     if not records:
         raise ValueError("no records")
@@ -141,9 +144,10 @@ def _apart(run_id: str) -> str:
 
 
 def _comparable(record: HistoryRecord, formula: str) -> HistoryRecord:
-    if record.formula_version == formula:
+    out = {*(_BY_FORMULA if record.formula_version != formula else ()), *record.voided}
+    if not out:
         return record
-    metrics = {name: figure for name, figure in record.metrics.items() if name not in _BY_FORMULA}
+    metrics = {name: figure for name, figure in record.metrics.items() if name not in out}
     return record.model_copy(update={"metrics": metrics})
 
 
@@ -163,6 +167,12 @@ def _notes(every: Sequence[HistoryRecord], ours: Sequence[HistoryRecord]) -> tup
         notes.append(
             f"not shown, for it is by another formula than {formula}: throughput of {num_old} of {len(ours)} runs"
         )
+    for kind, told in _KINDS.items():
+        num_voided = sum(any(_KIND_OF.get(name) == kind for name in record.voided) for record in ours)
+        if num_voided:
+            notes.append(
+                f"not shown, for the A/A of their nights did not hold: {told} of {num_voided} of {len(ours)} runs"
+            )
     named = sorted({record.suite_case for record in ours} - {""})
     if len(named) > 1:
         notes.append(f"runs of several cases of suites: {', '.join(named)}; `mbr-perf history NAME` shows one")

@@ -21,7 +21,8 @@ def noise_of(
 ) -> KnownNoise | None:
     """The noise of ``metric`` in nights of the settings, device and software of ``like``; None from fewer than two runs.
 
-    Only runs that ended well and are not suspect count, of nights whose case was no regression. ``since``: when the
+    Only runs that ended well and are not suspect count, of nights whose case was no regression and whose own A/A held.
+    ``since``: when the
     golden was promoted; older nights tell of the noise, not of the level. ``before``: when tonight began (UTC ISO-8601,
     None: no limit).
     """
@@ -30,7 +31,9 @@ def noise_of(
     older: set[tuple[str, str]] = set()
     for record in sorted(history, key=started):
         figure, when = record.metrics.get(metric), started(record)
-        if figure is None or figure.value <= 0 or not _tells(record, like) or (end is not None and when >= end):
+        if figure is None or figure.value <= 0 or metric in record.voided:
+            continue
+        if not _tells(record, like) or (end is not None and when >= end):
             continue
         night = (record.night_id, record.suite_case)
         nights.setdefault(night, []).append(figure.value)

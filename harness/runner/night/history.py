@@ -31,4 +31,5 @@ def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun) -> Occasio
         night_id=verdict.plan.night_id,
         purpose=run.purpose,
         outcome=case.outcome,
+        doubts=verdict.aa.doubts if verdict.aa else {},
     )

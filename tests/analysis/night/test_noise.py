@@ -114,7 +114,7 @@ def test_history_becomes_noise_by_night_in_order_of_time(kept):
         {"status": "failed"}, {"suspect": ("GPU 0 was throttled",)}, {"outcome": "regression"}, {"outcome": None},
         {"night_id": ""}, {"fingerprint": "0" * 16}, {"device_name": "NVIDIA H200"}, {"driver_version": "1"},
         {"versions": {"torch": "3.0.0"}}, {"formula_version": "model-flops-0"}, {"metrics": {}},
-        {"started_at": "2026-01-20T03:00:00Z"},
+        {"started_at": "2026-01-20T03:00:00Z"}, {"voided": {"tflops_per_gpu": "tonight's own A/A differs"}},
     ],
 )  # fmt: skip
 def test_runs_that_say_nothing_of_tonight_are_left_out(kept, change):
