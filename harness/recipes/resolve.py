@@ -23,7 +23,10 @@ _GBS = "batch.global_batch_size"
 
 @dataclass(frozen=True)
 class Resolved:
-    """A spec, who said each of its leaves (``default``, ``file:line``, ``--option``), and notes for the person."""
+    """A spec, who said each of its leaves (``default``, ``file:line``, ``--option``), and notes for the person.
+
+    ``sources`` also holds the options that selected the point: ``variant`` with ``--variant NAME``.
+    """
 
     spec: ExperimentSpec
     sources: dict[str, str]
@@ -60,7 +63,14 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
     said = [s.note for s in layer.values() if s.note]
     about = [f"{choice.point.place}: {choice.point.key.note}"] if choice.point.key.note else []
     notes = (*choice.notes, *about, *said, *notes, *_limit_note(spec))
-    return Resolved(spec, sources_of(spec, layer), notes, recipe.path)
+    return Resolved(spec, sources_of(spec, layer) | _selection(request), notes, recipe.path)
+
+
+def _selection(request: Request) -> dict[str, str]:
+    """Options that say which point is meant and set nothing themselves, each with its value: no leaf would tell them."""
+    where = request.recipes_dir.absolute() if request.recipes_dir else None
+    given = {"point_gpu": request.point_gpu, "variant": request.variant, "recipes_dir": where}
+    return {name: f"--{name} {value}" for name, value in given.items() if value is not None}
 
 
 def _limit_note(spec: ExperimentSpec) -> tuple[str, ...]:

@@ -29,14 +29,16 @@ def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
     values = dict(_leaves(spec.model_dump(mode="json"))) | {"recompute": spec.recompute.text}
     named = sorted(sources.items(), key=lambda item: (item[1] == "default", item[0]))
     width = max(map(len, sources), default=0)
-    shown = {path: str(_value(values, path)) for path, _ in named}
+    shown = {path: str(_value(values, path, source)) for path, source in named}
     value_width = min(40, max(map(len, shown.values()), default=0))
     return [f"{path:<{width}}  {shown[path]:<{value_width}}  {source}" for path, source in named]
 
 
-def _value(values: Mapping[str, object], path: str) -> object:
+def _value(values: Mapping[str, object], path: str, source: str) -> object:
     if path in values:
         return values[path]
+    if source.startswith(f"--{path} "):  # it selected the point, and is no setting
+        return source.partition(" ")[2]
     inner = {name.removeprefix(f"{path}."): value for name, value in values.items() if name.startswith(f"{path}.")}
     return ", ".join(f"{name} {value}" for name, value in inner.items()) or "none"
 

@@ -63,13 +63,15 @@ def test_every_setting_is_told_with_its_source_and_defaults_come_last(make_spec)
         "parallelism": "default",
         "env.NCCL_DEBUG": "-E",
         "batch.seq_length": "llama3_70b.yaml:30",
+        "variant": "--variant fsdp",
     }
     lines = [line.split() for line in explanation(make_spec(env={"NCCL_DEBUG": "WARN"}), sources)]
     assert [line[0] for line in lines] == [
-        "batch.seq_length", "env.NCCL_DEBUG", "model.num_layers", "recompute", "parallelism",
+        "batch.seq_length", "env.NCCL_DEBUG", "model.num_layers", "recompute", "variant", "parallelism",
     ]  # fmt: skip
     assert lines[0][1:] == ["4096", "llama3_70b.yaml:30"]
     assert lines[1][1:] == ["WARN", "-E"]
     assert lines[3][1:] == ["core_attn", "--recompute_modules"]
-    assert lines[4][-1] == "default"
-    assert "tensor_model_parallel_size 4" in " ".join(lines[4])
+    assert lines[4][1:] == ["fsdp", "--variant", "fsdp"]
+    assert lines[5][-1] == "default"
+    assert "tensor_model_parallel_size 4" in " ".join(lines[5])

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 from harness.analysis.diagnosis.values import Case
 from harness.spec.experiment import CudaGraphSpec, ExperimentSpec
@@ -17,7 +18,8 @@ _SPELLED = {
 _FLAGS = frozenset({"measure.memory_snapshot", "measure.snapshot_on_oom"})
 _STDIN = "-"
 _MOST_PATHS = 4  # more than these make no line to paste
-_HANDLED = frozenset({"recipe", "family", "task", "gpu", "num_gpus", "compute_dtype", "recompute"})
+_SELECTING = ("point_gpu", "variant", "recipes_dir")
+_HANDLED = frozenset({"recipe", "family", "task", "gpu", "num_gpus", "compute_dtype", "recompute", *_SELECTING})
 
 
 def command(
@@ -49,6 +51,8 @@ def command(
         spec.compute_dtype,
     ]
     words += ["-ng", str(spec.num_gpus)]
+    for name in _SELECTING:
+        words += sources.get(name, "").split(" ", 1) if name in sources else []
     given = _given(spec, sources)
     if graphs is not None:
         given = {name: value for name, value in given.items() if not name.startswith("--cuda_graph")}
@@ -107,9 +111,11 @@ def _recompute(spec: ExperimentSpec) -> str:
 
 
 def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> str:
-    """The name of a shipped recipe, the path of another."""
+    """The name of a recipe of the recipes' folder, the path of another."""
     file = sources.get("recipe", "").rpartition(":")[0]
-    return file if file.endswith((".yaml", ".yml")) and not file.startswith("recipes/") else spec.recipe
+    folder = PurePath(sources.get("recipes_dir", "recipes")).name
+    is_named = file == f"{folder}/{spec.family}/{spec.recipe}.yaml"
+    return file if file.endswith((".yaml", ".yml")) and not is_named else spec.recipe
 
 
 def _given(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, list[str]]:

@@ -72,14 +72,10 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
 
 def _asked_with(request: DiagnoseRequest, case: Case) -> tuple[str, ...]:
     """All of the request beside the case's logs and the settings that a command spells."""
-    asked = request.asked
     is_main = set(case.paths) <= set(request.paths)
     beside = [path for path in request.paths if path not in case.paths] if is_main else []
     against = request.against if is_main else (*request.paths, *request.against)
     options = (
-        ("--point_gpu", asked.point_gpu if asked else None),
-        ("--variant", asked.variant if asked else None),
-        ("--recipes_dir", asked.recipes_dir if asked else None),
         ("--results_dir", request.results_dir),
         *(("--against", path) for path in against if path not in case.paths),
     )

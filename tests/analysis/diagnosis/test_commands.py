@@ -1,6 +1,8 @@
 """Commands to paste ask for the job again."""
 
 import shlex
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,8 @@ from harness.launch.environment import this_host
 from harness.recipes.request import Request
 from harness.runner.request import RunRequest
 from harness.runner.understanding import settle
+
+RECIPES = Path(__file__).parents[3] / "recipes"
 
 
 @pytest.fixture(name="asked")
@@ -55,3 +59,13 @@ def test_graphs_that_are_turned_off_are_not_asked_for_as_well(asked):
 
 def test_a_job_without_settings_has_no_command(case):
     assert command(case("", spec=None), "run") == trial_command(case("", spec=None)) == ""
+
+
+def test_the_options_that_selected_the_point_are_kept_and_its_recipe_has_its_name(case, tmp_path):
+    shutil.copytree(RECIPES / "deepseek", tmp_path / "mine" / "deepseek")
+    request = Request(model_recipe_name="deepseek_v3", gpu="h200", point_gpu="h100", variant="large_scale",
+                      recipes_dir=tmp_path / "mine")  # fmt: skip
+    settled = settle(RunRequest(asked=request), this_host())
+    line = command(case("", spec=settled.spec, sources=tuple(settled.sources.items())), "plan")
+    assert "-mr deepseek_v3 " in line
+    assert f" --point_gpu h100 --variant large_scale --recipes_dir {tmp_path / 'mine'} " in line
