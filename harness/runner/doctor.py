@@ -15,6 +15,7 @@ from harness.launch.environment import Host
 from harness.launch.rendezvous import free_port
 from harness.records.atomic import write_atomically
 from harness.runner.examination import Line, State
+from harness.runner.extension_locks import lock_lines
 from harness.runner.machine import declared_requirements, installed_software
 from harness.runner.software_fit import Declared, software_lines
 from harness.spec.gpu import GPUS
@@ -39,6 +40,7 @@ def examine(host: Host, results: Path) -> tuple[Line, ...]:
         software_lines(software, declared, gpus),
         gpu_lines(gpus),
         compiler_line(software, host.shell.get("PATH", os.defpath), Path(sysconfig.get_path("include"))),
+        lock_lines(software, host.shell, time.time()),
         results_line(results),
         shared_memory_line(SHARED_MEMORY),
         clock_line(time.time()),
