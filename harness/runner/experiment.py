@@ -31,7 +31,7 @@ def run_experiment(request: RunRequest, display: Display) -> ExitCode:
     host = this_host()
     understood = understand(request, host, request.run_dir or Path("RUN"))
     if isinstance(understood.plan, LaunchPlan):
-        require_machine(understood.spec, host, understood.plan.num_local_ranks)
+        require_machine(understood.spec, host, understood.plan.num_local_ranks, understood.software)
         require_megatron(understood, understood.plan)
         find_golden(understood.spec, request.gate.golden_values_path)  # one that cannot be read is told before the run
     _require_folder(request)

@@ -43,25 +43,58 @@ def installed_software(gpu: str | None = None) -> Software:
 def software_for(gpu: str, host: Host, assume: str | None = None) -> tuple[Software, tuple[str, ...]]:
     """What a run on ``gpu`` would find, and notes on what of it is assumed.
 
-    Ranks on this machine find what is installed here. A job for a GPU that this machine lacks runs elsewhere: there
-    transformer-engine is taken for granted. What ``assume`` (`--assume`) names replaces either.
+    Ranks on this machine find what is installed here. A job for a GPU that this machine lacks, or that it cannot tell of,
+    may run elsewhere: there transformer-engine is taken for granted. What ``assume`` (`--assume`) names replaces either.
     """
-    found = installed_software()
-    notes: tuple[str, ...] = ()
-    if not GPUS[gpu].is_cpu and found.transformer_engine is None and not _has_gpu(gpu, host):
-        found = found.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE})
-        where = (
-            f"this machine has no {gpu}: transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
-        )
-        notes = (f"{where} (--assume at `mbr-perf check` says otherwise)",)
+    found, notes = installed_software(), tuple[str, ...]()
+    if _depends_on_gpus(gpu, found):
+        found, notes = _seen_from(detect_gpus(host), gpu, found)
     if assume is None:
         return found, notes
     unnamed = notes if "transformer-engine" not in assume else ()
     return parse_assume(assume, found), (*unnamed, f"judged for {assume} (--assume)")
 
 
-def _has_gpu(gpu: str, host: Host) -> bool:
-    return any(found.gpu_type is GPUS[gpu] for found in detect_gpus(host).gpus)
+def _depends_on_gpus(gpu: str, installed: Software) -> bool:
+    return not GPUS[gpu].is_cpu and installed.transformer_engine is None
+
+
+def _seen_from(found: Detection, gpu: str, installed: Software) -> tuple[Software, tuple[str, ...]]:
+    """What is installed here where the GPUs are, else with what is assumed elsewhere."""
+    if _has(gpu, found):
+        return installed, ()
+    unsure = _unsure(found)
+    where = f"whether this machine has {gpu} cannot be told ({unsure})" if unsure else f"this machine has no {gpu}"
+    assumed = f"transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
+    note = f"{where}: {assumed} (--assume at `mbr-perf check` says otherwise)"
+    return installed.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE}), (note,)
+
+
+def _has(gpu: str, found: Detection) -> bool:
+    return any(one.gpu_type is GPUS[gpu] for one in found.gpus)
+
+
+def _unsure(found: Detection) -> str:
+    """Why there may be other GPUs than those that were named; empty where there are none."""
+    return (found.error or "") if found.unanswered else next((gpu.error for gpu in found.gpus if gpu.error), "")
+
+
+def software_here(gpu: str, host: Host) -> Software:
+    """What a run that starts on this machine finds.
+
+    BadRequestError where that depends on the GPUs and NVML does not tell them: a plan made for a machine without would be
+    another than the next one, and its runs not comparable.
+    """
+    software = installed_software()
+    if not _depends_on_gpus(gpu, software):
+        return software
+    found = detect_gpus(host)
+    if not _has(gpu, found) and (unsure := _unsure(found)):
+        raise BadRequestError(
+            f"whether this machine has {gpu} cannot be told: {unsure}",
+            remedy="try again once nvidia-smi lists the GPUs; `plan`, `check` and --dryrun do without",
+        )
+    return _seen_from(found, gpu, software)[0]
 
 
 def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
@@ -74,7 +107,7 @@ def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
         return asked.lower(), "--gpu"
     found = detect_gpus(host)
     names = sorted({gpu.name for gpu in found.gpus if gpu.name})
-    unsure = found.error if found.unanswered else next((gpu.error for gpu in found.gpus if gpu.error), None)
+    unsure = _unsure(found)
     if not names and unsure:
         raise BadRequestError(
             f"what GPUs this machine has cannot be told: {unsure}", remedy="name one with --gpu, or cpu"
@@ -90,23 +123,33 @@ def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
     return row, f"this machine has {names[0]} (NVML)"
 
 
-def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int) -> None:
-    """BadRequestError unless ranks of ``spec`` can start here: packages, and as many GPUs of that type as ranks."""
+def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int, planned: Software | None = None) -> None:
+    """BadRequestError unless ranks of ``spec`` can start here: packages, and as many GPUs of that type as ranks.
+
+    ``planned``: what the run was judged for; None: nothing yet.
+    """
     missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
     if missing:
         raise BadRequestError(f"{' and '.join(missing)} not installed in {host.python}", remedy=TRAIN_EXTRA)
     if spec.gpu_type.is_cpu:
         return
     _require_gpus(spec, detect_gpus(host), num_local_ranks)
+    if planned and planned.transformer_engine and installed_software().transformer_engine is None:
+        raise BadRequestError(
+            f"planned for transformer-engine {planned.transformer_engine}, which is not installed in {host.python}",
+            remedy="install it, or plan again: NVML did not name this machine's GPUs when this was planned",
+        )
 
 
 def _require_gpus(spec: ExperimentSpec, found: Detection, num_local_ranks: int) -> None:
     present = [gpu for gpu in found.gpus if gpu.name]
     if len(present) < num_local_ranks:
-        why = f" ({found.error})" if found.error else ""
+        unsure = _unsure(found)
+        why = f" ({unsure or found.error})" if unsure or found.error else ""
+        again = "try again once nvidia-smi lists the GPUs, or " if unsure else ""
         raise BadRequestError(
             f"{num_local_ranks} ranks on this node need as many GPUs; it has {len(present)}{why}",
-            remedy="run where the GPUs are, or --gpu cpu for the scaled-down point, or --dryrun to see the plan",
+            remedy=f"{again}run where the GPUs are, or --gpu cpu for the scaled-down point, or --dryrun to see the plan",
         )
     others = sorted({gpu.name for gpu in present if gpu.name and gpu.gpu_type is not spec.gpu_type})
     if others:

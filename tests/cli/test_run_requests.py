@@ -1,5 +1,6 @@
 """A wrong request ends with exit code 2, says where and what, and names the nearest right one. Nothing is started."""
 
+import os
 from importlib.util import find_spec
 
 import pytest
@@ -94,4 +95,21 @@ def test_a_gpu_run_without_the_gpus_is_refused_before_anything_is_written(mbr_pe
     answer = mbr_perf("run", "-mr", "llama3_8b", "-g", "b300", "--results_dir", tmp_path / "results")
     assert answer.code == 2
     assert "ranks on this node need as many GPUs; it has 0" in answer.err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.skipif(find_spec("transformer_engine") is not None, reason="with it nothing hangs on what GPUs there are")
+def test_gpus_that_nvml_does_not_tell_are_noted_by_check_and_start_nothing(mbr_perf, tmp_path, monkeypatch):
+    (tmp_path / "pynvml.py").write_text("raise SystemExit('the driver is gone')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    asked, told = ("-mr", "llama3_8b", "-g", "h100"), "whether this machine has h100 cannot be told"
+    checked = " ".join(mbr_perf("check", *asked).out.split())
+    assert f"{told} (asking NVML failed with exit code 1: the driver is gone): transformer-engine " in checked
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("title: t\ndefaults: {request: {model_recipe_name: llama3_8b, gpu: h100}}\ncases: [{name: a}]\n")
+    for words in (("sweep", *asked, "--over", "recompute=none; mlp"), ("nightly", suite)):
+        answer = mbr_perf(*words, "--results_dir", tmp_path / "results")
+        assert (answer.code, f"{told}: asking NVML failed" in answer.err) == (2, True), answer.err
+    run = mbr_perf("run", *asked, "--results_dir", tmp_path / "results")
+    assert (run.code, "try again once nvidia-smi lists the GPUs" in run.err) == (2, True), run.err
     assert not (tmp_path / "results").exists()

@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
-from harness.runner.machine import installed_software, require_machine, settled_gpu, software_for
+from harness.runner.machine import installed_software, require_machine, settled_gpu, software_for, software_here
 
 PROGRAM = """#!{python}
 import sys
@@ -82,3 +82,31 @@ def test_what_is_assumed_by_name_counts(machine):
     assumed, notes = software_for("h100", machine(), "torch=2.8.0,megatron-core=0.15.0")
     assert (assumed.torch, assumed.megatron_core) == ("2.8.0", "0.15.0")
     assert "--assume" in notes[0]
+
+
+@pytest.fixture
+def silent(tmp_path):
+    """A machine whose driver takes the program that asks it down."""
+    path = tmp_path / "silent"
+    path.write_text("#!/bin/sh\necho 'no answer' >&2\nexit 139\n")
+    path.chmod(0o755)
+    return Host(python=str(path), hostname="node0", num_cores=8, shell={"PATH": "/bin"})
+
+
+def test_a_machine_whose_gpus_cannot_be_told_is_noted_in_a_plan_and_starts_nothing(machine, silent, make_spec):
+    if installed_software().transformer_engine is not None:
+        pytest.skip("transformer-engine is installed here")
+    told = "whether this machine has h100 cannot be told"
+    planned, notes = software_for("h100", silent)
+    assert notes[0].startswith(f"{told} (asking NVML failed with exit code 139: no answer): transformer-engine ")
+    with pytest.raises(BadRequestError, match=f"{told}: asking NVML failed") as error:
+        software_here("h100", silent)
+    assert "try again once nvidia-smi lists the GPUs" in error.value.remedy
+    with pytest.raises(BadRequestError, match="no answer") as error:
+        require_machine(make_spec(), silent, 8, planned)
+    assert "try again" in error.value.remedy
+    with pytest.raises(BadRequestError, match=r"planned for transformer-engine .*, which is not installed"):
+        require_machine(make_spec(), machine(*[H100] * 8), 8, planned)
+    assert software_here("h100", machine(H100)).transformer_engine is None
+    assert software_here("h100", machine()) == software_for("h100", machine())[0]
+    assert software_here("cpu", silent) == installed_software()

@@ -17,7 +17,7 @@ from harness.report.night_reports import write_night_reports
 from harness.report.night_webhook import webhook_message
 from harness.runner.hold import holding
 from harness.runner.jobs.showing import JobDisplay
-from harness.runner.machine import software_for
+from harness.runner.machine import software_for, software_here
 from harness.runner.night.due import due_round
 from harness.runner.night.history import keep_history
 from harness.runner.night.judging import NightJudge
@@ -76,7 +76,9 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
     host, data = this_host(), read_night(reference, results)
     with holding(data.night_dir, "night"):
         for gpu, before in data.plan.software.items():
-            require_same_software(before, software_for(gpu, host)[0], "night")
+            elsewhere = data.plan.slurm is not None or data.plan.launch.launcher == "replay"
+            now = software_for(gpu, host)[0] if elsewhere else software_here(gpu, host)
+            require_same_software(before, now, "night")
         return _run(NightAtWork(data.night_dir.absolute(), data.plan, host), audience, results)
 
 

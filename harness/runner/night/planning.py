@@ -19,7 +19,7 @@ from harness.recipes.suite_selection import only, shard
 from harness.records.night import NightPlan, PlannedCase
 from harness.records.redact import redact
 from harness.records.sweep import SweepLaunch
-from harness.runner.machine import require_machine
+from harness.runner.machine import require_machine, software_here
 from harness.runner.night.aa import aa_problems, with_aa
 from harness.runner.night.cases import Draft, asked_of_megatron, drafted, foretold
 from harness.runner.night.launches import understood_case
@@ -27,6 +27,7 @@ from harness.runner.night.request import NightRequest
 from harness.runner.one_sentence import in_one_sentence
 from harness.runner.slurm.run import num_nodes
 from harness.runner.understanding import launcher_problems
+from harness.spec.gpu import GPUS
 
 _REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
 
@@ -38,6 +39,9 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
     BadRequestError with every problem of the request, or of the machine where no case can start on it.
     """
     suite = _chosen(request)
+    if starts and request.slurm is None and request.launch.launcher == "torchrun":
+        for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
+            software_here(gpu, host)
     tell(f"Checking {_cases(len(suite.cases))} of {suite.name}")
     drafts = drafted(suite.cases, request, host)
     is_replay = request.launch.launcher == "replay"
@@ -144,7 +148,7 @@ def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | 
         understood_case(plan, case, 0, host, Path("RUN"), _nodes(plan, case))
     if plan.launch.launcher == "torchrun" and plan.slurm is None:
         with problems.collecting():
-            require_machine(case.spec, host, local_ranks(case.spec, Nodes()))
+            require_machine(case.spec, host, local_ranks(case.spec, Nodes()), plan.software.get(case.spec.gpu))
     try:
         problems.raise_if_any()
     except BadRequestError as error:

@@ -124,7 +124,7 @@ class NodeOfJob:
         effective = effective_recompute(spec, implementation, software)
         understood = Understood(spec, run.sources, run.notes, findings, effective, software, plan, self.host)
         if isinstance(plan, LaunchPlan):
-            require_machine(spec, self.host, local_ranks(spec, nodes))
+            require_machine(spec, self.host, local_ranks(spec, nodes), software)
             require_megatron(understood, plan)
         return Launch(understood, request.run_dir, run.run_id, nodes, self.job.command)
 

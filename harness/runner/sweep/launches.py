@@ -31,7 +31,7 @@ def require_startable(plan: SweepPlan, host: Host, node_rank: int = 0) -> None:
             understood_cell(plan, (cell.index, 0), host, Path("RUN"), node_rank)
         if plan.launch.launcher != "replay":
             with problems.collecting():
-                require_machine(cell.spec, host, local_ranks(cell.spec, nodes_of(plan.launch)))
+                require_machine(cell.spec, host, local_ranks(cell.spec, nodes_of(plan.launch)), plan.software)
         with problems.collecting():
             golden = plan.gate.golden_values_path
             find_golden(cell.spec, Path(golden) if golden else None)

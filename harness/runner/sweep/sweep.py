@@ -18,7 +18,7 @@ from harness.records.sweep import SweepGate, SweepPlan
 from harness.records.sweeps import SweepData, made_sweep_dir, new_sweep_dir, read_sweep, write_plan
 from harness.report.sweep_reports import REPORT, write_reports
 from harness.runner.hold import holding
-from harness.runner.machine import software_for
+from harness.runner.machine import software_for, software_here
 from harness.runner.same_software import require_same_software
 from harness.runner.sweep.execution import Sweeping
 from harness.runner.sweep.launches import Meeting, meeting_at, require_startable
@@ -26,6 +26,7 @@ from harness.runner.sweep.outcome import sweep_exit_code
 from harness.runner.sweep.planning import plan_sweep
 from harness.runner.sweep.request import SweepRequest
 from harness.runner.sweep.showing import SweepDisplay
+from harness.spec.gpu import GPUS
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay) -> None:
 def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) -> ExitCode:
     """Plan, write the plan down, run. BadRequestError before anything is started or written."""
     host = this_host()
+    if request.asked.gpu.lower() in GPUS and request.launch.launcher != "replay":
+        software_here(request.asked.gpu.lower(), host)  # every cell would wait for a driver that does not answer
     plan = plan_sweep(request, host, asks_megatron=True, tell=display.says)
     require_startable(plan, host)
     sweep_dir = _new_folder(request, plan)
@@ -83,7 +86,9 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
     with holding(data.sweep_dir):
         plan = meeting_at(data.plan, sitting.meeting)
         if plan.software is not None:
-            require_same_software(plan.software, software_for(plan.gpu, host)[0], "sweep")
+            replays = plan.launch.launcher == "replay"
+            now = software_for(plan.gpu, host)[0] if replays else software_here(plan.gpu, host)
+            require_same_software(plan.software, now, "sweep")
         require_startable(plan, host)
         return _run(data.sweep_dir, plan, host, display, sitting, elsewhere(data, host.hostname))
 
