@@ -115,15 +115,18 @@ def spelled(arguments: Sequence[str]) -> list[str]:
 
 
 def _tell(error: HarnessError, *, as_json: bool) -> None:
+    """Messages quote what was typed, which logs of CI keep: without what looks like a secret."""
+    from harness.records.redact import redact_shapes
+
     if as_json:
         import json
 
-        document = {"schema_version": 1, "error": error.message, "remedy": error.remedy,
+        document = {"schema_version": 1, "error": redact_shapes(error.message), "remedy": redact_shapes(error.remedy),
                     "exit_code": int(error.exit_code)}  # fmt: skip
         print(json.dumps(document, indent=2))
     from harness.report.console import visible
 
-    print(f"error: {visible(str(error))}", file=sys.stderr)
+    print(f"error: {visible(redact_shapes(str(error)))}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
@@ -191,13 +192,13 @@ def secrets_in(env: Mapping[str, str]) -> list[BadRequestError]:
     ]
 
 
-def secrets_in_path(option: str, path: str) -> list[BadRequestError]:
-    """A problem where the path holds what looks like a secret: records say which file a setting is from."""
-    if redact(path) == path:
+def secrets_in_name(option: str, path: str) -> list[BadRequestError]:
+    """A problem where the file's own name looks like a secret: folders are called by it. Records mask those it lies in."""
+    name = Path(path).name
+    if redact(name) == name:
         return []
-    return [
-        BadRequestError(f"{option} {redact(path)} holds what looks like a secret, and is recorded", remedy="rename it")
-    ]
+    told = f"{option} {redact(path)} holds what looks like a secret, and folders and records are called by this name"
+    return [BadRequestError(told, remedy="rename it")]
 
 
 def _why_secret(name: str) -> str:

@@ -37,9 +37,8 @@ def _collect(
             path, read_value = read(name.strip(), value, f"{option} {name.strip()}")
             old = settings.get(path)
             if old is not None and old.value != read_value:
-                raise BadRequestError(
-                    f"{option} {path} is given twice: {old.value!r}, {read_value!r}", remedy="keep one"
-                )
+                values = "" if path.startswith("env.") else f": {old.value!r}, {read_value!r}"  # may be secrets
+                raise BadRequestError(f"{option} {path} is given twice{values}", remedy="keep one")
             settings[path] = Setting(read_value, f"{option} {path}" if option == "--set" else "--env")
     problems.raise_if_any()
     return settings

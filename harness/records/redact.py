@@ -39,10 +39,14 @@ def redact(text: str) -> str:
     Known by name (``X_TOKEN=...``, ``"password": "..."``), by shape (``hf_``, ``sk-``, ``AKIA``, ``ghp_``, ``Bearer``)
     and by place (user and password of a URL). Numbers after a secret-like name are kept: ``max_tokens=4096``.
     """
+    return _ASSIGNED.sub(_mask_value, redact_shapes(text))
+
+
+def redact_shapes(text: str) -> str:
+    """As :func:`redact` by shape and place only: in messages a colon after a name is no assignment."""
     text = _URL_USER.sub(rf"\g<scheme>{MASK}@", text)
     text = _BEARER.sub(rf"\g<word> {MASK}", text)
-    text = _WELL_KNOWN.sub(MASK, text)
-    return _ASSIGNED.sub(_mask_value, text)
+    return _WELL_KNOWN.sub(MASK, text)
 
 
 def _mask_value(match: re.Match[str]) -> str:

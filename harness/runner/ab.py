@@ -8,6 +8,7 @@ from harness.analysis.diagnosis.ab_outcome import AbOutcome, ab_outcome
 from harness.analysis.sweep.values import SweepVerdict
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
+from harness.recipes.problems import Problems
 from harness.records.sweeps import read_sweep
 from harness.report import json
 from harness.report.console import Console
@@ -17,7 +18,7 @@ from harness.runner.sweep.axes import RECOMPUTE, SweptAxis
 from harness.runner.sweep.over import read_axes, split_over
 from harness.runner.sweep.request import SweepRequest
 from harness.runner.sweep.showing import SweepDisplay
-from harness.runner.understanding import settle
+from harness.runner.understanding import Settled, settle
 
 # The harness sets it where a request does not, so that A goes without only if it is told to.
 _ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
@@ -29,8 +30,16 @@ def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
 
     BadRequestError for several values, for what cannot be varied, and for a B that A has already.
     """
-    axis = _axis(text)
-    spec, b = settle(sweep.run_request(sweep.asked), host).spec, axis.values[0]
+    problems = Problems()
+    axis: SweptAxis | None = None
+    settled: Settled | None = None
+    with problems.collecting():
+        axis = _axis(text)
+    with problems.collecting():
+        settled = settle(sweep.run_request(sweep.asked), host)
+    problems.raise_if_any()
+    assert axis and settled  # otherwise there were problems
+    spec, b = settled.spec, axis.values[0]
     a = axis.read(spec)
     if axis.name == _ALLOCATOR and a in ("unset", b):
         a = ""

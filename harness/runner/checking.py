@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.errors import BadRequestError, ExitCode, ManyProblemsError
+from harness.errors import BadRequestError, ExitCode, ManyProblemsError, raise_all
 from harness.launch.environment import Host, child_environment
 from harness.launch.rendezvous import Nodes, local_ranks, node_problems
 from harness.runner.megatron_says import megatron_finding
 from harness.runner.request import RunRequest
-from harness.runner.understanding import launcher_problems, settle
+from harness.runner.understanding import launcher_problems, looked_over, rule_problem
 from harness.spec.effective import EffectiveRecompute, effective_recompute, settled_implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.layout import LayoutError
@@ -39,15 +39,26 @@ def check_request(request: RunRequest, host: Host, *, assume: str | None, ask_me
 
     The installed megatron-core is asked only where nothing else is assumed: its answer would be about another release.
     """
-    settled = settle(request, host, assume)
+    settled, secrets = looked_over(request, host, assume)
     spec, software = settled.spec, settled.software
     implementation = settled_implementation(spec)
     env, findings = _environment(spec, request, host)
     findings += check(spec, software, env=env, implementation=implementation, force=request.force)
+    if secrets:
+        raise_all(_with_others(secrets, findings))
     if ask_megatron and assume is None:
         findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return Checked(spec, settled.sources, settled.notes, software, tuple(findings), _effective(spec, software))
+
+
+def _with_others(secrets: list[BadRequestError], findings: Iterable[Finding]) -> list[BadRequestError]:
+    """Secrets, which no answer may repeat, and all else that forbids the start."""
+    told = {secret.message for secret in secrets}
+    return [
+        *secrets,
+        *(rule_problem(finding) for finding in findings if finding.blocks and finding.message not in told),
+    ]
 
 
 def _with_rule(said: Finding, findings: Iterable[Finding]) -> Finding:

@@ -17,6 +17,7 @@ from harness.records.atomic import write_atomically
 from harness.records.collect import collect
 from harness.records.launch import LaunchOutcome
 from harness.records.rank import RankRecord
+from harness.records.redact import redact
 from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
 from harness.records.store import write_record
 from harness.runner.at_work import others_at_work
@@ -74,7 +75,7 @@ def launched(
     understood = launch.understood
     with full_disk_told(run_dir):
         write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
-        write_atomically(run_dir / _plan_name(nodes), understood.plan.render())
+        write_atomically(run_dir / _plan_name(nodes), redact(understood.plan.render()))
         if nodes.node_rank == 0:
             claim(run_dir)
     others = _others(launch)

@@ -3,13 +3,15 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import BadRequestError, raise_all
-from harness.launch.environment import Host, secrets_in, secrets_in_path
+from harness.errors import BadRequestError, ManyProblemsError, raise_all
+from harness.launch.environment import Host, secrets_in, secrets_in_name
 from harness.launch.execute import LAUNCHERS, Plan
 from harness.launch.plan import LaunchPlan
 from harness.launch.request import LaunchRequest
-from harness.recipes.problems import nearest
+from harness.recipes.problems import Problems, nearest
+from harness.recipes.request import Request
 from harness.recipes.resolve import Resolved, resolve
+from harness.records.redact import redact
 from harness.runner.machine import settled_gpu, software_for
 from harness.runner.request import RunRequest
 from harness.spec.effective import EffectiveRecompute, effective_recompute, settled_implementation
@@ -38,9 +40,11 @@ def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
 
     BadRequestError with every problem found.
     """
-    settled = settle(request, host)
+    settled, secrets = looked_over(request, host)
     spec, implementation = settled.spec, settled_implementation(settled.spec)
-    raise_all(launcher_problems(request.launcher))
+    problems = Problems()
+    with problems.collecting():
+        raise_all([*secrets, *launcher_problems(request.launcher)])
     launch = LaunchRequest(
         spec=spec,
         run_dir=run_dir,
@@ -52,12 +56,15 @@ def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
         sample_interval_ms=request.sample_interval_ms,
         replay_from=request.replay_from,
     )
-    plan, problems = _planned(request, launch)
+    plan: Plan | None = None
+    with problems.collecting():
+        plan = LAUNCHERS[request.launcher](launch) if request.launcher in LAUNCHERS else None
     env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
     findings = check(spec, settled.software, env=env, implementation=implementation, force=request.force)
-    problems += [rule_problem(finding) for finding in findings if finding.blocks]
-    raise_all(problems)
-    assert plan is not None
+    with problems.collecting():
+        raise_all([rule_problem(finding) for finding in findings if finding.blocks])
+    problems.raise_if_any()
+    assert plan is not None  # otherwise there were problems
     effective = effective_recompute(spec, implementation, settled.software)
     return Understood(spec, settled.sources, settled.notes, findings, effective, settled.software, plan, host)
 
@@ -77,14 +84,25 @@ def settle(request: RunRequest, host: Host, assume: str | None = None, known: Se
 
     ``known``: what was settled here before for the same GPU type, so that the machine is asked once.
     """
+    settled, secrets = looked_over(request, host, assume, known)
+    raise_all(secrets)  # already here, because what is refused later may be recorded
+    return settled
+
+
+def looked_over(
+    request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None
+) -> tuple[Settled, list[BadRequestError]]:
+    """As :func:`settle`, and beside it what may not be recorded, for whoever has more to tell of the request.
+
+    BadRequestError, secrets among it, for what cannot be resolved.
+    """
     if known is not None:
         request = replace(request, asked=replace(request.asked, gpu=known.spec.gpu))
     assumed_gpu = parse_assume(assume, Software()).gpu if assume is not None else None
     gpu, why = settled_gpu(request.asked.gpu or assumed_gpu or "", host)
-    raise_all(secrets_in_path("-mr", request.asked.model_recipe_name))
-    resolved: Resolved = resolve(replace(request.asked, gpu=gpu))
-    raise_all(secrets_in(resolved.spec.env))  # here, because what is refused later may be recorded
-    spec, sources, notes = resolved.spec, dict(resolved.sources), resolved.notes
+    resolved, secrets = _resolved(replace(request.asked, gpu=gpu))
+    spec, notes = resolved.spec, tuple(map(redact, resolved.notes))
+    sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
     if not request.asked.gpu and assumed_gpu:
         sources["gpu"] = "--assume"
     elif not request.asked.gpu:
@@ -102,7 +120,25 @@ def settle(request: RunRequest, host: Host, assume: str | None = None, known: Se
                 *notes,
                 "transformer-engine is not installed: megatron-core's local layers run, not the fused ones",
             )
-    return Settled(spec, sources, notes, software)
+    return Settled(spec, sources, notes, software), secrets
+
+
+def _resolved(asked: Request) -> tuple[Resolved, list[BadRequestError]]:
+    """With the secrets in it: variables, and the recipe's name, by which folders are called."""
+    in_name = secrets_in_name("-mr", asked.model_recipe_name)
+    try:
+        resolved = resolve(asked)
+    except BadRequestError as error:
+        told = error.problems if isinstance(error, ManyProblemsError) else [error]
+        raise_all([*told, *in_name, *secrets_in(given_env(asked))])
+        raise
+    return resolved, [*in_name, *secrets_in(resolved.spec.env)]
+
+
+def given_env(asked: Request) -> dict[str, str]:
+    """Variables of ``-E`` and ``--set env.NAME=``, whatever else the request says."""
+    words = (*asked.env, *(text.removeprefix("env.") for text in asked.set_values if text.startswith("env.")))
+    return {name.strip(): value for name, _, value in (word.partition("=") for word in words)}
 
 
 def launcher_problems(name: str) -> list[BadRequestError]:
@@ -110,13 +146,6 @@ def launcher_problems(name: str) -> list[BadRequestError]:
     if name in LAUNCHERS:
         return []
     return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, "slurm")))]
-
-
-def _planned(request: RunRequest, launch: LaunchRequest) -> tuple[Plan | None, list[BadRequestError]]:
-    try:
-        return LAUNCHERS[request.launcher](launch), []
-    except BadRequestError as error:
-        return None, [error]
 
 
 def rule_problem(finding: Finding) -> BadRequestError:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -36,10 +37,12 @@ def _canaries(monkeypatch):
 
 def holders(*folders):
     """Files below that hold a canary, or are named by one."""
-    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    files = [
+        (path, str(path.relative_to(folder))) for folder in folders for path in folder.rglob("*") if path.is_file()
+    ]
     assert files
     return [
-        path for path in files if b"CANARY" in path.read_bytes().replace(b"NCCL_CANARY", b"") or "CANARY" in str(path)
+        path for path, name in files if b"CANARY" in path.read_bytes().replace(b"NCCL_CANARY", b"") or "CANARY" in name
     ]
 
 
@@ -55,7 +58,7 @@ def silent(answer, code=0):
     [
         ("run", "-mr", "llama3_8b", "-E", f"HUB={TOKEN}"),
         ("run", "-mr", "llama3_8b", "--set", "env.PROXY=http://me:CANARYpassword@proxy"),
-        ("run", "-mr", f"/data/{TOKEN}/recipe.yaml"),
+        ("run", "-mr", f"/data/{TOKEN}.yaml"),
         ("sweep", "-mr", "llama3_8b", "--over", f"env.HUB=none,{TOKEN}"),
         ("sweep", "-mr", "llama3_8b", "-E", f"HUB={TOKEN}", "--over", "recompute=none; mlp"),
         ("run", "-mr", "llama3_8b", "--ab", f"env.HUB={TOKEN}"),
@@ -64,6 +67,31 @@ def silent(answer, code=0):
 def test_a_secret_that_would_be_recorded_is_refused_and_not_repeated(mbr_perf, tmp_path, asked):
     told = silent(mbr_perf(*asked, "-g", "cpu", "--results_dir", tmp_path / "results"), code=2)
     assert "looks like a secret" in told.err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("run", "-E", f"HUB={TOKEN}", "--timeout", "-1", "-tp", "3"), ("HUB holds", "--timeout -1", "A01: ")),
+        (("run", "--set", f"env.HUB={TOKEN}", "-c", "bf61"), ("HUB holds", "bf61")),
+        (("run", "-E", "HF_TOKEN=CANARY1", "-E", "HF_TOKEN=CANARY2", "-c", "bf61"), ("HF_TOKEN is given twice",)),
+        (("run", "-E", TOKEN, "-c", "bf61"), ("no '='", "bf61")),
+        (("run", "-mr", f"/data/{TOKEN}/a.yaml", "-E", "A_TOKEN=CANARY"), ("/data/***/a.yaml: no such file", "A_TOKEN is")),
+        (("run", "-E", f"HUB={TOKEN}", "--launcher", "torchrum", "-tp", "3"), ("HUB holds", "torchrum", "A01: ")),
+        (("run", "-E", f"HUB={TOKEN}", "--ab", f"env.HUT={TOKEN}"), ("HUB holds", "HUT holds")),
+        (("run", "-E", f"HUB={TOKEN}", "-tp", "3", "--launcher", "slurm", "--time_limit", "10"), ("HUB holds", "A01: ")),
+        (("check", "-E", f"HUB={TOKEN}", "-tp", "3"), ("HUB holds", "A01: ")),
+        (("sweep", "-E", f"HUB={TOKEN}", "--over", "tpp=1"), ("HUB holds", "tpp: cannot be varied")),
+        (("sweep", "-E", f"HUB={TOKEN}", "-tp", "3", "--over", "recompute=none; mlp"), ("HUB holds", "A01: ")),
+    ],
+)  # fmt: skip
+def test_a_secret_is_told_together_with_all_else_that_is_wrong(mbr_perf, tmp_path, asked, told):
+    command, *words = asked
+    recipe = () if "-mr" in words else ("-mr", "llama3_8b")
+    where = () if command == "check" else ("--results_dir", tmp_path / "results")
+    answer = silent(mbr_perf(command, *recipe, *words, "-g", "cpu", *where), code=2)
+    assert [each for each in told if each not in answer.err] == [], answer.err
     assert not (tmp_path / "results").exists()
 
 
@@ -154,3 +182,40 @@ def test_neither_the_shell_nor_an_exception_of_a_rank_reaches_a_file_under_any_u
     (run_dir,) = (results / "runs").iterdir()
     modes = {path: path.stat().st_mode & 0o777 for path in [run_dir, *run_dir.rglob("*")]}
     assert {oct(mode) for mode in modes.values()} <= {"0o750", "0o700", "0o640", "0o600"}
+
+
+@pytest.fixture(name="checkout")
+def _checkout(tmp_path):
+    """A checkout of this program from a remote whose address holds a password."""
+    folder = tmp_path / "checkout"
+    for part in ("harness", "recipes"):
+        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    for words in (
+        ("init", "-q"), ("remote", "add", "origin", "https://me:CANARYpassword@git.example/mbr-perf.git"), ("add", "."),
+        ("-c", "user.name=me", "-c", "user.email=me@example.org", "commit", "-q", "-m", "all"),
+    ):  # fmt: skip
+        subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True)
+    return folder
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_a_trained_sweep_with_a_cell_out_of_memory_leaves_none_of_shell_remote_or_folders(tmp_path, checkout):
+    """The folders of the recipe and of the results look like keys: that is what they are called, and nothing repeats it."""
+    recipe, results = tmp_path / TOKEN / "dense.yaml", tmp_path / "sk-CANARYresults0123456789" / "results"
+    recipe.parent.mkdir()
+    shutil.copy(ROOT / "recipes" / "llama" / "llama3_8b.yaml", recipe)
+    command = [sys.executable, "-m", "harness.cli.app", "sweep", "-mr", str(recipe), "-g", "cpu", "--num_layers", "4"]
+    command += ["-sl", "256", "-mb", "2", "-ms", "5", "--eval_time_start_step", "2", "--memory_limit", "0.0563"]
+    command += ["--over", "recompute=mlp; none", "--results_dir", str(results), "--pass_env", "HF_TOKEN", "--json"]
+    env = os.environ | {"PYTHONPATH": str(checkout)}
+    done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [cell["status"] for cell in json.loads(done.stdout)["cells"]] == ["ok", "oom"]
+    said = (done.stdout + done.stderr).replace(str(results), "").replace("NCCL_CANARY", "")
+    assert "CANARY" not in said
+    assert holders(results) == []
+    record = json.loads(next(results.rglob("record.json")).read_text())
+    assert "***/dense.yaml" in record["sources"]["recipe"]
+    assert len(record["provenance"]["git_commit"]) == 40

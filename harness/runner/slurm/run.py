@@ -23,7 +23,7 @@ from harness.runner.jobs.submission import Origin, prepare, require_submittable,
 from harness.runner.prediction import cached_prediction
 from harness.runner.request import RunRequest
 from harness.runner.slurm.request import SlurmRequest
-from harness.runner.understanding import Understood, settle, understand
+from harness.runner.understanding import Understood, looked_over, understand
 from harness.spec.experiment import ExperimentSpec
 
 _SOMEWHERE = "HEAD"  # the first node is known in the job only
@@ -117,7 +117,7 @@ def _understood(request: RunRequest, slurm: SlurmRequest) -> SlurmRun:
     port, nnodes = request.nodes.master_port, 1
     understood: Understood | None = None
     with problems.collecting():
-        nnodes = num_nodes(settle(request, host).spec)
+        nnodes = num_nodes(looked_over(request, host)[0].spec)
         nodes = Nodes(nnodes, 0, _SOMEWHERE, port) if nnodes > 1 else Nodes(master_port=port)
         understood = understand(replace(request, launcher="torchrun", nodes=nodes), host, Path("RUN"))
         find_golden(understood.spec, request.gate.golden_values_path)

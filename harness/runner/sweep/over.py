@@ -9,6 +9,7 @@ from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recompute_text import policy_from_text
 from harness.recipes.set_values import set_settings
+from harness.records.redact import redact
 from harness.runner.plan_request import SIZES, SWEPT
 from harness.runner.sweep.axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
 
@@ -58,7 +59,8 @@ def read_control(text: str, axes: tuple[SweptAxis, ...]) -> dict[str, str]:
             axis = known.get(_canonical(name)) if equals else None
             if axis is None:
                 raise BadRequestError(
-                    f"--control {part}: not AXIS=VALUE with an axis of this sweep", remedy=f"axes: {', '.join(known)}"
+                    f"--control {redact(part)}: not AXIS=VALUE with an axis of this sweep",
+                    remedy=f"axes: {', '.join(known)}",
                 )
             chosen[axis.name] = _checked(axis.target, value, f"--control {name}")
     problems.raise_if_any()

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import harness
-from harness.errors import BadRequestError
-from harness.launch.environment import Host
+from harness.errors import BadRequestError, raise_all
+from harness.launch.environment import Host, secrets_in
 from harness.planning.settings import candidates
 from harness.recipes.axes import RECOMPUTE_OPTIONS
 from harness.recipes.problems import Problems
@@ -21,7 +21,7 @@ from harness.runner.sweep.fates import planned_cells
 from harness.runner.sweep.over import read_axes, read_control
 from harness.runner.sweep.predictions import foretell
 from harness.runner.sweep.request import SweepRequest
-from harness.runner.understanding import settle
+from harness.runner.understanding import given_env, settle
 from harness.spec.effective import settled_implementation
 from harness.spec.layout import LayoutError
 
@@ -92,6 +92,9 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
     given = [name for name in RECOMPUTE_OPTIONS if getattr(request.asked, name) is not None]
     if given and any(axis.target == RECOMPUTE for axis in axes):
         problems.add(f"--{given[0]} and --over recompute are two answers", "give all settings to --over recompute")
+    if problems.found:  # else every cell tells them, with all else that is wrong with it
+        with problems.collecting():
+            raise_all(secrets_in(given_env(request.asked)))
     problems.raise_if_any()
     return axes
 
