@@ -58,13 +58,13 @@ def sampler() -> Result:
 
 
 def scripted_driver(folder: Path) -> dict[str, str]:
-    """The variables with which NVML answers for eight idle GPUs. BenchmarkFailedError where there is no gcc."""
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        raise BenchmarkFailedError("the scripted driver is built by gcc, which is not here")
+    """The variables with which NVML answers for eight idle GPUs. BenchmarkFailedError where there is no C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise BenchmarkFailedError("the scripted driver must be compiled: install a C compiler (cc)")
     library = folder / "libnvidia-ml.so.1"
     shared = ("-shared", "-fPIC", "-O2", "-Wl,-soname,libnvidia-ml.so.1")
-    subprocess.run((gcc, *shared, "-o", library, SCRIPTED, "-lpthread"), check=True, capture_output=True)
+    subprocess.run((compiler, *shared, "-o", library, SCRIPTED, "-lpthread"), check=True, capture_output=True)
     state = folder / "state"
     gpus = [f"gpu {i} uuid=GPU-{i} total=85899345920 used=4000000000\n" for i in range(NUM_GPUS)]
     state.write_text("driver 580.65.06\n" + "".join(gpus))

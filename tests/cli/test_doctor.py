@@ -4,21 +4,16 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "native" / "fake_nvml.c"
+from tests.native_libraries import scripted_nvml
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory):
-    """A folder with the scripted libnvidia-ml.so.1. No gcc is a failure: nothing here would be tested."""
-    folder = tmp_path_factory.mktemp("nvml")
-    out = folder / "libnvidia-ml.so.1"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1", "-o", out, SOURCE, "-lpthread"]
-    subprocess.run(command, check=True, capture_output=True)
-    return folder
+    """A folder with the scripted libnvidia-ml.so.1."""
+    return scripted_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

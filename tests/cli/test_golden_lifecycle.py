@@ -29,19 +29,6 @@ def _golden(mbr_perf, tmp_path):
     return run
 
 
-@pytest.fixture(name="run")
-def _run(tmp_path, make_record):
-    """A committed run with the given step time."""
-
-    def write(name, seconds=2.5, **changes):
-        run_dir = tmp_path / "results" / "runs" / name
-        run_dir.mkdir(parents=True)
-        write_record(run_dir, make_record(seconds=seconds, run_id=name, **changes))
-        return str(run_dir)
-
-    return write
-
-
 @pytest.fixture(name="night")
 def _night(tmp_path, make_spec, make_record):
     """A night of two cases, the second of which is given."""

@@ -14,21 +14,17 @@ import pytest
 
 from harness.engine.nvml_processes import Neighbours, descends_from
 from harness.records.run import DeviceSample, NodeSample
+from tests.native_libraries import scripted_nvml
 
 GIB = 1024**3
-SOURCE = Path(__file__).parents[1] / "native" / "fake_nvml.c"
 NVML = (sys.executable, "-m", "harness.engine.nvml")
 ENVIRONMENT_OF_TESTS = dict(os.environ)
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the scripted libnvidia-ml.so.1. No gcc is a failure: nothing here would be tested."""
-    folder = tmp_path_factory.mktemp("nvml")
-    out = folder / "libnvidia-ml.so.1"
-    command = ["gcc", "-shared", "-fPIC", "-O1", "-Wl,-soname,libnvidia-ml.so.1", "-o", out, SOURCE, "-lpthread"]
-    subprocess.run(command, check=True, capture_output=True)
-    return folder
+    """A folder with the scripted libnvidia-ml.so.1."""
+    return scripted_nvml(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture

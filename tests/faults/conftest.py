@@ -13,7 +13,8 @@ import pytest
 
 from harness.launch.processes import is_alive
 from tests.faults.at_work import PATIENCE_S, Run, started
-from tests.faults.stage import ROOT, Stage, compiled
+from tests.faults.stage import ROOT, Stage
+from tests.native_libraries import compiled
 
 
 @pytest.fixture(name="stage", scope="module")

@@ -3,12 +3,12 @@
 import json
 import os
 import stat
-import subprocess
 import sys
 from pathlib import Path
 
 from harness.records.rank import Device
 from tests.conftest import build_rank, build_spec
+from tests.native_libraries import scripted_nvml
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
@@ -74,7 +74,7 @@ esac
         """Variables under which NVML is the scripted one, as a shell says them."""
         folder = self.folder / "driver"
         folder.mkdir()
-        compiled("fake_nvml.c", folder / "libnvidia-ml.so.1", "-Wl,-soname,libnvidia-ml.so.1", "-lpthread")
+        scripted_nvml(folder)
         self.let_driver()
         return f"LD_LIBRARY_PATH={folder} FAKE_NVML_STATE={folder / 'state'}"
 
@@ -84,11 +84,3 @@ esac
         state = self.folder / "driver" / "state"
         state.with_name("new").write_text("\n".join((*gpus, *lines)) + "\n")
         state.with_name("new").replace(state)
-
-
-def compiled(source: str, library: Path, *options: str) -> Path:
-    """A shared library of `tests/native`."""
-    path = ROOT / "tests" / "native" / source
-    command = ["cc", "-shared", "-fPIC", "-O1", "-o", str(library), str(path), *options]
-    subprocess.run(command, check=True, capture_output=True)
-    return library

@@ -2,14 +2,13 @@
 
 import pytest
 
-from tests.faults.stage import compiled
+from tests.native_libraries import scripted_nvml
 
 
 @pytest.fixture(scope="session")
 def scripted_gpu(tmp_path_factory):
     """The environment of a machine whose NVML lists an H200, scripted; torch finds no GPU there."""
-    folder = tmp_path_factory.mktemp("nvml")
-    compiled("fake_nvml.c", folder / "libnvidia-ml.so.1", "-Wl,-soname,libnvidia-ml.so.1", "-lpthread")
+    folder = scripted_nvml(tmp_path_factory.mktemp("nvml"))
     (folder / "state").write_text(
         "driver 580.1\ngpu 0 uuid=GPU-1 name=NVIDIA_H200 total=150754820096 used=1073741824\nproc 0 pid=4711 used=1048576\n"
     )
