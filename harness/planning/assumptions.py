@@ -123,9 +123,19 @@ ASSUMPTIONS = (
 )  # fmt: skip
 
 
-def assumptions(spec: ExperimentSpec, implementation: Implementation) -> tuple[Assumption, ...]:
-    """Those that ``spec`` rests on."""
-    return tuple(row for row in ASSUMPTIONS if row.applies(spec, implementation))
+TORCH_ADAM = Assumption(
+    "torch's AdamW steps, as transformer-engine is not installed: beside its states it holds the root of the second moment, 4 "
+    "bytes per parameter, counted in the optimizer step; Apex's fused one, where that is installed, does not",
+    lambda _spec, _implementation: True,
+)
+
+
+def assumptions(
+    spec: ExperimentSpec, implementation: Implementation, *, torch_adam: bool = False
+) -> tuple[Assumption, ...]:
+    """Those that ``spec`` rests on; ``torch_adam`` as in `model_states`."""
+    rows = tuple(row for row in ASSUMPTIONS if row.applies(spec, implementation))
+    return (*rows, TORCH_ADAM) if torch_adam else rows
 
 
 def band(rows: tuple[Assumption, ...]) -> tuple[float, float]:

@@ -25,7 +25,7 @@ class Observation:
     """One measured run.
 
     ``peaks``: allocated bytes of the worst rank by pipeline stage. ``outside``: device less reserved bytes of every rank
-    that knows both. ``step_s`` is None where there is no time to compare.
+    that knows both. ``step_s`` is None where there is no time to compare. ``torch_adam`` as in `model_states`.
     """
 
     name: str
@@ -34,13 +34,14 @@ class Observation:
     peaks: Mapping[int, int]
     outside: tuple[int, ...] = ()
     step_s: float | None = None
+    torch_adam: bool = False
 
     def predicted_peaks(self, constants: Constants) -> dict[int, int]:
         """Peaks of the stages that were measured."""
-        return {
-            pp_rank: constants.added_to(stage_memory(self.spec, pp_rank, self.costs[pp_rank])).total
-            for pp_rank in self.peaks
-        }
+        stages = (
+            stage_memory(self.spec, pp_rank, self.costs[pp_rank], torch_adam=self.torch_adam) for pp_rank in self.peaks
+        )
+        return {stage.pp_rank: constants.added_to(stage).total for stage in stages}
 
     def peak_error(self, constants: Constants) -> float | None:
         """Predicted over measured peak of the worst stage, less one."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from harness.planning.compose import ChunkCost
-from harness.planning.ledger import library_bytes, stage_memory
+from harness.planning.ledger import StageMemory, library_bytes, stage_memory
 from harness.planning.trace_cases import traceable
 from harness.records.exact import ExactStage
 from harness.spec.effective import Implementation
@@ -43,23 +43,26 @@ def exact_peaks(
     costs: tuple[tuple[ChunkCost, ...], ...],
     traced: Mapping[int, ExactStage],
     problem: str,
+    *,
+    torch_adam: bool = False,
 ) -> tuple[ExactPeak, ...]:
     """Every stage of ``costs[pp_rank][vp_stage]``; ``problem`` for those that are not in ``traced``.
 
-    Model states and workspaces of libraries are the same in both: no trace of a schedule sees them.
+    ``torch_adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a schedule sees them.
     """
+    stages = (stage_memory(spec, pp_rank, chunks, torch_adam=torch_adam) for pp_rank, chunks in enumerate(costs))
     return tuple(
-        _exact_peak(spec, pp_rank, chunks, traced.get(pp_rank), problem) for pp_rank, chunks in enumerate(costs)
+        _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problem)
+        for stage, chunks in zip(stages, costs, strict=True)
     )
 
 
 def _exact_peak(
-    spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ...], traced: ExactStage | None, problem: str
+    spec: ExperimentSpec, stage: StageMemory, chunks: tuple[ChunkCost, ...], traced: ExactStage | None, problem: str
 ) -> ExactPeak:
-    stage = stage_memory(spec, pp_rank, chunks)
     step = stage.peaks["optimizer step"]
     composed = max(peak for name, peak in stage.peaks.items() if name != "optimizer step")
     if traced is None:
-        return ExactPeak(pp_rank, composed, None, step, problem=problem)
+        return ExactPeak(stage.pp_rank, composed, None, step, problem=problem)
     standing = stage.weights + stage.gradients + stage.optimizer + library_bytes(spec, chunks)
-    return ExactPeak(pp_rank, composed, standing + traced.peak_bytes, step, traced.seconds)
+    return ExactPeak(stage.pp_rank, composed, standing + traced.peak_bytes, step, traced.seconds)

@@ -59,12 +59,14 @@ class StageMemory:
     parameters: Parameters
 
 
-def stage_memory(spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ...]) -> StageMemory:
-    """The ledger of one stage; ``chunks`` in order of their virtual stage."""
+def stage_memory(
+    spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ...], *, torch_adam: bool = False
+) -> StageMemory:
+    """The ledger of one stage; ``chunks`` in order of their virtual stage. ``torch_adam`` as in `model_states`."""
     parameters = Parameters()
     for chunk in chunks:
         parameters = parameters + chunk.parameters
-    states = model_states(spec, parameters)
+    states = model_states(spec, parameters, torch_adam=torch_adam)
     overhead = _overhead(spec, chunks)
     moments = tuple(
         replace(moment, transient=moment.transient + states.gathered)
@@ -72,9 +74,10 @@ def stage_memory(spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ..
     )
     passes = _fullest_passes(moments, states.total + overhead)
     fullest = max(moments, key=lambda moment: moment.total)
-    peaks = _peaks(states, overhead, moments)
+    left = lingering_bytes(chunks)
+    peaks = _peaks(states, overhead, left, moments)
     if peaks["optimizer step"] >= states.total + overhead + fullest.total:
-        fullest = replace(fullest, activations=0, logits=0, transient=states.step_transient, in_loss=False)
+        fullest = replace(fullest, activations=left, logits=0, transient=states.step_transient, in_loss=False)
         name: PeakName = "optimizer step"
     else:
         name = "loss and logits" if fullest.in_loss and fullest.total > _bare(moments) else "schedule"
@@ -95,14 +98,19 @@ def stage_memory(spec: ExperimentSpec, pp_rank: int, chunks: tuple[ChunkCost, ..
     )
 
 
-def _peaks(states: ModelStates, overhead: int, moments: tuple[Moment, ...]) -> dict[PeakName, int]:
+def _peaks(states: ModelStates, overhead: int, left: int, moments: tuple[Moment, ...]) -> dict[PeakName, int]:
     standing = states.total + overhead
     peaks: dict[PeakName, int] = {
         "schedule": standing + _bare(moments),
-        "optimizer step": standing + states.step_transient,
+        "optimizer step": standing + left + states.step_transient,
     }
     losses = [moment.total for moment in moments if moment.in_loss]
     return peaks | ({"loss and logits": standing + max(losses)} if losses else {})
+
+
+def lingering_bytes(chunks: tuple[ChunkCost, ...]) -> int:
+    """What backward passes leave behind: alive between steps, until the next forward pass replaces it."""
+    return sum(chunk.sizes.lingering for chunk in chunks)
 
 
 def _fullest_passes(moments: tuple[Moment, ...], standing: int) -> dict[Pass, int]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from harness.planning.fsdp import gathered_bytes
 from harness.planning.pieces import Parameters
 from harness.spec.experiment import ExperimentSpec, StateDtype
+from harness.spec.software import Software
 
 _SIZE: dict[StateDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 
@@ -71,16 +72,21 @@ def _adam_owns_master(spec: ExperimentSpec) -> bool:
     return spec.optimizer.main_params_dtype != "fp32" or recipe in (None, "delayed")
 
 
-def model_states(spec: ExperimentSpec, parameters: Parameters) -> ModelStates:
-    """The states of one rank that holds ``parameters``, or under Megatron-FSDP a shard of them."""
+def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bool = False) -> ModelStates:
+    """The states of one rank that holds ``parameters``, or under Megatron-FSDP a shard of them.
+
+    ``torch_adam``: what steps is torch's own AdamW, see :func:`steps_with_torch_adam`.
+    """
     per = state_bytes(spec)
-    sharded, total = owned_parameters(spec, parameters), parameters.dense + parameters.expert
+    owned = _owned(spec, parameters)
+    sharded, total = sum(owned), parameters.dense + parameters.expert
+    root = _SIZE["fp32"] * _stepped_at_once(spec, owned) if torch_adam else 0.0
     kept = sharded / total if spec.ddp.use_megatron_fsdp and total else 1.0
     return ModelStates(
         weights=round(parameters.stored_bytes * kept),
         gradients=round(per.gradient * total * kept),
         optimizer=round(per.optimizer * sharded),
-        step_transient=round(per.step_transient * sharded),
+        step_transient=round(per.step_transient * sharded + root),
         gathered=gathered_bytes(spec, parameters, per.gradient) if spec.ddp.use_megatron_fsdp else 0,
     )
 
@@ -100,6 +106,33 @@ def _dense_data_parallel_size(spec: ExperimentSpec) -> int:
 
 def owned_parameters(spec: ExperimentSpec, parameters: Parameters) -> float:
     """Parameters whose optimizer state one rank holds."""
+    return sum(_owned(spec, parameters))
+
+
+def _owned(spec: ExperimentSpec, parameters: Parameters) -> tuple[float, float]:
+    """Dense ones, and those of experts."""
     if not (spec.optimizer.use_distributed_optimizer or spec.ddp.use_megatron_fsdp):
-        return parameters.dense + parameters.expert
-    return parameters.dense / _dense_data_parallel_size(spec) + parameters.expert / _expert_data_parallel_size(spec)
+        return parameters.dense, parameters.expert
+    return parameters.dense / _dense_data_parallel_size(spec), parameters.expert / _expert_data_parallel_size(spec)
+
+
+def steps_with_torch_adam(spec: ExperimentSpec, software: Software | None) -> bool:
+    """Whether torch's own AdamW steps on a GPU: megatron-core's fallback where transformer-engine is known to be absent.
+
+    Apex, which nobody is asked about, has a fused one too.
+    """
+    if software is None or software.megatron_core is None or spec.gpu_type.is_cpu:
+        return False
+    return software.transformer_engine is None
+
+
+def _stepped_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> float:
+    """Parameters of which torch's AdamW holds a temporary each, the root of the second moment in fp32.
+
+    On CUDA it steps all of an optimizer at once (`foreach`, torch/optim/adam.py `_multi_tensor_adam`: `_foreach_sqrt`).
+    Experts that are spread over ranks have an optimizer of their own, which steps after the other. Under Megatron-FSDP
+    parameters are DTensors, which `foreach` leaves out.
+    """
+    if spec.ddp.use_megatron_fsdp:
+        return 0.0
+    return max(owned) if spec.parallelism.expert_model_parallel_size > 1 else sum(owned)

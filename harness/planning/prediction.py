@@ -9,6 +9,7 @@ from harness.planning.compose import ChunkCost
 from harness.planning.constants import BUILT_IN, OUTSIDE_ALLOCATOR_BYTES, Constants
 from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
 from harness.planning.ledger import StageMemory, stage_memory
+from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.stages import Composer
 from harness.planning.time_model import StepTime, step_time
 from harness.records.prediction import PredictionRecord, StagePrediction
@@ -24,7 +25,8 @@ Verdict = Literal["FITS", "TIGHT", "OOM"]
 class Prediction:
     """All bytes are of the worst rank of a stage; ``range_bytes`` holds the peak under every assumption.
 
-    ``time`` is None where seconds are not predicted (cpu). ``recompute_flops`` is per step over all GPUs.
+    ``time`` is None where seconds are not predicted (cpu). ``recompute_flops`` is per step over all GPUs. ``torch_adam`` as in
+    `model_states`.
     """
 
     spec: ExperimentSpec
@@ -34,6 +36,7 @@ class Prediction:
     model_flops: int
     recompute_flops: int
     assumptions: tuple[Assumption, ...]
+    torch_adam: bool = False
 
     @property
     def worst(self) -> StageMemory:
@@ -110,15 +113,18 @@ def predict(
     """
     composer = Composer(spec, implementation)
     costs = composer.chunk_costs(traces)
-    stages = _stages(spec, costs, constants)
-    rows = assumptions(spec, implementation)
+    torch_adam = steps_with_torch_adam(spec, software)
+    stages = _stages(spec, costs, constants, torch_adam=torch_adam)
+    rows = assumptions(spec, implementation, torch_adam=torch_adam)
     if constants.origin:
         rows = (*rows, Assumption(constants.origin, applies=lambda _spec, _implementation: True))
     lower, higher = band(rows)
     peak = max(stage.total for stage in stages)
     upper = peak
     if imbalanced:
-        upper = max(stage.total for stage in _stages(spec, composer.chunk_costs(imbalanced), constants))
+        upper = max(
+            stage.total for stage in _stages(spec, composer.chunk_costs(imbalanced), constants, torch_adam=torch_adam)
+        )
     effective = effective_recompute(spec, implementation, software or Software())
     return Prediction(
         spec=spec,
@@ -128,13 +134,15 @@ def predict(
         model_flops=model_flops_per_step(spec),
         recompute_flops=recompute_flops_per_step(spec, effective),
         assumptions=rows,
+        torch_adam=torch_adam,
     )
 
 
 def _stages(
-    spec: ExperimentSpec, costs: tuple[tuple[ChunkCost, ...], ...], constants: Constants
+    spec: ExperimentSpec, costs: tuple[tuple[ChunkCost, ...], ...], constants: Constants, *, torch_adam: bool
 ) -> tuple[StageMemory, ...]:
-    return tuple(constants.added_to(stage_memory(spec, pp_rank, chunks)) for pp_rank, chunks in enumerate(costs))
+    stages = (stage_memory(spec, pp_rank, chunks, torch_adam=torch_adam) for pp_rank, chunks in enumerate(costs))
+    return tuple(map(constants.added_to, stages))
 
 
 def verdict(

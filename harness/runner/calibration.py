@@ -11,6 +11,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import Host
 from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_out
 from harness.planning.constants import BUILT_IN, Constants, calibrated
+from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.search import Traces
 from harness.planning.stages import Composer, MissingTraceError
 from harness.records.atomic import write_atomically
@@ -21,6 +22,7 @@ from harness.records.trace import TraceCase
 from harness.runner.planner_version import planner_fingerprint, traced_with, why_of_another_planner
 from harness.runner.tracing import Tracing, trace_cache
 from harness.spec.effective import Implementation, settled_implementation
+from harness.spec.software import Software
 
 
 def constants_for(gpu: str, results: Path | None = None) -> Constants:
@@ -144,7 +146,16 @@ def _observation(record: RunRecord, traced: Mapping[Implementation, Traces]) -> 
         peaks=_peaks_by_stage(record),
         outside=_outside(record),
         step_s=metrics.step_time_s.median if metrics.step_time_s and timed else None,
+        torch_adam=steps_with_torch_adam(spec, _software(record)),
     )
+
+
+def _software(record: RunRecord) -> Software | None:
+    """What the ranks found installed; None where they did not say."""
+    versions = next((rank.versions for rank in record.ranks if rank.versions), None)
+    if versions is None:
+        return None
+    return Software(megatron_core=versions.get("megatron-core"), transformer_engine=versions.get("transformer-engine"))
 
 
 def _unfit(record: RunRecord) -> str:

@@ -56,7 +56,7 @@ class ExactTracing:
         answers = side_by_side(self._answer, requests, num, self.stop)
         traced = {stage.pp_rank: stage for stages, _ in answers for stage in stages}
         problem = next((why for _, why in answers if why), "")
-        return ExactSetting(row.text, exact_peaks(spec, costs, traced, problem))
+        return ExactSetting(row.text, exact_peaks(spec, costs, traced, problem, torch_adam=row.prediction.torch_adam))
 
     def _answer(self, request: ExactRequest) -> tuple[tuple[ExactStage, ...], str]:
         """The stages that were traced, and why not all."""

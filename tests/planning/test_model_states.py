@@ -1,7 +1,8 @@
 import pytest
 
-from harness.planning.model_states import model_states, state_bytes
+from harness.planning.model_states import model_states, state_bytes, steps_with_torch_adam
 from harness.planning.pieces import Parameters
+from harness.spec.software import Software
 
 BF16_GRADIENTS = {"grad_reduce_in_fp32": False}
 
@@ -58,3 +59,26 @@ def test_experts_are_sharded_over_the_ranks_that_hold_the_same_ones(spec_of, moe
     # 64 GPUs, PP 4, EP 8, ETP 1: two copies of every expert, four data-parallel ranks
     states = model_states(moe_spec, Parameters(expert=1200))
     assert states.optimizer == 12 * 1200 / 2
+
+
+def test_torchs_adam_holds_the_root_of_the_second_moment_of_all_that_it_steps_at_once(spec_of, moe_spec):
+    states = model_states(spec_of(ddp=BF16_GRADIENTS), Parameters(dense=1200), torch_adam=True)
+    assert states.step_transient == (4 + 4) * 1200 / 2
+    # experts over EP 8 have an optimizer of their own: two copies of every expert, four data-parallel ranks
+    states = model_states(moe_spec, Parameters(dense=1200, expert=1200), torch_adam=True)
+    assert states.step_transient == 4 * 1200 / 2
+
+
+@pytest.mark.parametrize(
+    ("gpu", "software", "expected"),
+    [
+        ("h100", Software(megatron_core="0.16.1"), True),
+        ("h100", Software(megatron_core="0.16.1", transformer_engine="2.11"), False),
+        ("h100", Software(), False),  # nobody looked
+        ("h100", None, False),
+        ("cpu", Software(megatron_core="0.16.1"), False),
+    ],
+)
+def test_torchs_adam_steps_on_a_gpu_without_transformer_engine(spec_of, gpu, software, expected):
+    dtype = "bf16" if gpu == "h100" else "fp32"
+    assert steps_with_torch_adam(spec_of(gpu=gpu, compute_dtype=dtype), software) is expected

@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.planning.ledger import stage_memory
+from harness.planning.ledger import lingering_bytes, stage_memory
+from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.search import Traces
 from harness.planning.stages import Composer, MissingTraceError
 from harness.runner.gpu_check.checks import Check, Verdict
 from harness.spec.effective import Implementation
 from harness.spec.experiment import ExperimentSpec
+from harness.spec.software import Software
 from harness.units import format_percent
 
 # Share by which a measurement may differ from the prediction. What stands is a sum of sizes; passes also hold scratch
@@ -63,7 +65,9 @@ class Row:
         return Check(self.recompute, verdict, told)
 
 
-def predicted(spec: ExperimentSpec, implementation: Implementation, traces: Traces) -> dict[str, int]:
+def predicted(
+    spec: ExperimentSpec, implementation: Implementation, traces: Traces, software: Software
+) -> dict[str, int]:
     """Bytes in live tensors on the only rank; MissingTraceError with the tracer's reason where it declined."""
     composer = Composer(spec, implementation)
     try:
@@ -71,24 +75,24 @@ def predicted(spec: ExperimentSpec, implementation: Implementation, traces: Trac
     except MissingTraceError as error:
         reasons = (traces.refused.get(case.key) for case in composer.cases())
         raise MissingTraceError(next((reason for reason in reasons if reason), f"not traced: {error}")) from error
-    stage = stage_memory(spec, 0, costs[0])
-    # What backward passes leave behind is still there between steps, until the next forward pass replaces it.
-    left = sum(chunk.sizes.lingering for chunk in costs[0])
+    stage = stage_memory(spec, 0, costs[0], torch_adam=steps_with_torch_adam(spec, software))
     return {
         "weights": stage.weights,
         "gradients": stage.weights + stage.gradients,
-        "optimizer": stage.weights + stage.gradients + stage.optimizer + stage.overhead + left,
+        "optimizer": stage.weights + stage.gradients + stage.optimizer + stage.overhead + lingering_bytes(costs[0]),
         "forward": stage.passes["forward"],
         "backward": stage.passes["backward"],
         "optimizer_step": stage.peaks["optimizer step"],
     }
 
 
-def unjudged(spec: ExperimentSpec, implementation: Implementation) -> dict[str, str]:
+def unjudged(spec: ExperimentSpec) -> dict[str, str]:
     """Phases in which something happens that no prediction is made of."""
     reasons = {}
-    if implementation == "local":
-        reasons["optimizer_step"] = "torch's own Adam steps where there is no fused one, with temporaries of its own"
+    if spec.gpu_type.is_cpu:
+        reasons["optimizer_step"] = (
+            "on a processor torch steps weight by weight, with two temporaries of the largest one"
+        )
     if spec.precision.transformer_config:
         quantised = "quantised copies of weights are made in the first forward pass"
         reasons |= {"weights": quantised, "gradients": quantised}

@@ -26,6 +26,7 @@ from harness.runner.tracing import Tracing, trace_cache
 from harness.runner.understanding import understand
 from harness.spec.effective import Implementation, settled_implementation
 from harness.spec.recompute import FullRecompute, SelectiveRecompute
+from harness.spec.software import Software
 
 WORKER = "phase_worker.py"
 STEPS = 2
@@ -108,7 +109,7 @@ def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: War
         if not candidate.is_legal or traces is None:
             yield Row(candidate.text, refused_by=candidate.rules)
             continue
-        row = _predicted(candidate, implementation, traces)
+        row = _predicted(candidate, implementation, traces, settled.software)
         if row.problem:
             yield row
         elif candidate.text in kept:
@@ -135,12 +136,12 @@ def _worth(candidate: Candidate) -> tuple[int, int]:
     return 0, 0
 
 
-def _predicted(candidate: Candidate, implementation: Implementation, traces: Traces) -> Row:
+def _predicted(candidate: Candidate, implementation: Implementation, traces: Traces, software: Software) -> Row:
     try:
-        said = phases.predicted(candidate.spec, implementation, traces)
+        said = phases.predicted(candidate.spec, implementation, traces, software)
     except MissingTraceError as error:
         return Row(candidate.text, problem=f"not predicted: {error.args[0]}")
-    return Row(candidate.text, predicted=said, unjudged=phases.unjudged(candidate.spec, implementation))
+    return Row(candidate.text, predicted=said, unjudged=phases.unjudged(candidate.spec))
 
 
 def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:

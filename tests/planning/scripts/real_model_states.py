@@ -1,7 +1,8 @@
 """Builds each spec of a request with megatron-core's own DDP and optimizer, as rank 0 of groups that send nothing.
 
-Usage: real_model_states.py REQUEST.json -> {name: {"built": N, "stepped": N, "copied": N, "dense": N, "expert": N}}: bytes that
-live before the first step and after it, bytes of the gradients that a step copies, and parameters.
+Usage: real_model_states.py REQUEST.json -> {name: {"built": N, "stepped": N, "copied": N, "stepping": N, "dense": N, "expert": N}}:
+bytes that live before the first step and after it, of the gradients that a step copies, and at most inside a step of torch's
+Adam that takes all parameters at once; parameters.
 """
 
 # ruff: noqa: E402, T201 (torch's settings come before megatron)
@@ -39,8 +40,13 @@ def measured(spec):
     trainer.forward_backward_once()
     copied = sum(watched_peak_bytes(part._copy_model_grads_to_main_grads) for part in parts(trainer.optimizer))
     trainer.step(index=0)
+    for part in parts(trainer.optimizer):
+        for group in part.optimizer.param_groups:
+            group["foreach"] = True  # torch's choice on CUDA
+    trainer.forward_backward_once()
+    stepping = watched_peak_bytes(trainer.optimizer.step)
     parameters = count(chunks[0].module)  # megatron's DDP hides the method of that name under a list of buffers
-    found = {"built": built, "stepped": static_bytes(chunks, trainer.optimizer), "copied": copied,
+    found = {"built": built, "stepped": static_bytes(chunks, trainer.optimizer), "copied": copied, "stepping": stepping,
              "dense": parameters.dense, "expert": parameters.expert}  # fmt: skip
     parallel_state.destroy_model_parallel()
     dist.destroy_process_group()
