@@ -5,6 +5,7 @@ alive after the first step, and of the second step the highest level of its ``fo
 its ``optimizer_step``. It is written anew with every phase, so that a rank that dies leaves what it had.
 """
 
+import gc
 import json
 import os
 import sys
@@ -183,9 +184,10 @@ class GpuScale:
     """torch's allocator counts anyway."""
 
     def level(self) -> int:
-        """Now, with nothing under way."""
+        """Now, with nothing under way, and without what only a cycle still holds."""
         import torch
 
+        gc.collect()
         torch.cuda.synchronize()
         return int(torch.cuda.memory_allocated())
 

@@ -117,9 +117,10 @@ def _gpu_is_free(runs: Runs, name: str, before: int | None) -> Check:
 
 
 def _use(runs: Runs, name: str) -> int | None:
-    """Bytes in use on the first GPU, by anyone."""
+    """Bytes in use on the GPU, by anyone."""
     program = runs.program(f"{name}-use", USE, (), {})
     if program is None or program.exit_code != 0:
         return None
     use = json.loads((program.folder / "use.json").read_text())
-    return next((int(gpu["used_bytes"]) for gpu in use.values()), None)
+    gpu = use.get(runs.target.uuid)
+    return int(gpu["used_bytes"]) if gpu else None

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 
 from harness.analysis.oom.classify import Ending, classify
 from harness.analysis.oom.verdict import OomClass
+from harness.launch.environment import ALLOCATOR_ALIAS
+from harness.launch.environment_rows import ALLOCATOR
 from harness.runner.gpu_check.case import Case, case_name
 from harness.runner.gpu_check.checks import Check, judged
 from harness.runner.gpu_check.programs import Program
@@ -56,8 +58,7 @@ def make_ooms(runs: Runs) -> Iterator[Case]:
 
 
 def _made(runs: Runs, way: Way) -> Case:
-    settings = {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{way.expandable_segments}"}
-    program = runs.program(way.case, PROGRAM, (way.name,), settings)
+    program = runs.program(way.case, PROGRAM, (way.name,), allocator_settings(expandable=way.expandable_segments))
     if program is None:
         return Case(way.case)
     path = program.folder / "oom.json"
@@ -66,6 +67,11 @@ def _made(runs: Runs, way: Way) -> Case:
     found = json.loads(path.read_text())
     check, facts = classified(way, found)
     return Case(way.case, checks=(check,), seconds=program.seconds, facts={"oom": {**found, **facts}})
+
+
+def allocator_settings(*, expandable: bool) -> dict[str, str]:
+    """Under both names: of two that differ, torch takes the one that a shell may have."""
+    return dict.fromkeys((ALLOCATOR, ALLOCATOR_ALIAS), f"expandable_segments:{expandable}")
 
 
 def not_made(program: Program) -> Check:

@@ -12,6 +12,9 @@ from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 
 LAST_LINES = 5
+# The product ends its run at the time limit by itself, within seconds.
+ENDS_S = 15.0
+KILLED = -9
 
 
 @dataclass(frozen=True)
@@ -26,20 +29,18 @@ class Ran:
 
 
 def run_product(host: Host, options: Sequence[str], run_dir: Path, timeout_s: float) -> Ran:
-    """`mbr-perf run OPTIONS` into a new ``run_dir``, stopped by the product itself after ``timeout_s``."""
+    """`mbr-perf run OPTIONS` into a new ``run_dir``, stopped by the product itself after ``timeout_s``, or killed soon after."""
     began = time.monotonic()
-    done = subprocess.run(
-        command_of(host, options, run_dir, timeout_s),
-        cwd=Path(harness.__file__).parents[1],
-        env=dict(host.shell),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    said = "\n".join(done.stderr.strip().splitlines()[-LAST_LINES:])
+    try:
+        done = subprocess.run(
+            command_of(host, options, run_dir, timeout_s), cwd=Path(harness.__file__).parents[1], env=dict(host.shell),
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout_s + ENDS_S,
+        )  # fmt: skip
+        code, said = done.returncode, "\n".join(done.stderr.strip().splitlines()[-LAST_LINES:])
+    except subprocess.TimeoutExpired:
+        code, said = KILLED, f"still there {ENDS_S:.0f} s after its time limit, and killed"
     record = read_run(run_dir) if (run_dir / RECORD).is_file() else None
-    return Ran(done.returncode, round(time.monotonic() - began, 1), run_dir, record, said)
+    return Ran(code, round(time.monotonic() - began, 1), run_dir, record, said)
 
 
 def command_of(host: Host, options: Sequence[str], run_dir: Path, timeout_s: float) -> tuple[str, ...]:

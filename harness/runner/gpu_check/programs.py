@@ -12,6 +12,7 @@ from pathlib import Path
 from harness.launch.environment import Host
 
 LAST_CHARACTERS = 2000
+SAME_NUMBERS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as ranks have it
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ def run_program(
     began = time.monotonic()
     process = subprocess.Popen(
         (host.python, str(script), *arguments),
-        env={**host.shell, **env},
+        env={**host.shell, **SAME_NUMBERS, **env},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

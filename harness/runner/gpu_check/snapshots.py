@@ -9,7 +9,7 @@ from harness.errors import BadRequestError
 from harness.records.run import RunRecord
 from harness.runner.gpu_check.case import Case, case_name, figures_of
 from harness.runner.gpu_check.checks import Check, judged, out_of_memory, trained
-from harness.runner.gpu_check.ooms import not_made
+from harness.runner.gpu_check.ooms import allocator_settings, not_made
 from harness.runner.gpu_check.runs import Runs
 from harness.runner.gpu_check.shapes import Shape
 from harness.runner.gpu_check.stages import oversize
@@ -39,7 +39,7 @@ def read_snapshots(runs: Runs, shape: Shape) -> Iterator[Case]:
 
 
 def _states(runs: Runs, name: str, *, expandable: bool) -> Case:
-    program = runs.program(name, PROGRAM, (), {"PYTORCH_CUDA_ALLOC_CONF": f"expandable_segments:{expandable}"})
+    program = runs.program(name, PROGRAM, (), allocator_settings(expandable=expandable))
     if program is None:
         return Case(name)
     if program.exit_code != 0:

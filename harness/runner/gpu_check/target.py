@@ -1,14 +1,18 @@
 """What is checked: this machine's GPU, or its processor in a rehearsal."""
 
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.errors import BadRequestError
-from harness.launch.devices import detect_gpus
+from harness.launch.devices import DetectedGpu, detect_gpus
 from harness.launch.environment import SAFE_PATH, Host
 from harness.runner.machine import installed_software, settled_gpu
 from harness.spec.software import Software
 from harness.units import GB
+
+# A driver that nothing has used for a while takes its time to start, and every later question is quick.
+_NVML_TIMEOUT_S = 60.0
 
 # Full-width shapes train in this much; less takes the recipes' `small` variant.
 LARGE_BYTES = {"dense": 40 * GB, "moe": 75 * GB, "mla": 45 * GB}
@@ -23,6 +27,7 @@ class Target:
     device: str
     driver: str | None = None
     total_bytes: int | None = None
+    uuid: str | None = None
     software: Software = field(default_factory=Software)
 
     @property
@@ -38,10 +43,10 @@ class Target:
 
 
 def find_target(host: Host, *, rehearse: bool) -> Target:
-    """The first GPU of this machine. BadRequestError without one, or for a product that no row knows."""
+    """The first GPU that ranks would see. BadRequestError without one, or for a product that no row knows."""
     if rehearse:
         return Target(host, "cpu", "processor", software=installed_software())
-    found = detect_gpus(host)
+    found = detect_gpus(host, timeout_s=_NVML_TIMEOUT_S)
     present = [gpu for gpu in found.gpus if gpu.name]
     if not present:
         raise BadRequestError(
@@ -49,8 +54,14 @@ def find_target(host: Host, *, rehearse: bool) -> Target:
             remedy="run it where the GPU is, or add --rehearse to go through the same steps on the processor",
         )
     gpu, _ = settled_gpu("", host)
-    first = present[0]
-    return Target(host, gpu, first.name or gpu, found.driver, first.total_bytes, installed_software())
+    first = _first_visible(present, host.shell)
+    return Target(host, gpu, first.name or gpu, found.driver, first.total_bytes, first.uuid, installed_software())
+
+
+def _first_visible(present: Sequence[DetectedGpu], shell: Mapping[str, str]) -> DetectedGpu:
+    """That of CUDA_VISIBLE_DEVICES, by number or UUID."""
+    asked = shell.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    return next((gpu for gpu in present if asked in (str(gpu.index), gpu.uuid)), present[0])
 
 
 _TORCH = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.device_count())"

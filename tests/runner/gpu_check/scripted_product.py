@@ -6,6 +6,7 @@
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 from harness.recipes.request import Request
@@ -73,6 +74,8 @@ def record_of(options):
 def main(argv):
     assert argv[:3] == ["-m", "harness.cli.app", "run"]
     options = options_of(argv[3:])
+    if FAULT == "endless":
+        time.sleep(60)
     if FAULT == "crash" and options.recompute == "mlp":
         sys.stderr.write("it fell over\n")
         return 3

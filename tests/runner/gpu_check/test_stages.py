@@ -1,12 +1,17 @@
 """What gpu-check finds on a machine where all is well, and where one thing is not."""
 
+import json
+
 import pytest
 
+from harness.launch.environment import Host
 from harness.runner.gpu_check.killing import kill_a_rank
 from harness.runner.gpu_check.noise import equal_runs, sampler_overhead, weigh_sampler
 from harness.runner.gpu_check.ooms import WAYS, make_ooms
+from harness.runner.gpu_check.product import ENDS_S, run_product
 from harness.runner.gpu_check.snapshots import read_snapshots
 from harness.runner.gpu_check.stages import oversize, survive_oom, train_settings
+from harness.runner.gpu_check.target import find_target
 
 FEW = ("mlp", "full:uniform:1")
 
@@ -163,3 +168,16 @@ def test_nothing_is_started_that_the_time_does_not_allow(machine, shape, tmp_pat
         assert set(verdicts(stage(runs, shape("dense"))).values()) == {"not_run"}
     assert set(verdicts(make_ooms(runs)).values()) == {"not_run"}
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(("visible", "uuid"), [("", "GPU-a"), ("1", "GPU-b"), ("GPU-b,GPU-a", "GPU-b")])
+def test_the_gpu_that_is_checked_is_the_first_that_ranks_would_see(python, visible, uuid):
+    gpus = [{"index": i, "name": "NVIDIA H200", "uuid": f"GPU-{letter}"} for i, letter in enumerate("ab")]
+    shell = {"SCRIPTED_GPU": json.dumps({"gpus": gpus}), "CUDA_VISIBLE_DEVICES": visible}
+    assert find_target(Host(python=python, hostname="here", num_cores=8, shell=shell), rehearse=False).uuid == uuid
+
+
+def test_a_run_that_outlives_its_time_limit_is_killed_and_says_so(machine, tmp_path):
+    ran = run_product(machine("endless").target.host, (), tmp_path / "run", timeout_s=1 - ENDS_S)
+    assert (ran.exit_code, ran.record) == (-9, None)
+    assert "still there 15 s after its time limit" in ran.said
