@@ -109,13 +109,13 @@ def _doubts(findings: Iterable[AaFinding]) -> dict[GateKind, str]:
     for finding in findings:
         metric = rows[finding.metric]
         if metric.gate is not None and not finding.holds:
-            found.setdefault(metric.gate, f"tonight's own A/A differs: {metric.title} {_difference(finding)}")
+            found.setdefault(metric.gate, f"tonight's own A/A {_told(metric, finding)}")
     return found
 
 
-def _difference(finding: AaFinding) -> str:
-    """``by +4.2 % (p 0.0021)``."""
+def _told(metric: Metric, finding: AaFinding) -> str:
+    """``differs: TFLOP/s/GPU by +4.2 % (p 0.0021)``."""
     if finding.change is None:
-        return "is not known of all runs"
+        return f"says nothing: {metric.title} is not known of all runs"
     p_value = "" if finding.p_value is None else f" (p {finding.p_value:.2g})"
-    return f"by {format_percent(finding.change)}{p_value}"
+    return f"differs: {metric.title} by {format_percent(finding.change)}{p_value}"

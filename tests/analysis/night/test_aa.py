@@ -152,6 +152,16 @@ def test_an_aa_that_is_not_whole_or_says_nothing_is_no_pass(material, changes, w
     assert verdict_of(night, "peak_allocated_bytes") is Verdict.PASS
 
 
+def test_a_peak_that_only_one_label_tells_is_no_pass_and_no_difference(material):
+    case, runs = material(), []
+    for run in case.aa_runs:
+        told = {} if aa_label(NUMBERS.index(run.number)) == "A" else {"memory": None}
+        ranks = tuple(rank.model_copy(update=told) for rank in run.record.ranks)
+        runs.append(replace(run, record=run.record.model_copy(update={"ranks": ranks})))
+    doubts = judge_aa(case.planned, runs, NUMBERS).doubts
+    assert doubts == {"memory": "tonight's own A/A says nothing: Peak allocated is not known of all runs"}
+
+
 def test_a_case_that_ran_out_of_memory_stays_the_answer(material):
     case = material(slower=1.05)
     ended = [replace(run, record=run.record.model_copy(update={"status": "oom"})) for run in case.runs]
