@@ -8,7 +8,7 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 # Controls but tab and newline, marks that turn the direction of writing, and bytes that are no UTF-8.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 def visible(text: str) -> str:

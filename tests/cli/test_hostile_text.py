@@ -38,6 +38,11 @@ def test_on_a_console_only_its_own_colours_steer(is_terminal):
     assert ("\x1b[1m" in out.getvalue()) == is_terminal
 
 
+def test_every_mark_that_turns_the_direction_of_writing_is_shown():
+    marks = ("061c", "200e", "200f", *(f"{code:x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))))
+    assert visible("".join(chr(int(mark, 16)) for mark in marks)) == "".join(rf"\u{mark}" for mark in marks)
+
+
 def test_what_a_run_failed_of(mbr_perf, replay, tmp_path):
     recorded = tmp_path / "recorded"
     shutil.copytree(ROOT / "tests" / "data" / "replay" / "ok", recorded / "ok")
