@@ -85,3 +85,9 @@ def test_an_environment_of_ones_own_with_other_versions_is_refused():
     done = run("scripts/check", *other, "--version", **own)
     assert done.returncode == 2
     assert f"megatron-core {version('megatron-core')}, tested: " in done.stderr
+
+
+def test_an_environment_of_ones_own_without_its_python_says_what_to_set():
+    done = run("scripts/setup", "dev", MBR_PERF_NO_SETUP="1", PYTHON="no-such-python")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("no no-such-python here: set PYTHON")
