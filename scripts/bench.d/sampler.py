@@ -36,18 +36,19 @@ def sampler() -> Result:
         is_cpu = understood.spec.gpu_type.is_cpu
         environment = dict(this_host().shell) | (scripted_driver(folder) if is_cpu else {})
         with sampling(folder, environment) as process:
-            before = cpu_seconds(process.pid)
+            before, began = cpu_seconds(process.pid), time.perf_counter()
             train_pairs(understood, folder, PAIRS, str(process.pid))
-            used = cpu_seconds(process.pid) - before
+            used, wall = cpu_seconds(process.pid) - before, time.perf_counter() - began
         pairs = pairs_of(folder, "sampled", "unsampled")
         seen = NodeSample.model_validate_json((folder / "nvml.json").read_text())
+    sampled_s = wall - sum(off for _, off in pairs)  # it is at work while the ranks start, too
     found = ratio_of(pairs)
     details = {
         "sampled_ms": median_ms([on for on, _ in pairs]),
         "unsampled_ms": median_ms([off for _, off in pairs]),
         "interval_95": [round(found.low, 4), round(found.high, 4)],
         "num_pairs": len(pairs),
-        "sampler_share_of_a_core": round(used / sum(on for on, _ in pairs), 5),
+        "sampler_share_of_a_core": round(used / sampled_s, 5),
         "interval_ms": SAMPLE_INTERVAL_MS,
         "num_gpus": len(seen.devices),
         "num_samples_per_gpu": min(device.num_samples for device in seen.devices),

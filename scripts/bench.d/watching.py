@@ -4,6 +4,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def watched(command: Sequence[str], records: Sequence[Path], log: Path, max_s: f
 
 def look(pid: int, wall_s: float) -> Look:
     """At a harness that runs."""
-    parents = [child for child in _children(pid) if WARM_PARENT in Path(f"/proc/{child}/cmdline").read_bytes()]
+    parents = [child for child in _children(pid) if WARM_PARENT in _command(child)]
     parent_bytes = _resident_bytes(parents[0]) if parents else 0  # those after it are agents that it forked
     return Look(wall_s, cpu_seconds(pid), _resident_bytes(pid), parent_bytes)
 
@@ -56,6 +57,13 @@ def look(pid: int, wall_s: float) -> Look:
 def _children(pid: int) -> list[int]:
     """Oldest first."""
     return sorted(int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
+def _command(pid: int) -> bytes:
+    """Nothing of an agent that has just ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def _resident_bytes(pid: int) -> int:
