@@ -14,6 +14,7 @@ from harness.errors import BadRequestError, raise_all
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenMetric, GoldenRecord
 from harness.records.goldens import GoldenChange, golden_changes
+from harness.records.redact import redact
 from harness.records.run import REPLAYED, RunRecord
 from harness.spec.recompute import canonical_text
 
@@ -76,7 +77,7 @@ def promote(
             *([] if options.accept_spread else spread_problems(wide)),
         ]
     )
-    golden = _golden(records, stored, (reason.strip(), author.strip(), now)).model_copy(
+    golden = _golden(records, stored, (redact(reason.strip()), redact(author.strip()), now)).model_copy(
         update={"overridden": wide, "night_id": options.night_id, **_of_logs(records, each)}
     )
     return Promotion(golden, golden_changes(before, golden))

@@ -73,14 +73,13 @@ def promote(asked: PromoteOptions) -> None:
     from harness.cli.golden_author import author_or_default
     from harness.errors import BadRequestError
     from harness.records.goldens import writable_golden_dir
-    from harness.records.redact import redact
     from harness.runner.promoting import Signature, prepare, write
 
     if asked.as_json and asked.markdown == "-":
         raise BadRequestError("--json and --markdown - both want stdout", remedy="name a file for one of them")
     now, folder = datetime.now(UTC), writable_golden_dir(asked.golden_dir)
     candidates, left_out = _candidates(asked, now)
-    signature = Signature(redact(asked.reason), author_or_default(asked.author), now)
+    signature = Signature(asked.reason, author_or_default(asked.author), now)
     found = replace(prepare(candidates, folder, signature), left_out=tuple(left_out))
     found.require(keep_going=asked.keep_going)
     if not asked.dryrun:

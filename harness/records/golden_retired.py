@@ -24,7 +24,7 @@ def retire(folder: Path, path: Path, golden: GoldenRecord, *, reason: str, autho
     _check(folder, path, reason, author)
     told = {
         "retired_at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "retired_by": author.strip(),
+        "retired_by": redact(author.strip()),
         "retired_reason": redact(reason.strip()),
     }
     try:

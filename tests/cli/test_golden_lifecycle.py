@@ -151,6 +151,19 @@ def test_a_retired_golden_is_listed_apart_and_shown_as_retired(golden, run, tmp_
     assert "Not in force: it was retired" in golden("show", name).out
 
 
+def test_neither_reason_nor_author_takes_a_secret_into_a_golden(mbr_perf, run, tmp_path):
+    folder, markdown = tmp_path / "golden", tmp_path / "told.md"
+    said = ("--reason", "as in https://me:hunter2@hub/x", "--author", "me hf_hunter2hunter2", "--golden_dir", folder)
+    done = mbr_perf("golden", "promote", run("a"), *said, "--markdown", markdown)
+    (path,) = folder.rglob("*.json")
+    kept = (read_golden(path).reason, read_golden(path).promoted_by, markdown.read_text())
+    retired = mbr_perf("golden", "retire", path, *said, "--json")
+    (path,) = folder.rglob("*.json")
+    assert kept[:2] == ("as in https://***@hub/x", "me ***")
+    for text in (done.out, done.err, kept[2], retired.out, path.read_text()):
+        assert "hunter2" not in text
+
+
 def test_a_retired_golden_is_no_longer_what_runs_are_judged_by(golden, run, mbr_perf, tmp_path):
     golden("promote", run("a"), "--reason", "first")
     golden("retire", NAME, "--reason", "the cluster is gone", "--json")
