@@ -15,7 +15,12 @@ _ASSIGNED = re.compile(
 )
 # A scheme of any length would be tried from every letter of a long text to its end.
 _URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/@\"']+@", re.IGNORECASE)
-_BEARER = re.compile(r"\b(?P<word>Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE)
+# `Basic` is a word of ordinary text, too; what follows it in a header alone has capitals, digits or `=`.
+_BEARER = re.compile(
+    r"\b(?P<word>Bearer|Authorization[\"']?\s*[:=]\s*[\"']?Basic|(?-i:Basic(?=\s+[A-Za-z0-9._~+/-]*[A-Z0-9=])))"
+    r"\s+[A-Za-z0-9._~+/=-]{8,}",
+    re.IGNORECASE,
+)
 _WELL_KNOWN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|A(?:KIA|SIA)[A-Z0-9]{12,}|gh[opusr]_[A-Za-z0-9]{8,}"
     r"|github_pat_[A-Za-z0-9_]{8,}|nvapi-[A-Za-z0-9_-]{8,}|xox[abprs]-[A-Za-z0-9-]{8,})"

@@ -24,6 +24,8 @@ CANARY = "CANARYcanary0123456789"
         f"sk-{CANARY}",
         f"ghp_{CANARY}",
         f"Authorization: Bearer {CANARY}",
+        f"authorization: basic {CANARY}",
+        f"Basic {CANARY}",
         f"git remote https://me:{CANARY}@github.com/x/y.git",
         f"http://{CANARY}@proxy:3128",
         f"TOKEN={CANARY} and KEY={CANARY}",
@@ -55,6 +57,7 @@ def test_an_aws_key_id_is_masked() -> None:
         "sorted(rows, key=lambda row: row.name), json.dumps(x, sort_keys=True)",
         "KeyError: 'recompute_modules'",
         "the bearer of bad news",
+        "Basic acceptance of the driver, and basic requirements",
         "risk-free task-force-member",
     ],
 )
