@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from harness.analysis.derive import combine, derive
 from harness.analysis.gate import Verdict, default_thresholds
 from harness.analysis.metrics import METRICS, GateKind, Metric, Metrics
-from harness.analysis.night.aa_evidence import evidence_of_pairs
+from harness.analysis.night.aa_evidence import two_sample_t
 from harness.analysis.night.memory_rule import judge_memory
 from harness.analysis.night.time_rule import SMALLEST_EFFECT
 from harness.analysis.night.values import AaFinding, AaVerdict, CaseRun
@@ -85,7 +85,7 @@ def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float 
     a, b = ([value for value in side if value is not None] for side in (first, second))
     if len(a) < len(first) or len(b) < len(second):
         return AaFinding(metric.name, None, None, None, None, None, limit, holds=False)
-    found = evidence_of_pairs(a, b)
+    found = two_sample_t(a, b)
     differs = abs(found.change) > limit and found.p_value <= AA_ALPHA
     return AaFinding(
         metric.name, found.first, found.second, found.change, found.p_value, found.noise, limit, not differs,

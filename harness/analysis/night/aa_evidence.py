@@ -9,7 +9,7 @@ from harness.analysis.student_t import t_quantile, t_upper_tail
 
 
 @dataclass(frozen=True)
-class PairEvidence:
+class TwoSampleT:
     """Means of either side, (second - first) / first, and how likely chance alone makes as much; ``noise`` of one run.
 
     ``p_value`` is two-sided; ``noise`` is the standard deviation within the sides over the mean of all runs; ``error`` that of
@@ -29,7 +29,7 @@ class PairEvidence:
         return self.error * t_quantile(1 - alpha / 2, self.degrees)
 
 
-def evidence_of_pairs(first: Sequence[float], second: Sequence[float]) -> PairEvidence:
+def two_sample_t(first: Sequence[float], second: Sequence[float]) -> TwoSampleT:
     """Student's t of two samples with one variance (two runs on each side at least), values above 0.
 
     Worked example: (100, 102) against (103, 105) differ by 3 with a standard error of 1.414: t = 2.12 with 2 degrees of
@@ -42,4 +42,4 @@ def evidence_of_pairs(first: Sequence[float], second: Sequence[float]) -> PairEv
     error = math.sqrt(variance * (1 / len(first) + 1 / len(second)))
     p_value = float(a == b) if error == 0 else min(1.0, 2 * t_upper_tail(abs(b - a) / error, degrees))
     noise = math.sqrt(variance) / statistics.mean((*first, *second))
-    return PairEvidence(a, b, b / a - 1, p_value, noise, error / a, degrees)
+    return TwoSampleT(a, b, b / a - 1, p_value, noise, error / a, degrees)

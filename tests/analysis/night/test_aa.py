@@ -10,7 +10,7 @@ import pytest
 from harness.analysis.derive import derive
 from harness.analysis.gate import Verdict
 from harness.analysis.night.aa import AA_ALPHA, judge_aa
-from harness.analysis.night.aa_evidence import evidence_of_pairs
+from harness.analysis.night.aa_evidence import two_sample_t
 from harness.analysis.night.inputs import CaseMaterial
 from harness.analysis.night.judge import judge_night
 from harness.analysis.night.values import CaseRun
@@ -76,7 +76,7 @@ def verdict_of(night, metric):
 
 
 def test_the_p_value_is_that_of_students_t():
-    found = evidence_of_pairs((100, 102), (103, 105))
+    found = two_sample_t((100, 102), (103, 105))
     assert found.p_value == pytest.approx(0.16795, abs=1e-5)
     assert found.visible(found.p_value) == pytest.approx(found.change)
     assert (found.change, found.noise) == (pytest.approx(3 / 101), pytest.approx(2**0.5 / 102.5))
@@ -89,7 +89,7 @@ def test_one_in_a_hundred_equal_settings_looks_unequal(pairs):
     def side():
         return [draw.gauss(700, 7) for _ in range(pairs)]
 
-    alarms = sum(evidence_of_pairs(side(), side()).p_value <= AA_ALPHA for _ in range(4000))
+    alarms = sum(two_sample_t(side(), side()).p_value <= AA_ALPHA for _ in range(4000))
     assert 20 <= alarms <= 60  # 40 are expected, by three standard deviations
 
 
