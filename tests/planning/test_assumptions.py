@@ -27,3 +27,11 @@ def test_deterministic_mode_may_change_the_attention_kernel_outside_of_hopper(ma
 def test_seconds_on_blackwell_are_said_to_be_optimistic(make_spec):
     said = {gpu: "Blackwell" in texts(make_spec(gpu=gpu, compute_dtype="bf16")) for gpu in ("h100", "b200", "gb300")}
     assert said == {"h100": False, "b200": True, "gb300": True}
+
+
+def test_a_prediction_says_that_torchs_own_adam_steps_and_where_it_is_counted(make_spec):
+    spec = make_spec(gpu="h100", compute_dtype="bf16")
+    row = assumptions(spec, "local", torch_adam=True)[-1]
+    assert row.text.startswith("torch's AdamW steps, as transformer-engine is not installed")
+    assert "counted in the optimizer step" in row.text
+    assert row not in assumptions(spec, "local")

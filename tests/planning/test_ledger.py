@@ -81,3 +81,14 @@ def test_grouped_gemm_has_a_workspace_per_stream_where_experts_are(moe_spec, by_
     extra = stage_memory(grouped, 0, with_experts).overhead - stage_memory(single, 0, with_experts).overhead
     assert extra == 4 * 32 * 1024**2
     assert stage_memory(grouped, 0, costs).overhead == stage_memory(single, 0, costs).overhead
+
+
+def test_the_optimizer_step_counts_what_backward_passes_left_and_the_temporaries_of_torchs_adam(spec_of, by_hand):
+    spec = spec_of(ddp={"grad_reduce_in_fp32": False}, num_gpus=16)
+    composer = Composer(spec, TE)
+    chunks = composer.chunk_costs(by_hand(composer.cases()).even)[1]
+    left = (replace(chunks[0], sizes=replace(chunks[0].sizes, lingering=5000)), *chunks[1:])
+    plain, other = stage_memory(spec, 1, chunks), stage_memory(spec, 1, left, torch_adam=True)
+    assert other.peaks["optimizer step"] - plain.peaks["optimizer step"] == 5000 + 4 * 20_000
+    assert (other.peak, other.activations, other.transient) == ("optimizer step", 5000, 2 * 4 * 20_000)
+    assert parts(other) == other.total
