@@ -26,7 +26,13 @@ EXPERTS = shapes.experiment(shapes.MIXTRAL, num_gpus=2, expert_model_parallel_si
 GROUPED = shapes.experiment(shapes.GROUPED, "moe_act", dtype="bf16")
 DEEPSEEK = shapes.experiment(shapes.DEEPSEEK, "mla_up_proj", attention="unfused")
 
-NO_CUDA = "AssertionError: Torch not compiled with CUDA enabled"
+# A torch built for CUDA says other things on a machine without a GPU than one built without.
+NO_CUDA = (
+    "AssertionError: Torch not compiled with CUDA enabled",
+    "RuntimeError: Cannot re-initialize CUDA in forked subprocess",
+    "RuntimeError: Found no NVIDIA driver on your system",
+)
+NO_STREAM = ("RuntimeError: torch.cuda.Stream requires CUDA support", "torch.AcceleratorError: CUDA error: CUDA driver")
 # Adaptation -> a small run that needs it, and how that run ends without it.
 NEEDED_BY = {
     "device_is_cpu": (DENSE, NO_CUDA),
@@ -34,7 +40,7 @@ NEEDED_BY = {
     "cuda_literals_are_cpu": (DENSE, NO_CUDA),
     "tensor_type_is_cuda": (DENSE, "TypeError: Wrapped parameters must be one of torch.cuda.FloatTensor"),
     "no_cuda_sync": (PIPELINE, NO_CUDA),
-    "streams_are_inert": (EXPERTS, "RuntimeError: torch.cuda.Stream requires CUDA support"),
+    "streams_are_inert": (EXPERTS, NO_STREAM),
     "split_sizes_are_numpy": (EXPERTS, "TypeError: all_to_all_single(): incompatible function arguments"),
     "grouped_gemm_is_matmul": (GROUPED, "AssertionError: Grouped GEMM is not available"),
     "checkpoint_without_output_fp8": (DENSE, "NameError: name 'FP8GlobalStateManager' is not defined"),

@@ -113,6 +113,28 @@ def _storages_report_their_size() -> None:
     torch.UntypedStorage.resize_, torch.UntypedStorage.copy_ = resize_, copy_
 
 
+def _outputs_come_back_by_sharing() -> bool:
+    from megatron.core.tensor_parallel import random as megatron_random
+
+    return hasattr(megatron_random, "_get_share_storage")
+
+
+def _sharing_needs_no_compiler() -> None:
+    from megatron.core.tensor_parallel import random as megatron_random
+
+    resize, copy = torch.UntypedStorage.resize_, torch.UntypedStorage.copy_
+
+    def share_storage(output, recomputed):
+        storage, owner = output.untyped_storage(), recomputed.untyped_storage()
+        resize(storage, owner.nbytes())
+        if storage.device.type != "meta":
+            copy(storage, owner)
+        if active():
+            active().ledger.share(storage, owner)
+
+    megatron_random._get_share_storage = lambda: share_storage
+
+
 ADAPTATIONS = (
     Adaptation("device_is_place", 'megatron-core asks torch.cuda.current_device() and writes device="cuda"; tensors that '
                "claim to be on cuda abort a build of torch without it", _device_is_place),
@@ -120,6 +142,9 @@ ADAPTATIONS = (
                _rng_holds_no_states),
     Adaptation("recompute_is_a_phase", "both kinds of checkpoint fork the generators around the repeated forward pass, "
                "and nothing else does", _recompute_is_a_phase),
+    Adaptation("sharing_needs_no_compiler", "from 0.17 on output-discarding checkpoints hand recomputed bytes over in C++, which "
+               "is compiled at first use, and of which no count would know", _sharing_needs_no_compiler,
+               _outputs_come_back_by_sharing),
     Adaptation("storages_report_their_size", "output-discarding checkpoints empty and refill storages under living "
                "tensors; meta storages cannot be copied", _storages_report_their_size),
     Adaptation("kernels_of_the_target", "torch chooses attention, norm and dropout kernels by device, and they save "

@@ -11,6 +11,7 @@ class _Entry:
     reference: weakref.ref
     num_bytes: int
     epoch: int
+    names: torch.UntypedStorage | None = None  # whose bytes it has and keeps alive
 
 
 class StorageLedger:
@@ -65,6 +66,13 @@ class StorageLedger:
         if entry is not None:
             self._resize(entry, storage.nbytes())
 
+    def share(self, storage: torch.UntypedStorage, owner: torch.UntypedStorage) -> None:
+        """``storage`` is from now on another name for the bytes of ``owner``, which live as long as either."""
+        entry = self._entries.get(storage._cdata)
+        if entry is not None:
+            self._resize(entry, 0)
+            entry.names = owner
+
     def pass_through(self, num_bytes: int) -> None:
         """Bytes that were alive for a moment beside everything else."""
         self.peak_bytes = max(self.peak_bytes, self.live_bytes + num_bytes)
@@ -74,7 +82,7 @@ class StorageLedger:
         return storage._cdata in self._entries
 
     def _resize(self, entry: _Entry, num_bytes: int) -> None:
-        if num_bytes != entry.num_bytes:
+        if entry.names is None and num_bytes != entry.num_bytes:
             self._live[entry.epoch] += num_bytes - entry.num_bytes
             entry.num_bytes = num_bytes
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)

@@ -91,3 +91,19 @@ def test_flops_of_products_and_of_grouped_causal_attention():
     assert gemm_flops(2, 3, 5) == 60
     assert attention_flops(query, key, value, causal=False) == 2 * 2 * 8 * 16 * 16 * (4 + 6)
     assert attention_flops(query, key, value, causal=True) == 2 * 8 * 16 * 16 * (4 + 6)
+
+
+def test_a_storage_that_shares_anothers_bytes_counts_once_and_keeps_them_alive():
+    ledger = StorageLedger()
+    discarded, recomputed = torch.empty(100, device="meta"), torch.empty(100, device="meta")
+    ledger.add(discarded)
+    discarded.untyped_storage().resize_(0)
+    ledger.resized(discarded.untyped_storage())
+    ledger.add(recomputed)
+    discarded.untyped_storage().resize_(400)
+    ledger.share(discarded.untyped_storage(), recomputed.untyped_storage())
+    ledger.add(discarded.view(10, 10))
+    del recomputed
+    assert ledger.live_bytes == 400
+    del discarded
+    assert ledger.live_bytes == 0

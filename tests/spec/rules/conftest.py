@@ -299,6 +299,7 @@ CASES = [Case(*row) for row in (
     ("K12", "note", "dense", breaks(recompute="full:uniform:2"), keeps(recompute="full:uniform:1")),
     ("K16", "note", "dense", breaks(ddp__use_megatron_fsdp=True, recompute="mlp"), keeps(recompute="none")),
     ("K18", "note", "deepseek", breaks(recompute="mla_up_proj", mcore="0.17.0"), keeps(mcore="0.16.1")),
+    ("K18", "note", "cpu", breaks(recompute="layernorm", mcore="0.19.2"), keeps(recompute="mlp")),
     ("K20", "note", "dense", breaks(graph="local"), keeps(graph="none")),
     ("S01", "error", "dense", breaks(model__num_query_groups=3), keeps(model__num_query_groups=4)),
     ("S02", "error", "dense", breaks(tp=2, model__ffn_hidden_size=14335), keeps(model__ffn_hidden_size=14336)),
