@@ -32,11 +32,13 @@ from harness.cli.foreign_options import CompareCommand
 from harness.cli.plan_command import PlanCommand, SweepCommand
 from harness.cli.short_options import WholeShortOptions
 from harness.cli.streams import readers_may_leave
+from harness.cli.usage import AskedGroup
 from harness.errors import ExitCode, HarnessError
 from harness.launch.umask import closed_to_others
 
 app = typer.Typer(
     name="mbr-perf",
+    cls=AskedGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

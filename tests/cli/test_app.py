@@ -103,6 +103,28 @@ def test_a_wrong_request_is_a_json_document_when_json_is_asked_for(mbr_perf):
     assert answer.err == "error: unknown recipe 'llama3_8bb'\n  did you mean 'llama3_8b'?\n"
 
 
+@pytest.mark.parametrize(
+    ("typed", "told", "help_of"),
+    [
+        (("run", "--recompute_module", "mlp"), "Possible options: --recompute", "mbr-perf run"),
+        (("doktor",), "Did you mean 'doctor'?", "mbr-perf"),
+        (("run", "-tp", "x"), "valid integer", "mbr-perf run"),
+        (("golden", "diff"), "Missing argument 'BEFORE'", "mbr-perf golden diff"),
+        (("run", "-mq", "llama"), "did you mean -m or", "mbr-perf run"),
+    ],
+)
+def test_a_command_line_that_cannot_be_parsed_is_a_wrong_request(mbr_perf, typed, told, help_of):
+    answer = mbr_perf(*typed, "--json")
+    document = json.loads(answer.out)
+    assert (answer.code, document["exit_code"], document["remedy"]) == (2, 2, f"try '{help_of} -h' for help")
+    assert told in document["error"]
+    assert answer.err == f"error: {document['error']}\n  {document['remedy']}\n"
+
+
+def test_a_group_without_a_command_answers_with_its_help(mbr_perf):
+    assert "Commands:\n  promote" in mbr_perf("golden").err
+
+
 def test_a_reader_that_goes_away_is_no_error():
     command = f"{sys.executable} -m harness.cli.app recipes show llama3_70b --json | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(

@@ -43,6 +43,11 @@ def test_every_mark_that_turns_the_direction_of_writing_is_shown():
     assert visible("".join(chr(int(mark, 16)) for mark in marks)) == "".join(rf"\u{mark}" for mark in marks)
 
 
+@pytest.mark.parametrize("typed", [("doctor", HOSTILE), (HOSTILE,), ("doctor", f"--{HOSTILE}")])
+def test_a_command_line_that_cannot_be_parsed(mbr_perf, typed):
+    shown(mbr_perf(*typed), code=2)
+
+
 def test_what_a_run_failed_of(mbr_perf, replay, tmp_path):
     recorded = tmp_path / "recorded"
     shutil.copytree(ROOT / "tests" / "data" / "replay" / "ok", recorded / "ok")
