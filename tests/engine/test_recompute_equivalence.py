@@ -51,7 +51,15 @@ LAYOUTS = {
     "deepseek_tp2": (shapes.DEEPSEEK, ("core_attn", "moe", "mla_up_proj", "full:uniform:1"), 2,
                      {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2}),
 }  # fmt: skip
-CASES = [(layout, setting) for layout, (_, settings, _, _) in LAYOUTS.items() for setting in settings]
+# Each repeats what two of the others do one by one.
+ONLY_SLOW = {"dense_bf16", "dense_vpp2", "gpt3_pp2", "moe_tp2", "moe_vpp2", "deepseek_pp2", "deepseek_tp2"}
+
+
+def parameters(pairs):
+    return [pytest.param(*pair, marks=[pytest.mark.long] if pair[0] in ONLY_SLOW else []) for pair in pairs]
+
+
+CASES = parameters((layout, setting) for layout, (_, settings, _, _) in LAYOUTS.items() for setting in settings)
 
 # Peak memory must fall where the setting drops what the peak is made of. With flash-like attention core_attn keeps
 # its inputs and its output, so it frees nothing to speak of; norms and activations of these small models are close
@@ -75,12 +83,13 @@ def specs_of(layout):
 
 
 @pytest.fixture(scope="module")
-def trained(train_cases):
+def trained(train_cases, request):
+    left_out = set() if request.config.getoption("--slow") else ONLY_SLOW
     out = {}
     for num_ranks in (1, 2):
         specs = {}
         for layout, (_, _, ranks, _) in LAYOUTS.items():
-            if ranks == num_ranks:
+            if ranks == num_ranks and layout not in left_out:
                 specs |= specs_of(layout)
         out |= train_cases(specs, num_ranks)
     return out
@@ -106,13 +115,15 @@ def test_losses_and_gradients_are_those_without_recompute(trained, layout, setti
             assert torch.equal(actual[name], gradient), name
 
 
-@pytest.mark.parametrize(("layout", "setting"), sorted(MUST_LOWER_THE_PEAK))
+@pytest.mark.parametrize(("layout", "setting"), parameters(sorted(MUST_LOWER_THE_PEAK)))
 def test_the_peak_falls_where_it_must(trained, layout, setting):
     control, run = trained[f"{layout}.none"], trained[f"{layout}.{setting}"]
     assert max(run.peaks) < max(control.peaks)
 
 
-@pytest.mark.parametrize(("split", "whole"), [("dense_pp2", "dense"), ("dense_vpp2", "dense"), ("moe_vpp2", "moe")])
+@pytest.mark.parametrize(
+    ("split", "whole"), parameters([("dense_pp2", "dense"), ("dense_vpp2", "dense"), ("moe_vpp2", "moe")])
+)
 @pytest.mark.parametrize("setting", ["none", "full:uniform:1"])
 def test_pipeline_gradients_equal_those_of_one_stage_to_the_bit(trained, split, whole, setting):
     expected, actual = trained[f"{whole}.{setting}"].gradients(), trained[f"{split}.{setting}"].gradients()
