@@ -87,7 +87,7 @@ def _forget_shared_buffers() -> None:
     """Buffers and tables that megatron-core keeps per process, so that every case finds the same start."""
     parallel_state.destroy_global_memory_buffer()
     parallel_state._set_global_memory_buffer()
-    moe_utils.get_moe_layer_wise_logging_tracker().clear()
+    _aux_losses().clear()
     moe_utils.MoEAuxLossAutoScaler.main_loss_backward_scale = None
     for cached in (
         rotary_pos_embedding.RotaryEmbedding.forward,
@@ -97,6 +97,12 @@ def _forget_shared_buffers() -> None:
         cached.cache_clear()
     _forget_dummy_gradients()
     offloading.forget()
+
+
+def _aux_losses() -> dict:
+    """By name, with an entry per layer; of the name that newer releases deprecate they hand out a copy."""
+    tracker = getattr(moe_utils, "get_moe_metrics_tracker", None)
+    return tracker().metrics if tracker else moe_utils.get_moe_layer_wise_logging_tracker()
 
 
 def _stand_in_for(spec: ExperimentSpec) -> None:
