@@ -107,7 +107,7 @@ def test_a_wrong_request_is_a_json_document_when_json_is_asked_for(mbr_perf):
     ("typed", "told", "help_of"),
     [
         (("run", "--recompute_module", "mlp"), "Possible options: --recompute", "mbr-perf run"),
-        (("doktor",), "Did you mean 'doctor'?", "mbr-perf"),
+        (("doktor",), "No such command 'doktor'", "mbr-perf"),
         (("run", "-tp", "x"), "valid integer", "mbr-perf run"),
         (("golden", "diff"), "Missing argument 'BEFORE'", "mbr-perf golden diff"),
         (("run", "-mq", "llama"), "did you mean -m or", "mbr-perf run"),

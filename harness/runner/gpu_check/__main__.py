@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, ExitCode, HarnessError, raise_all
 from harness.launch.environment import this_host
+from harness.records.redact import redact_shapes
 from harness.records.store import results_dir
 from harness.report.console import Console, visible
 from harness.runner.gpu_check.case import Case
@@ -47,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
     program.add_argument("--minutes", type=float, default=MINUTES, metavar="N",
                          help=f"start nothing that would outlast them (default {MINUTES:g}); what did not fit is said")  # fmt: skip
     program.add_argument("--resume", action="store_true",
-                         help="leave out what --out already holds of this device and software")  # fmt: skip
+                         help="leave out what passed, by --out, on this device with this software")  # fmt: skip
     program.add_argument("--rehearse", action="store_true",
                          help="the same stages with tiny shapes on the processor; what needs a GPU says so")  # fmt: skip
     program.add_argument("--out", type=Path, metavar="DIR",
@@ -62,7 +63,7 @@ def main() -> int:
     try:
         return int(check_machine(options))
     except HarnessError as error:
-        sys.stderr.write(visible(f"error: {error}") + "\n")
+        sys.stderr.write(visible(redact_shapes(f"error: {error}")) + "\n")
         return int(error.exit_code)
     except KeyboardInterrupt:
         return int(ExitCode.INTERRUPTED)

@@ -18,6 +18,7 @@ from harness.runner.gpu_check.runs import Runs
 from harness.runner.gpu_check.shapes import Shape
 
 USE = "device_use.py"
+FREE = "gpu_is_free"
 ENDLESS = 100_000  # steps
 STARTS_S = 120.0
 ENDS_S = 60.0
@@ -32,7 +33,7 @@ def kill_a_rank(runs: Runs, shape: Shape) -> Iterator[Case]:
     if name in runs.kept:
         yield runs.kept[name]
         return
-    before = None if runs.target.is_rehearsal else _use(runs, name)
+    before = _use(runs, name)
     began, left = time.monotonic(), runs.left_s("run")
     if left is None:
         yield Case(name)
@@ -102,25 +103,25 @@ def _runs_worker(process: Process) -> bool:
     return b"harness.engine.worker" in words and b"harness.engine.agent" not in words
 
 
-def _gpu_is_free(runs: Runs, name: str, before: int | None) -> Check:
-    if runs.target.is_rehearsal:
-        return Check("gpu_is_free", "skipped", "needs a GPU")
+def _gpu_is_free(runs: Runs, name: str, before: int | Check) -> Check:
+    if isinstance(before, Check):
+        return before
     after, began = _use(runs, name), time.monotonic()
-    while before is not None and after is not None and time.monotonic() - began < FREED_S:
-        if after - before < SAME_USE_BYTES:
-            break
+    while not isinstance(after, Check) and after - before >= SAME_USE_BYTES and time.monotonic() - began < FREED_S:
         after = _use(runs, name)
-    if before is None or after is None:
-        return judged("gpu_is_free", holds=False, found="NVML did not say what is in use")
+    if isinstance(after, Check):
+        return after
     found = f"{before} bytes in use before, {after} after"
-    return judged("gpu_is_free", holds=after - before < SAME_USE_BYTES, found=found)
+    return judged(FREE, holds=after - before < SAME_USE_BYTES, found=found)
 
 
-def _use(runs: Runs, name: str) -> int | None:
-    """Bytes in use on the GPU, by anyone."""
+def _use(runs: Runs, name: str) -> int | Check:
+    """Bytes in use on the GPU, by anyone; or the check that nothing more can come of."""
+    if runs.target.is_rehearsal:
+        return Check(FREE, "skipped", "needs a GPU")
     program = runs.program(f"{name}-use", USE, (), {})
-    if program is None or program.exit_code != 0:
-        return None
-    use = json.loads((program.folder / "use.json").read_text())
+    if program is None:
+        return Check(FREE, "not_run", "not in this time")
+    use = json.loads((program.folder / "use.json").read_text()) if program.exit_code == 0 else {}
     gpu = use.get(runs.target.uuid)
-    return int(gpu["used_bytes"]) if gpu else None
+    return int(gpu["used_bytes"]) if gpu else judged(FREE, holds=False, found="NVML did not say what is in use")

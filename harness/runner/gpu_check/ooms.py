@@ -8,6 +8,7 @@ from harness.analysis.oom.classify import Ending, classify
 from harness.analysis.oom.verdict import OomClass
 from harness.launch.environment import ALLOCATOR_ALIAS
 from harness.launch.environment_rows import ALLOCATOR
+from harness.records.redact import redact
 from harness.runner.gpu_check.case import Case, case_name
 from harness.runner.gpu_check.checks import Check, judged
 from harness.runner.gpu_check.programs import Program
@@ -64,7 +65,9 @@ def _made(runs: Runs, way: Way) -> Case:
     path = program.folder / "oom.json"
     if program.exit_code != 0 or not path.is_file():
         return Case(way.case, checks=(not_made(program),), seconds=program.seconds)
-    found = json.loads(path.read_text())
+    found = {
+        name: redact(value) if isinstance(value, str) else value for name, value in json.loads(path.read_text()).items()
+    }
     check, facts = classified(way, found)
     return Case(way.case, checks=(check,), seconds=program.seconds, facts={"oom": {**found, **facts}})
 

@@ -119,10 +119,11 @@ def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: War
 
 
 def kept_measurements(case: Case | None) -> dict[str, dict[str, int]]:
-    """Phases by setting, of those settings that an earlier sitting weighed wholly."""
+    """Phases by setting, of those settings that an earlier sitting weighed wholly and found as predicted."""
     table = case.facts.get("planner") if case else None
     rows = table.get("rows", ()) if isinstance(table, Mapping) else ()
-    found = {row["recompute"]: row.get("measured") or {} for row in rows}
+    failed = {check.name for check in case.checks if check.verdict == "fail"} if case else set()
+    found = {row["recompute"]: row.get("measured") or {} for row in rows if row["recompute"] not in failed}
     return {text: dict(bytes_) for text, bytes_ in found.items() if set(bytes_) == set(phases.TOLERANCES)}
 
 

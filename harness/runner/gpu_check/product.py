@@ -8,6 +8,7 @@ from pathlib import Path
 
 import harness
 from harness.launch.environment import Host
+from harness.records.redact import redact
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 
@@ -19,7 +20,7 @@ KILLED = -9
 
 @dataclass(frozen=True)
 class Ran:
-    """One run. ``record`` is None where none was committed; ``said`` are the last lines of its narration."""
+    """One run. ``record`` is None where none was committed; ``said`` are the last lines of its narration, without secrets."""
 
     exit_code: int
     seconds: float
@@ -36,7 +37,7 @@ def run_product(host: Host, options: Sequence[str], run_dir: Path, timeout_s: fl
             command_of(host, options, run_dir, timeout_s), cwd=Path(harness.__file__).parents[1], env=dict(host.shell),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout_s + ENDS_S,
         )  # fmt: skip
-        code, said = done.returncode, "\n".join(done.stderr.strip().splitlines()[-LAST_LINES:])
+        code, said = done.returncode, redact("\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]))
     except subprocess.TimeoutExpired:
         code, said = KILLED, f"still there {ENDS_S:.0f} s after its time limit, and killed"
     record = read_run(run_dir) if (run_dir / RECORD).is_file() else None

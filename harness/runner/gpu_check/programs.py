@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.launch.environment import Host
+from harness.records.redact import redact
 
 LAST_CHARACTERS = 2000
 SAME_NUMBERS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as ranks have it
@@ -17,7 +18,7 @@ SAME_NUMBERS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as ranks have it
 
 @dataclass(frozen=True)
 class Program:
-    """How one ended: ``folder`` holds what it wrote, ``said`` the end of its output."""
+    """How one ended: ``folder`` holds what it wrote, ``said`` the end of its output, without secrets."""
 
     exit_code: int
     seconds: float
@@ -47,7 +48,7 @@ def run_program(
         _kill(process.pid)
         process.wait()
         raise
-    text = said.decode(errors="replace").strip()[-LAST_CHARACTERS:]
+    text = redact(said.decode(errors="replace").strip())[-LAST_CHARACTERS:]
     return Program(process.returncode, round(time.monotonic() - began, 1), Path(arguments[0]), text)
 
 

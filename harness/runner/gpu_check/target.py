@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from harness.errors import BadRequestError
 from harness.launch.devices import DetectedGpu, detect_gpus
 from harness.launch.environment import SAFE_PATH, Host
+from harness.records.redact import redact
 from harness.runner.machine import installed_software, settled_gpu
 from harness.spec.software import Software
 from harness.units import GB
@@ -59,9 +60,22 @@ def find_target(host: Host, *, rehearse: bool) -> Target:
 
 
 def _first_visible(present: Sequence[DetectedGpu], shell: Mapping[str, str]) -> DetectedGpu:
-    """That of CUDA_VISIBLE_DEVICES, by number or UUID."""
+    """That of CUDA_VISIBLE_DEVICES, by number or the beginning of its UUID. BadRequestError where that is no GPU, or several."""
     asked = shell.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
-    return next((gpu for gpu in present if asked in (str(gpu.index), gpu.uuid)), present[0])
+    if not asked:
+        return present[0]
+    named = [
+        gpu
+        for gpu in present
+        if str(gpu.index) == asked or (not asked.isdigit() and (gpu.uuid or "").startswith(asked))
+    ]
+    if len(named) != 1:
+        listed = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in present)
+        raise BadRequestError(
+            f"CUDA_VISIBLE_DEVICES: {asked} is {'the beginning of several GPUs' if named else 'no GPU'} of this machine",
+            remedy=f"name one of {listed}; a slice (MIG) cannot be checked",
+        )
+    return named[0]
 
 
 _TORCH = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.device_count())"
@@ -82,7 +96,7 @@ def require_torch(target: Target) -> None:
         raise BadRequestError(f"torch did not start within {_TORCH_TIMEOUT_S:.0f} s") from error
     words = done.stdout.split()[-3:]
     if done.returncode != 0 or len(words) < 3:
-        raise BadRequestError(f"torch cannot be imported: {' '.join(done.stderr.strip().splitlines()[-1:])}")
+        raise BadRequestError(f"torch cannot be imported: {redact(' '.join(done.stderr.strip().splitlines()[-1:]))}")
     version, cuda, count = words
     if not int(count):
         what = "is built without CUDA" if cuda == "None" else f"with CUDA {cuda} finds no GPU"

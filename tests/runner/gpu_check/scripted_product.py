@@ -76,8 +76,8 @@ def main(argv):
     options = options_of(argv[3:])
     if FAULT == "endless":
         time.sleep(60)
-    if FAULT == "crash" and options.recompute == "mlp":
-        sys.stderr.write("it fell over\n")
+    if FAULT in ("crash", "secret") and options.recompute == "mlp":
+        sys.stderr.write("it fell over\n" if FAULT == "crash" else "it fell over WANDB_API_KEY=CANARYvalue\n")
         return 3
     record = record_of(options)
     options.run_dir.mkdir(parents=True)

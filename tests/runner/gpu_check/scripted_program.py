@@ -12,6 +12,7 @@ from harness.units import GIB, MIB
 from tests.snapshot_pickles import trained, written
 
 FAULT = os.environ.get("SCRIPTED_FAULT", "")
+SECRET = "HF_TOKEN=CANARYvalue Authorization: Bearer CANARYbearer0123 "
 _HEAD = (
     "CUDA out of memory. Tried to allocate {tried}. GPU 0 has a total capacity of 139.80 GiB of which {free} is free. "
 )
@@ -53,7 +54,11 @@ def main(script, folder, *arguments):
 
 def oom(folder, way):
     fits = way == "fragmentation" and os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    told = TEXTS["capacity" if FAULT == "other_class" and way == "other_process" else way]
+    if FAULT == "secret" and way == "bad_size":
+        sys.exit(SECRET)
+    told = (SECRET if FAULT == "secret" else "") + TEXTS[
+        "capacity" if FAULT == "other_class" and way == "other_process" else way
+    ]
     document = {"way": way, "error": "OutOfMemoryError", "text": None if fits else told, "torch": "2.11.0"}
     (folder / "oom.json").write_text(json.dumps(document))
     return 0

@@ -7,6 +7,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.runner.gpu_check.case import Case
+from harness.runner.gpu_check.checks import Check
 from harness.runner.gpu_check.kept import kept_cases
 from harness.runner.gpu_check.phases import TOLERANCES, Row
 from harness.runner.gpu_check.planner import compare_groups, kept_measurements
@@ -96,6 +97,16 @@ def test_what_an_earlier_sitting_measured_wholly_is_not_measured_again(machine, 
     assert kept.verdict == "not_run"
     assert kept_measurements(kept) == {"mlp": PREDICTED}
     assert kept_measurements(None) == {}
+
+
+def test_what_failed_in_an_earlier_sitting_is_done_again(machine, tmp_path):
+    other = Row("moe", predicted=PREDICTED, measured={**PREDICTED, "weights": 2 * PREDICTED["weights"]})
+    failed = Case("dense.none", checks=(Check("trained", "fail", "exit 3"),))
+    for case in (table(row(), other), failed):
+        write_case(tmp_path, machine().target, case)
+    kept = kept_cases(tmp_path, machine().target)
+    assert set(kept) == {"dense.planner.bf16.flash"}
+    assert kept_measurements(kept["dense.planner.bf16.flash"]) == {"mlp": PREDICTED}
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,30 @@ import json
 
 import pytest
 
+from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.runner.gpu_check.killing import kill_a_rank
 from harness.runner.gpu_check.noise import equal_runs, sampler_overhead, weigh_sampler
 from harness.runner.gpu_check.ooms import WAYS, make_ooms
 from harness.runner.gpu_check.product import ENDS_S, run_product
+from harness.runner.gpu_check.report import write_case
 from harness.runner.gpu_check.snapshots import read_snapshots
 from harness.runner.gpu_check.stages import oversize, survive_oom, train_settings
-from harness.runner.gpu_check.target import find_target
+from harness.runner.gpu_check.target import Target, find_target, require_torch
 
 FEW = ("mlp", "full:uniform:1")
+
+
+@pytest.fixture
+def two_gpus(python):
+    """A machine with two GPUs, of which the shell lets some be seen."""
+    gpus = [{"index": i, "name": "NVIDIA H200", "uuid": f"GPU-{name}"} for i, name in enumerate(("a1", "b2"))]
+
+    def make(visible):
+        shell = {"SCRIPTED_GPU": json.dumps({"gpus": gpus}), "CUDA_VISIBLE_DEVICES": visible}
+        return Host(python=python, hostname="here", num_cores=8, shell=shell)
+
+    return make
 
 
 def verdicts(cases):
@@ -170,11 +184,48 @@ def test_nothing_is_started_that_the_time_does_not_allow(machine, shape, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("visible", "uuid"), [("", "GPU-a"), ("1", "GPU-b"), ("GPU-b,GPU-a", "GPU-b")])
-def test_the_gpu_that_is_checked_is_the_first_that_ranks_would_see(python, visible, uuid):
-    gpus = [{"index": i, "name": "NVIDIA H200", "uuid": f"GPU-{letter}"} for i, letter in enumerate("ab")]
-    shell = {"SCRIPTED_GPU": json.dumps({"gpus": gpus}), "CUDA_VISIBLE_DEVICES": visible}
-    assert find_target(Host(python=python, hostname="here", num_cores=8, shell=shell), rehearse=False).uuid == uuid
+@pytest.mark.parametrize(
+    ("visible", "uuid"), [("", "GPU-a1"), ("1", "GPU-b2"), ("GPU-b2,GPU-a1", "GPU-b2"), ("GPU-b", "GPU-b2")]
+)
+def test_the_gpu_that_is_checked_is_the_first_that_ranks_would_see(two_gpus, visible, uuid):
+    assert find_target(two_gpus(visible), rehearse=False).uuid == uuid
+
+
+@pytest.mark.parametrize(
+    ("visible", "told"), [("2", "no GPU"), ("MIG-a1", "no GPU"), ("GPU-", "several"), ("-1", "no GPU")]
+)
+def test_a_variable_that_names_no_gpu_of_this_machine_is_refused(two_gpus, visible, told):
+    with pytest.raises(
+        BadRequestError, match=rf"CUDA_VISIBLE_DEVICES: {visible} is .*{told}.*\n.*one of 0 \(GPU-a1\), 1 "
+    ):
+        find_target(two_gpus(visible), rehearse=False)
+
+
+def test_no_secret_that_a_program_prints_is_in_what_is_kept(machine, shape, tmp_path):
+    runs = machine("secret")
+    cases = [*make_ooms(runs), *train_settings(runs, shape("dense"), ("mlp",))]
+    for case in cases:
+        write_case(tmp_path / "kept", runs.target, case)
+    texts = {path.stem: path.read_text() for path in (tmp_path / "kept").iterdir()}
+    assert [name for name, text in texts.items() if "CANARY" in text] == []
+    assert all("***" in texts[name] for name in ("oom.capacity", "oom.bad_size", "dense.mlp"))
+
+
+def test_no_secret_is_told_of_a_torch_that_cannot_be_imported(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'ImportError: HF_TOKEN=CANARYvalue' >&2\nexit 1\n")
+    python.chmod(0o700)
+    host = Host(python=str(python), hostname="here", num_cores=8, shell={})
+    with pytest.raises(BadRequestError, match=r"ImportError: HF_TOKEN=\*\*\*$"):
+        require_torch(Target(host, "h200", "NVIDIA H200"))
+
+
+@pytest.mark.parametrize(("fault", "program_s", "verdict"), [("", 600.0, "not_run"), ("program_dies", 1.0, "fail")])
+def test_a_gpu_that_could_not_be_looked_at_in_time_is_no_failure(machine, shape, fault, program_s, verdict):
+    runs = machine(fault)
+    runs.took("program", program_s)
+    (case,) = kill_a_rank(runs, shape("dense"))
+    assert {check.name: check.verdict for check in case.checks}["gpu_is_free"] == verdict
 
 
 def test_a_run_that_outlives_its_time_limit_is_killed_and_says_so(machine, tmp_path):
