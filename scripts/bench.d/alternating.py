@@ -39,7 +39,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     if spec.gpu_type.is_cpu:
         cpu_backend.block_transformer_engine()
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # noqa: TID251 (a rank)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with RankLog(run_dir, rank, world_size) as log:
         seconds = train(spec, log, num_pairs, sampler)
     write_atomically(run_dir / f"seconds_{rank}.json", json.dumps(seconds))

@@ -15,7 +15,7 @@ def overhead() -> Result:
         folder = Path(name)
         understood = understood_here(folder)
         watching = train_pairs(understood, folder, PAIRS)
-        pairs = pairs_of(folder, "harness", "bare")
+        pairs = pairs_of(folder, "harness", "bare", PAIRS)
     return ratio(f"{understood.spec.recipe} on {understood.spec.gpu}", pairs, watching)
 
 

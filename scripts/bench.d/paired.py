@@ -63,11 +63,11 @@ def train_pairs(understood: Understood, folder: Path, num_pairs: int, *more: str
     return (time.process_time() - cpu) / (time.perf_counter() - wall)
 
 
-def pairs_of(folder: Path, one: str, other: str) -> Pairs:
-    """Seconds of the slowest rank, of ``one`` kind and of the ``other``, pair by pair after the warm-up."""
+def pairs_of(folder: Path, one: str, other: str, num_pairs: int) -> Pairs:
+    """Seconds of the slowest rank, of ``one`` kind and of the ``other``, pair by pair after the warm-up, which counts in ``num_pairs``."""
     ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("seconds_*.json"))]
     first, second = ([max(step) for step in zip(*(rank[kind] for rank in ranks), strict=True)] for kind in (one, other))
-    if len(first) != PAIRS:
+    if len(first) != num_pairs:
         raise BenchmarkFailedError("a rank has not trained every step")
     return list(zip(first, second, strict=True))[WARM_UP:]
 

@@ -39,7 +39,7 @@ def sampler() -> Result:
             before, began = cpu_seconds(process.pid), time.perf_counter()
             train_pairs(understood, folder, PAIRS, str(process.pid))
             used, wall = cpu_seconds(process.pid) - before, time.perf_counter() - began
-        pairs = pairs_of(folder, "sampled", "unsampled")
+        pairs = pairs_of(folder, "sampled", "unsampled", PAIRS)
         seen = NodeSample.model_validate_json((folder / "nvml.json").read_text())
     sampled_s = wall - sum(off for _, off in pairs)  # it is at work while the ranks start, too
     found = ratio_of(pairs)

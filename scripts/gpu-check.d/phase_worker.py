@@ -38,7 +38,7 @@ def main() -> int:
         from harness.engine.cpu_backend import before_megatron
 
         before_megatron()
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])  # noqa: TID251 (a rank)
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     with RankLog(run_dir, rank, world_size) as log:
         weigh(spec, log, Phases(run_dir / "phases.json"))
     return 0
