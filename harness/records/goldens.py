@@ -10,6 +10,7 @@ from harness.records.golden import GoldenRecord
 from harness.records.golden_retired import retired_in_place_of, told_of
 from harness.records.golden_settings import setting_differences
 from harness.records.golden_text import golden_text
+from harness.records.redact import redact_shapes
 from harness.records.store import checkout_dir
 from harness.records.strict_json import read_document
 from harness.spec.experiment import ExperimentSpec
@@ -66,12 +67,12 @@ def find_golden(spec: ExperimentSpec, override: Path | None = None) -> GoldenSea
         return GoldenSearch(_in_force(override, read_golden(override)), override)
     path = golden_path(golden_dir(override), spec)
     if not path.is_file():
-        return GoldenSearch(None, None, f"no golden for these settings: {_absence(path, spec)}")
+        return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {_absence(path, spec)}"))
     golden = read_golden(path)
     different = setting_differences(golden, spec, spec.fingerprint)
     if different:
         listed = ", ".join(f"{name} ({ours} here, {theirs} there)" for name, (theirs, ours) in different.items())
-        return GoldenSearch(None, None, f"no golden for these settings: {path} is for others: {listed}")
+        return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {path} is for others: {listed}"))
     return GoldenSearch(golden, path)
 
 

@@ -1,12 +1,13 @@
 """All reports of a night as files: in its own folder always, elsewhere where asked for."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from harness.analysis.night.values import NightVerdict
+from harness.analysis.night.values import CaseRun, NightVerdict
 from harness.records.atomic import write_atomically
+from harness.records.redact import redact_shapes
 from harness.report import json
 from harness.report.night_html import night_html
 from harness.report.night_index_html import INDEX, write_index
@@ -33,9 +34,25 @@ def write_night_reports(verdict: NightVerdict, outputs: Outputs | None = None) -
 
     Files in the night's folder are replaced. One that cannot be written keeps no other from being written.
     """
-    folder = verdict.night_dir / REPORT
-    jobs = [_Job(folder / name, partial(_write, verdict, text)) for name, text in FORMATS.items()]
-    return _written([*jobs, *_asked_for(verdict, outputs or Outputs())])
+    folder, shown = verdict.night_dir / REPORT, _shown(verdict)
+    jobs = [_Job(folder / name, partial(_write, shown, text)) for name, text in FORMATS.items()]
+    return _written([*jobs, *_asked_for(shown, verdict.night_dir.parent, outputs or Outputs())])
+
+
+def _shown(verdict: NightVerdict) -> NightVerdict:
+    """With folders that look like secrets masked, as files are given away."""
+    cases = (replace(case, runs=_runs(case.runs), golden_path=case.golden_path and redact_shapes(case.golden_path))
+             for case in verdict.cases)  # fmt: skip
+    aa = verdict.aa and replace(verdict.aa, runs=_runs(verdict.aa.runs))
+    return replace(verdict, night_dir=_masked(verdict.night_dir), cases=tuple(cases), aa=aa)
+
+
+def _runs(runs: Iterable[CaseRun]) -> tuple[CaseRun, ...]:
+    return tuple(replace(run, run_dir=_masked(run.run_dir)) for run in runs)
+
+
+def _masked(path: Path) -> Path:
+    return Path(redact_shapes(str(path)))
 
 
 @dataclass(frozen=True)
@@ -44,7 +61,7 @@ class _Job:
     write: Callable[[Path], None]
 
 
-def _asked_for(verdict: NightVerdict, outputs: Outputs) -> Iterable[_Job]:
+def _asked_for(verdict: NightVerdict, nights: Path, outputs: Outputs) -> Iterable[_Job]:
     if outputs.junit:
         yield _Job(outputs.junit, partial(_write, verdict, night_junit))
     if outputs.step_summary:
@@ -54,7 +71,7 @@ def _asked_for(verdict: NightVerdict, outputs: Outputs) -> Iterable[_Job]:
     if outputs.prometheus:
         yield _Job(outputs.prometheus, lambda path: _write_for_exporter(verdict, path))
     if outputs.html:
-        nights, folder = verdict.night_dir.parent, outputs.html
+        folder = outputs.html
         yield _Job(folder / INDEX, lambda _: write_index(nights, folder))
 
 

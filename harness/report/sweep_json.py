@@ -6,6 +6,7 @@ from pathlib import Path
 
 from harness.analysis.sweep.values import CellVerdict, SweepVerdict, VsControl
 from harness.analysis.welch import CONFIDENCE
+from harness.records.redact import redact_shapes
 from harness.report.json import SCHEMA_VERSION, Document, metrics_document
 from harness.report.prediction import prediction_document
 
@@ -98,4 +99,5 @@ def _golden(cell: CellVerdict) -> Document | None:
     if cell.golden is None:
         return None
     findings = [asdict(f) | {"verdict": f.verdict.value, "reason": f.reason or None} for f in cell.golden.findings]
-    return {"path": cell.golden.golden_path, "outcome": cell.golden.outcome.value, "comparison": findings}
+    path = redact_shapes(cell.golden.golden_path or "") or None
+    return {"path": path, "outcome": cell.golden.outcome.value, "comparison": findings}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from harness.analysis.gate import Comparison
 from harness.analysis.sweep.status import oom_text
 from harness.analysis.sweep.values import CellVerdict, SweepVerdict
+from harness.records.redact import redact_shapes
 from harness.report.figures import BY_NAME, capacities_text, change, figure
 from harness.units import format_bytes, format_percent
 
@@ -116,4 +117,4 @@ def _versus(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
 def _golden(comparison: Comparison) -> str:
     gated = [f for f in comparison.findings if f.change is not None]
     told = ", ".join(f"{BY_NAME[f.metric].title} {figure(BY_NAME[f.metric], f.current)} ({change(f)})" for f in gated)
-    return f"against golden {comparison.golden_path}: {comparison.outcome.value}{f': {told}' if told else ''}"
+    return f"against golden {redact_shapes(comparison.golden_path or '')}: {comparison.outcome.value}{f': {told}' if told else ''}"

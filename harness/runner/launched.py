@@ -146,4 +146,4 @@ def _provenance(
 
 def _replay_note(understood: Understood) -> tuple[str, ...]:
     plan = understood.plan
-    return (f"{REPLAYED}{plan.source}: nothing was measured",) if isinstance(plan, ReplayPlan) else ()
+    return (redact(f"{REPLAYED}{plan.source}: nothing was measured"),) if isinstance(plan, ReplayPlan) else ()

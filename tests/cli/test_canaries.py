@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
 
 import pytest
 
@@ -108,8 +109,12 @@ def test_the_shell_is_in_nothing_that_runs_and_their_reports_leave(mbr_perf, rep
     assert holders(results) == []
 
 
-def test_the_shell_is_in_nothing_that_a_night_leaves(mbr_perf, tmp_path):
-    stage = Stage(tmp_path, {"a": "request: {recompute: mlp}", "b": "request: {recompute: none}"})
+@pytest.mark.parametrize("folder", ["plain", TOKEN])
+def test_neither_the_shell_nor_a_folder_is_in_what_a_night_leaves(mbr_perf, tmp_path, folder):
+    """But the plan of a night, which is read back to resume it, must name the folders that it reads."""
+    root = tmp_path / folder
+    root.mkdir()
+    stage = Stage(root, {"a": "request: {recompute: mlp}", "b": "request: {recompute: none}"})
     stage.record("a", 0)
     stage.record("b", 0, failure=Failure(kind="error", message="it broke", phase="forward_backward", step=1))
     left = tmp_path / "left"
@@ -122,8 +127,10 @@ def test_the_shell_is_in_nothing_that_a_night_leaves(mbr_perf, tmp_path):
         ("--step_summary", "s.md"),
     ]
     answer = mbr_perf(*stage.arguments(*(word for name, file in outputs for word in (name, left / file)), "--webhook"))
-    silent(answer, code=3)
-    assert holders(tmp_path) == []
+    assert answer.code == 3
+    silent(replace(answer, out=answer.out.replace(str(root), ""), err=answer.err.replace(str(root), "")), code=3)
+    [plan] = root.glob("results/nights/*/night.json")
+    assert holders(left, root) == ([plan] if folder == TOKEN else [])
 
 
 def test_the_shell_is_in_nothing_that_slurm_is_given(mbr_perf, slurm, tmp_path):
@@ -207,15 +214,16 @@ def test_a_trained_sweep_with_a_cell_out_of_memory_leaves_none_of_shell_remote_o
     recipe.parent.mkdir()
     shutil.copy(ROOT / "recipes" / "llama" / "llama3_8b.yaml", recipe)
     command = [sys.executable, "-m", "harness.cli.app", "sweep", "-mr", str(recipe), "-g", "cpu", "--num_layers", "4"]
-    command += ["-sl", "256", "-mb", "2", "-ms", "5", "--eval_time_start_step", "2", "--memory_limit", "0.0563"]
+    command += ["-sl", "256", "-ms", "5", "--eval_time_start_step", "2", "--memory_limit", "0.0563", "--no_prune"]
     command += ["--over", "recompute=mlp; none", "--results_dir", str(results), "--pass_env", "HF_TOKEN", "--json"]
     env = os.environ | {"PYTHONPATH": str(checkout)}
     done = subprocess.run(command, cwd=checkout, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    assert [cell["status"] for cell in json.loads(done.stdout)["cells"]] == ["ok", "oom"]
+    assert {cell["name"]: cell["status"] for cell in json.loads(done.stdout)["cells"]} == {"mlp": "ok", "none": "oom"}
     said = (done.stdout + done.stderr).replace(str(results), "").replace("NCCL_CANARY", "")
     assert "CANARY" not in said
     assert holders(results) == []
     record = json.loads(next(results.rglob("record.json")).read_text())
-    assert "***/dense.yaml" in record["sources"]["recipe"]
+    assert "/***/dense.yaml" in record["sources"]["recipe"]
+    assert "/***/results/sweeps/" in next(results.rglob("plan.txt")).read_text()
     assert len(record["provenance"]["git_commit"]) == 40
