@@ -64,6 +64,8 @@ class Loop:
                 command = self.scene.resumed(sweep_dir)
         during = self.tally.kills - before
         lost = sum(count for kind, count in during.items() if kind in ("agent", "rank"))
+        self.tally.files_read += kept.files_read
+        self.tally.records_compared += kept.records_compared
         self._whole(code, data, lost, sweep_dir.with_suffix(".err"))
 
     def _whole(self, code: int, data: SweepData | None, num_lost: int, narration: Path) -> None:
