@@ -122,7 +122,7 @@ def _allgather_postprocess(dispatcher, hidden_states, probs):
     balanced = hidden_states.shape[0] * dispatcher.router_topk / dispatcher.ep_size
     num_selected = round(balanced * (ROUTING.imbalance if dispatcher.ep_size > 1 else 1))
     counts = spread(num_selected, dispatcher.num_local_experts)
-    permuted, _, dispatcher.reversed_local_input_permutation_mapping = token_dispatcher.permute(
+    permuted, _, dispatcher.reversed_local_input_permutation_mapping, *_ = token_dispatcher.permute(
         hidden_states, dispatcher.local_map, num_out_tokens=num_selected, fused=dispatcher.config.moe_permute_fusion
     )
     with _expecting(num_selected):

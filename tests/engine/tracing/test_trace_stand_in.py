@@ -229,9 +229,9 @@ def test_the_embedding_saves_only_tokens(chunks):
 
 
 def test_settings_of_a_mixtral_layer_free_what_they_should(chunks):
-    assert freed_mb(chunks, "mixtral", MIXTRAL) == {
+    assert freed_mb(chunks, "mixtral", MIXTRAL) == pytest.approx({
         "core_attn": -20.7, "layernorm": 16.8, "moe_act": 117.4, "moe": 419.6, "full:uniform:1": 512.2,
-    }  # fmt: skip
+    }, abs=0.1)  # fmt: skip
 
 
 def test_settings_of_a_deepseek_layer_free_what_they_should(chunks):

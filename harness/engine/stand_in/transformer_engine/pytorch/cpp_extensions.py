@@ -1,9 +1,20 @@
-"""Present because megatron-core imports it; 2.11 has no `get_workspace`, so megatron's router never calls the GEMM."""
+"""Kernels that megatron-core calls by themselves."""
+
+import torch
+
+from transformer_engine.pytorch.gemm import record_gemm
 
 
-def general_gemm(*_args, **_options):
-    """Out of megatron-core's reach under 2.11."""
-    raise NotImplementedError("the router of megatron-core uses torch's product under transformer-engine 2.11")
+def general_gemm(A, B, out_dtype=None, layout="TN", **_options):  # noqa: N803 (transformer-engine's names)
+    """The product as cuBLAS has it, columns first, so that rows first it is ``B @ A``; T and N say of A and B which to turn.
+
+    The router calls it from megatron-core 0.17 on; older ones ask for a `get_workspace`, which 2.11 lacks.
+    """
+    turns_a, turns_b = layout[0] == "T", layout[1] == "T"
+    k, n = (A.shape[1], A.shape[0]) if turns_a else A.shape
+    m = B.shape[1] if turns_b else B.shape[0]
+    record_gemm((m, k, n), A, None)
+    return [torch.empty((m, n), dtype=out_dtype or A.dtype, device=A.device), None, None, None]
 
 
 def cast_to_fp8(*_args, **_options):

@@ -39,8 +39,13 @@ class RMSNorm(torch.nn.Module):
 
     normalization = "RMSNorm"
 
-    def __init__(self, hidden_size, eps=1e-5, sequence_parallel=False, params_dtype=None, device="cuda", **_options):  # noqa: FBT002
+    def __init__(
+        self, normalized_shape=None, eps=1e-5, sequence_parallel=False, params_dtype=None, device="cuda",  # noqa: FBT002
+        hidden_size=None, **_options,
+    ):  # fmt: skip
+        """``hidden_size`` is the older name of ``normalized_shape``; megatron-core until 0.18 gives that."""
         super().__init__()
+        hidden_size = normalized_shape if hidden_size is None else hidden_size
         self.eps = eps
         names = ("weight", "bias") if self.normalization == "LayerNorm" else ("weight",)
         self.bias = None
