@@ -16,12 +16,12 @@ import llama3_70b
 import published_page
 import step_times
 from page import Page
-from rich.console import Console
 
 from harness.errors import ExitCode
 from harness.launch.environment import Host, this_host
 from harness.records.atomic import write_atomically
 from harness.records.store import results_dir
+from harness.report.console import Console
 from harness.runner.machine import installed_software
 
 FOLDER = results_dir() / "accuracy"

@@ -13,7 +13,6 @@ from overhead import overhead
 from plan_speed import plan_deepseek_v3, plan_llama3_70b, plan_llama3_70b_cached, plan_llama31_405b
 from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
-from rich.console import Console
 from rules_speed import rules_speed
 from sampler import sampler
 from snapshot_speed import snapshot_memory, snapshot_seconds
@@ -22,6 +21,7 @@ from sweep_cells import sweep_cells
 
 from harness.errors import ExitCode
 from harness.records.store import results_dir
+from harness.report.console import Console
 from harness.report.printing import plain_table, print_lines, show
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {

@@ -10,11 +10,11 @@ from pathlib import Path
 from gate_rows import CHANGES, Goal, Row, Size, goals, rows
 from gate_trials import CASES_PER_NIGHT, THRESHOLD
 from result import machine
-from rich.console import Console
 
 from harness.errors import ExitCode
 from harness.records.atomic import write_atomically
 from harness.records.store import results_dir
+from harness.report.console import Console
 from harness.report.printing import plain_table, print_lines, show
 from harness.runner.provenance import git_commit
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -34,6 +35,26 @@ def asked_for(*extras):
 def run(*words, **env):
     given = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **env}
     return subprocess.run(words, cwd=ROOT, env=given, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("user", "code", "told"),
+    [
+        (0, 1, "no mirror\ncould not install gcc libc6-dev, which tests need"),
+        (1000, 2, "gcc libc6-dev may not be installed here: tests that need them are skipped"),
+    ],
+)
+def test_what_tests_need_and_ci_may_install_is_never_left_out(tmp_path, user, code, told):
+    """On a machine without C compiler, mirror and `sudo`, where Slurm may be missing as well."""
+    scripted = {"id": f"echo {user}", "apt-get": "echo no mirror; exit 100"}
+    for name, does in scripted.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o700)
+    for name in ("bash", "dirname", "env", "mktemp", "rm", "tail", "true"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = run(shutil.which("bash"), ".ci/run", PATH=str(tmp_path), MBR_PERF_NO_SETUP="1", PYTHON=sys.executable)
+    assert done.returncode == code
+    assert told in done.stderr.replace(" slurm-wlm slurm-client", "").replace(" munge", "")
 
 
 @pytest.mark.parametrize("needed", asked_for("train", "report", "stats"), ids=str)
