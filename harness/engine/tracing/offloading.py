@@ -44,6 +44,7 @@ def install() -> None:
     torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = lambda *_args: None
     manager.ChunkOffloadHandler.offload = _offload
     manager.ChunkOffloadHandler.reload = _reload
+    manager.ChunkOffloadHandler._can_manage_tensor_for_offload = staticmethod(_is_no_parameter)  # not: is on cuda
     manager.print_offload_summary_table = lambda _bytes: None  # a table gathered from all ranks
 
 
@@ -61,6 +62,11 @@ def is_on(config: "TransformerConfig") -> bool:
 def end_step() -> None:
     """What schedules do after a step; the first one tells megatron-core which groups are to stay on the device."""
     importlib.import_module(_MANAGER).PipelineOffloadManager.get_instance().reset()
+
+
+def _is_no_parameter(tensor: torch.Tensor) -> bool:
+    """Asked by newer releases."""
+    return not isinstance(tensor, torch.nn.Parameter)
 
 
 def _offload(_handler, tensor: torch.Tensor, pin_memory=True, use_cpu_pool=True) -> tuple:  # noqa: ARG001, FBT002
