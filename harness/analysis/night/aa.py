@@ -22,7 +22,7 @@ from harness.units import format_percent
 AA_ALPHA = 0.01
 """The largest two-sided p-value at which the labels count as different."""
 
-_Sides = tuple[list[Metrics], list[Metrics]]
+_Sides = tuple[list[Metrics], list[Metrics]]  # of A and of A'
 
 
 def judge_aa(case: PlannedCase, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
@@ -32,10 +32,10 @@ def judge_aa(case: PlannedCase, runs: Sequence[CaseRun], numbers: range) -> AaVe
     if fault:
         return AaVerdict(case.name, num_pairs, tuple(runs), doubts={"time": f"tonight's own A/A {fault}"})
     records = {run.number: run.record for run in runs if run.record is not None}
-    sides: _Sides = ([], [])
+    by_label: dict[str, list[Metrics]] = {"A": [], "A'": []}
     for place, number in enumerate(numbers):
-        sides[aa_label(place) != "A"].append(derive(records[number]))
-    findings = tuple(_findings(case, records[numbers.start], sides))
+        by_label[aa_label(place)].append(derive(records[number]))
+    findings = tuple(_findings(case, records[numbers.start], (by_label["A"], by_label["A'"])))
     return AaVerdict(case.name, num_pairs, tuple(runs), findings, _doubts(findings))
 
 
