@@ -59,6 +59,7 @@ def test_an_aws_key_id_is_masked() -> None:
         "the bearer of bad news",
         "Basic acceptance of the driver, and basic requirements",
         "risk-free task-force-member",
+        "results/sk-learn-experiments and sk-learn-1.5",
     ],
 )
 def test_ordinary_text_is_left_alone(text: str) -> None:
