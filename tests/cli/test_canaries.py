@@ -96,16 +96,23 @@ def test_a_secret_is_told_together_with_all_else_that_is_wrong(mbr_perf, tmp_pat
     assert not (tmp_path / "results").exists()
 
 
-def test_the_shell_is_in_nothing_that_runs_and_their_reports_leave(mbr_perf, replay, tmp_path):
+@pytest.mark.parametrize(
+    "typed", [("doctor", TOKEN), ("doctor", "HF_TOKEN=CANARYvalue"), (TOKEN,), ("run", f"--{TOKEN}")]
+)
+def test_a_secret_in_a_command_line_that_cannot_be_parsed_is_not_repeated(mbr_perf, typed):
+    assert "***" in silent(mbr_perf(*typed, "--json"), code=2).err
+
+
+def test_the_shell_is_in_nothing_that_runs_and_their_reports_leave(mbr_perf, replay, run, tmp_path):
     results = tmp_path / "results"
     silent(replay("ok"))
     silent(replay("oom", "--json"), code=4)
     for run_dir in (results / "runs").iterdir():
         silent(mbr_perf("history", "add", run_dir, "--results_dir", results))
         silent(mbr_perf("diagnose", run_dir, "--json"))
-    (golden,) = [path for path in (results / "runs").iterdir() if "cpu" in (path / "record.json").read_text()][:1]
     signed = ("--reason", SAID, "--golden_dir", results / "golden", "--markdown", results / "golden.md")
-    mbr_perf("golden", "promote", golden, *signed)
+    silent(mbr_perf("golden", "promote", run("measured"), *signed))
+    assert "Authorization: Bearer ***" in next((results / "golden").rglob("*.json")).read_text()
     assert holders(results) == []
 
 
