@@ -92,13 +92,14 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
     from harness.errors import BadRequestError
     from harness.records.nights import read_night
     from harness.runner.promoting import Candidate
-    from harness.runner.promoting_nights import night_candidates
+    from harness.runner.promoting_nights import doubts_of_nights, night_candidates
 
     options = PromotionOptions(
         replace_other=asked.replace_other, only=tuple(asked.only or ()), accept_spread=asked.accept_spread
     )
     if not (asked.case or asked.every):
-        return [Candidate("", _runs(asked), options)], []
+        runs = _runs(asked)
+        return [Candidate("", runs, options, doubts_of_nights(asked.what, asked.results_dir))], []
     if len(asked.what) > 1 or (asked.case and asked.every):
         raise BadRequestError("--case and --every exclude each other, and are for one night", remedy="name one night")
     night = read_night(asked.what[0], asked.results_dir)

@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 from harness.analysis.night.aa import judge_aa
 from harness.analysis.night.case_outcome import bad_end, effective_runs, expectation
 from harness.analysis.night.values import CaseRun
 from harness.analysis.promotion import PromotionOptions
 from harness.errors import BadRequestError
-from harness.records.nights import NightCase, NightData
+from harness.records.nights import CASES, NIGHT, NightCase, NightData, read_night
+from harness.records.store import record_path
 from harness.runner.night.due import aa_runs, case_runs
 from harness.runner.promoting import Candidate
 
@@ -32,6 +34,19 @@ def night_candidates(
     expected = {name: told for name, case in known.items() if not names and (told := _expected(case, today))}
     chosen = [known[name] for name in names or known if name not in expected]
     return [_candidate(night, case, options, doubts) for case in chosen], list(expected.items())
+
+
+def doubts_of_nights(references: Sequence[str], results: Path | None) -> tuple[str, ...]:
+    """What stands against runs that are named by themselves and lie in a night: its A/A, as for its cases."""
+    records = [record_path(reference, results).resolve() for reference in references]
+    folders = dict.fromkeys(record.parents[3] for record in records if _is_in_night(record))
+    return tuple(f"{folder}: {doubt}" for folder in folders for doubt in _doubts(read_night(folder)))
+
+
+def _is_in_night(record: Path) -> bool:
+    """Whether it is ``NIGHT/cases/<case>/<number>/record.json``."""
+    above = record.parents
+    return len(above) > 3 and above[2].name == CASES and (above[3] / NIGHT).is_file()
 
 
 def _candidate(night: NightData, case: NightCase, options: PromotionOptions, doubts: Sequence[str]) -> Candidate:
