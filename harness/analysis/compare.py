@@ -111,7 +111,7 @@ def compare_runs(
     search = in_todays_formula(search, records[0].spec)
     golden = search.golden
     if golden is None:
-        required = options.require_golden or options.golden_values_path is not None
+        required = options.require_golden or options.golden_values_path is not None or search.is_damaged
         ended = sorted({record.status for record in records} - {"ok"})
         note = f"the run ended as {', '.join(ended)}; {search.note}" if ended else search.note
         return metrics, no_golden(metrics, note, required=required or bool(ended))

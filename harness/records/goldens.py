@@ -12,7 +12,7 @@ from harness.records.golden_settings import setting_differences
 from harness.records.golden_text import golden_text
 from harness.records.redact import redact_shapes
 from harness.records.store import checkout_dir
-from harness.records.strict_json import read_document
+from harness.records.strict_json import OtherVersionError, read_document
 from harness.spec.experiment import ExperimentSpec
 
 _SHIPPED = Path(harness.__file__).parent / "_data" / "golden"
@@ -20,11 +20,15 @@ _SHIPPED = Path(harness.__file__).parent / "_data" / "golden"
 
 @dataclass(frozen=True)
 class GoldenSearch:
-    """The golden for some settings, or why there is none: ``note`` names the place that was looked at."""
+    """The golden for some settings, or why there is none: ``note`` names the place that was looked at.
+
+    ``is_damaged``: there is a file, and it cannot be read; nothing passes by it.
+    """
 
     golden: GoldenRecord | None
     path: Path | None
     note: str = ""
+    is_damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,14 @@ def _absence(path: Path, spec: ExperimentSpec) -> str:
 
 
 def read_golden(path: Path) -> GoldenRecord:
-    """One golden file; BadRequestError names the file and the key."""
-    return read_document(path, GoldenRecord)
+    """One golden file; BadRequestError names the file, the key, and what to do."""
+    try:
+        return read_document(path, GoldenRecord)
+    except OtherVersionError:
+        raise
+    except BadRequestError as error:
+        remedy = "put it back as git has it, or make it anew with mbr-perf golden promote RUN --reason ..."
+        raise BadRequestError(error.message, remedy=remedy) from error
 
 
 def named_golden(name: str, override: Path | None = None) -> tuple[Path, GoldenRecord]:

@@ -1,18 +1,24 @@
 """Reading our own JSON files: one answer or one error that names the file and the key."""
 
 import json
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.records.rank import SCHEMA_VERSION
+from harness.records.redact import redact_shapes
 from harness.spec.frozen import Frozen
 
 Document = TypeVar("Document", bound=Frozen)
 
 _MAX_PROBLEMS = 10
+_MAX_SHOWN = 60
+_STRING_OR_CONSTANT = re.compile(r'"(?:\\.|[^"\\])*"|NaN|-?Infinity')
 
 
 class OtherVersionError(ManyProblemsError):
@@ -49,6 +55,8 @@ def _plain(path: Path, text: str) -> dict[str, object]:
         value = json.loads(text, object_pairs_hook=once_each, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise BadRequestError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except _ConstantError as error:
+        raise BadRequestError(_told_of_constant(path, text, error.name)) from error
     except (ValueError, RecursionError) as error:
         raise BadRequestError(f"{path}: {error}") from error
     if not isinstance(value, dict):
@@ -66,8 +74,39 @@ def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return seen
 
 
+class _ConstantError(ValueError):
+    """NaN or Infinity, which JSON does not know."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number that anything can be judged by")
+    raise _ConstantError(name)
+
+
+def _told_of_constant(path: Path, text: str, name: str) -> str:
+    """``golden.json:19: metrics.tflops_per_gpu.value: NaN is not a number ...``: the first of them in the file."""
+    first = next(one for one in _STRING_OR_CONSTANT.finditer(text) if not one[0].startswith('"'))
+    places = _constants(json.loads(text, parse_constant=_Constant))
+    where = f"{path}:{text.count(chr(10), 0, first.start()) + 1}: {next(places, 'the file')}"
+    return f"{where}: {name} is not a number that anything can be judged by"
+
+
+class _Constant(str):
+    """NaN or Infinity where it stood, for its key."""
+
+    __slots__ = ()
+
+
+def _constants(value: object, place: str = "") -> Iterator[str]:
+    """Dotted keys of the constants, in the order of the file."""
+    if isinstance(value, _Constant):
+        yield place or "the file"
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, one in inner:
+        yield from _constants(one, f"{place}.{key}" if place else str(key))
 
 
 def _check_version(path: Path, document: dict[str, object]) -> None:
@@ -81,9 +120,28 @@ def _check_version(path: Path, document: dict[str, object]) -> None:
 
 
 def _problems(path: Path, error: ValidationError) -> list[BadRequestError]:
-    found = [
-        BadRequestError(f"{path}: {'.'.join(map(str, problem['loc'])) or 'the file'}: {problem['msg']}")
-        for problem in error.errors(include_url=False)
-    ]
+    told = dict.fromkeys(map(_told, error.errors(include_url=False)))
+    found = [BadRequestError(f"{path}: {line}") for line in told]
     rest = len(found) - _MAX_PROBLEMS
     return found if rest <= 0 else [*found[:_MAX_PROBLEMS], BadRequestError(f"{path}: and {rest} more problems")]
+
+
+def _told(problem: ErrorDetails) -> str:
+    """Key, what is wrong, and the value; the same for every type that a number may have."""
+    place, said = problem["loc"], problem["msg"]
+    if place[-1:] in (("int",), ("float",)):
+        place, said = place[:-1], "must be a number"
+    if problem["type"] == "extra_forbidden":
+        return f"{_key(place)}: no such key in this version of mbr-perf"
+    value = problem["input"]
+    is_shown = problem["type"] != "missing" and (value is None or isinstance(value, str | int | float))
+    return f"{_key(place)}: {said}{f', is {_shown(value)}' if is_shown else ''}"
+
+
+def _key(place: tuple[int | str, ...]) -> str:
+    return ".".join(map(str, place)) or "the file"
+
+
+def _shown(value: object) -> str:
+    text = redact_shapes(json.dumps(value))
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."

@@ -16,7 +16,7 @@ from harness.units import format_bytes
 
 @dataclass(frozen=True)
 class CaseOutlook:
-    """A planned case. ``no_golden``: why there is none; ``last``: its newest run in history.
+    """A planned case. ``no_golden``: why there is none, or why it cannot be read; ``last``: its newest run in history.
 
     Where this case of this suite has none, that of the same settings outside suites, if there is one.
     """
@@ -25,6 +25,7 @@ class CaseOutlook:
     golden_path: Path | None
     no_golden: str
     last: HistoryRecord | None
+    is_golden_damaged: bool = False
 
 
 def print_outlook(console: Console, plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> None:
@@ -35,7 +36,7 @@ def print_outlook(console: Console, plan: NightPlan, cases: tuple[CaseOutlook, .
     for one in cases:
         table.add_row(*_row(one))
     show(console, table)
-    print_lines(console, ["", *_reasons(cases), *_absent(cases), *_shared(cases), _total(plan)])
+    print_lines(console, ["", *_reasons(cases), *_damaged(cases), *_absent(cases), *_shared(cases), _total(plan)])
 
 
 _RIGHT = ("GPUs", "Predicted peak")
@@ -47,8 +48,11 @@ def _row(one: CaseOutlook) -> tuple[str, ...]:
         return (case.name, ABSENT, ABSENT, ABSENT, ABSENT, ABSENT, "refused")
     peak = format_bytes(case.prediction.peak_bytes) if case.prediction else ABSENT
     setting = f"{spec.recipe} {spec.task} {spec.compute_dtype} {spec.recompute.text}"
-    return (case.name, setting, f"{spec.num_gpus} {spec.gpu}", peak, "yes" if one.golden_path else "no", _last(one.last),
-            _would_run(case))  # fmt: skip
+    return (case.name, setting, f"{spec.num_gpus} {spec.gpu}", peak, _golden(one), _last(one.last), _would_run(case))
+
+
+def _golden(one: CaseOutlook) -> str:
+    return "damaged" if one.is_golden_damaged else "yes" if one.golden_path else "no"
 
 
 def _last(record: HistoryRecord | None) -> str:
@@ -70,9 +74,19 @@ def _reasons(cases: tuple[CaseOutlook, ...]) -> list[str]:
     return [f"{one.case.name}: refused: {one.case.refused}" for one in cases if one.case.refused]
 
 
+def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:
+    """Whether required or not, such a golden makes its case inconclusive."""
+    lines = [f"{one.case.name}: {one.no_golden}" for one in cases if one.is_golden_damaged and not one.case.refused]
+    if not lines:
+        return []
+    count = "1 golden" if len(lines) == 1 else f"{len(lines)} goldens"
+    return [*lines, f"{count} cannot be read: inconclusive until the file is mended, or put back from git"]
+
+
 def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
     """Only where that will make the case inconclusive; one by one only what is more than a file that is not there."""
-    lacking = [one for one in cases if not one.case.refused and one.case.is_golden_required and not one.golden_path]
+    wanted = [one for one in cases if one.case.is_golden_required and not one.case.refused]
+    lacking = [one for one in wanted if not one.golden_path and not one.is_golden_damaged]
     told = [one for one in lacking if not one.no_golden.endswith("is not there")]
     if not lacking:
         return []

@@ -62,7 +62,7 @@ def _remarks(case: CaseVerdict) -> Iterable[str]:
     if case.remark:
         yield case.remark
     if case.runs and case.golden_path is None:
-        yield "no golden"
+        yield "golden cannot be read" if case.is_golden_damaged else "no golden"
         yield from sorted(set(_short(case)))
     if case.drift:
         yield f"{counted(len(case.drift), 'difference')} from the golden's environment"

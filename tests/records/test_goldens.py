@@ -127,3 +127,21 @@ def test_a_golden_that_cannot_be_written_is_told_with_the_way_out(tmp_path, make
     record = make_record()
     with pytest.raises(BadRequestError, match="cannot be written: Not a directory\\n  name a writable folder"):
         write_golden(tmp_path / "file", record.spec, make_golden(record, {"tflops_per_gpu": 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ('"700"', 'metrics.tflops_per_gpu.value: must be a number, is "700"'),
+        ("-1.0", "metrics.tflops_per_gpu.value: Input should be greater than 0, is -1.0"),
+        ("NaN", "metrics.tflops_per_gpu.value: NaN is not a number that anything can be judged by"),
+    ],
+)
+def test_a_damaged_golden_is_told_in_a_line_and_what_to_do(tmp_path, make_record, make_golden, value, told):
+    path = tmp_path / "golden.json"
+    path.write_text(golden_text(make_golden(make_record(), VALUES)).replace('"value": 700.5', f'"value": {value}'))
+    with pytest.raises(BadRequestError) as caught:
+        read_golden(path)
+    said, remedy = str(caught.value).splitlines()
+    assert said.endswith(told)
+    assert "golden promote" in remedy

@@ -118,7 +118,7 @@ def edited(tmp_path, make_record, edit):
         ('"duration_s": 60.0', '"duration_s": 1e999', "provenance.duration_s"),
         ('"duration_s": 60.0', '"duration_s": "60"', "provenance.duration_s"),
         ('"status": "ok"', '"status": "fine"', "status: Input should be"),
-        ('"status": "ok"', '"status": "ok", "colour": "red"', "colour: Extra inputs"),
+        ('"status": "ok"', '"status": "ok", "colour": "red"', "colour: no such key"),
     ],
 )
 def test_a_record_that_lies_is_refused_by_file_and_key(tmp_path, make_record, old, new, told):

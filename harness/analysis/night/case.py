@@ -68,6 +68,7 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
         metrics=figures.metrics if figures else None,
         speed=figures.speed if figures else None,
         golden_path=str(case.golden.path) if case.golden.golden else None,
+        is_golden_damaged=case.golden.is_damaged,
         drift=drift_of(counted, golden, comparison.likeness) if golden and comparison else (),
         caveats=(*(comparison.likeness.caveats if comparison else ()), *_replays(counted)),
         is_expected=is_expected,
@@ -161,7 +162,8 @@ def _outcome(
     if figures is None:
         return "inconclusive", "interrupted before a run was done" if counting else "not run yet", None
     if figures.comparison.golden is None:
-        outcome: CaseOutcome = "inconclusive" if case.planned.is_golden_required else "pass"
+        is_lacking = case.planned.is_golden_required or case.golden.is_damaged
+        outcome: CaseOutcome = "inconclusive" if is_lacking else "pass"
         return outcome, figures.comparison.note, None
     return *figures_outcome(figures.findings), None
 

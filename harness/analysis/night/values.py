@@ -63,6 +63,7 @@ class CaseVerdict:
     golden's environment, also where it did not stand in the way. ``counted``: runs behind the figures.
     ``speed``: of the runs behind the figures, as every report shows it; ``metrics`` holds the median over them.
     ``is_infrastructure``: the bad outcome is a named infrastructure fault that retries did not cure.
+    ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
     """
 
     planned: PlannedCase
@@ -74,6 +75,7 @@ class CaseVerdict:
     counted: tuple[RunRecord, ...]
     metrics: Metrics | None
     golden_path: str | None = None
+    is_golden_damaged: bool = False
     drift: tuple[Difference, ...] = ()
     caveats: tuple[str, ...] = ()
     speed: Speed | None = None

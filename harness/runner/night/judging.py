@@ -64,12 +64,12 @@ class NightJudge:
 
 
 def golden_of(case: PlannedCase, golden_dir: str | None) -> GoldenSearch:
-    """The golden of a case's settings; one that cannot be read is none, with the reason."""
+    """The golden of a case's settings; one that cannot be read is damaged, with the reason."""
     assert case.spec is not None  # a case without one is refused
     try:
         return find_golden(case.spec, Path(golden_dir) if golden_dir else None)
     except BadRequestError as error:
-        return GoldenSearch(None, None, error.message)
+        return GoldenSearch(None, None, error.message, is_damaged=True)
 
 
 def _finished_at(data: NightData) -> str:

@@ -21,7 +21,8 @@ def _outlook(plan: NightPlan, case: PlannedCase, results: Path) -> CaseOutlook:
         return CaseOutlook(case, None, "", None)
     golden = golden_of(case, plan.golden_dir)
     runs = read_history(results, case=case_of(case.spec), fingerprint=case.spec.fingerprint)
-    return CaseOutlook(case, golden.path if golden.golden else None, golden.note, _last(runs, plan.suite, case.name))
+    last = _last(runs, plan.suite, case.name)
+    return CaseOutlook(case, golden.path if golden.golden else None, golden.note, last, golden.is_damaged)
 
 
 def _last(runs: Sequence[HistoryRecord], suite: str, case: str) -> HistoryRecord | None:
