@@ -26,17 +26,23 @@ def list_goldens(
     golden_dir: GoldenDir = None,
     as_json: Json = False,
 ) -> None:
-    """Every golden with its kind, the number of runs behind it, and when it was promoted."""
+    """Every golden with its kind, the number of runs behind it, and when it was promoted.
+
+    Exits 6 when a file cannot be read; the others are listed.
+    """
+    from harness.errors import ExitCode
     from harness.records import golden_retired, goldens
     from harness.report import json
     from harness.report.golden_terminal import print_goldens
 
     folder = goldens.golden_dir(golden_dir)
-    found = golden_retired.list_retired(folder) if retired else goldens.list_goldens(folder)
+    found, unread = golden_retired.list_retired(folder) if retired else goldens.list_goldens(folder)
     if as_json:
-        print(json.text(json.goldens_document(found)))
+        print(json.text(json.goldens_document(found, unread)))
     else:
-        print_goldens(_console(), found, folder, retired=retired)
+        print_goldens(_console(), found, folder, retired=retired, unread=unread)
+    if unread:
+        raise typer.Exit(int(ExitCode.INCONCLUSIVE))
 
 
 @app.command()

@@ -9,7 +9,7 @@ from harness.records.atomic import write_once
 from harness.records.golden import GoldenRecord
 from harness.records.golden_text import golden_text
 from harness.records.redact import redact
-from harness.records.strict_json import read_document
+from harness.records.strict_json import read_document, read_each
 
 RETIRED = "retired"
 _MOST_A_DAY = 100
@@ -64,9 +64,9 @@ def _check(folder: Path, path: Path, reason: str, author: str) -> None:
         )
 
 
-def list_retired(folder: Path) -> dict[Path, GoldenRecord]:
-    """Every retired golden below ``folder`` by path, oldest first for one place."""
-    return {path: read_document(path, GoldenRecord) for path in sorted(folder.glob(f"{RETIRED}/*/*.json"))}
+def list_retired(folder: Path) -> tuple[dict[Path, GoldenRecord], dict[Path, BadRequestError]]:
+    """Every retired golden below ``folder`` by path, oldest first for one place, and why others cannot be read."""
+    return read_each(sorted(folder.glob(f"{RETIRED}/*/*.json")), GoldenRecord)
 
 
 def retired_in_place_of(path: Path) -> GoldenRecord | None:

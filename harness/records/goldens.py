@@ -12,9 +12,10 @@ from harness.records.golden_settings import setting_differences
 from harness.records.golden_text import golden_text
 from harness.records.redact import redact_shapes
 from harness.records.store import checkout_dir
-from harness.records.strict_json import OtherVersionError, read_document
+from harness.records.strict_json import OtherVersionError, read_document, read_each
 from harness.spec.experiment import ExperimentSpec
 
+MEND_GOLDEN = "put it back as git has it, or make it anew with mbr-perf golden promote RUN --reason ..."
 _SHIPPED = Path(harness.__file__).parent / "_data" / "golden"
 
 
@@ -103,8 +104,7 @@ def read_golden(path: Path) -> GoldenRecord:
     except OtherVersionError:
         raise
     except BadRequestError as error:
-        remedy = "put it back as git has it, or make it anew with mbr-perf golden promote RUN --reason ..."
-        raise BadRequestError(error.message, remedy=remedy) from error
+        raise BadRequestError(error.message, remedy=MEND_GOLDEN) from error
 
 
 def named_golden(name: str, override: Path | None = None) -> tuple[Path, GoldenRecord]:
@@ -118,9 +118,9 @@ def named_golden(name: str, override: Path | None = None) -> tuple[Path, GoldenR
     )
 
 
-def list_goldens(folder: Path) -> dict[Path, GoldenRecord]:
-    """Every golden below ``folder`` by path; empty when there is no such folder."""
-    return {path: read_golden(path) for path in sorted(folder.glob("*/*.json"))}
+def list_goldens(folder: Path) -> tuple[dict[Path, GoldenRecord], dict[Path, BadRequestError]]:
+    """Every golden below ``folder`` by path, and why others cannot be read; empty when there is no such folder."""
+    return read_each(sorted(folder.glob("*/*.json")), GoldenRecord)
 
 
 def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord) -> Path:

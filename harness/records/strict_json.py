@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -47,6 +47,19 @@ def read_document(path: Path, schema: type[Document]) -> Document:
         if any(problem["type"] == "extra_forbidden" for problem in error.errors(include_url=False)):
             raise OtherVersionError(problems) from error
         raise RejectedError(problems) from error
+
+
+def read_each(
+    paths: Iterable[Path], schema: type[Document]
+) -> tuple[dict[Path, Document], dict[Path, BadRequestError]]:
+    """The files that :func:`read_document` reads, and why it does not read the others."""
+    read, unread = dict[Path, Document](), dict[Path, BadRequestError]()
+    for path in paths:
+        try:
+            read[path] = read_document(path, schema)
+        except BadRequestError as error:
+            unread[path] = error
+    return read, unread
 
 
 def _plain(path: Path, text: str) -> dict[str, object]:

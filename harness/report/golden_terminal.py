@@ -9,9 +9,10 @@ from rich.text import Text
 from harness.analysis.explain.changes import changes
 from harness.analysis.explain.contrast import contrast
 from harness.analysis.explain.values import Side
+from harness.errors import BadRequestError
 from harness.records.golden import GoldenRecord
 from harness.records.golden_retired import told_of
-from harness.records.goldens import GoldenChange
+from harness.records.goldens import MEND_GOLDEN, GoldenChange
 from harness.report import figures
 from harness.report.explain_terminal import coverage, title
 from harness.report.golden_rows import METRIC_TITLES, departure_rows, metric_rows
@@ -20,9 +21,17 @@ from harness.units import format_percent
 
 
 def print_goldens(
-    console: Console, goldens: Mapping[Path, GoldenRecord], folder: Path, *, retired: bool = False
-) -> None:
-    """One line per golden; of retired ones also who took them out of force, and why."""
+    console: Console, goldens: Mapping[Path, GoldenRecord], folder: Path, *,
+    retired: bool = False, unread: Mapping[Path, BadRequestError],
+) -> None:  # fmt: skip
+    """One line per golden; of retired ones also who took them out of force, and why. Files that are ``unread`` come last."""
+    if goldens or not unread:
+        _print_read(console, goldens, folder, retired=retired)
+    print_lines(console, [f"Cannot be read: {error.message}" for error in unread.values()], style="red")
+    print_lines(console, [f"  {MEND_GOLDEN}"] if unread else [])
+
+
+def _print_read(console: Console, goldens: Mapping[Path, GoldenRecord], folder: Path, *, retired: bool) -> None:
     if not goldens:
         print_lines(console, [f"No {'retired ' * retired}golden in {folder}"])
         return

@@ -10,7 +10,7 @@ from harness.analysis.imported.figures import own_throughput
 from harness.analysis.metrics import PEAK_METRICS, SUMMARY_METRICS, Metrics
 from harness.analysis.oom.of_run import oom_of_run
 from harness.analysis.outcome import Outcome
-from harness.errors import ExitCode
+from harness.errors import BadRequestError, ExitCode
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import GoldenChange
 from harness.records.run import RunRecord
@@ -109,10 +109,11 @@ def golden_document(path: Path, golden: GoldenRecord, changes: tuple[GoldenChang
     }
 
 
-def goldens_document(goldens: Mapping[Path, GoldenRecord]) -> Document:
-    """All goldens of a folder."""
+def goldens_document(goldens: Mapping[Path, GoldenRecord], unread: Mapping[Path, BadRequestError]) -> Document:
+    """All goldens of a folder, and the files that cannot be read."""
     listed = [{"path": str(path), "golden": golden.model_dump(mode="json")} for path, golden in goldens.items()]
-    return {"schema_version": SCHEMA_VERSION, "goldens": listed}
+    damaged = [{"path": str(path), "message": error.message} for path, error in unread.items()]
+    return {"schema_version": SCHEMA_VERSION, "goldens": listed, "damaged": damaged}
 
 
 def _imported(record: RunRecord, metrics: Metrics) -> Document | None:

@@ -11,6 +11,8 @@ from typing import Literal
 from harness.errors import BadRequestError
 from harness.launch.ownership import Life, life_of
 from harness.records.folders import folders
+from harness.records.golden_retired import list_retired
+from harness.records.goldens import MEND_GOLDEN, list_goldens
 from harness.records.history_files import history_dir, history_stamps, read_record
 from harness.records.inventory import FOLDERS, Stored, inventory, is_ours
 from harness.records.jobs import JOBS, unsubmitted_job_of
@@ -57,7 +59,7 @@ def examine_results(results: Path) -> tuple[Ailment, ...]:
         life = life_of(entry.path)
         if life.state != "alive":
             found += _of_run(entry, life) if entry.kind == "run" else _of_many(entry, life)
-    return (*found, *_of_history(history_dir(results)))
+    return (*found, *_of_goldens(results / "golden"), *_of_history(history_dir(results)))
 
 
 def _strays(results: Path) -> Iterator[Ailment]:
@@ -166,6 +168,16 @@ def _damaged_runs(folder: Path, parts: _Parts, life: Life, *, is_settled: bool) 
         except BadRequestError as error:
             remedy = f"--fix moves the run to the trash; {parts.resume} {folder} then runs it again"
             yield Ailment("damaged", record.parent, error.message, remedy, movable=is_settled, life=life)
+
+
+def _of_goldens(folder: Path) -> Iterator[Ailment]:
+    """Goldens are under review in git, and never moved."""
+    for listed in (list_goldens, list_retired):
+        for path, error in listed(folder)[1].items():
+            if isinstance(error, OtherVersionError):
+                yield _newer(path, error.message, _NOBODY)
+            else:
+                yield Ailment("damaged", path, error.message, MEND_GOLDEN, movable=False, life=_NOBODY)
 
 
 def _of_history(folder: Path) -> Iterator[Ailment]:

@@ -50,3 +50,29 @@ def test_a_dry_run_names_a_damaged_golden_and_what_to_do(stage, mbr_perf, text):
     assert f"dense: {golden_of(stage)}" in answer.out.replace("\n", " ")
     assert "1 golden cannot be read: inconclusive until the file is mended" in answer.out
     assert "golden promote" not in answer.out
+
+
+def test_the_list_of_goldens_names_the_damaged_one_and_lists_the_others(stage, mbr_perf):
+    whole = golden_of(stage)
+    damaged = whole.with_name("other.json")
+    damaged.write_text(whole.read_text()[:100])
+    shown = mbr_perf("golden", "list", "--golden_dir", stage.goldens)
+    assert shown.code == 6
+    assert f"{whole.parent.name}/{whole.name}" in shown.out
+    assert f"Cannot be read: {damaged}:" in shown.out
+    told = json.loads(mbr_perf("golden", "list", "--golden_dir", stage.goldens, "--json").out)
+    assert [one["path"] for one in told["goldens"]] == [str(whole)]
+    assert [one["path"] for one in told["damaged"]] == [str(damaged)]
+
+
+def test_the_doctor_of_results_names_damaged_goldens_and_leaves_them(stage, mbr_perf):
+    results = stage.root / "results"
+    stage.goldens.rename(results / "golden")
+    assert mbr_perf("results", "doctor", "--results_dir", results).code == 0
+    (golden,) = (results / "golden").glob("*/*.json")
+    golden.write_text(golden.read_text()[:100])
+    answer = mbr_perf("results", "doctor", "--results_dir", results, "--fix")
+    assert answer.code == 6
+    assert f"damaged     {golden}" in answer.out
+    assert "put it back as git has it" in answer.out
+    assert golden.is_file()

@@ -31,8 +31,8 @@ def test_a_retired_golden_moves_and_says_when_by_whom_and_why(tmp_path, stored):
         "2026-03-04T05:06:07Z", "someone", "the cluster is gone",
     )  # fmt: skip
     assert told.metrics == golden.metrics
-    assert list_goldens(tmp_path) == {}
-    assert list(list_retired(tmp_path)) == [target]
+    assert list_goldens(tmp_path) == ({}, {})
+    assert list(list_retired(tmp_path)[0]) == [target]
 
 
 def test_the_search_for_a_retired_golden_tells_of_it(tmp_path, stored, make_spec):
