@@ -31,6 +31,12 @@ def format_percent(fraction: float) -> str:
     return f"{fraction * 100:+.1f} %"
 
 
+def format_share(fraction: float) -> str:
+    """A fraction of at least 0 as percent, to two figures: ``0.21 %``, ``3.5 %``, ``104 %``."""
+    percent = fraction * 100
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
+
+
 def utc_time(text: str) -> datetime:
     """An ISO-8601 date or time in UTC, which it is in where it names no zone. ValueError for what is none."""
     when = datetime.fromisoformat(text)

@@ -47,11 +47,11 @@ class NightJudgeOptions:
     fail_on_improvement: Annotated[bool, typer.Option("--fail_on_improvement", rich_help_panel=_JUDGE,
         help="Exit 7 on an improvement beyond the threshold.")] = False
     aa: Annotated[bool, typer.Option("--aa", rich_help_panel=_JUDGE,
-        help="Run one case under two labels, and judge times only if these do not differ. On Slurm they run in its job.")] = False
+        help="Run one case under two labels, and judge times only if these are found equal. On Slurm they run in its job.")] = False
     aa_case: Annotated[str, typer.Option("--aa_case", metavar="NAME", rich_help_panel=_JUDGE,
         help="The case of --aa. Default: the one with the least expected GPU time.")] = ""
     aa_pairs: Annotated[int | None, typer.Option("--aa_pairs", metavar="N", rich_help_panel=_JUDGE,
-        help="Runs of --aa under either label, at least 3. Default: 4.")] = None
+        help="Runs of --aa under either label, 3 to 50. Default: 4.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +93,9 @@ def nightly(
 
     With --aa the labels A and A' of one setting take turns, A A' A' A, before that case's own runs. Where their times
     differ by more than 2 % (or the case's smaller threshold) and noise would do so in fewer than 1 of 100 nights (Student's
-    t, two-sided), or a run of theirs failed or is missing, every time of the night is inconclusive. Memory is judged all the
-    same, unless A and A' differ in it beyond the case's threshold. These runs are not added to history.
+    t, two-sided), or a run of theirs failed or is missing, every time of the night is inconclusive. So it is where these
+    runs vary so much that a difference as large as the case's threshold would not show: more --aa_pairs help. Memory is
+    judged all the same, unless A and A' differ in it beyond the case's threshold. These runs are not added to history.
 
     Exit codes: 0 passed, 2 wrong request, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
     """

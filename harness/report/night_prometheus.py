@@ -45,7 +45,11 @@ def _night(verdict: NightVerdict) -> Iterable[_Family]:
     yield one("exit_code", "What mbr-perf nightly exited with", int(verdict.exit_code))
     yield one("missing_runs", "Runs that were still to be done", verdict.num_due)
     if verdict.aa:
-        yield one("aa_holds", "1 where the night's own A/A holds, 0 where it does not", float(verdict.aa.holds))
+        yield one(
+            "aa_holds",
+            "1 where the night's own A/A holds, 0 where it does not or could not tell",
+            float(verdict.aa.holds),
+        )
         changes = (({**labels, "metric": found.metric}, found.change) for found in verdict.aa.findings)
         about = "Relative difference of the two labels of the A/A"
         yield _Family("mbr_perf_night_aa_change_ratio", about, _finite(changes))

@@ -8,7 +8,7 @@ from harness.analysis.gate import Verdict
 from harness.analysis.night.values import CaseFinding, CaseVerdict, Evidence, NightVerdict
 from harness.errors import ExitCode
 from harness.report.figures import ABSENT, BY_NAME, figure
-from harness.units import format_percent
+from harness.units import format_percent, format_share
 
 SPEED = "tflops_per_gpu"
 MUST_EQUAL = "must be equal"
@@ -149,7 +149,7 @@ def p_text(p_value: float) -> str:
 def _noise(evidence: Evidence | None) -> str:
     if evidence is None or evidence.noise is None:
         return ""
-    return f"; one run varies by {evidence.noise * 100:.2g} %{f' ({evidence.basis})' if evidence.basis else ''}"
+    return f"; one run varies by {format_share(evidence.noise)}{f' ({evidence.basis})' if evidence.basis else ''}"
 
 
 def _threshold(finding: CaseFinding) -> str:

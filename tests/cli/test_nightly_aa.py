@@ -53,6 +53,8 @@ def test_an_aa_that_holds_lets_the_night_be_judged_and_adds_nothing_to_history(r
     ]
     assert [run["number"] for run in cases["dense"]["runs"]] == [0, 1, 2]
     assert len(read_history(tmp_path / "results")) == 3
+    shown = tmp_path / "results" / "nights" / document["night_id"] / "report" / "night.md"
+    assert "A/A of dense, 4 pairs, replayed: nothing was measured: holds" in " ".join(shown.read_text().split())
 
 
 def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_every_report_says_it(

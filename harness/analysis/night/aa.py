@@ -2,7 +2,8 @@
 
 Times are held to each other by Student's t of two samples with one variance, as the labels are of one setting: two-sided,
 1 %, so that in 1 of 100 nights in which the machine is as it should be this looks otherwise. As for a regression, a
-smaller change than matters is none. Only tonight's runs say how runs differ; how nights differ does not come into it.
+smaller change than matters is none. Runs that differ so much that a change as large as the case's threshold would not show
+tell nothing. Only tonight's runs say how runs differ; how nights differ does not come into it.
 Peak memory is held to the rule of a golden, counted work must be equal.
 """
 
@@ -17,7 +18,7 @@ from harness.analysis.night.time_rule import SMALLEST_EFFECT
 from harness.analysis.night.values import AaFinding, AaVerdict, CaseRun
 from harness.records.night import PlannedCase, aa_label
 from harness.records.run import RunRecord
-from harness.units import format_percent
+from harness.units import format_percent, format_share
 
 AA_ALPHA = 0.01
 """The largest two-sided p-value at which the labels count as different."""
@@ -75,7 +76,8 @@ def _findings(planned: PlannedCase, like: RunRecord, sides: _Sides) -> Iterable[
         if metric.gate != "exact":
             limit = planned.thresholds.get(metric.name, limit)
         if metric.gate == "time":
-            yield _time(metric, first, second, limit)
+            own = planned.thresholds.get(metric.name, default_thresholds(like.spec, planned.repeats).of("time"))
+            yield _time(metric, first, second, own)
         else:
             yield _repeating(metric, second, sides, limit)
 
@@ -86,10 +88,11 @@ def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float 
     if len(a) < len(first) or len(b) < len(second):
         return AaFinding(metric.name, None, None, None, None, None, limit, holds=False)
     found = two_sample_t(a, b)
-    differs = abs(found.change) > limit and found.p_value <= AA_ALPHA
+    visible, differs = found.visible(AA_ALPHA), abs(found.change) > limit and found.p_value <= AA_ALPHA
+    is_blind = not differs and visible > threshold
     return AaFinding(
-        metric.name, found.first, found.second, found.change, found.p_value, found.noise, limit, not differs,
-        visible=found.visible(AA_ALPHA),
+        metric.name, found.first, found.second, found.change, found.p_value, found.noise, limit,
+        not differs and not is_blind, visible=visible, threshold=threshold, is_blind=is_blind,
     )  # fmt: skip
 
 
@@ -117,5 +120,8 @@ def _told(metric: Metric, finding: AaFinding) -> str:
     """``differs: TFLOP/s/GPU by +4.2 % (p 0.0021)``."""
     if finding.change is None:
         return f"says nothing: {metric.title} is not known of all runs"
+    if finding.is_blind and finding.visible is not None and finding.threshold is not None:
+        shows = f"only a change of {metric.title} of {format_share(finding.visible)} would show"
+        return f"could not tell: {shows}, the threshold is {format_share(finding.threshold)}"
     p_value = "" if finding.p_value is None else f" (p {finding.p_value:.2g})"
     return f"differs: {metric.title} by {format_percent(finding.change)}{p_value}"

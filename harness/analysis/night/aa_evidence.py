@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from harness.analysis import statistics
 from harness.analysis.student_t import t_quantile, t_upper_tail
 
+MAX_PAIRS = 50
+"""More would keep the machine longer than they make the A/A surer: these find half the noise of one run."""
+
 
 @dataclass(frozen=True)
 class TwoSampleT:
@@ -43,3 +46,12 @@ def two_sample_t(first: Sequence[float], second: Sequence[float]) -> TwoSampleT:
     p_value = float(a == b) if error == 0 else min(1.0, 2 * t_upper_tail(abs(b - a) / error, degrees))
     noise = math.sqrt(variance) / statistics.mean((*first, *second))
     return TwoSampleT(a, b, b / a - 1, p_value, noise, error / a, degrees)
+
+
+def pairs_that_show(change: float, noise: float, alpha: float) -> int | None:
+    """The fewest pairs whose smallest visible change is ``change`` where one run varies by ``noise``; None: over MAX_PAIRS."""
+    return next((pairs for pairs in range(2, MAX_PAIRS + 1) if _visible(pairs, noise, alpha) <= change), None)
+
+
+def _visible(pairs: int, noise: float, alpha: float) -> float:
+    return noise * math.sqrt(2 / pairs) * t_quantile(1 - alpha / 2, 2 * pairs - 2)

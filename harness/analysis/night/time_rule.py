@@ -23,6 +23,7 @@ from harness.analysis.metrics import Metric
 from harness.analysis.night.evidence import Reference, evidence_of
 from harness.analysis.night.noise import KnownNoise
 from harness.analysis.night.values import CaseFinding, Evidence
+from harness.units import format_share
 
 SMALLEST_EFFECT = 0.02
 """A smaller change is no regression, however sure it is; a threshold below it takes its place."""
@@ -97,7 +98,7 @@ def _doubt(evidence: Evidence, limits: TimeLimits) -> str:
     if evidence.p_value is None or evidence.noise is None:
         return f"{evidence.basis}; repeat it"
     return (
-        f"one run varies by {evidence.noise * 100:.2g} % ({evidence.basis}): p = {evidence.p_value:.2g}, "
+        f"one run varies by {format_share(evidence.noise)} ({evidence.basis}): p = {evidence.p_value:.2g}, "
         f"evidence begins at {limits.alpha:.2g}"
     )
 

@@ -11,7 +11,7 @@ from harness.analysis.speed import Speed
 from harness.errors import ExitCode
 from harness.records.history import CaseOutcome
 from harness.records.night import NightEvent, NightPlan, PlannedCase, Purpose
-from harness.records.run import RunRecord
+from harness.records.run import REPLAYED, RunRecord
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class AaFinding:
 
     ``p_value`` is two-sided, ``noise`` the relative standard deviation of one run; both None for a metric that does not
     differ from run to run. ``limit``: the relative change that is too large, for a time only where noise hardly explains it:
-    of at least ``visible``.
+    of at least ``visible``. ``threshold``: that of the case's times; ``is_blind``: a change as large would not be visible.
     """
 
     metric: str
@@ -102,11 +102,13 @@ class AaFinding:
     limit: float
     holds: bool
     visible: float | None = None
+    threshold: float | None = None
+    is_blind: bool = False
 
 
 @dataclass(frozen=True)
 class AaVerdict:
-    """Whether two sets of runs of one setting are found equal tonight.
+    """Whether two sets of runs of one setting are found equal tonight, as far as they could be found unequal.
 
     ``doubts``: by kind of metric, why nothing may be concluded of it tonight; empty where the A/A holds.
     """
@@ -121,6 +123,11 @@ class AaVerdict:
     def holds(self) -> bool:
         """Whether nothing is in doubt."""
         return not self.doubts
+
+    @property
+    def is_replayed(self) -> bool:
+        """Whether recorded runs stand for its own."""
+        return any(note.startswith(REPLAYED) for run in self.runs if run.record for note in run.record.notes)
 
 
 @dataclass(frozen=True)

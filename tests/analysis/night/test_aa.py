@@ -10,7 +10,7 @@ import pytest
 from harness.analysis.derive import derive
 from harness.analysis.gate import Verdict
 from harness.analysis.night.aa import AA_ALPHA, judge_aa
-from harness.analysis.night.aa_evidence import two_sample_t
+from harness.analysis.night.aa_evidence import pairs_that_show, two_sample_t
 from harness.analysis.night.inputs import CaseMaterial
 from harness.analysis.night.judge import judge_night
 from harness.analysis.night.values import CaseRun
@@ -120,11 +120,29 @@ def test_a_small_difference_is_none_however_sure_it_is(material):
     assert found.findings[0].p_value < AA_ALPHA
 
 
-def test_a_large_difference_that_noise_may_make_is_none(material):
-    case = material(slower=1.05, noise=0.03)
+def test_a_large_difference_that_noise_may_make_is_none_where_the_threshold_would_have_shown(material):
+    case = material(slower=1.05, noise=0.03, thresholds={"tflops_per_gpu": 0.15})
     found = judge_aa(case.planned, case.aa_runs, NUMBERS)
     assert found.holds
     assert abs(found.findings[0].change) > 0.02
+
+
+def test_an_aa_in_whose_noise_the_threshold_would_not_show_could_not_tell_and_no_time_is_judged(material):
+    night = judged(material(noise=0.2))
+    [finding] = (finding for finding in night.aa.findings if finding.p_value is not None)
+    assert finding.p_value > AA_ALPHA and finding.visible > 0.5
+    assert (night.outcome, night.exit_code) == ("inconclusive", ExitCode.INCONCLUSIVE)
+    assert verdict_of(night, "tflops_per_gpu") is Verdict.INCONCLUSIVE
+    assert verdict_of(night, "peak_allocated_bytes") is Verdict.PASS
+    assert "A/A could not tell: only a change of TFLOP/s/GPU of " in night.cases[0].reason
+    assert "would show, the threshold is 5 %" in night.cases[0].reason
+
+
+@pytest.mark.parametrize(
+    ("noise", "threshold", "pairs"), [(0.057, 0.15, 4), (0.1, 0.15, 8), (0.019, 0.05, 4), (0.6, 0.15, None)]
+)
+def test_so_many_pairs_show_a_change_as_large_as_the_threshold(noise, threshold, pairs):
+    assert pairs_that_show(threshold, noise, AA_ALPHA) == pairs
 
 
 def test_unequal_memory_leaves_no_verdict_on_memory_and_one_on_time(material):
