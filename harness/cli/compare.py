@@ -1,5 +1,6 @@
 """`mbr-perf compare`: judge a run that was measured earlier, or somebody's training log."""
 
+import shlex
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -47,12 +48,20 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, 
         _compare_log(what, foreign, judge, loss)
     others = given_options(foreign, loss, but=())
     if others:
-        raise BadRequestError(f"{', '.join(others)}: for a log only", remedy="name it with --log FILE")
+        raise BadRequestError(f"{', '.join(others)}: for a log only", remedy=_instead(what, foreign))
     if what.run is None:
         raise BadRequestError(
             "nothing to compare", remedy="name a RUN, or a training log with --log FILE --golden FILE"
         )
     _compare_run(what, what.run, judge)
+
+
+def _instead(what: CompareOptions, foreign: ForeignOptions) -> str:
+    """A golden that was meant for a run stands behind it."""
+    log = "name a log with --log FILE"
+    if what.run is None or what.golden is not None or foreign.foreign_golden is None:
+        return log
+    return f"of a run: mbr-perf compare {shlex.quote(what.run)} {shlex.quote(str(foreign.foreign_golden))}; else {log}"
 
 
 def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, loss: LossOptions) -> None:

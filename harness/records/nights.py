@@ -12,7 +12,7 @@ from harness.records.event_log import EVENTS, append_line, read_lines
 from harness.records.folders import folder_meant, new_folder
 from harness.records.night import NightEvent, NightPlan, PlannedCase, Purpose
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, results_dir
+from harness.records.store import RECORD, read_record, results_dir
 from harness.records.strict_json import read_document
 from harness.records.sweeps import SWEEP
 
@@ -146,5 +146,5 @@ def _runs(night_dir: Path, case: str, events: Iterable[NightEvent]) -> tuple[Nig
 
 def _run(night_dir: Path, case: str, number: int, event: NightEvent, cancelled: str) -> NightRun:
     run_dir = run_dir_of(night_dir, case, number)
-    record = read_document(run_dir / RECORD, RunRecord) if (run_dir / RECORD).is_file() else None
+    record = read_record(run_dir / RECORD) if (run_dir / RECORD).is_file() else None
     return NightRun(number, event.purpose or "repeat", event.reason, run_dir, record, cancelled)

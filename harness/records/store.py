@@ -8,10 +8,11 @@ from harness.errors import BadRequestError, RunFailedError
 from harness.records.atomic import write_once
 from harness.records.folders import folder_named, new_folder
 from harness.records.run import RunRecord
-from harness.records.strict_json import read_document
+from harness.records.strict_json import OtherVersionError, RejectedError, read_document
 
 RECORD = "record.json"
 
+_MEND = "mbr-perf results doctor says what can be done about it"
 _CHECKOUT = Path(harness.__file__).parents[1]
 
 
@@ -52,7 +53,20 @@ def read_run(reference: str | Path, results: Path | None = None) -> RunRecord:
     BadRequestError for a reference that names none or several, a run that was never committed, or a file that is
     corrupt or newer than this program.
     """
-    return read_document(record_path(reference, results), RunRecord)
+    return read_record(record_path(reference, results))
+
+
+def read_record(path: Path) -> RunRecord:
+    """One ``record.json``; BadRequestError for one that is damaged or newer than this program, with what to do."""
+    try:
+        return read_document(path, RunRecord)
+    except OtherVersionError:
+        raise
+    except RejectedError as error:
+        *others, last = error.problems
+        raise RejectedError([*others, BadRequestError(last.message, remedy=_MEND)]) from error
+    except BadRequestError as error:
+        raise BadRequestError(error.message, remedy=_MEND) from error
 
 
 def record_path(reference: str | Path, results: Path | None = None) -> Path:

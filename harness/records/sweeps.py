@@ -11,7 +11,7 @@ from harness.records.atomic import write_once
 from harness.records.event_log import EVENTS, append_line, read_lines
 from harness.records.folders import folder_meant, new_folder
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, results_dir
+from harness.records.store import RECORD, read_record, results_dir
 from harness.records.strict_json import read_document
 from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
 
@@ -134,7 +134,7 @@ def _cell(sweep_dir: Path, plan: SweepPlan, planned: PlannedCell, events: Iterab
     if planned.fate != "run":
         return CellData(planned, (), planned.fate, planned.reason)
     records = (run_dir_of(sweep_dir, planned.index, repeat) / RECORD for repeat in range(plan.repeats))
-    runs = tuple(read_document(path, RunRecord) for path in records if path.is_file())
+    runs = tuple(read_record(path) for path in records if path.is_file())
     last = next((event for event in reversed(tuple(events)) if event.cell == planned.name), None)
     if runs:
         fewer = "" if plan.is_imported else _fewer(runs, plan.repeats, last)

@@ -281,6 +281,7 @@ def test_a_log_without_iterations_leaves_no_actuals(mbr_perf, tmp_path):
         (("--log", "x.log", "--golden", "g", "--check_loss", "--max_outlier_ratio", "-1"), "out of range"),
         (("--log", "x.log", "--golden", "g", "--timing_threshold", "nan"), "not a fraction"),
         (("RUN", "--golden", "g"), "--golden: for a log only"),
+        (("RUN", "--golden", "g"), "of a run: mbr-perf compare RUN g; else name a log with --log FILE"),
         (("RUN", "--check_loss"), "--check_loss: for a log only"),
         (("RUN", "--repeat", "OTHER", "--log", "x.log"), "RUN and --log are two answers"),
         ((), "nothing to compare"),

@@ -96,6 +96,18 @@ def test_a_reference_to_nothing_exits_2(ask):
     assert (answer.code, "no run, sweep or night 'nothing'" in answer.err) == (2, True)
 
 
+def test_every_reader_of_a_damaged_record_names_the_doctor(mbr_perf, results):
+    run_dir, own = next((results / "runs").iterdir()), ("--results_dir", results)
+    readers = [("compare", run_dir, *own), ("explain", run_dir, *own), ("diagnose", run_dir),
+               ("history", "add", run_dir, *own), ("results", "show", run_dir, *own)]  # fmt: skip
+    for damage in ("{", '{"schema_version": 1}'):
+        (run_dir / "record.json").write_text(damage)
+        answers = {command[0]: mbr_perf(*command) for command in readers}
+        assert {name: answer.code for name, answer in answers.items() if answer.code != 2} == {"results": 0}
+        silent = [name for name, one in answers.items() if "mbr-perf results doctor" not in one.out + one.err]
+        assert silent == []
+
+
 def test_the_doctor_finds_nothing_in_good_order(ask, results):
     answer = ask("doctor")
     assert (answer.code, answer.out.strip()) == (0, f"{results}: nothing is out of order")

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from harness.records.run import RunRecord
-from harness.records.store import RECORD
-from harness.records.strict_json import read_document
+from harness.records.store import RECORD, read_record
 from harness.records.sweep import SweepPlan
 from harness.records.sweeps import run_dir_of
 
@@ -19,7 +18,7 @@ def committed(sweep_dir: Path, plan: SweepPlan) -> dict[Place, RunRecord]:
         for cell in plan.cells:
             path = run_dir_of(sweep_dir, cell.index, repeat) / RECORD
             if path.is_file():
-                record = read_document(path, RunRecord)
+                record = read_record(path)
                 if record.status != "interrupted":
                     found[cell.index, repeat] = record
     return found
