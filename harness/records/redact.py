@@ -8,8 +8,13 @@ _WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?"
 
 # The word stands alone between underscores or at an end of the name, so that MONKEY=1 stays legible.
 _NAME = rf"(?:[A-Za-z0-9]+[_-])*(?:{_WORDS})(?:[_-][A-Za-z0-9]+)*"
+# Written together, too: PGPASSWORD, MYSQL_PWD, MYPASS, SSH_PRIVATE; alone, pass, pwd and private are words of ordinary text.
+_JOINED = (
+    r"[A-Za-z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD|(?-i:PASS))|PASSPHRASE"
+    r"|(?-i:[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE)"
+)
 _ASSIGNED = re.compile(
-    rf"(?<![A-Za-z0-9])(?P<name>{_NAME}|[A-Z0-9_]*API_?KEY)(?P<mid>[\"']?\s*[=:]\s*|\s+(?=[\"']?hf_))"
+    rf"(?<![A-Za-z0-9])(?P<name>{_NAME}|[A-Z0-9_]*API_?KEY|{_JOINED})(?P<mid>[\"']?\s*[=:]\s*|\s+(?=[\"']?hf_))"
     r"(?P<quote>[\"']?)(?P<value>[^\s\"',;&]+)(?P=quote)",
     re.IGNORECASE,
 )
@@ -23,26 +28,34 @@ _BEARER = re.compile(
 )
 _WELL_KNOWN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{8,}|sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}|A(?:KIA|SIA)[A-Z0-9]{12,}|gh[opusr]_[A-Za-z0-9]{8,}"
-    r"|github_pat_[A-Za-z0-9_]{8,}|nvapi-[A-Za-z0-9_-]{8,}|xox[abprs]-[A-Za-z0-9-]{8,})"
+    r"|github_pat_[A-Za-z0-9_]{8,}|nvapi-[A-Za-z0-9_-]{8,}|xox[abprs]-[A-Za-z0-9-]{8,}"
+    r"|glpat-[A-Za-z0-9_-]{8,}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"
+    r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s\"'<>]+)"
 )
 # `sorted(x, key=...)`, `unknown key: ...`, `json.dumps(x, sort_keys=True)`, `max_tokens=4096`: what tracebacks are full of.
 _ORDINARY_NAMES = frozenset({"key", "keys", "tokens"})
+_ORDINARY_PASS = re.compile(
+    r"(?:BY|COM|SUR|TRES|OVER|UNDER|LOW|HIGH|BAND|ONE|TWO|SINGLE|MULTI|ALL|TEST|PRE|POST|FORWARD|BACKWARD|FWD|BWD|FUSION)"
+    r"[_-]?PASS$|OLD_?PWD$|(?:IS|MAP)_PRIVATE$",
+    re.IGNORECASE,
+)
 _ORDINARY_VALUE = re.compile(r"(?:\d{1,7}|\d+\.\d+|[Tt]rue|[Ff]alse|None|null)[)\]}]*")
 # Counts, such as HybridEP's NUM_OF_TOKENS_PER_CHUNK_COMBINE_API.
 _COUNT_NAME = re.compile(r"(?:NUM|MAX|MIN)_", re.IGNORECASE)
-_SECRET_NAME = re.compile(rf"(?:^|_)(?:{_WORDS}|[A-Z0-9]*API_?KEY)(?:_|$)", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"(?:^|_)(?:{_WORDS}|[A-Z0-9]*API_?KEY)(?:_|$)|^(?:{_JOINED})$", re.IGNORECASE)
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable of this name holds a secret by its name: ``HF_TOKEN`` yes, ``MONKEY`` and ``MAX_TOKENS`` no."""
-    return _SECRET_NAME.search(name) is not None and _COUNT_NAME.match(name) is None
+    ordinary = _COUNT_NAME.match(name) or _ORDINARY_PASS.search(name)
+    return _SECRET_NAME.search(name) is not None and not ordinary
 
 
 def redact(text: str) -> str:
     """The text with the values of secrets replaced by ``***``; everything else is kept letter by letter.
 
-    Known by name (``X_TOKEN=...``, ``"password": "..."``), by shape (``hf_``, ``sk-``, ``AKIA``, ``ghp_``, ``Bearer``)
-    and by place (user and password of a URL). Numbers after a secret-like name are kept: ``max_tokens=4096``.
+    Known by name (``X_TOKEN=...``, ``"password": "..."``), by shape (``hf_``, ``sk-``, ``AKIA``, ``ghp_``, ``Bearer``, JWT)
+    and by place (user and password of a URL, path of a Slack hook). Numbers after a secret-like name are kept: ``max_tokens=4096``.
     """
     return _ASSIGNED.sub(_mask_value, redact_shapes(text))
 
@@ -55,7 +68,8 @@ def redact_shapes(text: str) -> str:
 
 
 def _mask_value(match: re.Match[str]) -> str:
-    if match["name"] in _ORDINARY_NAMES or _ORDINARY_VALUE.fullmatch(match["value"]):
+    name = match["name"]
+    if name in _ORDINARY_NAMES or _ORDINARY_PASS.search(name) or _ORDINARY_VALUE.fullmatch(match["value"]):
         return match[0]
     quote = match["quote"]
-    return f"{match['name']}{match['mid']}{quote}{MASK}{quote}"
+    return f"{name}{match['mid']}{quote}{MASK}{quote}"

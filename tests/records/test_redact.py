@@ -29,6 +29,14 @@ CANARY = "CANARYcanary0123456789"
         f"git remote https://me:{CANARY}@github.com/x/y.git",
         f"http://{CANARY}@proxy:3128",
         f"TOKEN={CANARY} and KEY={CANARY}",
+        f"PGPASSWORD={CANARY}",
+        f"MYSQL_PWD={CANARY} DB_PWD='{CANARY}'",
+        f"-E MYPASS={CANARY}",
+        f"SMTP_PASS={CANARY}",
+        f"SSH_PRIVATE={CANARY}",
+        f"GL=glpat-{CANARY}",
+        f"jwt eyJhbGciOiJIUzI1NiJ9.eyJ{CANARY}.{CANARY}",
+        f"https://hooks.slack.com/services/T00/B00/{CANARY}",
     ],
 )
 def test_a_secret_is_masked(text: str) -> None:
@@ -60,6 +68,9 @@ def test_an_aws_key_id_is_masked() -> None:
         "Basic acceptance of the driver, and basic requirements",
         "risk-free task-force-member",
         "results/sk-learn-experiments and sk-learn-1.5",
+        "PWD=/root OLDPWD=/tmp pwd: /root",
+        "BYPASS=yes COMPASS=north LOW_PASS=butter, forward_pass=slow, backward-pass: graph, pass: all, PASS: test_a",
+        'eyJ is how base64 of {" begins; https://hooks.slack.com/help; bypass=on',
     ],
 )
 def test_ordinary_text_is_left_alone(text: str) -> None:
@@ -78,6 +89,8 @@ def test_redacting_twice_changes_nothing_more() -> None:
 @pytest.mark.parametrize(
     ("name", "secret"),
     [("HF_TOKEN", True), ("WANDB_API_KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("MONKEY", False),
+     ("PGPASSWORD", True), ("MYSQL_PWD", True), ("MYPASS", True), ("SSH_PRIVATE", True), ("PRIVATE_KEY", True),
+     ("PWD", False), ("OLDPWD", False), ("BYPASS", False), ("COMPASS", False), ("NVTE_FORWARD_PASS", False),
      ("TOKENIZERS_PARALLELISM", False), ("NCCL_DEBUG", False), ("NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", False)],
 )  # fmt: skip
 def test_names_of_secrets_are_known(name: str, secret: bool) -> None:
