@@ -1,7 +1,7 @@
 """The files of history: where a run's record lies, which there are, and what one holds."""
 
 import re
-from datetime import datetime
+from datetime import datetime, timedelta
 from os import DirEntry, scandir
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from harness.units import utc_time
 HISTORY = "history"
 
 _MONTH = re.compile(r"\d{6}")
+_WRONG_CLOCKS = timedelta(hours=1)
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=-]*")
 
 Stamp = tuple[int, int]  # time of the last change in ns, and bytes
@@ -38,6 +39,11 @@ def started(record: HistoryRecord) -> datetime:
         return utc_time(record.started_at)
     except ValueError as error:
         raise BadRequestError(f"run {record.run_id}: started_at {record.started_at!r}: not an ISO-8601 time") from error
+
+
+def is_ahead(record: HistoryRecord, now: datetime) -> bool:
+    """Whether a run began later than clocks that are a little wrong explain."""
+    return started(record) > now + _WRONG_CLOCKS
 
 
 def history_stamps(folder: Path) -> dict[str, Stamp]:

@@ -3,7 +3,7 @@
 import hashlib
 import json as plain_json
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from harness.analysis.history import change_points as search
@@ -17,9 +17,11 @@ from harness.analysis.night.golden_band import golden_band
 from harness.errors import BadRequestError
 from harness.recipes.problems import nearest
 from harness.records.histories import HistoryReading, survey_history
-from harness.records.history_files import history_dir, started
+from harness.records.history_files import history_dir, is_ahead, started
 from harness.records.history_index import keep_text, kept_text
 from harness.units import utc_time
+
+_MOST_AHEAD = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,7 @@ def moment(text: str | None) -> datetime | None:
 def list_cases(results: Path, metric: Metric, since: datetime | None) -> tuple[tuple[CaseSummary, ...], HistoryReading]:
     """Every case that history has."""
     reading = survey_history(results, since=since)
-    return case_summaries(reading.records, metric), reading
+    return case_summaries(reading.records, metric), replace(reading, notes=(*reading.notes, *_ahead(reading)))
 
 
 def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]:
@@ -81,7 +83,16 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
         golden=band,
         no_golden=no_band,
     )
-    return told, (*reading.notes, *_passed_over(measured))
+    return told, (*reading.notes, *_ahead(reading), *_passed_over(measured))
+
+
+def _ahead(reading: HistoryReading) -> tuple[str, ...]:
+    """Runs that stand for the newest until their day has come."""
+    now = datetime.now(UTC)
+    found = [record for record in reading.records if is_ahead(record, now)]
+    told = (f"{one.case}: run {one.run_id} is dated {one.started_at}, in the future" for one in found[:_MOST_AHEAD])
+    more = [f"and {len(found) - _MOST_AHEAD} more runs are"] if len(found) > _MOST_AHEAD else []
+    return (*told, *more, *(["mbr-perf results doctor names their files"] if found else []))
 
 
 def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:

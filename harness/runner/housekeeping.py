@@ -13,7 +13,7 @@ from harness.launch.ownership import Life, life_of
 from harness.records.folders import folders
 from harness.records.golden_retired import list_retired
 from harness.records.goldens import MEND_GOLDEN, list_goldens
-from harness.records.history_files import history_dir, history_stamps, read_record
+from harness.records.history_files import history_dir, history_stamps, is_ahead, read_record
 from harness.records.inventory import FOLDERS, Stored, inventory, is_ours
 from harness.records.jobs import JOBS, unsubmitted_job_of
 from harness.records.nights import CASES
@@ -184,7 +184,9 @@ def _of_history(folder: Path) -> Iterator[Ailment]:
     """Files of history that cannot be read, and halves so old that no writer can be at work on them."""
     for name in sorted(history_stamps(folder)):
         try:
-            read_record(folder / name)
+            record = read_record(folder / name)
+            if is_ahead(record, datetime.now(UTC)):
+                yield _from_the_future(folder / name, record.started_at)
         except OtherVersionError as error:
             yield _newer(folder / name, error.message, _NOBODY)
         except RejectedError as error:
@@ -196,6 +198,12 @@ def _of_history(folder: Path) -> Iterator[Ailment]:
     for one in _temporaries(folder, _NOBODY, is_settled=True):
         if one.path.stat().st_mtime < long_ago:
             yield one
+
+
+def _from_the_future(path: Path, started_at: str) -> Ailment:
+    message = f"{path}: started_at {started_at!r} is in the future"
+    remedy = "where the clock of its machine was wrong, move it out of history: it counts as the newest night"
+    return Ailment("rejected", path, message, remedy, movable=False, life=_NOBODY)
 
 
 def _temporaries(folder: Path, life: Life, *, is_settled: bool) -> Iterator[Ailment]:

@@ -177,6 +177,16 @@ def test_a_damaged_file_is_told_and_does_not_stand_in_the_way(ask, results):
     assert str(damaged) in answer.err and "skipped" in answer.err
 
 
+def test_a_run_from_the_future_is_told_in_the_list_and_by_the_doctor(ask, mbr_perf, results):
+    write_history(results, build_kept(31, 650.0, run_id="ahead", case=OTHER, started_at="2931-01-01T02:00:00Z"))
+    for arguments in ((), (OTHER,)):
+        assert f"{OTHER}: run ahead is dated 2931-01-01T02:00:00Z, in the future" in ask(*arguments).err
+    doctor = mbr_perf("results", "doctor", "--results_dir", results)
+    assert doctor.code == 6
+    assert "started_at '2931-01-01T02:00:00Z' is in the future" in doctor.out
+    assert "in the future" not in ask(CASE).err
+
+
 def imported(text, config):
     """The CSV as Otava's importer takes it: columns by name, times with a zone, every metric of the test a number."""
     test = config["tests"]["mbr"]
