@@ -1,5 +1,6 @@
 """The one crossing from command-line options to the values that the logic takes."""
 
+import math
 from collections.abc import Container
 from dataclasses import MISSING, fields
 from typing import Literal
@@ -7,7 +8,8 @@ from typing import Literal
 from harness.analysis.compare import GateOptions, WindowOptions
 from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions, LocalLaunchOptions
 from harness.cli.slurm_options import SlurmLaunchOptions, slurm_request
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, raise_all
+from harness.launch.plan import limit_problems
 from harness.launch.rendezvous import Nodes
 from harness.recipes.request import Request
 from harness.records.sweep import SweepLaunch
@@ -17,6 +19,7 @@ from harness.runner.slurm.request import SlurmRequest
 _SPELLED = {
     "set_values": "set", "replay_from": "from", "as_json": "json", "foreign_golden": "golden", "form": "format",
 }  # fmt: skip
+_ARGUMENTS = {"suite": "SUITE"}
 _NOT_OF_THE_REQUEST = {"force", "set_values", "env", "gpu", "virtual_pipeline_model_parallel_size"}
 
 
@@ -96,7 +99,9 @@ def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> Slurm
 
 
 def launch_words(launch: LocalLaunchOptions) -> SweepLaunch:
-    """How runs are launched on this node, as plans on disk say it."""
+    """How runs are launched on this node, as plans on disk say it. BadRequestError for limits that plans cannot hold."""
+    if not all(math.isfinite(limit) for limit in (launch.timeout, launch.hang_timeout) if limit is not None):
+        raise_all(limit_problems(launch.timeout, launch.hang_timeout, launch.sample_interval_ms))
     return SweepLaunch(
         launcher=launch.launcher,
         replay_from=str(launch.replay_from.absolute()) if launch.replay_from else None,
@@ -108,9 +113,9 @@ def launch_words(launch: LocalLaunchOptions) -> SweepLaunch:
 
 
 def given_options(*groups: object, but: Container[str]) -> list[str]:
-    """``--name`` of every option of ``groups`` that is not as it is by default, without those in ``but``."""
+    """``--name`` of every option, and ``NAME`` of every argument, of ``groups`` that is not as it is by default, without those in ``but``."""
     return [
-        f"--{_SPELLED.get(field.name, field.name)}"
+        _ARGUMENTS.get(field.name) or f"--{_SPELLED.get(field.name, field.name)}"
         for group in groups
         for field in fields(group)  # type: ignore[arg-type]
         if field.name not in but and field.default is not MISSING

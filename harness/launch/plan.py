@@ -1,5 +1,6 @@
 """A launch as a value: what will be started, with which environment, and how long it may take."""
 
+import math
 import re
 import shlex
 from dataclasses import dataclass, replace
@@ -174,9 +175,11 @@ def limit_problems(timeout_s: float | None, hang_timeout_s: float, sample_interv
         ("--hang_timeout", hang_timeout_s, "seconds above 0"),
     )
     problems = [
-        BadRequestError(f"{option} {value:g} must be above 0", remedy=remedy)
+        BadRequestError(
+            f"{option} {value:g} must be above 0{'' if math.isfinite(value) else ' and finite'}", remedy=remedy
+        )
         for option, value, remedy in limits
-        if value is not None and not value > 0
+        if value is not None and not (value > 0 and math.isfinite(value))
     ]
     if sample_interval_ms < 0:
         told = f"--sample_interval_ms {sample_interval_ms} must not be below 0"

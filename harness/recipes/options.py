@@ -92,7 +92,8 @@ def _memory_limit(request: Request) -> Layer:
         return {}
     if not (math.isfinite(limit) and round(limit * GIB) >= 1):
         raise BadRequestError(
-            f"--memory_limit {limit:g} must be above 0", remedy="GiB that each rank may use, e.g. 0.5"
+            f"--memory_limit {limit:g} must be {'above 0' if math.isfinite(limit) else 'a finite number'}",
+            remedy="GiB that each rank may use, e.g. 0.5",
         )
     return {"measure.memory_limit_bytes": Setting(round(limit * GIB), "--memory_limit")}
 

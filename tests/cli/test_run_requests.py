@@ -26,6 +26,10 @@ RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
         ((*RECIPE, "-vp", "two"), "--virtual_pipeline_model_parallel_size 'two' is neither a count nor none"),
         ((*RECIPE, "--max_steps", "0"), "--max_steps: must be greater than or equal to 1, is 0"),
         ((*RECIPE, "--timeout", "-1"), "--timeout -1 must be above 0"),
+        ((*RECIPE, "--timeout", "inf"), "--timeout inf must be above 0 and finite"),
+        ((*RECIPE, "--hang_timeout", "nan"), "--hang_timeout nan must be above 0 and finite"),
+        ((*RECIPE, "--memory_limit", "inf"), "--memory_limit inf must be a finite number"),
+        ((*RECIPE, "-E", "PGPASSWORD=hunter2"), "PGPASSWORD is a secret by its name"),
         ((*RECIPE, "--repeats", "0"), "--repeats 0 must be at least 1"),
         ((*RECIPE, "--repeats", "2", "--run_dir", "somewhere"), "--run_dir names one run, --repeats makes several"),
         ((*RECIPE, "--launcher", "replay"), "the replay launcher needs a recorded run\n  --from RUN_FOLDER"),
@@ -113,3 +117,11 @@ def test_gpus_that_nvml_does_not_tell_are_noted_by_check_and_start_nothing(mbr_p
     run = mbr_perf("run", *asked, "--results_dir", tmp_path / "results")
     assert (run.code, "try again once nvidia-smi lists the GPUs" in run.err) == (2, True), run.err
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("command", [("sweep", *RECIPE, "--over", "recompute=mlp"), ("nightly", "cpu_smoke")])
+@pytest.mark.parametrize(("option", "value"), [("--timeout", "nan"), ("--timeout", "inf"), ("--hang_timeout", "nan")])
+def test_a_limit_that_is_no_number_is_refused_for_many_runs_as_for_one(mbr_perf, tmp_path, command, option, value):
+    answer = mbr_perf(*command, option, value, "--dryrun", "--results_dir", tmp_path / "results")
+    assert (answer.code, answer.out) == (2, "")
+    assert f"{option} {value} must be above 0 and finite" in answer.err
