@@ -1,5 +1,6 @@
 """Strict YAML: a tree in which every value knows its line, without the features that make configuration lie."""
 
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,9 @@ def read_yaml(path: Path, label: str) -> Node:
     :func:`parse_yaml` refuses.
     """
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise BadRequestError(f"{label}: a pipe or a device, not a file", remedy="check the path")
         with path.open("rb") as file:
             raw = file.read(MAX_BYTES + 1)
     except OSError as error:

@@ -9,6 +9,7 @@ from harness.recipes.listing import RecipeRow, model_settings, point_row
 from harness.recipes.recipe import OperatingPoint, Recipe
 from harness.recipes.validation import CheckedFile, refusals
 from harness.report.figures import ABSENT
+from harness.report.night_words import counted
 from harness.report.printing import plain_table, print_lines, show, show_whole
 
 # Column and key of `point_row`, in the order of the table.
@@ -60,7 +61,7 @@ def print_checked(console: Console, checked: Iterable[CheckedFile]) -> None:
                 console, [f"{file['file']}: {refused['point']}: refused by {refused['rule']}: {refused['message']}"]
             )
     points = sum(file["points"] for file in files)
-    print_lines(console, [f"ok: {len(files)} recipe files, {points} operating points"])
+    print_lines(console, [f"ok: {counted(len(files), 'recipe file')}, {counted(points, 'operating point')}"])
 
 
 def _point_cells(recipe: Recipe, point: OperatingPoint) -> list[str]:

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,11 @@ def test_every_case_without_an_operating_point_is_told(tmp_path: Path):
         run("suites", str(path))
     assert "suite mine: case mixtral_8x7b: recipe 'mixtral_8x7b' has no pretrain operating point" in str(raised.value)
     assert "suite mine: case llama3_8b: " in str(raised.value)
+
+
+def test_a_pipe_is_no_recipe_and_nobody_waits_for_it(mbr_perf, tmp_path):
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    answer = mbr_perf("recipes", "validate", pipe)
+    assert answer.code == 2
+    assert "pipe.yaml: a pipe or a device, not a file" in answer.err
