@@ -152,7 +152,11 @@ def _appears(kind: str, harness: int, within_s: float) -> bool:
 
 def main() -> None:
     """Run the loop, or several beside each other, and keep the figures."""
-    parser = argparse.ArgumentParser(prog="scripts/crash-loop", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="scripts/crash-loop",
+        description=__doc__,
+        epilog="scripts/crash-loop alone is `both --kills 200 --out results/faults/crash_loop.json`.",
+    )
     parser.add_argument(
         "scene", choices=(*SCENES, "both"), help="sweeps that train, or whose agent and ranks are played"
     )
@@ -162,7 +166,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2, help="of every cell")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=120.0, help="after which nothing more is killed")
-    parser.add_argument("--out", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--out", type=Path, help="a JSON file for the figures; default: none")
     asked = parser.parse_args()
     began = time.monotonic()
     tallies = _beside(asked) if asked.scene == "both" else {asked.scene: _one(asked)}

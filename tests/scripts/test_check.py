@@ -94,6 +94,13 @@ def test_where_no_python_of_the_release_is_there_nothing_is_installed():
     assert re.search(r"needs Python 3\.12; found none .* Set PYTHON to one\.", done.stderr)
 
 
+def test_help_is_told_and_nothing_is_run():
+    done = run("scripts/check", "--help", PATH="/usr/bin:/bin")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(option in done.stdout for option in ("--min", "--mcore 0.19", "--slow"))
+    assert "pytest-" not in done.stdout
+
+
 @pytest.mark.parametrize("release", ["0.17", ""])
 def test_another_release_of_megatron_core_is_not_known(release):
     done = run("scripts/check", "--mcore", *filter(None, [release]))
