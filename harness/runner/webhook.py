@@ -52,7 +52,7 @@ def webhook_address(shell: Mapping[str, str]) -> WebhookAddress:
     if not is_good or not url.isascii() or not url.isprintable() or " " in url:
         raise BadRequestError(
             f"--webhook: the value of {VARIABLE} is no address of a webhook",
-            remedy="it begins with https:// or http://",
+            remedy="https:// or http://, a host, and a path in ASCII: no user or password, no blanks",
         )
     return WebhookAddress(url)
 

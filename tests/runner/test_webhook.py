@@ -194,6 +194,8 @@ def test_a_value_that_is_no_address_is_refused_without_being_shown(value):
 
     assert CANARY not in str(refused.value)
     assert VARIABLE in str(refused.value)
+    if value:
+        assert "no user or password" in str(refused.value)
 
 
 def test_an_unset_variable_is_refused():
