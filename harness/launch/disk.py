@@ -18,7 +18,7 @@ def require_room(folder: Path, free_bytes: int) -> None:
     if free_bytes < NEEDED_BYTES:
         raise RunFailedError(
             f"disk full: {format_bytes(free_bytes)} free for {folder}, {format_bytes(NEEDED_BYTES)} needed",
-            remedy="free some space, or choose another folder with --results_dir",
+            remedy="free some space; a new run or sweep can go elsewhere with --results_dir",
         )
 
 

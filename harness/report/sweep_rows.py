@@ -71,7 +71,12 @@ def signed_bytes(value: int) -> str:
 def trade_text(cell: CellVerdict) -> str:
     """Milliseconds per GiB saved with one digit more than the noise deserves; absent where undefined."""
     trade = cell.versus.trade if cell.versus else None
-    return ABSENT if trade is None or trade.ms_per_gib_saved is None else f"{trade.ms_per_gib_saved:,.4g}"
+    return ABSENT if trade is None or trade.ms_per_gib_saved is None else _four_figures(trade.ms_per_gib_saved)
+
+
+def _four_figures(value: float) -> str:
+    """Never with an exponent: ``12.35``, ``-164,400``."""
+    return f"{float(f'{value:.4g}'):,.12g}"
 
 
 def cell_number(cell: CellVerdict) -> str:
