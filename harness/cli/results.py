@@ -58,7 +58,7 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
                      "cases": case_documents(cases)})  # fmt: skip
         return
     facts = [] if entry.is_committed else [("Process", f"{life.state}: {life.reason}")]
-    if entry.state in ("damaged", "rejected"):
+    if entry.state in ("damaged", "newer", "rejected"):
         facts = [("To do", "mbr-perf results doctor says what can be done about it")]
     if entry.kind == "run" and entry.is_committed:
         facts = run_figures(read_run(entry.path))

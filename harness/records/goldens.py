@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import harness
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, ManyProblemsError
 from harness.records.atomic import write_atomically
 from harness.records.golden import GoldenRecord
 from harness.records.golden_retired import retired_in_place_of, told_of
@@ -12,7 +12,7 @@ from harness.records.golden_settings import setting_differences
 from harness.records.golden_text import golden_text
 from harness.records.redact import redact_shapes
 from harness.records.store import checkout_dir
-from harness.records.strict_json import OtherVersionError, read_document, read_each
+from harness.records.strict_json import read_document, read_each
 from harness.spec.experiment import ExperimentSpec
 
 MEND_GOLDEN = "put it back as git has it, or make it anew with mbr-perf golden promote RUN --reason ..."
@@ -101,9 +101,9 @@ def read_golden(path: Path) -> GoldenRecord:
     """One golden file; BadRequestError names the file, the key, and what to do."""
     try:
         return read_document(path, GoldenRecord)
-    except OtherVersionError:
-        raise
     except BadRequestError as error:
+        if isinstance(error, ManyProblemsError) and any(problem.remedy for problem in error.problems):
+            raise
         raise BadRequestError(error.message, remedy=MEND_GOLDEN) from error
 
 

@@ -60,11 +60,9 @@ def read_record(path: Path) -> RunRecord:
     """One ``record.json``; BadRequestError for one that is damaged or newer than this program, with what to do."""
     try:
         return read_document(path, RunRecord)
-    except OtherVersionError:
-        raise
-    except RejectedError as error:
+    except (OtherVersionError, RejectedError) as error:
         *others, last = error.problems
-        raise RejectedError([*others, BadRequestError(last.message, remedy=_MEND)]) from error
+        raise type(error)([*others, BadRequestError(last.message, remedy=last.remedy or _MEND)]) from error
     except BadRequestError as error:
         raise BadRequestError(error.message, remedy=_MEND) from error
 

@@ -100,7 +100,7 @@ def test_every_reader_of_a_damaged_record_names_the_doctor(mbr_perf, results):
     run_dir, own = next((results / "runs").iterdir()), ("--results_dir", results)
     readers = [("compare", run_dir, *own), ("explain", run_dir, *own), ("diagnose", run_dir),
                ("history", "add", run_dir, *own), ("results", "show", run_dir, *own)]  # fmt: skip
-    for damage in ("{", '{"schema_version": 1}'):
+    for damage in ("{", '{"schema_version": 1}', '{"schema_version": 1, "colour": "red"}'):
         (run_dir / "record.json").write_text(damage)
         answers = {command[0]: mbr_perf(*command) for command in readers}
         assert {name: answer.code for name, answer in answers.items() if answer.code != 2} == {"results": 0}

@@ -134,6 +134,7 @@ def test_a_golden_that_cannot_be_written_is_told_with_the_way_out(tmp_path, make
     [
         ('"700"', 'metrics.tflops_per_gpu.value: must be a number, is "700"'),
         ("-1.0", "metrics.tflops_per_gpu.value: Input should be greater than 0, is -1.0"),
+        ('700.5, "colour": "red"', "metrics.tflops_per_gpu.colour: no such key in this version of mbr-perf"),
         ("NaN", "metrics.tflops_per_gpu.value: NaN is not a number that anything can be judged by"),
     ],
 )
