@@ -49,7 +49,7 @@ def _explain(error: ValidationError, layer: Layer, place: str) -> Iterator[tuple
             continue
         seen.add(path)
         arms = [d for d in error.errors() if _leaf_path(d) == path]
-        says = " or ".join(dict.fromkeys(_phrase(d) for d in arms))
+        says = " or ".join(dict.fromkeys(phrase(d) for d in arms))
         setting = layer.get(path)
         if setting is not None:
             yield f"{_opening(setting)}: {says}, is {setting.value!r}", "see recipes/README.md for types and ranges"
@@ -68,7 +68,10 @@ def _leaf_path(detail: ErrorDetails) -> str:
     return ".".join(parts)
 
 
-def _phrase(detail: ErrorDetails) -> str:
+def phrase(detail: ErrorDetails) -> str:
+    """What the value must be, in words; every pattern of a spec is that of a name."""
+    if detail["type"] == "string_pattern_mismatch":
+        return "must be lower-case letters, digits, '.', '_' or '-', 64 at most, a letter or digit first"
     message = detail["msg"].removeprefix("Value error, ")
     return message.replace("Input should be", "must be", 1)
 

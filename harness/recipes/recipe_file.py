@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from harness.recipes.building import build_spec
+from harness.recipes.building import build_spec, phrase
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recipe import OperatingPoint, PointKey, Recipe, RecipeHeader
 from harness.recipes.sections import SectionReader
@@ -12,6 +12,8 @@ from harness.recipes.settings import Layer, Setting, merge
 from harness.recipes.strict_yaml import Items, Node, Scalar, Table, plain, read_yaml
 from harness.spec.gpu import GPUS
 from harness.spec.precision import PRECISIONS
+
+_REFUSED = "refused"  # in place of a name that was refused already
 
 
 def load_recipe(path: Path, label: str) -> Recipe:
@@ -149,8 +151,8 @@ class _RecipeReader:
             return Setting(value, f"{self.label}:{lines[field]}", f"{where}.{field}")
 
         identity = {
-            "recipe": Setting(header.name if header else "?", f"{self.label}:1", "name"),
-            "family": Setting(header.family if header else "?", f"{self.label}:1", "family"),
+            "recipe": Setting(header.name if header else _REFUSED, f"{self.label}:1", "name"),
+            "family": Setting(header.family if header else _REFUSED, f"{self.label}:1", "family"),
             "task": at("task", key.task),
             "gpu": at("gpu", key.gpu),
             "compute_dtype": at("compute_dtype", key.compute_dtype),
@@ -183,5 +185,4 @@ class _RecipeReader:
                 self.problems.add(f"{self.label}:{table.line}: {path}: missing", f"add {field}")
                 continue
             value = repr(node.value) if isinstance(node, Scalar) else "a list or mapping"
-            says = detail["msg"].replace("Input should be", "must be", 1)
-            self.problems.add(f"{self.label}:{table.key_lines[field]}: {path}: {says}, is {value}")
+            self.problems.add(f"{self.label}:{table.key_lines[field]}: {path}: {phrase(detail)}, is {value}")

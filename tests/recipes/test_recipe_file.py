@@ -55,7 +55,7 @@ def test_an_unknown_key_is_named_with_line_path_and_nearest(load: Load):
         (("{tensor_model_parallel_size: 2}", "[2]"),
          "tiny.yaml:23: points[0].parallelism: must be a mapping, is a list\n  write key: value pairs"),
         (("name: tiny", "name: Tiny!"),
-         "tiny.yaml:1: name: String should match pattern '^[a-z0-9][a-z0-9_.-]{0,63}$', is 'Tiny!'"),
+         "tiny.yaml:1: name: must be lower-case letters, digits, '.', '_' or '-', 64 at most, a letter or digit first, is 'Tiny!'"),
         (("OWN: text", "OWN: 0.5"), "tiny.yaml:26: points[0].env.OWN: must be text, is 0.5\n  quote the value"),
     ],
 )  # fmt: skip
@@ -159,3 +159,8 @@ WRONG_POLICIES = [
 @pytest.mark.parametrize(("yaml", "problem"), WRONG_POLICIES, ids=[p[0][:50] for p in WRONG_POLICIES])
 def test_recompute_that_megatron_core_would_refuse_or_ignore_is_an_error(load: Load, yaml: str, problem: str):
     assert any(told.startswith(problem) for told in problems_of(load, ("recompute: full:block:2", yaml)))
+
+
+def test_a_bad_name_is_told_once_and_brings_no_other_faults(load: Load):
+    (told,) = problems_of(load, ("name: tiny", "name: Tiny!"))
+    assert told.startswith("tiny.yaml:1: name: must be lower-case letters")
