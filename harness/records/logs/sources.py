@@ -64,9 +64,9 @@ def _files(given: Path) -> list[Path]:
     files = sorted(_logs_below(given, unread), key=_natural)
     raise_all(unread)
     if not files:
-        raise BadRequestError(
-            f"{given}: holds no logs (*.log, *.out, *.err, *.txt, stdout, stderr)", remedy="name the files themselves"
-        )
+        snapshot = next(given.rglob("*.pickle"), None)
+        remedy = f"name the snapshot itself: {snapshot}" if snapshot else "name the files themselves"
+        raise BadRequestError(f"{given}: holds no logs (*.log, *.out, *.err, *.txt, stdout, stderr)", remedy=remedy)
     return files
 
 

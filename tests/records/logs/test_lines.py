@@ -226,5 +226,11 @@ def test_all_that_cannot_be_read_is_named_before_the_first_line(tmp_path):
         assert named in str(refused.value)
 
 
+def test_a_folder_of_snapshots_alone_names_the_snapshot(tmp_path):
+    written(tmp_path, "oom.pickle", b"\x80\x04.")
+    with pytest.raises(BadRequestError, match=r"holds no logs .*\n  name the snapshot itself: .*/oom\.pickle"):
+        log_lines([tmp_path])
+
+
 def test_an_empty_log_has_no_lines(tmp_path):
     assert read(tmp_path, "") == []
