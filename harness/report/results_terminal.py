@@ -86,7 +86,8 @@ def print_ailments(console: Console, ailments: Sequence[tuple[str, Path, str, st
         print_lines(console, [f"{results}: nothing is out of order"])
     for kind, path, message, remedy in ailments:
         print_hanging(console, Text.assemble((f"{kind:<{_INDENT}}", "yellow"), f"{path}"), _INDENT)
-        for line in (message, remedy):
+        lines = (line.strip() for text in (message, remedy) for line in text.splitlines())
+        for line in dict.fromkeys(lines):
             print_hanging(console, Text(f"{'':<{_INDENT}}{line}"), _INDENT)
 
 
