@@ -28,7 +28,8 @@ class ReportOptions:
 def report(asked: ReportOptions) -> None:
     """Judge a sweep again and write its reports: one HTML file that opens offline, Markdown, CSV, JSON, pictures.
 
-    Nothing runs; golden values and formulas are today's. Pictures need the extra mbr-perf[report].
+    Nothing runs; golden values and formulas are today's. Pictures need the extra mbr-perf[report]. Exits 0 when the
+    reports are written, whatever they say.
     """
     from harness.runner.sweep.reporting import ReportRequest, report_sweep
 

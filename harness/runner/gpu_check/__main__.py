@@ -80,7 +80,9 @@ def check_machine(options: argparse.Namespace) -> ExitCode:
     kept = kept_cases(folder, target) if options.resume else {}
     runs = Runs(target, runs_dir, began + options.minutes * 60, options.recipes.absolute(), kept)
     narration = Console(stderr=True, highlight=False)
-    narration.print(f"checking {target.device} ({target.gpu}); runs are kept in {runs_dir}", markup=False)
+    narration.print(
+        f"checking {target.device} ({target.gpu}); runs are kept in {runs_dir}", markup=False, soft_wrap=True
+    )
     cases: list[Case] = []
     for case in _cases(stages, runs, asked):
         cases.append(case)
@@ -91,7 +93,9 @@ def check_machine(options: argparse.Namespace) -> ExitCode:
     write_summary(folder, target, cases, time.monotonic() - began)
     console = Console(highlight=False)
     print_cases(console, cases)
-    console.print(f"exit {int(exit_code(cases))}, {time.monotonic() - began:.0f} s, {folder}", markup=False)
+    console.print(
+        f"exit {int(exit_code(cases))}, {time.monotonic() - began:.0f} s, {folder}", markup=False, soft_wrap=True
+    )
     return exit_code(cases)
 
 
