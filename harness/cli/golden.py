@@ -80,13 +80,19 @@ def diff(
     """
     from harness.cli.markdown_file import leave_markdown
     from harness.errors import BadRequestError
+    from harness.recipes.problems import Problems
     from harness.report import golden_json, golden_markdown, json
     from harness.report.golden_terminal import print_difference
     from harness.runner.references import named
 
     if as_json and markdown == "-":
         raise BadRequestError("--json and --markdown - both want stdout", remedy="name a file for one of them")
-    first, second = (named(reference, results_dir, golden_dir) for reference in (before, after))
+    problems, found = Problems(), []
+    for reference in (before, after):
+        with problems.collecting():
+            found.append(named(reference, results_dir, golden_dir))
+    problems.raise_if_any()
+    first, second = found
     sides = first.side(second.spec), second.side(first.spec)
     if markdown:
         leave_markdown(markdown, golden_markdown.difference_markdown(*sides))

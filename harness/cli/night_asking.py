@@ -1,6 +1,6 @@
 """From the options of `mbr-perf nightly` to the values that the logic takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.cli.asking import given_options, launch_words
@@ -9,8 +9,9 @@ from harness.cli.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.recipes.problems import Problems
-from harness.recipes.suite_file import read_suite
+from harness.records.sweep import SweepLaunch
 from harness.report.night_outputs import Outputs, require_outputs
+from harness.runner.night.planning import chosen_suite
 from harness.runner.night.request import AaRequest, NightRequest
 from harness.runner.webhook import WebhookAddress, webhook_address
 
@@ -48,8 +49,8 @@ def night_asked(
         else:
             require_nothing_else(what, judge, launch, slurm)
     if problems.found and what.resume is None and what.suite is not None:
-        with problems.collecting():  # what is wrong in the suite is told with the options
-            read_suite(what.suite, what.recipes_dir)
+        with problems.collecting():  # what is wrong with the suite and the cases is told with the rest
+            chosen_suite(request or _request(what.suite, what, judge, launch, _bare_words(launch)))
     problems.raise_if_any()
     return NightAsked(request, outputs, webhook)
 
@@ -58,33 +59,54 @@ def night_request(
     what: "SuiteOptions", judge: "NightJudgeOptions", launch: LocalLaunchOptions, slurm: SlurmLaunchOptions
 ) -> NightRequest:
     """Which night is asked for. BadRequestError without a suite, and for options that contradict each other."""
-    problems, on_slurm, words = Problems(), None, launch_words(launch)
+    problems, on_slurm, words = Problems(), None, SweepLaunch()
     if what.suite is None:
         problems.add("nightly needs a suite", "mbr-perf nightly SUITE, or --resume NIGHT")
     if slurm.detach or slurm.no_submit:
         problems.add("a night decides by its runs which others are due: it waits for its jobs",
                      "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job")  # fmt: skip
-    if not judge.aa and (judge.aa_case or judge.aa_pairs is not None):
+    if not judge.aa and _says_which_aa(judge):
         problems.add("--aa_case and --aa_pairs say which A/A: there is none", "add --aa")
     with problems.collecting():
         on_slurm = slurm_request(launch.launcher, slurm, {})
+    with problems.collecting():
+        words = launch_words(launch)
     problems.raise_if_any()
     assert what.suite is not None  # else it is a problem
+    asked = _request(what.suite, what, judge, launch, words)
+    return replace(asked, slurm=on_slurm.options) if on_slurm else asked
+
+
+def _bare_words(launch: LocalLaunchOptions) -> SweepLaunch:
+    """What can be judged of a launch whose limits are none."""
+    return SweepLaunch(launcher=launch.launcher, replay_from=str(launch.replay_from) if launch.replay_from else None)
+
+
+def _request(
+    suite: str,
+    what: "SuiteOptions",
+    judge: "NightJudgeOptions",
+    launch: LocalLaunchOptions,
+    words: SweepLaunch,
+) -> NightRequest:
     return NightRequest(
-        suite=what.suite,
+        suite=suite,
         only=tuple(what.only or ()),
         shard=what.shard,
         confirm=what.confirm,
         retries=what.retries,
-        launch=words.model_copy(update={"launcher": "torchrun"}) if on_slurm else words,
-        slurm=on_slurm.options if on_slurm else None,
+        launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
         golden_dir=judge.golden_dir,
         recipes_dir=what.recipes_dir,
         results_dir=launch.results_dir,
         accept_differences=tuple(judge.accept_difference or ()),
         fail_on_improvement=judge.fail_on_improvement,
-        aa=_aa(judge) if judge.aa else None,
+        aa=_aa(judge) if judge.aa or _says_which_aa(judge) else None,
     )
+
+
+def _says_which_aa(judge: "NightJudgeOptions") -> bool:
+    return bool(judge.aa_case) or judge.aa_pairs is not None
 
 
 def _aa(judge: "NightJudgeOptions") -> AaRequest:

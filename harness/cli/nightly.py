@@ -97,7 +97,7 @@ def nightly(
     runs vary so much that a difference as large as the case's threshold would not show: more --aa_pairs help. Memory is
     judged all the same, unless A and A' differ in it beyond the case's threshold. These runs are not added to history.
 
-    Exit codes: 0 passed, 2 wrong request, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
+    Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
     """
     from harness.cli.night_asking import night_asked
     from harness.runner.night.night import Audience, dry_run_night, resume_night, start_night
@@ -109,6 +109,5 @@ def nightly(
         assert what.resume is not None  # else there is a request
         raise typer.Exit(int(resume_night(what.resume, launch.results_dir, audience)))
     if what.dryrun:
-        dry_run_night(asked.request, audience.display)
-        return
+        raise typer.Exit(int(dry_run_night(asked.request, audience.display)))
     raise typer.Exit(int(start_night(asked.request, audience)))

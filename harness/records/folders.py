@@ -1,7 +1,9 @@
 """Folders of results: made exclusively under a name that says when and what, found again by part of that name."""
 
+import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +29,18 @@ def new_folder(parent: Path, label: str, inner: Iterable[str] = (), *, now: date
             f"{folder}: cannot be made: {error.strerror}", remedy="name a writable folder with --results_dir"
         ) from error
     return folder
+
+
+def why_unwritable(path: Path) -> str:
+    """Why neither a file nor a folder can be written at ``path``; empty where one can. Leaves nothing behind."""
+    try:
+        if path.exists() and not path.is_dir():
+            return "" if os.access(path, os.W_OK) else "no permission"
+        above = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+        with tempfile.TemporaryFile(dir=above):
+            return ""
+    except OSError as error:
+        return error.strerror or str(error)
 
 
 def folders(parent: Path) -> tuple[Path, ...]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
+from harness.records.folders import why_unwritable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +27,21 @@ def _problems(name: str, path: Path | None) -> list[BadRequestError]:
     if path is None:
         return []
     option = f"--{name} {path}"
-    if name == "html":
-        return [] if path.is_dir() or not path.exists() else [BadRequestError(f"{option}: not a folder")]
+    if name == "html" and path.exists() and not path.is_dir():
+        return [BadRequestError(f"{option}: not a folder")]
+    return _unwritable(option, path) if name == "html" else _of_a_file(name, option, path)
+
+
+def _of_a_file(name: str, option: str, path: Path) -> list[BadRequestError]:
     if path.is_dir():
         return [BadRequestError(f"{option}: a folder", remedy="name a file")]
     if not path.parent.is_dir():
         return [BadRequestError(f"{option}: no folder {path.parent}", remedy="make it first")]
     if name == "prometheus" and path.suffix != ".prom":
         return [BadRequestError(f"{option}: node-exporter reads only *.prom", remedy=f"{path.with_suffix('.prom')}")]
-    return []
+    return _unwritable(option, path)
+
+
+def _unwritable(option: str, path: Path) -> list[BadRequestError]:
+    why = why_unwritable(path)
+    return [BadRequestError(f"{option}: cannot be written: {why}", remedy="name another place")] if why else []

@@ -44,7 +44,7 @@ def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
     spec, implementation = settled.spec, settled_implementation(settled.spec)
     problems = Problems()
     with problems.collecting():
-        raise_all([*secrets, *launcher_problems(request.launcher)])
+        raise_all([*secrets, *launcher_problems(request.launcher, request.replay_from)])
     launch = LaunchRequest(
         spec=spec,
         run_dir=run_dir,
@@ -141,10 +141,12 @@ def given_env(asked: Request) -> dict[str, str]:
     return {name.strip(): value for name, _, value in (word.partition("=") for word in words)}
 
 
-def launcher_problems(name: str) -> list[BadRequestError]:
-    """Empty for a launcher that there is."""
+def launcher_problems(name: str, replay_from: Path | str | None = None) -> list[BadRequestError]:
+    """Empty for a launcher that there is, which takes recorded runs where there are some."""
     if name in LAUNCHERS:
-        return []
+        is_idle = replay_from is not None and name != "replay"
+        told = f"--from {replay_from}: only with --launcher replay"
+        return [BadRequestError(told, remedy="add it, or leave --from out")] if is_idle else []
     return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, "slurm")))]
 
 

@@ -138,6 +138,8 @@ def test_a_golden_is_held_against_a_run(golden, run):
 def test_what_a_difference_names_must_exist(golden, run):
     done = golden("diff", "nothing", run("a"))
     assert (done.code, "'nothing' is neither a golden nor a run" in done.err) == (2, True)
+    done = golden("diff", "nothing", "nobody")
+    assert (done.code, "'nothing' is" in done.err, "'nobody' is" in done.err) == (2, True, True)
 
 
 def test_a_retired_golden_is_listed_apart_and_shown_as_retired(golden, run, tmp_path):

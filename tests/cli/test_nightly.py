@@ -9,7 +9,7 @@ from harness.records.event_log import EVENTS
 from harness.records.histories import read_history
 from harness.records.nights import run_dir_of
 from harness.runner.hold import holding
-from tests.cli.night_recordings import OOM, PORT_TAKEN, SECONDS, Stage, cut_short
+from tests.cli.night_recordings import OOM, PORT_TAKEN, RECIPE, SECONDS, Stage, cut_short
 
 
 @pytest.fixture(name="stage")
@@ -250,6 +250,30 @@ def test_reports_go_where_they_are_asked_for(measured, nightly, tmp_path):
 def test_slurm_options_need_slurm(measured, nightly):
     answer = nightly(measured(), "--partition", "batch")
     assert (answer.code, "--partition: only with --launcher slurm" in answer.err) == (2, True)
+
+
+@pytest.mark.parametrize("more", [(), ("--dryrun",)])
+def test_a_night_of_which_every_case_is_refused_is_a_wrong_request(stage, nightly, more):
+    made = stage(wrong="request: {recompute: moe_act}", other="request: {recompute: 'moe_act,mlp'}")
+    answer = nightly(made, *more)
+    assert (answer.code, "other: " in answer.out + answer.err) == (2, True)
+    assert not made.nights.exists()
+
+
+def test_a_dry_run_is_told_where_results_could_not_be_kept(stage, mbr_perf):
+    made = stage(dense="repeats: 1")
+    answer = mbr_perf("nightly", made.suite, "--dryrun", "--results_dir", "/proc/none")
+    assert (answer.code, "--results_dir /proc/none: cannot be made" in answer.err) == (2, True)
+
+
+def test_recorded_runs_are_for_the_replay_launcher_only(stage, mbr_perf):
+    made = stage(dense="repeats: 1")
+    for command in (("nightly", made.suite), ("run", "-mr", RECIPE, "-g", "cpu"),
+                    ("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "recompute=none")):  # fmt: skip
+        answer = mbr_perf(
+            *command, "--from", "/none", "--confirm" if command[0] == "nightly" else "-ms", "5", "--dryrun"
+        )
+        assert (answer.code, "--from /none: only with --launcher replay" in answer.err) == (2, True)
 
 
 def test_a_machine_on_which_no_case_can_start_is_told_before_anything_is_written(mbr_perf, tmp_path):

@@ -1,6 +1,7 @@
 """Reports of a night as files."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -83,6 +84,20 @@ def test_outputs_that_cannot_work_are_all_named_before_anything_runs(tmp_path):
     for option in ("--junit", "--jsonl", "--prometheus", "--html"):
         assert f"{option} {tmp_path}" in str(refused.value)
     assert "node-exporter reads only *.prom" in str(refused.value)
+
+
+def test_places_in_which_nothing_can_be_made_are_told_and_nothing_is_left_in_the_others(tmp_path):
+    with pytest.raises(BadRequestError) as refused:
+        require_outputs(
+            Outputs(
+                junit=tmp_path / "j.xml", jsonl=Path("/proc/x"), html=Path("/proc/y/z"), step_summary=Path("/dev/null")
+            )
+        )
+    assert [line.split(": ")[0] for line in str(refused.value).splitlines() if line.startswith("--")] == [
+        "--jsonl /proc/x",
+        "--html /proc/y/z",
+    ]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_outputs_that_can_work_are_let_through(tmp_path):

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from harness.analysis.night.aa_evidence import MAX_PAIRS
 from harness.analysis.window import MIN_STEPS
 from harness.errors import BadRequestError
 from harness.planning.flops import model_flops_per_step
@@ -18,8 +19,9 @@ _PROCESSOR_FLOPS = 1e11  # FLOP/s of a rank on the CPU, roughly: a suite may hol
 def aa_problems(asked: AaRequest | None, names: Sequence[str]) -> list[BadRequestError]:
     """What is wrong with the request, of the cases with these ``names``; none are known where the suite has faults."""
     found = list[BadRequestError]()
-    if asked is not None and asked.num_pairs < MIN_PAIRS:
-        found.append(BadRequestError(f"--aa_pairs {asked.num_pairs} must be at least {MIN_PAIRS}"))
+    if asked is not None and not MIN_PAIRS <= asked.num_pairs <= MAX_PAIRS:
+        remedy = f"{MAX_PAIRS} pairs find half the noise of one run"
+        found.append(BadRequestError(f"--aa_pairs {asked.num_pairs} must be {MIN_PAIRS} to {MAX_PAIRS}", remedy=remedy))
     if asked is not None and asked.case and names and asked.case not in names:
         remedy = nearest(asked.case, names)
         found.append(BadRequestError(f"--aa_case {asked.case}: not among the cases of this night", remedy=remedy))

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGTERM
 
-from harness.errors import ExitCode
+from harness.errors import BadRequestError, ExitCode
 from harness.launch.disk import full_disk_told
 from harness.launch.environment import this_host
 from harness.launch.interruption import interruption
 from harness.launch.warm import WarmParents
+from harness.records.folders import why_unwritable
 from harness.records.nights import NIGHTS, new_night_dir, read_night, write_plan
 from harness.records.store import results_dir
 from harness.report.night_outputs import Outputs
@@ -42,15 +43,18 @@ class Audience:
     webhook: WebhookAddress | None = None
 
 
-def dry_run_night(request: NightRequest, display: NightDisplay) -> None:
+def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
     """Print the cases, what is known of them and what would run, on Slurm the batch files of the first round.
 
-    Starts nothing; keeps nothing but the index of history.
+    Starts nothing; keeps nothing but the index of history. A wrong request (exit code 2) where every case is refused.
     """
     host, results = this_host(), results_dir(request.results_dir)
+    if not results.exists() and (why := why_unwritable(results)):
+        raise BadRequestError(f"--results_dir {results}: cannot be made: {why}", remedy="name a writable folder")
     plan = plan_night(request, host, starts=False, tell=display.says)
     jobs = night_jobs(plan, plan.slurm, host, results.absolute()) if plan.slurm else ()
     display.plan(plan, outlook(plan, results), jobs)
+    return ExitCode.BAD_REQUEST if all(case.refused for case in plan.cases) else ExitCode.OK
 
 
 def start_night(request: NightRequest, audience: Audience) -> ExitCode:

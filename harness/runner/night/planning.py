@@ -29,6 +29,9 @@ from harness.runner.slurm.run import num_nodes
 from harness.runner.understanding import launcher_problems
 from harness.spec.gpu import GPUS
 
+MOST_EXTRA_RUNS = 100
+"""Of one case, to confirm or to retry: more than that is a slip of the keyboard, and may keep the machine for days."""
+
 _REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
 
 
@@ -38,7 +41,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
     ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
     BadRequestError with every problem of the request, or of the machine where no case can start on it.
     """
-    suite = _chosen(request)
+    suite = chosen_suite(request)
     if starts and request.slurm is None and request.launch.launcher == "torchrun":
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
             software_here(gpu, host)
@@ -53,12 +56,13 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
     return with_aa(_startable(plan, host) if starts else plan, request.aa)
 
 
-def _chosen(request: NightRequest) -> Suite:
+def chosen_suite(request: NightRequest) -> Suite:
     """The cases that this night is about. BadRequestError with every fault of the suite and of the options."""
     problems, chosen = Problems(), Suite(name="", title="", cases=())
     for name in ("confirm", "retries"):
-        if getattr(request, name) < 0:
-            problems.add(f"--{name} {getattr(request, name)} must be at least 0")
+        if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
+            told = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
+            problems.add(told, "it is the runs of one case beyond its repeats")
     if request.golden_dir is not None and not request.golden_dir.is_dir():
         problems.add(f"--golden_dir {request.golden_dir}: no such folder")
     problems.found += impossible_names(request.accept_differences)
@@ -78,7 +82,7 @@ def _chosen(request: NightRequest) -> Suite:
 
 def _launch_problems(launch: SweepLaunch) -> list[BadRequestError]:
     """What is wrong with the launch of every case alike."""
-    found = launcher_problems(launch.launcher)
+    found = launcher_problems(launch.launcher, launch.replay_from)
     found += limit_problems(launch.timeout_s, launch.hang_timeout_s, launch.sample_interval_ms)
     if launch.launcher == "replay" and launch.replay_from is None:
         found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
@@ -110,6 +114,10 @@ def _plan(request: NightRequest, suite: Suite, drafts: Sequence[Draft]) -> Night
 
 def _startable(plan: NightPlan, host: Host) -> NightPlan:
     """The plan with cases refused that cannot start here. BadRequestError where that leaves none."""
+    if all(case.refused for case in plan.cases):
+        each = [f"{case.name}: {case.refused}" for case in plan.cases]
+        told = "\n  ".join([f"every case of {plan.suite} is refused:", *each])
+        raise BadRequestError(told, remedy="change the suite, or choose other cases of it")
     problems = {case.name: unable(plan, case, host) for case in plan.cases if not case.refused}
     found = [problem for problem in problems.values() if problem is not None]
     if found and len(found) == len(problems):

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import harness
 from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import Host, secrets_in
+from harness.launch.execute import LAUNCHERS
 from harness.planning.settings import candidates
 from harness.recipes.axes import RECOMPUTE_OPTIONS
 from harness.recipes.problems import Problems
@@ -21,7 +22,7 @@ from harness.runner.sweep.fates import planned_cells
 from harness.runner.sweep.over import read_axes, read_control
 from harness.runner.sweep.predictions import foretell
 from harness.runner.sweep.request import SweepRequest
-from harness.runner.understanding import given_env, settle
+from harness.runner.understanding import given_env, launcher_problems, settle
 from harness.spec.effective import settled_implementation
 from harness.spec.layout import LayoutError
 
@@ -87,6 +88,8 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
         problems.add(f"--margin {request.margin:g} is no share of the memory", "e.g. 0.06")
     if request.max_minutes is not None and not request.max_minutes > 0:
         problems.add(f"--max_minutes {request.max_minutes:g} must be above 0")
+    if request.launch.launcher in LAUNCHERS:  # of another one every cell tells
+        problems.found += launcher_problems(request.launch.launcher, request.launch.replay_from)
     with problems.collecting():
         axes = read_axes(request.over)
     given = [name for name in RECOMPUTE_OPTIONS if getattr(request.asked, name) is not None]
