@@ -68,7 +68,8 @@ def promote(asked: PromoteOptions) -> None:
     """Write the golden values of runs, or of a night's cases, and print what changes.
 
     Refused for failed, suspect, short, unfinished, replayed or mixed runs, and for repeats that spread by more than half
-    the threshold that the golden is to guard. Of a night nothing is written unless every case is fine, or --keep_going.
+    the threshold that the golden is to guard; also for runs of a night whose A/A does not hold. Of a night nothing is
+    written unless every case is fine, or --keep_going.
     """
     from harness.cli.golden_author import author_or_default
     from harness.errors import BadRequestError
