@@ -37,6 +37,11 @@ def format_share(fraction: float) -> str:
     return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
+def four_figures(value: float) -> str:
+    """Four significant figures and never an exponent: ``12.35``, ``-164,400``."""
+    return f"{float(f'{value:.4g}'):,.12g}"
+
+
 def utc_time(text: str) -> datetime:
     """An ISO-8601 date or time in UTC, which it is in where it names no zone. ValueError for what is none."""
     when = datetime.fromisoformat(text)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.analysis.welch import TimeChange
 from harness.report.figures import ABSENT, BY_NAME, figure
-from harness.units import format_bytes, format_percent
+from harness.units import format_bytes, format_percent, four_figures
 
 RECOMMENDED, PARETO = "*", "P"
 STEP, VERSUS = "Step", "Time vs control"
@@ -71,12 +71,7 @@ def signed_bytes(value: int) -> str:
 def trade_text(cell: CellVerdict) -> str:
     """Milliseconds per GiB saved with one digit more than the noise deserves; absent where undefined."""
     trade = cell.versus.trade if cell.versus else None
-    return ABSENT if trade is None or trade.ms_per_gib_saved is None else _four_figures(trade.ms_per_gib_saved)
-
-
-def _four_figures(value: float) -> str:
-    """Never with an exponent: ``12.35``, ``-164,400``."""
-    return f"{float(f'{value:.4g}'):,.12g}"
+    return ABSENT if trade is None or trade.ms_per_gib_saved is None else four_figures(trade.ms_per_gib_saved)
 
 
 def cell_number(cell: CellVerdict) -> str:

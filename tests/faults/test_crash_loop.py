@@ -1,6 +1,7 @@
 """Whatever process of a sweep is killed at whatever moment, the sweep is resumed to its end and nothing finished is lost."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -91,3 +92,12 @@ def test_two_hundred_kills_some_of_them_in_sweeps_that_train(tmp_path):
     figures = killed("both", 200, 7200, "--out", tmp_path / "figures.json")
     assert figures["kills"] == 200
     assert set(figures["kills_by_process"]) == {"harness", "agent", "rank", "sampler", "warm parent"}
+
+
+def test_the_script_takes_a_scene_as_its_usage_says():
+    script = (ROOT / "scripts" / "crash-loop", "played", "--kills", "4", "--help")
+    own = {**os.environ, "MBR_PERF_NO_SETUP": "1", "PYTHON": sys.executable}
+    none = subprocess.run((*script[:2], "--minutes", "0"), capture_output=True, text=True, env=own, check=False)
+    told = subprocess.run(script, capture_output=True, text=True, env=own, check=True).stdout
+    assert (none.returncode, "required: --kills" in none.stderr) == (2, True)
+    assert "results/faults/crash_loop.json" in told

@@ -25,7 +25,7 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
         low, high = cell.versus.trade.interval or (None, None)
         kind = _KINDS[0] if cell.name in verdict.pareto else _KINDS[1]
         price = _price(cell) or 0.0
-        rows.append({"cell": called[cell.name], "price": price, "text": f"{price:,.4g}", "kind": kind, "low": low,
+        rows.append({"cell": called[cell.name], "price": price, "text": four_figures(price), "kind": kind, "low": low,
                      "high": high, "end": max(price, high or price, 0.0)})  # fmt: skip
     y = alt.Y("cell:N", title=None, sort=[str(row["cell"]) for row in rows])
     x = alt.X("price:Q", title="Milliseconds per step and GiB saved (less is better)", scale=_scale(rows),
