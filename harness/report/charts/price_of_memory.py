@@ -7,6 +7,7 @@ import altair as alt
 from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.report.charts import look
 from harness.report.charts.picture import Picture
+from harness.units import four_figures
 
 _KINDS = ("on the Pareto set", "beaten by another")
 _COLOURS = (look.BLUE, look.SKY)
