@@ -101,7 +101,9 @@ def _of_run(entry: Stored, life: Life) -> Iterator[Ailment]:
 
 
 def _newer(path: Path, message: str, life: Life) -> Ailment:
-    return Ailment("newer", path, message, "read it with the mbr-perf that wrote it, or upgrade", movable=False, life=life)
+    return Ailment(
+        "newer", path, message, "read it with the mbr-perf that wrote it, or upgrade", movable=False, life=life
+    )
 
 
 def _rejected(path: Path, message: str, life: Life) -> Ailment:
