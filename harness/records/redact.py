@@ -6,18 +6,18 @@ MASK = "***"
 
 _WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?"
 
-# The word stands alone between underscores or at an end of the name, so that MONKEY=1 stays legible.
-_NAME = rf"(?:[A-Za-z0-9]+[_-])*(?:{_WORDS})(?:[_-][A-Za-z0-9]+)*"
 # Written together, too: PGPASSWORD, MYSQL_PWD, MYPASS, SSH_PRIVATE; alone, pass, pwd and private are words of ordinary text.
 _JOINED = (
     r"[A-Za-z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD|(?-i:PASS))|PASSPHRASE"
     r"|(?-i:[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE)"
 )
+# Whole names only, each looked at once: from every part of a long name on, it would take hours for a line of a hostile log.
 _ASSIGNED = re.compile(
-    rf"(?<![A-Za-z0-9])(?P<name>{_NAME}|[A-Z0-9_]*API_?KEY|{_JOINED})(?P<mid>[\"']?\s*[=:]\s*|\s+(?=[\"']?hf_))"
-    r"(?P<quote>[\"']?)(?P<value>[^\s\"',;&]+)(?P=quote)",
-    re.IGNORECASE,
+    r"(?<![A-Za-z0-9_-])(?P<name>[A-Za-z0-9_-]++)(?P<mid>[\"']?\s*[=:]\s*+|\s++(?=[\"']?hf_))(?P<quote>[\"']?)"
 )
+_VALUE = re.compile(r"[^\s\"',;&]+")
+# The word stands alone between underscores or at an end of the name, so that MONKEY=1 stays legible.
+_ASSIGNED_SECRET = re.compile(rf"(?:^|[_-])(?:{_WORDS})(?:[_-]|$)|API_?KEY$|(?:{_JOINED})$", re.IGNORECASE)
 # A scheme of any length would be tried from every letter of a long text to its end.
 _URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/@\"']+@", re.IGNORECASE)
 # `Basic` is a word of ordinary text, too; what follows it in a header alone has capitals, digits or `=`.
@@ -27,9 +27,9 @@ _BEARER = re.compile(
     re.IGNORECASE,
 )
 _WELL_KNOWN = re.compile(
-    r"\b(?:hf_[A-Za-z0-9]{8,}|sk-(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}|A(?:KIA|SIA)[A-Z0-9]{12,}|gh[opusr]_[A-Za-z0-9]{8,}"
+    r"\b(?:hf_[A-Za-z0-9]{8,}|sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}|A(?:KIA|SIA)[A-Z0-9]{12,}|gh[opusr]_[A-Za-z0-9]{8,}"
     r"|github_pat_[A-Za-z0-9_]{8,}|nvapi-[A-Za-z0-9_-]{8,}|xox[abprs]-[A-Za-z0-9-]{8,}"
-    r"|glpat-[A-Za-z0-9_-]{8,}|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"
+    r"|glpat-[A-Za-z0-9_-]{8,}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"
     r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s\"'<>]+)"
 )
 # `sorted(x, key=...)`, `unknown key: ...`, `json.dumps(x, sort_keys=True)`, `max_tokens=4096`: what tracebacks are full of.
@@ -57,7 +57,17 @@ def redact(text: str) -> str:
     Known by name (``X_TOKEN=...``, ``"password": "..."``), by shape (``hf_``, ``sk-``, ``AKIA``, ``ghp_``, ``Bearer``, JWT)
     and by place (user and password of a URL, path of a Slack hook). Numbers after a secret-like name are kept: ``max_tokens=4096``.
     """
-    return _ASSIGNED.sub(_mask_value, redact_shapes(text))
+    text, at = redact_shapes(text), 0
+    kept: list[str] = []
+    for assigned in _ASSIGNED.finditer(text):
+        start = assigned.end()
+        if start < at or not _names_a_secret(assigned["name"].lstrip("-_")):
+            continue
+        value = _VALUE.match(text, start)
+        if value and text.startswith(assigned["quote"], value.end()) and not _ORDINARY_VALUE.fullmatch(value[0]):
+            kept += text[at:start], MASK
+            at = value.end()
+    return "".join((*kept, text[at:]))
 
 
 def redact_shapes(text: str) -> str:
@@ -67,9 +77,5 @@ def redact_shapes(text: str) -> str:
     return _WELL_KNOWN.sub(MASK, text)
 
 
-def _mask_value(match: re.Match[str]) -> str:
-    name = match["name"]
-    if name in _ORDINARY_NAMES or _ORDINARY_PASS.search(name) or _ORDINARY_VALUE.fullmatch(match["value"]):
-        return match[0]
-    quote = match["quote"]
-    return f"{name}{match['mid']}{quote}{MASK}{quote}"
+def _names_a_secret(name: str) -> bool:
+    return name not in _ORDINARY_NAMES and not _ORDINARY_PASS.search(name) and _ASSIGNED_SECRET.search(name) is not None

@@ -1,5 +1,7 @@
 """Secrets leave no trace in shared text, and ordinary text is left alone."""
 
+import time
+
 import pytest
 
 from harness.records.redact import is_secret_name, redact
@@ -95,3 +97,34 @@ def test_redacting_twice_changes_nothing_more() -> None:
 )  # fmt: skip
 def test_names_of_secrets_are_known(name: str, secret: bool) -> None:
     assert is_secret_name(name) == secret
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "a-",
+        "A_",
+        "key-",
+        "x=",
+        "token=",
+        "token='",
+        'keys="',
+        "aPASS",
+        "sk-",
+        "eyJ-",
+        "Basic ",
+        "Bearer ",
+        "a://",
+        "hf_ ",
+        "key ",
+    ],
+)
+def test_a_long_line_takes_time_by_its_length(part: str) -> None:
+    """Twenty times the text may take forty times as long: what grows with the square takes four hundred."""
+
+    def seconds(length: int) -> float:
+        started = time.process_time()
+        redact(part * (length // len(part)))
+        return time.process_time() - started
+
+    assert seconds(100_000) < 40 * max(min(seconds(5_000) for _ in range(3)), 0.002)
