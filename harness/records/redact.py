@@ -13,11 +13,11 @@ _JOINED = (
 )
 # Whole names only, each looked at once: from every part of a long name on, it would take hours for a line of a hostile log.
 _ASSIGNED = re.compile(
-    r"(?<![A-Za-z0-9_-])(?P<name>[A-Za-z0-9_-]++)(?P<mid>[\"']?\s*[=:]\s*+|\s++(?=[\"']?hf_))(?P<quote>[\"']?)"
+    r"(?<![A-Za-z0-9_-])(?P<name>[A-Za-z0-9_-]++)(?P<mid>[\"']?\s*[=:]\s*+|\s++(?=[\"']?(?i:hf_)))(?P<quote>[\"']?)"
 )
 _VALUE = re.compile(r"[^\s\"',;&]+")
 # The word stands alone between underscores or at an end of the name, so that MONKEY=1 stays legible.
-_ASSIGNED_SECRET = re.compile(rf"(?:^|[_-])(?:{_WORDS})(?:[_-]|$)|API_?KEY$|(?:{_JOINED})$", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"(?:^|[_-])(?:{_WORDS}|[A-Z0-9]*API_?KEY)(?:[_-]|$)|(?:{_JOINED})$", re.IGNORECASE)
 # A scheme of any length would be tried from every letter of a long text to its end.
 _URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/@\"']+@", re.IGNORECASE)
 # `Basic` is a word of ordinary text, too; what follows it in a header alone has capitals, digits or `=`.
@@ -42,13 +42,11 @@ _ORDINARY_PASS = re.compile(
 _ORDINARY_VALUE = re.compile(r"(?:\d{1,7}|\d+\.\d+|[Tt]rue|[Ff]alse|None|null)[)\]}]*")
 # Counts, such as HybridEP's NUM_OF_TOKENS_PER_CHUNK_COMBINE_API.
 _COUNT_NAME = re.compile(r"(?:NUM|MAX|MIN)_", re.IGNORECASE)
-_SECRET_NAME = re.compile(rf"(?:^|_)(?:{_WORDS}|[A-Z0-9]*API_?KEY)(?:_|$)|^(?:{_JOINED})$", re.IGNORECASE)
 
 
 def is_secret_name(name: str) -> bool:
     """Whether a variable of this name holds a secret by its name: ``HF_TOKEN`` yes, ``MONKEY`` and ``MAX_TOKENS`` no."""
-    ordinary = _COUNT_NAME.match(name) or _ORDINARY_PASS.search(name)
-    return _SECRET_NAME.search(name) is not None and not ordinary
+    return not (_COUNT_NAME.match(name) or _ORDINARY_PASS.search(name)) and _SECRET_NAME.search(name) is not None
 
 
 def redact(text: str) -> str:
@@ -61,7 +59,7 @@ def redact(text: str) -> str:
     kept: list[str] = []
     for assigned in _ASSIGNED.finditer(text):
         start = assigned.end()
-        if start < at or not _names_a_secret(assigned["name"].lstrip("-_")):
+        if start < at or not _is_assigned_secret(assigned["name"]):
             continue
         value = _VALUE.match(text, start)
         if value and text.startswith(assigned["quote"], value.end()) and not _ORDINARY_VALUE.fullmatch(value[0]):
@@ -77,5 +75,7 @@ def redact_shapes(text: str) -> str:
     return _WELL_KNOWN.sub(MASK, text)
 
 
-def _names_a_secret(name: str) -> bool:
-    return name not in _ORDINARY_NAMES and not _ORDINARY_PASS.search(name) and _ASSIGNED_SECRET.search(name) is not None
+def _is_assigned_secret(name: str) -> bool:
+    """As :func:`is_secret_name` of text: counts are known by their values, and some whole names are words."""
+    ordinary = name.lstrip("-_") in _ORDINARY_NAMES or _ORDINARY_PASS.search(name)
+    return not ordinary and _SECRET_NAME.search(name) is not None

@@ -19,6 +19,8 @@ CANARY = "CANARYcanary0123456789"
         f'{{"password": "{CANARY}"}}',
         f"DB_PASSWD='{CANARY}'",
         f"--hf-token={CANARY}",
+        f"--pwd={CANARY}",
+        f"x=HF_TOKEN={CANARY}",
         f"--hf_token hf_{CANARY}",
         f"AWS_SECRET_ACCESS_KEY={CANARY}",
         f"export MY_CREDENTIALS={CANARY};",
