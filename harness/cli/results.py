@@ -59,7 +59,7 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
         return
     facts = [] if entry.is_committed else [("Process", f"{life.state}: {life.reason}")]
     if entry.state in ("damaged", "newer", "rejected"):
-        facts = [("To do", "mbr-perf results doctor says what can be done about it")]
+        facts = [("To do", store.MEND_RECORD)]
     if entry.kind == "run" and entry.is_committed:
         facts = run_figures(read_run(entry.path))
     print_entry(_console(), entry, facts)

@@ -1,5 +1,7 @@
 """Command lines that cannot be parsed: told as every other wrong request is."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -16,26 +18,26 @@ class AskedGroup(typer.core.TyperGroup):
 
     def make_context(self, *given: Any, **more: Any) -> Any:
         """Parse what stands before the command."""
-        try:
+        with _usage_errors_told():
             return super().make_context(*given, **more)
-        except _UsageError as error:
-            _raise_told(error)
-            raise
 
     def invoke(self, ctx: Any) -> Any:
         """Parse what stands behind it, and do it."""
-        try:
+        with _usage_errors_told():
             return super().invoke(ctx)
-        except _UsageError as error:
-            _raise_told(error)
-            raise
 
 
-def _raise_told(error: Any) -> None:
+@contextmanager
+def _usage_errors_told() -> Iterator[None]:
     """Messages quote what was typed, an assignment perhaps. A group without a command answers with its help, no error."""
     from harness.records.redact import redact
 
-    context = error.ctx
-    if context is None or error.message != context.get_help():
+    try:
+        yield
+    except _UsageError as raised:
+        error: Any = raised
+        context = error.ctx
+        if context is not None and error.message == context.get_help():
+            raise
         remedy = f"try '{context.command_path} {context.help_option_names[0]}' for help" if context else ""
         raise BadRequestError(redact(error.format_message()), remedy=remedy) from error

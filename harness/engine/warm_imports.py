@@ -11,5 +11,5 @@ import harness.engine.agent
 import harness.engine.rank_run  # noqa: F401
 from harness.spec.software import parse_version
 
-if not parse_version(metadata.version("megatron-core")) < parse_version("0.19"):
+if parse_version(metadata.version("megatron-core")) >= parse_version("0.19"):
     import megatron.core.models.mimo  # noqa: F401 (get_megatron_optimizer asks whether the model is of its kind)

@@ -12,7 +12,7 @@ from harness.records.strict_json import OtherVersionError, RejectedError, read_d
 
 RECORD = "record.json"
 
-_MEND = "mbr-perf results doctor says what can be done about it"
+MEND_RECORD = "mbr-perf results doctor says what can be done about it"
 _CHECKOUT = Path(harness.__file__).parents[1]
 
 
@@ -62,9 +62,9 @@ def read_record(path: Path) -> RunRecord:
         return read_document(path, RunRecord)
     except (OtherVersionError, RejectedError) as error:
         *others, last = error.problems
-        raise type(error)([*others, BadRequestError(last.message, remedy=last.remedy or _MEND)]) from error
+        raise type(error)([*others, BadRequestError(last.message, remedy=last.remedy or MEND_RECORD)]) from error
     except BadRequestError as error:
-        raise BadRequestError(error.message, remedy=_MEND) from error
+        raise BadRequestError(error.message, remedy=MEND_RECORD) from error
 
 
 def record_path(reference: str | Path, results: Path | None = None) -> Path:
