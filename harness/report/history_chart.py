@@ -1,7 +1,6 @@
 """The trend of a case as a file: a page that opens offline, or a picture."""
 
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
 
 from harness.analysis.history.case_history import CaseHistory
@@ -10,7 +9,7 @@ from harness.records.atomic import write_bytes_atomically
 from harness.report.charts.available import obstacle
 from harness.report.charts.picture import Picture
 from harness.report.history_terminal import level_change_text
-from harness.report.html_page import html_page
+from harness.report.html_page import escape, html_page
 
 
 def require_chart(path: Path) -> None:

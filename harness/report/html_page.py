@@ -1,7 +1,9 @@
 """The frame of every HTML page: one file that needs nothing else, no network and no other file."""
 
+import html
 from collections.abc import Sequence
-from html import escape
+
+from harness.report.console import visible
 
 _STYLE = """
 body { font: 15px/1.45 Arial, Helvetica, sans-serif; color: #111; max-width: 1180px; margin: 2em auto; padding: 0 1em; }
@@ -15,6 +17,11 @@ figure { margin: 2em 0; } figcaption { color: #444; font-size: 13px; max-width: 
 # Nothing may be fetched, whatever a name in the page tries.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; "
 _SCRIPTS = "script-src 'unsafe-inline' 'unsafe-eval'; "
+
+
+def escape(text: str) -> str:
+    """``text`` as a page shows it; what would steer a terminal that prints the page is legible, too."""
+    return html.escape(visible(text))
 
 
 def html_page(title: str, body: Sequence[str], *, style: str = "", runs_scripts: bool = False) -> str:

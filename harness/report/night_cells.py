@@ -1,6 +1,6 @@
 """How an outcome looks on a page: a sign and a word in a colour, so that nobody needs to tell colours apart."""
 
-from html import escape
+from harness.report.html_page import escape
 
 # Tints of the palette of Okabe and Ito, on which black text reads well; what is red is also bold.
 CELL_STYLE = """

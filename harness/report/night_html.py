@@ -1,12 +1,11 @@
 """A night as one HTML page that needs nothing else: the table, the cases to look at, then every case's figures."""
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from urllib.parse import quote
 
 from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.report.figures import BY_NAME, figure
-from harness.report.html_page import html_page
+from harness.report.html_page import escape, html_page
 from harness.report.night_aa import aa_lines
 from harness.report.night_cells import CELL_STYLE, outcome_cell
 from harness.report.night_remarks import Story, stories, story

@@ -1,12 +1,11 @@
 """All nights on one page: a row per night, a column per case, every cell a link to that night's own page."""
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from urllib.parse import quote
 
 from harness.records.atomic import write_atomically, write_bytes_atomically
-from harness.report.html_page import html_page
+from harness.report.html_page import escape, html_page
 from harness.report.night_cells import CELL_STYLE, outcome_cell
 from harness.report.night_html import anchor
 from harness.report.night_index import IndexCase, NightEntry, case_names, read_nights

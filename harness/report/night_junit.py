@@ -10,6 +10,7 @@ from xml.etree import ElementTree as Xml
 from harness.analysis.gate import Verdict
 from harness.analysis.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.errors import ExitCode
+from harness.report.console import visible
 from harness.report.figures import BY_NAME
 from harness.report.night_aa import aa_lines
 from harness.report.night_remarks import story
@@ -165,4 +166,4 @@ def _clean(attributes: dict[str, str]) -> dict[str, str]:
 
 
 def _text(text: str) -> str:
-    return _FORBIDDEN.sub("", text)
+    return _FORBIDDEN.sub("", visible(text))

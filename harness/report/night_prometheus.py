@@ -11,6 +11,7 @@ from harness.analysis.metrics import METRICS
 from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.analysis.speed import cell_figure
 from harness.records.history import CaseOutcome
+from harness.report.console import visible
 
 OUTCOMES: tuple[CaseOutcome, ...] = get_args(CaseOutcome)
 
@@ -114,7 +115,7 @@ def _text(family: _Family) -> str:
 
 
 def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return visible(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def _epoch_s(time: str) -> float:

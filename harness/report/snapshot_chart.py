@@ -1,7 +1,6 @@
 """The timeline of one or two snapshots as a file: a page that opens offline, or a picture."""
 
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
 
 from harness.analysis.snapshots.values import DeviceMemory
@@ -9,7 +8,7 @@ from harness.errors import BadRequestError
 from harness.records.atomic import write_bytes_atomically
 from harness.report.charts.available import obstacle
 from harness.report.charts.picture import Picture
-from harness.report.html_page import html_page
+from harness.report.html_page import escape, html_page
 
 
 def require_timeline(path: Path) -> None:

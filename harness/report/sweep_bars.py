@@ -1,7 +1,8 @@
 """Small bars as SVG inside a page, for where no picture can be drawn."""
 
 from collections.abc import Sequence
-from html import escape
+
+from harness.report.html_page import escape
 
 _BAR, _NAME, _STEP = 360, 250, 20
 

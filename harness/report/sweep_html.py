@@ -1,12 +1,11 @@
 """A sweep as one HTML file that needs nothing else: no network, no other file."""
 
 from collections.abc import Sequence
-from html import escape
 
 from harness.analysis.sweep.values import SweepVerdict
 from harness.report.charts.picture import Picture
 from harness.report.figures import BY_NAME, figure
-from harness.report.html_page import html_page
+from harness.report.html_page import escape, html_page
 from harness.report.sweep_bars import svg_bars
 from harness.report.sweep_remarks import closing_lines, headline, remarks
 from harness.report.sweep_rows import Rows, rows

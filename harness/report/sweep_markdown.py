@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from harness.analysis.sweep.values import SweepVerdict
 from harness.report.charts.picture import Picture
+from harness.report.console import visible
 from harness.report.sweep_remarks import closing_lines, headline, remarks
 from harness.report.sweep_rows import rows
 
@@ -43,7 +44,7 @@ def sweep_markdown(verdict: SweepVerdict, pictures: Sequence[Picture], *, with_i
 
 def escape(text: str) -> str:
     """Text as it stands, on one line: nothing in it becomes a table cell, a link or HTML."""
-    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+    return _SPECIAL.sub(r"\\\1", visible(" ".join(text.split())))
 
 
 def _row(texts: Sequence[str], *, raw: bool = False) -> str:

@@ -1,11 +1,13 @@
 """Reports of a night as files."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, ExitCode
+from harness.report.console import visible
 from harness.report.night_outputs import Outputs, require_outputs
 from harness.report.night_reports import write_night_reports
 
@@ -19,6 +21,24 @@ def test_the_night_keeps_every_report_in_its_own_folder(written_night):
     ]  # fmt: skip
     assert written.problems == ()
     assert json.loads((folder / "night.json").read_text())["outcome"] == "failed"
+
+
+def test_no_name_steers_the_terminal_that_prints_a_report(make_night, make_case, tmp_path):
+    hostile = "\x1b]0;x\x07\x9b2J\u202e"
+    texts = {"reason": hostile, "remark": hostile, "planned": {"owner": hostile}}
+    red = make_case(hostile, [], outcome="failed", exit_code=ExitCode.RUN_FAILED, **texts)
+    plan = {"title": hostile, "suite": hostile, "notes": (hostile,)}
+    night = make_night(
+        cases=(red, make_case(f"{hostile} 2", [], **texts)), plan=plan, night_dir=tmp_path / f"n{hostile}"
+    )
+
+    written = write_night_reports(night)
+
+    assert written.problems == ()
+    pages = {path.suffix: path.read_text() for path in written.paths}
+    for kind in (".md", ".html", ".xml", ".prom"):
+        assert visible(pages[kind]) == pages[kind], kind
+    assert not re.search("[\x00-\x08\x1b]", pages[".json"] + pages[".jsonl"])
 
 
 def test_copies_lie_where_they_were_asked_for(written_night, tmp_path):
