@@ -12,6 +12,7 @@ from harness.launch.processes import Process, adopted, bury, catches, descendant
 from harness.records.launch import PARENT_PID_VARIABLE
 
 POLL_S = 0.05
+MAX_LOOKING = 0.005  # share of the time: a node may have thousands of processes, and its cores are the ranks'
 STACK_DUMP_S = 2.0
 TERMINATE_S = 10.0  # above TORCH_ELASTIC_SHUTDOWN_TIMEOUT, so that the agent can still write what it saw
 KILLED_S = 5.0
@@ -47,6 +48,7 @@ class Crew:
         self._agent_process = identify(agent.pid)
         self._known: set[Process] = set()
         self._dead: set[Process] = set()
+        self._next_look = 0.0  # time.monotonic
 
     def look(self) -> None:
         """Learn of new descendants. Those of a dead agent are this process's own children by now, and carry its number."""
@@ -55,8 +57,15 @@ class Crew:
             self._dead.add(process)
         if self.agent.poll() is not None:
             self._known.update(adopted(f"{PARENT_PID_VARIABLE}={self.agent.pid}"))
-        for pid in (self.agent.pid, *(process.pid for process in self._known)):
-            self._known.update(descendants(pid))
+        self._known.update(descendants(self.agent.pid, *(process.pid for process in self._known)))
+
+    def keep_looking(self) -> None:
+        """As :meth:`look`, unless looking would take more than :data:`MAX_LOOKING` of the time."""
+        began = time.monotonic()
+        if began >= self._next_look:
+            self.look()
+            ended = time.monotonic()
+            self._next_look = ended + (ended - began) / MAX_LOOKING
 
     def wait(self, seconds: float) -> None:
         """Until the agent has ended, at most ``seconds``."""

@@ -51,15 +51,15 @@ def is_alive(process: Process) -> bool:
     return stat is not None and stat.process == process and stat.state not in "ZX"
 
 
-def descendants(root_pid: int) -> tuple[Process, ...]:
-    """Children of ``root_pid``, their children and so on, zombies left out."""
+def descendants(*root_pids: int) -> tuple[Process, ...]:
+    """Children of ``root_pids``, their children and so on, zombies left out: one pass over ``/proc``, which may hold thousands."""
     children: dict[int, list[_Stat]] = {}
     for entry in PROC.iterdir():
         stat = _stat(int(entry.name)) if entry.name.isdecimal() else None
         if stat is not None:
             children.setdefault(stat.parent_pid, []).append(stat)
     found: list[Process] = []
-    pending = [root_pid]
+    pending = [*root_pids]
     while pending:
         for stat in children.pop(pending.pop(), ()):
             pending.append(stat.process.pid)
@@ -127,8 +127,8 @@ def bury(processes: Iterable[Process]) -> None:
 def _stat(pid: int) -> _Stat | None:
     """Fields of `/proc/<pid>/stat` (proc(5)); the name in the second one may hold spaces and brackets."""
     try:
-        text = (PROC / str(pid) / "stat").read_text()
+        text = (PROC / str(pid) / "stat").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    after_name = text.rpartition(")")[2].split()
-    return _Stat(Process(pid, int(after_name[19])), int(after_name[1]), after_name[0])
+    after_name = text.rpartition(b")")[2].split()
+    return _Stat(Process(pid, int(after_name[19])), int(after_name[1]), after_name[0].decode())

@@ -102,7 +102,7 @@ def _follow(plan: LaunchPlan, crew: Crew, on_progress: OnProgress, caught: Inter
         if heartbeats.read(now):
             on_progress(heartbeats.progress(now))
         if now - looked > LOOK_EVERY_S:
-            crew.look()
+            crew.keep_looking()
             looked = now
             fallen = peers.reason_to_stop(now)
             if fallen:

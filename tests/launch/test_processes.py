@@ -56,6 +56,11 @@ def test_grandchildren_are_found() -> None:
         found = {process.pid for process in descendants(os.getpid())}
         assert {parent.pid, grandchild} <= found
         assert {process.pid for process in descendants(parent.pid)} == {grandchild}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            cousin = int(other.stdout.readline())
+            assert {process.pid for process in descendants(parent.pid, other.pid)} == {grandchild, cousin}
+            os.kill(cousin, signal.SIGKILL)
         os.kill(grandchild, signal.SIGKILL)
 
 
