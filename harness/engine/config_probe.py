@@ -1,17 +1,19 @@
-"""Asks the installed megatron-core what it says of a request: its real `TransformerConfig`, in a process of its own.
+"""Asks the installed megatron-core what it says of requests: its real `TransformerConfig`, in a process of its own.
 
-Reads an ExperimentSpec (JSON) from stdin and prints one JSON object on the last line: ``{"accepted": true, ...}`` or the
-exception's type, text and place. Building the configuration mutates it and sets environment variables, which is why it
-is not done in the process that judges. An exception that megatron-core did not raise ends the process: it says nothing
-about the request.
+Reads an ExperimentSpec (JSON) per line from stdin, all for GPUs or all for the processor, and prints a JSON object per line
+in their order: ``{"accepted": true, ...}``, the exception's type, text and place, or the ``problem`` that left a request
+without an answer: an exception that megatron-core did not raise says nothing about it. megatron-core is imported once.
+Building a configuration mutates it and sets environment variables, so each has a fork of its own.
 """
 
 import json
+import os
 import sys
 import traceback
 import warnings
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NoReturn
 
 from harness.engine import cpu_backend
 from harness.spec.experiment import ExperimentSpec
@@ -66,15 +68,50 @@ def answer(spec: ExperimentSpec) -> dict[str, Any]:
     return {"accepted": True}
 
 
-def main() -> None:
-    """Build the configuration and say how that went; exits 0 whether it is accepted or not."""
-    spec = ExperimentSpec.model_validate_json(sys.stdin.read())
-    warnings.simplefilter("ignore")
+def _said(spec: ExperimentSpec) -> dict[str, Any]:
     lacking = spec.kernels.transformer_impl == "transformer_engine" and find_spec("transformer_engine") is None
-    if spec.gpu_type.is_cpu:
+    return answer(without_transformer_engine(spec) if lacking else spec) | {"without_transformer_engine": lacking}
+
+
+def _answered_apart(spec: ExperimentSpec) -> dict[str, Any]:
+    """The answer of a fork, in which nothing of another request is left."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _write_and_end(spec, writer)
+    os.close(writer)
+    with os.fdopen(reader) as stream:
+        text = stream.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    said: dict[str, Any] = json.loads(text) if code == 0 else {"problem": f"ended with exit code {code}"}
+    return said
+
+
+def _write_and_end(spec: ExperimentSpec, writer: int) -> NoReturn:
+    code = 1
+    try:
+        with os.fdopen(writer, "w") as stream:
+            json.dump(_said(spec), stream)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        raise
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    """Build every configuration and say how that went; exits 0 whether they are accepted or not."""
+    specs = [ExperimentSpec.model_validate_json(line) for line in sys.stdin if line.strip()]
+    warnings.simplefilter("ignore")
+    if all(spec.gpu_type.is_cpu for spec in specs):
         cpu_backend.block_transformer_engine()
-    said = answer(without_transformer_engine(spec) if lacking else spec)
-    sys.stdout.write(json.dumps(said | {"without_transformer_engine": lacking}) + "\n")
+    import_module("harness.engine.config")  # and with it megatron-core, for all forks
+    with os.fdopen(os.dup(1), "w") as answers:
+        os.dup2(2, 1)  # what megatron-core prints is no answer
+        for spec in specs:
+            answers.write(json.dumps(_answered_apart(spec)) + "\n")
+            answers.flush()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 """The GPUs of this machine, asked for in a child process: a driver that hangs must not hang the command line."""
 
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from pydantic import ValidationError
 
@@ -40,8 +43,31 @@ class Detection(Frozen):
     unanswered: bool = False
 
 
+_SEEN: ContextVar[dict[str, Detection] | None] = ContextVar("_SEEN", default=None)
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """Inside, NVML is asked once: many runs are planned for what the machine has at one moment."""
+    token = _SEEN.set({})
+    try:
+        yield
+    finally:
+        _SEEN.reset(token)
+
+
 def detect_gpus(host: Host, timeout_s: float = TIMEOUT_S) -> Detection:
     """Ask NVML. Never raises for a machine without GPU, driver or library: that is what ``error`` says."""
+    seen = _SEEN.get()
+    if seen is None:
+        return _detected(host, timeout_s)
+    key = repr((host.python, sorted(host.shell.items())))
+    if key not in seen:
+        seen[key] = _detected(host, timeout_s)
+    return seen[key]
+
+
+def _detected(host: Host, timeout_s: float) -> Detection:
     command = (host.python, "-m", "harness.engine.nvml", "list")
     env = {**host.shell, **SAFE_PATH}
     try:

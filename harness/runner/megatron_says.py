@@ -1,7 +1,7 @@
 """The dry run of the installed megatron-core, as a finding beside our own."""
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import ValidationError
 
@@ -11,16 +11,21 @@ from harness.spec.frozen import Frozen
 from harness.spec.rules.finding import Finding
 from harness.spec.software import Software
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 60.0  # megatron-core comes off a shared file system on a cold node
+EACH_S = 1.0  # for every further question
 
 # What megatron-core 0.16 says where it misses transformer-engine: the last is its comparison of no version with one.
 _MISSING = ("ransformer-engine", "ransformer Engine", "TransformerEngine", "TE >=", "TE version", "'NoneType'")
 
 
 class Answer(Frozen):
-    """What ``harness.engine.config_probe`` prints: ``kind``, ``text`` and ``place`` of the exception unless accepted."""
+    """What ``harness.engine.config_probe`` prints: ``kind``, ``text`` and ``place`` of the exception unless accepted.
 
-    accepted: bool
+    ``problem``: why there is no answer.
+    """
+
+    accepted: bool = False
+    problem: str = ""
     kind: str = ""
     text: str = ""
     meaning: str | None = None
@@ -41,32 +46,67 @@ def megatron_finding(
     An error when it refuses, else a note. A note also when it cannot be asked, hangs or crashes: nothing is claimed on
     its behalf.
     """
-    missing = [name for name, version in _needed(software) if version is None]
-    if missing:
-        return _unasked(f"{' and '.join(missing)} not installed here")
+    return megatron_findings([(spec, software)], host, env, timeout_s=timeout_s)[0]
+
+
+def megatron_findings(
+    asked: Sequence[tuple[ExperimentSpec, Software]],
+    host: Host,
+    env: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> tuple[Finding, ...]:
+    """As :func:`megatron_finding` of many, all for GPUs or all for the processor: megatron-core is imported once."""
+    askable = [spec for spec, software in asked if not _missing(software)]
+    answers = _answers(askable, host, env or {}, timeout_s + EACH_S * (len(askable) - 1)) if askable else iter(())
+    return tuple(
+        _unasked(f"{missing} not installed here")
+        if (missing := _missing(software))
+        else _finding(next(answers), software)
+        for _, software in asked
+    )
+
+
+def _missing(software: Software) -> str:
+    needed = {"megatron-core": software.megatron_core, "torch": software.torch}
+    return " and ".join(name for name, version in needed.items() if version is None)
+
+
+def _answers(specs: Sequence[ExperimentSpec], host: Host, env: Mapping[str, str], timeout_s: float) -> Iterator[Answer]:
+    """One for each; where it cannot be had, its ``problem``."""
     command = (host.python, "-m", "harness.engine.config_probe")
+    # No configuration is compiled, and the compiler alone takes longer to import than megatron-core.
+    shell = {**host.shell, **env, **SAFE_PATH, "TORCHDYNAMO_DISABLE": "1"}
+    questions = "".join(f"{spec.model_dump_json()}\n" for spec in specs).encode()
     try:
-        asked = subprocess.run(
-            command, input=spec.model_dump_json(), env={**host.shell, **(env or {}), **SAFE_PATH}, capture_output=True, text=True,
-            errors="replace", timeout=timeout_s, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return _unasked(f"megatron-core did not answer within {timeout_s:g} s")
-    if asked.returncode != 0:
-        last = asked.stderr.strip().splitlines()[-1:] or ["it said nothing"]
-        return _unasked(f"asking megatron-core ended with exit code {asked.returncode}: {last[0][:300]}")
+        done = subprocess.run(command, input=questions, env=shell, capture_output=True, timeout=timeout_s, check=False)
+        out, err = done.stdout, done.stderr
+        otherwise = _failed(f"ended with exit code {done.returncode}", err) if done.returncode else "there is no answer"
+    except subprocess.TimeoutExpired as late:
+        out, err = late.stdout or b"", late.stderr or b""
+        otherwise = f"megatron-core did not answer within {timeout_s:g} s"
+    lines = out.decode(errors="replace").splitlines()
+    for place in range(len(specs)):
+        yield _answer(lines[place], err) if place < len(lines) else Answer(problem=otherwise)
+
+
+def _answer(line: str, err: bytes) -> Answer:
     try:
-        said = Answer.model_validate_json((asked.stdout.splitlines() or [""])[-1])
+        said = Answer.model_validate_json(line)
     except ValidationError:
-        return _unasked(f"the answer cannot be read: {asked.stdout[:200]!r}")
-    return _finding(said, str(software.megatron_core), software)
+        return Answer(problem=f"the answer cannot be read: {line[:200]!r}")
+    return said.model_copy(update={"problem": _failed(said.problem, err)}) if said.problem else said
 
 
-def _needed(software: Software) -> tuple[tuple[str, str | None], ...]:
-    return ("megatron-core", software.megatron_core), ("torch", software.torch)
+def _failed(how: str, err: bytes) -> str:
+    last = err.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+    return f"asking megatron-core {how}: {last[0][:300]}"
 
 
-def _finding(said: Answer, version: str, software: Software) -> Finding:
+def _finding(said: Answer, software: Software) -> Finding:
+    if said.problem:
+        return _unasked(said.problem)
+    version = software.megatron_core
     if said.accepted:
         but = " but for what transformer-engine decides, which is not installed here"
         message = f"megatron-core {version} accepts the configuration{but if said.without_transformer_engine else ''}"

@@ -20,10 +20,10 @@ def asked(text, **environment):
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
-def answer(spec):
-    code, out, err = asked(spec.model_dump_json())
+def answers(*specs):
+    code, out, err = asked("\n".join(spec.model_dump_json() for spec in specs))
     assert code == 0, err
-    return json.loads(out[-1])
+    return [json.loads(line) for line in out]
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,11 @@ def test_a_text_that_speaks_is_left_alone(kind, text):
     assert translation(kind, text) is None
 
 
-def test_a_configuration_that_megatron_core_builds_is_accepted(make_spec):
-    spec = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
-    assert answer(spec) == {"accepted": True, "without_transformer_engine": False}
-
-
-def test_a_refusal_comes_with_its_words_and_its_place(make_spec):
-    said = answer(make_spec(gpu="cpu", recompute="mla_up_proj", kernels={"transformer_impl": "local"}))
+def test_each_is_answered_for_itself_and_a_refusal_comes_with_its_words_and_its_place(make_spec):
+    good = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
+    bad = make_spec(gpu="cpu", recompute="mla_up_proj", kernels={"transformer_impl": "local"})
+    accepted, said, again = answers(good, bad, good)
+    assert accepted == again == {"accepted": True, "without_transformer_engine": False}
     assert (said["accepted"], said["kind"], said["meaning"]) == (False, "ValueError", None)
     assert said["text"] == "mla_up_proj in recompute_modules is only supported with multi_latent_attention."
     assert said["place"].startswith("transformer/transformer_config.py:")

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from harness.launch.environment import Host, this_host
-from harness.runner.megatron_says import megatron_finding
+from harness.runner.megatron_says import megatron_finding, megatron_findings
 from harness.spec.software import Software
 
 INSTALLED = Software(megatron_core="0.16.1", torch="2.9.1")
@@ -90,8 +90,9 @@ def test_only_a_want_of_transformer_engine_is_forgiven_and_only_where_the_job_ha
     [
         ("sys.exit('ImportError: libcudart.so.12')", "ended with exit code 1: ImportError: libcudart.so.12"),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "ended with exit code -11: it said nothing"),
-        ("print('hello')", "the answer cannot be read: 'hello\\n'"),
-        ("pass", "the answer cannot be read: ''"),
+        ("print('hello')", "the answer cannot be read: 'hello'"),
+        ("pass", "there is no answer"),
+        ('print(\'{"problem": "ended with exit code -11"}\')', "asking megatron-core ended with exit code -11"),
     ],
 )
 def test_a_probe_that_does_not_answer_is_a_note(said, body, why):
@@ -121,6 +122,16 @@ def test_what_is_not_installed_is_not_asked(said, software, missing):
 def test_megatron_core_sees_the_variables_of_the_ranks(said):
     body = "sys.exit(' '.join([os.environ['SET'], os.environ['NCCL_GRAPH_REGISTER']]))"
     assert said(body, env={"NCCL_GRAPH_REGISTER": "0"}).message.endswith("by shell 0")
+
+
+def test_many_are_asked_in_one_process_and_what_it_did_not_come_to_is_told_of_those_alone(host, make_spec):
+    asked = [(make_spec(), INSTALLED), (make_spec(), Software()), (make_spec(), INSTALLED), (make_spec(), INSTALLED)]
+    yes, no = json.dumps({"accepted": True}), json.dumps({"accepted": False, "kind": "ValueError", "text": "no"})
+    body = f"print({yes!r}); print({no!r}, flush=True); len(sys.stdin.readlines()) == 3 and time.sleep(60)"
+    found = megatron_findings(asked, host(body), timeout_s=0.5)
+    assert [finding.blocks for finding in found] == [False, False, True, False]
+    assert "not installed here" in found[1].message
+    assert found[3].message.endswith("megatron-core did not answer within 2.5 s")
 
 
 @pytest.mark.train

@@ -2,6 +2,7 @@
 
 import pytest
 
+from harness.launch.devices import one_look
 from harness.launch.environment import this_host
 from harness.recipes.find import all_recipe_files, recipes_dir
 from harness.recipes.recipe_file import load_recipe
@@ -43,11 +44,12 @@ def _h100_points():
 def _checked():
     """Every case of every suite with what `mbr-perf check` says about it."""
     host = this_host()
-    return [
-        (case, check_request(RunRequest(asked=case.request), host, assume=None, ask_megatron=False))
-        for name in SUITES
-        for case in read_suite(name).cases
-    ]
+    with one_look():
+        return [
+            (case, check_request(RunRequest(asked=case.request), host, assume=None, ask_megatron=False))
+            for name in SUITES
+            for case in read_suite(name).cases
+        ]
 
 
 def test_every_shipped_suite_is_accounted_for():

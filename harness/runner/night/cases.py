@@ -1,7 +1,6 @@
 """Cases of a suite before anything runs: resolved, judged by the rules, predicted where that costs nothing."""
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError
@@ -9,7 +8,7 @@ from harness.launch.environment import Host
 from harness.recipes.suite import SuiteCase
 from harness.records.night import ExpectedFailureRecord, PlannedCase
 from harness.runner.checking import check_request
-from harness.runner.megatron_says import megatron_finding
+from harness.runner.megatron_says import megatron_findings
 from harness.runner.night.request import NightRequest
 from harness.runner.one_sentence import in_one_sentence
 from harness.runner.prediction import cached_prediction_of
@@ -72,17 +71,17 @@ def _forbidden(findings: Sequence[Finding]) -> str:
 
 
 def asked_of_megatron(drafts: Sequence[Draft], host: Host) -> tuple[Draft, ...]:
-    """Refused is also what the installed megatron-core will not take; asked side by side, before GPUs are taken."""
-    with ThreadPoolExecutor(max(1, min(host.num_cores, 8))) as pool:
-        return tuple(pool.map(lambda one: one if one.case.refused else _asked(one, host), drafts))
+    """Refused is also what the installed megatron-core will not take; asked before GPUs are taken, which a CPU case does not."""
+    asked = {
+        place: (one.case.spec, one.software)
+        for place, one in enumerate(drafts)
+        if not one.case.refused and one.case.spec and one.software and not one.case.spec.gpu_type.is_cpu
+    }
+    said = dict(zip(asked, megatron_findings(list(asked.values()), host), strict=True))
+    return tuple(_with(said[place], one) if place in said else one for place, one in enumerate(drafts))
 
 
-def _asked(one: Draft, host: Host) -> Draft:
-    assert one.case.spec is not None  # it is not refused
-    assert one.software is not None
-    if one.case.spec.gpu_type.is_cpu:
-        return one
-    said = megatron_finding(one.case.spec, one.software, host)
+def _with(said: Finding, one: Draft) -> Draft:
     if not said.blocks:
         return one
     found = one.case.model_copy(update={"findings": (*one.case.findings, said)})

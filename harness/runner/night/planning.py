@@ -8,6 +8,7 @@ from pathlib import Path
 import harness
 from harness.analysis.likeness import impossible_names
 from harness.errors import BadRequestError, ManyProblemsError
+from harness.launch.devices import one_look
 from harness.launch.environment import Host
 from harness.launch.plan import limit_problems
 from harness.launch.rendezvous import Nodes, local_ranks
@@ -35,6 +36,7 @@ MOST_EXTRA_RUNS = 100
 _REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
 
 
+@one_look()
 def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callable[[str], None]) -> NightPlan:
     """Everything that is decided before the first run; ``night_id`` is empty as long as there is no folder.
 

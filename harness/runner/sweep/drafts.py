@@ -1,14 +1,13 @@
 """Cells before anything is predicted: resolved, judged by the rules, and compared for what they would compute."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.recipes.problems import Problems
 from harness.runner.checking import Checked, check_request
-from harness.runner.megatron_says import megatron_finding
+from harness.runner.megatron_says import megatron_findings
 from harness.runner.one_sentence import in_one_sentence
 from harness.runner.sweep.axes import SweptAxis
 from harness.runner.sweep.cells import AskedCell, told
@@ -109,18 +108,21 @@ def _is_same(one: Checked, other: Checked) -> bool:
 
 
 def ask_megatron(drafts: Sequence[Draft], host: Host) -> tuple[Draft, ...]:
-    """The drafts with what the installed megatron-core refuses marked illegal; asked side by side, before GPUs are taken.
+    """The drafts with what the installed megatron-core refuses marked illegal; asked before GPUs are taken.
 
     Twins are asked too: when the one that they equal is refused, one of them may still run.
     """
-    with ThreadPoolExecutor(max(1, min(host.num_cores, 8))) as pool:
-        return tuple(_with_twins(pool.map(lambda one: one if one.problem else _asked(one, host), drafts)))
+    asked = {
+        place: (one.checked.spec, one.checked.software)
+        for place, one in enumerate(drafts)
+        if one.checked and not one.problem
+    }
+    said = dict(zip(asked, megatron_findings(list(asked.values()), host), strict=True))
+    return tuple(_with_twins(_with(said.get(place), one) for place, one in enumerate(drafts)))
 
 
-def _asked(one: Draft, host: Host) -> Draft:
-    assert one.checked is not None  # there is no problem with it
-    said = megatron_finding(one.checked.spec, one.checked.software, host)
-    if not said.blocks:
+def _with(said: Finding | None, one: Draft) -> Draft:
+    if said is None or one.checked is None or not said.blocks:
         return one
     checked = replace(one.checked, findings=(*one.checked.findings, said))
     return replace(one, checked=checked, problem=f"{said.message}: {said.mcore_text or ''}".removesuffix(": "))

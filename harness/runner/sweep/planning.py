@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import harness
 from harness.errors import BadRequestError, raise_all
+from harness.launch.devices import one_look
 from harness.launch.environment import Host, secrets_in
 from harness.launch.execute import LAUNCHERS
 from harness.planning.settings import candidates
@@ -29,14 +30,14 @@ from harness.spec.layout import LayoutError
 _REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
 
 
+@one_look()
 def plan_sweep(
     request: SweepRequest, host: Host, *, asks_megatron: bool, tell: Callable[[str], None] = lambda _: None
 ) -> SweepPlan:
     """Everything that is decided before the first run; ``sweep_id`` is empty as long as there is no folder.
 
     ``asks_megatron``: also of the installed megatron-core, for GPUs. ``tell`` hears what is being waited for. Starts
-    tracers only. BadRequestError with every
-    problem of the request, or of the cells when none of them may run.
+    tracers only. BadRequestError with every problem of the request, or of the cells when none of them may run.
     """
     axes = _axes(request)
     control = control_values(axes, read_control(request.control, axes))
