@@ -10,7 +10,7 @@ GOAL = 1.01
 
 
 def overhead() -> Result:
-    """200 pairs of steps under the real launcher and its watchdog; its own processor time is added to the ratio."""
+    """Pairs of steps under the real launcher and its watchdog; its own processor time is added to the ratio."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         understood = understood_here(folder)
@@ -20,9 +20,9 @@ def overhead() -> Result:
 
 
 def ratio(what: str, pairs: Pairs, watching: float) -> Result:
-    """Median of the pairs' ratios plus ``watching``, the watchdog's share of one core, as if it stole it from a rank.
+    """The ratio of the pairs plus ``watching``, the watchdog's share of one core, as if it stole it from a rank.
 
-    Inconclusive where the 95 % interval of the median reaches the goal.
+    Inconclusive where its 95 % interval reaches the goal.
     """
     bare = ratio_of(pairs)
     found = Ratio(bare.value + watching, bare.low + watching, bare.high + watching)

@@ -24,15 +24,14 @@ from harness.records.run import NodeSample
 
 GOAL = 1.01
 NUM_GPUS = 8
-SEQ_LENGTH = 128  # short steps on the CPU: what the sampler takes is a share of time
 SCRIPTED = Path(__file__).parents[2] / "tests" / "native" / "fake_nvml.c"
 
 
 def sampler() -> Result:
-    """200 pairs of steps with the sampler at its default interval, and without."""
+    """Pairs of steps with the sampler at its default interval, and without."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        understood = understood_here(folder, SEQ_LENGTH)
+        understood = understood_here(folder)
         is_cpu = understood.spec.gpu_type.is_cpu
         environment = dict(this_host().shell) | (scripted_driver(folder) if is_cpu else {})
         with sampling(folder, environment) as process:

@@ -143,6 +143,7 @@ def read_all(terminal):
         parts.append(part)
 
 
+@pytest.mark.long
 def test_repeats_train_again_and_are_judged_together(tmp_path):
     done, run_dir = train(tmp_path, "--max_steps", "2", "--repeats", "2", "--json")
     document = json.loads(done.stdout)
@@ -154,7 +155,9 @@ def test_repeats_train_again_and_are_judged_together(tmp_path):
     assert losses[0] == losses[1]  # the seed decides, to the bit
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_an_interrupted_run_leaves_its_steps_and_no_process(tmp_path, number, code):
     with subprocess.Popen(command(tmp_path, "--max_steps", "100000"), cwd=ROOT, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True) as running:  # fmt: skip
@@ -208,6 +211,7 @@ def test_a_model_that_cannot_be_built_is_told_by_rank_and_phase(tmp_path):
     assert [rank.coordinates.pp for rank in record.ranks] == [0, 1]
 
 
+@pytest.mark.long
 def test_training_that_breaks_is_a_failure_of_its_own_kind(tmp_path):
     done, run_dir = train(tmp_path, "--set", "optimizer.lr=1.0e+30", "--max_steps", "4")
     record = read_run(run_dir)

@@ -86,6 +86,7 @@ def peak(cell):
     return cell["metrics"]["peak_allocated_bytes"]["value"]
 
 
+@pytest.mark.long
 def test_a_mixture_of_experts_is_swept_and_an_inert_module_is_told(tmp_path):
     code, answer = answered(*MOE, "--results_dir", tmp_path)
     assert code == 0

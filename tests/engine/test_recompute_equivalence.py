@@ -52,7 +52,10 @@ LAYOUTS = {
                      {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2}),
 }  # fmt: skip
 # Each repeats what two of the others do one by one.
-ONLY_SLOW = {"dense_bf16", "dense_vpp2", "gpt3_pp2", "moe_tp2", "moe_vpp2", "deepseek_pp2", "deepseek_tp2"}
+ONLY_SLOW = {
+    "dense_bf16", "dense_tp2_distributed", "dense_vpp2", "gpt3", "gpt3_pp2", "moe", "moe_tp2", "moe_vpp2", "deepseek_pp2",
+    "deepseek_tp2",
+}  # fmt: skip
 
 
 def parameters(pairs):

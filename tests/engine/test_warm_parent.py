@@ -94,6 +94,7 @@ def test_a_warm_launch_trains_what_a_fresh_one_trains_bit_for_bit(trained, paren
 
 @pytest.mark.train
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_that_runs_out_of_memory_leaves_what_a_fresh_one_leaves(trained, parents):
     small = shape(DENSE, "none")
     small = small.model_copy(update={"measure": small.measure.model_copy(update={"memory_limit_bytes": 3_000_000})})

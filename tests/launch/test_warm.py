@@ -109,6 +109,7 @@ def test_ranks_that_end_well_are_ok_and_the_outcome_says_that_they_were_forked(
     assert outcome.notes == ("ranks were forked from a warm parent: no import is in their times",)
 
 
+@pytest.mark.long
 def test_an_agent_in_which_a_thread_has_appeared_gives_way_to_a_fresh_torchrun(two: Plans, tmp_path: Path) -> None:
     """A library may start a thread in every forked child: the parent itself is fit, its agents are not."""
     (tmp_path / "sitecustomize.py").write_text(
@@ -310,6 +311,7 @@ def test_a_parent_with_a_thread_refuses_and_a_fresh_torchrun_takes_over_with_a_n
         assert (again.status, again.warm, len(again.notes)) == ("ok", False, 1)
 
 
+@pytest.mark.long
 def test_a_parent_that_cannot_import_is_told_and_not_tried_again(two: Plans, tmp_path: Path) -> None:
     broken = tmp_path / "broken" / "megatron"
     broken.mkdir(parents=True)

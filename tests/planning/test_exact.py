@@ -60,11 +60,18 @@ CASES = {
     "experts, interleaved, offloaded": spec_of(MOE, "none", ("expert_fc1", "core_attn"), **VP2, **EP2),
 }  # fmt: skip
 
+# One of each kind; a case takes a tracer of its own.
+ON_EVERY_CHANGE = {
+    "dense without pipelining, offloaded", "dense, four stages interleaved, full", "dense, interleaved, block",
+    "experts, two stages, offloaded", "experts, interleaved, recomputed",
+}  # fmt: skip
+
 
 @pytest.fixture(scope="module")
-def composed():
-    """Chunk costs of every case, from one tracer."""
-    composers = {name: Composer(spec, IMPLEMENTATION) for name, spec in CASES.items()}
+def composed(pytestconfig):
+    """Chunk costs of every case that is asked for, from one tracer."""
+    asked = CASES if pytestconfig.getoption("--slow") else ON_EVERY_CHANGE
+    composers = {name: Composer(CASES[name], IMPLEMENTATION) for name in asked}
     cases = {case.key: case for composer in composers.values() for case in composer.cases()}
     traces = Tracing(this_host(), None).traces(tuple(cases.values()), IMPLEMENTATION, uneven=False)
     return {name: composer.chunk_costs(traces.even) for name, composer in composers.items()}
@@ -72,7 +79,9 @@ def composed():
 
 @pytest.mark.train
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ON_EVERY_CHANGE else [pytest.mark.long]) for name in CASES]
+)
 def test_a_composed_peak_is_that_of_a_step_traced_whole(composed, name):
     spec, costs = CASES[name], composed[name]
     request = ExactRequest(

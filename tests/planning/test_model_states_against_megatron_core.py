@@ -18,7 +18,7 @@ ROOT = HERE.parents[1]
 
 
 # Each takes one more of what the others take: ranks, groups, bytes.
-ONLY_SLOW = {"four ranks", "fp32 training", "tensor parallel"}
+ONLY_SLOW = {"fp32 gradients", "four ranks", "fp32 training", "whole optimizer", "tensor parallel"}
 
 
 def _shapes():

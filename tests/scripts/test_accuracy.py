@@ -161,6 +161,7 @@ def test_the_index_shows_the_headline_of_every_page_that_is_there(module, tmp_pa
 
 @pytest.mark.train
 @pytest.mark.slow
+@pytest.mark.long
 def test_dense_runs_are_predicted_within_three_percent(module):
     from harness.launch.environment import this_host
 

@@ -61,6 +61,7 @@ def test_an_unknown_benchmark_is_a_wrong_request():
 
 @pytest.mark.train
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_bare_loop_trains_beside_the_harness_on_one_model(tmp_path, module):
     from harness.launch.environment import this_host
     from harness.recipes.request import Request
@@ -93,9 +94,10 @@ def test_an_interval_that_reaches_the_goal_is_told(module):
 
 @pytest.mark.train
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_sampler_at_work_is_stopped_for_every_other_step(tmp_path, module):
     sampler, paired = module("sampler"), module("paired")
-    understood = paired.understood_here(tmp_path, sampler.SEQ_LENGTH)
+    understood = paired.understood_here(tmp_path)
     with sampler.sampling(tmp_path, {**os.environ, **sampler.scripted_driver(tmp_path)}) as process:
         paired.train_pairs(understood, tmp_path, 3, str(process.pid))
         used = sampler.cpu_seconds(process.pid)

@@ -79,6 +79,7 @@ def test_without_time_nothing_is_started_and_every_stage_says_so(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.train
+@pytest.mark.long
 def test_the_planner_is_right_on_a_processor_and_what_needs_a_gpu_is_never_passed(scripted_gpu, tmp_path):
     """Beside a scripted NVML, which a rehearsal must not mistake for a GPU."""
     asked = ("--rehearse", "--only", "snapshot,planner", "--shapes", "dense", "--dtypes", "bf16", "--recompute", "mlp")

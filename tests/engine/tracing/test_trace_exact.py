@@ -6,12 +6,17 @@ from harness.records.trace import TraceCase, TraceRequest
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 
-# The longest module of the tracer: about fifteen seconds of two traces of forty cases, one of them on real tensors.
+# With --slow also what differs from these by the attention alone, and settings of several modules.
 DENSE = ("none", "core_attn", "layernorm", "mlp", "mlp,core_attn", "core_attn,layernorm,mlp", "full:uniform:1",
          "full:uniform:2", "full:block:1")  # fmt: skip
 MOE = ("none", "layernorm", "moe", "full:uniform:1")
 DEEPSEEK = ("none", "core_attn", "mla_up_proj", "shared_experts", "moe", "mla_up_proj,layernorm,shared_experts",
             "full:uniform:1")  # fmt: skip
+ON_EVERY_CHANGE = {
+    *(f"dense/auto/{recompute}" for recompute in ("none", "core_attn", "layernorm", "mlp", "full:uniform:1", "full:block:1")),
+    "dense/unfused/core_attn", "gpt3/layernorm", "grouped/none", "grouped/moe", "grouped/moe_act", "dense/auto/full:block:2/6",
+    "dense/distributed", "moe/two ranks", "deepseek/auto/none", "deepseek/core_attn", "deepseek/mla_up_proj", "deepseek/moe",
+}  # fmt: skip
 FIELDS = ("saved_bytes", "forward_peak_bytes", "backward_peak_bytes", "persistent_bytes", "lingering_bytes",
           "parameter_bytes", "num_parameters_dense", "num_parameters_expert")  # fmt: skip
 
@@ -46,8 +51,10 @@ def cases_of(shapes):
 
 
 @pytest.fixture(scope="module")
-def both(trace, shapes):
-    cases = list(cases_of(shapes))
+def both(trace, shapes, pytestconfig):
+    every = pytestconfig.getoption("--slow")
+    cases = [case for case in cases_of(shapes) if every or case.key in ON_EVERY_CHANGE]
+    assert every or len(cases) == len(ON_EVERY_CHANGE)
     return {device: trace(cases, "local", device=device) for device in ("meta", "cpu")}
 
 

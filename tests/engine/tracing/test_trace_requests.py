@@ -47,6 +47,7 @@ def test_context_parallelism_is_refused_without_transformer_engine(trace, models
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_order_of_cases_changes_nothing(trace, models):
     cases = [
         models.case("llama", models.llama("core_attn")),
