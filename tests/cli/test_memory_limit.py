@@ -74,6 +74,7 @@ def test_a_run_that_needs_a_little_more_ends_as_out_of_memory(train, metered_byt
 
 @pytest.mark.train
 @pytest.mark.slow
+@pytest.mark.long
 def test_weights_that_do_not_fit_are_told_before_the_first_step(train):
     code, _, record = train("--memory_limit", "0.001")
     assert code == 4

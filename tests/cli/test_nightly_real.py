@@ -61,6 +61,7 @@ def test_runs_of_one_setting_under_two_labels_need_the_same_memory_and_say_wheth
 
 @pytest.mark.train
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_smoke_suite_is_interrupted_resumed_and_passes_against_the_committed_goldens(tmp_path):
     results = tmp_path / "results"
     begun = subprocess.Popen((*COMMAND, "cpu_smoke", "--results_dir", str(results), "--json"), cwd=ROOT,

@@ -119,6 +119,7 @@ def test_in_a_pipe_progress_is_plain_lines(trained):
     assert "\x1b" not in trained[0].stderr
 
 
+@pytest.mark.long
 def test_on_a_terminal_progress_is_a_bar(tmp_path):
     ours, theirs = pty.openpty()
     with subprocess.Popen(command(tmp_path, "--max_steps", "2"), cwd=ROOT, stdout=subprocess.PIPE, stderr=theirs,

@@ -25,6 +25,7 @@ SWEEP = (
 
 @pytest.mark.train
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_nodes_run_every_cell_together(tmp_path):
     folder = tmp_path / "shared"
     command = [sys.executable, "-m", "harness.cli.app", *SWEEP, "--sweep_dir", str(folder), "--master_port",

@@ -147,6 +147,7 @@ def test_a_process_with_a_thread_is_not_forked():
 
 
 @pytest.mark.train
+@pytest.mark.long
 def test_a_torch_that_starts_ranks_in_another_way_is_not_handed_any():
     reason = "starts ranks in a way that is not known here"
     assert said("del api.get_subprocess_handler", HAND_OVER).endswith(reason)

@@ -141,6 +141,7 @@ def test_a_killed_rank_is_named_and_the_other_is_stopped(two: Plans, parents: Wa
     assert all_gone(pids(plan), within_s=0.5)
 
 
+@pytest.mark.long
 def test_a_hung_rank_shows_its_stack_and_is_stopped(two: Plans, parents: WarmParents) -> None:
     plan = two("hang", "1", hang_timeout_s=1.0)
     outcome = run(plan, parents)
@@ -223,6 +224,7 @@ def test_launches_with_the_same_environment_share_a_parent_and_others_do_not(two
     assert all_gone([*first, *third], within_s=0.1)
 
 
+@pytest.mark.long
 def test_a_launch_outlives_its_parent_and_the_next_one_gets_a_new_parent(two: Plans) -> None:
     with WarmParents() as kept:
         killed: list[int] = []

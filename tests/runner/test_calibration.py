@@ -52,6 +52,7 @@ def recorded(host, tmp_path, make_record):
 
 
 @pytest.mark.train
+@pytest.mark.long
 def test_cpu_runs_tell_what_the_allocator_holds_and_nothing_else(recorded, host, tmp_path):
     for recompute, more in (("none", 1000), ("mlp", 2000), ("full:uniform:1", 4000)):
         recorded(recompute, more)

@@ -32,6 +32,7 @@ def test_a_job_trains_commits_and_is_judged(slurm, results):
     assert (run_dir / "record.json").read_bytes() == committed
 
 
+@pytest.mark.long
 def test_a_run_that_fails_ends_the_job_and_slurm_sees_it(slurm, results):
     done = slurm.mbr_perf(*results.run("-ms", "4", "--set", "optimizer.lr=1.0e+30", "--repeats", "2"))
     [run_dir] = results.runs  # the second one never began
@@ -62,6 +63,7 @@ def test_a_killed_rank_ends_all_nodes_soon_and_is_named(slurm, results):
     assert slurm.ended(results.job_id())["JobState"] == "FAILED"
 
 
+@pytest.mark.long
 def test_a_cancelled_job_is_interrupted_with_what_it_measured(slurm, results):
     submitted = slurm.mbr_perf(*results.run("-ms", "100000", "--detach"))
     assert (submitted.returncode, "jobs wait" in submitted.stdout) == (0, True)
