@@ -122,13 +122,14 @@ def _outputs_come_back_by_sharing() -> bool:
 def _sharing_needs_no_compiler() -> None:
     from megatron.core.tensor_parallel import random as megatron_random
 
-    resize, copy = torch.UntypedStorage.resize_, torch.UntypedStorage.copy_
+    resize, compiled = torch.UntypedStorage.resize_, megatron_random._get_share_storage
 
     def share_storage(output, recomputed):
         storage, owner = output.untyped_storage(), recomputed.untyped_storage()
-        resize(storage, owner.nbytes())
-        if storage.device.type != "meta":
-            copy(storage, owner)
+        if storage.device.type == "meta":
+            resize(storage, owner.nbytes())
+        else:
+            compiled()(output, recomputed)
         if active():
             active().ledger.share(storage, owner)
 
