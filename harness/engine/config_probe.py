@@ -13,9 +13,11 @@ import traceback
 import warnings
 from importlib import import_module
 from importlib.util import find_spec
+from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 from harness.engine import cpu_backend
+from harness.engine.process import be_parent_of_children, die_with_parent
 from harness.spec.experiment import ExperimentSpec
 
 # Texts of no help to a person -> what they mean: exception type, start of its text (None: no text at all), meaning.
@@ -76,20 +78,27 @@ def _said(spec: ExperimentSpec) -> dict[str, Any]:
 def _answered_apart(spec: ExperimentSpec) -> dict[str, Any]:
     """The answer of a fork, in which nothing of another request is left."""
     reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        _write_and_end(spec, writer)
-    os.close(writer)
-    with os.fdopen(reader) as stream:
-        text = stream.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    said: dict[str, Any] = json.loads(text) if code == 0 else {"problem": f"ended with exit code {code}"}
+    with TemporaryFile() as words:  # on stderr: those of this request alone
+        pid = os.fork()
+        if pid == 0:
+            os.dup2(words.fileno(), 2)
+            _write_and_end(spec, writer)
+        os.close(writer)
+        with os.fdopen(reader) as stream:
+            text = stream.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        words.seek(0)
+        last = words.read().decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+    said: dict[str, Any] = (
+        json.loads(text) if code == 0 else {"problem": f"ended with exit code {code}: {last[0][:300]}"}
+    )
     return said
 
 
 def _write_and_end(spec: ExperimentSpec, writer: int) -> NoReturn:
     code = 1
     try:
+        die_with_parent()  # a hang ends with the process that is killed for it
         with os.fdopen(writer, "w") as stream:
             json.dump(_said(spec), stream)
         code = 0
@@ -104,11 +113,12 @@ def main() -> None:
     """Build every configuration and say how that went; exits 0 whether they are accepted or not."""
     specs = [ExperimentSpec.model_validate_json(line) for line in sys.stdin if line.strip()]
     warnings.simplefilter("ignore")
-    if all(spec.gpu_type.is_cpu for spec in specs):
-        cpu_backend.block_transformer_engine()
-    import_module("harness.engine.config")  # and with it megatron-core, for all forks
+    be_parent_of_children()
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what megatron-core prints is no answer
+        if all(spec.gpu_type.is_cpu for spec in specs):
+            cpu_backend.block_transformer_engine()
+        import_module("harness.engine.config")  # and with it megatron-core, for all forks
         for spec in specs:
             answers.write(json.dumps(_answered_apart(spec)) + "\n")
             answers.flush()

@@ -80,27 +80,27 @@ def _answers(specs: Sequence[ExperimentSpec], host: Host, env: Mapping[str, str]
     questions = "".join(f"{spec.model_dump_json()}\n" for spec in specs).encode()
     try:
         done = subprocess.run(command, input=questions, env=shell, capture_output=True, timeout=timeout_s, check=False)
-        out, err = done.stdout, done.stderr
-        otherwise = _failed(f"ended with exit code {done.returncode}", err) if done.returncode else "there is no answer"
+        out = done.stdout
+        otherwise = _failed(done.returncode, done.stderr) if done.returncode else "there is no answer"
     except subprocess.TimeoutExpired as late:
-        out, err = late.stdout or b"", late.stderr or b""
+        out = late.stdout or b""
         otherwise = f"megatron-core did not answer within {timeout_s:g} s"
     lines = out.decode(errors="replace").splitlines()
     for place in range(len(specs)):
-        yield _answer(lines[place], err) if place < len(lines) else Answer(problem=otherwise)
+        yield _answer(lines[place]) if place < len(lines) else Answer(problem=otherwise)
 
 
-def _answer(line: str, err: bytes) -> Answer:
+def _answer(line: str) -> Answer:
     try:
         said = Answer.model_validate_json(line)
     except ValidationError:
         return Answer(problem=f"the answer cannot be read: {line[:200]!r}")
-    return said.model_copy(update={"problem": _failed(said.problem, err)}) if said.problem else said
+    return said.model_copy(update={"problem": f"asking megatron-core {said.problem}"}) if said.problem else said
 
 
-def _failed(how: str, err: bytes) -> str:
+def _failed(exit_code: int, err: bytes) -> str:
     last = err.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-    return f"asking megatron-core {how}: {last[0][:300]}"
+    return f"asking megatron-core ended with exit code {exit_code}: {last[0][:300]}"
 
 
 def _finding(said: Answer, software: Software) -> Finding:

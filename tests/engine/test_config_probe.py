@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
 from harness.engine.config_probe import place_in_megatron, translation, without_transformer_engine
+from harness.launch.processes import identify, is_alive
 
 pytestmark = pytest.mark.train
 
@@ -56,6 +58,64 @@ def test_each_is_answered_for_itself_and_a_refusal_comes_with_its_words_and_its_
     assert (said["accepted"], said["kind"], said["meaning"]) == (False, "ValueError", None)
     assert said["text"] == "mla_up_proj in recompute_modules is only supported with multi_latent_attention."
     assert said["place"].startswith("transformer/transformer_config.py:")
+
+
+@pytest.fixture
+def scripted_megatron(tmp_path):
+    """Variables under which megatron-core is this: every configuration that is built runs ``body``."""
+
+    def written(body):
+        core = tmp_path / "megatron" / "core"
+        (core / "transformer").mkdir(parents=True)
+        files = {
+            "__init__": "print('imported', flush=True)", "distributed": "DistributedDataParallelConfig = None",
+            "optimizer": "OptimizerConfig = None", "transformer/__init__": "", "transformer/enums": "AttnBackend = {'local': 0}",
+            "transformer/transformer_config": f"""
+import os, sys, time
+class Fields:
+    def values(self):
+        {body}
+class TransformerConfig:
+    __dataclass_fields__ = Fields()
+MLATransformerConfig = TransformerConfig
+""",
+        }  # fmt: skip
+        (core.parent / "__init__.py").write_text("")
+        for name, text in files.items():
+            (core / f"{name}.py").write_text(text)
+        return {"PYTHONPATH": str(tmp_path)}
+
+    return written
+
+
+def test_what_one_request_broke_is_told_in_its_words_and_the_next_is_asked(make_spec, scripted_megatron, tmp_path):
+    count = f"n = os.open({str(tmp_path / 'asked')!r}, os.O_RDWR | os.O_CREAT | os.O_APPEND); os.write(n, b'.')"
+    variables = scripted_megatron(f"{count}; print('number', os.fstat(n).st_size, file=sys.stderr); os._exit(7)")
+    spec = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
+    code, out, _ = asked("\n".join([spec.model_dump_json()] * 2), **variables)
+    assert (code, [json.loads(line) for line in out]) == (
+        0, [{"problem": f"ended with exit code 7: number {number}"} for number in (1, 2)]
+    )  # fmt: skip
+
+
+def test_a_configuration_that_hangs_is_gone_when_the_probe_is_killed(make_spec, scripted_megatron, tmp_path):
+    number = tmp_path / "pid"
+    variables = scripted_megatron(f"open({str(number)!r}, 'x').write(str(os.getpid())); time.sleep(100)")
+    spec = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
+    command = [sys.executable, "-m", "harness.engine.config_probe"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **variables}) as probe:
+        probe.stdin.write(spec.model_dump_json().encode())
+        probe.stdin.close()
+        fork = eventually(lambda: number.exists() and number.read_text() and identify(int(number.read_text())))
+        probe.kill()
+    assert eventually(lambda: not is_alive(fork))
+
+
+def eventually(found, within_s=60.0):
+    deadline = time.monotonic() + within_s
+    while not (answer := found()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return answer
 
 
 def test_an_unreadable_request_says_nothing_about_megatron_core():
