@@ -51,10 +51,9 @@ LAYOUTS = {
     "deepseek_tp2": (shapes.DEEPSEEK, ("core_attn", "moe", "mla_up_proj", "full:uniform:1"), 2,
                      {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 2}),
 }  # fmt: skip
-# Each repeats what two of the others do one by one.
+# Other layouts and models of settings that the rest has.
 ONLY_SLOW = {
-    "dense_bf16", "dense_tp2_distributed", "dense_vpp2", "gpt3", "gpt3_pp2", "moe", "moe_tp2", "moe_vpp2", "deepseek_pp2",
-    "deepseek_tp2",
+    "dense_bf16", "dense_vpp2", "gpt3", "gpt3_pp2", "moe", "moe_tp2", "moe_vpp2", "deepseek_pp2", "deepseek_tp2",
 }  # fmt: skip
 
 

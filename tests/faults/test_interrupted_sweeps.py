@@ -30,8 +30,8 @@ def _unbroken(scene):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+@pytest.mark.parametrize(  # Ctrl-C of a sweep that trains: cli/test_sweep_real.py
+    ("number", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.long), (signal.SIGTERM, 143)]
 )
 def test_an_interrupted_sweep_keeps_its_first_run_and_is_resumed_to_an_equal_table(scene, unbroken, number, code):
     scene.stage.let(wait="/nowhere", where="cells/001/0")

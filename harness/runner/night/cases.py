@@ -71,7 +71,7 @@ def _forbidden(findings: Sequence[Finding]) -> str:
 
 
 def asked_of_megatron(drafts: Sequence[Draft], host: Host) -> tuple[Draft, ...]:
-    """Refused is also what the installed megatron-core will not take; asked before GPUs are taken, which a CPU case does not."""
+    """Refused is also what the installed megatron-core will not take; asked before GPUs are taken: CPU cases take none."""
     asked = {
         place: (one.case.spec, one.software)
         for place, one in enumerate(drafts)
