@@ -15,6 +15,7 @@ from harness.analysis.sweep.judge import judge_sweep
 from harness.errors import BadRequestError
 from harness.records.sweeps import SweepData, read_sweep
 from harness.report.charts.available import obstacle
+from harness.report.console import visible
 from harness.report.sweep_csv import sweep_csv
 from harness.report.sweep_html import sweep_html
 from harness.report.sweep_json import sweep_document
@@ -79,6 +80,16 @@ def test_where_the_control_ran_out_of_memory_the_reference_and_the_reason_are_na
 
 def test_markup_in_names_is_printed_as_it_stands(hostile):
     assert "=1+1 | `x` [bold]<script>alert(1)</script>" in printed(hostile)
+
+
+def test_no_name_steers_the_terminal_that_prints_a_report(make_spec, make_record, make_cell, make_sweep):
+    steering = "\x1b]0;x\x07\x9b2J\u202e"
+    cells = [make_cell(name, [make_record(make_spec(gpu="cpu", recompute="none"))]) for name in ("none", steering)]
+    verdict = judge_sweep(make_sweep(cells, title=steering, gpu="cpu", capacity_bytes=None, notes=(steering,)))
+
+    for text in (sweep_markdown(verdict, (), with_images=False), sweep_html(verdict, (), ())):
+        assert r"\x9b2J\u202e" in text.replace("\\\\", "\\")
+        assert visible(text) == text
 
 
 def test_no_color_leaves_no_escape_codes(recorded, monkeypatch):
