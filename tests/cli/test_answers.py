@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.train
 ROOT = Path(__file__).parents[2]
 
 
@@ -47,6 +46,7 @@ def kept(tmp_path):
     return lambda: sorted((tmp_path / "mbr-perf" / "answers").glob("*"))
 
 
+@pytest.mark.train
 def test_the_same_question_is_answered_from_what_was_kept(ask, kept):
     code, first = ask()
     (file,) = kept()
@@ -56,6 +56,7 @@ def test_the_same_question_is_answered_from_what_was_kept(ask, kept):
     assert ask("--fit_into", "1")[1] != "kept\n"
 
 
+@pytest.mark.train
 @pytest.mark.parametrize("change", ["recipe", "variable"])
 def test_a_change_of_what_it_was_made_of_asks_again(ask, kept, tmp_path, change):
     _, first = ask()
@@ -68,22 +69,25 @@ def test_a_change_of_what_it_was_made_of_asks_again(ask, kept, tmp_path, change)
         assert ask(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True") == (0, first)
 
 
-def test_what_failed_or_was_asked_for_afresh_is_not_kept(ask, kept):
-    assert ask("--margin", "2")[0] == 2
-    assert ask("--help")[0] == 0
+def test_what_failed_or_was_asked_for_afresh_is_not_kept(tmp_path, kept):
+    assert answer(tmp_path, ROOT / "recipes", "--margin", "2")[0] == 2
+    assert answer(tmp_path, ROOT / "recipes", "--help")[0] == 0
     assert kept() == []
 
 
+@pytest.mark.train
 def test_no_cache_neither_reads_nor_keeps(ask, kept):
     assert ask("--no_cache")[0] == 0
     assert kept() == []
 
 
+@pytest.mark.train
 def test_a_cache_that_cannot_be_written_fails_nothing(tmp_path):
     (tmp_path / "file").write_text("")
     assert answer(tmp_path / "file", ROOT / "recipes")[0] == 0
 
 
+@pytest.mark.train
 def test_what_was_not_traced_in_time_is_asked_again(ask, kept):
     code, told = ask("--only", "mlp", "--exact", "mlp", "--exact_timeout", "0.1")
     assert (code, "not traced within 0.1 s" in " ".join(told.split())) == (0, True)
