@@ -11,7 +11,7 @@ from torch.utils._device import _device_constructors
 
 from harness.engine import cpu_backend
 from harness.engine.cpu_backend import Adaptation
-from harness.engine.tracing import kernels, offloading, routing
+from harness.engine.tracing import collectives, kernels, offloading, routing
 from harness.engine.tracing.place import PLACE
 from harness.engine.tracing.tracer import active, fusible
 
@@ -148,6 +148,8 @@ ADAPTATIONS = (
                _outputs_come_back_by_sharing),
     Adaptation("storages_report_their_size", "output-discarding checkpoints empty and refill storages under living "
                "tensors; meta storages cannot be copied", _storages_report_their_size),
+    Adaptation("collectives_take_meta", "of older torch they only take tensors with data", collectives.install,
+               collectives.refuse_meta),
     Adaptation("kernels_of_the_target", "torch chooses attention, norm and dropout kernels by device, and they save "
                "different tensors", kernels.install),
     Adaptation("offloading_moves_no_data", "megatron-core copies activations to pinned memory on CUDA streams",

@@ -1,9 +1,11 @@
 """What a collective costs one rank, read off the c10d operation."""
 
+import functools
+import sys
 from dataclasses import dataclass
 
 import torch
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, distributed_c10d
 
 from harness.engine.tracing.tally import tensor_bytes, tensors_in
 from harness.records.trace import CommGroup
@@ -23,6 +25,9 @@ _BASES = {
 }
 
 
+_ADDED_KERNELS = torch.library.Library("c10d", "IMPL")  # which leave with it
+
+
 @dataclass(frozen=True)
 class Comm:
     """Bytes one rank sends, over which group, and whether the caller waits later."""
@@ -34,6 +39,18 @@ class Comm:
 
 class UnknownCollectiveError(RuntimeError):
     """megatron-core used a collective whose cost is not in the table."""
+
+
+def refuse_meta() -> bool:
+    """Whether this torch has no collectives of meta tensors (2.6 has none)."""
+    return not torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "Meta")
+
+
+def install() -> None:
+    """Meta tensors take the kernels of the processor, which hand them to the group: a fake one reads no data."""
+    for packet in (*_BASES, c10d.barrier, c10d.send, c10d.recv_):
+        kernel = functools.partial(packet.default._op_dk, torch._C.DispatchKey.CPU)
+        _ADDED_KERNELS.impl(packet.__name__, kernel, "Meta")
 
 
 def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | None:
@@ -51,7 +68,23 @@ def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | No
     factor, side = _BASES[packet]
     whole = sum(map(tensor_bytes, tensors_in(_side(values, side))))
     sent = factor * whole * (num_ranks - 1) // num_ranks
-    return Comm(sent, _label(group), bool(values.get("async_op", True)))
+    overlapped = bool(values.get("async_op", True)) if _says_who_waits(func) else caller_goes_on()
+    return Comm(sent, _label(group), overlapped)
+
+
+def _says_who_waits(func: torch._ops.OpOverload) -> bool:
+    """Before torch 2.8 most operations do not."""
+    return any(argument.name == "async_op" for argument in func._schema.arguments)
+
+
+def caller_goes_on() -> bool:
+    """What the function of torch.distributed was told that called this; True for who calls the group itself."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_filename == distributed_c10d.__file__ and "async_op" in frame.f_locals:
+            return bool(frame.f_locals["async_op"])
+        frame = frame.f_back
+    return True
 
 
 def _by_name(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> dict[str, object]:

@@ -2,7 +2,11 @@
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from harness.engine.tracing.collectives import caller_goes_on
 from harness.engine.tracing.flops import attention_flops, gemm_flops
 from harness.engine.tracing.ledger import StorageLedger
 from harness.engine.tracing.routing import spread
@@ -107,3 +111,26 @@ def test_a_storage_that_shares_anothers_bytes_counts_once_and_keeps_them_alive()
     assert ledger.live_bytes == 400
     del discarded
     assert ledger.live_bytes == 0
+
+
+class WhoWaits(TorchDispatchMode):
+    """Asks at every operation of a process group."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "c10d":
+            self.goes_on = caller_goes_on()
+        return func(*args, **kwargs or {})
+
+
+@pytest.fixture
+def fake_group():
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_who_starts_a_collective_waits_for_it_or_goes_on(fake_group, goes_on):
+    with WhoWaits() as told:
+        dist.all_reduce(torch.empty(2), async_op=goes_on)
+    assert told.goes_on == goes_on
