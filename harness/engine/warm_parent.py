@@ -21,9 +21,9 @@ from harness.engine.prepared_ranks import PreparedRanks, why_not_to_be_handed_ov
 from harness.engine.process import die_with_parent
 from harness.records.warm import WarmAnswer, WarmRequest
 
-# Only while importing: with more than one, numpy's OpenBLAS starts its threads as it loads, and asking CUDA itself
-# whether there is a GPU makes CUDA unusable in children.
-WHILE_IMPORTING = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+# Only while importing: with more than one, numpy's OpenBLAS starts its threads as it loads; asking CUDA itself whether
+# there is a GPU makes CUDA unusable in children; torch 2.6 starts its compilers, and a thread that listens to them.
+WHILE_IMPORTING = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_WARM_POOL": "0"}
 
 
 def main() -> NoReturn:

@@ -32,7 +32,15 @@ NO_CUDA = (
     "RuntimeError: Cannot re-initialize CUDA in forked subprocess",
     "RuntimeError: Found no NVIDIA driver on your system",
 )
-NO_STREAM = ("RuntimeError: torch.cuda.Stream requires CUDA support", "torch.AcceleratorError: CUDA error: CUDA driver")
+NO_STREAM = (
+    "RuntimeError: torch.cuda.Stream requires CUDA support",
+    "torch.AcceleratorError: CUDA error: CUDA driver",
+    "RuntimeError: CUDA error: CUDA driver",  # torch 2.6
+)
+# torch 2.6 has another name for it
+NO_TENSORS_OF_SIZES = tuple(
+    f"TypeError: {name}(): incompatible function" for name in ("all_to_all_single", "alltoall_base")
+)
 # Adaptation -> a small run that needs it, and how that run ends without it.
 NEEDED_BY = {
     "device_is_cpu": (DENSE, NO_CUDA),
@@ -41,7 +49,7 @@ NEEDED_BY = {
     "tensor_type_is_cuda": (DENSE, "TypeError: Wrapped parameters must be one of torch.cuda.FloatTensor"),
     "no_cuda_sync": (PIPELINE, NO_CUDA),
     "streams_are_inert": (EXPERTS, NO_STREAM),
-    "split_sizes_are_numpy": (EXPERTS, "TypeError: all_to_all_single(): incompatible function arguments"),
+    "split_sizes_are_numpy": (EXPERTS, NO_TENSORS_OF_SIZES),
     "grouped_gemm_is_matmul": (GROUPED, "AssertionError: Grouped GEMM is not available"),
     "checkpoint_without_output_fp8": (DENSE, "NameError: name 'FP8GlobalStateManager' is not defined"),
     "router_gemm": (EXPERTS, "NameError: name 'te_general_gemm' is not defined"),

@@ -4,6 +4,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+from harness.launch.environment import EnvVar
 from harness.launch.execute import execute
 from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Rendezvous, free_port
@@ -18,7 +19,7 @@ plan = LaunchPlan(
     num_local_ranks=2,
     worker=tuple(worker),
     sampler=None,
-    env=(),
+    env=(EnvVar("CUDA_VISIBLE_DEVICES", "", "a run on the processor leaves GPUs alone", "table"),),
     timeout_s=60.0,
     hang_timeout_s=60.0,
     num_steps=5,

@@ -74,7 +74,8 @@ def test_the_exit_code_of_a_rank_is_kept(torchrun: Callable[..., LaunchPlan]) ->
     assert (outcome.status, outcome.exit_code, outcome.rank) == ("failed", 1, 1)
     assert outcome.agent is not None
     exits = {r.rank: (r.exit_code, r.signal) for r in outcome.agent.failures}
-    assert exits == {0: (-15, "SIGTERM"), 1: (3, None)}
+    assert exits.pop(1) == (3, None)
+    assert exits in ({0: (-15, "SIGTERM")}, {})  # torch 2.6 does not count whom it ended itself
 
 
 def test_a_killed_rank_is_named_and_the_other_is_stopped(torchrun: Callable[..., LaunchPlan]) -> None:

@@ -131,7 +131,8 @@ def test_the_exit_code_of_a_rank_is_kept(two: Plans, parents: WarmParents) -> No
     assert (outcome.status, outcome.exit_code, outcome.rank, outcome.warm) == ("failed", 1, 1, True)
     assert outcome.agent is not None
     exits = {r.rank: (r.exit_code, r.signal) for r in outcome.agent.failures}
-    assert exits == {0: (-15, "SIGTERM"), 1: (3, None)}
+    assert exits.pop(1) == (3, None)
+    assert exits in ({0: (-15, "SIGTERM")}, {})  # torch 2.6 does not count whom it ended itself
 
 
 def test_a_killed_rank_is_named_and_the_other_is_stopped(two: Plans, parents: WarmParents) -> None:
