@@ -1,7 +1,7 @@
 """Asks the installed megatron-core what it says of requests: its real `TransformerConfig`, in a process of its own.
 
-Reads an ExperimentSpec (JSON) per line from stdin, all for GPUs or all for the processor, and prints a JSON object per line
-in their order: ``{"accepted": true, ...}``, the exception's type, text and place, or the ``problem`` that left a request
+Reads ``{"spec": an ExperimentSpec, "env": variables of its ranks}`` per line from stdin, all for GPUs or all for the
+processor, and prints a JSON object per line in their order: ``{"accepted": true, ...}``, the exception's type, text and place, or the ``problem`` that left a request
 without an answer: an exception that megatron-core did not raise says nothing about it. megatron-core is imported once.
 Building a configuration mutates it and sets environment variables, so each has a fork of its own.
 """
@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from harness.engine import cpu_backend
 from harness.engine.process import be_parent_of_children, die_with_parent
 from harness.spec.experiment import ExperimentSpec
+from harness.spec.frozen import Frozen
 
 # Texts of no help to a person -> what they mean: exception type, start of its text (None: no text at all), meaning.
 TRANSLATIONS = (
@@ -75,14 +76,21 @@ def _said(spec: ExperimentSpec) -> dict[str, Any]:
     return answer(without_transformer_engine(spec) if lacking else spec) | {"without_transformer_engine": lacking}
 
 
-def _answered_apart(spec: ExperimentSpec) -> dict[str, Any]:
+class Question(Frozen):
+    """A line of the input."""
+
+    spec: ExperimentSpec
+    env: dict[str, str]
+
+
+def _answered_apart(question: Question) -> dict[str, Any]:
     """The answer of a fork, in which nothing of another request is left."""
     reader, writer = os.pipe()
     with TemporaryFile() as words:  # on stderr: those of this request alone
         pid = os.fork()
         if pid == 0:
             os.dup2(words.fileno(), 2)
-            _write_and_end(spec, writer)
+            _write_and_end(question, writer)
         os.close(writer)
         with os.fdopen(reader) as stream:
             text = stream.read()
@@ -95,12 +103,13 @@ def _answered_apart(spec: ExperimentSpec) -> dict[str, Any]:
     return said
 
 
-def _write_and_end(spec: ExperimentSpec, writer: int) -> NoReturn:
+def _write_and_end(question: Question, writer: int) -> NoReturn:
     code = 1
     try:
         die_with_parent()  # a hang ends with the process that is killed for it
         with os.fdopen(writer, "w") as stream:
-            json.dump(_said(spec), stream)
+            os.environ.update(question.env)
+            json.dump(_said(question.spec), stream)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -111,16 +120,16 @@ def _write_and_end(spec: ExperimentSpec, writer: int) -> NoReturn:
 
 def main() -> None:
     """Build every configuration and say how that went; exits 0 whether they are accepted or not."""
-    specs = [ExperimentSpec.model_validate_json(line) for line in sys.stdin if line.strip()]
+    questions = [Question.model_validate_json(line) for line in sys.stdin if line.strip()]
     warnings.simplefilter("ignore")
     be_parent_of_children()
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what megatron-core prints is no answer
-        if all(spec.gpu_type.is_cpu for spec in specs):
+        if all(question.spec.gpu_type.is_cpu for question in questions):
             cpu_backend.block_transformer_engine()
         import_module("harness.engine.config")  # and with it megatron-core, for all forks
-        for spec in specs:
-            answers.write(json.dumps(_answered_apart(spec)) + "\n")
+        for question in questions:
+            answers.write(json.dumps(_answered_apart(question)) + "\n")
             answers.flush()
 
 

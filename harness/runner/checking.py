@@ -19,7 +19,10 @@ from harness.spec.software import Software
 
 @dataclass(frozen=True)
 class Checked:
-    """The verdict on a request. ``effective`` is None for a model that cannot be cut as asked."""
+    """The verdict on a request. ``effective`` is None for a model that cannot be cut as asked.
+
+    ``env``: the variables that its ranks would have, None where something is wrong with them.
+    """
 
     spec: ExperimentSpec
     sources: dict[str, str]
@@ -27,6 +30,7 @@ class Checked:
     software: Software
     findings: tuple[Finding, ...]
     effective: EffectiveRecompute | None
+    env: dict[str, str] | None = None
 
     @property
     def exit_code(self) -> ExitCode:
@@ -49,7 +53,7 @@ def check_request(request: RunRequest, host: Host, *, assume: str | None, ask_me
     if ask_megatron and assume is None:
         findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return Checked(spec, settled.sources, settled.notes, software, tuple(findings), _effective(spec, software))
+    return Checked(spec, settled.sources, settled.notes, software, tuple(findings), _effective(spec, software), env)
 
 
 def _with_others(secrets: list[BadRequestError], findings: Iterable[Finding]) -> list[BadRequestError]:

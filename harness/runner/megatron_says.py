@@ -1,7 +1,10 @@
 """The dry run of the installed megatron-core, as a finding beside our own."""
 
+import json
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
@@ -16,6 +19,15 @@ EACH_S = 1.0  # for every further question
 
 # What megatron-core 0.16 says where it misses transformer-engine: the last is its comparison of no version with one.
 _MISSING = ("ransformer-engine", "ransformer Engine", "TransformerEngine", "TE >=", "TE version", "'NoneType'")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A request, the software that it is judged for, and the variables of its ranks as far as they are known."""
+
+    spec: ExperimentSpec
+    software: Software
+    env: Mapping[str, str] | None = None
 
 
 class Answer(Frozen):
@@ -46,25 +58,25 @@ def megatron_finding(
     An error when it refuses, else a note. A note also when it cannot be asked, hangs or crashes: nothing is claimed on
     its behalf.
     """
-    return megatron_findings([(spec, software)], host, env, timeout_s=timeout_s)[0]
+    return megatron_findings([Question(spec, software, env)], host, timeout_s=timeout_s)[0]
 
 
-def megatron_findings(
-    asked: Sequence[tuple[ExperimentSpec, Software]],
-    host: Host,
-    env: Mapping[str, str] | None = None,
-    *,
-    timeout_s: float = TIMEOUT_S,
-) -> tuple[Finding, ...]:
+def megatron_findings(asked: Sequence[Question], host: Host, *, timeout_s: float = TIMEOUT_S) -> tuple[Finding, ...]:
     """As :func:`megatron_finding` of many, all for GPUs or all for the processor: megatron-core is imported once."""
-    askable = [spec for spec, software in asked if not _missing(software)]
-    answers = _answers(askable, host, env or {}, timeout_s + EACH_S * (len(askable) - 1)) if askable else iter(())
+    askable = [one for one in asked if not _missing(one.software)]
+    answers = _answers(askable, host, timeout_s + EACH_S * (len(askable) - 1)) if askable else iter(())
     return tuple(
         _unasked(f"{missing} not installed here")
-        if (missing := _missing(software))
-        else _finding(next(answers), software)
-        for _, software in asked
+        if (missing := _missing(one.software))
+        else _finding(next(answers), one.software)
+        for one in asked
     )
+
+
+def unasked_notes(said: Collection[Finding]) -> tuple[str, ...]:
+    """Why megatron-core gave no answer, and to how many of all that it was asked."""
+    why = Counter(f"{one.message}; {one.fix}" for one in said if not one.blocks and one.fix)
+    return tuple(f"{number} of {len(said)}: {told}" for told, number in why.items())
 
 
 def _missing(software: Software) -> str:
@@ -72,22 +84,24 @@ def _missing(software: Software) -> str:
     return " and ".join(name for name, version in needed.items() if version is None)
 
 
-def _answers(specs: Sequence[ExperimentSpec], host: Host, env: Mapping[str, str], timeout_s: float) -> Iterator[Answer]:
+def _answers(asked: Sequence[Question], host: Host, timeout_s: float) -> Iterator[Answer]:
     """One for each; where it cannot be had, its ``problem``."""
     command = (host.python, "-m", "harness.engine.config_probe")
     # No configuration is compiled, and the compiler alone takes longer to import than megatron-core.
-    shell = {**host.shell, **env, **SAFE_PATH, "TORCHDYNAMO_DISABLE": "1"}
-    questions = "".join(f"{spec.model_dump_json()}\n" for spec in specs).encode()
+    shell = {**host.shell, **SAFE_PATH, "TORCHDYNAMO_DISABLE": "1"}
+    lines = [json.dumps({"spec": one.spec.model_dump(mode="json"), "env": dict(one.env or {})}) for one in asked]
     try:
-        done = subprocess.run(command, input=questions, env=shell, capture_output=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            command, input="\n".join(lines).encode(), env=shell, capture_output=True, timeout=timeout_s, check=False
+        )
         out = done.stdout
         otherwise = _failed(done.returncode, done.stderr) if done.returncode else "there is no answer"
     except subprocess.TimeoutExpired as late:
         out = late.stdout or b""
         otherwise = f"megatron-core did not answer within {timeout_s:g} s"
-    lines = out.decode(errors="replace").splitlines()
-    for place in range(len(specs)):
-        yield _answer(lines[place]) if place < len(lines) else Answer(problem=otherwise)
+    answered = out.decode(errors="replace").splitlines()
+    for place in range(len(asked)):
+        yield _answer(answered[place]) if place < len(answered) else Answer(problem=otherwise)
 
 
 def _answer(line: str) -> Answer:

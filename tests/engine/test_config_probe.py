@@ -22,8 +22,12 @@ def asked(text, **environment):
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
+def question(spec, **env):
+    return json.dumps({"spec": spec.model_dump(mode="json"), "env": env})
+
+
 def answers(*specs):
-    code, out, err = asked("\n".join(spec.model_dump_json() for spec in specs))
+    code, out, err = asked("\n".join(map(question, specs)))
     assert code == 0, err
     return [json.loads(line) for line in out]
 
@@ -88,13 +92,12 @@ MLATransformerConfig = TransformerConfig
     return written
 
 
-def test_what_one_request_broke_is_told_in_its_words_and_the_next_is_asked(make_spec, scripted_megatron, tmp_path):
-    count = f"n = os.open({str(tmp_path / 'asked')!r}, os.O_RDWR | os.O_CREAT | os.O_APPEND); os.write(n, b'.')"
-    variables = scripted_megatron(f"{count}; print('number', os.fstat(n).st_size, file=sys.stderr); os._exit(7)")
+def test_what_one_request_broke_is_told_in_its_words_and_the_next_is_asked(make_spec, scripted_megatron):
+    variables = scripted_megatron("print(os.environ.get('ONE'), os.environ.get('TWO'), file=sys.stderr); os._exit(7)")
     spec = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
-    code, out, _ = asked("\n".join([spec.model_dump_json()] * 2), **variables)
+    code, out, _ = asked(f"{question(spec, ONE='1')}\n{question(spec, TWO='2')}", **variables)
     assert (code, [json.loads(line) for line in out]) == (
-        0, [{"problem": f"ended with exit code 7: number {number}"} for number in (1, 2)]
+        0, [{"problem": f"ended with exit code 7: {told}"} for told in ("1 None", "None 2")]
     )  # fmt: skip
 
 
@@ -104,7 +107,7 @@ def test_a_configuration_that_hangs_is_gone_when_the_probe_is_killed(make_spec, 
     spec = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
     command = [sys.executable, "-m", "harness.engine.config_probe"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env={**os.environ, **variables}) as probe:
-        probe.stdin.write(spec.model_dump_json().encode())
+        probe.stdin.write(question(spec).encode())
         probe.stdin.close()
         fork = eventually(lambda: number.exists() and number.read_text() and identify(int(number.read_text())))
         probe.kill()

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from harness.launch.environment import Host, this_host
-from harness.runner.megatron_says import megatron_finding, megatron_findings
+from harness.runner.megatron_says import Question, megatron_finding, megatron_findings, unasked_notes
 from harness.spec.software import Software
 
 INSTALLED = Software(megatron_core="0.16.1", torch="2.9.1")
@@ -120,18 +120,19 @@ def test_what_is_not_installed_is_not_asked(said, software, missing):
 
 
 def test_megatron_core_sees_the_variables_of_the_ranks(said):
-    body = "sys.exit(' '.join([os.environ['SET'], os.environ['NCCL_GRAPH_REGISTER']]))"
+    body = "import json; sys.exit(os.environ['SET'] + ' ' + json.loads(sys.stdin.read())['env']['NCCL_GRAPH_REGISTER'])"
     assert said(body, env={"NCCL_GRAPH_REGISTER": "0"}).message.endswith("by shell 0")
 
 
 def test_many_are_asked_in_one_process_and_what_it_did_not_come_to_is_told_of_those_alone(host, make_spec):
-    asked = [(make_spec(), INSTALLED), (make_spec(), Software()), (make_spec(), INSTALLED), (make_spec(), INSTALLED)]
+    asked = [Question(make_spec(), software) for software in (INSTALLED, Software(), INSTALLED, INSTALLED)]
     yes, no = json.dumps({"accepted": True}), json.dumps({"accepted": False, "kind": "ValueError", "text": "no"})
     body = f"print({yes!r}); print({no!r}, flush=True); len(sys.stdin.readlines()) == 3 and time.sleep(60)"
     found = megatron_findings(asked, host(body), timeout_s=0.5)
     assert [finding.blocks for finding in found] == [False, False, True, False]
     assert "not installed here" in found[1].message
     assert found[3].message.endswith("megatron-core did not answer within 2.5 s")
+    assert unasked_notes(found) == tuple(f"1 of 4: {found[place].message}; {found[place].fix}" for place in (1, 3))
 
 
 @pytest.mark.train

@@ -1,14 +1,14 @@
 """Cases of a suite before anything runs: resolved, judged by the rules, predicted where that costs nothing."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.recipes.suite import SuiteCase
 from harness.records.night import ExpectedFailureRecord, PlannedCase
 from harness.runner.checking import check_request
-from harness.runner.megatron_says import megatron_findings
+from harness.runner.megatron_says import Question, megatron_findings, unasked_notes
 from harness.runner.night.request import NightRequest
 from harness.runner.one_sentence import in_one_sentence
 from harness.runner.prediction import cached_prediction_of
@@ -18,14 +18,15 @@ from harness.spec.software import Software
 
 @dataclass(frozen=True)
 class Draft:
-    """A case as planned so far, and the software that it was judged for; None where it could not be resolved."""
+    """A case as planned so far, the software that it was judged for, None where it could not be resolved, and its ranks' variables."""
 
     case: PlannedCase
     software: Software | None
+    env: Mapping[str, str] | None = None
 
     def refused(self, why: str) -> "Draft":
         """The same, not to be run."""
-        return Draft(self.case.model_copy(update={"refused": why}), self.software)
+        return replace(self, case=self.case.model_copy(update={"refused": why}))
 
 
 def drafted(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tuple[Draft, ...]:
@@ -46,7 +47,7 @@ def _drafted(case: SuiteCase, request: NightRequest, host: Host) -> Draft:
         "findings": checked.findings,
         "refused": _forbidden(checked.findings),
     }
-    return Draft(planned.model_copy(update=known), checked.software)
+    return Draft(planned.model_copy(update=known), checked.software, checked.env)
 
 
 def _unresolved(case: SuiteCase, request: NightRequest) -> PlannedCase:
@@ -70,22 +71,26 @@ def _forbidden(findings: Sequence[Finding]) -> str:
     return "; ".join(f"{finding.id}: {finding.message} ({finding.fix})" for finding in findings if finding.blocks)
 
 
-def asked_of_megatron(drafts: Sequence[Draft], host: Host) -> tuple[Draft, ...]:
-    """Refused is also what the installed megatron-core will not take; asked before GPUs are taken: CPU cases take none."""
+def asked_of_megatron(drafts: Sequence[Draft], host: Host) -> tuple[tuple[Draft, ...], tuple[str, ...]]:
+    """Refused is also what the installed megatron-core will not take; beside it notes on what it did not answer.
+
+    It is asked before GPUs are taken: CPU cases take none.
+    """
     asked = {
-        place: (one.case.spec, one.software)
+        place: Question(one.case.spec, one.software, one.env)
         for place, one in enumerate(drafts)
         if not one.case.refused and one.case.spec and one.software and not one.case.spec.gpu_type.is_cpu
     }
     said = dict(zip(asked, megatron_findings(list(asked.values()), host), strict=True))
-    return tuple(_with(said[place], one) if place in said else one for place, one in enumerate(drafts))
+    judged = (_with(said[place], one) if place in said else one for place, one in enumerate(drafts))
+    return tuple(judged), unasked_notes(said.values())
 
 
 def _with(said: Finding, one: Draft) -> Draft:
     if not said.blocks:
         return one
     found = one.case.model_copy(update={"findings": (*one.case.findings, said)})
-    return Draft(found, one.software).refused(f"{said.message}: {said.mcore_text or ''}".removesuffix(": "))
+    return replace(one, case=found).refused(f"{said.message}: {said.mcore_text or ''}".removesuffix(": "))
 
 
 def foretold(one: Draft, host: Host) -> Draft:
@@ -93,6 +98,4 @@ def foretold(one: Draft, host: Host) -> Draft:
     if one.case.refused or one.case.spec is None or one.software is None:
         return one
     kept = cached_prediction_of(one.case.spec, one.software, host).kept
-    return Draft(
-        one.case.model_copy(update={"prediction": kept.prediction, "no_prediction": kept.reason}), one.software
-    )
+    return replace(one, case=one.case.model_copy(update={"prediction": kept.prediction, "no_prediction": kept.reason}))

@@ -49,12 +49,12 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
             software_here(gpu, host)
     tell(f"Checking {_cases(len(suite.cases))} of {suite.name}")
     drafts = drafted(suite.cases, request, host)
-    is_replay = request.launch.launcher == "replay"
+    is_replay, unasked = request.launch.launcher == "replay", tuple[str, ...]()
     if starts and not is_replay and request.slurm is None:  # a job asks on its nodes
-        drafts = asked_of_megatron(drafts, host)
+        drafts, unasked = asked_of_megatron(drafts, host)
     if not is_replay:
         drafts = tuple(foretold(one, host) for one in drafts)
-    plan = _plan(request, suite, drafts)
+    plan = _plan(request, suite, drafts).model_copy(update={"notes": unasked})
     return with_aa(_startable(plan, host) if starts else plan, request.aa)
 
 

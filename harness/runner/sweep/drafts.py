@@ -7,7 +7,7 @@ from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.recipes.problems import Problems
 from harness.runner.checking import Checked, check_request
-from harness.runner.megatron_says import megatron_findings
+from harness.runner.megatron_says import Question, megatron_findings, unasked_notes
 from harness.runner.one_sentence import in_one_sentence
 from harness.runner.sweep.axes import SweptAxis
 from harness.runner.sweep.cells import AskedCell, told
@@ -107,18 +107,19 @@ def _is_same(one: Checked, other: Checked) -> bool:
     return computation(one.spec, one.software) == computation(other.spec, other.software)
 
 
-def ask_megatron(drafts: Sequence[Draft], host: Host) -> tuple[Draft, ...]:
-    """The drafts with what the installed megatron-core refuses marked illegal; asked before GPUs are taken.
+def ask_megatron(drafts: Sequence[Draft], host: Host) -> tuple[tuple[Draft, ...], tuple[str, ...]]:
+    """The drafts with what the installed megatron-core refuses marked illegal, and notes on what it did not answer.
 
     Twins are asked too: when the one that they equal is refused, one of them may still run.
     """
     asked = {
-        place: (one.checked.spec, one.checked.software)
+        place: Question(one.checked.spec, one.checked.software, one.checked.env)
         for place, one in enumerate(drafts)
         if one.checked and not one.problem
     }
     said = dict(zip(asked, megatron_findings(list(asked.values()), host), strict=True))
-    return tuple(_with_twins(_with(said.get(place), one) for place, one in enumerate(drafts)))
+    judged = _with_twins(_with(said.get(place), one) for place, one in enumerate(drafts))
+    return tuple(judged), unasked_notes(said.values())
 
 
 def _with(said: Finding | None, one: Draft) -> Draft:

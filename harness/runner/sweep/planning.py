@@ -44,9 +44,10 @@ def plan_sweep(
     expansion = Expansion(request.asked, axes, control, lambda asked: every_setting(request, asked, host))
     drafts = draft(request, axes, expansion.cells(grid=request.grid), host)
     first = next(one.checked for one in drafts if one.may_run and one.checked)
+    unasked = tuple[str, ...]()
     if asks_megatron and not first.spec.gpu_type.is_cpu and request.launch.launcher != "replay":
         tell(f"Asking the installed megatron-core about {len(drafts)} cells")
-        drafts = ask_megatron(drafts, host)
+        drafts, unasked = ask_megatron(drafts, host)
         require_one(drafts)
     running = [one.spec for one in drafts if one.may_run and one.spec]
     if request.launch.launcher == "replay":
@@ -72,7 +73,7 @@ def plan_sweep(
         launch=request.launch,
         gate=request.gate,
         software=first.software,
-        notes=_notes(cells, first.notes),
+        notes=_notes(cells, (*first.notes, *unasked)),
         command=tuple(redact(argument) for argument in sys.argv),
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         mbr_perf=harness.__version__,
