@@ -1,0 +1,72 @@
+"""What the installed megatron-core says of the cells of a sweep and the cases of a night, before a GPU is taken."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.launch.environment import Host
+from harness.recipes.request import Request
+from harness.recipes.suite_file import read_suite
+from harness.recipes.suite_selection import only
+from harness.runner.night.cases import asked_of_megatron, drafted
+from harness.runner.night.request import NightRequest
+from harness.runner.sweep.over import split_over
+from harness.runner.sweep.planning import plan_sweep
+from harness.runner.sweep.request import SweepRequest
+
+# It refuses mlp, breaks at what is asked with A_SETTING=2, and knows neither GPUs nor how to trace.
+SCRIPT = """
+import json, os, sys
+if "harness.engine.config_probe" not in sys.argv:
+    sys.exit("not here")
+with open(os.environ["ASKED"], "a") as asked:
+    for line in sys.stdin:
+        question = json.loads(line)
+        asked.write(str(question["env"].get("A_SETTING")) + " ")
+        if "mlp" in question["spec"]["recompute"].get("modules", ()):
+            print(json.dumps({"accepted": False, "kind": "ValueError", "text": "no mlp", "place": "a.py:1"}))
+        elif question["env"].get("A_SETTING") == "2":
+            print(json.dumps({"problem": "ended with exit code -11: it said nothing"}))
+        else:
+            print(json.dumps({"accepted": True}))
+    asked.write("|")
+"""
+UNASKED = (
+    "megatron-core's own configuration was not built: asking megatron-core ended with exit code -11: it said nothing"
+)
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Path:
+    return tmp_path / "asked"
+
+
+@pytest.fixture
+def host(tmp_path: Path, asked: Path) -> Host:
+    python = tmp_path / "python"
+    python.write_text(f"#!{sys.executable}\n{SCRIPT}")
+    python.chmod(0o755)
+    shell = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "ASKED": str(asked)}
+    return Host(python=str(python), hostname="node", num_cores=1, shell=shell)
+
+
+def test_cells_are_asked_about_at_once_under_their_own_variables(host: Host, asked: Path) -> None:
+    over = (split_over("recompute=none;mlp;core_attn"), split_over("env.A_SETTING=1,2"))
+    request = SweepRequest(asked=Request(model_recipe_name="llama3_8b", gpu="h100"), over=over, grid=True)
+    plan = plan_sweep(request, host, asks_megatron=True)
+    assert asked.read_text() == "None 1 1 1 2 2 2 |"
+    refused = {cell.name for cell in plan.cells if cell.fate == "illegal"}
+    assert len(refused) == 2
+    assert all("mlp" in name for name in refused)
+    assert {note for note in plan.notes if "megatron-core" in note} == {
+        f"2 of 7: {UNASKED}; run the check where the job will run"
+    }
+
+
+def test_cases_are_asked_about_at_once_and_what_is_not_answered_stands_in_nobody_s_way(host: Host, asked: Path) -> None:
+    request = NightRequest(suite="h100_nightly", only=("llama3_70b.sft.*",))
+    drafts = drafted(only(read_suite(request.suite), request.only).cases, request, host)
+    judged, notes = asked_of_megatron(drafts, host)
+    assert asked.read_text() == "None " * len(drafts) + "|"
+    assert ([one.case.refused for one in judged], notes) == ([""] * len(drafts), ())
