@@ -30,6 +30,9 @@ TRANSLATIONS = (
      "this setting (such as moe_act or layernorm recompute under fp8) needs transformer-engine, which is not installed"),
 )  # fmt: skip
 
+# What torch says where an import has initialised CUDA before the fork: of our making, and no word about the request.
+_BAD_FORK = "in forked subprocess"
+
 
 def translation(kind: str, text: str) -> str | None:
     """What a bare KeyError, an empty AssertionError or the version TypeError mean; None for texts that speak."""
@@ -64,7 +67,7 @@ def answer(spec: ExperimentSpec) -> dict[str, Any]:
         return {"accepted": False, "kind": "UnknownField", "text": str(error)}
     except Exception as error:  # whatever megatron-core raises is the answer
         place = place_in_megatron(error)
-        if place is None:
+        if place is None or _BAD_FORK in str(error):
             raise
         kind, text = type(error).__name__, str(error)
         return {"accepted": False, "kind": kind, "text": text, "meaning": translation(kind, text), "place": place}

@@ -101,6 +101,13 @@ def test_what_one_request_broke_is_told_in_its_words_and_the_next_is_asked(make_
     )  # fmt: skip
 
 
+def test_cuda_that_an_import_has_initialised_is_no_refusal(make_spec, scripted_megatron):
+    text = "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, use 'spawn'"
+    variables = scripted_megatron(f"raise RuntimeError({text!r})")
+    code, out, _ = asked(question(make_spec(gpu="cpu", kernels={"transformer_impl": "local"})), **variables)
+    assert (code, json.loads(out[0])) == (0, {"problem": f"ended with exit code 1: RuntimeError: {text}"})
+
+
 def test_a_configuration_that_hangs_is_gone_when_the_probe_is_killed(make_spec, scripted_megatron, tmp_path):
     number = tmp_path / "pid"
     variables = scripted_megatron(f"open({str(number)!r}, 'x').write(str(os.getpid())); time.sleep(100)")
