@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
+from inspect import signature
 
 import torch
 from megatron.core import parallel_state
@@ -14,6 +15,9 @@ from megatron.core.utils import get_batch_on_this_cp_rank
 
 from harness.engine.config import optimizer_config
 from harness.spec.experiment import ExperimentSpec
+
+# megatron-core 0.19 asks, without a default, whether the sizes of the groups vary from sample to sample.
+_PLAIN_CP = {"is_hybrid_cp": False} if "is_hybrid_cp" in signature(get_batch_on_this_cp_rank).parameters else {}
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,9 @@ def mock_batches(
             "position_ids": positions,
         }
         if spec.parallelism.context_parallel_size > 1:
-            micro_batch = get_batch_on_this_cp_rank(micro_batch)
+            micro_batch = get_batch_on_this_cp_rank(
+                micro_batch, cp_group=parallel_state.get_context_parallel_group(), **_PLAIN_CP
+            )
         yield {**micro_batch, "attention_mask": mask()}
 
 

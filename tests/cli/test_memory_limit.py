@@ -61,7 +61,7 @@ def test_a_run_that_needs_a_little_less_passes_and_says_that_a_limit_was_in_forc
 def test_a_run_that_needs_a_little_more_ends_as_out_of_memory(train, metered_bytes):
     began = time.monotonic()
     code, answer, record = train(*under(0.98 * metered_bytes))
-    assert time.monotonic() - began < 60  # the other rank waits for a peer that is gone, and must not go on waiting
+    assert time.monotonic() - began < 120  # the other rank waits for a peer that is gone, and must not go on waiting
     assert (code, answer["outcome"], record.status) == (4, "oom", "oom")
     first = next(rank for rank in record.ranks if rank.failure and rank.failure.kind == "oom")
     assert (first.failure.phase, first.failure.step) == ("forward_backward", 1)

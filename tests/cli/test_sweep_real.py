@@ -111,4 +111,4 @@ def test_a_sweep_at_work_is_nobody_elses_and_ctrl_c_leaves_a_table(tmp_path):
     assert process.returncode == 130
     assert "mlp mb=1 (control)" in out
     assert f"mbr-perf sweep --resume {folder}" in err
-    assert "not_run" in {cell.fate for cell in read_sweep(folder).cells}
+    assert 1 <= len(read_sweep(folder).cells[0].runs) < 30
