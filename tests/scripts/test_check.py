@@ -65,7 +65,9 @@ def test_the_oldest_versions_tested_are_the_lower_bounds(needed):
     assert pinned > bounds[0] if needed.name == NEWER_THAN_ITS_BOUND else pinned == bounds[0]
 
 
-@pytest.mark.parametrize("name", ["constraints.txt", "constraints-min.txt", "constraints-mcore019.txt"])
+@pytest.mark.parametrize(
+    "name", ["constraints.txt", "constraints-min.txt", "constraints-mcore019.txt", "constraints-torch26.txt"]
+)
 def test_what_is_asked_for_is_pinned_within_its_range(name):
     wanted = {
         canonicalize_name(needed.name): needed.specifier for needed in asked_for("train", "report", "stats", "dev")
@@ -78,6 +80,14 @@ def test_tested_versions_differ_between_environments_only_where_they_must():
     newest, other = pins("constraints.txt"), pins("constraints-mcore019.txt")
     assert {name for name in newest.keys() | other.keys() if newest.get(name) != other.get(name)} == {"megatron-core"}
     assert Version(other["megatron-core"]) in Requirement("megatron-core~=0.19.0").specifier
+
+
+def test_the_oldest_torch_is_tested_in_an_environment_of_its_own():
+    oldest, other = pins("constraints-min.txt"), pins("constraints-torch26.txt")
+    differing = {name for name in oldest.keys() | other.keys() if oldest.get(name) != other.get(name)}
+    assert differing == {"torch", "sympy", "megatron-core"}
+    (torch,) = (needed for needed in asked_for("train") if needed.name == "torch")
+    assert Version(other["torch"]) == Version("2.6") and str(torch.specifier) == ">=2.6"
 
 
 def test_another_version_than_the_tested_one_is_named(tmp_path):
@@ -97,14 +107,16 @@ def test_where_no_python_of_the_release_is_there_nothing_is_installed():
 def test_help_is_told_and_nothing_is_run():
     done = run("scripts/check", "--help", PATH="/usr/bin:/bin")
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(option in done.stdout for option in ("--min", "--mcore 0.19", "--slow"))
+    assert all(option in done.stdout for option in ("--min", "--mcore 0.19", "--torch 2.6", "--slow"))
     assert "pytest-" not in done.stdout
 
 
-@pytest.mark.parametrize("release", ["0.17", ""])
-def test_another_release_of_megatron_core_is_not_known(release):
-    done = run("scripts/check", "--mcore", *filter(None, [release]))
-    assert (done.returncode, "0.19 is known" in done.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("option", "release", "known"), [("--mcore", "0.17", "0.19"), ("--mcore", "", "0.19"), ("--torch", "2.7", "2.6")]
+)
+def test_another_release_is_not_known(option, release, known):
+    done = run("scripts/check", option, *filter(None, [release]))
+    assert (done.returncode, f"{known} is known" in done.stderr) == (2, True)
 
 
 def test_an_environment_of_ones_own_with_other_versions_is_refused():
