@@ -78,6 +78,12 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(COMPARISONS)}; default: all")
     parser.add_argument("--out", type=Path, default=FOLDER, help="where results are kept")
     parser.add_argument("--blind", type=Path, metavar="ROWS", help="print predictions for these rows, compare nothing")
+    parser.add_argument(
+        "--measured",
+        type=Path,
+        metavar="FILE",
+        help="cpu: hold the peaks in FILE, an earlier cpu.json, against predictions made anew; trains nothing",
+    )
     options = parser.parse_args()
     if options.blind:
         print(json.dumps(blind.predictions(options.blind, this_host()), indent=1, sort_keys=True))  # noqa: T201 (the answer)
@@ -89,7 +95,7 @@ def main() -> int:
     software, host = installed_software().model_dump(mode="json"), this_host()
     for name in options.names or list(COMPARISONS):
         Console(stderr=True).print(f"comparing {name}", markup=False)
-        page = COMPARISONS[name](host)
+        page = cpu_page.page(host, options.measured) if name == "cpu" else COMPARISONS[name](host)
         document = {"title": page.title, "headline": page.headline, "software": software} | page.document
         write_atomically(options.out / f"{name}.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
         write_atomically(options.out / f"{name}.md", page.markdown())

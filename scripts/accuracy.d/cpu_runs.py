@@ -12,6 +12,7 @@ from harness.launch.environment import SAFE_PATH, Host
 from harness.records.run import RunRecord
 from harness.runner.machine import installed_software
 from harness.runner.prediction import predict
+from harness.spec.experiment import ExperimentSpec
 
 
 @dataclass(frozen=True)
@@ -54,37 +55,66 @@ VARIANTS = (
 )  # fmt: skip
 
 
-def compare(host: Host) -> list[dict[str, Any]]:
-    """One row per pipeline stage and run; RuntimeError when a run fails or is not predicted."""
-    return [row for variant in VARIANTS for setting in variant.settings for row in _rows(variant, setting, host)]
+def compare(host: Host, measured: Path | None = None) -> list[dict[str, Any]]:
+    """One row per pipeline stage and run; RuntimeError when a run fails or is not predicted.
+
+    ``measured``: rows of earlier runs, whose peaks are held against predictions made anew; nothing is trained.
+    """
+    kept = json.loads(measured.read_text())["rows"] if measured else []
+    cells = ((variant, setting) for variant in VARIANTS for setting in variant.settings)
+    return [row for variant, setting in cells for row in _rows(variant, setting, host, kept)]
+
+
+def _measured(variant: Variant, recompute: str, host: Host) -> tuple[ExperimentSpec, dict[int, int]]:
+    """Peaks by pipeline stage of a run that is made for it."""
+    record = _run(variant, recompute, host)
+    peaks: dict[int, int] = {}
+    for rank in record.ranks:
+        if rank.coordinates and rank.memory:
+            stage = rank.coordinates.pp
+            peaks[stage] = max(peaks.get(stage, 0), rank.memory.max_allocated_bytes or 0)
+    return record.spec, peaks
+
+
+def _kept(
+    variant: Variant, recompute: str, host: Host, rows: list[dict[str, Any]]
+) -> tuple[ExperimentSpec, dict[int, int]]:
+    """Peaks by pipeline stage of a run that was made before."""
+    said = _said(variant, recompute, host, "--dryrun")
+    own = [row for row in rows if (row["variant"], row["recompute"]) == (variant.name, recompute)]
+    return ExperimentSpec.model_validate_json(json.dumps(said["spec"])), {
+        row["stage"]: row["measured_bytes"] for row in own
+    }
 
 
 def _run(variant: Variant, recompute: str, host: Host) -> RunRecord:
     with tempfile.TemporaryDirectory(prefix="mbr-perf-accuracy-") as folder:
-        command = (
-            host.python, "-m", "harness.cli.app", "run", "-mr", variant.recipe, "-g", "cpu", *variant.options,
-            "--recompute", recompute, "--max_steps", "2", "--run_dir", f"{folder}/run", "--json",
-        )  # fmt: skip
-        done = subprocess.run(
-            command, env={**host.shell, **SAFE_PATH}, capture_output=True, text=True, timeout=600, check=False
-        )
-        if done.returncode not in (0, 6):
-            raise RuntimeError(f"{variant.name} {recompute}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
-        run_dir = json.loads(done.stdout)["run_dir"]
+        run_dir = _said(variant, recompute, host, "--run_dir", f"{folder}/run")["run_dir"]
         record = Path(run_dir, "record.json").read_bytes()
         return RunRecord.model_validate_json(record)
 
 
-def _rows(variant: Variant, recompute: str, host: Host) -> Iterator[dict[str, Any]]:
-    """The meter adds what lives between steps to what one step allocates; buffers kept since earlier steps are neither."""
-    record = _run(variant, recompute, host)
-    made = predict(record.spec, installed_software(), "local", host)
+def _said(variant: Variant, recompute: str, host: Host, *more: str) -> dict[str, Any]:
+    command = (
+        host.python, "-m", "harness.cli.app", "run", "-mr", variant.recipe, "-g", "cpu", *variant.options,
+        "--recompute", recompute, "--max_steps", "2", *more, "--json",
+    )  # fmt: skip
+    done = subprocess.run(
+        command, env={**host.shell, **SAFE_PATH}, capture_output=True, text=True, timeout=600, check=False
+    )
+    if done.returncode not in (0, 6):
+        raise RuntimeError(f"{variant.name} {recompute}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def _rows(variant: Variant, recompute: str, host: Host, kept: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    spec, peaks = _kept(variant, recompute, host, kept) if kept else _measured(variant, recompute, host)
+    made = predict(spec, installed_software(), "local", host)
     if made.prediction is None:
         raise RuntimeError(f"{variant.name} {recompute}: {made.reason}")
     for stage in made.prediction.stages:
-        ranks = [r for r in record.ranks if r.coordinates and r.coordinates.pp == stage.pp_rank]
-        measured = max((r.memory.max_allocated_bytes or 0) for r in ranks if r.memory)
-        predicted = stage.total - stage.overhead
+        predicted, measured = stage.total, peaks[stage.pp_rank]
         yield {
             "variant": variant.name, "recipe": variant.recipe, "recompute": recompute, "stage": stage.pp_rank,
             "predicted_bytes": predicted, "measured_bytes": measured, "error": round(predicted / measured - 1, 5),
