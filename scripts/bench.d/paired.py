@@ -18,7 +18,7 @@ from harness.runner.machine import settled_gpu
 from harness.runner.request import RunRequest
 from harness.runner.understanding import Understood, understand
 
-PAIRS = 600
+PAIRS = 400
 WARM_UP = 5
 CPU_SEQ_LENGTH = 128  # short steps: what the harness and its sampler take is a fixed time of each
 ALTERNATING = Path(__file__).with_name("alternating.py")
