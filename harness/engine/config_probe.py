@@ -1,9 +1,10 @@
 """Asks the installed megatron-core what it says of requests: its real `TransformerConfig`, in a process of its own.
 
 Reads ``{"spec": an ExperimentSpec, "env": variables of its ranks}`` per line from stdin, all for GPUs or all for the
-processor, and prints a JSON object per line in their order: ``{"accepted": true, ...}``, the exception's type, text and place, or the ``problem`` that left a request
-without an answer: an exception that megatron-core did not raise says nothing about it. megatron-core is imported once.
-Building a configuration mutates it and sets environment variables, so each has a fork of its own.
+processor, and prints a JSON object per line in their order: ``{"accepted": true, ...}``, the exception's type, text and
+place, or the ``problem`` that left a request without an answer: an exception that megatron-core did not raise says nothing
+about it. megatron-core is imported once. Building a configuration mutates it and sets environment variables, so each has a
+fork of its own.
 """
 
 import json

@@ -59,19 +59,24 @@ def megatron_finding(
     An error when it refuses, else a note. A note also when it cannot be asked, hangs or crashes: nothing is claimed on
     its behalf.
     """
-    return megatron_findings([Question(spec, software, env)], host, timeout_s=timeout_s)[0]
+    return megatron_findings({0: Question(spec, software, env)}, host, timeout_s=timeout_s)[0]
 
 
-def megatron_findings(asked: Sequence[Question], host: Host, *, timeout_s: float = TIMEOUT_S) -> tuple[Finding, ...]:
+def megatron_findings(asked: Mapping[int, Question], host: Host, *, timeout_s: float = TIMEOUT_S) -> dict[int, Finding]:
     """As :func:`megatron_finding` of many, all for GPUs or all for the processor: megatron-core is imported once."""
-    askable = [one for one in asked if not _missing(one.software)]
+    askable = [one for one in asked.values() if not _missing(one.software)]
     answers = _answers(askable, host, timeout_s + EACH_S * (len(askable) - 1)) if askable else iter(())
-    return tuple(
-        _unasked(f"{missing} not installed here")
+    return {
+        place: _unasked(f"{missing} not installed here")
         if (missing := _missing(one.software))
         else _finding(next(answers), one.software)
-        for one in asked
-    )
+        for place, one in asked.items()
+    }
+
+
+def refusal(said: Finding) -> str:
+    """What megatron-core refuses, and its words, in one line."""
+    return f"{said.message}: {said.mcore_text or ''}".removesuffix(": ")
 
 
 def unasked_notes(said: Collection[Finding]) -> tuple[str, ...]:

@@ -128,11 +128,13 @@ def test_many_are_asked_in_one_process_and_what_it_did_not_come_to_is_told_of_th
     asked = [Question(make_spec(), software) for software in (INSTALLED, Software(), INSTALLED, INSTALLED)]
     yes, no = json.dumps({"accepted": True}), json.dumps({"accepted": False, "kind": "ValueError", "text": "no"})
     body = f"print({yes!r}); print({no!r}, flush=True); len(sys.stdin.readlines()) == 3 and time.sleep(60)"
-    found = megatron_findings(asked, host(body), timeout_s=0.5)
-    assert [finding.blocks for finding in found] == [False, False, True, False]
+    found = megatron_findings(dict(enumerate(asked)), host(body), timeout_s=0.5)
+    assert [finding.blocks for finding in found.values()] == [False, False, True, False]
     assert "not installed here" in found[1].message
     assert found[3].message.endswith("megatron-core did not answer within 2.5 s")
-    assert unasked_notes(found) == tuple(f"1 of 4: {found[place].message}; {found[place].fix}" for place in (1, 3))
+    assert unasked_notes(found.values()) == tuple(
+        f"1 of 4: {found[place].message}; {found[place].fix}" for place in (1, 3)
+    )
 
 
 @pytest.mark.train

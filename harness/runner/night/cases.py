@@ -8,7 +8,7 @@ from harness.launch.environment import Host
 from harness.recipes.suite import SuiteCase
 from harness.records.night import ExpectedFailureRecord, PlannedCase
 from harness.runner.checking import check_request
-from harness.runner.megatron_says import Question, megatron_findings, unasked_notes
+from harness.runner.megatron_says import Question, megatron_findings, refusal, unasked_notes
 from harness.runner.night.request import NightRequest
 from harness.runner.one_sentence import in_one_sentence
 from harness.runner.prediction import cached_prediction_of
@@ -81,7 +81,7 @@ def asked_of_megatron(drafts: Sequence[Draft], host: Host) -> tuple[tuple[Draft,
         for place, one in enumerate(drafts)
         if not one.case.refused and one.case.spec and one.software and not one.case.spec.gpu_type.is_cpu
     }
-    said = dict(zip(asked, megatron_findings(list(asked.values()), host), strict=True))
+    said = megatron_findings(asked, host)
     judged = (_with(said[place], one) if place in said else one for place, one in enumerate(drafts))
     return tuple(judged), unasked_notes(said.values())
 
@@ -90,7 +90,7 @@ def _with(said: Finding, one: Draft) -> Draft:
     if not said.blocks:
         return one
     found = one.case.model_copy(update={"findings": (*one.case.findings, said)})
-    return replace(one, case=found).refused(f"{said.message}: {said.mcore_text or ''}".removesuffix(": "))
+    return replace(one, case=found).refused(refusal(said))
 
 
 def foretold(one: Draft, host: Host) -> Draft:

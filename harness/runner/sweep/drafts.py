@@ -7,7 +7,7 @@ from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.recipes.problems import Problems
 from harness.runner.checking import Checked, check_request
-from harness.runner.megatron_says import Question, megatron_findings, unasked_notes
+from harness.runner.megatron_says import Question, megatron_findings, refusal, unasked_notes
 from harness.runner.one_sentence import in_one_sentence
 from harness.runner.sweep.axes import SweptAxis
 from harness.runner.sweep.cells import AskedCell, told
@@ -117,7 +117,7 @@ def ask_megatron(drafts: Sequence[Draft], host: Host) -> tuple[tuple[Draft, ...]
         for place, one in enumerate(drafts)
         if one.checked and not one.problem
     }
-    said = dict(zip(asked, megatron_findings(list(asked.values()), host), strict=True))
+    said = megatron_findings(asked, host)
     judged = _with_twins(_with(said.get(place), one) for place, one in enumerate(drafts))
     return tuple(judged), unasked_notes(said.values())
 
@@ -126,4 +126,4 @@ def _with(said: Finding | None, one: Draft) -> Draft:
     if said is None or one.checked is None or not said.blocks:
         return one
     checked = replace(one.checked, findings=(*one.checked.findings, said))
-    return replace(one, checked=checked, problem=f"{said.message}: {said.mcore_text or ''}".removesuffix(": "))
+    return replace(one, checked=checked, problem=refusal(said))
