@@ -28,8 +28,7 @@ class Asked:
     @property
     def before_blackwell(self) -> bool:
         """Whether the GPU has a compute capability below 10."""
-        capability = self.spec.gpu_type.capability
-        return capability is not None and capability[0] < 10
+        return self.on_gpu and not self.spec.gpu_type.is_at_least(10)
 
     @property
     def captures_graphs(self) -> bool:

@@ -114,7 +114,7 @@ ASSUMPTIONS = (
     ),
     Assumption(
         "Blackwell: published steps took 1.5 to 2.3 times as long as the likely seconds; the range reaches as far",
-        lambda spec, _: spec.gpu_type.capability is not None and spec.gpu_type.capability >= (10, 0),
+        lambda spec, _: spec.gpu_type.is_at_least(10),
     ),
     Assumption(
         "cpu: no step time is predicted; settings are ordered by the FLOPs that they run again",

@@ -35,8 +35,7 @@ SLOW_BLACKWELL = Efficiency(gemm_bf16=0.33, gemm_low_precision=0.30, attention=0
 
 def slowest(spec: ExperimentSpec) -> Efficiency:
     """What is rarely missed on the GPU of ``spec``."""
-    capability = spec.gpu_type.capability
-    return SLOW_BLACKWELL if capability is not None and capability >= (10, 0) else SLOW
+    return SLOW_BLACKWELL if spec.gpu_type.is_at_least(10) else SLOW
 
 
 # From launch of one kernel to the next on the host, eager execution; only a doubt is drawn from it.

@@ -38,19 +38,14 @@ def _torch(spec: ExperimentSpec) -> int:
     parts = _PART.findall(spec.env.get("CUBLAS_WORKSPACE_CONFIG", ""))
     if parts:
         return _TORCH_HANDLES * sum(int(size) * KIB * int(count) for size, count in parts)
-    return _TORCH_HANDLES * _TORCH_BYTES[_is_hopper_or_later(spec)]
+    return _TORCH_HANDLES * _TORCH_BYTES[spec.gpu_type.is_at_least(9)]
 
 
 def _transformer_engine(spec: ExperimentSpec, *, has_experts: bool) -> int:
     """One for plain GEMMs, one per stream for grouped ones and for those that overlap tensor-parallel communication."""
     if spec.kernels.transformer_impl == "local":
         return 0
-    moe, one = spec.model.moe, _TE_BYTES[_is_hopper_or_later(spec)]
+    moe, one = spec.model.moe, _TE_BYTES[spec.gpu_type.is_at_least(9)]
     overlaps = spec.kernels.tp_comm_overlap and spec.parallelism.tensor_model_parallel_size > 1
     grouped = moe is not None and moe.moe_grouped_gemm and has_experts
     return one * (1 + _TE_USER_BUFFER_STREAMS * overlaps + _TE_GROUPED_STREAMS * grouped)
-
-
-def _is_hopper_or_later(spec: ExperimentSpec) -> bool:
-    capability = spec.gpu_type.capability
-    return capability is not None and capability >= (9, 0)

@@ -33,6 +33,10 @@ class GpuType:
         """Whether ranks run on the host processor through gloo."""
         return self.capability is None
 
+    def is_at_least(self, major: int) -> bool:
+        """Whether it is of this compute capability or a later one; 9 is Hopper, 10 Blackwell. The CPU is of none."""
+        return self.capability is not None and self.capability[0] >= major
+
 
 def _peaks(bf16: float, fp8: float | None = None, fp4: float | None = None) -> dict[PeakKey, float]:
     peaks: dict[PeakKey, float] = {"bf16": bf16 * TERA}

@@ -108,31 +108,33 @@ def _spec(row: Row) -> ExperimentSpec:
         raise InexpressibleError("instances of the distributed optimizer that do not divide GPUs and batch")
     world_size = row["world_size"] // instances
     try:
-        return ExperimentSpec(
-            recipe="megatron_lm",
-            family="gpt",
-            gpu=gpu,
-            num_gpus=world_size,
-            gpus_per_node=min(8, world_size),
-            compute_dtype=sections.dtype(a),
-            model=sections.model(a),
-            parallelism=sections.parallelism(a),
-            batch={
-                "micro_batch_size": a["micro-batch-size"],
-                "global_batch_size": a["global-batch-size"] // instances,
-                "seq_length": a["seq-length"],
-            },
-            recompute=sections.recompute(a),
-            optimizer={"use_distributed_optimizer": bool(a.get("use-distributed-optimizer"))},
-            ddp={
-                "grad_reduce_in_fp32": not a.get("fp16") or bool(a.get("accumulate-allreduce-grads-in-fp32")),
-                "overlap_grad_reduce": bool(a.get("overlap-grad-reduce")),
-                "overlap_param_gather": bool(a.get("overlap-param-gather")),
-                "use_megatron_fsdp": bool(a.get("use-megatron-fsdp")),
-            },
-            cuda_graph=sections.cuda_graph(a),
-            kernels=sections.kernels(a) | {"attention_backend": _attention(row, gpu)},
-            env=_environment(row, gpu),
+        return ExperimentSpec.model_validate(
+            {
+                "recipe": "megatron_lm",
+                "family": "gpt",
+                "gpu": gpu,
+                "num_gpus": world_size,
+                "gpus_per_node": min(8, world_size),
+                "compute_dtype": sections.dtype(a),
+                "model": sections.model(a),
+                "parallelism": sections.parallelism(a),
+                "batch": {
+                    "micro_batch_size": a["micro-batch-size"],
+                    "global_batch_size": a["global-batch-size"] // instances,
+                    "seq_length": a["seq-length"],
+                },
+                "recompute": sections.recompute(a),
+                "optimizer": {"use_distributed_optimizer": bool(a.get("use-distributed-optimizer"))},
+                "ddp": {
+                    "grad_reduce_in_fp32": not a.get("fp16") or bool(a.get("accumulate-allreduce-grads-in-fp32")),
+                    "overlap_grad_reduce": bool(a.get("overlap-grad-reduce")),
+                    "overlap_param_gather": bool(a.get("overlap-param-gather")),
+                    "use_megatron_fsdp": bool(a.get("use-megatron-fsdp")),
+                },
+                "cuda_graph": sections.cuda_graph(a),
+                "kernels": sections.kernels(a) | {"attention_backend": _attention(row, gpu)},
+                "env": _environment(row, gpu),
+            }
         )
     except ValidationError as error:
         raise InexpressibleError(f"{error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
@@ -146,13 +148,12 @@ def _attention(row: Row, gpu: str) -> str:
     get_attention_backend; pull request 2584).
     """
     a = row["arguments"]
-    asked = a.get("attention-backend", "auto")
+    asked: str = a.get("attention-backend", "auto")
     if a.get("transformer-impl", "transformer_engine") == "local":
         return "unfused"
     is_deterministic = row["environment"].get("NVTE_ALLOW_NONDETERMINISTIC_ALGO") == "0"
     has_dropout = float(a.get("attention-dropout", 0.1)) > 0
-    prefers_cudnn = GPUS[gpu].capability >= (9, 0)
-    is_blackwell = GPUS[gpu].capability >= (10, 0)
+    prefers_cudnn, is_blackwell = GPUS[gpu].is_at_least(9), GPUS[gpu].is_at_least(10)
     if asked != "auto" or (prefers_cudnn and not (is_blackwell and is_deterministic and has_dropout)):
         return asked
     return "unfused" if is_deterministic and row["software"] == "lts" and _is_of_2024(row) else "flash"
@@ -164,10 +165,11 @@ def _fuses_loss_natively(a: Mapping[str, Any]) -> bool:
 
 def _is_of_2024(row: Row) -> bool:
     """Whether the row's image carried software of 2024."""
-    return row["date"] < (SECOND_LTS_IMAGE if row["software"] == "lts" else SECOND_DEV_IMAGE)
+    date: str = row["date"]
+    return date < (SECOND_LTS_IMAGE if row["software"] == "lts" else SECOND_DEV_IMAGE)
 
 
 def _environment(row: Row, gpu: str) -> dict[str, str]:
     """The row's own, with what torch took for granted on Blackwell before it knew better."""
-    is_old = GPUS[gpu].capability >= (10, 0) and row["date"] < TORCH_KNOWS_BLACKWELL
-    return (_WORKSPACE_BEFORE if is_old else {}) | row["environment"]
+    is_old = GPUS[gpu].is_at_least(10) and row["date"] < TORCH_KNOWS_BLACKWELL
+    return (_WORKSPACE_BEFORE if is_old else {}) | dict(row["environment"])

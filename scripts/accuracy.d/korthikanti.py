@@ -24,28 +24,29 @@ Costs = tuple[tuple[ChunkCost, ...], ...]
 def spec_of(row: Row, *, num_layers: int | None = None) -> ExperimentSpec:
     """The paper's GPT on A100: LayerNorm, GELU, biases, dropout, unfused attention; FP16 taken as BF16."""
     vpp = row["virtual_pipeline"]
-    return ExperimentSpec(
-        recipe=row["id"].lower(), family="gpt", gpu="a100", num_gpus=row["num_gpus"], gpus_per_node=8, compute_dtype="bf16",
-        model={
+    return ExperimentSpec.model_validate({
+        "recipe": row["id"].lower(), "family": "gpt", "gpu": "a100", "num_gpus": row["num_gpus"], "gpus_per_node": 8,
+        "compute_dtype": "bf16",
+        "model": {
             "num_layers": num_layers or row["layers"], "hidden_size": row["hidden"], "ffn_hidden_size": 4 * row["hidden"],
             "num_attention_heads": row["heads"], "vocab_size": row["vocab"], "share_embeddings_and_output_weights": True,
             "gated_linear_unit": False, "activation_func": "gelu", "add_bias_linear": True, "normalization": "LayerNorm",
             "position_embedding_type": "learned_absolute", "attention_dropout": 0.1, "hidden_dropout": 0.1,
         },
-        parallelism={
+        "parallelism": {
             "tensor_model_parallel_size": row["tensor_parallel"], "pipeline_model_parallel_size": row["pipeline_parallel"],
             "virtual_pipeline_model_parallel_size": vpp if vpp > 1 else None, "sequence_parallel": row["sequence_parallel"],
         },
-        batch={
+        "batch": {
             "micro_batch_size": row["micro_batch_size"], "global_batch_size": row["global_batch_size"],
             "seq_length": row["seq_length"],
         },
-        recompute=parse_recompute(row["recompute"]), optimizer={"use_distributed_optimizer": False},
-        kernels={
+        "recompute": parse_recompute(row["recompute"]), "optimizer": {"use_distributed_optimizer": False},
+        "kernels": {
             "transformer_impl": "local", "attention_backend": "unfused", "gradient_accumulation_fusion": False,
             "cross_entropy_loss_fusion": False,
         },
-    )  # fmt: skip
+    })  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,11 +94,11 @@ def alone(row: Row) -> tuple[ExperimentSpec, ExperimentSpec]:
 
 def formula_bytes(row: Row) -> float:
     """Table 2 of the paper: bytes that one layer saves in 16-bit precision."""
-    sbh = row["seq_length"] * row["micro_batch_size"] * row["hidden"]
-    tp, split = row["tensor_parallel"], row["sequence_parallel"]
+    sbh: int = row["seq_length"] * row["micro_batch_size"] * row["hidden"]
+    tp, split = int(row["tensor_parallel"]), row["sequence_parallel"]
     if row["recompute"].startswith("full"):
         return 2 * sbh / (tp if split else 1)
-    scores = 0 if row["recompute"] == "core_attn" else 5 * row["heads"] * row["seq_length"] / row["hidden"]
+    scores: float = 0 if row["recompute"] == "core_attn" else 5 * row["heads"] * row["seq_length"] / row["hidden"]
     return sbh * (34 / tp + scores / tp) if split else sbh * (10 + 24 / tp + scores / tp)
 
 
@@ -105,8 +106,9 @@ def norm_bytes(row: Row) -> float:
     """Mean and reciprocal deviation of two LayerNorms in fp32, which the paper leaves out."""
     if row["recompute"].startswith("full"):
         return 0
-    ways = row["tensor_parallel"] if row["sequence_parallel"] else 1
-    return 2 * 2 * 4 * row["seq_length"] * row["micro_batch_size"] / ways
+    ways: int = row["tensor_parallel"] if row["sequence_parallel"] else 1
+    tokens: int = row["seq_length"] * row["micro_batch_size"]
+    return 2 * 2 * 4 * tokens / ways
 
 
 def page(source: Path, host: Host) -> Page:

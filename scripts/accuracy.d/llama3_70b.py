@@ -1,6 +1,7 @@
 """Megatron-Bridge's published Llama3-70B table against predictions of the shipped recipe."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ from harness.runner.prediction import predict
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.recompute import parse_recompute
 
-POINT = {
-    "model_recipe_name": "llama3_70b", "gpu": "h100", "task": "sft", "compute_dtype": "fp8_cs", "num_gpus": 32,
-    "global_batch_size": 32,
-}  # fmt: skip
+POINT = Request(
+    model_recipe_name="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", num_gpus=32, global_batch_size=32
+)
 
 
 # What a reader must know before judging these rows.
@@ -72,7 +72,7 @@ def compare(path: Path, host: Host) -> list[dict[str, Any]]:
 
 
 def _spec(row: dict[str, Any]) -> ExperimentSpec:
-    spec = resolve(Request(**POINT, **row["options"])).spec
+    spec = resolve(replace(POINT, **row["options"])).spec
     kernels = spec.kernels.model_copy(update={"transformer_impl": "transformer_engine"})
     return spec.model_copy(update={"recompute": parse_recompute(row["recompute"]), "kernels": kernels})
 

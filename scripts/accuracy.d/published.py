@@ -12,10 +12,11 @@ from rivals import formula_bytes
 from sections import InexpressibleError
 
 from harness.launch.environment import Host
+from harness.planning.assumptions import is_routed_naturally
 from harness.planning.ledger import StageMemory
 from harness.planning.prediction import Prediction, predict
 from harness.planning.stages import Composer, MissingTraceError
-from harness.runner.plan import is_routed_naturally
+from harness.records.trace import TraceCase
 from harness.runner.tracing import Tracing, trace_cache
 from harness.spec.effective import Implementation, settled_implementation
 from harness.spec.experiment import ExperimentSpec
@@ -154,7 +155,7 @@ def compare(cases: Iterable[Case], host: Host) -> tuple[list[Compared], dict[str
     cases = list(cases)
     for implementation in ("transformer_engine", "local"):
         group = [case for case in cases if case.implementation == implementation]
-        required = {}
+        required: dict[str, TraceCase] = {}
         for case in list(group):
             try:
                 required |= {c.key: c for c in Composer(case.spec, implementation).cases()}

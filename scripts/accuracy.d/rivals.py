@@ -34,8 +34,8 @@ def activation_bytes(spec: ExperimentSpec) -> float:
     ratios = [_ffn_size(spec, is_moe=bool(kind)) / m.hidden_size for kind in m.moe_layer_pattern]
     total = sum(tokens * m.hidden_size * (18 + 4 * ratio) for ratio in ratios)
     total += 8 * tokens * pp + tokens * m.hidden_size * pp
-    if (p.virtual_pipeline_model_parallel_size or 1) > 1:
-        total *= 1 + (pp - 1) / (pp * p.virtual_pipeline_model_parallel_size)
+    if (chunks := p.virtual_pipeline_model_parallel_size or 1) > 1:
+        total *= 1 + (pp - 1) / (pp * chunks)
     elif pp > 1:
         total *= min(1, spec.num_microbatches / pp)
     if pp == 1:

@@ -174,7 +174,8 @@ def kernels(a: Arguments) -> Section:
 
 def _pattern(text: str) -> list[int]:
     """`([0]*1+[1]*15)` without running it."""
-    return _evaluated(ast.parse(text, mode="eval").body)
+    found: list[int] = _evaluated(ast.parse(text, mode="eval").body)
+    return found
 
 
 def _evaluated(node: ast.expr) -> Any:
@@ -187,4 +188,5 @@ def _evaluated(node: ast.expr) -> Any:
             return operator.add(_evaluated(left), _evaluated(right))
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             return operator.mul(_evaluated(left), _evaluated(right))
-    raise InexpressibleError(f"layer pattern {ast.unparse(node)}")
+        case _:
+            raise InexpressibleError(f"layer pattern {ast.unparse(node)}")

@@ -12,6 +12,7 @@ from page import Page, plain, signed
 from harness.launch.environment import Host
 from harness.planning.flops import model_flops_per_step
 from harness.planning.prediction import Prediction
+from harness.planning.time_model import StepTime
 
 _BASELINE = "kor-t4-22B-baseline"
 
@@ -114,10 +115,10 @@ def _measured_steps(source: Path, host: Host) -> list[Row]:
 
 
 def _step_row(name: str, made: Prediction, measured_s: float) -> Row:
-    predicted = _seconds(made)
+    time = _time(made)
     return {
-        "name": name, "predicted_s": predicted, "range_s": [made.time.low_s, made.time.high_s], "measured_s": measured_s,
-        "gpu": made.spec.gpu, "error": predicted / measured_s - 1, "in_range": _is_in_range(made, measured_s),
+        "name": name, "predicted_s": time.likely_s, "range_s": [time.low_s, time.high_s], "measured_s": measured_s,
+        "gpu": made.spec.gpu, "error": time.likely_s / measured_s - 1, "in_range": _is_in_range(made, measured_s),
     }  # fmt: skip
 
 
@@ -133,11 +134,18 @@ def _settings(sft: list[Row]) -> list[Row]:
 
 
 def _seconds(made: Prediction) -> float:
-    return made.time.likely_s
+    return _time(made).likely_s
 
 
 def _is_in_range(made: Prediction, seconds: float) -> bool:
-    return made.time.low_s <= seconds <= made.time.high_s
+    return _time(made).low_s <= seconds <= _time(made).high_s
+
+
+def _time(made: Prediction) -> StepTime:
+    """Of a GPU whose figures are known, as that of every published run is."""
+    if made.time is None:
+        raise ValueError(f"{made.spec.recipe} on {made.spec.gpu}: no step time is predicted")
+    return made.time
 
 
 def _points(share: float) -> str:

@@ -69,7 +69,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}")
     size = Size(options.runs, options.replays, options.records, options.commands, options.max_minutes)
-    benchmarks = {**BENCHMARKS, "long_run": partial(long_run, size)}
+    benchmarks = BENCHMARKS | {"long_run": partial(long_run, size)}
     return int(measure({name: benchmarks[name] for name in options.names or BENCHMARKS}, options.out))
 
 

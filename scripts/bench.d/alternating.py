@@ -89,7 +89,7 @@ def bare_step(spec: ExperimentSpec, trainer: "Trainer", device: "torch.device") 
     import torch
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
-    synchronize = (lambda: None) if spec.gpu_type.is_cpu else torch.cuda.synchronize
+    synchronize: Callable[[], None] = (lambda: None) if spec.gpu_type.is_cpu else torch.cuda.synchronize
     chunk, optimizer = trainer.chunks[0], trainer.optimizer
     forward_backward, batches = get_forward_backward_func(), tokens(spec, device)
 

@@ -37,7 +37,7 @@ def rules_speed() -> Result:
         milliseconds.append((time.thread_time() - began) * 1000)
         findings += len(found)
     percentile = quantiles(milliseconds, n=100)[98]
-    details = {
+    details: dict[str, object] = {
         "median_ms": round(median(milliseconds), 3),
         "p99_ms": round(percentile, 3),
         "max_ms": round(max(milliseconds), 3),

@@ -22,5 +22,5 @@ def _answer(name: str, arguments: tuple[str, ...], goal: float) -> Result:
     timed(mbr_perf(*arguments))  # the first one writes byte code
     runs = [timed(mbr_perf(*arguments)) for _ in range(REPEATS)]
     cpu = [round(run.cpu_s, 3) for run in runs]
-    details = {"cpu_s": cpu, "wall_s": [round(run.wall_s, 3) for run in runs]}
+    details: dict[str, object] = {"cpu_s": cpu, "wall_s": [round(run.wall_s, 3) for run in runs]}
     return Result(name, f"mbr-perf {' '.join(arguments)}", median(cpu), goal, "CPU s", details)

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,7 +81,7 @@ def measured(setting: str, gpu: str, run_dir: Path, parents: WarmParents | None)
 
 
 @contextmanager
-def _foretold() -> Iterator[object]:
+def _foretold() -> Iterator[Callable[[int | None], KeptPrediction]]:
     yield lambda _: KeptPrediction(None, "predicted before")
 
 

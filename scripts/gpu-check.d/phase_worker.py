@@ -92,7 +92,7 @@ def weigh(spec: ExperimentSpec, log: RankLog, phases: Phases) -> None:
 def weigh_step(trainer: "Trainer", scale: "Scale", phases: Phases, log: RankLog) -> None:
     """The second step, cut where a forward pass begins, where its loss is known, and where the optimizer steps."""
     cuts = Cuts(scale, phases, log)
-    ours = trainer.forward_step
+    ours: Callable[[object, object], tuple[object, Callable[..., object]]] = trainer.forward_step
 
     def forward_step(batches: object, model: object) -> tuple[object, Callable[..., object]]:
         cuts.enter("forward")

@@ -27,7 +27,7 @@ def _expandable(env: Mapping[str, str]) -> bool:
 
 
 def _is_before_blackwell(s: Situation) -> bool:
-    return s.gpu.capability is not None and s.gpu.capability < (10, 0)
+    return not (s.gpu.is_cpu or s.gpu.is_at_least(10))
 
 
 def _may_register(s: Situation) -> bool:

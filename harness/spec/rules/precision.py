@@ -98,7 +98,7 @@ RULES = (
          "change the sizes or the parallelism, or use bf16",
          _TE, "source",
          "FP8 execution requires the product of all dimensions except the last to be divisible by"),
-    Rule("Q16", "note", lambda s: s.spec.compute_dtype == "fp8_sc" and (s.gpu.capability or (0, 0)) >= (10, 0),
+    Rule("Q16", "note", lambda s: s.spec.compute_dtype == "fp8_sc" and s.gpu.is_at_least(10),
          "fp8_sc on {s.gpu.name}: newer transformer-engine emulates block scaling through MXFP8 there",
          "prefer fp8_mx",
          "transformer_engine/pytorch/fp8.py", "source"),
