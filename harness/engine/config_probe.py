@@ -18,6 +18,7 @@ from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
 from harness.engine import cpu_backend
+from harness.engine.fork_safety import importing_before_forks
 from harness.engine.process import be_parent_of_children, die_with_parent
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
@@ -131,7 +132,10 @@ def main() -> None:
         os.dup2(2, 1)  # what megatron-core prints is no answer
         if all(question.spec.gpu_type.is_cpu for question in questions):
             cpu_backend.block_transformer_engine()
-        import_module("harness.engine.config")  # and with it megatron-core, for all forks
+        # No configuration is compiled, and the compiler alone takes longer to import than megatron-core.
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+        with importing_before_forks():
+            import_module("harness.engine.config")  # and with it megatron-core, for all forks
         for question in questions:
             answers.write(json.dumps(_answered_apart(question)) + "\n")
             answers.flush()

@@ -1,15 +1,32 @@
 """Whether a child made by fork is like a fresh process with the same imports."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness.engine.forked_process import end_now
 
 TASKS = Path("/proc/self/task")
+# With more than one, numpy's OpenBLAS starts its threads as it loads; asking CUDA itself whether there is a GPU makes CUDA
+# unusable in children; torch 2.6 starts its compilers, and a thread that listens to them.
+_WHILE_IMPORTING = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_WARM_POOL": "0"}
 
 
 class UnforkableError(RuntimeError):
     """A process that was to be forked may not be; nothing has been started."""
+
+
+@contextmanager
+def importing_before_forks() -> Iterator[None]:
+    """For imports of torch whose children shall be forked: those variables, where unset, that keep it forkable."""
+    added = {name: value for name, value in _WHILE_IMPORTING.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def why_not_forkable() -> str:

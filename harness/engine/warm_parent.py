@@ -15,15 +15,11 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from harness.engine.fork_safety import why_no_cuda_in_children, why_not_forkable
+from harness.engine.fork_safety import importing_before_forks, why_no_cuda_in_children, why_not_forkable
 from harness.engine.forked_process import run_and_end
 from harness.engine.prepared_ranks import PreparedRanks, why_not_to_be_handed_over
 from harness.engine.process import die_with_parent
 from harness.records.warm import WarmAnswer, WarmRequest
-
-# Only while importing: with more than one, numpy's OpenBLAS starts its threads as it loads; asking CUDA itself whether
-# there is a GPU makes CUDA unusable in children; torch 2.6 starts its compilers, and a thread that listens to them.
-WHILE_IMPORTING = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_WARM_POOL": "0"}
 
 
 def main() -> NoReturn:
@@ -49,21 +45,14 @@ def be_parent(descriptor: int, device: str) -> None:
 
 def import_everything(device: str) -> dict[str, str]:
     """Import; the variables that the imports themselves have set, which a fresh process would have after them too."""
-    before = {name: os.environ.get(name) for name in WHILE_IMPORTING}
-    os.environ.update({name: value for name, value in WHILE_IMPORTING.items() if before[name] is None})
     at_first = dict(os.environ)
-    if device == "cpu":
-        from harness.engine.cpu_backend import before_megatron
+    with importing_before_forks():
+        if device == "cpu":
+            from harness.engine.cpu_backend import before_megatron
 
-        before_megatron()
-    import harness.engine.warm_imports  # noqa: F401
-
-    changed = {name: value for name, value in os.environ.items() if at_first.get(name) != value}
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name, None)
-            changed.pop(name, None)
-    return changed
+            before_megatron()
+        import harness.engine.warm_imports  # noqa: F401
+    return {name: value for name, value in os.environ.items() if at_first.get(name) != value}
 
 
 def serve(channel: socket.socket, changed: dict[str, str]) -> None:

@@ -16,7 +16,6 @@ from harness.spec.software import Software
 
 TIMEOUT_S = 60.0  # megatron-core comes off a shared file system on a cold node
 EACH_S = 1.0  # for every further question
-_NO_CUDA_BEFORE_FORKS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # torch.cuda.is_available() would initialise the driver
 
 # What megatron-core 0.16 says where it misses transformer-engine: the last is its comparison of no version with one.
 _MISSING = ("ransformer-engine", "ransformer Engine", "TransformerEngine", "TE >=", "TE version", "'NoneType'")
@@ -93,8 +92,7 @@ def _missing(software: Software) -> str:
 def _answers(asked: Sequence[Question], host: Host, timeout_s: float) -> Iterator[Answer]:
     """One for each; where it cannot be had, its ``problem``."""
     command = (host.python, "-m", "harness.engine.config_probe")
-    # No configuration is compiled, and the compiler alone takes longer to import than megatron-core.
-    shell = {**host.shell, **SAFE_PATH, "TORCHDYNAMO_DISABLE": "1", **_NO_CUDA_BEFORE_FORKS}
+    shell = {**host.shell, **SAFE_PATH}
     lines = [json.dumps({"spec": one.spec.model_dump(mode="json"), "env": dict(one.env or {})}) for one in asked]
     try:
         done = subprocess.run(

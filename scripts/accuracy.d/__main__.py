@@ -91,6 +91,8 @@ def main() -> int:
     unknown = set(options.names) - set(COMPARISONS)
     if unknown:
         parser.error(f"no such comparison: {', '.join(sorted(unknown))}")
+    if options.measured and options.names != ["cpu"]:
+        parser.error("--measured: its peaks are those of runs on the CPU; name the comparison cpu, and no other")
     options.out.mkdir(parents=True, exist_ok=True)
     software, host = installed_software().model_dump(mode="json"), this_host()
     for name in options.names or list(COMPARISONS):
