@@ -4,20 +4,29 @@ import re
 
 MASK = "***"
 
-_WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|CREDENTIALS?"
+_WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?"
 
 # Written together, too: PGPASSWORD, MYSQL_PWD, MYPASS, SSH_PRIVATE; alone, pass, pwd and private are words of ordinary text.
 _JOINED = (
     r"[A-Za-z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD|(?-i:PASS))|PASSPHRASE"
     r"|(?-i:[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE)"
 )
+# As JavaScript and connection strings write it: accessToken, AccountKey; but not InvalidTokenError.
+_CAMEL = r"(?-i:[A-Za-z0-9_-]{0,40}[a-z0-9](?:Token|Key|Secret|Password|Credential)s?)"
 # Whole names only, each looked at once: from every part of a long name on, it would take hours for a line of a hostile log.
+# Quotes may be escaped, as where JSON holds JSON; an option is followed by its value, other names by = or a colon.
 _ASSIGNED = re.compile(
-    r"(?<![A-Za-z0-9_-])(?P<name>[A-Za-z0-9_-]++)(?P<mid>[\"']?\s*[=:]\s*+|\s++(?=[\"']?(?i:hf_)))(?P<quote>[\"']?)"
+    r"(?<![A-Za-z0-9_-])(?P<name>(?P<option>--)?[A-Za-z0-9_-]++)"
+    r"(?:\\{0,8}[\"']?\]?\s*[=:]=?\s*+|\s++(?=[\"']?(?i:hf_))|(?(option)[ \t]++(?![-=:])|(?!)))(?P<quote>(?:\\{0,8}[\"'])?)"
 )
-_VALUE = re.compile(r"[^\s\"',;&]+")
+_QUOTED = {quote: re.compile(rf"(?:[^{quote}\\\n]|\\.)+") for quote in "\"'"}
+# To a quote that is no letter of a word, or to where the next name is assigned.
+_UNQUOTED = re.compile(r"(?:[^\s\"'\\,;&]|\\(?![\"'])|[\"'](?=\w)|[,;&](?![A-Za-z0-9_.-]{1,60}[=:]))+(?<![,;&])")
 # The word stands alone between underscores or at an end of the name, so that MONKEY=1 stays legible.
-_SECRET_NAME = re.compile(rf"(?:^|[_-])(?:{_WORDS}|[A-Z0-9]*API_?KEY)(?:[_-]|$)|(?:{_JOINED})$", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    rf"(?:^|[_-])(?:{_WORDS}|[A-Z0-9]*API_?KEY)\d*(?:[_-]|$)|(?:{_JOINED}|{_CAMEL}|(?-i:[A-Z0-9]_PAT))\d*$",
+    re.IGNORECASE,
+)
 # A scheme of any length would be tried from every letter of a long text to its end.
 _URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/@\"']+@", re.IGNORECASE)
 # `Basic` is a word of ordinary text, too; what follows it in a header alone has capitals, digits or `=`.
@@ -32,16 +41,21 @@ _WELL_KNOWN = re.compile(
     r"|glpat-[A-Za-z0-9_-]{8,}|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]*"
     r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s\"'<>]+)"
 )
+_PEM = re.compile(r"(?P<begin>-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?:(?!-----END)[\s\S])+")
 # `sorted(x, key=...)`, `unknown key: ...`, `json.dumps(x, sort_keys=True)`, `max_tokens=4096`: what tracebacks are full of.
 _ORDINARY_NAMES = frozenset({"key", "keys", "tokens"})
 _ORDINARY_PASS = re.compile(
     r"(?:BY|COM|SUR|TRES|OVER|UNDER|LOW|HIGH|BAND|ONE|TWO|SINGLE|MULTI|ALL|TEST|PRE|POST|FORWARD|BACKWARD|FWD|BWD|FUSION)"
-    r"[_-]?PASS$|OLD_?PWD$|(?:IS|MAP)_PRIVATE$",
+    r"[_-]?PASS\d*$|OLD_?PWD$|(?:IS|MAP)_PRIVATE$",
     re.IGNORECASE,
 )
-_ORDINARY_VALUE = re.compile(r"(?:\d{1,7}|\d+\.\d+|[Tt]rue|[Ff]alse|None|null)[)\]}]*")
+_ORDINARY_VALUE = re.compile(r"(?:[Tt]rue|[Ff]alse|None|null)[)\]},;]*")
+_NUMBER = re.compile(r"(?:\d{1,7}|\d+\.\d+)[)\]},;]*")
+_MAY_BE_COUNTED = re.compile(r"(?:TOKEN|KEY)S?", re.IGNORECASE)
 # Counts, such as HybridEP's NUM_OF_TOKENS_PER_CHUNK_COMBINE_API.
-_COUNT_NAME = re.compile(r"(?:NUM|MAX|MIN)_", re.IGNORECASE)
+_COUNT_NAME = re.compile(
+    r"(?:NUM|MAX|MIN)_(?:TOKENS?|(?:[A-Z0-9]{1,20}_){0,4}(?:TOKENS|KEYS))(?:_(?!.*(?:SECRET|PASSW))|$)", re.IGNORECASE
+)
 
 
 def is_secret_name(name: str) -> bool:
@@ -52,8 +66,9 @@ def is_secret_name(name: str) -> bool:
 def redact(text: str) -> str:
     """The text with the values of secrets replaced by ``***``; everything else is kept letter by letter.
 
-    Known by name (``X_TOKEN=...``, ``"password": "..."``), by shape (``hf_``, ``sk-``, ``AKIA``, ``ghp_``, ``Bearer``, JWT)
-    and by place (user and password of a URL, path of a Slack hook). Numbers after a secret-like name are kept: ``max_tokens=4096``.
+    Known by name (``X_TOKEN=...``, ``"password": "..."``, ``--token ...``), by shape (``hf_``, ``sk-``, ``AKIA``, ``ghp_``,
+    ``Bearer``, JWT, PEM) and by place (user and password of a URL, path of a Slack hook). A value in quotes ends where they
+    do, or the line. Numbers after a name of tokens or keys are kept: ``max_tokens=4096``.
     """
     text, at = redact_shapes(text), 0
     kept: list[str] = []
@@ -61,16 +76,25 @@ def redact(text: str) -> str:
         start = assigned.end()
         if start < at or not _is_assigned_secret(assigned["name"]):
             continue
-        value = _VALUE.match(text, start)
-        if value and text.startswith(assigned["quote"], value.end()) and not _ORDINARY_VALUE.fullmatch(value[0]):
+        end = _end_of_value(text, start, assigned["quote"])
+        if end > start and not _is_ordinary(assigned["name"], text[start:end]):
             kept += text[at:start], MASK
-            at = value.end()
+            at = end
     return "".join((*kept, text[at:]))
+
+
+def _end_of_value(text: str, start: int, quote: str) -> int:
+    if len(quote) > 1:  # escaped, it can only end by its like
+        lasts = [text.find(last, start) for last in (quote, "\n")]
+        return min((last for last in lasts if last >= 0), default=len(text))
+    value = (_QUOTED[quote] if quote else _UNQUOTED).match(text, start)
+    return value.end() if value else start
 
 
 def redact_shapes(text: str) -> str:
     """As :func:`redact` by shape and place only: in messages a colon after a name is no assignment."""
     text = _URL_USER.sub(rf"\g<scheme>{MASK}@", text)
+    text = _PEM.sub(rf"\g<begin>{MASK}", text)
     text = _BEARER.sub(rf"\g<word> {MASK}", text)
     return _WELL_KNOWN.sub(MASK, text)
 
@@ -79,3 +103,9 @@ def _is_assigned_secret(name: str) -> bool:
     """As :func:`is_secret_name` of text: counts are known by their values, and some whole names are words."""
     ordinary = name.lstrip("-_") in _ORDINARY_NAMES or _ORDINARY_PASS.search(name)
     return not ordinary and _SECRET_NAME.search(name) is not None
+
+
+def _is_ordinary(name: str, value: str) -> bool:
+    if _NUMBER.fullmatch(value):
+        return _MAY_BE_COUNTED.search(name) is not None
+    return value == MASK or _ORDINARY_VALUE.fullmatch(value) is not None

@@ -26,7 +26,8 @@ SHELL = {
 }
 SAID = (
     f"RuntimeError: GET https://me:CANARYpassword@hub/x, Authorization: Bearer CANARYbearer0123, HF_TOKEN=CANARYvalue, "
-    f"password: 'CANARYquoted', {TOKEN} sk-CANARYcanary0123456789 AKIACANARY0123456789"
+    f"password: 'my CANARYquoted; phrase', {TOKEN} sk-CANARYcanary0123456789 AKIACANARY0123456789 --api-key CANARYargument "
+    "GITHUB_PAT=CANARYpat accessToken=a,CANARYaccess"
 )
 
 
@@ -59,6 +60,7 @@ def silent(answer, code=0):
     [
         ("run", "-mr", "llama3_8b", "-E", f"HUB={TOKEN}"),
         ("run", "-mr", "llama3_8b", "--set", "env.PROXY=http://me:CANARYpassword@proxy"),
+        ("run", "-mr", "llama3_8b", "-E", 'CONN=host=a;password="the CANARY, too"'),
         ("run", "-mr", f"/data/{TOKEN}.yaml"),
         ("sweep", "-mr", "llama3_8b", "--over", f"env.HUB=none,{TOKEN}"),
         ("sweep", "-mr", "llama3_8b", "-E", f"HUB={TOKEN}", "--over", "recompute=none; mlp"),

@@ -41,6 +41,23 @@ CANARY = "CANARYcanary0123456789"
         f"GL=glpat-{CANARY}",
         f"jwt eyJhbGciOiJIUzI1NiJ9.eyJ{CANARY}.{CANARY}",
         f"https://hooks.slack.com/services/T00/B00/{CANARY}",
+        f"{{'password': 'my pass {CANARY}'}}",
+        f'DB_PASSWORD="S3cr3t;Pass&1 {CANARY}"',
+        f'{{"api_key": "a,b\\"c {CANARY}"}}',
+        f"PASSWORD=abc,{CANARY}",
+        f"PASSWORD=it's{CANARY}",
+        f"PASSWORD='never closed {CANARY}",
+        f'{{"log": "{{\\"token\\": \\"x {CANARY}\\", \\"n\\": 1}}"}}',
+        f"os.environ['HF_TOKEN'] = '{CANARY}'",
+        f"torchrun train.py --password {CANARY} --lr 1",
+        f"--api-key '{CANARY} x'",
+        f"MAX_MIND_LICENSE_KEY={CANARY}",
+        f"API_KEY2={CANARY} PGPASSWORD2={CANARY}",
+        f"GITHUB_PAT={CANARY}",
+        f"accessToken: {CANARY}, clientSecret: {CANARY}",
+        f"DefaultEndpointsProtocol=https;AccountName=me;AccountKey={CANARY}==;EndpointSuffix=core.windows.net",
+        f"-----BEGIN RSA PRIVATE KEY-----\n{CANARY}\n{CANARY}\n-----END RSA PRIVATE KEY-----",
+        f"-----BEGIN PRIVATE KEY-----\\n{CANARY}",
     ],
 )
 def test_a_secret_is_masked(text: str) -> None:
@@ -74,6 +91,10 @@ def test_an_aws_key_id_is_masked() -> None:
         "results/sk-learn-experiments and sk-learn-1.5",
         "PWD=/root OLDPWD=/tmp pwd: /root",
         "BYPASS=yes COMPASS=north LOW_PASS=butter, forward_pass=slow, backward-pass: graph, pass: all, PASS: test_a",
+        "password: None, password=null; use_token=True",
+        "torchrun train.py --max_tokens 4096 --tokens-per-batch 8 --password --lr 1",
+        "InvalidTokenError: unexpected; numTokens: 4096, max_tokens: 12, NUM_KEYS=3",
+        "spare the pattern: PAT, pat=1",
         'eyJ is how base64 of {" begins; https://hooks.slack.com/help; bypass=on',
     ],
 )
@@ -83,6 +104,19 @@ def test_ordinary_text_is_left_alone(text: str) -> None:
 
 def test_the_name_and_the_rest_of_the_line_stay_legible() -> None:
     assert redact("env HF_TOKEN=abc123xyz python train.py") == "env HF_TOKEN=*** python train.py"
+
+
+def test_what_stands_beside_a_secret_stays_legible() -> None:
+    beside = "AccountName=me;AccountKey=abc+def==;EndpointSuffix=x {'password': 'a b', 'n': 1} ?token=ab&page=2 f(token='x', y=2)"
+    assert redact(beside) == (
+        "AccountName=me;AccountKey=***;EndpointSuffix=x {'password': '***', 'n': 1} ?token=***&page=2 f(token='***', y=2)"
+    )
+    pem = "-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----\nand on"
+    assert redact(pem) == "-----BEGIN PRIVATE KEY-----***-----END PRIVATE KEY-----\nand on"
+
+
+def test_a_password_of_digits_is_no_count() -> None:
+    assert redact("password=123456 tokens_seen=123456 HF_TOKEN=12") == "password=*** tokens_seen=123456 HF_TOKEN=12"
 
 
 def test_redacting_twice_changes_nothing_more() -> None:
@@ -95,7 +129,9 @@ def test_redacting_twice_changes_nothing_more() -> None:
     [("HF_TOKEN", True), ("WANDB_API_KEY", True), ("AWS_SECRET_ACCESS_KEY", True), ("MONKEY", False),
      ("PGPASSWORD", True), ("MYSQL_PWD", True), ("MYPASS", True), ("SSH_PRIVATE", True), ("PRIVATE_KEY", True),
      ("PWD", False), ("OLDPWD", False), ("BYPASS", False), ("COMPASS", False), ("NVTE_FORWARD_PASS", False),
-     ("TOKENIZERS_PARALLELISM", False), ("NCCL_DEBUG", False), ("NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", False)],
+     ("TOKENIZERS_PARALLELISM", False), ("NCCL_DEBUG", False), ("NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", False),
+     ("MAX_MIND_LICENSE_KEY", True), ("API_KEY2", True), ("GITHUB_PAT", True), ("accessToken", True), ("clientSecret", True),
+     ("AccountKey", True), ("MAX_TOKENS", False), ("MIN_TOKEN_LENGTH", False), ("MAX_TOKEN_SECRET", True)],
 )  # fmt: skip
 def test_names_of_secrets_are_known(name: str, secret: bool) -> None:
     assert is_secret_name(name) == secret
@@ -119,6 +155,13 @@ def test_names_of_secrets_are_known(name: str, secret: bool) -> None:
         "a://",
         "hf_ ",
         "key ",
+        "--token ",
+        "token=,",
+        "token='\\",
+        'token=\\"',
+        "PRIVATE KEY-----",
+        "-----BEGIN PRIVATE KEY-----",
+        "aKey",
     ],
 )
 def test_a_long_line_takes_time_by_its_length(part: str) -> None:
