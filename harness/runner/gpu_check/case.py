@@ -57,6 +57,18 @@ class Case:
         return tuple(f"{check.name}: {check.found}" for check in self.checks if check.verdict == "fail")
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """What the time did not allow: not started, or stopped at the deadline after ``seconds``."""
+
+    seconds: float = 0.0
+
+    def case(self, name: str, recompute: str = "none") -> Case:
+        """The case that nothing is known of."""
+        stopped = Check("result", "not_run", f"stopped at the deadline after {self.seconds:.0f} s")
+        return Case(name, recompute, (stopped,) if self.seconds else (), seconds=self.seconds)
+
+
 def case_name(*parts: str) -> str:
     """``dense.full-uniform-1``: letters, digits, ``.``, ``_`` and ``-`` only, so that any file system takes it."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", ".".join(parts))

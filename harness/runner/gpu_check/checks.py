@@ -23,6 +23,10 @@ LOSS_TOLERANCE = 1e-2
 PEAK_TOLERANCE = 0.01
 
 
+# Of a check that there was no time to begin with.
+NO_TIME = "not in this time"
+
+
 @dataclass(frozen=True)
 class Check:
     """One thing that was looked at. ``found`` says what was seen, or why nothing could be."""

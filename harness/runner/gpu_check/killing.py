@@ -11,8 +11,8 @@ from harness.errors import ExitCode
 from harness.launch.processes import PROC, Process, descendants, is_alive, send
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
-from harness.runner.gpu_check.case import Case, case_name
-from harness.runner.gpu_check.checks import Check, judged
+from harness.runner.gpu_check.case import Case, Unfinished, case_name
+from harness.runner.gpu_check.checks import NO_TIME, Check, judged
 from harness.runner.gpu_check.product import command_of
 from harness.runner.gpu_check.runs import Runs
 from harness.runner.gpu_check.shapes import Shape
@@ -41,11 +41,11 @@ def kill_a_rank(runs: Runs, shape: Shape) -> Iterator[Case]:
     run_dir = runs.folder(name)
     options = (*shape.options(runs.target), "--recompute", "none", "--max_steps", str(ENDLESS))
     process = subprocess.Popen(
-        command_of(runs.target.host, options, run_dir, left), env=dict(runs.target.host.shell),
+        command_of(runs.target.host, options, run_dir, left + ENDS_S), env=dict(runs.target.host.shell),
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        checks = [*_kill_and_look(process, run_dir, min(left, STARTS_S))]
+        checks = [*_kill_and_look(process, run_dir, left)]
     finally:
         process.terminate()
         process.wait()
@@ -54,12 +54,15 @@ def kill_a_rank(runs: Runs, shape: Shape) -> Iterator[Case]:
     yield Case(name, "none", tuple(checks), seconds=round(time.monotonic() - began, 1), record=record)
 
 
-def _kill_and_look(process: "subprocess.Popen[bytes]", run_dir: Path, patience_s: float) -> Iterator[Check]:
-    began = time.monotonic()
+def _kill_and_look(process: "subprocess.Popen[bytes]", run_dir: Path, left_s: float) -> Iterator[Check]:
+    began, patience_s = time.monotonic(), min(left_s, STARTS_S)
     while not (rank := _rank_at_work(process.pid, run_dir)) and time.monotonic() - began < patience_s:
         if process.poll() is not None:
             break
         time.sleep(0.1)
+    if rank is None and patience_s == left_s and process.poll() is None:
+        yield Check("killed", "not_run", f"stopped at the deadline after {left_s:.0f} s")
+        return
     if rank is None:
         yield judged("killed", holds=False, found=f"no rank finished a step within {patience_s:.0f} s")
         return
@@ -120,8 +123,8 @@ def _use(runs: Runs, name: str) -> int | Check:
     if runs.target.is_rehearsal:
         return Check(FREE, "skipped", "needs a GPU")
     program = runs.program(f"{name}-use", USE, (), {})
-    if program is None:
-        return Check(FREE, "not_run", "not in this time")
+    if isinstance(program, Unfinished):
+        return Check(FREE, "not_run", NO_TIME)
     use = json.loads((program.folder / "use.json").read_text()) if program.exit_code == 0 else {}
     gpu = use.get(runs.target.uuid)
     return int(gpu["used_bytes"]) if gpu else judged(FREE, holds=False, found="NVML did not say what is in use")

@@ -1,10 +1,11 @@
 """What the sampler costs, and by how much equal runs differ: runs with and without it in turn."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from statistics import median
 
 from harness.analysis.derive import derive
-from harness.runner.gpu_check.case import Case, case_name, figures_of
+from harness.runner.gpu_check.case import Case, Unfinished, case_name, figures_of
 from harness.runner.gpu_check.checks import Check, judged, trained
 from harness.runner.gpu_check.product import Ran
 from harness.runner.gpu_check.runs import Runs
@@ -33,8 +34,8 @@ def weigh_sampler(runs: Runs, shape: Shape) -> Iterator[Case]:
     for _ in range(PAIRS):
         for kind, options in ((on, ()), (off, ("--sample_interval_ms", "0"))):
             ran = runs.run(name, (*shape.options(runs.target), *steps, *options))
-            if ran is None:
-                yield Case(name, seconds=sum(r.seconds for r in (*on, *off)))
+            if isinstance(ran, Unfinished):
+                yield replace(ran.case(name), seconds=sum(r.seconds for r in (*on, *off, ran)))
                 return
             kind.append(ran)
     sampled, bare = _step_times(on), _step_times(off)

@@ -9,7 +9,7 @@ from harness.analysis.oom.verdict import OomClass
 from harness.launch.environment import ALLOCATOR_ALIAS
 from harness.launch.environment_rows import ALLOCATOR
 from harness.records.redact import redact
-from harness.runner.gpu_check.case import Case, case_name
+from harness.runner.gpu_check.case import Case, Unfinished, case_name
 from harness.runner.gpu_check.checks import Check, judged
 from harness.runner.gpu_check.programs import Program
 from harness.runner.gpu_check.runs import Runs
@@ -60,8 +60,8 @@ def make_ooms(runs: Runs) -> Iterator[Case]:
 
 def _made(runs: Runs, way: Way) -> Case:
     program = runs.program(way.case, PROGRAM, (way.name,), allocator_settings(expandable=way.expandable_segments))
-    if program is None:
-        return Case(way.case)
+    if isinstance(program, Unfinished):
+        return program.case(way.case)
     path = program.folder / "oom.json"
     if program.exit_code != 0 or not path.is_file():
         return Case(way.case, checks=(not_made(program),), seconds=program.seconds)

@@ -9,7 +9,7 @@ from harness.planning.ledger import lingering_bytes, stage_memory
 from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.search import Traces
 from harness.planning.stages import Composer, MissingTraceError
-from harness.runner.gpu_check.checks import Check, Verdict
+from harness.runner.gpu_check.checks import NO_TIME, Check, Verdict
 from harness.spec.effective import Implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.software import Software
@@ -56,7 +56,7 @@ class Row:
         if self.problem:
             return Check(self.recompute, "fail", self.problem)
         if not self.is_measured:
-            return Check(self.recompute, "not_run", "not in this time")
+            return Check(self.recompute, "not_run", NO_TIME)
         found = {phase: self.difference(phase) for phase in TOLERANCES}
         told = ", ".join(f"{phase} {format_percent(diff)}" for phase, diff in found.items() if diff is not None)
         judged = {phase: diff for phase, diff in found.items() if phase not in (self.unjudged or {})}

@@ -13,10 +13,12 @@ from harness.launch.warm import WarmParents
 from harness.planning.search import Traces, required_cases
 from harness.planning.settings import Candidate, candidates
 from harness.planning.stages import MissingTraceError
+from harness.records.run import RunRecord
 from harness.runner.gpu_check import phases
 from harness.runner.gpu_check.case import Case, case_name
 from harness.runner.gpu_check.checks import Check
 from harness.runner.gpu_check.phases import Row
+from harness.runner.gpu_check.product import timed_out
 from harness.runner.gpu_check.runs import Runs
 from harness.runner.gpu_check.shapes import Shape
 from harness.runner.launched import Launch, launched
@@ -167,8 +169,13 @@ def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:
     runs.took("phases", seconds)
     if ran.signal is not None:
         raise KeyboardInterrupt
-    problem = "" if ran.record.status == "ok" else f"{ran.record.status}: {ran.record.failure}"
-    return replace(row, measured=phases.measured(run_dir), problem=problem, seconds=round(seconds, 1))
+    measured, problem = phases.measured(run_dir), problem_of(ran.record)
+    return replace(row, measured=measured, problem=problem, seconds=round(seconds, 1))
+
+
+def problem_of(record: RunRecord) -> str:
+    """Why a run could not be weighed; nothing for one that the deadline stopped, which says what it came to."""
+    return "" if record.status == "ok" or timed_out(record) else f"{record.status}: {record.failure}"
 
 
 @contextmanager

@@ -20,18 +20,32 @@ KILLED = -9
 
 @dataclass(frozen=True)
 class Ran:
-    """One run. ``record`` is None where none was committed; ``said`` are the last lines of its narration, without secrets."""
+    """One run. ``record`` is None where none was committed; ``said`` are the last lines of its narration, without secrets.
+
+    ``was_killed``: it was still there long after its time limit.
+    """
 
     exit_code: int
     seconds: float
     run_dir: Path
     record: RunRecord | None
     said: str
+    was_killed: bool = False
+
+    @property
+    def timed_out(self) -> bool:
+        """As :func:`timed_out`; a run that had to be killed leaves no record."""
+        return timed_out(self.record) if self.record else self.was_killed
+
+
+def timed_out(record: RunRecord) -> bool:
+    """Whether a run was stopped at its time limit, and nothing else had gone wrong."""
+    return {rank.failure.kind for rank in record.ranks if rank.failure} == {"timeout"}
 
 
 def run_product(host: Host, options: Sequence[str], run_dir: Path, timeout_s: float) -> Ran:
     """`mbr-perf run OPTIONS` into a new ``run_dir``, stopped by the product itself after ``timeout_s``, or killed soon after."""
-    began = time.monotonic()
+    began, was_killed = time.monotonic(), False
     try:
         done = subprocess.run(
             command_of(host, options, run_dir, timeout_s), cwd=Path(harness.__file__).parents[1], env=dict(host.shell),
@@ -39,9 +53,10 @@ def run_product(host: Host, options: Sequence[str], run_dir: Path, timeout_s: fl
         )  # fmt: skip
         code, said = done.returncode, redact("\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]))
     except subprocess.TimeoutExpired:
-        code, said = KILLED, f"still there {ENDS_S:.0f} s after its time limit, and killed"
+        code, was_killed = KILLED, True
+        said = f"still there {ENDS_S:.0f} s after its time limit, and killed"
     record = read_run(run_dir) if (run_dir / RECORD).is_file() else None
-    return Ran(code, round(time.monotonic() - began, 1), run_dir, record, said)
+    return Ran(code, round(time.monotonic() - began, 1), run_dir, record, said, was_killed)
 
 
 def command_of(host: Host, options: Sequence[str], run_dir: Path, timeout_s: float) -> tuple[str, ...]:

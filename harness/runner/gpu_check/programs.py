@@ -18,19 +18,23 @@ SAME_NUMBERS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # as ranks have it
 
 @dataclass(frozen=True)
 class Program:
-    """How one ended: ``folder`` holds what it wrote, ``said`` the end of its output, without secrets."""
+    """How one ended: ``folder`` holds what it wrote, ``said`` the end of its output, without secrets.
+
+    ``timed_out``: it was killed at its time limit.
+    """
 
     exit_code: int
     seconds: float
     folder: Path
     said: str
+    timed_out: bool = False
 
 
 def run_program(
     host: Host, script: Path, arguments: Sequence[str], env: Mapping[str, str], timeout_s: float
 ) -> Program:
-    """``script FOLDER ...`` until it ends; at the time limit it and its children are killed (exit code -9)."""
-    began = time.monotonic()
+    """``script FOLDER ...`` until it ends; at the time limit it and its children are killed ."""
+    began, timed_out = time.monotonic(), False
     process = subprocess.Popen(
         (host.python, str(script), *arguments),
         env={**host.shell, **SAME_NUMBERS, **env},
@@ -42,6 +46,7 @@ def run_program(
     try:
         said, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
+        timed_out = True
         _kill(process.pid)
         said, _ = process.communicate()
     except BaseException:
@@ -49,7 +54,7 @@ def run_program(
         process.wait()
         raise
     text = redact(said.decode(errors="replace").strip())[-LAST_CHARACTERS:]
-    return Program(process.returncode, round(time.monotonic() - began, 1), Path(arguments[0]), text)
+    return Program(process.returncode, round(time.monotonic() - began, 1), Path(arguments[0]), text, timed_out)
 
 
 def _kill(group: int) -> None:

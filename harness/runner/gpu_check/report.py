@@ -13,6 +13,7 @@ from harness.records.atomic import write_atomically
 from harness.report.figures import ABSENT
 from harness.report.printing import plain_table, print_lines, show
 from harness.runner.gpu_check.case import Case
+from harness.runner.gpu_check.checks import NO_TIME
 from harness.runner.gpu_check.planner_table import markdown, tables
 from harness.runner.gpu_check.target import Target
 from harness.units import format_bytes, format_seconds
@@ -121,11 +122,13 @@ def _remarks(cases: Iterable[Case]) -> list[str]:
     for case in cases:
         remarks += [f"{case.name} failed: {text}" for text in case.failures]
         remarks += [f"{case.name}: {c.name} skipped: {c.found}" for c in case.checks if c.verdict == "skipped"]
-        left = [check.name for check in case.checks if check.verdict == "not_run"]
+        unknown = [check for check in case.checks if check.verdict == "not_run"]
+        remarks += [f"{case.name}: {c.name} not known: {c.found}" for c in unknown if c.found != NO_TIME]
+        left = [check.name for check in unknown if check.found == NO_TIME]
         if left or not case.checks:
             what = f": {'; '.join(left)}" if left else ""
             remarks.append(f"{case.name} was not run, the time was over{what}")
-            is_short = True
+        is_short = is_short or bool(unknown) or not case.checks
     return [*remarks, *(["the same command with --resume goes on from here"] if is_short else [])]
 
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.runner.gpu_check.case import Case
+from harness.runner.gpu_check.case import Case, Unfinished
 from harness.runner.gpu_check.product import Ran, run_product
 from harness.runner.gpu_check.programs import Program, run_program
 from harness.runner.gpu_check.target import Target
@@ -18,36 +18,37 @@ class Runs:
     """``runs_dir`` receives one folder per run; none is started that would likely outlast ``deadline_s``.
 
     ``deadline_s`` is on the monotonic clock. ``programs``: the folder of what is started beside the product. ``kept``:
-    cases of earlier sittings by name, which are not run again.
+    cases of earlier sittings by name, which are not run again. ``least_s``: nothing takes less.
     """
 
     def __init__(
-        self, target: Target, runs_dir: Path, deadline_s: float, programs: Path, kept: Mapping[str, Case] | None = None
-    ) -> None:
+        self, target: Target, runs_dir: Path, deadline_s: float, programs: Path,
+        kept: Mapping[str, Case] | None = None, least_s: float = LEAST_S,
+    ) -> None:  # fmt: skip
         self.target, self.programs, self.kept = target, programs, kept or {}
         self._runs_dir, self._deadline_s = runs_dir, deadline_s
-        self._longest_s: defaultdict[str, float] = defaultdict(lambda: LEAST_S)
+        self._longest_s: defaultdict[str, float] = defaultdict(lambda: least_s)
         self._count = 0
 
-    def run(self, name: str, options: Sequence[str]) -> Ran | None:
-        """One `mbr-perf run`, or None when there is no time left for it. It is stopped at the deadline at the latest."""
+    def run(self, name: str, options: Sequence[str]) -> Ran | Unfinished:
+        """One `mbr-perf run`, if there is time left for it. It is stopped at the deadline at the latest."""
         left = self.left_s("run")
         if left is None:
-            return None
+            return Unfinished()
         ran = run_product(self.target.host, options, self.folder(name), left)
         self.took("run", ran.seconds)
-        return ran
+        return Unfinished(ran.seconds) if ran.timed_out else ran
 
-    def program(self, name: str, script: str, arguments: Sequence[str], env: Mapping[str, str]) -> Program | None:
+    def program(self, name: str, script: str, arguments: Sequence[str], env: Mapping[str, str]) -> Program | Unfinished:
         """One program of ``programs`` with ``env`` beside the shell's variables; its first argument is a folder of its own."""
         left = self.left_s("program")
         if left is None:
-            return None
+            return Unfinished()
         folder = self.folder(name)
         folder.mkdir(parents=True)
         done = run_program(self.target.host, self.programs / script, (str(folder), *arguments), env, left)
         self.took("program", done.seconds)
-        return done
+        return Unfinished(done.seconds) if done.timed_out else done
 
     def left_s(self, kind: str) -> float | None:
         """Seconds until the deadline; None where they are fewer than the longest of this kind took so far."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from harness.analysis.snapshots.values import DeviceMemory
 from harness.errors import BadRequestError
 from harness.records.run import RunRecord
-from harness.runner.gpu_check.case import Case, case_name, figures_of
+from harness.runner.gpu_check.case import Case, Unfinished, case_name, figures_of
 from harness.runner.gpu_check.checks import Check, judged, out_of_memory, trained
 from harness.runner.gpu_check.ooms import allocator_settings, not_made
 from harness.runner.gpu_check.runs import Runs
@@ -40,8 +40,8 @@ def read_snapshots(runs: Runs, shape: Shape) -> Iterator[Case]:
 
 def _states(runs: Runs, name: str, *, expandable: bool) -> Case:
     program = runs.program(name, PROGRAM, (), allocator_settings(expandable=expandable))
-    if program is None:
-        return Case(name)
+    if isinstance(program, Unfinished):
+        return program.case(name)
     if program.exit_code != 0:
         return Case(name, checks=(not_made(program),), seconds=program.seconds)
     stats = json.loads((program.folder / "stats.json").read_text())
@@ -66,8 +66,8 @@ def same_sums(device: DeviceMemory, stats: Mapping[str, int]) -> Iterator[Check]
 
 def _of_run(runs: Runs, shape: Shape, name: str, options: tuple[str, ...]) -> Case:
     ran = runs.run(name, (*shape.options(runs.target), "--recompute", "none", *options))
-    if ran is None:
-        return Case(name)
+    if isinstance(ran, Unfinished):
+        return ran.case(name)
     fails = "--snapshot_on_oom" in options
     checks = [*(out_of_memory(ran) if fails else (trained(ran),))]
     device = _read(ran.run_dir / "ranks" / "snapshot_000.pickle")

@@ -5,7 +5,7 @@ from math import ceil
 
 from harness.records.run import RunRecord
 from harness.runner.gpu_check import checks
-from harness.runner.gpu_check.case import Case, case_name, figures_of
+from harness.runner.gpu_check.case import Case, Unfinished, case_name, figures_of
 from harness.runner.gpu_check.checks import Check
 from harness.runner.gpu_check.product import Ran
 from harness.runner.gpu_check.runs import Runs
@@ -37,8 +37,8 @@ def train_settings(runs: Runs, shape: Shape, only: Sequence[str] | None) -> Iter
             yield runs.kept[name]
             continue
         ran = runs.run(name, (*shape.options(runs.target), "--recompute", text))
-        if ran is None:
-            yield Case(name, text)
+        if isinstance(ran, Unfinished):
+            yield ran.case(name, text)
             continue
         if text == "none":
             control = ran.record
@@ -72,14 +72,14 @@ def survive_oom(runs: Runs, shape: Shape) -> Iterator[Case]:
         return
     too_much = ("--recompute", "none", *oversize(runs.target, shape))
     ran = runs.run(oom, (*shape.options(runs.target), *too_much))
-    if ran is None:
-        yield from (Case(oom), Case(after))
+    if isinstance(ran, Unfinished):
+        yield from (ran.case(oom), Case(after))
         return
     yield Case(oom, checks=checks.out_of_memory(ran), figures=figures_of(ran.record), seconds=ran.seconds,
                record=ran.record)  # fmt: skip
     ran = runs.run(after, (*shape.options(runs.target), "--recompute", "none"))
-    if ran is None:
-        yield Case(after)
+    if isinstance(ran, Unfinished):
+        yield ran.case(after)
         return
     yield Case(after, "none", tuple(_checks(ran, "none", None)), figures_of(ran.record), ran.seconds, ran.record)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.launch.environment import Host
-from harness.runner.gpu_check.runs import Runs
+from harness.runner.gpu_check.runs import LEAST_S, Runs
 from harness.runner.gpu_check.shapes import shapes
 from harness.runner.gpu_check.target import find_target
 
@@ -39,10 +39,10 @@ def python(tmp_path_factory):
 def machine(python, tmp_path):
     """Makes the runs of a scripted machine on which one thing goes wrong, or nothing."""
 
-    def make(fault="", *, seconds=60.0, total_bytes=141 * 10**9, rehearse=False, kept=None):
+    def make(fault="", *, seconds=60.0, total_bytes=141 * 10**9, rehearse=False, kept=None, least_s=LEAST_S):
         shell = {"SCRIPTED_FAULT": fault, "SCRIPTED_GPU": GPU % total_bytes, "PYTHONPATH": str(RECIPES.parents[1])}
         target = find_target(Host(python=python, hostname="here", num_cores=8, shell=shell), rehearse=rehearse)
-        return Runs(target, tmp_path / "runs", time.monotonic() + seconds, RECIPES, kept)
+        return Runs(target, tmp_path / "runs", time.monotonic() + seconds, RECIPES, kept, least_s)
 
     return make
 

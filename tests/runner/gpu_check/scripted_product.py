@@ -48,10 +48,13 @@ def record_of(options):
     loss = 10.4 + (0.5 if FAULT == "other_loss" and options.recompute != "none" else 0.0)
     steps = [StepRecord(step=i, seconds=0.1, loss=loss - i / 100) for i in range(spec.measure.max_steps)]
     failure = Failure(kind="oom", message="CUDA out of memory", phase="forward_backward", step=0, request_bytes=GB)
+    if FAULT == "timed_out":
+        failure = Failure(kind="timeout", message="not finished after 9 s (limit 8 s)")
+    ok = not out_of_memory and FAULT != "timed_out"
     rank = RankRecord(
-        rank=0, world_size=1, hostname="here", pid=1, finished=not out_of_memory,
-        failure=failure if out_of_memory else None, device=Device(kind="cuda", name="NVIDIA H200", uuid="GPU-2" if FAULT == "other_gpu" else UUID),
-        steps=() if out_of_memory else tuple(steps),
+        rank=0, world_size=1, hostname="here", pid=1, finished=ok,
+        failure=None if ok else failure, device=Device(kind="cuda", name="NVIDIA H200", uuid="GPU-2" if FAULT == "other_gpu" else UUID),
+        steps=tuple(steps) if ok else (),
         memory=MemoryRecord(meter="scripted", max_allocated_bytes=allocated, max_reserved_bytes=reserved),
         recompute=LayerRecompute(
             num_layers=2, full_layers=effective.full_layers,
@@ -61,8 +64,8 @@ def record_of(options):
     seen = DeviceSample(uuid=UUID, name="NVIDIA H200", index=0, max_used_bytes=20 * GB, num_samples=9)
     node = NodeSample(hostname="here", driver_version="580.1", devices=(seen,))
     return RunRecord(
-        run_id=options.run_dir.name, status="oom" if out_of_memory else "ok", spec=spec, fingerprint=spec.fingerprint,
-        effective=effective, ranks=(rank,), nodes=(node,) if options.sample_interval_ms else (),
+        run_id=options.run_dir.name, status="ok" if ok else "failed" if FAULT == "timed_out" else "oom", spec=spec, fingerprint=spec.fingerprint,
+        effective=effective, ranks=(rank,), failure=None if ok else "rank 0 ran out of memory", nodes=(node,) if options.sample_interval_ms else (),
         provenance=Provenance(
             started_at="2026-01-02T03:04:05+00:00", finished_at="2026-01-02T03:04:06+00:00", duration_s=1.0,
             command=(), mbr_perf="0.1.0", hostname="here", platform="Linux", processor="A Processor",
@@ -82,7 +85,7 @@ def main(argv):
     record = record_of(options)
     options.run_dir.mkdir(parents=True)
     write_record(options.run_dir, record)
-    return 4 if record.status == "oom" else 0
+    return {"ok": 0, "failed": 3, "oom": 4}[record.status]
 
 
 sys.exit(main(sys.argv[1:]))

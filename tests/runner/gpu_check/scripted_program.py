@@ -6,6 +6,7 @@
 import json
 import os
 import sys
+import time
 from pathlib import Path
 
 from harness.units import GIB, MIB
@@ -49,6 +50,8 @@ def main(script, folder, *arguments):
     if FAULT == "program_dies":
         sys.stderr.write("CUDA driver error: initialization error\n")
         return 1
+    if FAULT == "endless":
+        time.sleep(60)
     return {"oom_class.py": oom, "snapshot.py": snapshot, "device_use.py": use}[Path(script).name](folder, *arguments)
 
 

@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from harness.runner.gpu_check.case import Case, Figures, case_name
+from harness.runner.gpu_check.case import Case, Figures, Unfinished, case_name
 from harness.runner.gpu_check.checks import Check
 from harness.runner.gpu_check.report import exit_code, print_cases, write_case, write_summary
 from harness.runner.gpu_check.stages import survive_oom, train_settings
@@ -16,6 +16,7 @@ PASSED = Case("dense.none", checks=(Check("trained", "pass", "exit 0, ok"),), fi
 FAILED = Case("dense.mlp", "mlp", (Check("trained", "pass", ""), Check("same_losses", "fail", "worst 0.5")))
 SKIPPED = Case("mla", checks=(Check("trained", "skipped", "transformer-engine is not installed"),))
 NOT_RUN = Case("moe.none")
+STOPPED = Unfinished(21.4).case("dense.oom")
 PARTLY = Case("dense.none", checks=(*PASSED.checks, Check("memory_in_order", "skipped", "needs a GPU")))
 
 
@@ -27,6 +28,7 @@ PARTLY = Case("dense.none", checks=(*PASSED.checks, Check("memory_in_order", "sk
         ([PARTLY], 6),
         ([PASSED, FAILED, NOT_RUN], 3),
         ([PASSED, NOT_RUN], 6),
+        ([PASSED, STOPPED], 6),
         ([SKIPPED], 6),
         ([], 6),
     ],
@@ -66,12 +68,13 @@ def test_the_summary_holds_every_case_and_its_checks(machine, shape, tmp_path):
 
 def test_the_table_tells_failures_and_what_was_left_out():
     out = io.StringIO()
-    print_cases(Console(file=out, width=80), [PASSED, FAILED, SKIPPED, NOT_RUN])
+    print_cases(Console(file=out, width=80), [PASSED, FAILED, SKIPPED, STOPPED, NOT_RUN])
     text = out.getvalue()
     for told in (
         "dense.mlp failed: same_losses: worst 0.5",
         "mla: trained skipped: transformer-engine is not installed",
         "moe.none was not run, the time was over",
+        "dense.oom: result not known: stopped at the deadline after 21 s",
         "the same command with --resume goes on from here",
     ):
         assert told in text

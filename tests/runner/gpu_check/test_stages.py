@@ -9,6 +9,7 @@ from harness.launch.environment import Host
 from harness.runner.gpu_check.killing import kill_a_rank
 from harness.runner.gpu_check.noise import equal_runs, sampler_overhead, weigh_sampler
 from harness.runner.gpu_check.ooms import WAYS, make_ooms
+from harness.runner.gpu_check.planner import problem_of
 from harness.runner.gpu_check.product import ENDS_S, run_product
 from harness.runner.gpu_check.report import write_case
 from harness.runner.gpu_check.snapshots import read_snapshots
@@ -184,6 +185,36 @@ def test_nothing_is_started_that_the_time_does_not_allow(machine, shape, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("stage", [train_settings, survive_oom, weigh_sampler])
+def test_a_run_that_the_deadline_stopped_is_no_failure(machine, shape, stage):
+    only = (("mlp",),) if stage is train_settings else ()
+    cases = list(stage(machine("timed_out"), shape("dense"), *only))
+    assert {case.verdict for case in cases} == {"not_run"}
+    assert [check.found.partition(" after ")[0] for check in cases[0].checks] == ["stopped at the deadline"]
+
+
+def test_a_program_that_the_deadline_stopped_is_no_failure(machine, shape):
+    runs = machine("endless", seconds=1.0, least_s=0.5)
+    (way, *_) = (case for case in make_ooms(runs) if case.checks)
+    assert (way.verdict, way.failures) == ("not_run", ())
+    assert way.checks[0].found == "stopped at the deadline after 1 s"
+    snapshot = next(read_snapshots(machine("endless", seconds=1.0, least_s=0.5), shape("dense")))
+    assert snapshot.checks == way.checks
+
+
+def test_a_run_that_had_no_time_for_a_step_to_be_killed_in_is_no_failure(machine, shape):
+    (case,) = kill_a_rank(machine("endless", seconds=1.5, rehearse=True, least_s=0.5), shape("dense"))
+    assert {check.name: check.verdict for check in case.checks} == {"killed": "not_run", "gpu_is_free": "skipped"}
+
+
+def test_a_weighing_that_the_deadline_stopped_is_no_problem_of_its_row(machine, shape, tmp_path):
+    for fault, problem in (("timed_out", ""), ("oom_fits", ""), ("", "oom: rank 0 ran out of memory")):
+        host = machine(fault).target.host
+        options = (*shape("dense").options(machine().target), "--num_layers", "4", "--recompute", "none")
+        record = run_product(host, options, tmp_path / (fault or "usual"), timeout_s=60).record
+        assert problem_of(record) == problem
+
+
 @pytest.mark.parametrize(
     ("visible", "uuid"), [("", "GPU-a1"), ("1", "GPU-b2"), ("GPU-b2,GPU-a1", "GPU-b2"), ("GPU-b", "GPU-b2")]
 )
@@ -230,5 +261,5 @@ def test_a_gpu_that_could_not_be_looked_at_in_time_is_no_failure(machine, shape,
 
 def test_a_run_that_outlives_its_time_limit_is_killed_and_says_so(machine, tmp_path):
     ran = run_product(machine("endless").target.host, (), tmp_path / "run", timeout_s=1 - ENDS_S)
-    assert (ran.exit_code, ran.record) == (-9, None)
+    assert (ran.exit_code, ran.record, ran.timed_out) == (-9, None, True)
     assert "still there 15 s after its time limit" in ran.said
