@@ -11,6 +11,7 @@ from harness.runner.gpu_check.product import Ran
 from harness.runner.outcome_of_ranks import built_otherwise
 from harness.units import format_bytes
 
+# skipped: nothing on this machine could look; not_run: a later sitting can.
 Verdict = Literal["pass", "fail", "skipped", "not_run"]
 
 # Recompute replays the same kernels, so the first loss differs only by the order of atomic additions; after that,

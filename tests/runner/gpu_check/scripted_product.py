@@ -79,6 +79,8 @@ def main(argv):
     options = options_of(argv[3:])
     if FAULT == "endless":
         time.sleep(60)
+    if FAULT == "control_crash" and options.recompute == "none":
+        return 3
     if FAULT in ("crash", "secret") and options.recompute == "mlp":
         sys.stderr.write("it fell over\n" if FAULT == "crash" else "it fell over WANDB_API_KEY=CANARYvalue\n")
         return 3

@@ -6,6 +6,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
+from harness.runner.gpu_check.kept import kept_cases
 from harness.runner.gpu_check.killing import kill_a_rank
 from harness.runner.gpu_check.noise import equal_runs, sampler_overhead, weigh_sampler
 from harness.runner.gpu_check.ooms import WAYS, make_ooms
@@ -70,6 +71,15 @@ def test_what_goes_wrong_fails_its_own_check_only(machine, shape, fault, setting
 def test_a_rank_on_a_gpu_that_nobody_watched_is_found_out(machine, shape):
     case = next(train_settings(machine("other_gpu"), shape("dense"), ("none",)))
     assert failed(case) == ["memory_in_order", "same_device"]
+
+
+def test_a_setting_whose_control_failed_is_compared_in_a_later_sitting(machine, shape, tmp_path):
+    runs = machine("control_crash")
+    first = list(train_settings(runs, shape("dense"), ("mlp",)))
+    assert verdicts(first) == {"dense.none": "fail", "dense.mlp": "not_run"}
+    for case in first:
+        write_case(tmp_path / "kept", runs.target, case)
+    assert kept_cases(tmp_path / "kept", runs.target) == {}
 
 
 def test_a_crash_is_told_in_the_products_own_words(machine, shape):
