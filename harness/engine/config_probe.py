@@ -4,11 +4,12 @@ Reads ``{"spec": an ExperimentSpec, "env": variables of its ranks}`` per line fr
 processor, and prints a JSON object per line in their order: ``{"accepted": true, ...}``, the exception's type, text and
 place, or the ``problem`` that left a request without an answer: an exception that megatron-core did not raise says nothing
 about it. megatron-core is imported once. Building a configuration mutates it and sets environment variables, so each has a
-fork of its own.
+fork of its own; where an import leaves a process that may not be forked, a process of its own.
 """
 
 import json
 import os
+import subprocess
 import sys
 import traceback
 import warnings
@@ -17,8 +18,7 @@ from importlib.util import find_spec
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
-from harness.engine import cpu_backend
-from harness.engine.fork_safety import importing_before_forks
+from harness.engine.fork_safety import importing_before_forks, why_no_cuda_in_children, why_not_forkable
 from harness.engine.process import be_parent_of_children, die_with_parent
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
@@ -101,10 +101,27 @@ def _answered_apart(question: Question) -> dict[str, Any]:
             text = stream.read()
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         words.seek(0)
-        last = words.read().decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-    said: dict[str, Any] = (
-        json.loads(text) if code == 0 else {"problem": f"ended with exit code {code}: {last[0][:300]}"}
-    )
+        return _read(code, text, words.read())
+
+
+def _answered_by_another(question: Question) -> dict[str, Any]:
+    """The answer of a probe that is asked nothing else."""
+    command = (sys.executable, "-m", "harness.engine.config_probe")
+    done = subprocess.run(command, input=question.model_dump_json().encode(), capture_output=True, check=False)
+    return _read(done.returncode, done.stdout.decode(errors="replace"), done.stderr)
+
+
+def _answered_here(question: Question) -> dict[str, Any]:
+    """The last answer of this process."""
+    os.environ.update(question.env)
+    return _said(question.spec)
+
+
+def _read(code: int, answered: str, words: bytes) -> dict[str, Any]:
+    if code:
+        last = words.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        return {"problem": f"ended with exit code {code}: {last[0][:300]}"}
+    said: dict[str, Any] = json.loads(answered)
     return said
 
 
@@ -113,8 +130,7 @@ def _write_and_end(question: Question, writer: int) -> NoReturn:
     try:
         die_with_parent()  # a hang ends with the process that is killed for it
         with os.fdopen(writer, "w") as stream:
-            os.environ.update(question.env)
-            json.dump(_said(question.spec), stream)
+            json.dump(_answered_here(question), stream)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -125,20 +141,28 @@ def _write_and_end(question: Question, writer: int) -> NoReturn:
 
 def main() -> None:
     """Build every configuration and say how that went; exits 0 whether they are accepted or not."""
+    die_with_parent()
     questions = [Question.model_validate_json(line) for line in sys.stdin if line.strip()]
     warnings.simplefilter("ignore")
     be_parent_of_children()
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # what megatron-core prints is no answer
-        if all(question.spec.gpu_type.is_cpu for question in questions):
-            cpu_backend.block_transformer_engine()
-        # No configuration is compiled, and the compiler alone takes longer to import than megatron-core.
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"
-        with importing_before_forks():
-            import_module("harness.engine.config")  # and with it megatron-core, for all forks
+        _import_megatron(for_cpu=all(question.spec.gpu_type.is_cpu for question in questions))
+        answered = _answered_apart
+        if why_not_forkable() or why_no_cuda_in_children():
+            answered = _answered_here if len(questions) == 1 else _answered_by_another
         for question in questions:
-            answers.write(json.dumps(_answered_apart(question)) + "\n")
+            answers.write(json.dumps(answered(question)) + "\n")
             answers.flush()
+
+
+def _import_megatron(*, for_cpu: bool) -> None:
+    """For all forks; no configuration is compiled, and the compiler alone takes longer to import than megatron-core."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    with importing_before_forks():
+        if for_cpu:
+            import_module("harness.engine.cpu_backend").block_transformer_engine()
+        import_module("harness.engine.config")
 
 
 if __name__ == "__main__":

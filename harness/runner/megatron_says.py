@@ -1,6 +1,7 @@
 """The dry run of the installed megatron-core, as a finding beside our own."""
 
 import json
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from harness.launch.environment import SAFE_PATH, Host
+from harness.records.launch import PARENT_PID_VARIABLE
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 from harness.spec.rules.finding import Finding
@@ -92,7 +94,7 @@ def _missing(software: Software) -> str:
 def _answers(asked: Sequence[Question], host: Host, timeout_s: float) -> Iterator[Answer]:
     """One for each; where it cannot be had, its ``problem``."""
     command = (host.python, "-m", "harness.engine.config_probe")
-    shell = {**host.shell, **SAFE_PATH}
+    shell = {**host.shell, **SAFE_PATH, PARENT_PID_VARIABLE: str(os.getpid())}
     lines = [json.dumps({"spec": one.spec.model_dump(mode="json"), "env": dict(one.env or {})}) for one in asked]
     try:
         done = subprocess.run(

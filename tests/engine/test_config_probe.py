@@ -15,10 +15,10 @@ pytestmark = pytest.mark.train
 
 
 def asked(text, **environment):
+    """Variables that are None are unset."""
     command = [sys.executable, "-m", "harness.engine.config_probe"]
-    done = subprocess.run(
-        command, input=text, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
-    )
+    shell = {name: value for name, value in {**os.environ, **environment}.items() if value is not None}
+    done = subprocess.run(command, input=text, env=shell, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout.splitlines(), done.stderr
 
 
@@ -68,11 +68,11 @@ def test_each_is_answered_for_itself_and_a_refusal_comes_with_its_words_and_its_
 def scripted_megatron(tmp_path):
     """Variables under which megatron-core is this: every configuration that is built runs ``body``."""
 
-    def written(body):
+    def written(body, imported="pass"):
         core = tmp_path / "megatron" / "core"
         (core / "transformer").mkdir(parents=True)
         files = {
-            "__init__": "print('imported', flush=True)", "distributed": "DistributedDataParallelConfig = None",
+            "__init__": f"print('imported', flush=True); {imported}", "distributed": "DistributedDataParallelConfig = None",
             "optimizer": "OptimizerConfig = None", "transformer/__init__": "", "transformer/enums": "AttnBackend = {'local': 0}",
             "transformer/transformer_config": f"""
 import os, sys, time
@@ -99,6 +99,30 @@ def test_what_one_request_broke_is_told_in_its_words_and_the_next_is_asked(make_
     assert (code, [json.loads(line) for line in out]) == (
         0, [{"problem": f"ended with exit code 7: {told}"} for told in ("1 None", "None 2")]
     )  # fmt: skip
+
+
+THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()"
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_where_an_import_starts_a_thread_every_request_has_a_process_of_its_own(make_spec, scripted_megatron, many):
+    variables = scripted_megatron("raise ValueError(os.environ.get('ONE'))", imported=THREAD)
+    spec = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
+    lines = [question(spec, ONE="1"), question(spec)] if many else [question(spec, ONE="1")]
+    code, out, err = asked("\n".join(lines), **variables)
+    assert code == 0, err
+    assert [json.loads(line)["text"] for line in out] == ["1", "None"][: len(lines)]
+
+
+def test_the_imports_start_no_thread_though_nobody_forbids_numpy_its_own(make_spec, scripted_megatron):
+    count = (
+        "raise ValueError((len(os.listdir('/proc/self/task')), os.getppid() == int(os.environ['MBR_PERF_PARENT_PID'])))"
+    )
+    spec = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
+    unset = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
+    code, out, err = asked(question(spec), **scripted_megatron(count), **unset)
+    assert code == 0, err
+    assert json.loads(out[0])["text"] == "(1, True)", "a fork, and one thread"
 
 
 def test_cuda_that_an_import_has_initialised_is_no_refusal(make_spec, scripted_megatron):
