@@ -51,7 +51,8 @@ class PlannedCase(Frozen):
 class AaPlan(Frozen):
     """The A/A of a night: one case, run under two labels of the same setting beside its own runs.
 
-    The labels take turns as A A' A' A, so that a drift of the machine falls on both alike.
+    The labels take turns as A A' A' A, so that a drift of the machine falls on both alike; by an odd number of pairs all
+    but what it is over one pair.
     """
 
     case: str

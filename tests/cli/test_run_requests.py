@@ -102,6 +102,15 @@ def test_a_gpu_run_without_the_gpus_is_refused_before_anything_is_written(mbr_pe
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is what is told first")
+@pytest.mark.parametrize("options", [(), ("--dryrun",)])
+def test_goldens_that_are_not_there_are_told_before_anything_is_written(mbr_perf, tmp_path, options):
+    goldens, results = tmp_path / "nowhere", tmp_path / "results"
+    answer = mbr_perf("run", *RECIPE, "--golden_values_path", goldens, "--results_dir", results, *options)
+    assert (answer.code, str(goldens) in answer.err) == (2, True), answer.err
+    assert not results.exists()
+
+
 @pytest.mark.skipif(find_spec("transformer_engine") is not None, reason="with it nothing hangs on what GPUs there are")
 def test_gpus_that_nvml_does_not_tell_are_noted_by_check_and_start_nothing(mbr_perf, tmp_path, monkeypatch):
     (tmp_path / "pynvml.py").write_text("raise SystemExit('the driver is gone')\n")
@@ -109,6 +118,8 @@ def test_gpus_that_nvml_does_not_tell_are_noted_by_check_and_start_nothing(mbr_p
     asked, told = ("-mr", "llama3_8b", "-g", "h100"), "whether this machine has h100 cannot be told"
     checked = " ".join(mbr_perf("check", *asked).out.split())
     assert f"{told} (asking NVML failed with exit code 1: the driver is gone): transformer-engine " in checked
+    shown = " ".join(mbr_perf("run", *asked, "--dryrun").out.split())
+    assert f"{told} (asking NVML failed" in shown
     suite = tmp_path / "suite.yaml"
     suite.write_text("title: t\ndefaults: {request: {model_recipe_name: llama3_8b, gpu: h100}}\ncases: [{name: a}]\n")
     for words in (("sweep", *asked, "--over", "recompute=none; mlp"), ("nightly", suite)):

@@ -63,7 +63,7 @@ def test_a_killed_sampler_costs_the_run_its_verdict_and_not_its_steps(run, only_
 
 def test_a_hanging_rank_is_named_and_its_stack_is_kept(run, only_run, gone):
     with run("--hang_timeout", "2", hang=1) as running:
-        there = running.victims(rank=1)
+        there = running.victims(rank=2)
         code, _, _ = running.ended()
     record = read_run(only_run())
     assert (code, record.status) == (3, "failed")

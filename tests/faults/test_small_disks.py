@@ -1,6 +1,8 @@
 """Disks that fill up, as small file systems of their own: told as such, and nothing on them is half."""
 
 import json
+import shutil
+import subprocess
 
 import pytest
 
@@ -18,22 +20,44 @@ def test_results_without_room_are_refused_before_anything_starts(stage, on_small
     assert not list(left.rglob("rank_*"))
 
 
-def test_results_that_fill_up_fail_the_run_and_leave_the_golden_and_no_half_record(stage, on_small_disk, tmp_path):
-    results, old = tmp_path / "results", tmp_path / "old"
-    (old / "golden").mkdir(parents=True)
-    golden = json.dumps({"metrics": list(range(1000))})
-    (old / "golden" / "kept.json").write_text(golden)
+def test_results_that_fill_up_fail_the_run_and_leave_no_half_record(stage, on_small_disk, tmp_path):
+    results = tmp_path / "results"
     run_dir = results / "runs" / "mine"
     stage.let(fill="ranks")
     command = stage.run_command(results, "--run_dir", run_dir)
-    code, out, err, left = on_small_disk(command, results, "80m", run_dir / "ranks" / "filler", old)
+    code, out, err, left = on_small_disk(command, results, "80m", run_dir / "ranks" / "filler")
     assert code == 3, out + err
     assert "disk full" in out + err
-    assert (left / "golden" / "kept.json").read_text() == golden
     for path in left.rglob("*.json"):
         assert json.loads(path.read_text()) is not None
     with pytest.raises(BadRequestError, match=r"no record\.json"):
         read_run(left / "runs" / "mine")
+
+
+def test_a_golden_that_has_no_room_is_as_it_was_before(stage, mbr_perf, on_small_disk, tmp_path):
+    stage.let()
+    subprocess.run(stage.run_command(tmp_path, "--run_dir", tmp_path / "mine"), env=stage.environment, check=True)
+    goldens = tmp_path / "goldens"
+    promote = ("golden", "promote", tmp_path / "mine", "--accept_spread", "--golden_dir", goldens)
+    assert mbr_perf(*promote, "--reason", "the first").code == 0
+    (path,) = goldens.glob("*/*.json")
+    before = path.read_bytes()
+    fill = (
+        "sh",
+        "-c",
+        'head -c 100m /dev/zero > "$filler"; exec "$@"',
+        "sh",
+        *stage.command(*promote, "--reason", "the next"),
+    )
+    copy = tmp_path / "copy"
+    shutil.copytree(goldens, copy)
+    code, _, err, left = on_small_disk(fill, goldens, "1m", goldens / "filler", copy)
+    assert (code, f"{path}: cannot be written: No space left on device" in err) == (2, True), err
+    assert {file.relative_to(left): file.read_bytes() for file in left.rglob("*") if file.is_file()} == {
+        path.relative_to(goldens): before
+    }
+    assert mbr_perf(*promote, "--reason", "the next").code == 0
+    assert path.read_bytes() != before
 
 
 def test_logs_that_fill_up_fail_the_run_by_that_name(stage, on_small_disk, tmp_path):
