@@ -74,7 +74,33 @@ def test_without_time_nothing_is_started_and_every_stage_says_so(tmp_path):
     verdicts = {name: case["verdict"] for name, case in cases_of(tmp_path).items()}
     assert {verdicts[name] for name in ("moe.oom", "moe.kill", "moe.none", "oom.host_memory")} == {"not_run"}
     assert set(verdicts.values()) == {"not_run", "skipped"}
-    assert "--resume goes on from here" in done.stdout
+    assert ("--resume goes on from here" in done.stdout) != ("are not committed" in done.stderr)
+
+
+def test_a_later_sitting_adds_to_what_is_there_and_leaves_other_code_out(tmp_path):
+    without_git = {"GIT_DIR": str(tmp_path / "none")}
+    for shape in ("moe", "dense"):
+        done = gpu_check("--rehearse", "--minutes", "0.01", "--only", "kill", "--shapes", shape, "--out", tmp_path,
+                         **without_git)  # fmt: skip
+        assert done.returncode == 6, done.stdout + done.stderr
+    assert set(cases_of(tmp_path)) == {"moe.kill", "dense.kill"}
+    assert "dense.kill" in done.stdout
+    assert "moe.kill" not in done.stdout
+    weighed = json.loads((tmp_path / "moe.kill.json").read_text())
+    group = {"shape": "mla", "compute_dtype": "bf16", "attention": "flash", "rows": []}
+    weighed |= {"check": "mla.planner.bf16.flash", "facts": {"planner": group}}
+    (tmp_path / "mla.planner.bf16.flash.json").write_text(json.dumps(weighed))
+    gpu_check(
+        "--rehearse", "--minutes", "0.01", "--only", "kill", "--shapes", "dense", "--out", tmp_path, **without_git
+    )
+    assert json.loads((tmp_path / "planner.json").read_text())["groups"] == [group]
+    assert set(cases_of(tmp_path)) == {"moe.kill", "dense.kill", "mla.planner.bf16.flash"}
+    for path in (tmp_path / "moe.kill.json", tmp_path / "summary.json"):
+        path.write_text(path.read_text().replace('"sources:', '"sources:0'))
+    done = gpu_check("--rehearse", "--minutes", "0.01", "--only", "kill", "--shapes", "dense", "--out", tmp_path,
+                     **without_git)  # fmt: skip
+    assert set(cases_of(tmp_path)) == {"dense.kill", "mla.planner.bf16.flash"}
+    assert "not taken over, of other code: moe.kill" in done.stderr
 
 
 @pytest.mark.slow

@@ -3,7 +3,8 @@
 import argparse
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from harness.records.redact import redact_shapes
 from harness.records.store import results_dir
 from harness.report.console import Console, visible
 from harness.runner.gpu_check.case import Case
-from harness.runner.gpu_check.kept import kept_cases
+from harness.runner.gpu_check.code import code_of, is_changed
+from harness.runner.gpu_check.kept import earlier_cases
 from harness.runner.gpu_check.planner import DTYPES
 from harness.runner.gpu_check.report import exit_code, print_cases, write_case, write_planner, write_summary
 from harness.runner.gpu_check.runs import Runs
@@ -24,6 +26,7 @@ from harness.spec.recompute import parse_recompute
 
 MINUTES = 9.5
 SHAPES = ("dense", "moe", "mla")
+NOT_COMMITTED = "files of the checkout are not committed: what is measured now is put together with no other sitting"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -48,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
     program.add_argument("--minutes", type=float, default=MINUTES, metavar="N",
                          help=f"start nothing that would outlast them (default {MINUTES:g}); what did not fit is said")  # fmt: skip
     program.add_argument("--resume", action="store_true",
-                         help="leave out what passed, by --out, on this device with this software")  # fmt: skip
+                         help="leave out what passed, by --out, on this device with this software and code")  # fmt: skip
     program.add_argument("--rehearse", action="store_true",
                          help="the same stages with tiny shapes on the processor; what needs a GPU says so")  # fmt: skip
     program.add_argument("--out", type=Path, metavar="DIR",
@@ -73,30 +76,38 @@ def check_machine(options: argparse.Namespace) -> ExitCode:
     """Go through the stages, keep every case as it comes, print the table. BadRequestError: wrong options, no usable GPU."""
     stages, asked = understood(options)
     began = time.monotonic()
-    target = find_target(this_host(), rehearse=options.rehearse)
+    target = replace(find_target(this_host(), rehearse=options.rehearse), code=code_of(options.recipes))
     require_torch(target)
     runs_dir = results_dir() / "runs" / f"gpu-check-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     folder = options.out or (runs_dir if target.is_rehearsal else results_dir() / "gpu") / target.gpu
-    kept = kept_cases(folder, target) if options.resume else {}
-    runs = Runs(target, runs_dir, began + options.minutes * 60, options.recipes.absolute(), kept)
+    earlier = earlier_cases(folder, target)
+    if options.resume:
+        raise_all(earlier.unreadable)
+    runs = Runs(target, runs_dir, began + options.minutes * 60, options.recipes.absolute(),
+                earlier.kept if options.resume else {})  # fmt: skip
     narration = Console(stderr=True, highlight=False)
-    narration.print(
-        f"checking {target.device} ({target.gpu}); runs are kept in {runs_dir}", markup=False, soft_wrap=True
-    )
-    cases: list[Case] = []
+    can_resume = not is_changed(target.code)
+    where = f"checking {target.device} ({target.gpu}); runs are kept in {runs_dir}"
+    _tell(narration, [where, *([] if can_resume else [NOT_COMMITTED]), *earlier.told])
+    cases, there = list[Case](), earlier.cases
     for case in _cases(stages, runs, asked):
         cases.append(case)
+        there[case.name] = case
         if runs.kept.get(case.name) is not case:
             write_case(folder, target, case)
-        write_planner(folder, target, cases)
-        narration.print(f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)", markup=False)
-    write_summary(folder, target, cases, time.monotonic() - began)
+        write_planner(folder, target, list(there.values()))
+        _tell(narration, [*runs.told, f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)"])
+        runs.told.clear()
+    write_summary(folder, target, list(there.values()), time.monotonic() - began)
     console = Console(highlight=False)
-    print_cases(console, cases)
-    console.print(
-        f"exit {int(exit_code(cases))}, {time.monotonic() - began:.0f} s, {folder}", markup=False, soft_wrap=True
-    )
+    print_cases(console, cases, can_resume=can_resume)
+    _tell(console, [f"exit {int(exit_code(cases))}, {time.monotonic() - began:.0f} s, {folder}"])
     return exit_code(cases)
+
+
+def _tell(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def _cases(stages: tuple[str, ...], runs: Runs, asked: Asked) -> Iterator[Case]:

@@ -1,7 +1,9 @@
 """One entry of the result: what was run, what held, and the figures."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.analysis.derive import derive
 from harness.analysis.peaks import Peak
@@ -29,6 +31,7 @@ class Case:
     """``name`` is the stem of its file; ``seconds`` the wall time of its runs. Without checks it was not run.
 
     ``record`` is that of the run whose figures these are. ``facts``: what else its file keeps, as plain values.
+    ``document``: the file of an earlier sitting, which has no record here.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Case:
     seconds: float = 0.0
     record: RunRecord | None = field(default=None, repr=False)
     facts: dict[str, object] = field(default_factory=dict, repr=False)
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def verdict(self) -> CaseVerdict:
@@ -45,6 +49,16 @@ class Case:
         verdicts = {check.verdict for check in self.checks}
         order: tuple[CaseVerdict, ...] = ("fail", "not_run", "pass", "skipped")
         return next((verdict for verdict in order if verdict in verdicts), "not_run")
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of its run."""
+        return self.record.fingerprint if self.record else self.document.get("fingerprint")
+
+    @property
+    def versions(self) -> dict[str, str | None]:
+        """Of packages, as its run found them; empty without a run."""
+        return self.record.provenance.versions if self.record else self.document.get("versions", {})
 
     @property
     def is_whole(self) -> bool:

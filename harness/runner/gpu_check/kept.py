@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +10,63 @@ from harness.errors import BadRequestError
 from harness.records.strict_json import once_each
 from harness.runner.gpu_check.case import Case, Figures
 from harness.runner.gpu_check.checks import Check
+from harness.runner.gpu_check.code import is_changed
 from harness.runner.gpu_check.report import SCHEMA_VERSION, SUMMARY, measured_on
 from harness.runner.gpu_check.target import Target
 
+CHANGED = "measured with changes that are not committed"
 
-def kept_cases(folder: Path, target: Target) -> dict[str, Case]:
-    """By name, those that passed on this device with this software; a started table of the planner, too.
 
-    BadRequestError for a file that cannot be read.
-    """
-    found: dict[str, Case] = {}
+@dataclass
+class Earlier:
+    """``cases`` by name, those of this device, software and code; ``left_out``: names of the others by reason."""
+
+    cases: dict[str, Case] = field(default_factory=dict)
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    unreadable: list[BadRequestError] = field(default_factory=list)
+
+    @property
+    def kept(self) -> dict[str, Case]:
+        """Those that passed, and started tables of the planner; what could still be looked at keeps a case from passing."""
+        return {name: case for name, case in self.cases.items() if case.verdict == "pass" or case.facts.get("planner")}
+
+    @property
+    def told(self) -> list[str]:
+        """What is not taken over, a line per reason."""
+        lines = [f"not taken over, {reason}: {', '.join(names)}" for reason, names in self.left_out.items()]
+        return [*lines, *(f"not taken over: {error.message}" for error in self.unreadable)]
+
+
+def earlier_cases(folder: Path, target: Target) -> Earlier:
+    """What the files of ``folder`` hold."""
+    earlier = Earlier()
     for path in sorted(folder.glob("*.json")):
-        document = _document(path)
-        if path.name == SUMMARY or document.get("schema_version") != SCHEMA_VERSION or "check" not in document:
-            continue
-        if any(document.get(name) != value for name, value in measured_on(target).items()):
-            continue
-        case = _case(path, document)
-        if case.verdict == "pass" or case.facts.get("planner"):
-            found[case.name] = case
-    return found
+        try:
+            document = _document(path)
+            if path.name == SUMMARY or document.get("schema_version") != SCHEMA_VERSION or "check" not in document:
+                continue
+            reason = _difference(document, target)
+            if reason:
+                earlier.left_out.setdefault(reason, []).append(path.stem)
+            else:
+                case = _case(path, document)
+                earlier.cases[case.name] = case
+        except BadRequestError as error:
+            earlier.unreadable.append(error)
+    return earlier
+
+
+def _difference(document: Mapping[str, Any], target: Target) -> str | None:
+    """Why a case does not belong to what ``target`` measures now."""
+    now = measured_on(target)
+    differing = [name for name, value in now.items() if document.get(name) != value]
+    if set(differing) - {"software", "code"}:
+        return "of another device or driver"
+    if "software" in differing:
+        return "of other software"
+    if is_changed(document.get("code")) or is_changed(target.code):
+        return CHANGED
+    return "of other code" if differing else None
 
 
 def _case(path: Path, document: Mapping[str, Any]) -> Case:
@@ -40,6 +78,7 @@ def _case(path: Path, document: Mapping[str, Any]) -> Case:
             figures=Figures(**document["figures"]),
             seconds=document["seconds"],
             facts=document["facts"],
+            document=document,
         )
     except (KeyError, TypeError) as error:
         raise _unreadable(path, f"not as this version writes it: {error}") from error

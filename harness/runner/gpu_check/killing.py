@@ -30,8 +30,8 @@ SAME_USE_BYTES = 256 * 1024**2
 def kill_a_rank(runs: Runs, shape: Shape) -> Iterator[Case]:
     """One case: start, wait for a step, SIGKILL, look."""
     name = case_name(shape.name, "kill")
-    if name in runs.kept:
-        yield runs.kept[name]
+    if kept := runs.kept_case(name, shape, recompute="none"):
+        yield kept
         return
     before = _use(runs, name)
     began, left = time.monotonic(), runs.left_s("run")

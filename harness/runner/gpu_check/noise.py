@@ -22,8 +22,8 @@ NOISE_LIMIT = 1.02
 def weigh_sampler(runs: Runs, shape: Shape) -> Iterator[Case]:
     """Step time with the memory sampler over step time without it, and of runs with it every other over the rest."""
     name = case_name(shape.name, "sampler")
-    if name in runs.kept:
-        yield runs.kept[name]
+    if kept := runs.kept_case(name, shape, recompute="none"):
+        yield kept
         return
     if runs.target.is_rehearsal:
         needs = "needs a GPU: a processor has no sampler, and its step times differ by more than what is looked for"
@@ -35,7 +35,7 @@ def weigh_sampler(runs: Runs, shape: Shape) -> Iterator[Case]:
         for kind, options in ((on, ()), (off, ("--sample_interval_ms", "0"))):
             ran = runs.run(name, (*shape.options(runs.target), *steps, *options))
             if isinstance(ran, Unfinished):
-                yield replace(ran.case(name), seconds=sum(r.seconds for r in (*on, *off, ran)))
+                yield replace(ran.case(name), seconds=ran.seconds + sum(r.seconds for r in (*on, *off)))
                 return
             kind.append(ran)
     sampled, bare = _step_times(on), _step_times(off)

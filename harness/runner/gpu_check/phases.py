@@ -27,7 +27,7 @@ class Row:
     """One recompute setting. ``refused_by``: the rules that forbid it, and nothing else is known then.
 
     ``predicted`` and ``measured`` are bytes by phase; ``problem`` says why one of them is missing. ``unjudged`` holds
-    phases that the prediction does not claim to know, each with the reason.
+    phases that the prediction does not claim to know, each with the reason. ``fingerprint``: of the experiment.
     """
 
     recompute: str
@@ -37,6 +37,7 @@ class Row:
     problem: str = ""
     unjudged: Mapping[str, str] | None = None
     seconds: float = 0.0
+    fingerprint: str = ""
 
     def difference(self, phase: str) -> float | None:
         """Measured over predicted, less one."""

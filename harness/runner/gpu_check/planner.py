@@ -101,7 +101,7 @@ def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: War
     settled = group.shape.settle(runs.target, dtype=group.dtype, attention=group.attention)
     implementation = settled_implementation(settled.spec)
     found = candidates(settled.spec, settled.software, implementation)
-    kept = kept_measurements(runs.kept.get(group.case))
+    kept = taken_over(runs, group, {row.text: row.spec.fingerprint for row in found.rows})
     rows = [row for row in found.rows if only is None or row.text in ("none", *only, *kept)]
     traces: Traces | None = None
     if any(row.is_legal for row in rows):
@@ -120,13 +120,26 @@ def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: War
             yield _measured(runs, group, row, parents)
 
 
-def kept_measurements(case: Case | None) -> dict[str, dict[str, int]]:
-    """Phases by setting, of those settings that an earlier sitting weighed wholly and found as predicted."""
+def taken_over(runs: Runs, group: Group, fingerprints: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Phases by setting, where the experiment is still the one that was weighed; what is not is told."""
+    weighed = kept_measurements(runs.kept.get(group.case))
+    other = [text for text, (fingerprint, _) in weighed.items() if fingerprint != fingerprints.get(text)]
+    if other:
+        runs.told.append(f"not taken over, of another recipe: {group.case}, {'; '.join(other)}")
+    return {text: measured for text, (_, measured) in weighed.items() if text not in other}
+
+
+def kept_measurements(case: Case | None) -> dict[str, tuple[str, dict[str, int]]]:
+    """Fingerprint and phases by setting, of those that an earlier sitting weighed wholly and found as predicted."""
     table = case.facts.get("planner") if case else None
     rows = table.get("rows", ()) if isinstance(table, Mapping) else ()
     failed = {check.name for check in case.checks if check.verdict == "fail"} if case else set()
-    found = {row["recompute"]: row.get("measured") or {} for row in rows if row["recompute"] not in failed}
-    return {text: dict(bytes_) for text, bytes_ in found.items() if set(bytes_) == set(phases.TOLERANCES)}
+    found = {row["recompute"]: row for row in rows if row["recompute"] not in failed}
+    return {
+        text: (row.get("fingerprint", ""), dict(row["measured"]))
+        for text, row in found.items()
+        if set(row.get("measured") or ()) == set(phases.TOLERANCES)
+    }
 
 
 def _worth(candidate: Candidate) -> tuple[int, int]:
@@ -144,7 +157,8 @@ def _predicted(candidate: Candidate, implementation: Implementation, traces: Tra
         said = phases.predicted(candidate.spec, implementation, traces, software)
     except MissingTraceError as error:
         return Row(candidate.text, problem=f"not predicted: {error.args[0]}")
-    return Row(candidate.text, predicted=said, unjudged=phases.unjudged(candidate.spec))
+    unjudged = phases.unjudged(candidate.spec)
+    return Row(candidate.text, predicted=said, unjudged=unjudged, fingerprint=candidate.spec.fingerprint)
 
 
 def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:

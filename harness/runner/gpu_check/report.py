@@ -48,30 +48,28 @@ def case_document(target: Target, case: Case) -> Document:
         "checks": [asdict(check) for check in case.checks],
         "figures": asdict(case.figures),
         "seconds": round(case.seconds, 1),
-        "fingerprint": record.fingerprint if record else None,
+        "fingerprint": case.fingerprint,
         "modules": record.effective.modules if record else {},
         "status": record.status if record else None,
         "failure": record.failure if record else None,
         "suspect": list(record.suspect) if record else [],
         "notes": [note for rank in record.ranks for note in rank.notes] if record else [],
-        "versions": record.provenance.versions if record else {},
+        "versions": case.versions,
         **measured_on(target),
         "facts": case.facts,
         "measured_at": record.provenance.started_at if record else None,
-        "git_commit": record.provenance.git_commit if record else None,
     }
 
 
 def write_summary(folder: Path, target: Target, cases: Sequence[Case], seconds: float) -> None:
-    """``<folder>/summary.json``: every case with verdict, figures and failures."""
-    versions = next((case.record.provenance.versions for case in cases if case.record), {})
+    """``<folder>/summary.json``: every case with verdict, figures and failures; ``seconds`` of the last sitting."""
     document = {
         "schema_version": SCHEMA_VERSION,
         "exit_code": int(exit_code(cases)),
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
         **measured_on(target),
-        "versions": versions,
+        "versions": next((case.versions for case in cases if case.versions), {}),
         "cases": [
             {"check": case.name, "verdict": case.verdict, "recompute": case.recompute, "seconds": case.seconds,
              **asdict(case.figures), "checks": {check.name: f"{check.verdict}: {check.found}" for check in case.checks}}
@@ -91,9 +89,9 @@ def write_planner(folder: Path, target: Target, cases: Sequence[Case]) -> None:
 
 
 def measured_on(target: Target) -> Document:
-    """Device and software; two sittings in which they differ are not put together."""
+    """Device, software and code; two sittings in which they differ are not put together."""
     device = {"gpu": target.gpu, "device": target.device, "driver": target.driver, "total_bytes": target.total_bytes}
-    return {**device, "software": target.software.model_dump()}
+    return {**device, "software": target.software.model_dump(), "code": target.code}
 
 
 def _write(path: Path, document: Document) -> None:
@@ -101,7 +99,7 @@ def _write(path: Path, document: Document) -> None:
     write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def print_cases(console: Console, cases: Sequence[Case]) -> None:
+def print_cases(console: Console, cases: Sequence[Case], *, can_resume: bool = True) -> None:
     """One table, then every failure and everything that was left out, in words."""
     figures = ("Step", "Allocated", "Reserved", "Device used")
     table = plain_table("Check", "Verdict", *figures, "Loss", "Wall", right={*figures, "Wall"})
@@ -114,10 +112,10 @@ def print_cases(console: Console, cases: Sequence[Case]) -> None:
             lost, format_seconds(case.seconds),
         )  # fmt: skip
     show(console, table)
-    print_lines(console, _remarks(cases))
+    print_lines(console, _remarks(cases, can_resume=can_resume))
 
 
-def _remarks(cases: Iterable[Case]) -> list[str]:
+def _remarks(cases: Iterable[Case], *, can_resume: bool) -> list[str]:
     remarks, is_short = list[str](), False
     for case in cases:
         remarks += [f"{case.name} failed: {text}" for text in case.failures]
@@ -129,7 +127,7 @@ def _remarks(cases: Iterable[Case]) -> list[str]:
             what = f": {'; '.join(left)}" if left else ""
             remarks.append(f"{case.name} was not run, the time was over{what}")
         is_short = is_short or bool(unknown) or not case.checks
-    return [*remarks, *(["the same command with --resume goes on from here"] if is_short else [])]
+    return [*remarks, *(["the same command with --resume goes on from here"] if is_short and can_resume else [])]
 
 
 def _bytes(value: int | None) -> str:

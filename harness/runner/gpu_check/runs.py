@@ -4,10 +4,12 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.runner.gpu_check.case import Case, Unfinished
 from harness.runner.gpu_check.product import Ran, run_product
 from harness.runner.gpu_check.programs import Program, run_program
+from harness.runner.gpu_check.shapes import Shape
 from harness.runner.gpu_check.target import Target
 
 # A run that has less than this left cannot even import torch.
@@ -18,7 +20,8 @@ class Runs:
     """``runs_dir`` receives one folder per run; none is started that would likely outlast ``deadline_s``.
 
     ``deadline_s`` is on the monotonic clock. ``programs``: the folder of what is started beside the product. ``kept``:
-    cases of earlier sittings by name, which are not run again. ``least_s``: nothing takes less.
+    cases of earlier sittings by name, which are not run again. ``least_s``: nothing takes less. ``told``: what is
+    not taken over of them, in words.
     """
 
     def __init__(
@@ -29,6 +32,15 @@ class Runs:
         self._runs_dir, self._deadline_s = runs_dir, deadline_s
         self._longest_s: defaultdict[str, float] = defaultdict(lambda: least_s)
         self._count = 0
+        self.told: list[str] = []
+
+    def kept_case(self, name: str, shape: Shape, **asked: Any) -> Case | None:
+        """That of an earlier sitting, unless ``shape`` with the options ``asked`` has become another experiment."""
+        case = self.kept.get(name)
+        if case is None or case.fingerprint == shape.fingerprint(self.target, **asked):
+            return case
+        self.told.append(f"not taken over, of another recipe: {name}")
+        return None
 
     def run(self, name: str, options: Sequence[str]) -> Ran | Unfinished:
         """One `mbr-perf run`, if there is time left for it. It is stopped at the deadline at the latest."""

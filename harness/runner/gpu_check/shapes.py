@@ -1,7 +1,9 @@
 """The shapes that are trained, and which recompute settings are legal and act on each."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from harness.recipes.request import Request
 from harness.runner.gpu_check.target import Target
@@ -44,6 +46,11 @@ class Shape:
             set_values=(f"kernels.attention_backend={attention}",) if attention else (),
         )
 
+    def fingerprint(self, target: Target, **asked: Any) -> str:
+        """Of a run of this shape on ``target`` with the options ``asked``, named as in :class:`Request`."""
+        request = replace(self.request(target), **asked)
+        return settle(RunRequest(asked=request), target.host).spec.fingerprint
+
     def settle(self, target: Target, dtype: str = "bf16", attention: str | None = None) -> Settled:
         """That request as the product understands it on this machine."""
         return settle(RunRequest(asked=self.request(target, dtype, attention)), target.host)
@@ -56,6 +63,14 @@ def shapes(recipes: Path) -> tuple[Shape, ...]:
         Shape("moe", recipes / "moe.yaml"),
         Shape("mla", recipes / "mla.yaml", needs_te=True),
     )
+
+
+def options_of(asked: Mapping[str, Any]) -> Iterator[str]:
+    """Options of `mbr-perf run`, from fields of :class:`Request`."""
+    for name, value in asked.items():
+        values = [("--set", text) for text in value] if name == "set_values" else [(f"--{name}", str(value))]
+        for option in values:
+            yield from option
 
 
 def legal_settings(settled: Settled) -> tuple[str, ...]:

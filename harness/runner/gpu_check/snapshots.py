@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from harness.analysis.snapshots.values import DeviceMemory
 from harness.errors import BadRequestError
@@ -11,7 +12,7 @@ from harness.runner.gpu_check.case import Case, Unfinished, case_name, figures_o
 from harness.runner.gpu_check.checks import Check, judged, out_of_memory, trained
 from harness.runner.gpu_check.ooms import allocator_settings, not_made
 from harness.runner.gpu_check.runs import Runs
-from harness.runner.gpu_check.shapes import Shape
+from harness.runner.gpu_check.shapes import Shape, options_of
 from harness.runner.gpu_check.stages import oversize
 from harness.runner.snapshots.reading import fullest_device, snapshot_summary
 from harness.units import format_bytes
@@ -25,17 +26,18 @@ ROUNDING = 0.01
 def read_snapshots(runs: Runs, shape: Shape) -> Iterator[Case]:
     """One of every state of the allocator, without and with expandable segments; one of a step; one of a failure."""
     cases = {case_name("snapshot", *parts): parts for parts in (("states",), ("states", "expandable"))}
-    runs_of = {case_name(shape.name, "snapshot"): ("--memory_snapshot",),
-               case_name(shape.name, "snapshot_on_oom"): ("--snapshot_on_oom", *oversize(runs.target, shape))}  # fmt: skip
+    step, failure = (case_name(shape.name, kind) for kind in ("snapshot", "snapshot_on_oom"))
+    runs_of = {step: {"recompute": "none"}, failure: oversize(runs.target, shape)}
     for name in (*cases, *runs_of):
-        if name in runs.kept:
-            yield runs.kept[name]
+        kept = runs.kept_case(name, shape, **runs_of[name]) if name in runs_of else runs.kept.get(name)
+        if kept:
+            yield kept
         elif runs.target.is_rehearsal:
             yield Case(name, checks=(Check("snapshot_read", "skipped", NEEDS_GPU),))
         elif name in cases:
             yield _states(runs, name, expandable="expandable" in cases[name])
         else:
-            yield _of_run(runs, shape, name, runs_of[name])
+            yield _of_run(runs, shape, name, runs_of[name], fails=name == failure)
 
 
 def _states(runs: Runs, name: str, *, expandable: bool) -> Case:
@@ -64,11 +66,11 @@ def same_sums(device: DeviceMemory, stats: Mapping[str, int]) -> Iterator[Check]
         yield judged(f"same_{name}", holds=read == counted, found=f"reader {read}, torch {counted} bytes")
 
 
-def _of_run(runs: Runs, shape: Shape, name: str, options: tuple[str, ...]) -> Case:
-    ran = runs.run(name, (*shape.options(runs.target), "--recompute", "none", *options))
+def _of_run(runs: Runs, shape: Shape, name: str, asked: dict[str, Any], *, fails: bool) -> Case:
+    recorded = "--snapshot_on_oom" if fails else "--memory_snapshot"
+    ran = runs.run(name, (*shape.options(runs.target), recorded, *options_of(asked)))
     if isinstance(ran, Unfinished):
         return ran.case(name)
-    fails = "--snapshot_on_oom" in options
     checks = [*(out_of_memory(ran) if fails else (trained(ran),))]
     device = _read(ran.run_dir / "ranks" / "snapshot_000.pickle")
     if isinstance(device, Check):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from math import ceil
+from typing import Any
 
 from harness.records.run import RunRecord
 from harness.runner.gpu_check import checks
@@ -9,7 +10,7 @@ from harness.runner.gpu_check.case import Case, Unfinished, case_name, figures_o
 from harness.runner.gpu_check.checks import Check
 from harness.runner.gpu_check.product import Ran
 from harness.runner.gpu_check.runs import Runs
-from harness.runner.gpu_check.shapes import Shape, legal_settings
+from harness.runner.gpu_check.shapes import Shape, legal_settings, options_of
 from harness.runner.gpu_check.target import Target
 
 # Certain to be too much: with OOM_SAMPLES per micro-batch a layer keeps more than OOM_TENSORS tensors of hidden size.
@@ -30,11 +31,12 @@ def train_settings(runs: Runs, shape: Shape, only: Sequence[str] | None) -> Iter
             found = "no rule allows it, it does nothing in this model, or it is no single module"
             yield Case(case_name(shape.name, text), text, (Check("trained", "skipped", found),))
     texts = [text for text in legal if only is None or text in ("none", *only)]
-    is_whole = all(case_name(shape.name, text) in runs.kept for text in texts)
+    kept = {text: runs.kept_case(case_name(shape.name, text), shape, recompute=text) for text in texts}
+    is_whole = all(kept.values())
     for text in texts:
-        name = case_name(shape.name, text)
-        if name in runs.kept and (is_whole or text != "none"):
-            yield runs.kept[name]
+        name, earlier = case_name(shape.name, text), kept[text]
+        if earlier and (is_whole or text != "none"):
+            yield earlier
             continue
         ran = runs.run(name, (*shape.options(runs.target), "--recompute", text))
         if isinstance(ran, Unfinished):
@@ -67,11 +69,12 @@ def _checks(ran: Ran, text: str, control: RunRecord | None) -> Iterator[Check]:
 def survive_oom(runs: Runs, shape: Shape) -> Iterator[Case]:
     """A request that cannot fit is recorded as out of memory, and the next run on the same GPU is a normal one."""
     oom, after = case_name(shape.name, "oom"), case_name(shape.name, "after_oom")
-    if oom in runs.kept and after in runs.kept:
-        yield from (runs.kept[oom], runs.kept[after])
+    too_much = oversize(runs.target, shape)
+    kept = runs.kept_case(oom, shape, **too_much), runs.kept_case(after, shape, recompute="none")
+    if kept[0] and kept[1]:
+        yield from (kept[0], kept[1])
         return
-    too_much = ("--recompute", "none", *oversize(runs.target, shape))
-    ran = runs.run(oom, (*shape.options(runs.target), *too_much))
+    ran = runs.run(oom, (*shape.options(runs.target), *options_of(too_much)))
     if isinstance(ran, Unfinished):
         yield from (ran.case(oom), Case(after))
         return
@@ -84,12 +87,12 @@ def survive_oom(runs: Runs, shape: Shape) -> Iterator[Case]:
     yield Case(after, "none", tuple(_checks(ran, "none", None)), figures_of(ran.record), ran.seconds, ran.record)
 
 
-def oversize(target: Target, shape: Shape) -> tuple[str, ...]:
-    """Options under which ``shape`` needs half as much again as the GPU has; its weights alone would fit."""
+def oversize(target: Target, shape: Shape) -> dict[str, Any]:
+    """What to ask for so that ``shape`` needs half as much again as the GPU has; its weights alone would fit."""
     if target.total_bytes is None:
-        return ("--set", f"model.vocab_size={OOM_VOCABULARY}")
+        return {"recompute": "none", "set_values": (f"model.vocab_size={OOM_VOCABULARY}",)}
     spec = shape.settle(target).spec
     bytes_of_layer = OOM_TENSORS * OOM_SAMPLES * spec.batch.seq_length * spec.model.hidden_size * 2
     layers = ceil(1.5 * target.total_bytes / bytes_of_layer) + 2
-    batch = str(OOM_SAMPLES)
-    return ("--num_layers", str(layers), "--micro_batch_size", batch, "--global_batch_size", batch)
+    batch = {"micro_batch_size": OOM_SAMPLES, "global_batch_size": OOM_SAMPLES}
+    return {"recompute": "none", "num_layers": layers, **batch}

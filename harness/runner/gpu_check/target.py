@@ -21,7 +21,10 @@ LARGE_BYTES = {"dense": 40 * GB, "moe": 75 * GB, "mla": 45 * GB}
 
 @dataclass(frozen=True)
 class Target:
-    """``gpu`` is the row of `-g`, ``device`` the product's name, ``total_bytes`` its memory (None on a processor)."""
+    """``gpu`` is the row of `-g`, ``device`` the product's name, ``total_bytes`` its memory (None on a processor).
+
+    ``code``: what it is measured with, as :func:`code_of` names it.
+    """
 
     host: Host
     gpu: str
@@ -30,6 +33,7 @@ class Target:
     total_bytes: int | None = None
     uuid: str | None = None
     software: Software = field(default_factory=Software)
+    code: str = ""
 
     @property
     def is_rehearsal(self) -> bool:

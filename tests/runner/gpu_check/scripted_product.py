@@ -40,6 +40,8 @@ def options_of(argv):
 def record_of(options):
     asked = {k: v for k, v in vars(options).items() if k not in ("run_dir", "sample_interval_ms", "timeout", "json")}
     spec = resolve(Request(**asked)).spec
+    kernels = spec.kernels.model_copy(update={"transformer_impl": "local"})  # as the product settles it on that machine
+    spec = spec.model_copy(update={"kernels": kernels})
     effective = effective_recompute(spec, "local", Software(megatron_core="0.16.1"))
     full = effective.full_layers > 0
     out_of_memory = options.num_layers is not None and FAULT != "oom_fits"

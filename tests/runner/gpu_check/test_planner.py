@@ -1,16 +1,17 @@
 """Predicted and measured bytes by phase: what is judged, what is refused by which rule, what is left for another time."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, raise_all
 from harness.runner.gpu_check.case import Case
 from harness.runner.gpu_check.checks import Check
-from harness.runner.gpu_check.kept import kept_cases
+from harness.runner.gpu_check.code import code_of
+from harness.runner.gpu_check.kept import CHANGED, earlier_cases
 from harness.runner.gpu_check.phases import TOLERANCES, Row
-from harness.runner.gpu_check.planner import compare_groups, kept_measurements
+from harness.runner.gpu_check.planner import Group, compare_groups, kept_measurements, taken_over
 from harness.runner.gpu_check.planner_table import markdown
 from harness.runner.gpu_check.report import measured_on, write_case
 
@@ -25,7 +26,7 @@ PREDICTED = {
 
 
 def row(**measured):
-    return Row("mlp", predicted=PREDICTED, measured={**PREDICTED, **measured})
+    return Row("mlp", predicted=PREDICTED, measured={**PREDICTED, **measured}, fingerprint="f00d")
 
 
 @pytest.mark.parametrize(
@@ -93,10 +94,17 @@ def test_a_precision_that_a_rule_forbids_is_refused_by_its_name_and_nothing_is_s
 def test_what_an_earlier_sitting_measured_wholly_is_not_measured_again(machine, tmp_path):
     rows = (row(), Row("none", predicted=PREDICTED, measured={"weights": 100}), Row("moe", refused_by=("R05",)))
     write_case(tmp_path, machine().target, table(*rows))
-    kept = kept_cases(tmp_path, machine().target)["dense.planner.bf16.flash"]
+    kept = earlier_cases(tmp_path, machine().target).kept["dense.planner.bf16.flash"]
     assert kept.verdict == "not_run"
-    assert kept_measurements(kept) == {"mlp": PREDICTED}
+    assert kept_measurements(kept) == {"mlp": ("f00d", PREDICTED)}
     assert kept_measurements(None) == {}
+
+
+def test_what_another_recipe_measured_is_measured_again_and_told(machine, shape):
+    case = table(row(), replace(row(), recompute="moe", fingerprint="c0de"))
+    runs, group = machine(kept={case.name: case}), Group(shape("dense"), "bf16", "flash")
+    assert taken_over(runs, group, {"mlp": "f00d", "moe": "beef"}) == {"mlp": PREDICTED}
+    assert runs.told == ["not taken over, of another recipe: dense.planner.bf16.flash, moe"]
 
 
 def test_what_failed_in_an_earlier_sitting_is_done_again(machine, tmp_path):
@@ -104,9 +112,9 @@ def test_what_failed_in_an_earlier_sitting_is_done_again(machine, tmp_path):
     failed = Case("dense.none", checks=(Check("trained", "fail", "exit 3"),))
     for case in (table(row(), other), failed):
         write_case(tmp_path, machine().target, case)
-    kept = kept_cases(tmp_path, machine().target)
+    kept = earlier_cases(tmp_path, machine().target).kept
     assert set(kept) == {"dense.planner.bf16.flash"}
-    assert kept_measurements(kept["dense.planner.bf16.flash"]) == {"mlp": PREDICTED}
+    assert kept_measurements(kept["dense.planner.bf16.flash"]) == {"mlp": ("f00d", PREDICTED)}
 
 
 @pytest.mark.parametrize(
@@ -117,11 +125,45 @@ def test_a_damaged_file_of_an_earlier_sitting_is_named(machine, tmp_path, text):
     target = machine().target
     whole = {**measured_on(target), **json.loads(text)} if text.endswith('none"}') else None
     (tmp_path / "dense.none.json").write_text(json.dumps(whole) if whole else text)
+    earlier = earlier_cases(tmp_path, target)
+    assert earlier.cases == {}
     with pytest.raises(BadRequestError, match=r"dense\.none\.json: cannot be read.*\n.*leave --resume out"):
-        kept_cases(tmp_path, target)
+        raise_all(earlier.unreadable)
 
 
 def test_a_sitting_on_another_device_is_not_taken_over(machine, tmp_path):
     write_case(tmp_path, machine(rehearse=True).target, Case("dense.none", checks=table(row()).checks))
-    assert set(kept_cases(tmp_path, machine(rehearse=True).target)) == {"dense.none"}
-    assert kept_cases(tmp_path, machine().target) == {}
+    assert set(earlier_cases(tmp_path, machine(rehearse=True).target).kept) == {"dense.none"}
+    there = earlier_cases(tmp_path, machine().target)
+    assert (there.cases, there.told) == ({}, ["not taken over, of another device or driver: dense.none"])
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "reason"),
+    [
+        ("1a", "1a", None),
+        ("1a", "2b", "of other code"),
+        ("1a+", "1a+", CHANGED),
+        ("1a+", "1a", CHANGED),
+        ("1a", "1a+", CHANGED),
+    ],
+)
+def test_what_other_code_measured_is_not_taken_over_and_told(machine, tmp_path, then, now, reason):
+    target = machine().target
+    for name in ("dense.none", "dense.mlp"):
+        write_case(tmp_path, replace(target, code=then), Case(name, checks=table(row()).checks))
+    there = earlier_cases(tmp_path, replace(target, code=now))
+    assert set(there.kept) == (set() if reason else {"dense.none", "dense.mlp"})
+    assert there.told == ([f"not taken over, {reason}: dense.mlp, dense.none"] if reason else [])
+
+
+def test_without_git_the_code_is_known_by_its_content(monkeypatch, tmp_path):
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "none"))
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "dense.yaml").write_text("hidden_size: 4096\n")
+    first = code_of(programs)
+    assert first.startswith("sources:")
+    assert code_of(programs) == first
+    (programs / "dense.yaml").write_text("hidden_size: 8192\n")
+    assert code_of(programs) != first

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from harness.runner.gpu_check.case import Case, Figures, Unfinished, case_name
 from harness.runner.gpu_check.checks import Check
+from harness.runner.gpu_check.kept import earlier_cases
 from harness.runner.gpu_check.report import exit_code, print_cases, write_case, write_summary
 from harness.runner.gpu_check.stages import survive_oom, train_settings
 
@@ -64,6 +65,13 @@ def test_the_summary_holds_every_case_and_its_checks(machine, shape, tmp_path):
         ("dense.oom", "fail"), ("dense.after_oom", "pass"), ("moe.none", "not_run"),
     ]  # fmt: skip
     assert summary["cases"][0]["checks"]["recorded_as_oom"] == "fail: exit 0, ok"
+
+
+def test_the_summary_of_cases_that_were_all_kept_has_their_versions(machine, shape, tmp_path):
+    runs = machine()
+    write_case(tmp_path, runs.target, next(train_settings(runs, shape("dense"), ())))
+    write_summary(tmp_path, runs.target, [*earlier_cases(tmp_path, runs.target).cases.values()], 0.1)
+    assert json.loads((tmp_path / "summary.json").read_text())["versions"] == {"torch": "2.11.0"}
 
 
 def test_the_table_tells_failures_and_what_was_left_out():

@@ -1,12 +1,14 @@
 """What gpu-check finds on a machine where all is well, and where one thing is not."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
-from harness.runner.gpu_check.kept import kept_cases
+from harness.runner.gpu_check.kept import earlier_cases
 from harness.runner.gpu_check.killing import kill_a_rank
 from harness.runner.gpu_check.noise import equal_runs, sampler_overhead, weigh_sampler
 from harness.runner.gpu_check.ooms import WAYS, make_ooms
@@ -79,7 +81,38 @@ def test_a_setting_whose_control_failed_is_compared_in_a_later_sitting(machine, 
     assert verdicts(first) == {"dense.none": "fail", "dense.mlp": "not_run"}
     for case in first:
         write_case(tmp_path / "kept", runs.target, case)
-    assert kept_cases(tmp_path / "kept", runs.target) == {}
+    assert earlier_cases(tmp_path / "kept", runs.target).kept == {}
+
+
+def resumed(machine, tmp_path, shape, stages):
+    """Cases of a second sitting that resumes the first, in which all went well; what was told; whether anything ran."""
+    first = machine()
+    for stage in stages:
+        for case in stage(first, shape):
+            write_case(tmp_path / "kept", first.target, case)
+    shutil.rmtree(tmp_path / "runs")
+
+    def again(shape):
+        runs = machine(kept=earlier_cases(tmp_path / "kept", first.target).kept)
+        cases = [case for stage in stages for case in stage(runs, shape)]
+        return verdicts(cases), runs.told, (tmp_path / "runs").exists()
+
+    return again
+
+
+def train_mlp(runs, shape):
+    return train_settings(runs, shape, ("mlp",))
+
+
+def test_what_passed_is_not_run_again_unless_its_recipe_has_changed(machine, shape, tmp_path):
+    dense = shape("dense")
+    again = resumed(machine, tmp_path, dense, (train_mlp, survive_oom))
+    passed = dict.fromkeys(("dense.none", "dense.mlp", "dense.oom", "dense.after_oom"), "pass")
+    assert again(dense) == (passed, [], False)
+    recipe = tmp_path / "dense.yaml"
+    recipe.write_text(dense.recipe.read_text().replace("seq_length: 4096", "seq_length: 2048"))
+    told = [f"not taken over, of another recipe: {name}" for name in passed]
+    assert again(replace(dense, recipe=recipe)) == (passed, told, True)
 
 
 def test_a_crash_is_told_in_the_products_own_words(machine, shape):
@@ -101,8 +134,8 @@ def test_a_run_that_fits_after_all_is_no_oom(machine, shape):
 @pytest.mark.parametrize("total_gb", [24, 80, 141, 288])
 def test_an_oversized_request_needs_more_than_the_gpu_and_its_weights_less(machine, shape, total_gb):
     target = machine(total_bytes=total_gb * 10**9).target
-    options = dict(zip(*[iter(oversize(target, shape("dense")))] * 2, strict=True))
-    layers, samples = int(options["--num_layers"]), int(options["--micro_batch_size"])
+    asked = oversize(target, shape("dense"))
+    layers, samples = asked["num_layers"], asked["micro_batch_size"]
     seq = shape("dense").settle(target).spec.batch.seq_length
     weights_and_gradients = layers * 218e6 * 6 + 262e6 * 6
     kept_by_a_layer = 16 * 2 * samples * seq * 4096
