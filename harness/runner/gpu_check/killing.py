@@ -3,9 +3,11 @@
 import json
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from harness.errors import ExitCode
 from harness.launch.processes import PROC, Process, descendants, is_alive, send
@@ -13,7 +15,7 @@ from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
 from harness.runner.gpu_check.case import Case, Unfinished, case_name
 from harness.runner.gpu_check.checks import NO_TIME, Check, judged
-from harness.runner.gpu_check.product import command_of
+from harness.runner.gpu_check.product import command_of, last_lines
 from harness.runner.gpu_check.runs import Runs
 from harness.runner.gpu_check.shapes import Shape
 
@@ -40,27 +42,47 @@ def kill_a_rank(runs: Runs, shape: Shape) -> Iterator[Case]:
         return
     run_dir = runs.folder(name)
     options = (*shape.options(runs.target), "--recompute", "none", "--max_steps", str(ENDLESS))
-    process = subprocess.Popen(
-        command_of(runs.target.host, options, run_dir, left + ENDS_S), env=dict(runs.target.host.shell),
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        checks = [*_kill_and_look(process, run_dir, left)]
-    finally:
-        process.terminate()
-        process.wait()
+    with tempfile.TemporaryFile("w+", errors="replace") as narration:
+        process = subprocess.Popen(
+            command_of(runs.target.host, options, run_dir, left + ENDS_S), env=dict(runs.target.host.shell),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=narration,
+        )  # fmt: skip
+        try:
+            checks = [*_kill_and_look(process, run_dir, left, narration)]
+        finally:
+            end(process, ENDS_S)
     checks.append(_gpu_is_free(runs, name, before))
     record = read_run(run_dir) if (run_dir / RECORD).is_file() else None
     yield Case(name, "none", tuple(checks), seconds=round(time.monotonic() - began, 1), record=record)
 
 
-def _kill_and_look(process: "subprocess.Popen[bytes]", run_dir: Path, left_s: float) -> Iterator[Check]:
+def end(process: "subprocess.Popen[bytes]", within_s: float) -> None:
+    """Tell it to end; after ``within_s`` kill it with all that it has started."""
+    process.terminate()
+    try:
+        process.wait(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        family = descendants(process.pid)
+        process.kill()
+        process.wait()
+        for one in family:
+            send(one, signal.SIGKILL)
+
+
+def _kill_and_look(
+    process: "subprocess.Popen[bytes]", run_dir: Path, left_s: float, narration: IO[str]
+) -> Iterator[Check]:
     began, patience_s = time.monotonic(), min(left_s, STARTS_S)
     while not (rank := _rank_at_work(process.pid, run_dir)) and time.monotonic() - began < patience_s:
         if process.poll() is not None:
             break
         time.sleep(0.1)
-    if rank is None and patience_s == left_s and process.poll() is None:
+    if rank is None and process.poll() is not None:
+        narration.seek(0)
+        said = last_lines(narration.read()) or "no output"
+        yield judged("killed", holds=False, found=f"the run ended before: exit {process.returncode}: {said}")
+        return
+    if rank is None and patience_s == left_s:
         yield Check("killed", "not_run", f"stopped at the deadline after {left_s:.0f} s")
         return
     if rank is None:

@@ -51,12 +51,17 @@ def run_product(host: Host, options: Sequence[str], run_dir: Path, timeout_s: fl
             command_of(host, options, run_dir, timeout_s), cwd=Path(harness.__file__).parents[1], env=dict(host.shell),
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=timeout_s + ENDS_S,
         )  # fmt: skip
-        code, said = done.returncode, redact("\n".join(done.stderr.strip().splitlines()[-LAST_LINES:]))
+        code, said = done.returncode, last_lines(done.stderr)
     except subprocess.TimeoutExpired:
         code, was_killed = KILLED, True
         said = f"still there {ENDS_S:.0f} s after its time limit, and killed"
     record = read_run(run_dir) if (run_dir / RECORD).is_file() else None
     return Ran(code, round(time.monotonic() - began, 1), run_dir, record, said, was_killed)
+
+
+def last_lines(text: str) -> str:
+    """Of what a run told, without secrets."""
+    return redact("\n".join(text.strip().splitlines()[-LAST_LINES:]))
 
 
 def command_of(host: Host, options: Sequence[str], run_dir: Path, timeout_s: float) -> tuple[str, ...]:

@@ -81,6 +81,9 @@ def main(argv):
     options = options_of(argv[3:])
     if FAULT == "endless":
         time.sleep(60)
+    if FAULT == "refused":
+        sys.stderr.write("error: no such recipe\n  WANDB_API_KEY=CANARYvalue\n")
+        return 2
     if FAULT == "control_crash" and options.recompute == "none":
         return 3
     if FAULT in ("crash", "secret") and options.recompute == "mlp":

@@ -2,14 +2,17 @@
 
 import json
 import shutil
+import subprocess
+import time
 from dataclasses import replace
 
 import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
+from harness.launch.processes import identify, is_alive
 from harness.runner.gpu_check.kept import earlier_cases
-from harness.runner.gpu_check.killing import kill_a_rank
+from harness.runner.gpu_check.killing import end, kill_a_rank
 from harness.runner.gpu_check.noise import equal_runs, sampler_overhead, weigh_sampler
 from harness.runner.gpu_check.ooms import WAYS, make_ooms
 from harness.runner.gpu_check.planner import problem_of
@@ -300,6 +303,24 @@ def test_a_gpu_that_could_not_be_looked_at_in_time_is_no_failure(machine, shape,
     runs.took("program", program_s)
     (case,) = kill_a_rank(runs, shape("dense"))
     assert {check.name: check.verdict for check in case.checks}["gpu_is_free"] == verdict
+
+
+def test_a_run_that_ended_before_it_could_be_killed_is_told_in_its_own_words(machine, shape):
+    (case,) = kill_a_rank(machine("refused", rehearse=True), shape("dense"))
+    told = "killed: the run ended before: exit 2: error: no such recipe\n  WANDB_API_KEY=***"
+    assert case.failures == (told,)
+
+
+def test_a_run_that_does_not_end_when_told_to_is_killed_with_all_that_it_started():
+    script = "trap '' TERM; sleep 60 & echo $!; while :; do sleep 0.1; done"
+    with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE) as process:
+        child = identify(int(process.stdout.readline()))
+        began = time.monotonic()
+        end(process, within_s=0.3)
+    assert process.returncode == -9
+    while is_alive(child) and time.monotonic() - began < 10:
+        time.sleep(0.01)
+    assert time.monotonic() - began < 10
 
 
 def test_a_run_that_outlives_its_time_limit_is_killed_and_says_so(machine, tmp_path):
