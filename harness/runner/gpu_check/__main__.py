@@ -92,7 +92,10 @@ def check_machine(options: argparse.Namespace) -> ExitCode:
     cases, there = list[Case](), earlier.cases
     for case in _cases(stages, runs, asked):
         cases.append(case)
-        there[case.name] = case
+        if case.is_unknown:
+            there.setdefault(case.name, case)
+        else:
+            there[case.name] = case
         if runs.kept.get(case.name) is not case:
             write_case(folder, target, case)
         write_planner(folder, target, list(there.values()))

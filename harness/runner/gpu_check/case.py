@@ -61,6 +61,11 @@ class Case:
         return self.record.provenance.versions if self.record else self.document.get("versions", {})
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether nothing was found out."""
+        return {check.verdict for check in self.checks} <= {"not_run"}
+
+    @property
     def is_whole(self) -> bool:
         """Whether every check was carried out."""
         return bool(self.checks) and {check.verdict for check in self.checks} <= {"pass", "fail"}

@@ -33,8 +33,10 @@ def exit_code(cases: Sequence[Case]) -> ExitCode:
 
 
 def write_case(folder: Path, target: Target, case: Case) -> None:
-    """``<folder>/<case>.json``: short, for people to keep."""
-    _write(folder / f"{case.name}.json", case_document(target, case))
+    """``<folder>/<case>.json``: short, for people to keep. One of which nothing is known replaces no earlier one."""
+    path = folder / f"{case.name}.json"
+    if not (case.is_unknown and path.is_file()):
+        _write(path, case_document(target, case))
 
 
 def case_document(target: Target, case: Case) -> Document:
