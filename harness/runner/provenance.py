@@ -81,13 +81,13 @@ def container_of(shell: Mapping[str, str]) -> str | None:
     return f"nvidia pytorch {release}" + (f" build {build}" if build else "")
 
 
-def git_commit(*paths: str) -> str | None:
-    """The checkout's commit, with ``+`` when files (of ``paths``, if given) differ from it; None for an installed wheel."""
+def git_commit() -> str | None:
+    """The checkout's commit, with ``+`` when files differ from it; None for an installed wheel."""
     checkout = checkout_dir()
     if checkout is None:
         return None
     described = _git(checkout, "rev-parse", "HEAD")
-    dirty = _git(checkout, "status", "--porcelain", "--untracked-files=no", "--", *paths)
+    dirty = _git(checkout, "status", "--porcelain", "--untracked-files=no")
     return None if described is None else described + ("+" if dirty else "")
 
 

@@ -14,7 +14,7 @@ from harness.records.redact import redact_shapes
 from harness.records.store import results_dir
 from harness.report.console import Console, visible
 from harness.runner.gpu_check.case import Case
-from harness.runner.gpu_check.code import code_of, is_changed
+from harness.runner.gpu_check.code import code_of
 from harness.runner.gpu_check.kept import earlier_cases
 from harness.runner.gpu_check.planner import DTYPES
 from harness.runner.gpu_check.report import exit_code, print_cases, write_case, write_planner, write_summary
@@ -26,7 +26,6 @@ from harness.spec.recompute import parse_recompute
 
 MINUTES = 9.5
 SHAPES = ("dense", "moe", "mla")
-NOT_COMMITTED = "files of the checkout are not committed: what is measured now is put together with no other sitting"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -86,9 +85,8 @@ def check_machine(options: argparse.Namespace) -> ExitCode:
     runs = Runs(target, runs_dir, began + options.minutes * 60, options.recipes.absolute(),
                 earlier.kept if options.resume else {})  # fmt: skip
     narration = Console(stderr=True, highlight=False)
-    can_resume = not is_changed(target.code)
     where = f"checking {target.device} ({target.gpu}); runs are kept in {runs_dir}"
-    _tell(narration, [where, *([] if can_resume else [NOT_COMMITTED]), *earlier.told])
+    _tell(narration, [where, *earlier.told])
     cases, there = list[Case](), earlier.cases
     for case in _cases(stages, runs, asked):
         cases.append(case)
@@ -103,7 +101,7 @@ def check_machine(options: argparse.Namespace) -> ExitCode:
         runs.told.clear()
     write_summary(folder, target, list(there.values()), time.monotonic() - began)
     console = Console(highlight=False)
-    print_cases(console, cases, can_resume=can_resume)
+    print_cases(console, cases)
     _tell(console, [f"exit {int(exit_code(cases))}, {time.monotonic() - began:.0f} s, {folder}"])
     return exit_code(cases)
 

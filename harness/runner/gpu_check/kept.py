@@ -10,11 +10,8 @@ from harness.errors import BadRequestError
 from harness.records.strict_json import once_each
 from harness.runner.gpu_check.case import Case, Figures
 from harness.runner.gpu_check.checks import Check
-from harness.runner.gpu_check.code import is_changed
 from harness.runner.gpu_check.report import SCHEMA_VERSION, SUMMARY, measured_on
 from harness.runner.gpu_check.target import Target
-
-CHANGED = "measured with changes that are not committed"
 
 
 @dataclass
@@ -64,8 +61,6 @@ def _difference(document: Mapping[str, Any], target: Target) -> str | None:
         return "of another device or driver"
     if "software" in differing:
         return "of other software"
-    if is_changed(document.get("code")) or is_changed(target.code):
-        return CHANGED
     return "of other code" if differing else None
 
 

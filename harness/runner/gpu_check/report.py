@@ -16,6 +16,7 @@ from harness.runner.gpu_check.case import Case
 from harness.runner.gpu_check.checks import NO_TIME
 from harness.runner.gpu_check.planner_table import markdown, tables
 from harness.runner.gpu_check.target import Target
+from harness.runner.provenance import git_commit
 from harness.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1
@@ -58,6 +59,7 @@ def case_document(target: Target, case: Case) -> Document:
         "notes": [note for rank in record.ranks for note in rank.notes] if record else [],
         "versions": case.versions,
         **measured_on(target),
+        "git_commit": git_commit(),
         "facts": case.facts,
         "measured_at": record.provenance.started_at if record else None,
     }
@@ -71,6 +73,7 @@ def write_summary(folder: Path, target: Target, cases: Sequence[Case], seconds: 
         "finished_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
         **measured_on(target),
+        "git_commit": git_commit(),
         "versions": next((case.versions for case in cases if case.versions), {}),
         "cases": [
             {"check": case.name, "verdict": case.verdict, "recompute": case.recompute, "seconds": case.seconds,
@@ -101,7 +104,7 @@ def _write(path: Path, document: Document) -> None:
     write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def print_cases(console: Console, cases: Sequence[Case], *, can_resume: bool = True) -> None:
+def print_cases(console: Console, cases: Sequence[Case]) -> None:
     """One table, then every failure and everything that was left out, in words."""
     figures = ("Step", "Allocated", "Reserved", "Device used")
     table = plain_table("Check", "Verdict", *figures, "Loss", "Wall", right={*figures, "Wall"})
@@ -114,10 +117,10 @@ def print_cases(console: Console, cases: Sequence[Case], *, can_resume: bool = T
             lost, format_seconds(case.seconds),
         )  # fmt: skip
     show(console, table)
-    print_lines(console, _remarks(cases, can_resume=can_resume))
+    print_lines(console, _remarks(cases))
 
 
-def _remarks(cases: Iterable[Case], *, can_resume: bool) -> list[str]:
+def _remarks(cases: Iterable[Case]) -> list[str]:
     remarks, is_short = list[str](), False
     for case in cases:
         remarks += [f"{case.name} failed: {text}" for text in case.failures]
@@ -129,7 +132,7 @@ def _remarks(cases: Iterable[Case], *, can_resume: bool) -> list[str]:
             what = f": {'; '.join(left)}" if left else ""
             remarks.append(f"{case.name} was not run, the time was over{what}")
         is_short = is_short or bool(unknown) or not case.checks
-    return [*remarks, *(["the same command with --resume goes on from here"] if is_short and can_resume else [])]
+    return [*remarks, *(["the same command with --resume goes on from here"] if is_short else [])]
 
 
 def _bytes(value: int | None) -> str:
