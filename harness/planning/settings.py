@@ -14,6 +14,8 @@ from harness.spec.software import Software
 
 # Above this many combinations, modules that free almost nothing are tried alone only.
 _MANY = 16
+# What forbids the window of steps to be measured, of which a prediction has none.
+_OF_MEASURING = frozenset({"CPU17"})
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Candidate:
 
     @property
     def is_legal(self) -> bool:
-        """Whether a run with it may start."""
+        """Whether a run with it may start, its window aside."""
         return not any(finding.blocks for finding in self.findings)
 
     @property
@@ -67,7 +69,7 @@ def candidates(spec: ExperimentSpec, software: Software, implementation: Impleme
             continue
         seen.append(what)
         effect = effective_recompute(asked, implementation, software)
-        findings = check(asked, software, implementation=implementation)
+        findings = tuple(f for f in check(asked, software, implementation=implementation) if f.id not in _OF_MEASURING)
         rows.append(Candidate(asked, findings, effect.inert_modules))
     rows.sort(key=lambda row: _place(row.spec.recompute, policies))
     skipped = tuple(f"{name} with other modules: it frees almost nothing" for name in sorted(weak))

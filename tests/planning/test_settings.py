@@ -1,5 +1,6 @@
 from harness.planning.settings import candidates
 from harness.spec.recompute import parse_recompute
+from harness.spec.rules.check import check
 from harness.spec.software import Software
 
 TE = "transformer_engine"
@@ -51,3 +52,9 @@ def test_uniform_units_must_fit_every_chunk(spec_of):
     assert [text for text in legal if "uniform" in text] == [
         "full:uniform:1", "full:uniform:2", "full:uniform:4", "full:uniform:8",
     ]  # fmt: skip
+
+
+def test_which_steps_a_run_would_measure_forbids_no_setting(make_spec):
+    limited = make_spec(gpu="cpu", measure={"max_steps": 6, "eval_time_start_step": 0, "memory_limit_bytes": 2**27})
+    assert "CPU17" in [finding.id for finding in check(limited, SOFTWARE, implementation="local")]
+    assert candidates(limited, SOFTWARE, "local").rows[0].is_legal

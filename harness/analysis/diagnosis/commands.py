@@ -16,6 +16,9 @@ _SPELLED = {
     "offload.cpu_offloading_num_layers": "--activation_offload_layers",
 }
 _FLAGS = frozenset({"measure.memory_snapshot", "measure.snapshot_on_oom"})
+_MEASURED = frozenset({
+    "measure.max_steps", "measure.skip_first_percent_time", "measure.eval_time_start_step", "measure.eval_time_end_step",
+})  # fmt: skip
 _STDIN = "-"
 _MOST_PATHS = 4  # more than these make no line to paste
 _SELECTING = ("point_gpu", "variant", "recipes_dir")
@@ -53,6 +56,8 @@ def command(
     words += ["-ng", str(spec.num_gpus)]
     for name in _SELECTING:
         words += sources.get(name, "").split(" ", 1) if name in sources else []
+    if verb == "plan":  # measures nothing, and takes no window
+        sources = {path: source for path, source in sources.items() if path not in _MEASURED}
     given = _given(spec, sources)
     if graphs is not None:
         given = {name: value for name, value in given.items() if not name.startswith("--cuda_graph")}

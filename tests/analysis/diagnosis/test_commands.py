@@ -52,6 +52,14 @@ def test_flags_are_given_without_a_value(asked):
     assert " --snapshot_on_oom --recompute " in command(asked(snapshot_on_oom=True), "run")
 
 
+def test_a_plan_is_not_asked_for_steps_that_it_does_not_measure(asked):
+    job = asked(max_steps=6, eval_time_start_step=2, memory_limit=0.12)
+    assert " --max_steps 6 " in command(job, "run")
+    assert " --eval_time_start_step 2 " in command(job, "run")
+    assert "step" not in command(job, "plan")
+    assert " --memory_limit 0.12 " in command(job, "plan")
+
+
 def test_graphs_that_are_turned_off_are_not_asked_for_as_well(asked):
     job = asked(cuda_graph_impl="local", cuda_graph_scope="attn")
     assert command(job, "run", graphs="none").count("--cuda_graph") == 1
