@@ -110,7 +110,7 @@ class JudgeOptions:
     memory_threshold: Annotated[float | None, _option("--memory_threshold", metavar="FRACTION", panel=_JUDGE,
         help="Allowed growth of peak memory. Default 0.05; on cpu 0.005.")] = None
     accept_difference: Annotated[list[str] | None, _option("--accept_difference", metavar="NAME", panel=_JUDGE,
-        help="Compare although this differs from the golden's: a package, driver_version, or software. Repeatable.")] = None
+        help="Compare although this differs from the golden's: a package, software (all of them), driver_version, device_name, or a setting. Repeatable.")] = None
     fail_on_improvement: Annotated[bool, _option("--fail_on_improvement", panel=_JUDGE,
         help="Exit 7 on an improvement beyond the threshold.")] = False
     skip_first_percent_time: Annotated[float | None, _option("--skip_first_percent_time", metavar="FRACTION", panel=_JUDGE,

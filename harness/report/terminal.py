@@ -9,7 +9,6 @@ from rich.text import Text
 
 from harness.analysis.gate import Comparison, Finding, Verdict
 from harness.analysis.imported.figures import throughput_text
-from harness.analysis.likeness import Difference
 from harness.analysis.metrics import METRICS, SUMMARY_METRICS, Metrics
 from harness.analysis.oom.of_run import oom_of_run
 from harness.analysis.outcome import Outcome
@@ -91,8 +90,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     judged = ((f.reason, figures.BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
     print_lines(console, _by_reason(judged))
     print_lines(console, [f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted])
-    if any(finding.current is not None for finding in comparison.findings):
-        print_lines(console, _way_out(comparison.likeness.differences))
+    print_lines(console, _way_out(comparison))
     print_lines(console, [f"Caveat: {caveat}" for caveat in comparison.likeness.caveats], style="dim")
 
 
@@ -153,9 +151,11 @@ def _origin(golden: GoldenRecord) -> str:
     return f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}, promoted {golden.promoted_at[:10]}"
 
 
-def _way_out(differences: Sequence[Difference]) -> list[str]:
-    """How to get a verdict in spite of differences that withhold one."""
-    names = [difference.name for difference in differences if not difference.accepted]
+def _way_out(comparison: Comparison) -> list[str]:
+    """How to get a verdict in spite of differences, where they alone withhold one: both sides have a value."""
+    both = [f for f in comparison.findings if f.current is not None and f.golden is not None]
+    withheld = {text for finding in both for text in finding.reason.split("; ")}
+    names = [d.name for d in comparison.likeness.differences if not d.accepted and d.text in withheld]
     options = " ".join(f"--accept_difference {name}" for name in names)
     return [f"To judge all the same: {options}"] if names else []
 

@@ -117,6 +117,16 @@ def test_differences_that_withhold_a_verdict_come_with_the_way_out(make_record, 
     assert "To judge all the same: --accept_difference driver_version" in text
 
 
+def test_a_difference_in_what_the_golden_does_not_hold_is_no_way_out(make_spec, make_record, make_golden):
+    cpu, memory = make_spec(gpu="cpu"), {"peak_allocated_bytes": 58e9}
+    record, elsewhere = make_record(cpu), make_record(cpu, provenance={"processor": "another processor"})
+    text = printed(record, make_golden(elsewhere, memory))
+    assert "TFLOP/s/GPU, Counted work: the golden has no such value" in text
+    assert "To judge all the same" not in text
+    timed = make_golden(elsewhere, memory | {"tflops_per_gpu": 0.1})
+    assert "To judge all the same: --accept_difference device_name" in printed(record, timed)
+
+
 def test_a_suspect_run_says_why_it_concludes_nothing(make_record, make_golden):
     record = make_record(seconds=2.5, suspect=("GPU 0 was throttled",))
     text = printed(record, make_golden(record, {"tflops_per_gpu": 709.0, "peak_allocated_bytes": 58e9}))
