@@ -9,6 +9,7 @@ from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.records.folders import folders, named
+from harness.records.night_verdicts import told_verdict
 from harness.records.nights import NIGHT, NIGHTS, NightCase, read_night
 from harness.records.owner import OWNER
 from harness.records.run import RunRecord
@@ -158,7 +159,8 @@ def _night_state(path: Path) -> _Read:
     def read() -> _Read:
         data = read_night(path)
         state: State = "finished" if data.is_finished else "unfinished"
-        return _Read(state, _counted("cases", map(case_state, data.cases)))
+        told = told_verdict(path) if data.is_finished else ""
+        return _Read(state, "; ".join(filter(None, (_counted("cases", map(case_state, data.cases)), told))))
 
     return _state(path / NIGHT, read)
 

@@ -6,11 +6,15 @@ from pathlib import Path
 
 from harness.analysis.night.values import NightVerdict
 from harness.report.json import SCHEMA_VERSION
+from harness.report.night_aa import aa_line
 from harness.report.night_json import case_document
 
 
 def night_lines(verdict: NightVerdict) -> str:
-    """A line per case that says by itself which night it is of; a night judged again says so by ``finished_at``."""
+    """A line per case that says by itself which night it is of; a night judged again says so by ``finished_at``.
+
+    ``aa``, where the night had one, says of every case what its A/A leaves in doubt.
+    """
     plan = verdict.plan
     about = {
         "schema_version": SCHEMA_VERSION,
@@ -19,6 +23,7 @@ def night_lines(verdict: NightVerdict) -> str:
         "shard": plan.shard or None,
         "started_at": plan.started_at,
         "finished_at": verdict.finished_at,
+        "aa": aa_line(verdict.aa),
     }
     documents = ({**about, **case_document(case)} for case in verdict.cases)
     return "".join(json.dumps(each, ensure_ascii=False, allow_nan=False) + "\n" for each in documents)

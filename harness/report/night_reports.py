@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.analysis.night.values import CaseRun, NightVerdict
 from harness.records.atomic import write_atomically
+from harness.records.night_verdicts import JUDGED, REPORT
 from harness.records.redact import redact_shapes
 from harness.report import json
 from harness.report.night_html import night_html
@@ -17,8 +18,6 @@ from harness.report.night_junit import night_junit
 from harness.report.night_markdown import append_summary, night_markdown
 from harness.report.night_outputs import Outputs
 from harness.report.night_prometheus import night_prometheus
-
-REPORT = "report"
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def _written(jobs: Iterable[_Job]) -> Written:
 
 
 FORMATS: dict[str, Callable[[NightVerdict], str]] = {
-    "night.json": lambda verdict: json.text(night_document(verdict)) + "\n",
+    JUDGED: lambda verdict: json.text(night_document(verdict)) + "\n",
     "night.md": night_markdown,
     "night.html": night_html,
     "junit.xml": night_junit,

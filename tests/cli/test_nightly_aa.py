@@ -80,6 +80,8 @@ def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_
     assert 'mbr_perf_night_aa_holds{suite="suite"} 0.0' in (folder / "metrics.prom").read_text()
     [test] = Xml.parse(tmp_path / "junit.xml").getroot().iterfind(".//testcase[@name='A/A']")
     assert said in test.find("skipped").get("message")
+    for line in (folder / "cases.jsonl").read_text().splitlines():
+        assert (json.loads(line)["aa"]["holds"], said in json.loads(line)["aa"]["doubts"]["time"]) == (False, True)
     voided = [set(kept.voided) for kept in read_history(tmp_path / "results") if kept.night_id == folder.parent.name]
     assert len(voided) == 3 and all("tflops_per_gpu" in names for names in voided)
     assert not any("peak_allocated_bytes" in names for names in voided)
@@ -95,6 +97,18 @@ def test_an_aa_of_which_a_run_failed_is_no_pass_and_fails_no_case(recorded, nigh
     assert [run["number"] for run in document["aa"]["runs"]] == [3, 4, 5]
     assert "A/A failed: run 5: " in document["aa"]["doubts"]["time"]
     assert (cases["dense"]["outcome"], len(cases["dense"]["runs"])) == ("pass", 3)
+
+
+def test_a_night_that_is_inconclusive_by_its_aa_alone_is_listed_and_shown_as_such(
+    recorded, nightly, mbr_perf, tmp_path
+):
+    answer = nightly(recorded(failures={5: PORT_TAKEN}), "--aa", "--json")
+    night_id, results = json.loads(answer.out)["night_id"], ("--results_dir", tmp_path / "results")
+    assert "1 cases: 1 ok; judged inconclusive" in mbr_perf("results", "list", *results).out
+    shown = " ".join(mbr_perf("results", "show", night_id, *results).out.split())
+    assert "1 cases: 1 ok; judged inconclusive: tonight's own A/A failed: run 5: " in shown
+    (tmp_path / "results" / "nights" / night_id / "report" / "night.json").write_text("[]")
+    assert "1 ok; judged, but" in mbr_perf("results", "list", *results).out
 
 
 def test_a_night_with_an_aa_that_was_killed_and_resumed_equals_an_unbroken_one(recorded, nightly, mbr_perf, tmp_path):
