@@ -1,5 +1,6 @@
 """Strict YAML: a tree in which every value knows its line, without the features that make configuration lie."""
 
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from harness.recipes.yaml_scalars import AmbiguousScalarError, ScalarValue, read
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 12
+# Controls but tab, and the separators of lines and paragraphs: every text of a file is shown on one line.
+_CONTROL = re.compile("[\x00-\x08\n-\x1f\x7f-\x9f\u2028\u2029]")
+_BREAKS = "\n\x0b\x0c\r\x85\u2028\u2029"
 _LOADER = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
 )  # libyaml where PyYAML was built with it; only its parser is used
@@ -87,7 +91,7 @@ def parse_yaml(text: str, label: str, *, with_lines: bool = True) -> Node:
     """The one document of ``text``.
 
     Refuses, all at once: duplicate keys, anchors, aliases, merge keys, tags, several documents, ambiguous scalars,
-    keys that are not text, more than 12 levels. ``with_lines=False`` leaves line numbers out of messages, for text
+    keys that are not text, line breaks and control characters in text, more than 12 levels. ``with_lines=False`` leaves line numbers out of messages, for text
     that came from an option.
     """
     reader = _Reader(label, with_lines=with_lines)
@@ -172,20 +176,38 @@ class _Reader:
             value = self.node(next(events), events, depth + 1)
             if key is None:
                 continue
+            self.require_one_line(key, value)
             if key in entries:
                 self.refuse(key_line, f"duplicate key '{key}', first on line {key_lines[key]}", "keep one of them")
                 continue
             entries[key], key_lines[key] = value, key_line
         return Table(entries, key_lines, line)
 
+    def require_one_line(self, key: str, node: Node) -> None:
+        """Refuse what breaks a line or steers a terminal in a text, or in a list of texts."""
+        for each in node.nodes if isinstance(node, Items) else (node,):
+            if isinstance(each, Scalar) and isinstance(each.value, str) and _CONTROL.search(each.value):
+                fix = "write it on one line; a block that >- begins may fill several in the file"
+                self.refuse(each.line, f"{key}: {_held(each.value)}", fix)
+
     def key(self, node: Node, line: int) -> str | None:
         if not isinstance(node, Scalar) or not isinstance(node.value, str):
             self.refuse(line, "a key is not text", "quote the key")
+            return None
+        if _CONTROL.search(node.value):
+            self.refuse(line, f"a key {_held(node.value)}", "write it on one line, of visible characters")
             return None
         if node.value == "<<":
             self.refuse(line, "merge keys are not allowed", "write the values out")
             return None
         return node.value
+
+
+def _held(text: str) -> str:
+    found = _CONTROL.search(text)
+    assert found is not None
+    kind = "line break" if found[0] in _BREAKS else "control character"
+    return f"holds a {kind}, {ascii(found[0])[1:-1]}"
 
 
 def _syntax_fix(error: yaml.MarkedYAMLError) -> str:

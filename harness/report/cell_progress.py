@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from harness.report.console import on_one_line
 from harness.report.progress import PlainLines, Show
 from harness.units import format_seconds
 
@@ -68,7 +69,7 @@ class _Lines:
         self.say(f"  {line}{f' ({left})' if left else ''}")
 
     def say(self, line: str) -> None:
-        self._console.print(line, markup=False, soft_wrap=True)
+        self._console.print(on_one_line(line), markup=False, soft_wrap=True)
 
 
 class _Bars:
@@ -80,12 +81,12 @@ class _Bars:
 
     def start(self, title: str, num_steps: int) -> Show:
         self._title = title
-        run = self._run = self._bar.add_task(escape(title), total=num_steps, eta="")
+        run = self._run = self._bar.add_task(escape(on_one_line(title)), total=num_steps, eta="")
 
         def show(phase: str, step: int | None, _last_step_s: float | None, eta_s: float | None) -> None:
             eta = f"{format_seconds(eta_s)} left" if eta_s else ""
             done = 0 if step is None else step + 1
-            self._bar.update(run, description=f"{escape(title)}: {phase}", completed=done, eta=eta)
+            self._bar.update(run, description=f"{escape(on_one_line(title))}: {phase}", completed=done, eta=eta)
 
         return show
 
@@ -97,4 +98,4 @@ class _Bars:
         self._bar.update(self._all, advance=1, eta=self._pace.done())
 
     def say(self, line: str) -> None:
-        self._bar.console.print(line, markup=False, soft_wrap=True)
+        self._bar.console.print(on_one_line(line), markup=False, soft_wrap=True)

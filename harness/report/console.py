@@ -16,6 +16,11 @@ def visible(text: str) -> str:
     return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def on_one_line(text: str) -> str:
+    r"""``text`` as :func:`visible`, with a line break as ``\n``: nothing in it can look like a line of ours."""
+    return visible(text).replace("\n", "\\n")
+
+
 class Console(rich.console.Console):
     """As rich's. Names and messages come from recipes, logs and records, and may hold anything."""
 

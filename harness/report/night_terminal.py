@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.night.values import CaseVerdict, NightVerdict
+from harness.report.console import on_one_line
 from harness.report.night_aa import aa_lines
 from harness.report.night_remarks import stories
 from harness.report.night_rows import night_rows, remark_text
@@ -30,7 +31,7 @@ def print_night(console: Console, verdict: NightVerdict) -> None:
         for line in story.said:
             print_hanging(console, Text(f"  {line}"), 4)
         for line in story.to_copy:
-            console.print(Text(f"  {line}"), soft_wrap=True)
+            console.print(Text(on_one_line(f"  {line}")), soft_wrap=True)
     console.print()
     print_lines(console, [f"Night: {verdict.night_dir}"])
     print_hanging(console, Text(answer(verdict), style="bold"), 2)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.records.redact import redact
+from harness.report.console import on_one_line
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.night_aa import aa_lines
 from harness.report.night_remarks import story
@@ -46,7 +47,7 @@ def webhook_message(verdict: NightVerdict) -> WebhookMessage:
     return WebhookMessage(
         {
             "schema_version": SCHEMA_VERSION,
-            "text": _for_slack(redact("\n".join(lines))),
+            "text": _for_slack(redact("\n".join(map(on_one_line, lines)))),
             "night_id": plan.night_id,
             "suite": plan.suite,
             "shard": plan.shard or None,

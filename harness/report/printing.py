@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.measure import Measurement
+from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
+
+from harness.report.console import on_one_line
 
 _WIDEST = 10_000
 
@@ -32,9 +35,27 @@ def show_whole(console: Console, table: Table) -> None:
         console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
 
 
+class OneLineTable(Table):
+    r"""Rows whose cells show a line break as ``\n``."""
+
+    def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
+        """As rich's."""
+        super().add_row(*map(_unbroken, cells), style=style, end_section=end_section)
+
+
+def _unbroken(cell: RenderableType | None) -> RenderableType | None:
+    if isinstance(cell, Text):
+        return _joined(cell)
+    return on_one_line(cell) if isinstance(cell, str) else cell
+
+
+def _joined(text: Text) -> Text:
+    return Text(r"\n").join(text.split("\n", allow_blank=True)) if "\n" in text.plain else text
+
+
 def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
     """A table without lines whose cells fold, never end in dots."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    table = OneLineTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     to_the_right = set(right)
     for column in columns:
         table.add_column(column, justify="right" if column in to_the_right else "left", overflow="fold")
@@ -42,13 +63,17 @@ def plain_table(*columns: str, right: Iterable[str] = ()) -> Table:
 
 
 def print_lines(console: Console, lines: Iterable[str], style: str = "") -> None:
-    """Text that may hold brackets from users' data: never read as markup, never broken by styling of numbers."""
+    r"""Text that may hold brackets from users' data: never read as markup, never broken by styling of numbers.
+
+    One line each: a line break is shown as ``\n``.
+    """
     for line in lines:
-        console.print(Text(line, style=style), soft_wrap=not console.is_terminal)
+        console.print(Text(on_one_line(line), style=style), soft_wrap=not console.is_terminal)
 
 
 def print_hanging(console: Console, text: Text, indent: int) -> None:
-    """One paragraph; where somebody watches, its further lines begin ``indent`` columns in."""
+    r"""One paragraph, line breaks as ``\n``; where somebody watches, its further lines begin ``indent`` columns in."""
+    text = _joined(text)
     if not console.is_terminal:
         console.print(text, soft_wrap=True)
         return

@@ -4,13 +4,14 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.records.run import RunRecord
+from harness.report.printing import OneLineTable
 from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
 
 
 def request_table(record: RunRecord) -> Table:
     """Name and value of everything that decides the result."""
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
+    table = OneLineTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in _rows(record):

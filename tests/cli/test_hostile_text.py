@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 
 import pytest
@@ -113,10 +114,52 @@ def test_the_jobs_of_a_queue(mbr_perf, slurm, tmp_path):
     shown(mbr_perf("run", *on_slurm, "--results_dir", tmp_path / "results"), code=2)
 
 
-def test_the_title_of_a_recipe_and_the_name_of_a_file(mbr_perf, tmp_path):
-    (tmp_path / "recipes" / "llama").mkdir(parents=True)
-    text = RECIPE.read_text().replace("title: A llama of two layers", f"title: {json.dumps(HOSTILE)}")
-    (tmp_path / "recipes" / "llama" / "replayed.yaml").write_text(text)
-    shown(mbr_perf("recipes", "show", "replayed", "--recipes_dir", tmp_path / "recipes"))
+def test_the_name_of_a_file(mbr_perf, tmp_path):
     shown(mbr_perf("run", "-mr", f"{HOSTILE}/x.yaml"), code=2)
     shown(mbr_perf("results", "show", HOSTILE, "--results_dir", tmp_path), code=2)
+
+
+@pytest.mark.parametrize("text", ["a\nPASS (exit 0)  all fine", "\x1b]0;x"])
+@pytest.mark.parametrize(
+    ("file", "key", "asks"),
+    [
+        ("llama/mine.yaml", "title", ("recipes", "show", "mine", "--recipes_dir")),
+        ("llama/mine.yaml", "source", ("recipes", "show", "mine", "--recipes_dir")),
+        ("sweeps/mine.yaml", "title", ("sweep", "--file", "mine", "--dryrun", "--recipes_dir")),
+        ("suites/mine.yaml", "title", ("nightly", "mine", "--dryrun", "--recipes_dir")),
+        ("suites/mine.yaml", "owner", ("nightly", "mine", "--dryrun", "--recipes_dir")),
+    ],
+)
+def test_what_a_file_says_on_one_line_breaks_no_line_and_steers_nothing(mbr_perf, tmp_path, file, key, asks, text):
+    written = {
+        "llama/mine.yaml": RECIPE.read_text().replace("name: replayed", "name: mine"),
+        "sweeps/mine.yaml": "title: T\nrequest: {model_recipe_name: mine}\nover: {recompute: [none]}\n",
+        "suites/mine.yaml": "title: T\ncases:\n- request: {model_recipe_name: mine}\n  owner: me\n",
+    }[file]
+    path = tmp_path / file
+    path.parent.mkdir()
+    said = re.sub(rf"(?m)^( *){key}: .*$", lambda found: f"{found[1]}{key}: {json.dumps(text)}", written, count=1)
+    path.write_text(said)
+    told = harmless(mbr_perf(*asks, tmp_path), code=2)
+    line = 1 + said[: said.index(f"{key}: ")].count("\n")
+    assert f"mine.yaml:{line}: {key}: holds a " in told
+    assert not [line for line in told.splitlines() if line.startswith("PASS")]
+
+
+def test_a_line_break_in_an_old_record_is_shown_as_it_would_be_written(mbr_perf, run, tmp_path):
+    broken, goldens = "x\nPASS (exit 0)  all fine", ("--golden_dir", tmp_path / "golden")
+    sweep = tmp_path / "sweep"
+    shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", sweep)
+    plan = json.loads((sweep / "sweep.json").read_text())
+    plan["cells"][1]["name"] = plan["title"] = broken
+    (sweep / "sweep.json").write_text(json.dumps(plan))
+    mbr_perf("golden", "promote", run("a"), "--reason", broken, "--author", broken, *goldens)
+    (path,) = (tmp_path / "golden").rglob("*.json")
+    for answer in (
+        mbr_perf("report", sweep, "--format", "csv", "--out", tmp_path / "out"),
+        mbr_perf("golden", "show", path, *goldens),
+        mbr_perf("golden", "diff", path, run("b", provenance={"driver_version": broken}), *goldens),
+    ):
+        text = answer.out + answer.err
+        assert r"x\nPASS" in text
+        assert not [line for line in text.splitlines() if line.lstrip().startswith("PASS (exit 0)  all")], text
