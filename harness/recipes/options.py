@@ -41,17 +41,14 @@ _GRAPH_IMPLS = get_args(LEAVES["cuda_graph.impl"].annotation)
 _GRAPH_SCOPES = get_args(get_args(CudaGraphSpec.model_fields["scope"].annotation)[0])
 
 
-def options_layer(request: Request) -> Layer:
-    """Everything the options say; raises BadRequestError with all that is wrong in them.
+def options_layer(request: Request, problems: Problems) -> Layer:
+    """What the options say; all that is wrong in them goes to ``problems``, so that the rest can still be looked at.
 
     ``-tp N`` also sets sequence parallelism (on for N > 1) and ``--cuda_graph_impl none`` clears the scope, as in
     Megatron-Bridge; ``--set`` wins over such a consequence, but not silently over an option of the same name.
     """
-    problems = Problems()
-    direct: Layer = {}
+    direct = _direct(request, problems)
     assigned: Layer = {}
-    with problems.collecting():
-        direct = _direct(request)
     with problems.collecting():
         policy = recompute_setting(request)
         direct = merge(direct, {"recompute": policy} if policy else {})
@@ -62,12 +59,10 @@ def options_layer(request: Request) -> Layer:
     for path in sorted(set(direct) & set(assigned)):
         if direct[path].value != assigned[path].value:
             problems.add(f"{direct[path].source} contradicts {assigned[path].source}", "give one of them")
-    problems.raise_if_any()
     return merge(_consequences(direct), direct, assigned)
 
 
-def _direct(request: Request) -> Layer:
-    problems = Problems()
+def _direct(request: Request, problems: Problems) -> Layer:
     settings: dict[str, Setting] = {}
     for option, path in LEAF_OF_OPTION.items():
         value: Value = getattr(request, option)
@@ -81,7 +76,7 @@ def _direct(request: Request) -> Layer:
     if request.cuda_graph_impl is not None and request.cuda_graph_impl not in _GRAPH_IMPLS:
         problems.add(f"--cuda_graph_impl: no such value '{request.cuda_graph_impl}'",
                      nearest(request.cuda_graph_impl, _GRAPH_IMPLS))  # fmt: skip
-    problems.raise_if_any()
+        del settings["cuda_graph.impl"]
     return settings
 
 

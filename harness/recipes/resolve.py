@@ -7,7 +7,7 @@ from harness.recipes.building import build_spec, sources_of
 from harness.recipes.find import open_recipe
 from harness.recipes.layer_freq import with_num_layers
 from harness.recipes.options import options_layer
-from harness.recipes.points import Choice, choose_point, data_parallel_size, weak_scaled
+from harness.recipes.points import Choice, check_names, choose_point, data_parallel_size, weak_scaled
 from harness.recipes.problems import Problems
 from harness.recipes.recipe import Recipe
 from harness.recipes.request import Request
@@ -37,9 +37,18 @@ class Resolved:
 def resolve(request: Request) -> Resolved:
     """Default < recipe < operating point < option, leaf by leaf; ``recompute`` is one leaf.
 
-    Raises BadRequestError: an unknown recipe first, then everything else that is wrong, at once.
+    Raises BadRequestError with all that is wrong.
     """
-    recipe = open_recipe(request.model_recipe_name, request.recipes_dir, request.model_family_name)
+    problems = Problems()
+    recipe: Recipe | None = None
+    with problems.collecting():
+        recipe = open_recipe(request.model_recipe_name, request.recipes_dir, request.model_family_name)
+    if problems.found:
+        with problems.collecting():
+            check_names(request)
+        options_layer(request, problems)
+        problems.raise_if_any()
+    assert recipe is not None  # otherwise there were problems
     return resolve_recipe(recipe, request)
 
 
@@ -47,16 +56,20 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
     """:func:`resolve` for a recipe that is already read."""
     problems = Problems()
     choice: Choice | None = None
-    options: Layer = {}
     with problems.collecting():
         choice = choose_point(recipe, request)
-    with problems.collecting():
-        options = options_layer(request)
-    problems.raise_if_any()
+    without_point = bool(problems.found)
+    options = options_layer(request, problems)
+    if without_point:
+        problems.raise_if_any()
     assert choice is not None  # otherwise there were problems
     layer: Layer = merge(choice.point.layer, _identity(request, choice), options)
     layer, notes = _follow_num_layers(layer)
-    spec = build_spec(layer, choice.point.place)
+    spec: ExperimentSpec | None = None
+    with problems.collecting():
+        spec = build_spec(layer, choice.point.place)
+    problems.raise_if_any()
+    assert spec is not None  # otherwise there were problems
     if choice.rescale and not layer[_GBS].from_command_line:
         layer, note = _follow_num_gpus(layer, spec, choice)
         spec, notes = build_spec(layer, choice.point.place), (*notes, note)

@@ -1,7 +1,7 @@
 """Names of a suite's cases: safe as folders, made from the request where none is given."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.errors import BadRequestError
@@ -47,18 +47,30 @@ def require_safe(name: str) -> None:
         )
 
 
-def shared_golden_lines(places: Iterable[tuple[str, str]]) -> list[str]:
-    """What to say of cases that share a golden, from each case's name and the place of its golden.
+def shared_golden_lines(places: Iterable[tuple[str, str, bool]]) -> list[str]:
+    """What to say of cases that share a golden: from each case's name, its golden's place, and whether it must have one.
 
-    >>> shared_golden_lines([("free", "cpu/a"), ("limited", "cpu/a"), ("b", "cpu/b")])[0]
-    'free and limited share a golden name, cpu/a: only one of them can have it in one --golden_dir'
+    >>> cases = [("free", "cpu/a", True), ("limited", "cpu/a", False), ("b", "cpu/b", True)]
+    >>> shared_golden_lines(cases)[0].partition("; ")[2]
+    'that of limited is optional: it passes without one'
     """
-    by_place: dict[str, list[str]] = {}
-    for name, place in places:
-        by_place.setdefault(place, []).append(name)
-    return [
-        f"{', '.join(names[:-1])} and {names[-1]} share a golden name, {place}: "
-        "only one of them can have it in one --golden_dir"
-        for place, names in by_place.items()
-        if len(names) > 1
-    ]
+    by_place: dict[str, list[tuple[str, bool]]] = {}
+    for name, place, is_required in places:
+        by_place.setdefault(place, []).append((name, is_required))
+    return [_shared_line(place, cases) for place, cases in by_place.items() if len(cases) > 1]
+
+
+def _shared_line(place: str, cases: Sequence[tuple[str, bool]]) -> str:
+    optional = [name for name, is_required in cases if not is_required]
+    what_to_do = "say `golden: optional` of all but one, or give them suites of their own, each with its --golden_dir"
+    if len(cases) - len(optional) <= 1:
+        passes = "it passes" if len(optional) == 1 else "they pass"
+        what_to_do = f"that of {_listed(optional)} is optional: {passes} without one"
+    return (
+        f"{_listed([name for name, _ in cases])} share a golden name, {place}: only one of them can have it in one "
+        f"--golden_dir, by `mbr-perf golden promote NIGHT --case NAME`; {what_to_do}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

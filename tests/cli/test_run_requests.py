@@ -77,6 +77,12 @@ def test_problems_of_several_stages_are_told_together(mbr_perf):
     assert all(f"{rule}: " in told for rule in ("S02", "P03", "P04", "P09", "A01", "A17")), told
 
 
+def test_values_that_cannot_be_are_told_with_options_that_cannot_be_read(mbr_perf):
+    told = mbr_perf("run", *RECIPE, "--recompute", "mlp,foo", "-tp", "0", "-mb", "0", "-E", "FOO", "--dryrun").err
+    for part in ("module 'foo'", "--env FOO: no '='", "--tensor_model_parallel_size: must be", "--micro_batch_size: must be"):
+        assert part in told
+
+
 def test_dashes_and_underscores_mean_the_same(mbr_perf):
     dashed = mbr_perf("run", *RECIPE, "--recompute-modules", "core_atn", "--global-batch-size", "4")
     assert dashed == mbr_perf("run", *RECIPE, "--recompute_modules", "core_atn", "--global_batch_size", "4")

@@ -148,10 +148,12 @@ def test_problems_of_the_point_and_of_the_options_are_told_together(load):
     assert len(caught.value.problems) == 3
 
 
-def test_the_recipe_name_is_checked_before_anything_else():
+def test_what_is_wrong_beside_an_unknown_recipe_is_told_with_it():
     with pytest.raises(BadRequestError) as caught:
         resolve(Request(model_recipe_name="lama3_8b", gpu="nonsense", recompute_modules="nonsense"))
-    assert str(caught.value) == "unknown recipe 'lama3_8b'\n  did you mean 'llama3_8b'?"
+    told = str(caught.value)
+    assert told.startswith("unknown recipe 'lama3_8b'\n  did you mean 'llama3_8b'?\n--gpu: no such value 'nonsense'")
+    assert "unknown recompute module 'nonsense'" in told
 
 
 def test_fewer_layers_keep_the_leading_dense_ones_and_drop_the_pipeline_layout():
