@@ -17,6 +17,9 @@ from harness.report.sweep_json import sweep_document
 from harness.report.sweep_markdown import sweep_markdown
 
 REPORT = "report"
+PICTURES = ("memory_throughput", "price_of_memory", "rank_memory", "timeline", "predicted_measured", "step_times")
+_PAGES = ("report.html", "report.md")
+LEFT_OUT = f"{', '.join(_PAGES)} and the pictures"
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,16 @@ def write_reports(
         return tuple(path for name in FORMATS if name in chosen for path in FORMATS[name](material))
     except OSError as error:
         raise BadRequestError(f"{folder}: cannot be written: {error.strerror}", remedy="name another folder") from error
+
+
+def write_tables(verdict: SweepVerdict, data: SweepData, folder: Path) -> tuple[Path, ...]:
+    """CSV and JSON alone, at once; pages and pictures of an earlier report would tell of other runs, and are removed."""
+    try:
+        for name in (*_PAGES, *(f"{picture}.png" for picture in PICTURES)):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise BadRequestError(f"{folder}: cannot be written: {error.strerror}", remedy="name another folder") from error
+    return write_reports(verdict, data, folder, ("csv", "json"))
 
 
 def _pictures(data: SweepData, verdict: SweepVerdict, formats: Sequence[str]) -> tuple[Picture, ...]:

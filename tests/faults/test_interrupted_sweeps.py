@@ -36,13 +36,19 @@ def _unbroken(scene):
 def test_an_interrupted_sweep_keeps_its_first_run_and_is_resumed_to_an_equal_table(scene, unbroken, number, code):
     scene.stage.let(wait="/nowhere", where="cells/001/0")
     sweep_dir, command = scene.begun()
-    first = run_dir_of(sweep_dir, 0, 0) / "record.json"
+    first, report = run_dir_of(sweep_dir, 0, 0) / "record.json", sweep_dir / "report"
+    report.mkdir()
+    for name in ("report.html", "report.md", "report.csv", "timeline.png", "mine.png"):
+        (report / name).write_text("of an earlier sitting")
     with started(command, scene.environment) as running:
         there = running.victims(until=run_dir_of(sweep_dir, 1, 0).is_dir, rank=2, sampler=1)
         running.process.send_signal(number)
         ended = running.ended()
     assert ended[0] == code, ended[2]
     assert f"--resume {sweep_dir}" in ended[2]
+    assert f"report.html, report.md and the pictures are left out; mbr-perf report {sweep_dir} makes them" in ended[2]
+    assert {path.name for path in report.iterdir()} == {"report.csv", "report.json", "mine.png"}
+    assert "of an earlier sitting" not in (report / "report.csv").read_text()
     assert not [process for kind in there.values() for process in kind if is_alive(process)]
     before = first.read_bytes()
     scene.stage.let()

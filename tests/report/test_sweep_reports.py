@@ -20,7 +20,7 @@ from harness.report.sweep_csv import sweep_csv
 from harness.report.sweep_html import sweep_html
 from harness.report.sweep_json import sweep_document
 from harness.report.sweep_markdown import sweep_markdown
-from harness.report.sweep_reports import write_reports
+from harness.report.sweep_reports import write_reports, write_tables
 from harness.report.sweep_terminal import print_sweep
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
@@ -220,6 +220,12 @@ class TestWithPictures:
         }  # fmt: skip
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths[4:])
         assert "![Memory against throughput](memory_throughput.png)" in paths[1].read_text(encoding="utf-8")
+
+    def test_of_a_whole_report_an_interrupted_sitting_leaves_nothing_beside_its_own(self, recorded, tmp_path):
+        write_reports(judge_sweep(recorded), recorded, tmp_path)
+        paths = write_tables(judge_sweep(recorded), recorded, tmp_path)
+
+        assert sorted(tmp_path.iterdir()) == sorted(paths) == [tmp_path / "report.csv", tmp_path / "report.json"]
 
     def test_a_second_report_replaces_the_first(self, recorded, tmp_path):
         write_reports(judge_sweep(recorded), recorded, tmp_path, ("csv",))

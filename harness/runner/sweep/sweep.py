@@ -16,7 +16,7 @@ from harness.launch.warm import WarmParents
 from harness.records.store import results_dir
 from harness.records.sweep import SweepGate, SweepPlan
 from harness.records.sweeps import SweepData, made_sweep_dir, new_sweep_dir, read_sweep, write_plan
-from harness.report.sweep_reports import REPORT, write_reports
+from harness.report.sweep_reports import LEFT_OUT, REPORT, write_reports, write_tables
 from harness.runner.hold import holding
 from harness.runner.machine import software_for, software_here
 from harness.runner.same_software import require_same_software
@@ -134,8 +134,8 @@ def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, sign
     try:
         if signal is None:
             return write_reports(verdict, data, data.sweep_dir / REPORT)
-        display.says(f"no pictures after an interruption: mbr-perf report {data.sweep_dir} draws them")
-        return write_reports(verdict, data, data.sweep_dir / REPORT, ("csv", "json"))
+        display.says(f"interrupted: {LEFT_OUT} are left out; mbr-perf report {data.sweep_dir} makes them")
+        return write_tables(verdict, data, data.sweep_dir / REPORT)
     except (BadRequestError, ValueError, RuntimeError) as error:  # ValueError: what the chart renderer raises
         display.says(
             f"the reports could not be written: {error}; mbr-perf report {data.sweep_dir} --out FOLDER tries again"
