@@ -31,7 +31,9 @@ def print_suite(console: Console, suite: Suite) -> None:
         table.add_row(*map(Text, _cells(row)))
     console.print()
     show_whole(console, table)
-    shared = shared_golden_lines((row["case"], row["golden_name"]) for row in rows if row["golden_name"])
+    shared = shared_golden_lines(
+        (row["case"], row["golden_name"], row["golden"] == "required") for row in rows if row["golden_name"]
+    )
     print_lines(console, [f"Note: {line}" for line in shared])
 
 

@@ -316,10 +316,25 @@ def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, m
     assert last(renamed) is None
 
 
-def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it(stage, nightly):
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        ("repeats: 1", ("2 cases have no golden: inconclusive until", "say `golden: optional` of all but one")),
+        (
+            "golden: optional",
+            (
+                "2 cases have no golden: 1 of them inconclusive until",
+                "; that of dense is optional: it passes without one",
+            ),
+        ),
+    ],
+)
+def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it_and_what_to_do(stage, nightly, case, told):
     seeded = "repeats: 1, request: {set_values: [measure.seed=7]}"
-    answer = nightly(stage(dense="repeats: 1", seeded=seeded), "--dryrun")
+    answer = nightly(stage(dense=case, seeded=seeded), "--dryrun")
     assert "dense and seeded share a golden name, h100/" in answer.out
+    assert [text for text in told if text not in answer.out] == []
+    assert "golden promote NIGHT --case NAME" in answer.out
     assert "2 cases; 2 runs" in answer.out
 
 

@@ -146,6 +146,7 @@ def test_an_aa_that_cannot_be_is_a_wrong_request(tmp_path, nightly):
         {
             "dense": "repeats: 1",
             "lost": "request: {recompute: moe_act}",
+            "short": "request: {max_steps: 2}",
             "big": "expected: {outcome: oom, until: '2099-01-01', reason: large}, request: {recompute: none}",
         },
     )
@@ -163,6 +164,12 @@ def test_an_aa_that_cannot_be_is_a_wrong_request(tmp_path, nightly):
         ),
         (("--aa", "--aa_case", "lost"), "--aa_case lost: refused: ", "name another case"),
         (("--aa", "--only", "lost"), "--aa: no case can be the A/A"),
+        (("--aa", "--only", "short"), "2 steps in its window, at least 3 are needed", "more steps: max_steps"),
+        (
+            ("--aa", "--aa_case", "short"),
+            "2 steps in its window",
+            "name another case, or give a case more steps: max_steps",
+        ),
         (("--aa", "--aa_case", "big"), "--aa_case big: expected to end as oom"),
     ):
         answer = nightly(stage, *arguments, "--dryrun")

@@ -15,6 +15,8 @@ MIN_PAIRS = 3
 
 _PROCESSOR_FLOPS = 1e11  # FLOP/s of a rank on the CPU, roughly: a suite may hold both
 
+_TOO_SHORT = f"steps in its window, at least {MIN_STEPS} are needed"
+
 
 def aa_problems(asked: AaRequest | None, names: Sequence[str]) -> list[BadRequestError]:
     """What is wrong with the request, of the cases with these ``names``; none are known where the suite has faults."""
@@ -37,11 +39,13 @@ def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
         return plan
     unfit = {case.name: _unfit(case) for case in plan.cases}
     if asked.case and unfit[asked.case]:
-        raise BadRequestError(f"--aa_case {asked.case}: {unfit[asked.case]}", remedy="name another case")
+        told = f"--aa_case {asked.case}: {unfit[asked.case]}"
+        raise BadRequestError(told, remedy=f"name another case{_more_steps(unfit[asked.case])}")
     fit = [case for case in plan.cases if not unfit[case.name]]
     if not fit:
         told = "\n  ".join(f"{name}: {why}" for name, why in unfit.items())
-        raise BadRequestError(f"--aa: no case can be the A/A:\n  {told}", remedy="leave --aa out, or add a case")
+        remedy = f"leave --aa out, or add a case{_more_steps(told)}"
+        raise BadRequestError(f"--aa: no case can be the A/A:\n  {told}", remedy=remedy)
     name = asked.case or min(fit, key=_cost).name
     return plan.model_copy(update={"aa": AaPlan(case=name, num_pairs=asked.num_pairs)})
 
@@ -54,8 +58,13 @@ def _unfit(case: PlannedCase) -> str:
         return f"expected to end as {case.expected.outcome}"
     start, end = case.spec.measure.window
     if end - start < MIN_STEPS:
-        return f"{end - start} steps in its window, at least {MIN_STEPS} are needed"
+        return f"{end - start} {_TOO_SHORT}"
     return ""
+
+
+def _more_steps(why: str) -> str:
+    """What else helps where a window is too short."""
+    return ", or give a case more steps: max_steps in its request" * (_TOO_SHORT in why)
 
 
 def _cost(case: PlannedCase) -> float:
