@@ -34,11 +34,13 @@ class _RecipeReader:
         self.label = label
         self.problems = problems
         self.sections = SectionReader(label, problems)
+        self.lines: dict[str, int] = {}  # of the file's own keys
 
     def recipe(self, root: Node, path: Path) -> Recipe | None:
         table = self.sections.table(root, "recipe")
         if table is None:
             return None
+        self.lines = table.key_lines
         self.unknown_keys(table)
         header = self.header(table)
         shared = merge(self.model(table), self.shared(table, "defaults"))
@@ -151,8 +153,8 @@ class _RecipeReader:
             return Setting(value, f"{self.label}:{lines[field]}", f"{where}.{field}")
 
         identity = {
-            "recipe": Setting(header.name if header else _REFUSED, f"{self.label}:1", "name"),
-            "family": Setting(header.family if header else _REFUSED, f"{self.label}:1", "family"),
+            "recipe": self.of_header("name", header.name if header else _REFUSED),
+            "family": self.of_header("family", header.family if header else _REFUSED),
             "task": at("task", key.task),
             "gpu": at("gpu", key.gpu),
             "compute_dtype": at("compute_dtype", key.compute_dtype),
@@ -165,6 +167,9 @@ class _RecipeReader:
         with self.problems.collecting():
             build_spec(complete.layer, complete.place)
         return complete
+
+    def of_header(self, key: str, value: str) -> Setting:
+        return Setting(value, f"{self.label}:{self.lines.get(key, 1)}", key)
 
     def unique(self, points: list[OperatingPoint]) -> None:
         first: dict[str, OperatingPoint] = {}

@@ -30,6 +30,11 @@ def test_default_profile_and_point_meet_field_by_field(load: Load):
     assert layer["parallelism.tensor_model_parallel_size"].source == "tiny.yaml:23"
 
 
+def test_name_and_family_are_told_at_their_own_lines(load: Load):
+    layer = load(("name: tiny\n", "# a comment\nname: tiny\n")).points[0].layer
+    assert (layer["recipe"].source, layer["family"].source) == ("tiny.yaml:2", "tiny.yaml:3")
+
+
 def test_an_unknown_key_is_named_with_line_path_and_nearest(load: Load):
     changes = ("recompute: full:block:2", "recompute:\n      granularity: full\n      num_layer: 2")
     assert problems_of(load, changes) == [
