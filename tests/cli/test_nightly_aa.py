@@ -164,10 +164,10 @@ def test_an_aa_that_cannot_be_is_a_wrong_request(tmp_path, nightly):
         ),
         (("--aa", "--aa_case", "lost"), "--aa_case lost: refused: ", "name another case"),
         (("--aa", "--only", "lost"), "--aa: no case can be the A/A"),
-        (("--aa", "--only", "short"), "2 steps in its window, at least 3 are needed", "more steps: max_steps"),
+        (("--aa", "--only", "short"), "1 step in its window, at least 3 are needed", "more steps: max_steps"),
         (
             ("--aa", "--aa_case", "short"),
-            "2 steps in its window",
+            "1 step in its window",
             "name another case, or give a case more steps: max_steps",
         ),
         (("--aa", "--aa_case", "big"), "--aa_case big: expected to end as oom"),

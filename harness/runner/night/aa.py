@@ -15,7 +15,7 @@ MIN_PAIRS = 3
 
 _PROCESSOR_FLOPS = 1e11  # FLOP/s of a rank on the CPU, roughly: a suite may hold both
 
-_TOO_SHORT = f"steps in its window, at least {MIN_STEPS} are needed"
+_TOO_SHORT = f"in its window, at least {MIN_STEPS} are needed"
 
 
 def aa_problems(asked: AaRequest | None, names: Sequence[str]) -> list[BadRequestError]:
@@ -58,7 +58,7 @@ def _unfit(case: PlannedCase) -> str:
         return f"expected to end as {case.expected.outcome}"
     start, end = case.spec.measure.window
     if end - start < MIN_STEPS:
-        return f"{end - start} {_TOO_SHORT}"
+        return f"{'1 step' if end - start == 1 else f'{end - start} steps'} {_TOO_SHORT}"
     return ""
 
 
