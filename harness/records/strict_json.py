@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -18,6 +19,9 @@ Document = TypeVar("Document", bound=Frozen)
 
 _MAX_PROBLEMS = 10
 _MAX_SHOWN = 60
+_MAX_DEPTH = 100  # both parsers give up beyond it, at depths of their own
+_KINDS = {list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+_TOO_DEEP = f"nested deeper than {_MAX_DEPTH} levels, as no such file is"
 _STRING_OR_CONSTANT = re.compile(r'"(?:\\.|[^"\\])*"|NaN|-?Infinity')
 
 
@@ -71,10 +75,25 @@ def _plain(path: Path, text: str) -> dict[str, object]:
     except _ConstantError as error:
         raise BadRequestError(_told_of_constant(path, text, error.name)) from error
     except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"{path}: {error}") from error
-    if not isinstance(value, dict):
-        raise BadRequestError(f"{path}: holds {type(value).__name__}, not an object")
-    return value
+        raise BadRequestError(unreadable(path, text, error)) from error
+    return an_object(path, value)
+
+
+def an_object(path: Path, value: object) -> dict[str, object]:
+    """The whole of a file, where it is a JSON object; else BadRequestError."""
+    if isinstance(value, dict):
+        return value
+    raise BadRequestError(f"{path}: {_KINDS.get(type(value), 'null')}, where an object is wanted")
+
+
+def unreadable(path: Path, text: str, error: ValueError | RecursionError) -> str:
+    """What json, or :func:`once_each` in it, raised, for a person: with the place of a key that is there twice."""
+    if isinstance(error, RecursionError):
+        return f"{path}: {_TOO_DEEP}"
+    if isinstance(error, _TwiceError):
+        place = _place_of_twice(json.loads(text, object_pairs_hook=_Pairs))
+        return f"{path}: {place}{': ' * bool(place)}{error}"
+    return f"{path}: a whole number of more than {sys.get_int_max_str_digits()} digits"
 
 
 def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -82,9 +101,29 @@ def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
     seen: dict[str, object] = {}
     for key, value in pairs:
         if key in seen:
-            raise ValueError(f"the key {key!r} is there twice")
+            raise _TwiceError(f"the key {key!r} is there twice")
         seen[key] = value
     return seen
+
+
+class _TwiceError(ValueError):
+    """Of two values for one key, neither is the one that was meant."""
+
+
+class _Pairs(list[tuple[str, object]]):
+    """A JSON object with all its keys."""
+
+
+def _place_of_twice(document: object) -> str:
+    """Dotted keys of the first object in the file that has a key twice; empty for the whole file."""
+    waiting = [("", document)]
+    while waiting:
+        place, value = waiting.pop()
+        if isinstance(value, _Pairs) and len(dict(value)) < len(value):
+            return place
+        inner = value if isinstance(value, _Pairs) else enumerate(value) if isinstance(value, list) else ()
+        waiting += reversed([(f"{place}.{key}" if place else str(key), one) for key, one in inner])
+    return ""
 
 
 class _ConstantError(ValueError):
@@ -141,7 +180,9 @@ def _problems(path: Path, error: ValidationError) -> list[BadRequestError]:
 
 def _told(problem: ErrorDetails) -> str:
     """Key, what is wrong, and the value; the same for every type that a number may have."""
-    place, said = problem["loc"], problem["msg"]
+    if problem["type"] == "json_invalid":  # of what json itself has read: too deep, or half a surrogate pair
+        return _TOO_DEEP if "recursion" in problem["msg"] else problem["msg"].replace("Invalid", "not", 1)
+    place, said = problem["loc"], problem["msg"].replace("Input should be", "must be", 1).removeprefix("Value error, ")
     if place[-1:] in (("int",), ("float",)):
         place, said = place[:-1], "must be a number"
     if problem["type"] == "extra_forbidden":

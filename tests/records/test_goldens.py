@@ -133,7 +133,12 @@ def test_a_golden_that_cannot_be_written_is_told_with_the_way_out(tmp_path, make
     ("value", "told"),
     [
         ('"700"', 'metrics.tflops_per_gpu.value: must be a number, is "700"'),
-        ("-1.0", "metrics.tflops_per_gpu.value: Input should be greater than 0, is -1.0"),
+        ("-1.0", "metrics.tflops_per_gpu.value: must be greater than 0, is -1.0"),
+        ("[" * 100_000, ": nested deeper than 100 levels, as no such file is"),
+        ("[" * 300 + "1" + "]" * 300, ": nested deeper than 100 levels, as no such file is"),
+        (r'"\ud800"', ": not JSON: unexpected end of hex escape at line"),
+        ("9" * 5000, ": a whole number of more than 4300 digits"),
+        ('1.0, "value": 2.0', ": metrics.tflops_per_gpu: the key 'value' is there twice"),
         ('700.5, "colour": "red"', "metrics.tflops_per_gpu.colour: no such key in this version of mbr-perf"),
         ("NaN", "metrics.tflops_per_gpu.value: NaN is not a number that anything can be judged by"),
     ],
@@ -144,5 +149,5 @@ def test_a_damaged_golden_is_told_in_a_line_and_what_to_do(tmp_path, make_record
     with pytest.raises(BadRequestError) as caught:
         read_golden(path)
     said, remedy = str(caught.value).splitlines()
-    assert said.endswith(told)
+    assert told in said
     assert "golden promote" in remedy

@@ -113,11 +113,11 @@ def edited(tmp_path, make_record, edit):
     ("old", "new", "told"),
     [
         ('"schema_version": 1', '"schema_version": 2', "schema_version 2 is newer than 1"),
-        ('"status": "ok"', '"status": "ok", "status": "oom"', "the key 'status' is there twice"),
+        ('"status": "ok"', '"status": "ok", "status": "oom"', "record.json: the key 'status' is there twice"),
         ('"duration_s": 60.0', '"duration_s": NaN', "NaN is not a number"),
         ('"duration_s": 60.0', '"duration_s": 1e999', "provenance.duration_s"),
         ('"duration_s": 60.0', '"duration_s": "60"', "provenance.duration_s"),
-        ('"status": "ok"', '"status": "fine"', "status: Input should be"),
+        ('"status": "ok"', '"status": "fine"', "status: must be 'ok'"),
         ('"status": "ok"', '"status": "ok", "colour": "red"', "colour: no such key"),
     ],
 )
@@ -130,7 +130,7 @@ def test_half_a_record_is_refused_by_line(tmp_path, make_record):
 
 
 def test_something_else_than_an_object_is_refused(tmp_path, make_record):
-    assert "holds list, not an object" in edited(tmp_path, make_record, lambda _: "[]")
+    assert ": a list, where an object is wanted" in edited(tmp_path, make_record, lambda _: "[]")
 
 
 def test_all_problems_of_a_record_are_told_together(tmp_path, make_record):

@@ -126,5 +126,5 @@ def test_a_reference_that_names_no_sweep_or_several_is_a_bad_request(sweep, tmp_
 def test_a_corrupt_sweep_names_file_and_key(sweep):
     text = (sweep / "sweep.json").read_text()
     (sweep / "sweep.json").write_text(text.replace('"repeats": 2', '"repeats": "two"'))
-    with pytest.raises(BadRequestError, match=r"sweep\.json: repeats: Input should be a valid integer"):
+    with pytest.raises(BadRequestError, match=r"sweep\.json: repeats: must be a valid integer"):
         read_sweep(sweep)

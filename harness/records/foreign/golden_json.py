@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.records.strict_json import once_each
+from harness.records.strict_json import an_object, once_each, unreadable
 
 _MAX_BYTES = 256 * 1024**2
 _MAX_PROBLEMS = 10
@@ -45,11 +45,10 @@ def read_plain(path: Path, may_be_nan: Collection[str] = ()) -> dict[str, object
     except json.JSONDecodeError as error:
         raise BadRequestError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except (ValueError, RecursionError) as error:
-        raise BadRequestError(f"{path}: {error}") from error
-    if not isinstance(value, dict):
-        raise BadRequestError(f"{path}: holds {type(value).__name__}, not an object")
-    refuse_non_numbers(path, value, may_be_nan)
-    return value
+        raise BadRequestError(unreadable(path, text, error)) from error
+    document = an_object(path, value)
+    refuse_non_numbers(path, document, may_be_nan)
+    return document
 
 
 def refuse_non_numbers(path: Path, document: Mapping[str, object], may_be_nan: Collection[str] = ()) -> None:

@@ -116,7 +116,7 @@ def test_layouts(read, document, layout):
     ("document", "told"),
     [
         ("{", "not JSON"),
-        ("[1]", "holds list, not an object"),
+        ("[1]", "g.json: a list, where an object is wanted"),
         ('{"0": {"lm loss": NaN}}', "g.json: 0: lm loss: NaN is not a number"),
         (
             '{"1": {"lm loss": NaN}, "2": {"lm loss": NaN}, "3": {"lm loss": NaN}}',
@@ -126,7 +126,8 @@ def test_layouts(read, document, layout):
         ('{"0": {"lm loss": 1e999}}', "g.json: 0: lm loss: a number that is beyond all measure"),
         ('{"0": {"lm loss": 1e19}}', "g.json: 0: lm loss: a number that is beyond all measure"),
         ('{"0": {"lm loss": 5e-324}}', "g.json: 0: lm loss: a number that is beyond all measure"),
-        ('{"0": {}, "0": {}}', "the key '0' is there twice"),
+        ('{"0": {}, "0": {}}', "g.json: the key '0' is there twice"),
+        ('{"0": {"a": 1, "a": 2}}', "g.json: 0: the key 'a' is there twice"),
         ({"0": {"GPU utilization": "fast"}}, 'g.json: 0: GPU utilization: "fast" is no number'),
         ({"0": {"GPU utilization": True}}, "g.json: 0: GPU utilization: true is no number"),
         ({"0": 3}, "g.json: 0: must be an object of metrics, is 3"),
@@ -137,7 +138,7 @@ def test_layouts(read, document, layout):
         ({"baseline": {}}, "its keys: none"),
         ({"current": [1]}, "g.json: current: must be an object of steps"),
         ({"fingerprint": "a", "promoted_by": "b", "metrics": {}}, "a golden of mbr-perf"),
-        ("[" * 100_000, "g.json"),
+        ("[" * 100_000, "g.json: nested deeper than 100 levels"),
         ('{"0": {"lm loss": ' + "9" * 5000 + "}}", "g.json"),
     ],
 )
