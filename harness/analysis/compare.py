@@ -15,8 +15,8 @@ from harness.analysis.metrics import Metrics
 from harness.analysis.promotion import promote
 from harness.errors import BadRequestError
 from harness.records.goldens import GoldenSearch, find_golden
+from harness.records.other_kinds import read_only_run, refuse_other_kinds
 from harness.records.run import RunRecord
-from harness.records.store import read_run
 from harness.records.sweep import SweepGate
 from harness.spec.experiment import MeasureSpec
 
@@ -90,8 +90,9 @@ def find_reference(
         return find_golden(record.spec, options.golden_values_path)
     path = Path(reference)
     if path.exists() and path.name != "record.json" and not (path / "record.json").exists():
+        refuse_other_kinds(path.absolute(), ("run",), results)
         return find_golden(record.spec, path)
-    other = read_run(reference, results)
+    other = read_only_run(reference, results)
     golden = promote([other], reason="reference run", author="compare", now=datetime.now(UTC)).golden
     return GoldenSearch(golden, path if path.exists() else Path(other.run_id))
 

@@ -96,7 +96,7 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
     from harness.analysis.outcome import comparison_outcome
     from harness.cli.asking import gate_options, window_options
     from harness.errors import BadRequestError
-    from harness.records.store import read_run
+    from harness.records.other_kinds import read_only_run
 
     gate = gate_options(judge)
     if what.golden is not None and gate.golden_values_path is not None:
@@ -104,7 +104,7 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
             f"GOLDEN {what.golden} and --golden_values_path {gate.golden_values_path} are two answers; give one"
         )
     gate = replace(gate, require_golden=gate.require_golden or what.golden is not None)
-    records = tuple(read_run(reference, what.results_dir) for reference in (run, *(what.repeat or ())))
+    records = tuple(read_only_run(reference, what.results_dir) for reference in (run, *(what.repeat or ())))
     search = find_reference(what.golden, records[0], gate, what.results_dir)
     metrics, comparison = compare_runs(records, search, gate, window_options(judge))
     verdict = comparison_outcome(comparison, fail_on_improvement=gate.fail_on_improvement)

@@ -13,10 +13,9 @@ from harness.errors import BadRequestError
 from harness.records.golden import GoldenRecord
 from harness.records.golden_settings import spec_like
 from harness.records.goldens import find_golden, golden_dir, named_golden
-from harness.records.nights import CASES, night_dir_of
+from harness.records.other_kinds import refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run
-from harness.records.sweeps import CELLS, sweep_dir_of
 from harness.spec.experiment import ExperimentSpec
 
 _GIT_TIMEOUT_S = 30
@@ -56,30 +55,18 @@ def named(reference: str, results: Path | None = None, goldens: Path | None = No
         return Named(_short(where, golden_dir(goldens)), golden=golden)
     except BadRequestError:
         if path.is_file():
-            _require_one(reference, results)
+            refuse_other_kinds(reference, ("run",), results)
             raise
     if ":" in reference:
         return _at_revision(reference, golden_dir(goldens))
     try:
         return Named(reference, run=read_run(reference, results))
     except BadRequestError as error:
-        _require_one(reference, results)
+        refuse_other_kinds(reference, ("run",), results)
         raise BadRequestError(
             f"{reference!r} is neither a golden nor a run: {error.message}",
             remedy=f"{error.remedy}; mbr-perf golden list prints the goldens",
         ) from error
-
-
-def _require_one(reference: str, results: Path | None) -> None:
-    """BadRequestError for a sweep or a night, of which any run may be meant."""
-    for kind, folder_of, below in (("night", night_dir_of, CASES), ("sweep", sweep_dir_of, CELLS)):
-        try:
-            folder = folder_of(reference, results)
-        except BadRequestError:
-            continue
-        runs = sorted(path.parent for path in folder.glob(f"{below}/*/*/{RECORD}"))
-        remedy = f"name a run in it, e.g. {runs[0]}" if runs else "it has no runs"
-        raise BadRequestError(f"{reference!r} is a {kind}, not a run", remedy=remedy)
 
 
 def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -187,3 +188,13 @@ def test_a_golden_that_lies_is_refused_by_file_and_key(results, golden, old, new
     assert int(done.exception.exit_code) == 2
     assert str(path) in str(done.exception)
     assert told in str(done.exception)
+
+
+def test_a_sweep_is_said_to_be_one_and_a_run_in_it_that_ended_well_is_named(mbr_perf):
+    sweep = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
+
+    answer = mbr_perf("compare", sweep)
+
+    assert answer.code == 2
+    assert "is a sweep, not a run" in answer.err
+    assert str(sweep / "cells" / "001" / "0") in answer.err

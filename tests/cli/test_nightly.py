@@ -338,13 +338,21 @@ def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it_and_w
     assert "2 cases; 2 runs" in answer.out
 
 
-def test_explain_says_of_a_night_that_it_is_one_and_names_a_run_in_it(measured, mbr_perf):
+def test_every_command_that_takes_no_night_says_that_it_is_one_and_what_to_name(measured, mbr_perf):
     night_dir = measured().newest().night_dir
-    for reference in (night_dir, night_dir / "night.json"):
-        answer = mbr_perf("explain", reference)
-        assert answer.code == 2
-        assert "is a night, not a run" in answer.err
-        assert str(run_dir_of(night_dir, "dense", 0)) in answer.err
+    run = str(run_dir_of(night_dir, "dense", 0))
+    for command, told, instead in (
+        (["explain"], "is a night, not a run", run),
+        (["compare"], "is a night, not a run", run),
+        (["compare", run, "--repeat"], "is a night, not a run", run),
+        (["compare", run], "is a night, not a run", run),
+        (["diagnose"], "is a night, not a run or a sweep", run),
+        (["diagnose", run], "is a night, not a run or a sweep", run),
+        (["report"], "is a night, not a sweep", f"mbr-perf nightly --resume {night_dir}"),
+    ):
+        for reference in (night_dir, night_dir / "night.json", night_dir.name, night_dir.name[-8:]):
+            answer = mbr_perf(*command, reference, "--results_dir", night_dir.parents[1])
+            assert (answer.code, told in answer.err, instead in answer.err) == (2, True, True), (command, answer.err)
 
 
 def test_explain_names_all_that_it_does_not_know(mbr_perf, tmp_path):

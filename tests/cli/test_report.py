@@ -40,6 +40,15 @@ def test_a_folder_that_holds_no_sweep_exits_2(mbr_perf, tmp_path):
     assert "no sweep.json" in answer.err
 
 
+def test_a_run_is_said_to_be_one(mbr_perf, run, tmp_path):
+    folder = run("20260102T030405Z-a")
+    for reference in (folder, Path(folder).name):
+        answer = mbr_perf("report", reference, "--results_dir", tmp_path / "results")
+        assert answer.code == 2
+        assert "is a run, not a sweep" in answer.err
+        assert f"mbr-perf results show {folder}" in answer.err
+
+
 def test_a_place_that_cannot_be_written_exits_2(mbr_perf, tmp_path):
     (tmp_path / "file").write_text("")
     answer = mbr_perf("report", RECORDED, "--format", "csv", "--out", tmp_path / "file")

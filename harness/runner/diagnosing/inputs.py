@@ -6,11 +6,13 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
 from harness.records.logs.sources import STDIN
+from harness.records.other_kinds import Kind, refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, results_dir
 from harness.records.sweeps import SWEEP, read_sweep, run_dir_of
 from harness.runner.snapshots.reading import looks_like_a_snapshot
 
+_TAKEN: tuple[Kind, ...] = ("run", "sweep")
 _SPEC, _PICKLE = "spec.json", ".pickle"
 
 
@@ -58,6 +60,7 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
             elif looks_like_a_snapshot(path) or (path.suffix == _PICKLE and path.is_file()):
                 snapshots.append(path)
             else:
+                refuse_other_kinds(path.absolute(), _TAKEN, failed=True)
                 logs.append(reference)
         except BadRequestError as problem:
             problems.append(problem)
@@ -84,6 +87,7 @@ def located(reference: str, results: Path | None) -> Path:
     if found:
         listed = ", ".join(folder.name for folder in found[-5:])
         raise BadRequestError(f"{reference!r} is ambiguous: {len(found)} runs and sweeps", remedy=f"one of: {listed}")
+    refuse_other_kinds(reference, _TAKEN, results, failed=True)
     raise BadRequestError(
         f"{reference}: no such file or folder, and no run or sweep of that id in {root}",
         remedy="name a run, a sweep, a log, a folder of logs, a snapshot, or - for standard input",

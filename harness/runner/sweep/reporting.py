@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.analysis.sweep.judge import judge_sweep
-from harness.records.sweeps import read_sweep
+from harness.records.other_kinds import read_only_sweep
 from harness.report import json
 from harness.report.charts.available import obstacle
 from harness.report.console import Console
@@ -28,7 +28,7 @@ class ReportRequest:
 
 def report_sweep(request: ReportRequest) -> None:
     """Write the files, show the table. BadRequestError for no such sweep or format, and where nothing can be written."""
-    data = read_sweep(request.sweep, request.results_dir)
+    data = read_only_sweep(request.sweep, request.results_dir)
     verdict = judge_sweep(data, gate_of(data.plan.gate))
     paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT, request.formats)
     if request.as_json:
