@@ -8,6 +8,11 @@ GB = 10**9
 TERA = 10**12
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 case``, ``2 cases``."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def format_bytes(value: float) -> str:
     """Bytes as the largest binary unit that keeps at least one digit before the point, e.g. ``1.50 GiB``."""
     for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", 1024)):

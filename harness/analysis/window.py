@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.records.rank import RankRecord
+from harness.units import counted
 
 MIN_STEPS = 3
 
@@ -25,7 +26,7 @@ class Window:
         if self.missing:
             return f"{len(self.missing)} of {len(self.missing) + len(self.seconds)} steps in the window are missing, first {self.missing[0]}"
         if len(self.seconds) < MIN_STEPS:
-            return f"{len(self.seconds)} steps in the window, at least {MIN_STEPS} are needed"
+            return f"{counted(len(self.seconds), 'step')} in the window, at least {MIN_STEPS} are needed"
         return None
 
 

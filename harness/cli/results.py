@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.option_types import Json
+from harness.units import counted
 
 if TYPE_CHECKING:
     from harness.report.console import Console
@@ -125,7 +126,7 @@ def archive(
         _print_json({"path": str(written.path), "files": written.num_files, "bytes": written.num_bytes,
                      "left_out": list(written.left_out)})  # fmt: skip
         return
-    told = f"{written.path}: {written.num_files} files, {format_bytes(written.num_bytes)}"
+    told = f"{written.path}: {counted(written.num_files, 'file')}, {format_bytes(written.num_bytes)}"
     print_lines(_console(), [told, *(f"left out: {line}" for line in written.left_out)])
 
 

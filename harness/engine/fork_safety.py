@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness.engine.forked_process import end_now
+from harness.units import counted
 
 TASKS = Path("/proc/self/task")
 # With more than one, numpy's OpenBLAS starts its threads as it loads; asking CUDA itself whether there is a GPU makes CUDA
@@ -36,7 +37,7 @@ def why_not_forkable() -> str:
     others = [task for task in TASKS.iterdir() if int(task.name) != os.getpid()]
     if others:
         names = ", ".join(sorted((task / "comm").read_text().strip() for task in others))
-        return f"{len(others)} other threads run in process {os.getpid()}, which was to be forked ({names})"
+        return f"{counted(len(others), 'other thread')} {'runs' if len(others) == 1 else 'run'} in process {os.getpid()}, which was to be forked ({names})"
     if torch.cuda.is_initialized():
         return f"CUDA is initialised in process {os.getpid()}, which was to be forked"
     return ""

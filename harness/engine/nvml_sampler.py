@@ -15,6 +15,7 @@ from harness.engine.nvml_device import IDLE, THROTTLE_REASONS, Gpu, reason_of
 from harness.engine.nvml_processes import Neighbours
 from harness.records.atomic import write_atomically
 from harness.records.run import DeviceSample, NodeSample
+from harness.units import counted
 
 # Clocks and power cost the driver more than memory; listing processes takes its lock for milliseconds.
 SLOW_EVERY_S = 1.0
@@ -48,7 +49,7 @@ class Track:
         try:
             used, self.total, self.reserved = self.gpu.memory()
         except pynvml.NVMLError as error:
-            self.error = f"{reason_of(error)} after {self.num_samples} samples"
+            self.error = f"{reason_of(error)} after {counted(self.num_samples, 'sample')}"
             return
         if self.baseline_used is None or self.max_used is None:
             self.baseline_used, self.max_used, self.first_s = used, used, now

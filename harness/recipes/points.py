@@ -10,6 +10,7 @@ from harness.recipes.request import Request
 from harness.spec.gpu import GPUS
 from harness.spec.parallelism import ParallelismSpec
 from harness.spec.precision import PRECISIONS
+from harness.units import counted
 
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {
     "gpu": tuple(GPUS), "point_gpu": tuple(GPUS), "compute_dtype": tuple(PRECISIONS), "task": TASKS,
@@ -159,7 +160,7 @@ def _with_num_gpus(points: list[OperatingPoint], num_gpus: int, notes: tuple[str
     if not runnable:
         raise _refusal(points[0])
     point = next((p for p in runnable if p.key.num_gpus > num_gpus), runnable[-1])
-    note = f"no operating point for {num_gpus} GPUs: started from {point.title}"
+    note = f"no operating point for {counted(num_gpus, 'GPU')}: started from {point.title}"
     return Choice(point, num_gpus, (*notes, note), rescale=True)
 
 

@@ -10,6 +10,7 @@ from harness.recipes.settings import Layer
 from harness.spec.experiment import NAME_PATTERN, Task
 from harness.spec.frozen import Frozen
 from harness.spec.model import Count
+from harness.units import counted
 
 TASKS: tuple[str, ...] = get_args(Task)
 
@@ -53,7 +54,7 @@ class OperatingPoint:
     def title(self) -> str:
         """``pretrain h100 bf16 8 GPUs (variant large_scale)``."""
         variant = f" (variant {self.key.variant})" if self.key.variant else ""
-        return f"{self.key.task} {self.key.gpu} {self.key.compute_dtype} {self.key.num_gpus} GPUs{variant}"
+        return f"{self.key.task} {self.key.gpu} {self.key.compute_dtype} {counted(self.key.num_gpus, 'GPU')}{variant}"
 
 
 @dataclass(frozen=True)

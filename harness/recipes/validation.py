@@ -13,6 +13,7 @@ from harness.recipes.resolve import resolve_recipe
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.rules.check import check
 from harness.spec.software import ASSUMED_MEGATRON_CORE, ASSUMED_TRANSFORMER_ENGINE, Software
+from harness.units import counted
 
 
 class RefusedPoint(TypedDict):
@@ -59,7 +60,7 @@ def check_files(paths: list[Path], directory: Path | None) -> tuple[list[Checked
 def point_title(point: OperatingPoint) -> str:
     """Task, GPU, precision, count and variant of a point."""
     key = point.key
-    return " ".join(filter(None, (key.task, key.gpu, key.compute_dtype, f"{key.num_gpus} GPUs", key.variant)))
+    return " ".join(filter(None, (key.task, key.gpu, key.compute_dtype, counted(key.num_gpus, "GPU"), key.variant)))
 
 
 def refusals(recipe: Recipe, point: OperatingPoint) -> list[RefusedPoint]:

@@ -11,6 +11,7 @@ from harness.records.atomic import write_once
 from harness.records.history import HistoryRecord
 from harness.records.history_files import Stamp, history_dir, history_path, history_stamps, read_record, started
 from harness.records.history_index import NoIndexError, indexed_records, indexed_stamps, update_index
+from harness.units import counted
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def _updated(
         update_index(folder, fresh, stale, stamps, anew=anew)
     except (OSError, sqlite3.Error) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        return (f"{len(fresh)} files were read one by one, for no index can be kept in {folder}: {why}",)
+        return (f"{counted(len(fresh), 'file')} read one by one, for no index can be kept in {folder}: {why}",)
     return ()
 
 

@@ -16,7 +16,7 @@ from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
 from harness.records.sweeps import SWEEP, CellData, read_sweep
-from harness.units import utc_time
+from harness.units import counted, utc_time
 
 RUNS, SWEEPS = "runs", "sweeps"
 
@@ -146,7 +146,7 @@ def _sweep_state(path: Path) -> _Read:
     def read() -> _Read:
         data = read_sweep(path)
         state: State = "unfinished" if data.num_due else "finished"
-        detail = _counted("cells", map(outcome_of, data.cells))
+        detail = _told("cell", map(outcome_of, data.cells))
         if not data.plan.is_imported:
             return _Read(state, detail)
         sources = [run.imported.start_source for cell in data.cells for run in cell.runs if run.imported]
@@ -160,7 +160,7 @@ def _night_state(path: Path) -> _Read:
         data = read_night(path)
         state: State = "finished" if data.is_finished else "unfinished"
         told = told_verdict(path) if data.is_finished else ""
-        return _Read(state, "; ".join(filter(None, (_counted("cases", map(case_state, data.cases)), told))))
+        return _Read(state, "; ".join(filter(None, (_told("case", map(case_state, data.cases)), told))))
 
     return _state(path / NIGHT, read)
 
@@ -168,11 +168,11 @@ def _night_state(path: Path) -> _Read:
 _STATES = {"run": _run_state, "sweep": _sweep_state, "night": _night_state}
 
 
-def _counted(what: str, states: Iterable[str]) -> str:
+def _told(noun: str, states: Iterable[str]) -> str:
     """``3 cases: 2 ok, 1 oom``."""
     counts = Counter(states)
     told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"{counts.total()} {what}: {told}" if told else f"no {what}"
+    return f"{counted(counts.total(), noun)}: {told}" if told else f"no {noun}s"
 
 
 def case_state(case: NightCase) -> str:

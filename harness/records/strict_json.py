@@ -14,6 +14,7 @@ from harness.errors import BadRequestError, ManyProblemsError
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.redact import redact_shapes
 from harness.spec.frozen import Frozen
+from harness.units import counted
 
 Document = TypeVar("Document", bound=Frozen)
 
@@ -175,7 +176,11 @@ def _problems(path: Path, error: ValidationError) -> list[BadRequestError]:
     told = dict.fromkeys(map(_told, error.errors(include_url=False)))
     found = [BadRequestError(f"{path}: {line}") for line in told]
     rest = len(found) - _MAX_PROBLEMS
-    return found if rest <= 0 else [*found[:_MAX_PROBLEMS], BadRequestError(f"{path}: and {rest} more problems")]
+    return (
+        found
+        if rest <= 0
+        else [*found[:_MAX_PROBLEMS], BadRequestError(f"{path}: and {counted(rest, 'more problem')}")]
+    )
 
 
 def _told(problem: ErrorDetails) -> str:

@@ -12,7 +12,7 @@ from harness.errors import ExitCode
 from harness.records.foreign.values import ForeignLog
 from harness.report.foreign_rows import cells, title
 from harness.report.printing import plain_table, print_lines, show
-from harness.units import format_bytes
+from harness.units import counted, format_bytes
 
 _NAMES = {
     "bridge": "Megatron-Bridge",
@@ -61,7 +61,7 @@ def _log_line(log: ForeignLog) -> str:
     shown = ", ".join(log.sources[:_MOST_SOURCES])
     more = f" and {len(log.sources) - _MOST_SOURCES} more" if len(log.sources) > _MOST_SOURCES else ""
     if not log.iterations:
-        return f"Log {shown}{more}: no iterations in {log.num_lines} lines"
+        return f"Log {shown}{more}: no iterations in {counted(log.num_lines, 'line')}"
     first, last = log.iterations[0].number, log.iterations[-1].number
     total = f" of {log.total}" if log.total else ""
     return f"Log {shown}{more}: {_NAMES[log.format]}, iterations {first} to {last}{total}"
@@ -71,7 +71,7 @@ def _golden_line(judged: ForeignComparison) -> str:
     golden, window = judged.golden, judged.window
     count = len(window.iterations)
     return (
-        f"Golden {golden.path}: {_NAMES[golden.format]}, {golden.layout}, {len(golden.steps)} steps; "
+        f"Golden {golden.path}: {_NAMES[golden.format]}, {golden.layout}, {counted(len(golden.steps), 'step')}; "
         f"window: steps [{window.start}, {window.end}), {count} of them"
     )
 

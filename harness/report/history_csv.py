@@ -13,6 +13,7 @@ from harness.records.atomic import write_atomically
 from harness.records.history import HistoryRecord
 from harness.records.history_files import started
 from harness.report.csv_text import Value, csv_text
+from harness.units import counted
 
 _Row = tuple[HistoryRecord, Callable[[str], float | None]]
 
@@ -61,5 +62,5 @@ def _notes(history: CaseHistory, num_rows: int, partial: Sequence[str]) -> tuple
     if partial:
         notes.append(f"not in the CSV, for some of its {num_rows} rows lack them: {', '.join(partial)}")
     if missing:
-        notes.append(f"not in the CSV: {missing} nights without {history.metric.name}")
+        notes.append(f"not in the CSV: {counted(missing, 'night')} without {history.metric.name}")
     return tuple(notes)

@@ -16,7 +16,7 @@ from harness.records.history_files import started
 from harness.report.figures import ABSENT, figure
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.sparkline import sparkline
-from harness.units import format_percent
+from harness.units import counted, format_percent
 
 _STYLES = {"pass": "green", "ok": "green", "improvement": "green", "better": "green", "regression": "red",
            "failed": "red", "oom": "red", "worse": "red", "other": "red", "steady": "", "new": ""}  # fmt: skip
@@ -39,12 +39,12 @@ def print_cases(console: Console, cases: Sequence[CaseSummary], metric: Metric, 
         )  # fmt: skip
     show(console, table)
     others = sum(case.num_others for case in cases)
-    left_out = f"Left out for other settings than their case's newest run: {_counted(others, 'run')}; `mbr-perf history CASE` says how to see them"
+    left_out = f"Left out for other settings than their case's newest run: {counted(others, 'run')}; `mbr-perf history CASE` says how to see them"
     print_lines(
         console,
         [
             *([left_out] if others else []),
-            f"{_counted(len(cases), 'case')}. Trend: the newest night against the twenty before it, and what their noise explains.",
+            f"{counted(len(cases), 'case')}. Trend: the newest night against the twenty before it, and what their noise explains.",
         ],
     )
 
@@ -72,14 +72,8 @@ def _headline(history: CaseHistory) -> list[str]:
     nights, metric, golden = history.series.nights, history.metric, history.golden
     num_runs = sum(len(night.records) for night in nights)
     held = f"Golden: {figure(metric, golden.value)} ± {golden.threshold * 100:g} %" if golden else history.no_golden
-    told = (
-        f"{metric.title} ({_DIRECTIONS[metric.better]}), {_counted(len(nights), 'night')}, {_counted(num_runs, 'run')}"
-    )
+    told = f"{metric.title} ({_DIRECTIONS[metric.better]}), {counted(len(nights), 'night')}, {counted(num_runs, 'run')}"
     return [told, held[0].upper() + held[1:]]
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _print_nights(console: Console, history: CaseHistory) -> None:
@@ -112,7 +106,7 @@ def _not_counted(history: CaseHistory) -> list[str]:
     told = [f"Not counted: {record.run_id}: {record.failure or '; '.join(record.suspect) or record.status}"
             for record in out[-_MOST_REASONS:]]  # fmt: skip
     rest = len(out) - len(told)
-    return [*told, f"and {_counted(rest, 'run')} before them (--json has all)"] if rest else told
+    return [*told, f"and {counted(rest, 'run')} before them (--json has all)"] if rest else told
 
 
 def _bars(console: Console, history: CaseHistory) -> list[str]:

@@ -9,8 +9,8 @@ from harness.report.html_page import escape, html_page
 from harness.report.night_cells import CELL_STYLE, outcome_cell
 from harness.report.night_html import anchor
 from harness.report.night_index import IndexCase, NightEntry, case_names, read_nights
-from harness.report.night_words import SPEED, counted, marked
-from harness.units import format_percent
+from harness.report.night_words import SPEED, marked
+from harness.units import counted, format_percent
 
 INDEX = "index.html"
 

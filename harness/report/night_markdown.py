@@ -9,8 +9,9 @@ from harness.report.night_aa import aa_lines
 from harness.report.night_jsonl import append_whole
 from harness.report.night_remarks import stories
 from harness.report.night_rows import night_rows
-from harness.report.night_words import about, answer, counted, headline, is_red
+from harness.report.night_words import about, answer, headline, is_red
 from harness.report.sweep_markdown import escape
+from harness.units import counted
 
 SUMMARY_LIMIT_BYTES = 1024 * 1024
 """What GitHub takes of one step's summary, all of its parts together; of more it shows nothing at all."""

@@ -6,9 +6,9 @@ from harness.analysis.gate import Verdict
 from harness.analysis.night.values import CaseVerdict
 from harness.analysis.speed import cell_figure
 from harness.report.figures import ABSENT, BY_NAME, figure
-from harness.report.night_words import SPEED, change_text, counted, finding_of, one_line, outcome_text, worst_memory
+from harness.report.night_words import SPEED, change_text, finding_of, one_line, outcome_text, worst_memory
 from harness.report.sweep_rows import Rows
-from harness.units import format_percent
+from harness.units import counted, format_percent
 
 _Read = Callable[[CaseVerdict], str]
 

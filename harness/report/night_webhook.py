@@ -12,11 +12,11 @@ from harness.report.night_remarks import story
 from harness.report.night_words import (
     about,
     answer,
-    counted,
     headline,
     outcome_text,
     red_cases,
-)  # fmt: skip
+)
+from harness.units import counted
 
 _MOST_CASES = 20
 _LONGEST = 300

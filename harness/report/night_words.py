@@ -8,7 +8,7 @@ from harness.analysis.gate import Verdict
 from harness.analysis.night.values import CaseFinding, CaseVerdict, Evidence, NightVerdict
 from harness.errors import ExitCode
 from harness.report.figures import ABSENT, BY_NAME, figure
-from harness.units import format_percent, format_share
+from harness.units import counted, format_percent, format_share
 
 SPEED = "tflops_per_gpu"
 MUST_EQUAL = "must be equal"
@@ -114,11 +114,6 @@ def threshold_text(finding: CaseFinding) -> str:
     least = finding.evidence.smallest_change if finding.evidence else None
     shown = f", with evidence {least * 100:.2g} %" if least is not None and least < finding.threshold else ""
     return f"{finding.threshold * 100:.3g} %{shown}"
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 case``, ``2 cases``."""
-    return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def one_line(text: str) -> str:

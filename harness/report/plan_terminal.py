@@ -12,7 +12,7 @@ from harness.planning.search import Plan, Row, dominated
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.request_text import request_lines
 from harness.spec.recompute import FullRecompute
-from harness.units import GIB, MIB, format_bytes, format_percent, format_seconds
+from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
 
 _STYLES = {"FITS": "green", "TIGHT": "yellow", "OOM": "red"}
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
@@ -149,7 +149,7 @@ def _print_left_out(console: Console, plan: Plan, num_folded: int) -> None:
     if any(row.verdict and not row.is_certain for row in plan.rows):
         print_hanging(console, Text("?: the limit lies within the range", style="dim"), 2)
     if num_folded:
-        text = f"{num_folded} settings are not shown: another beats them, or they lie between two (--all shows them)"
+        text = f"Not shown: {counted(num_folded, 'setting')}, beaten by another or between two (--all shows all)"
         print_hanging(console, Text(text, style="dim"), 2)
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
     for why, names in _by_reason(declined).items():

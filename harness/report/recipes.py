@@ -9,8 +9,8 @@ from harness.recipes.listing import RecipeRow, model_settings, point_row
 from harness.recipes.recipe import OperatingPoint, Recipe
 from harness.recipes.validation import CheckedFile, refusals
 from harness.report.figures import ABSENT
-from harness.report.night_words import counted
 from harness.report.printing import plain_table, print_lines, show, show_whole
+from harness.units import counted
 
 # Column and key of `point_row`, in the order of the table.
 _POINT = {

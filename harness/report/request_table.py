@@ -7,6 +7,7 @@ from harness.records.run import RunRecord
 from harness.report.printing import OneLineTable
 from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
+from harness.units import counted
 
 
 def request_table(record: RunRecord) -> Table:
@@ -62,16 +63,19 @@ def _parallelism(spec: ExperimentSpec) -> str:
 def _batch(spec: ExperimentSpec) -> str:
     batch = spec.batch
     return (
-        f"micro {batch.micro_batch_size}, global {batch.global_batch_size} ({spec.num_microbatches} micro-batches), "
-        f"sequence {batch.seq_length}, {spec.measure.max_steps} steps"
+        f"micro {batch.micro_batch_size}, global {batch.global_batch_size} ({spec.num_microbatches} micro-batch{'es' * (spec.num_microbatches != 1)}), "
+        f"sequence {batch.seq_length}, {counted(spec.measure.max_steps, 'step')}"
     )
 
 
 def effect_rows(effective: EffectiveRecompute) -> list[tuple[str, str]]:
     """Modules in effect, whole layers, and the inert ones with the reason."""
-    active = [f"{module}: {layers} of {effective.num_layers} layers" for module, layers in effective.modules.items()]
+    active = [
+        f"{module}: {layers} of {counted(effective.num_layers, 'layer')}"
+        for module, layers in effective.modules.items()
+    ]
     if effective.full_layers:
-        active.append(f"{effective.full_layers} of {effective.num_layers} layers recomputed whole")
+        active.append(f"{effective.full_layers} of {counted(effective.num_layers, 'layer')} recomputed whole")
     if effective.does_nothing:
         active.append("nothing: the run equals one without recompute")
     inert = [f"{module}: {reason}" for module, reason in effective.inert_modules.items()]

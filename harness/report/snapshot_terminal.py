@@ -9,7 +9,7 @@ from harness.analysis.oom.verdict import OomVerdict
 from harness.analysis.snapshots.difference import SnapshotDifference
 from harness.analysis.snapshots.values import DeviceMemory, Holder, SnapshotSummary
 from harness.report.printing import plain_table, print_lines, show
-from harness.units import format_bytes
+from harness.units import counted, format_bytes
 
 _MOST_MODULES, _MOST_SITES, _MOST_POOLS = 12, 12, 3
 
@@ -42,7 +42,11 @@ def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> list[str]:
 def _sums(device: DeviceMemory) -> list[str]:
     expandable = ", expandable" if device.has_expandable_segments else ""
     rows = [
-        ("reserved", device.reserved_bytes, f"{device.num_segments} segments, {device.num_blocks} blocks{expandable}"),
+        (
+            "reserved",
+            device.reserved_bytes,
+            f"{counted(device.num_segments, 'segment')}, {counted(device.num_blocks, 'block')}{expandable}",
+        ),
         ("allocated", device.allocated_bytes, _rounding(device)),
         ("pending", device.pending_bytes, "freed, another stream may still use it"),
         ("releasable", device.releasable_bytes, "empty_cache gives it back"),
@@ -144,4 +148,4 @@ def signed(num_bytes: int) -> str:
 
 
 def _rest(count: int, shown: int) -> list[str]:
-    return [f"and {count - shown} more rows (--json has them)"] if count > shown else []
+    return [f"and {counted(count - shown, 'more row')} (--json has them)"] if count > shown else []

@@ -12,6 +12,7 @@ from harness.analysis.night.noise_history import noise_of
 from harness.records.histories import read_history
 from harness.records.run import RunRecord
 from harness.records.store import results_dir
+from harness.units import counted
 
 
 def with_history(side: Side, record: RunRecord, results: Path | None = None) -> Side:
@@ -23,7 +24,7 @@ def with_history(side: Side, record: RunRecord, results: Path | None = None) -> 
     if not found:
         return side
     runs = max(round((noise.night_df + 1) * noise.runs_per_night) for noise in found.values())
-    basis = f"about {runs} runs of earlier nights"
+    basis = f"about {counted(runs, 'run')} of earlier nights"
     return replace(side, spreads={name: spread_of_one(noise) for name, noise in found.items()}, spread_basis=basis)
 
 

@@ -17,7 +17,7 @@ from harness.records.imported import ImportedLog
 from harness.records.run import RunRecord
 from harness.runner.references import named
 from harness.spec.experiment import MeasureSpec
-from harness.units import GB
+from harness.units import GB, counted
 
 _PEAKS = {"max_alloc": "peak_allocated_bytes", "max_reserved": "peak_reserved_bytes"}
 _NO_ALLOC = (
@@ -62,7 +62,10 @@ def of_golden(name: str, golden: GoldenRecord) -> Exported:
             remedy="export the run that it comes from: mbr-perf golden export RUN",
         )
     count = golden.max_steps or MeasureSpec().max_steps
-    notes = [f"each of {count} steps carries the median: a golden stores no steps", "no losses: a golden stores none"]
+    notes = [
+        f"each of {counted(count, 'step')} carries the median: a golden stores no steps",
+        "no losses: a golden stores none",
+    ]
     if TIME_MS not in step:
         notes.append(f"no {TIME_MS!r}, without which Megatron-Bridge's evaluator does not read a golden")
     document: Document = {str(number): dict(step) for number in range(count)}

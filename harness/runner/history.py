@@ -19,7 +19,7 @@ from harness.recipes.problems import nearest
 from harness.records.histories import HistoryReading, survey_history
 from harness.records.history_files import history_dir, is_ahead, started
 from harness.records.history_index import keep_text, kept_text
-from harness.units import utc_time
+from harness.units import counted, utc_time
 
 _MOST_AHEAD = 5
 
@@ -91,7 +91,7 @@ def _ahead(reading: HistoryReading) -> tuple[str, ...]:
     now = datetime.now(UTC)
     found = [record for record in reading.records if is_ahead(record, now)]
     told = (f"{one.case}: run {one.run_id} is dated {one.started_at}, in the future" for one in found[:_MOST_AHEAD])
-    more = [f"and {len(found) - _MOST_AHEAD} more runs are"] if len(found) > _MOST_AHEAD else []
+    more = [f"and {counted(len(found) - _MOST_AHEAD, 'more run')} so dated"] if len(found) > _MOST_AHEAD else []
     return (*told, *more, *(["mbr-perf results doctor names their files"] if found else []))
 
 

@@ -10,6 +10,7 @@ from harness.launch.environment import Host
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.gpu import GPUS
 from harness.spec.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume
+from harness.units import counted
 
 TRAINING = {"torch": "2.6", "megatron-core": "0.16"}  # oldest releases that ranks run with; as the extra `train`
 # pip finds the installed harness and adds what its extra `train` lists.
@@ -148,7 +149,7 @@ def _require_gpus(spec: ExperimentSpec, found: Detection, num_local_ranks: int) 
         why = f" ({unsure or found.error})" if unsure or found.error else ""
         again = "try again once nvidia-smi lists the GPUs, or " if unsure else ""
         raise BadRequestError(
-            f"{num_local_ranks} ranks on this node need as many GPUs; it has {len(present)}{why}",
+            f"{counted(num_local_ranks, 'rank')} on this node {'needs a GPU' if num_local_ranks == 1 else 'need as many GPUs'}; it has {len(present)}{why}",
             remedy=f"{again}run where the GPUs are, or --gpu cpu for the scaled-down point, or --dryrun to see the plan",
         )
     others = sorted({gpu.name for gpu in present if gpu.name and gpu.gpu_type is not spec.gpu_type})

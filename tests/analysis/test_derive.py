@@ -52,7 +52,7 @@ def test_a_rank_without_any_record_leaves_no_step_time(make_spec, make_rank, mak
     ("max_steps", "window", "problem"),
     [
         (1, (1, 1), "the window [1, 1) holds no step"),
-        (3, (2, 3), "1 steps in the window, at least 3 are needed"),
+        (3, (2, 3), "1 step in the window, at least 3 are needed"),
         (10, (7, 10), None),
     ],
 )

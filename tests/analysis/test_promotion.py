@@ -71,7 +71,7 @@ def test_every_reason_against_is_told_at_once(make_spec, make_record):
     text = refused([make_record(short, suspect=("GPU 3 was throttled",), status="failed", failure="rank 7 died")])
     assert "suspect: GPU 3 was throttled" in text
     assert "is failed: rank 7 died" in text
-    assert "tflops_per_gpu: 1 steps in the window, at least 3 are needed" in text
+    assert "tflops_per_gpu: 1 step in the window, at least 3 are needed" in text
 
 
 def test_an_unfinished_rank_is_refused(make_spec, make_rank, make_record):

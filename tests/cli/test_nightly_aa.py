@@ -104,9 +104,9 @@ def test_a_night_that_is_inconclusive_by_its_aa_alone_is_listed_and_shown_as_suc
 ):
     answer = nightly(recorded(failures={5: PORT_TAKEN}), "--aa", "--json")
     night_id, results = json.loads(answer.out)["night_id"], ("--results_dir", tmp_path / "results")
-    assert "1 cases: 1 ok; judged inconclusive" in mbr_perf("results", "list", *results).out
+    assert "1 case: 1 ok; judged inconclusive" in mbr_perf("results", "list", *results).out
     shown = " ".join(mbr_perf("results", "show", night_id, *results).out.split())
-    assert "1 cases: 1 ok; judged inconclusive: tonight's own A/A failed: run 5: " in shown
+    assert "1 case: 1 ok; judged inconclusive: tonight's own A/A failed: run 5: " in shown
     (tmp_path / "results" / "nights" / night_id / "report" / "night.json").write_text("[]")
     assert "1 ok; judged, but" in mbr_perf("results", "list", *results).out
 

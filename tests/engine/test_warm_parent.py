@@ -142,7 +142,7 @@ def test_a_process_that_has_initialised_cuda_is_not_forked():
 @pytest.mark.train
 def test_a_process_with_a_thread_is_not_forked():
     thread = "; import threading, time; threading.Thread(target=time.sleep, args=(9,), daemon=True).start()"
-    assert said(thread).startswith("1 other threads run in process")
+    assert said(thread).startswith("1 other thread runs in process")
     assert said("") == ""
 
 

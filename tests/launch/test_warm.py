@@ -123,7 +123,7 @@ def test_an_agent_in_which_a_thread_has_appeared_gives_way_to_a_fresh_torchrun(t
         assert len(fit.pids) == 1
     assert (outcome.status, outcome.warm) == ("ok", False), plan.launcher_log.read_text()
     [note] = outcome.notes
-    assert note.startswith("started from a fresh torchrun instead of a warm parent: 1 other threads run in process")
+    assert note.startswith("started from a fresh torchrun instead of a warm parent: 1 other thread runs in process")
 
 
 def test_the_exit_code_of_a_rank_is_kept(two: Plans, parents: WarmParents) -> None:
@@ -308,7 +308,7 @@ def test_a_parent_with_a_thread_refuses_and_a_fresh_torchrun_takes_over_with_a_n
         outcome = run(two("ok", env=environment), kept)
         assert (outcome.status, outcome.warm) == ("ok", False)
         (note,) = outcome.notes
-        assert note.startswith("started from a fresh torchrun instead of a warm parent: 1 other threads run in process")
+        assert note.startswith("started from a fresh torchrun instead of a warm parent: 1 other thread runs in process")
         assert kept.pids == ()
         again = run(two("ok", env=environment), kept)
         assert (again.status, again.warm, len(again.notes)) == ("ok", False, 1)

@@ -53,7 +53,7 @@ def test_texts_that_a_spreadsheet_would_run_are_quoted():
 def test_nights_without_the_figure_are_no_rows_and_are_told(nights):
     text, notes = history_csv(history_of(nights))
     assert len(text.splitlines()) == 1 + 8
-    assert notes == ("not in the CSV: 1 nights without tflops_per_gpu",)
+    assert notes == ("not in the CSV: 1 night without tflops_per_gpu",)
 
 
 def test_a_history_without_figures_is_a_header():
@@ -75,7 +75,7 @@ def test_the_chart_has_every_night_with_its_versions_and_what_changed(nights):
     (changed,) = {row["changed"] for row in shown if row["night"] == "run0004"}
     assert changed == "torch 2.9.1 -> 2.10.0"
     assert {row["versions"] for row in shown} == {"torch 2.9.1", "torch 2.10.0"}
-    assert "1 nights without the figure are not shown" in picture.caption
+    assert "Not shown: 1 night without the figure." in picture.caption
 
 
 def test_the_chart_has_the_golden_band_and_the_change_points(nights, tmp_path):

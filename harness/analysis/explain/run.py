@@ -13,6 +13,7 @@ from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden_settings import leaves
 from harness.records.imported import IMPORTED
 from harness.records.run import REPLAYED, RunRecord
+from harness.units import counted
 
 _ALWAYS: tuple[Group, ...] = ("settings", "recompute", "software")
 _OF_THE_IMPORT: frozenset[Key] = frozenset(
@@ -105,7 +106,7 @@ def _recompute(record: RunRecord) -> dict[str, str]:
         **acting,
         **inert,
         **full,
-        **{f"built.{name}": f"{count} layers" for name, count in built.items()},
+        **{f"built.{name}": counted(count, "layer") for name, count in built.items()},
     }
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from harness.analysis.gate import Finding, Verdict
 from harness.analysis.statistics import mean
+from harness.units import counted
 
 LOSS_CHECKS = ("loss_correlation", "loss_points", "loss_final", "loss_outliers")
 # Deviations of residuals that are rounding, as a share of the loss.
@@ -73,7 +74,7 @@ def _problem(points: Sequence[tuple[int, float | None, float]]) -> str | None:
 def _correlation(current: Sequence[float], golden: Sequence[float], limits: LossLimits) -> Finding:
     why = ""
     if len(golden) < limits.min_points:
-        why = f"undefined: {len(golden)} points, at least {limits.min_points} are needed"
+        why = f"undefined: {counted(len(golden), 'point')}, at least {limits.min_points} are needed"
     elif _spread(golden) <= limits.flat * abs(mean(golden)):
         why = f"undefined: the golden's curve is flat, its spread {_spread(golden):.3g} at a mean of {mean(golden):.5g}"
     value = pearson(current, golden) if not why else None

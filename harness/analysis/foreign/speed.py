@@ -12,6 +12,7 @@ from harness.analysis.window import MIN_STEPS
 from harness.errors import BadRequestError
 from harness.records.foreign.golden_values import ForeignGolden
 from harness.records.foreign.values import ForeignLog, Iteration
+from harness.units import counted
 
 # Megatron-Bridge's: its help says 0.75, its parser 0.70.
 SKIP_FIRST_SHARE = 0.70
@@ -106,7 +107,7 @@ def _current(name: str, log: ForeignLog, by_number: Mapping[int, Iteration], win
 
 def _nothing_at_all(name: str, log: ForeignLog, window: Window) -> str | None:
     if not log.iterations:
-        return f"no line of an iteration in {', '.join(log.sources)} ({log.num_lines} lines)"
+        return f"no line of an iteration in {', '.join(log.sources)} ({counted(log.num_lines, 'line')})"
     if all(getattr(one, name) is None for one in log.iterations):
         return _ABSENT[name]
     if not window.iterations:
@@ -121,7 +122,11 @@ def _incomplete(name: str, log: ForeignLog, window: Window, told: Sequence[tuple
     broken = [one for one, value in told if not math.isfinite(value)]
     if broken:
         return f"iteration {broken[0].number} says {getattr(broken[0], name)} ({broken[0].where})"
-    return f"{len(told)} steps in the window, at least {MIN_STEPS} are needed" if len(told) < MIN_STEPS else None
+    return (
+        f"{counted(len(told), 'step')} in the window, at least {MIN_STEPS} are needed"
+        if len(told) < MIN_STEPS
+        else None
+    )
 
 
 def _gap(missing: Sequence[int], window: Window, log: ForeignLog) -> str:

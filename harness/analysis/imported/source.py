@@ -7,6 +7,7 @@ from harness.records.foreign.values import ForeignLog
 from harness.records.imported import IMPORTED, ImportedLog, LogFile, LoggedThroughput, StartSource
 from harness.records.rank import RankRecord
 from harness.spec.experiment import ExperimentSpec
+from harness.units import counted
 
 _TITLES = {"bridge": "Megatron-Bridge", "megatron-lm": "Megatron-LM"}
 _MANY_RANKS = 8
@@ -18,14 +19,15 @@ def disagreements(log: ForeignLog, spec: ExperimentSpec) -> list[BadRequestError
     if log.world_size not in (None, spec.num_gpus):
         found.append(
             BadRequestError(
-                f"the log is of {log.world_size} ranks, the settings of {spec.num_gpus}", remedy=f"-ng {log.world_size}"
+                f"the log is of {counted(log.world_size or 0, 'rank')}, the settings of {spec.num_gpus}",
+                remedy=f"-ng {log.world_size}",
             )
         )
     beyond = sorted({one.rank for one in log.memory if one.rank >= spec.num_gpus})
     if beyond and log.world_size is None:
         found.append(
             BadRequestError(
-                f"the log tells of rank {beyond[-1]}, the settings have {spec.num_gpus} ranks", remedy="-ng"
+                f"the log tells of rank {beyond[-1]}, the settings have {counted(spec.num_gpus, 'rank')}", remedy="-ng"
             )
         )
     sizes = {one.global_batch_size for one in log.iterations if one.global_batch_size is not None}

@@ -58,7 +58,9 @@ def _by_ending(text: str, ending: Ending) -> OomVerdict:
         return OomVerdict("host_memory", "high", f"the scheduler says {ending.scheduler_state}")
     if ending.host_oom_kills:
         return OomVerdict(
-            "host_memory", "high", f"the kernel killed {ending.host_oom_kills} processes of the job's cgroup"
+            "host_memory",
+            "high",
+            f"the kernel killed {ending.host_oom_kills} process{'es' * (ending.host_oom_kills != 1)} of the job's cgroup",
         )
     if ending.exit_code in _KILLED:
         reason = "the process was killed (SIGKILL) without a word, often by the kernel when host memory runs out"

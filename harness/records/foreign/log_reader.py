@@ -17,6 +17,7 @@ from harness.records.foreign.record_lines import (
 from harness.records.foreign.values import ForeignLog, Iteration, LogFormat, RankMemory
 from harness.records.logs.lines import LogLine, log_lines
 from harness.records.logs.sources import log_sources
+from harness.units import counted
 
 _ALL_RANKS = "allranks"
 # One report per rank and iteration; beyond this the last ones are left out and said to be.
@@ -42,7 +43,9 @@ def opened_logs(paths: Iterable[str | Path]) -> "tuple[LogReader, Iterator[LogLi
     reader = LogReader()
     reader.sources = [one.name for one in chosen]
     if len(chosen) < len(sources):
-        reader.notes.append(f"{len(sources) - len(chosen)} other files left out: {chosen[0].name} holds all ranks")
+        reader.notes.append(
+            f"{counted(len(sources) - len(chosen), 'other file')} left out: {chosen[0].name} holds all ranks"
+        )
     return reader, _fed(reader, log_lines([one.path or "-" for one in chosen]))
 
 
@@ -160,7 +163,9 @@ class LogReader:
             return iterations
         left[0].take(None)
         left[0].unbound = 0
-        self.notes.append(f"{len(steps)} lines of 'Step Time' in {steps[0].source}, bound in order; every time agrees")
+        self.notes.append(
+            f"{counted(len(steps), 'line')} of 'Step Time' in {steps[0].source}, bound in order; every time agrees"
+        )
         return tuple(
             replace(one, tflops_per_gpu=step.line.tflops_per_gpu) for one, step in zip(iterations, steps, strict=True)
         )
@@ -174,7 +179,7 @@ class LogReader:
     def _notes_at_the_end(self) -> list[str]:
         notes = []
         if self._num_cut:
-            notes.append(f"{self._num_cut} lines of iterations are cut short, first {self._first_cut}")
+            notes.append(f"{counted(self._num_cut, 'line')} of iterations cut short, first {self._first_cut}")
         if len(self._memory) < self._num_memory:
             notes.append(f"{self._num_memory - len(self._memory)} of {self._num_memory} reports of memory left out")
         lost = [(one.unbound + len(one.left()), one.first_unbound or one.left()[0])
@@ -182,7 +187,9 @@ class LogReader:
         if lost:
             first = lost[0][1]
             count = sum(number for number, _ in lost)
-            notes.append(f"{count} lines of 'Step Time' belong to no iteration, first {first.source}:{first.number}")
+            notes.append(
+                f"{counted(count, 'line')} of 'Step Time' without an iteration, first {first.source}:{first.number}"
+            )
         return notes
 
 

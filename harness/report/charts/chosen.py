@@ -2,6 +2,7 @@
 
 from harness.analysis.sweep.values import SweepVerdict
 from harness.records.sweeps import CellData, SweepData
+from harness.units import counted
 
 MAX_CELLS = 12
 
@@ -22,7 +23,7 @@ def left_out(data: SweepData) -> str:
     """What is to be said of cells that were not chosen; empty where all were."""
     missing = len(_able(data)) - MAX_CELLS
     return (
-        f" {missing} further cells that ran are left out here; the table and report.json have them."
+        f" Left out here: {counted(missing, 'further cell')} that ran; the table and report.json have them."
         if missing > 0
         else ""
     )

@@ -10,6 +10,7 @@ from harness.records.timeline import MemorySeries
 from harness.report.charts import look
 from harness.report.charts.picture import Picture
 from harness.report.charts.units import memory_unit, time_unit
+from harness.units import counted
 
 _ROOM = 60  # characters
 _STYLES = ((look.BLACK, [1, 0]), (look.VERMILION, [6, 3]))
@@ -81,7 +82,8 @@ def _series(run: RunRecord, rank: int) -> tuple[MemorySeries | None, bool]:
 def _subtitle(title: str, others: list[str]) -> str:
     """The picture alone says what it leaves out, too: by name as long as there is room."""
     named = "; ".join(others)
-    return f"{title} (not drawn: {named if len(named) <= _ROOM else f'{len(others)} other cells'})" if others else title
+    told = named if len(named) <= _ROOM else counted(len(others), "other cell")
+    return f"{title} (not drawn: {told})" if others else title
 
 
 def _pair(verdict: SweepVerdict, recorded: set[str]) -> tuple[str, str] | None:

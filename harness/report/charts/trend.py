@@ -15,7 +15,7 @@ from harness.report.charts import look
 from harness.report.charts.picture import Picture
 from harness.report.charts.units import memory_unit, time_unit
 from harness.report.figures import figure
-from harness.units import format_percent
+from harness.units import counted, format_percent
 
 _HEIGHT = 340
 _GOOD, _BAD, _UNSURE = "passed, or not judged", "regression, failed or out of memory", "inconclusive"
@@ -30,7 +30,7 @@ _BAD_OUTCOMES = ("regression", "failed", "oom", "interrupted")
 def trend_picture(history: CaseHistory) -> Picture:
     """One point per night that has the figure; the bar through it spans the runs of the night."""
     metric, series = history.metric, history.series
-    title, name = f"{metric.title} over {len(series.nights)} nights", "trend"
+    title, name = f"{metric.title} over {counted(len(series.nights), 'night')}", "trend"
     if not history.measured:
         return Picture(name, title, "", None, f"No night of this case has {metric.name}.")
     unit, scale = _unit(history)
@@ -188,4 +188,4 @@ def _caption(history: CaseHistory) -> str:
         told += " Dashed lines: the level changed."
     elif history.no_points:
         told += f" {history.no_points}"
-    return told + (f" {missing} nights without the figure are not shown." if missing else "")
+    return told + (f" Not shown: {counted(missing, 'night')} without the figure." if missing else "")

@@ -26,6 +26,7 @@ from harness.runner.sweep.request import SweepRequest
 from harness.runner.understanding import given_env, launcher_problems, settle
 from harness.spec.effective import settled_implementation
 from harness.spec.layout import LayoutError
+from harness.units import counted
 
 _REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
 
@@ -46,14 +47,14 @@ def plan_sweep(
     first = next(one.checked for one in drafts if one.may_run and one.checked)
     unasked = tuple[str, ...]()
     if asks_megatron and not first.spec.gpu_type.is_cpu and request.launch.launcher != "replay":
-        tell(f"Asking the installed megatron-core about {len(drafts)} cells")
+        tell(f"Asking the installed megatron-core about {counted(len(drafts), 'cell')}")
         drafts, unasked = ask_megatron(drafts, host)
         require_one(drafts)
     running = [one.spec for one in drafts if one.may_run and one.spec]
     if request.launch.launcher == "replay":
         answers: Sequence[RunPrediction] = [RunPrediction(None, _REPLAYED)] * len(running)
     else:
-        tell(f"Predicting {len(running)} cells")
+        tell(f"Predicting {counted(len(running), 'cell')}")
         answers = foretell(running, first.software, host)
     cells = planned_cells(axes, drafts, iter(answers), prunes=request.prune)
     return SweepPlan(

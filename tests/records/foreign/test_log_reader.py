@@ -67,7 +67,7 @@ def test_a_missing_iteration_does_not_shift_the_others(read):
     ]
     log = read("\n".join(lines))
     assert throughputs(log) == {2: 700.0, 3: 690.0}
-    assert log.notes == (f"1 lines of 'Step Time' belong to no iteration, first {log.sources[0]}:1",)
+    assert log.notes == (f"1 line of 'Step Time' without an iteration, first {log.sources[0]}:1",)
 
 
 def test_rank_0_may_be_an_iteration_ahead(read):
@@ -89,7 +89,7 @@ def test_step_times_of_a_file_of_their_own_are_not_zipped_where_one_is_missing(r
     last = "\n".join(iteration(number, 3, value) for number, value in ((1, 21.0), (2, 0.9), (3, 0.95)))
     log = read(rank_0=first, rank_7=last)
     assert set(throughputs(log).values()) == {None}
-    assert "2 lines of 'Step Time' belong to no iteration" in log.notes[0]
+    assert "2 lines of 'Step Time' without an iteration" in log.notes[0]
 
 
 def test_prefixes_colours_and_glued_lines_do_no_harm(read):
@@ -107,7 +107,7 @@ def test_a_field_that_was_cut_off_is_missing_not_smaller(read):
     log = read(iteration(1, 2) + "\n" + whole[: whole.index("lm loss: ") + len("lm loss: 1.17")])
     assert log.iterations[1].loss is None
     assert log.iterations[1].step_time_s == 0.9
-    assert "1 lines of iterations are cut short" in log.notes[0]
+    assert "1 line of iterations cut short" in log.notes[0]
     line = memory_mb(0, 1, 24330.19, 56079.48, 59235.0, 59235.0)
     (memory,) = read(line[: line.rindex("59235") + 3]).memory
     assert (memory.max_allocated_bytes, memory.max_reserved_bytes) == (round(56079.48 * 2**20), None)
