@@ -16,6 +16,7 @@ MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 12
 # Controls but tab, and the separators of lines and paragraphs: every text of a file is shown on one line.
 _CONTROL = re.compile("[\x00-\x08\n-\x1f\x7f-\x9f\u2028\u2029]")
+_BLOCKS = ("|", ">")
 _BREAKS = "\n\x0b\x0c\r\x85\u2028\u2029"
 _LOADER = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
@@ -91,8 +92,8 @@ def parse_yaml(text: str, label: str, *, with_lines: bool = True) -> Node:
     """The one document of ``text``.
 
     Refuses, all at once: duplicate keys, anchors, aliases, merge keys, tags, several documents, ambiguous scalars,
-    keys that are not text, line breaks and control characters in text, more than 12 levels. ``with_lines=False`` leaves line numbers out of messages, for text
-    that came from an option.
+    keys that are not text, line breaks and control characters in text, more than 12 levels. ``with_lines=False`` leaves
+    line numbers out of messages, for text that came from an option.
     """
     reader = _Reader(label, with_lines=with_lines)
     node: Node | None = None
@@ -155,6 +156,8 @@ class _Reader:
         return Scalar(None, line)  # an alias, refused above
 
     def scalar(self, event: yaml.ScalarEvent) -> ScalarValue:
+        if event.style in _BLOCKS:  # whose last line break is the file's, not the text's
+            return str(event.value).rstrip("\n")
         if not event.implicit[0]:
             return str(event.value)
         try:
@@ -187,7 +190,7 @@ class _Reader:
         """Refuse what breaks a line or steers a terminal in a text, or in a list of texts."""
         for each in node.nodes if isinstance(node, Items) else (node,):
             if isinstance(each, Scalar) and isinstance(each.value, str) and _CONTROL.search(each.value):
-                fix = "write it on one line; a block that >- begins may fill several in the file"
+                fix = "write it on one line; a block that > begins may fill several in the file"
                 self.refuse(each.line, f"{key}: {_held(each.value)}", fix)
 
     def key(self, node: Node, line: int) -> str | None:

@@ -92,3 +92,8 @@ def test_control_characters_are_no_yaml():
 def test_a_missing_file_is_a_wrong_request(tmp_path: Path):
     with pytest.raises(BadRequestError, match="cannot be read: No such file"):
         read_yaml(tmp_path / "none.yaml", "none.yaml")
+
+
+@pytest.mark.parametrize("block", [">", ">-", "|", "|+"])
+def test_the_break_that_ends_a_block_is_not_of_its_text(block):
+    assert plain(parse_yaml(f"a: {block}\n  one line\nb: 1\n", "f.yaml")) == {"a": "one line", "b": 1}
