@@ -79,7 +79,12 @@ def test_problems_of_several_stages_are_told_together(mbr_perf):
 
 def test_values_that_cannot_be_are_told_with_options_that_cannot_be_read(mbr_perf):
     told = mbr_perf("run", *RECIPE, "--recompute", "mlp,foo", "-tp", "0", "-mb", "0", "-E", "FOO", "--dryrun").err
-    for part in ("module 'foo'", "--env FOO: no '='", "--tensor_model_parallel_size: must be", "--micro_batch_size: must be"):
+    for part in (
+        "module 'foo'",
+        "--env FOO: no '='",
+        "--tensor_model_parallel_size: must be",
+        "--micro_batch_size: must be",
+    ):
         assert part in told
 
 
