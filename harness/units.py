@@ -8,9 +8,9 @@ GB = 10**9
 TERA = 10**12
 
 
-def counted(number: int, noun: str) -> str:
-    """``1 case``, ``2 cases``."""
-    return f"{number} {noun}{'s' * (number != 1)}"
+def counted(number: int, noun: str, ending: str = "s") -> str:
+    """``1 case``, ``2 cases``; ``ending`` is that of several."""
+    return f"{number} {noun}{ending * (number != 1)}"
 
 
 def format_bytes(value: float) -> str:

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import time
+from importlib import import_module
 from typing import NoReturn
 
 from pydantic import ValidationError
@@ -51,7 +52,7 @@ def import_everything(device: str) -> dict[str, str]:
             from harness.engine.cpu_backend import before_megatron
 
             before_megatron()
-        import harness.engine.warm_imports  # noqa: F401
+        import_module("harness.engine.warm_imports")
     return {name: value for name, value in os.environ.items() if at_first.get(name) != value}
 
 

@@ -9,7 +9,7 @@ from harness.analysis.window import window_of
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
 from harness.report.figures import ABSENT
-from harness.report.printing import OneLineTable
+from harness.report.printing import plain_table
 from harness.units import format_bytes, format_seconds
 
 MAX_ROWS = 16
@@ -18,10 +18,8 @@ MAX_ROWS = 16
 def rank_table(record: RunRecord) -> tuple[Table, str]:
     """The table, and a sentence on what it leaves out: above ``MAX_ROWS`` ranks the fullest of each stage and the failed."""
     device_used = peaks.device_used(record.nodes)
-    table = OneLineTable(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for column in ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step"):
-        table.add_column(column, justify="right")
-    table.add_column("State", overflow="fold")
+    figures = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step")
+    table = plain_table(*figures, "State", right=figures)
     shown = _shown(record.ranks)
     for rank in shown:
         table.add_row(

@@ -63,7 +63,7 @@ def _parallelism(spec: ExperimentSpec) -> str:
 def _batch(spec: ExperimentSpec) -> str:
     batch = spec.batch
     return (
-        f"micro {batch.micro_batch_size}, global {batch.global_batch_size} ({spec.num_microbatches} micro-batch{'es' * (spec.num_microbatches != 1)}), "
+        f"micro {batch.micro_batch_size}, global {batch.global_batch_size} ({counted(spec.num_microbatches, 'micro-batch', 'es')}), "
         f"sequence {batch.seq_length}, {counted(spec.measure.max_steps, 'step')}"
     )
 

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is what is told first")
 RECIPE = ("-mr", "llama3_8b", "-g", "cpu")
 
 
@@ -105,7 +106,7 @@ def test_a_rule_can_be_overruled_and_the_record_will_say_so(mbr_perf):
     assert "Forced: EFF01: recompute moe has no effect" in forced.out
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is what is told first")
+@needs_torch
 def test_a_gpu_run_without_the_gpus_is_refused_before_anything_is_written(mbr_perf, tmp_path):
     answer = mbr_perf("run", "-mr", "llama3_8b", "-g", "b300", "--results_dir", tmp_path / "results")
     assert answer.code == 2
@@ -113,7 +114,7 @@ def test_a_gpu_run_without_the_gpus_is_refused_before_anything_is_written(mbr_pe
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="without torch that is what is told first")
+@needs_torch
 @pytest.mark.parametrize("options", [(), ("--dryrun",)])
 def test_goldens_that_are_not_there_are_told_before_anything_is_written(mbr_perf, tmp_path, options):
     goldens, results = tmp_path / "nowhere", tmp_path / "results"

@@ -9,6 +9,7 @@ from harness.analysis.oom.library_texts import known_text
 from harness.analysis.oom.non_finite import non_finite
 from harness.analysis.oom.other_ends import end_by_signal, known_end, python_error
 from harness.analysis.oom.verdict import Confidence, OomVerdict
+from harness.units import counted
 
 # What is left of a message that was cut short.
 _BARE = re.compile(r"\bout of memory\b|\bOutOfMemoryError\b", re.IGNORECASE)
@@ -60,7 +61,7 @@ def _by_ending(text: str, ending: Ending) -> OomVerdict:
         return OomVerdict(
             "host_memory",
             "high",
-            f"the kernel killed {ending.host_oom_kills} process{'es' * (ending.host_oom_kills != 1)} of the job's cgroup",
+            f"the kernel killed {counted(ending.host_oom_kills, 'process', 'es')} of the job's cgroup",
         )
     if ending.exit_code in _KILLED:
         reason = "the process was killed (SIGKILL) without a word, often by the kernel when host memory runs out"

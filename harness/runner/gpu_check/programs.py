@@ -33,7 +33,7 @@ class Program:
 def run_program(
     host: Host, script: Path, arguments: Sequence[str], env: Mapping[str, str], timeout_s: float
 ) -> Program:
-    """``script FOLDER ...`` until it ends; at the time limit it and its children are killed ."""
+    """``script FOLDER ...`` until it ends; at the time limit it and its children are killed."""
     began, timed_out = time.monotonic(), False
     process = subprocess.Popen(
         (host.python, str(script), *arguments),

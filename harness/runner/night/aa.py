@@ -9,6 +9,7 @@ from harness.planning.flops import model_flops_per_step
 from harness.recipes.problems import nearest
 from harness.records.night import AaPlan, NightPlan, PlannedCase
 from harness.runner.night.request import AaRequest
+from harness.units import counted
 
 MIN_PAIRS = 3
 """Fewer would find no difference but a gross one: with two pairs, one of ten times the noise."""
@@ -58,7 +59,7 @@ def _unfit(case: PlannedCase) -> str:
         return f"expected to end as {case.expected.outcome}"
     start, end = case.spec.measure.window
     if end - start < MIN_STEPS:
-        return f"{'1 step' if end - start == 1 else f'{end - start} steps'} {_TOO_SHORT}"
+        return f"{counted(end - start, 'step')} {_TOO_SHORT}"
     return ""
 
 
