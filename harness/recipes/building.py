@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from harness.recipes.problems import Problems
+from harness.recipes.problems import Problems, nearest
 from harness.recipes.settings import LEAVES, SECTION_MODELS, Layer, Setting
 from harness.spec.experiment import ExperimentSpec
+from harness.spec.user_buffers import USER_BUFFER_KEYS
 
 
 def build_spec(layer: Layer, place: str) -> ExperimentSpec:
@@ -41,17 +42,24 @@ def _nested(layer: Layer) -> dict[str, object]:
 
 
 def _explain(error: ValidationError, layer: Layer, place: str) -> Iterator[tuple[str, str]]:
-    """One message per leaf: a union reports each of its arms, and one line about the leaf is enough."""
-    seen: set[str] = set()
+    """One message per wrong value: a union reports each of its arms, and one line about the value is enough."""
+    seen: set[tuple[str, ...]] = set()
     for detail in error.errors():
         path = _leaf_path(detail)
-        if path in seen:
-            continue
-        seen.add(path)
-        arms = [d for d in error.errors() if _leaf_path(d) == path]
-        says = " or ".join(dict.fromkeys(phrase(d) for d in arms))
         setting = layer.get(path)
-        if setting is not None:
+        inner, value = _within(detail, path, setting)
+        if (path, *inner) in seen:
+            continue
+        seen.add((path, *inner))
+        arms = [d for d in error.errors() if _leaf_path(d) == path and _within(d, path, setting)[0] == inner]
+        says = " or ".join(dict.fromkeys(phrase(d) for d in arms))
+        if setting is not None and inner:
+            place = ".".join((_opening(setting), *inner))
+            if detail["type"] == "extra_forbidden":
+                yield f"{place}: no such setting", nearest(inner[-1], USER_BUFFER_KEYS[len(inner) - 1])
+            else:
+                yield f"{place}: {says}, is {value!r}", "see recipes/README.md for types and ranges"
+        elif setting is not None:
             yield f"{_opening(setting)}: {says}, is {setting.value!r}", "see recipes/README.md for types and ranges"
         elif detail["type"] == "missing":
             yield f"{place}.{path}: missing", f"write {path} in the recipe, or give it as an option"
@@ -68,10 +76,27 @@ def _leaf_path(detail: ErrorDetails) -> str:
     return ".".join(parts)
 
 
+def _within(detail: ErrorDetails, path: str, setting: Setting | None) -> tuple[tuple[str, ...], object]:
+    """Keys of a mapping that lead from its leaf to the wrong value, and that value."""
+    value: object = setting.value if setting else None
+    keys: list[str] = []
+    for part in detail["loc"][path.count(".") + 1 :]:
+        if isinstance(value, dict) and part in value:
+            keys.append(str(part))
+            value = value[part]
+    return tuple(keys), value
+
+
 def phrase(detail: ErrorDetails) -> str:
     """What the value must be, in words; every pattern of a spec is that of a name."""
     if detail["type"] == "string_pattern_mismatch":
         return "must be lower-case letters, digits, '.', '_' or '-', 64 at most, a letter or digit first"
+    if detail["type"] == "union_tag_invalid":
+        return f"method must be {detail['ctx']['expected_tags']}"
+    if detail["type"] == "union_tag_not_found":
+        return "method is missing"
+    if detail["type"] == "model_type":
+        return "must be a mapping"
     message = detail["msg"].removeprefix("Value error, ")
     return message.replace("Input should be", "must be", 1)
 

@@ -112,6 +112,7 @@ _KERNELS = {
     "cross_entropy_loss_fusion": "fused cross entropy",
     "cross_entropy_fusion_impl": "whose fused cross entropy",
     "tp_comm_overlap": "tensor-parallel communication overlaps matrix products",
+    "tp_comm_overlap_cfg": "user buffers of that overlap, see below; null: Transformer Engine's defaults",
     "moe_token_dispatcher_type": "how tokens reach experts",
     "moe_flex_dispatcher_backend": "backend of the flex dispatcher",
     "moe_permute_fusion": "fused permutation of tokens",

@@ -15,6 +15,7 @@ from harness.spec.frozen import Frozen
 from harness.spec.gpu import GPUS
 from harness.spec.precision import PRECISIONS
 from harness.spec.recompute import MODULES
+from harness.spec.user_buffers import METHODS, NAMED, UserBuffers
 
 EXAMPLE = """\
 name: tiny
@@ -89,6 +90,36 @@ A mapping with megatron-core's fields is read too (`recompute_granularity`, `rec
 """
 
 
+_USER_BUFFERS = """\
+## tp_comm_overlap_cfg
+
+The user buffers of `kernels.tp_comm_overlap`: a mapping of GEMMs, or the name of one of Megatron-Bridge's configurations.
+A GEMM that is left out keeps Transformer Engine's default. The value is replaced whole, like `recompute`.
+
+```yaml
+kernels:
+  tp_comm_overlap: true
+  tp_comm_overlap_cfg:
+    qkv_dgrad: {{method: bulk, num_sm: 4, set_sm_margin: false}}
+    proj_fprop: {{method: pipeline, num_sm: 24}}
+```
+
+| GEMM | methods |
+|---|---|
+{gemms}
+
+`qkv_wgrad` and `fc1_wgrad` are left out where the GEMM's `dgrad` has another method than `bulk`.
+
+| method | settings with their defaults |
+|---|---|
+{settings}
+
+Names:
+
+{names}
+"""
+
+
 def render() -> str:
     """The whole README as Markdown, ending in a newline."""
     parts = [
@@ -102,7 +133,7 @@ def render() -> str:
         f"Sections of a point, of `defaults` and of a profile: {_names(TOP_SECTIONS)}.\n",
     ]
     parts += [_fields(path, path, model) for path, model in SECTION_MODELS.items()]
-    parts += [sweep_section(), suite_section()]
+    parts += [_user_buffers(), sweep_section(), suite_section()]
     return "\n".join(parts)
 
 
@@ -113,6 +144,32 @@ def _fields(title: str, section: str, model: type[Frozen]) -> str:
         if f"{section}.{name}" not in SECTION_MODELS:
             rows.append(f"| `{name}` | {_type(info)} | {_default(info)} | {MEANINGS[section][name]} |")
     return f"## {title}\n\n{about}\n\n" + "\n".join(rows) + "\n"
+
+
+def _user_buffers() -> str:
+    """The section about ``kernels.tp_comm_overlap_cfg``."""
+    gemms = [
+        f"| `{name}` | {' '.join(f'`{method}`' for method in _methods(info))} |"
+        for name, info in UserBuffers.model_fields.items()
+    ]
+    settings = [
+        f"| `{_method_of(model)}` | " + ", ".join(
+            f"`{key}` {_default(info)}" for key, info in model.model_fields.items() if key != "method"
+        ) + " |"
+        for model in METHODS
+    ]  # fmt: skip
+    names = "\n".join(f"- `{name}`" for name in NAMED)
+    return _USER_BUFFERS.format(gemms="\n".join(gemms), settings="\n".join(settings), names=names)
+
+
+def _methods(info: FieldInfo) -> tuple[str, ...]:
+    """Methods that a buffer may have."""
+    offered = str(info.annotation)
+    return tuple(_method_of(model) for model in METHODS if model.__name__ in offered)
+
+
+def _method_of(model: type[Frozen]) -> str:
+    return str(get_args(model.model_fields["method"].annotation)[0])
 
 
 def _type(info: FieldInfo) -> str:
@@ -131,7 +188,7 @@ def _annotation(annotation: object, bounds: tuple[object, ...]) -> str:
     if hasattr(annotation, "__metadata__"):
         constraints = [c for m in annotation.__metadata__ for c in getattr(m, "metadata", [m])]
         return _annotation(get_args(annotation)[0], (*bounds, *constraints))
-    names = {int: "integer", float: "number", str: "text", bool: "true or false"}
+    names = {int: "integer", float: "number", str: "text", bool: "true or false", UserBuffers: "mapping or name"}
     name = names[annotation] if isinstance(annotation, type) and annotation in names else str(annotation)
     limits = " ".join(_limit(bound) for bound in bounds if annotation in (int, float))
     return f"{name} {limits}".strip()

@@ -64,7 +64,7 @@ def _set_value(path: str, text: str, place: str) -> tuple[str, Value]:
     if path == "model.moe.moe_layer_freq" and "*" in text:
         return path, _layer_freq(text, place)
     node = parse_yaml(text, place, with_lines=False) if text.strip() else None
-    if node is None or isinstance(node, Table):
+    if node is None or (isinstance(node, Table) and path != "kernels.tp_comm_overlap_cfg"):
         raise BadRequestError(
             f"{place}: a value is needed, is {text!r}", remedy="write a number, text, true, false, null or a list"
         )

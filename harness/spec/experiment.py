@@ -12,6 +12,7 @@ from harness.spec.model import Count, ModelSpec, Size
 from harness.spec.parallelism import BatchSpec, ParallelismSpec
 from harness.spec.precision import PRECISIONS, Precision
 from harness.spec.recompute import NoRecompute, RecomputePolicy, canonical_text
+from harness.spec.user_buffers import UserBufferConfig
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,63}$"  # of recipes and families, which become names of files and folders
 
@@ -70,6 +71,7 @@ class KernelSpec(Frozen):
     cross_entropy_loss_fusion: bool = True
     cross_entropy_fusion_impl: Literal["te", "native"] = "te"
     tp_comm_overlap: bool = False
+    tp_comm_overlap_cfg: UserBufferConfig | None = None
     moe_token_dispatcher_type: Literal["alltoall", "allgather", "flex"] = "alltoall"  # noqa: S105 (a dispatcher of tokens)
     moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = None
     moe_permute_fusion: bool = False
@@ -193,6 +195,8 @@ class ExperimentSpec(Frozen):
         fields["recompute"] = canonical_text(self.recompute)
         if self.kernels.cross_entropy_fusion_impl == "te":
             del fields["kernels"]["cross_entropy_fusion_impl"]  # younger than the first goldens
+        if self.kernels.tp_comm_overlap_cfg is None:
+            del fields["kernels"]["tp_comm_overlap_cfg"]  # younger than the first goldens
         del fields["gpus_per_node"], fields["family"]
         return fields
 

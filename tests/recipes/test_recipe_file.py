@@ -61,6 +61,16 @@ def test_an_unknown_key_is_named_with_line_path_and_nearest(load: Load):
          "tiny.yaml:23: points[0].parallelism: must be a mapping, is a list\n  write key: value pairs"),
         (("name: tiny", "name: Tiny!"),
          "tiny.yaml:1: name: must be lower-case letters, digits, '.', '_' or '-', 64 at most, a letter or digit first, is 'Tiny!'"),
+        (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {qkv_dgrd: {method: bulk}}}"),
+         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_dgrd: no such setting\n  did you mean 'qkv_dgrad'?"),
+        (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {qkv_fprop: {method: ring_exchange, num_sms: 2}}}"),
+         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_fprop.num_sms: no such setting\n  did you mean 'num_sm'?"),
+        (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {qkv_fprop: {method: pipeline}}}"),
+         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_fprop.method: must be 'ring_exchange', is 'pipeline'\n"
+         "  see recipes/README.md for types and ranges"),
+        (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: userbuffers_h100}"),
+         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg: must be a mapping of GEMMs, or the name of a configuration in "
+         "recipes/README.md, is 'userbuffers_h100'\n  see recipes/README.md for types and ranges"),
         (("OWN: text", "OWN: 0.5"), "tiny.yaml:26: points[0].env.OWN: must be text, is 0.5\n  quote the value"),
     ],
 )  # fmt: skip

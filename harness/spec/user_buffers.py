@@ -1,0 +1,138 @@
+"""How transformer-engine overlaps tensor-parallel communication with matrix products: one buffer per GEMM."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from harness.spec.frozen import Frozen
+from harness.spec.model import Count
+
+
+class BulkOverlap(Frozen):
+    """Communication runs beside an independent GEMM. Defaults are transformer-engine's."""
+
+    method: Literal["bulk"]
+    num_sm: Count = 16
+    cga_size: Count = 2
+    set_sm_margin: bool = True
+
+
+class RingExchangeOverlap(Frozen):
+    """Point-to-point copies between GEMM chunks. Defaults are transformer-engine's."""
+
+    method: Literal["ring_exchange"]
+    num_sm: Count = 1
+    cga_size: Count = 1
+    set_sm_margin: bool = False
+    aggregate: bool = False
+    fp8_buf: bool = False
+
+
+class PipelineOverlap(Frozen):
+    """A reduce-scatter in ``num_splits`` parts behind the GEMM. Defaults are transformer-engine's."""
+
+    method: Literal["pipeline"]
+    num_sm: Count = 16
+    cga_size: Count = 2
+    num_splits: Count = 4
+    set_sm_margin: bool = True
+    fp8_buf: bool = False
+
+
+_Gather = RingExchangeOverlap
+_Scatter = Annotated[PipelineOverlap | RingExchangeOverlap, Field(discriminator="method")]
+_InputGradient = Annotated[BulkOverlap | PipelineOverlap | RingExchangeOverlap, Field(discriminator="method")]
+
+
+class UserBuffers(Frozen):
+    """The buffers of ``ub_cfgs`` in `initialize_ub`; a GEMM that is left out keeps transformer-engine's default.
+
+    Each GEMM takes only the methods that transformer-engine 2.9 to 2.19 runs for it.
+    """
+
+    qkv_fprop: _Gather | None = None
+    qkv_dgrad: _InputGradient | None = None
+    qkv_wgrad: BulkOverlap | None = None
+    proj_fprop: _Scatter | None = None
+    proj_dgrad: _Gather | None = None
+    fc1_fprop: _Gather | None = None
+    fc1_dgrad: _InputGradient | None = None
+    fc1_wgrad: BulkOverlap | None = None
+    fc2_fprop: _Scatter | None = None
+    fc2_dgrad: _Gather | None = None
+
+    @model_validator(mode="after")
+    def _weight_gradient_follows(self) -> "UserBuffers":
+        for dgrad, wgrad in (("qkv_dgrad", "qkv_wgrad"), ("fc1_dgrad", "fc1_wgrad")):
+            buffer = getattr(self, dgrad)
+            if buffer is not None and buffer.method != "bulk" and getattr(self, wgrad) is not None:
+                raise ValueError(f"{dgrad} with method {buffer.method} leaves no buffer for {wgrad}: drop {wgrad}")
+        return self
+
+    @property
+    def ub_cfgs(self) -> dict[str, dict[str, object]]:
+        """The argument of `initialize_ub`."""
+        return self.model_dump(exclude_none=True)
+
+    def __str__(self) -> str:
+        """GEMMs with their SMs by method, as in ``bulk qkv_dgrad 4 SMs, fc1_dgrad 2 SMs; pipeline proj_fprop 24 SMs``."""
+        by_method: dict[str, list[str]] = {}
+        for name, buffer in self:
+            if buffer is not None:
+                sms = f"{name} {buffer.num_sm} SM{'s' if buffer.num_sm > 1 else ''}"
+                by_method.setdefault(buffer.method, []).append(sms)
+        return "; ".join(f"{method} {', '.join(gemms)}" for method, gemms in by_method.items())
+
+
+METHODS = (BulkOverlap, RingExchangeOverlap, PipelineOverlap)
+
+USER_BUFFER_KEYS: tuple[tuple[str, ...], ...] = (
+    tuple(UserBuffers.model_fields),
+    tuple(dict.fromkeys(key for method in METHODS for key in method.model_fields)),
+)
+"""Keys of a configuration: GEMMs, and what each may hold."""
+
+
+def _tuned(bulk: tuple[int, int, int, int], proj_fprop: int | None, fc2_fprop: int | None) -> UserBuffers:
+    """SMs of qkv_dgrad, qkv_wgrad, fc1_dgrad and fc1_wgrad; of the two pipelined GEMMs, or None for a ring exchange."""
+    ring = RingExchangeOverlap(method="ring_exchange")
+    qkv_dgrad, qkv_wgrad, fc1_dgrad, fc1_wgrad = (
+        BulkOverlap(method="bulk", num_sm=num_sm, set_sm_margin=False) for num_sm in bulk
+    )
+    return UserBuffers(
+        qkv_fprop=ring, proj_dgrad=ring, fc1_fprop=ring, fc2_dgrad=ring,
+        qkv_dgrad=qkv_dgrad, qkv_wgrad=qkv_wgrad, fc1_dgrad=fc1_dgrad, fc1_wgrad=fc1_wgrad,
+        proj_fprop=_scatter(proj_fprop), fc2_fprop=_scatter(fc2_fprop),
+    )  # fmt: skip
+
+
+def _scatter(num_sm: int | None) -> PipelineOverlap | RingExchangeOverlap:
+    if num_sm is None:
+        return RingExchangeOverlap(method="ring_exchange", set_sm_margin=True)
+    return PipelineOverlap(method="pipeline", num_sm=num_sm)
+
+
+NAMED: dict[str, UserBuffers] = {
+    "userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192": _tuned((4, 24, 2, 4), 24, 16),
+    "userbuffers_fp8_h100_h8192_tp4_mbs1_seqlen8192": _tuned((4, 24, 2, 4), None, None),
+    "userbuffers_bf16_b200_h8192_tp2_mbs1_seqlen8192": _tuned((16, 24, 2, 4), 32, 16),
+    "userbuffers_fp8_b200_h8192_tp2_mbs1_seqlen8192": _tuned((4, 24, 2, 4), None, None),
+    "userbuffers_bf16_h100_h16384_tp8_cp2_mbs1_seqlen8192": _tuned((2, 24, 2, 2), 24, 8),
+    "userbuffers_fp8_h100_h16384_tp8_cp2_mbs1_seqlen8192": _tuned((2, 24, 2, 2), None, None),
+    "userbuffers_bf16_b200_h16384_tp4_cp2_mbs1_seqlen8192": _tuned((8, 24, 2, 2), 32, 8),
+    "userbuffers_fp8_b200_h16384_tp4_cp2_mbs1_seqlen8192": _tuned((8, 32, 2, 8), None, None),
+    "userbuffers_bf16_h100_h12288_tp4_mbs1_seqlen2048": _tuned((4, 4, 2, 4), 24, None),
+}
+"""Configurations under Megatron-Bridge's names (its training/comm_overlap.py at 067f987)."""
+
+
+def _by_name(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value not in NAMED:
+        raise ValueError("must be a mapping of GEMMs, or the name of a configuration in recipes/README.md")
+    return NAMED[value]
+
+
+UserBufferConfig = Annotated[UserBuffers, BeforeValidator(_by_name)]
+"""A mapping, or the name of a row of ``NAMED``."""
