@@ -17,6 +17,7 @@ from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from harness.engine import streams
 from harness.engine.config import ddp_config
 from harness.engine.local_layers import FlashCoreAttention, Norm, UnfusedCoreAttention
 from harness.spec.experiment import ExperimentSpec
@@ -47,10 +48,11 @@ def wrap_ddp(
 
         wrapper = FullyShardedDataParallel
     settings = ddp_config(spec)
-    return [
-        wrapper(config=config, ddp_config=settings, module=chunk, disable_bucketing=i > 0)
-        for i, chunk in enumerate(chunks)
-    ]
+    with streams.building_ddp(spec):
+        return [
+            wrapper(config=config, ddp_config=settings, module=chunk, disable_bucketing=i > 0)
+            for i, chunk in enumerate(chunks)
+        ]
 
 
 def _chunk(spec: ExperimentSpec, config: TransformerConfig, vp_stage: int | None) -> GPTModel:

@@ -59,7 +59,13 @@ class RankLog:
         failure: Failure | None = None
         if error is not None:
             failure = failure_of(error, phase=self.inside_step or self.phase, step=self.step_index)
-        self.seconds[self.phase] = self.seconds.get(self.phase, 0.0) + time.perf_counter() - self._phase_began
+        self.write(failure)
+        self._heartbeats.close()
+
+    def write(self, failure: Failure | None = None) -> None:
+        """Leave the record as it stands; a later one replaces it."""
+        running = time.perf_counter() - self._phase_began
+        seconds = {**self.seconds, self.phase: self.seconds.get(self.phase, 0.0) + running}
         self.fields["memory"] = self._memory()
         record = RankRecord(
             rank=self.rank,
@@ -69,12 +75,11 @@ class RankLog:
             finished=failure is None,
             failure=failure,
             steps=tuple(self.steps),
-            seconds={name: round(value, 6) for name, value in self.seconds.items()},
+            seconds={name: round(value, 6) for name, value in seconds.items()},
             notes=tuple(self.notes),
             **self.fields,
         )
         write_atomically(self.path, record.model_dump_json(indent=1) + "\n")
-        self._heartbeats.close()
 
     def _memory(self) -> MemoryRecord | None:
         """The meter's reading; a device that failed may refuse it, which must not cost the rest of the record."""

@@ -1,5 +1,6 @@
 """One rank from process group to record: build, read back, train, measure."""
 
+import gc
 import math
 import os
 import time
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 
-from harness.engine import cpu_backend, memory_history
+from harness.engine import cpu_backend, memory_history, streams, user_buffers
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.effective import read_back
 from harness.engine.failures import NonFiniteLossError
@@ -43,8 +44,9 @@ def run(spec: ExperimentSpec, log: RankLog) -> None:
             lambda on_phase: trainer.step(index=spec.measure.max_steps, on_phase=on_phase), log.snapshot_path
         )
     log.enter("finish")
-    dist.barrier()
-    dist.destroy_process_group()
+    _synchronize(device)
+    log.write()  # whole before communication ends, which is known to hang
+    leave(spec, trainer, device)
 
 
 def join(spec: ExperimentSpec, log: RankLog) -> torch.device:
@@ -55,6 +57,20 @@ def join(spec: ExperimentSpec, log: RankLog) -> torch.device:
     _join(spec, device)
     log.fields["coordinates"] = _coordinates()
     return device
+
+
+def leave(spec: ExperimentSpec, trainer: Trainer, device: torch.device) -> None:
+    """End communication: when all ranks are done, graphs and user buffers go before the process groups they use."""
+    _barrier(device)
+    trainer.delete_graphs()
+    gc.collect()
+    _synchronize(device)
+    user_buffers.destroy(spec)
+    dist.destroy_process_group()
+
+
+def _barrier(device: torch.device) -> None:
+    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
 
 
 def _device(spec: ExperimentSpec, log: RankLog) -> torch.device:
@@ -110,8 +126,12 @@ def _join(spec: ExperimentSpec, device: torch.device) -> None:
     if device.type == "cpu":
         dist.init_process_group("gloo", timeout=timeout)
     else:
-        dist.init_process_group("nccl", timeout=timeout, device_id=device)
+        streams.leave_default(spec)
+        # Without device_id: with it every group is made at once, by all ranks of the job, used or not.
+        dist.init_process_group("nccl", timeout=timeout)
+        _barrier(device)
     join_model_parallel(spec)
+    user_buffers.make(spec)
     seed_all(spec)
 
 

@@ -55,6 +55,11 @@ class LaunchPlan:
         return range(first, first + self.num_local_ranks)
 
     @property
+    def rank_files(self) -> tuple[Path, ...]:
+        """The records that this node's ranks leave."""
+        return tuple(self.run_dir / "ranks" / f"rank_{rank:03d}.json" for rank in self.ranks)
+
+    @property
     def agent_file(self) -> Path:
         """Where the agent says how each rank ended; one file per node, for run folders that nodes share."""
         return self.run_dir / "ranks" / f"launch{self._node_suffix}.json"

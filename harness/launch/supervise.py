@@ -13,7 +13,7 @@ from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
 from harness.launch.sampling import sampling
 from harness.launch.starting import start_agent, started_afresh
-from harness.launch.verdict import Ending, hang, port_was_taken, read_agent_record, verdict
+from harness.launch.verdict import UNENDED, Ending, hang, port_was_taken, read_agent_record, verdict
 from harness.launch.warm import WarmParents
 from harness.records.atomic import write_atomically
 from harness.records.launch import LaunchOutcome
@@ -76,14 +76,15 @@ def _once(
     crew = Crew(started.agent)
     try:
         stop = _follow(plan, crew, on_progress, caught)
-        if stop is not None and stop.status in ("hang", "timeout"):
+        if stop is not None and (stop.status in ("hang", "timeout") or stop.note):
             crew.show_stacks()
         if stop is not None:
             crew.terminate(caught)
     finally:
         crew.kill()
     outcome = _outcome(plan, crew, stop, time.monotonic() - began)
-    return outcome.model_copy(update={"warm": started.warm, "notes": started.notes})
+    notes = (*started.notes, *([stop.note] if stop and stop.note else []))
+    return outcome.model_copy(update={"warm": started.warm, "notes": notes})
 
 
 def _never_started(caught: Interruption, seconds: float) -> LaunchOutcome:
@@ -120,10 +121,14 @@ def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught
     if caught.signal is not None:
         return Ending("interrupted", f"interrupted by {caught.signal.name}", signal=int(caught.signal))
     elapsed = now - heartbeats.began
+    stop: Ending | None = None
     if plan.timeout_s is not None and elapsed > plan.timeout_s:
-        return Ending("timeout", f"not finished after {elapsed:.0f} s (limit {plan.timeout_s:g} s)")
-    silence = heartbeats.silence(now, plan.hang_timeout_s)
-    return hang(silence) if silence else None
+        stop = Ending("timeout", f"not finished after {elapsed:.0f} s (limit {plan.timeout_s:g} s)")
+    elif (silence := heartbeats.silence(now, plan.hang_timeout_s)) is not None:
+        stop = hang(silence)
+    if stop is None or heartbeats.progress(now).phase != "finish":
+        return stop
+    return UNENDED if all(path.is_file() for path in plan.rank_files) else stop
 
 
 def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float) -> LaunchOutcome:

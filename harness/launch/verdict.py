@@ -11,12 +11,16 @@ from harness.records.launch import AgentRecord, LaunchOutcome, LaunchStatus, Ran
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended, by itself or because it was stopped, in one sentence; ``signal`` interrupted the harness."""
+    """How a run ended, by itself or because it was stopped, in one sentence; ``signal`` interrupted the harness.
+
+    ``note``: what was wrong with an end that cost no measurement.
+    """
 
     status: LaunchStatus
     reason: str
     rank: int | None = None
     signal: int | None = None
+    note: str = ""
 
 
 def hang(silence: Silence) -> Ending:
@@ -28,6 +32,15 @@ def hang(silence: Silence) -> Ending:
         f"{where}{after}; the stacks of all ranks are in their logs"
     )
     return Ending("hang", reason, rank=silence.rank)
+
+
+UNENDED = Ending(
+    "ok",
+    "",
+    note="all ranks finished and left their records, but not all of their processes ended; mbr-perf stopped them. The stacks "
+    "of those that were left are in the ranks' logs",
+)
+"""The ending of a run that had to be stopped after everything was measured: communication is known to hang at its end."""
 
 
 def read_agent_record(path: Path) -> tuple[AgentRecord | None, str]:

@@ -4,16 +4,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from harness.spec.frozen import Former, Frozen
-from harness.spec.model import Count, Size
+from harness.spec.frozen import Frozen
+from harness.spec.model import Count
 
 
 class ParallelismSpec(Frozen):
-    """Parallel sizes in megatron-core's names. ``expert_tensor_parallel_size`` None means equal to TP.
-
-    ``defer_embedding_wgrad_compute`` moves the output layer's weight gradients into the pipeline's flush, at most
-    ``wgrad_deferral_limit`` micro-batches of them (0: all).
-    """
+    """Parallel sizes in megatron-core's names. ``expert_tensor_parallel_size`` None means equal to TP."""
 
     tensor_model_parallel_size: Count = 1
     pipeline_model_parallel_size: Count = 1
@@ -28,8 +24,6 @@ class ParallelismSpec(Frozen):
     num_layers_in_first_pipeline_stage: Count | None = None
     num_layers_in_last_pipeline_stage: Count | None = None
     microbatch_group_size_per_vp_stage: Count | None = None
-    defer_embedding_wgrad_compute: Annotated[bool, Former(False)] = False
-    wgrad_deferral_limit: Annotated[Size, Former(0)] = 0
 
     @property
     def model_parallel_size(self) -> int:

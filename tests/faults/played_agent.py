@@ -31,18 +31,25 @@ def rank(number: int, run_dir: Path, templates: Path) -> None:
             told = {"time_s": time.time(), "phase": "step", **{key: step[key] for key in ("step", "seconds", "loss")}}
             beats.write(json.dumps(told) + "\n")
             behave(number, step["step"], run_dir, templates)
+        beats.write(json.dumps({"time_s": time.time(), "phase": "finish"}) + "\n")
     temporary = ranks / f"rank_{number:03d}.json.tmp"
     temporary.write_text(json.dumps(record | {"pid": os.getpid()}))
     temporary.replace(ranks / f"rank_{number:03d}.json")
+    behave(number, "finish", run_dir, templates)
 
 
-def behave(number: int, step: int, run_dir: Path, templates: Path) -> None:
+def behave(number: int, step: int | str, run_dir: Path, templates: Path) -> None:
     """After step 1, what `behaviour.json` says: ``hang`` or ``leave`` (exit code 0) a rank, ``fill`` a folder,
-    ``touch`` a file or ``wait`` for one; ``where``: only in runs whose folder has that in its path.
+    ``touch`` a file or ``wait`` for one; ``linger``: a rank that left its record does not end. ``where``: only in runs
+    whose folder has that in its path.
     """
     path = templates / "behaviour.json"
-    asked = json.loads(path.read_text()) if step == 1 and path.exists() else {}
+    asked = json.loads(path.read_text()) if step in (1, "finish") and path.exists() else {}
     if asked.get("where", "") not in str(run_dir):
+        return
+    while step == "finish" and asked.get("linger") == number:
+        blocked_for_ever()
+    if step == "finish":
         return
     if asked.get("touch") and number == 0:
         Path(asked["touch"]).touch()

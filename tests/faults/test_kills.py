@@ -73,6 +73,19 @@ def test_a_hanging_rank_is_named_and_its_stack_is_kept(run, only_run, gone):
     assert gone(*there["rank"], within_s=1)
 
 
+def test_a_hang_after_the_last_step_is_a_finished_run_with_a_note(run, only_run, gone):
+    with run("--hang_timeout", "2", linger=1) as running:
+        there = running.victims(rank=2)
+        code, out, _ = running.ended()
+    record = read_run(only_run())
+    assert (code, record.status, record.failure) == (0, "ok", None)
+    assert [len(rank.steps) for rank in record.ranks] == [4, 4]
+    (note,) = [note for note in record.notes if note.startswith("all ranks finished and left their records")]
+    assert note in out
+    assert "blocked_for_ever" in (only_run() / "logs" / "rank_001.log").read_text()
+    assert gone(*there["rank"], within_s=1)
+
+
 def test_a_rank_that_leaves_early_without_an_error_fails_the_run(run, only_run):
     with run(leave=1) as running:
         code, out, _ = running.ended()

@@ -18,6 +18,7 @@ from harness.launch.execute import execute
 from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import identify, is_alive
+from harness.launch.verdict import UNENDED
 from harness.records.launch import LaunchOutcome
 
 MakePlan = Callable[..., LaunchPlan]
@@ -83,6 +84,23 @@ def test_a_silent_rank_is_a_hang_and_leaves_its_stack(make_plan: MakePlan, fake_
     assert (outcome.status, outcome.rank) == ("hang", 1)
     assert "blocked_for_ever" in (plan.run_dir / "logs" / "rank_001.log").read_text()
     assert all_gone(rank_pids(plan.run_dir))
+
+
+@pytest.mark.parametrize("limit", [{"hang_timeout_s": 0.8}, {"timeout_s": 3.0}])
+def test_ranks_that_left_their_records_and_do_not_end_make_a_finished_run(
+    make_plan: MakePlan, fake_python: str, two_ranks: str, limit: dict[str, float]
+) -> None:
+    plan = worker(make_plan(python=fake_python, **limit), two_ranks, "recorded", "1")
+    outcome = run(plan)
+    assert (outcome.status, outcome.rank, outcome.reason) == ("ok", None, None)
+    assert outcome.notes == (UNENDED.note,)
+    assert "blocked_for_ever" in (plan.run_dir / "logs" / "rank_001.log").read_text()
+    assert all_gone(rank_pids(plan.run_dir))
+
+
+def test_ranks_without_records_that_do_not_end_hang(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:
+    outcome = run(worker(make_plan(python=fake_python, hang_timeout_s=0.8), two_ranks, "lingers"))
+    assert (outcome.status, outcome.notes) == ("hang", ())
 
 
 def test_a_run_past_its_time_limit_is_stopped(make_plan: MakePlan, fake_python: str, two_ranks: str) -> None:

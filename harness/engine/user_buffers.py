@@ -1,0 +1,34 @@
+"""transformer-engine's user buffers, which overlap tensor-parallel communication with matrix products."""
+
+from harness.spec.experiment import ExperimentSpec
+
+
+def make(spec: ExperimentSpec) -> None:
+    """Register the buffers of ``spec`` with the ranks of every tensor-parallel group; nothing where none are used.
+
+    Call it once, after megatron's process groups exist and before the first layer runs. The arguments are those of
+    Megatron-LM (training/initialize.py) and Megatron-Bridge.
+    """
+    if not spec.makes_user_buffers:
+        return
+    from transformer_engine.pytorch.module import base
+
+    batch, p = spec.batch, spec.parallelism
+    modes = base.UserBufferQuantizationMode
+    buffers = spec.kernels.tp_comm_overlap_cfg
+    base.initialize_ub(
+        shape=[batch.seq_length * batch.micro_batch_size // p.context_parallel_size, spec.model.hidden_size],
+        tp_size=p.tensor_model_parallel_size,
+        quantization_modes=[modes.FP8 if spec.precision.peak == "fp8" else modes.NONE],
+        ub_cfgs=buffers.ub_cfgs if buffers else {},
+        bootstrap_backend="nccl",
+    )
+
+
+def destroy(spec: ExperimentSpec) -> None:
+    """Give the buffers back; before the process groups go, because their ranks free them together."""
+    if not spec.makes_user_buffers:
+        return
+    from transformer_engine.pytorch.module import base
+
+    base.destroy_ub()
