@@ -29,6 +29,7 @@ def pytest_configure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``scripts/check --slow``: also what takes long beside another test of its kind."""
     parser.addoption("--slow", action="store_true", help="also run the tests marked long")
+    parser.addoption("--te", default="2.11", help="transformer-engine whose Python tests/real_te runs")
     parser.addoption("--fuzz_seconds", type=float, default=600.0, help="of all fuzz tests together, with --slow")
 
 

@@ -107,6 +107,8 @@ def _parallel(spec: ExperimentSpec) -> dict[str, Any]:
         "num_layers_in_first_pipeline_stage": p.num_layers_in_first_pipeline_stage,
         "num_layers_in_last_pipeline_stage": p.num_layers_in_last_pipeline_stage,
         "microbatch_group_size_per_vp_stage": p.microbatch_group_size_per_vp_stage,
+        "defer_embedding_wgrad_compute": p.defer_embedding_wgrad_compute,
+        "wgrad_deferral_limit": p.wgrad_deferral_limit,
         # Interleaving over batched p2p pairs messages wrongly on gloo (silently wrong gradients) and is refused by
         # megatron's own launcher at PP 2; without interleaving the overlapped form is refused by the schedule.
         "overlap_p2p_comm": interleaved,
@@ -230,7 +232,6 @@ def _offload(spec: ExperimentSpec) -> dict[str, Any]:
 def ddp_config(spec: ExperimentSpec) -> DistributedDataParallelConfig:
     """Gradient buffers and their reduction. NaN checks are off: the worker checks the loss itself, after timing."""
     d = spec.ddp
-    dp_cp = spec.data_parallel_size * spec.parallelism.context_parallel_size
     mxfp8 = spec.precision.name == "fp8_mx"
     fields = {
         "grad_reduce_in_fp32": d.grad_reduce_in_fp32,
@@ -238,8 +239,8 @@ def ddp_config(spec: ExperimentSpec) -> DistributedDataParallelConfig:
         "overlap_param_gather": d.overlap_param_gather,
         "use_distributed_optimizer": spec.optimizer.use_distributed_optimizer,
         "check_for_nan_in_grad": False,
-        # megatron's launcher: 40M elements, or 1M per data-parallel rank
-        "bucket_size": max(40_000_000, 1_000_000 * dp_cp) if d.overlap_grad_reduce else None,
+        "align_param_gather": d.align_param_gather,
+        "bucket_size": _bucket_size(spec) if d.overlap_grad_reduce else None,
         "average_in_collective": d.average_in_collective,
         "fp8_param_gather": spec.precision.fp8_param_gather,
         "reuse_grad_buf_for_mxfp8_param_ag": mxfp8,
@@ -249,6 +250,12 @@ def ddp_config(spec: ExperimentSpec) -> DistributedDataParallelConfig:
         "data_parallel_sharding_strategy": "optim_grads_params" if d.use_megatron_fsdp else "no_shard",
     }
     return DistributedDataParallelConfig(**fitted(DistributedDataParallelConfig, fields))
+
+
+def _bucket_size(spec: ExperimentSpec) -> int:
+    """Elements of a gradient bucket; megatron's launcher takes 40M, or 1M per data-parallel rank if that is more."""
+    dp_cp = spec.data_parallel_size * spec.parallelism.context_parallel_size
+    return spec.ddp.bucket_size or max(40_000_000, 1_000_000 * dp_cp)
 
 
 def optimizer_config(spec: ExperimentSpec) -> OptimizerConfig:

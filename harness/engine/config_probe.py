@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from harness.engine.fork_safety import importing_before_forks, why_no_cuda_in_children, why_not_forkable
 from harness.engine.process import be_parent_of_children, die_with_parent
+from harness.records.process_error import quoted_error
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 
@@ -119,8 +120,7 @@ def _answered_here(question: Question) -> dict[str, Any]:
 
 def _read(code: int, answered: str, words: bytes) -> dict[str, Any]:
     if code:
-        last = words.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-        return {"problem": f"ended with exit code {code}: {last[0][:300]}"}
+        return {"problem": f"ended with exit code {code}: {quoted_error(words)}"}
     said: dict[str, Any] = json.loads(answered)
     return said
 

@@ -17,6 +17,7 @@ import torch
 
 _CPU = torch.device("cpu")
 _GROUPED_GEMM = "megatron.core.transformer.moe.grouped_gemm_util"
+_ASKS_FOR_INFERENCE = "is_inference_column_parallel_linear"
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,10 @@ def _no_cuda_sync() -> None:
 
 
 def _streams_are_inert() -> None:
-    class Stream:
+    class Stream:  # a type, as annotations such as `torch.cuda.Stream | None` are evaluated when a module is imported
+        def __init__(self, *_args, **_kwargs):
+            pass
+
         def wait_stream(self, *_args):
             return None
 
@@ -122,7 +126,7 @@ def _streams_are_inert() -> None:
             return self
 
     stream = Stream()
-    torch.cuda.Stream = lambda *_args, **_kwargs: stream
+    torch.cuda.Stream = Stream
     torch.cuda.current_stream = lambda *_args, **_kwargs: stream
     torch.cuda.stream = lambda *_args, **_kwargs: contextlib.nullcontext()
 
@@ -195,6 +199,22 @@ def _mla_knows_te_is_absent() -> None:
     mla.HAVE_TE = False
 
 
+def _inference_layers_are_mocks() -> bool:
+    """From 0.20 on, without transformer-engine."""
+    from megatron.core.transformer import multi_token_prediction as mtp
+
+    if not hasattr(mtp, _ASKS_FOR_INFERENCE):
+        return False
+    inference = importlib.import_module("megatron.core.tensor_parallel.inference_layers")
+    return not isinstance(inference.InferenceColumnParallelLinear, type)
+
+
+def _no_layer_is_for_inference() -> None:
+    from megatron.core.transformer import multi_token_prediction as mtp
+
+    setattr(mtp, _ASKS_FOR_INFERENCE, lambda _module: False)
+
+
 CPU_ADAPTATIONS = (
     Adaptation("device_is_cpu", "GlobalMemoryBuffer, gradient buffers, RoPE and p2p ask torch.cuda.current_device()",
                _device_is_cpu),
@@ -219,4 +239,7 @@ LOCAL_ADAPTATIONS = (
     Adaptation("grouped_gemm_is_matmul", "moe_act recompute needs GroupedMLP, whose kernels are a CUDA package of their "
                "own: without it one matrix product per expert computes the same", _grouped_gemm_is_matmul,
                _has_local_grouped_experts),
+    Adaptation("no_layer_is_for_inference", "multi-token prediction asks isinstance() for inference layers, which derive "
+               "from transformer-engine's: without it they are mocks, not types", _no_layer_is_for_inference,
+               _inference_layers_are_mocks),
 )  # fmt: skip

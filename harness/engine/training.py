@@ -1,5 +1,6 @@
 """Real training steps: seeded mock data, megatron's schedules, DDP and optimizer."""
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
@@ -14,7 +15,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_batch_on_this_cp_rank
 
 from harness.engine.config import optimizer_config
-from harness.spec.experiment import ExperimentSpec
+from harness.spec.experiment import ExperimentSpec, TrainSpec
 
 # megatron-core 0.19 asks, without a default, whether the sizes of the groups vary from sample to sample.
 _PLAIN_CP = {"is_hybrid_cp": False} if "is_hybrid_cp" in signature(get_batch_on_this_cp_rank).parameters else {}
@@ -85,16 +86,46 @@ def forward_step(batches, model):
     return output, partial(_loss, batch["loss_mask"])
 
 
+def set_gradient_hooks(spec: ExperimentSpec, config: TransformerConfig, chunks) -> None:
+    """What the schedule calls around the backward passes, as Megatron-LM's training loop sets it.
+
+    With `grad_sync_func` and `param_sync_func` the interleaved schedule starts the collectives of a chunk at the same
+    moment on all pipeline stages.
+    """
+
+    def per_chunk(functions: list[Callable]) -> Callable | list[Callable]:
+        return functions[0] if len(functions) == 1 else functions
+
+    config.finalize_model_grads_func = finalize_model_grads
+    config.no_sync_func = per_chunk([chunk.no_sync for chunk in chunks])
+    if spec.ddp.overlap_grad_reduce and spec.ddp.align_grad_reduce:
+        config.grad_sync_func = per_chunk([chunk.start_grad_sync for chunk in chunks])
+    if spec.ddp.overlap_param_gather and spec.ddp.align_param_gather:
+        config.param_sync_func = per_chunk([chunk.start_param_sync for chunk in chunks])
+
+
+def collect_garbage(train: TrainSpec, index: int) -> None:
+    """Before step ``index``: all ranks collect at the same steps, and Python's own collector is off.
+
+    The collection is inside the step's time, as it is in an iteration of Megatron-LM or Megatron-Bridge.
+    """
+    if not train.manual_gc:
+        return
+    if index == 0:
+        gc.disable()
+    if index == 0 or (train.manual_gc_interval and index % train.manual_gc_interval == 0):
+        gc.collect()
+
+
 class Trainer:
     """Model chunks, optimizer and schedule of one rank; :meth:`step` is one optimizer step."""
 
     def __init__(self, spec: ExperimentSpec, config: TransformerConfig, chunks, device: torch.device):
         self.spec, self.config, self.chunks = spec, config, chunks
         self.optimizer = get_megatron_optimizer(optimizer_config(spec), chunks, use_gloo_process_groups=False)
-        single = len(chunks) == 1
         config.grad_scale_func = self.optimizer.scale_loss
-        config.finalize_model_grads_func = finalize_model_grads
-        config.no_sync_func = chunks[0].no_sync if single else [chunk.no_sync for chunk in chunks]
+        set_gradient_hooks(spec, config, chunks)
+        single = len(chunks) == 1
         self.model = chunks[0] if single else chunks
         mask = causal_mask(spec, device)
         batches = [mock_batches(spec, device, mask) for _ in chunks]
@@ -124,6 +155,7 @@ class Trainer:
 
     def step(self, *, index: int, on_phase=lambda _phase: None) -> StepResult:
         """One optimizer step. ``on_phase`` is told where the step is, so that a failure can be placed."""
+        collect_garbage(self.spec.train, index)
         if self._graphs:
             self._graphs.before_step(index)
         on_phase("forward_backward")

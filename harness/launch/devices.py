@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from pydantic import ValidationError
 
 from harness.launch.environment import SAFE_PATH, Host
+from harness.records.process_error import quoted_error
 from harness.spec.frozen import Frozen
 from harness.spec.gpu import GpuType, gpu_named
 
@@ -77,8 +78,7 @@ def _detected(host: Host, timeout_s: float) -> Detection:
     except subprocess.TimeoutExpired:
         return _unanswered(f"NVML did not answer within {timeout_s:g} s")
     if asked.returncode != 0:
-        last = asked.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return _unanswered(f"asking NVML failed with exit code {asked.returncode}: {' '.join(last)}")
+        return _unanswered(f"asking NVML failed with exit code {asked.returncode}: {quoted_error(asked.stderr)}")
     try:
         return Detection.model_validate_json(asked.stdout)
     except ValidationError:

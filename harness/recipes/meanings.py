@@ -56,6 +56,7 @@ _MLA = {
     "original_max_position_embeddings": "tokens; context before the extension",
     "mscale": "YaRN's attention scale",
     "mscale_all_dim": "YaRN's attention scale for all channels",
+    "apply_rope_fusion": "megatron-core's fused (Triton) rotary embedding; needs rope_type yarn and a GPU",
 }
 _PARALLELISM = {
     "tensor_model_parallel_size": "GPUs that share one layer's matrices (TP)",
@@ -71,6 +72,8 @@ _PARALLELISM = {
     "num_layers_in_first_pipeline_stage": "layers; null: even",
     "num_layers_in_last_pipeline_stage": "layers; null: even",
     "microbatch_group_size_per_vp_stage": "micro-batches in a row per chunk; null: PP",
+    "defer_embedding_wgrad_compute": "compute the output layer's weight gradients while the pipeline drains",
+    "wgrad_deferral_limit": "micro-batches whose weight gradients wait; 0: all",
 }
 _BATCH = {
     "micro_batch_size": "sequences per GPU and forward pass (MBS)",
@@ -92,6 +95,9 @@ _DDP = {
     "grad_reduce_in_fp32": "gradients are kept and reduced in fp32, else in bf16",
     "overlap_grad_reduce": "reduce gradients during the backward pass",
     "overlap_param_gather": "gather parameters during the forward pass",
+    "align_grad_reduce": "pipeline stages start their gradient reductions together (needs overlap_grad_reduce)",
+    "align_param_gather": "pipeline stages start their parameter gathers together (needs overlap_param_gather)",
+    "bucket_size": "elements of one gradient bucket (needs overlap_grad_reduce); null: 40M, or 1M per data-parallel rank",
     "average_in_collective": "the collective averages instead of scaling before it",
     "nccl_ub": "NCCL user buffers",
     "use_megatron_fsdp": "parameters, gradients and optimizer state are sharded (Megatron-FSDP)",
@@ -121,6 +127,10 @@ _KERNELS = {
     "moe_expert_capacity_factor": "tokens per expert over the even share; null: no token is dropped",
     "moe_pad_expert_input_to_capacity": "every expert gets its full capacity",
 }
+_TRAIN = {
+    "manual_gc": "collect Python's garbage by hand, on all ranks at the same steps",
+    "manual_gc_interval": "steps from one collection to the next; 0: only before the first step",
+}
 _MEASURE = {
     "max_steps": "training steps of a run",
     "skip_first_percent_time": "share of the steps, from the first, that does not count",
@@ -142,6 +152,7 @@ MEANINGS: dict[str, dict[str, str]] = {
     "offload": _OFFLOAD,
     "cuda_graph": _CUDA_GRAPH,
     "kernels": _KERNELS,
+    "train": _TRAIN,
     "measure": _MEASURE,
     "file": {
         "name": "the file's stem; lower-case letters, digits, _ . -",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from harness.records.golden import GoldenRecord
-from harness.spec.experiment import ExperimentSpec
+from harness.spec.experiment import FORMER_VALUES, ExperimentSpec
 from harness.spec.gpu import GPUS
 from harness.spec.recompute import canonical_text, parse_recompute
 
@@ -33,6 +33,7 @@ def setting_differences(
     """Dotted paths of the spec with the golden's and our value where they differ; empty when the golden is for us.
 
     Without a fingerprint (external goldens) only what the golden says is compared: its labels and its partial spec.
+    With one, a field that either side leaves out has its former value there.
     """
     if golden.fingerprint == fingerprint:
         return {}
@@ -41,6 +42,9 @@ def setting_differences(
         theirs |= {label: str(getattr(golden, label)) for label in LABELS}
         theirs["recompute"] = canonical_text(parse_recompute(golden.recompute))
         ours = {path: ours[path] for path in ours if path in theirs}
+    else:
+        former = {path: str(FORMER_VALUES[path]) for path in FORMER_VALUES.keys() & (ours.keys() | theirs.keys())}
+        ours, theirs = former | ours, former | theirs
     paths = sorted(ours.keys() | theirs.keys())
     found = {path: (theirs.get(path), ours.get(path)) for path in paths if theirs.get(path) != ours.get(path)}
     if not found and golden.fingerprint is not None:

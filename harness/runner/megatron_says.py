@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.launch import PARENT_PID_VARIABLE
+from harness.records.process_error import quoted_error
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 from harness.spec.rules.finding import Finding
@@ -119,8 +120,7 @@ def _answer(line: str) -> Answer:
 
 
 def _failed(exit_code: int, err: bytes) -> str:
-    last = err.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-    return f"asking megatron-core ended with exit code {exit_code}: {last[0][:300]}"
+    return f"asking megatron-core ended with exit code {exit_code}: {quoted_error(err)}"
 
 
 def _finding(said: Answer, software: Software) -> Finding:

@@ -13,6 +13,7 @@ from time import monotonic
 from harness.errors import BadRequestError, RunFailedError
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.launch import PARENT_PID_VARIABLE
+from harness.records.process_error import quoted_error
 from harness.runner.machine import TRAIN_EXTRA
 
 _LOOK_EVERY_S = 0.2
@@ -75,8 +76,7 @@ class TracerProcess:
                 else f"the tracer did not finish within {self.timeout_s:g} s"
             )
         if process.returncode != 0:
-            last = "\n  ".join(told.strip().splitlines()[-3:]) or "no message"
-            raise RunFailedError(f"the tracer failed (exit {process.returncode}): {last}")
+            raise RunFailedError(f"the tracer failed (exit {process.returncode}): {quoted_error(told)}")
         return ""
 
     def _wait(self, process: subprocess.Popen[str]) -> str | None:

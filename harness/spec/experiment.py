@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from harness.spec.frozen import Frozen
+from harness.spec.frozen import Former, Frozen, former_values
 from harness.spec.gpu import GPUS, GpuType
 from harness.spec.model import Count, ModelSpec, Size
 from harness.spec.parallelism import BatchSpec, ParallelismSpec
@@ -37,11 +37,17 @@ class OptimizerSpec(Frozen):
 
 
 class DdpSpec(Frozen):
-    """`DistributedDataParallelConfig` settings."""
+    """`DistributedDataParallelConfig` settings, and when the pipeline's stages start their collectives.
+
+    ``bucket_size`` None stands for megatron's launcher: 40M elements, or 1M per data-parallel rank if that is more.
+    """
 
     grad_reduce_in_fp32: bool = True
     overlap_grad_reduce: bool = False
     overlap_param_gather: bool = False
+    align_grad_reduce: Annotated[bool, Former(False)] = False
+    align_param_gather: Annotated[bool, Former(False)] = False
+    bucket_size: Annotated[Count | None, Former(None)] = None
     average_in_collective: bool = False
     nccl_ub: bool = False
     use_megatron_fsdp: bool = False
@@ -69,9 +75,9 @@ class KernelSpec(Frozen):
     attention_backend: Literal["auto", "flash", "fused", "unfused"] = "auto"
     gradient_accumulation_fusion: bool = True
     cross_entropy_loss_fusion: bool = True
-    cross_entropy_fusion_impl: Literal["te", "native"] = "te"
+    cross_entropy_fusion_impl: Annotated[Literal["te", "native"], Former("te")] = "te"
     tp_comm_overlap: bool = False
-    tp_comm_overlap_cfg: UserBufferConfig | None = None
+    tp_comm_overlap_cfg: Annotated[UserBufferConfig | None, Former(None)] = None
     moe_token_dispatcher_type: Literal["alltoall", "allgather", "flex"] = "alltoall"  # noqa: S105 (a dispatcher of tokens)
     moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = None
     moe_permute_fusion: bool = False
@@ -79,6 +85,13 @@ class KernelSpec(Frozen):
     overlap_moe_expert_parallel_comm: bool = False
     moe_expert_capacity_factor: float | None = None
     moe_pad_expert_input_to_capacity: bool = False
+
+
+class TrainSpec(Frozen):
+    """The training loop. ``manual_gc`` collects garbage on all ranks at the same steps, never between."""
+
+    manual_gc: bool = False
+    manual_gc_interval: Size = 0
 
 
 class MeasureSpec(Frozen):
@@ -136,6 +149,7 @@ class ExperimentSpec(Frozen):
     cuda_graph: CudaGraphSpec = CudaGraphSpec()
     kernels: KernelSpec = KernelSpec()
     env: dict[str, str] = Field(default_factory=dict)
+    train: Annotated[TrainSpec, Former(TrainSpec())] = TrainSpec()
     measure: MeasureSpec = MeasureSpec()
 
     @model_validator(mode="after")
@@ -195,15 +209,11 @@ class ExperimentSpec(Frozen):
 
         A memory limit does on a GPU, where the allocator frees and retries near it; on a processor it only ends runs.
         """
-        fields = self.model_dump(mode="json")
+        fields = self.without_former()
         fields["measure"] = {"seed": self.measure.seed}
         if self.measure.memory_limit_bytes is not None and not self.gpu_type.is_cpu:
             fields["measure"] |= {"memory_limit_bytes": self.measure.memory_limit_bytes}
         fields["recompute"] = canonical_text(self.recompute)
-        if self.kernels.cross_entropy_fusion_impl == "te":
-            del fields["kernels"]["cross_entropy_fusion_impl"]  # younger than the first goldens
-        if self.kernels.tp_comm_overlap_cfg is None:
-            del fields["kernels"]["tp_comm_overlap_cfg"]  # younger than the first goldens
         del fields["gpus_per_node"], fields["family"]
         return fields
 
@@ -212,3 +222,7 @@ class ExperimentSpec(Frozen):
         """Sixteen hex digits of :meth:`identity`; equal fingerprints may be compared."""
         canonical = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+FORMER_VALUES = dict(former_values(ExperimentSpec))
+"""By dotted path, the value that earlier versions acted on where they lacked the field."""

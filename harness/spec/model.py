@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from harness.spec.frozen import Frozen
+from harness.spec.frozen import Former, Frozen
 
 Count = Annotated[int, Field(ge=1)]
 Size = Annotated[int, Field(ge=0)]
@@ -33,7 +33,7 @@ class MoeModel(Frozen):
 
 
 class MlaModel(Frozen):
-    """Multi-latent attention (`MLATransformerConfig` names)."""
+    """Multi-latent attention (`MLATransformerConfig` names). Other attention always has the fused rotary embedding."""
 
     q_lora_rank: Count | None
     kv_lora_rank: Count
@@ -45,6 +45,7 @@ class MlaModel(Frozen):
     original_max_position_embeddings: Count = 4096
     mscale: float = 1.0
     mscale_all_dim: float = 1.0
+    apply_rope_fusion: Annotated[bool, Former(False)] = False
 
 
 class ModelSpec(Frozen):

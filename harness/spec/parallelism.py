@@ -4,12 +4,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from harness.spec.frozen import Frozen
-from harness.spec.model import Count
+from harness.spec.frozen import Former, Frozen
+from harness.spec.model import Count, Size
 
 
 class ParallelismSpec(Frozen):
-    """Parallel sizes in megatron-core's names. ``expert_tensor_parallel_size`` None means equal to TP."""
+    """Parallel sizes in megatron-core's names. ``expert_tensor_parallel_size`` None means equal to TP.
+
+    ``defer_embedding_wgrad_compute`` moves the output layer's weight gradients into the pipeline's flush, at most
+    ``wgrad_deferral_limit`` micro-batches of them (0: all).
+    """
 
     tensor_model_parallel_size: Count = 1
     pipeline_model_parallel_size: Count = 1
@@ -24,6 +28,8 @@ class ParallelismSpec(Frozen):
     num_layers_in_first_pipeline_stage: Count | None = None
     num_layers_in_last_pipeline_stage: Count | None = None
     microbatch_group_size_per_vp_stage: Count | None = None
+    defer_embedding_wgrad_compute: Annotated[bool, Former(False)] = False
+    wgrad_deferral_limit: Annotated[Size, Former(0)] = 0
 
     @property
     def model_parallel_size(self) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.launch.environment import SAFE_PATH, Host
+from harness.records.process_error import quoted_error
 from harness.records.run import RunRecord
 from harness.runner.machine import installed_software
 from harness.runner.prediction import predict
@@ -103,7 +104,7 @@ def _said(variant: Variant, recompute: str, host: Host, *more: str) -> dict[str,
         command, env={**host.shell, **SAFE_PATH}, capture_output=True, text=True, timeout=600, check=False
     )
     if done.returncode not in (0, 6):
-        raise RuntimeError(f"{variant.name} {recompute}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+        raise RuntimeError(f"{variant.name} {recompute}: exit {done.returncode}: {quoted_error(done.stderr)}")
     said: dict[str, Any] = json.loads(done.stdout)
     return said
 

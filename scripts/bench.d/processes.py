@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.records.process_error import quoted_error
+
 
 class BenchmarkFailedError(RuntimeError):
     """Something that was to be timed did not end well."""
@@ -23,13 +25,13 @@ class Timed:
 
 
 def timed(command: Sequence[str], env: dict[str, str] | None = None) -> Timed:
-    """Run to the end. BenchmarkFailedError with the last words of a command that does not exit with 0."""
+    """Run to the end. BenchmarkFailedError with the error of a command that does not exit with 0."""
     before, began = os.times(), time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
     wall, after = time.perf_counter() - began, os.times()
     if done.returncode != 0:
-        last = "\n".join((done.stderr + done.stdout).strip().splitlines()[-10:])
-        raise BenchmarkFailedError(f"{' '.join(command)} exited with {done.returncode}:\n{last}")
+        said = quoted_error(done.stderr or done.stdout)
+        raise BenchmarkFailedError(f"{' '.join(command)} exited with {done.returncode}: {said}")
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     return Timed(wall, cpu, done.stdout)
 

@@ -80,6 +80,12 @@ def test_every_field_of_the_model_is_accounted_for():
     assert in_config | of_gpt_model == set(type(shapes.DENSE).model_fields)
 
 
+def test_the_deferral_of_the_output_layers_weight_gradients_arrives(engine):
+    deferred = {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 22, "pipeline_model_parallel_size": 2}
+    fields = engine._parallel(shapes.experiment(shapes.DENSE, num_gpus=2, **deferred))
+    assert {name: fields[name] for name in deferred} == deferred
+
+
 @pytest.mark.parametrize("section", ["moe", "mla"])
 def test_experts_and_latent_attention_arrive_field_by_field(engine, section):
     spec = shapes.experiment(shapes.DEEPSEEK)
@@ -128,7 +134,12 @@ def test_gradients_and_optimizer_follow_the_spec(engine):
     spec = spec.model_copy(update={"ddp": ddp, "optimizer": optimizer})
     buckets = engine.ddp_config(spec)
     assert (buckets.overlap_grad_reduce, buckets.average_in_collective, buckets.bucket_size) == (True, True, 40_000_000)
-    assert buckets.check_for_nan_in_grad is False
+    assert (buckets.check_for_nan_in_grad, buckets.align_param_gather) == (False, False)
+    bridge = ddp.model_copy(update={"bucket_size": 2**27, "align_param_gather": True})
+    buckets = engine.ddp_config(spec.model_copy(update={"ddp": bridge}))
+    assert (buckets.bucket_size, buckets.align_param_gather) == (2**27, True)
+    whole = bridge.model_copy(update={"overlap_grad_reduce": False})
+    assert engine.ddp_config(spec.model_copy(update={"ddp": whole})).bucket_size is None
     adam = engine.optimizer_config(spec)
     assert (adam.optimizer, adam.lr, adam.clip_grad, adam.use_distributed_optimizer) == ("adam", 0.5, 2.0, False)
 

@@ -93,11 +93,13 @@ MLATransformerConfig = TransformerConfig
 
 
 def test_what_one_request_broke_is_told_in_its_words_and_the_next_is_asked(make_spec, scripted_megatron):
-    variables = scripted_megatron("print(os.environ.get('ONE'), os.environ.get('TWO'), file=sys.stderr); os._exit(7)")
+    variables = scripted_megatron(
+        "print('OSError:', os.environ.get('ONE'), os.environ.get('TWO'), '\\nnanobind: leaked', file=sys.stderr); os._exit(7)"
+    )
     spec = make_spec(gpu="cpu", kernels={"transformer_impl": "local"})
     code, out, _ = asked(f"{question(spec, ONE='1')}\n{question(spec, TWO='2')}", **variables)
     assert (code, [json.loads(line) for line in out]) == (
-        0, [{"problem": f"ended with exit code 7: {told}"} for told in ("1 None", "None 2")]
+        0, [{"problem": f"ended with exit code 7: OSError: {told}"} for told in ("1 None", "None 2")]
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.engine.cpu_backend import CPU_ADAPTATIONS, LOCAL_ADAPTATIONS
+from harness.spec.software import parse_version
 
 _spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
 shapes = importlib.util.module_from_spec(_spec)
@@ -54,7 +55,11 @@ NEEDED_BY = {
     "checkpoint_without_output_fp8": (DENSE, "NameError: name 'FP8GlobalStateManager' is not defined"),
     "router_gemm": (EXPERTS, "NameError: name 'te_general_gemm' is not defined"),
     "mla_knows_te_is_absent": (DEEPSEEK, "TypeError: isinstance() arg 2 must be a type"),
+    "no_layer_is_for_inference": (DEEPSEEK, "TypeError: isinstance() arg 2 must be a type"),
 }
+# First release that it is not needed in, or that it is needed in.
+NEEDED_UNTIL = {"router_gemm": "0.17", "mla_knows_te_is_absent": "0.17", "grouped_gemm_is_matmul": "0.17"}
+NEEDED_SINCE = {"no_layer_is_for_inference": "0.20"}
 
 
 @pytest.fixture(name="told", scope="module")
@@ -102,7 +107,8 @@ def test_where_it_is_needed_the_run_without_it_fails_and_elsewhere_trains(told, 
     assert outcomes[adaptation].startswith(ends)
 
 
-def test_the_tested_release_needs_them_all_and_a_later_one_fewer(told):
-    later = {"router_gemm", "mla_knows_te_is_absent", "grouped_gemm_is_matmul"}
-    spared = set() if version("megatron-core").startswith("0.16.") else later
+def test_every_release_needs_those_that_it_is_said_to_need(told):
+    installed = parse_version(version("megatron-core"))
+    spared = {name for name, until in NEEDED_UNTIL.items() if installed >= parse_version(until)}
+    spared |= {name for name, since in NEEDED_SINCE.items() if installed < parse_version(since)}
     assert set(NEEDED_BY) - set(told["needed"]) == spared

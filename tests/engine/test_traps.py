@@ -2,6 +2,8 @@
 
 import importlib.util
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,17 @@ def test_the_reported_loss_is_not_divided_by_the_number_of_micro_batches():
     loss, report = _loss(torch.ones(4), torch.full((4,), 3.0))
     loss /= 8
     assert float(report["lm loss"]) == 3.0
+
+
+@pytest.mark.train
+def test_streams_without_cuda_are_of_a_type_that_annotations_can_name():
+    """megatron-core 0.20 evaluates ``torch.cuda.Stream | None`` when a module is imported, maybe after the adaptations."""
+    program = """
+import torch
+from harness.engine.trace import prepare
+prepare(transformer_engine=True)
+assert torch.cuda.Stream | None
+assert isinstance(torch.cuda.current_stream(), torch.cuda.Stream) and isinstance(torch.cuda.Stream(priority=-1), torch.cuda.Stream)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -89,6 +89,10 @@ def test_only_a_want_of_transformer_engine_is_forgiven_and_only_where_the_job_ha
     ("body", "why"),
     [
         ("sys.exit('ImportError: libcudart.so.12')", "ended with exit code 1: ImportError: libcudart.so.12"),
+        (
+            "import atexit; atexit.register(sys.stderr.write, 'nanobind: leaked 2 types!'); raise TypeError('no stream')",
+            "ended with exit code 1: TypeError: no stream",
+        ),
         ("os.kill(os.getpid(), signal.SIGSEGV)", "ended with exit code -11: it said nothing"),
         ("print('hello')", "the answer cannot be read: 'hello'"),
         ("pass", "there is no answer"),

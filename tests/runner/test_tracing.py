@@ -16,12 +16,13 @@ from harness.planning.trace_cache import TraceCache
 from harness.records.trace import TraceCase
 from harness.runner.tracing import Tracing
 
-# Declines every case, but for the tracer that is asked for one of `fatal`, which dies.
+# Declines every case, but for the tracer that is asked for one of `fatal`, which dies and then prints noise.
 SCRIPTED = """#!{python}
-import json, sys
+import atexit, json, sys
 cases = [case["key"] for case in json.load(open(sys.argv[sys.argv.index("--request") + 1]))["cases"]]
 if set(cases) & set({fatal!r}):
-    sys.exit("killed by the test")
+    atexit.register(print, 'nanobind: leaked 2 types!\\n - leaked type "ir.attr"', file=sys.stderr)
+    raise TypeError("killed by the test")
 answer = {{"megatron_core": "1", "torch": "2", "chunks": {{}}, "refused": dict.fromkeys(cases, "declined"), "seconds": 0.1}}
 open(sys.argv[sys.argv.index("--out") + 1], "w").write(json.dumps(answer))
 """
@@ -63,7 +64,7 @@ def test_the_answers_of_other_tracers_are_kept_when_one_dies_and_its_own_cases_a
 
 @pytest.mark.train
 def test_when_all_tracers_die_there_is_no_answer(tracing, cases):
-    with pytest.raises(RunFailedError, match="killed by the test"):
+    with pytest.raises(RunFailedError, match=r"\(exit 1\): TypeError: killed by the test$"):
         tracing("k0", "k1").traces(cases, "local", uneven=False)
 
 

@@ -30,6 +30,9 @@ SHORT = {
     "scope": "cuda_graph.scope",
     "offload_layers": "offload.cpu_offloading_num_layers",
     "offload_modules": "offload.offload_modules",
+    "defer": "parallelism.defer_embedding_wgrad_compute",
+    "deferral_limit": "parallelism.wgrad_deferral_limit",
+    "rope_fusion": "model.mla.apply_rope_fusion",
     "layers": "model.num_layers",
     "mtp": "model.mtp_num_layers",
 }

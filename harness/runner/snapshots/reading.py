@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from harness.analysis.snapshots.values import DeviceMemory, SnapshotSummary
 from harness.errors import BadRequestError, raise_all
+from harness.records.process_error import quoted_error
 from harness.units import GIB
 
 _CAP_BYTES = 2 * GIB
@@ -118,10 +119,9 @@ def _answer(path: Path, num_bytes: int, limits: SnapshotLimits) -> str:
     if done.returncode == 2 and answer:
         raise BadRequestError(f"{path}: {answer}", remedy=_NOT_A_SNAPSHOT)
     if done.returncode != 0:
-        last = done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
         what = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
         raise BadRequestError(
-            f"{path}: reading it ended with {what} ({' '.join(last) or 'no message'}; it may take {limit / 1e9:.1f} GB)",
+            f"{path}: reading it ended with {what} ({quoted_error(done.stderr)}; it may take {limit / 1e9:.1f} GB)",
             remedy=_NOT_A_SNAPSHOT,
         )
     return answer

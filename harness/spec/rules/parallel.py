@@ -71,6 +71,20 @@ def _uneven_ffn(s: Situation) -> int | None:
     return next((width for width in widths if width % s.tp), None)
 
 
+def _fuses_accumulation(s: Situation) -> bool:
+    return s.uses_te and s.kernels.gradient_accumulation_fusion
+
+
+def _fused_latent_rope(s: Situation) -> Values | None:
+    mla = s.model.mla
+    return {"rope_type": mla.rope_type} if mla and mla.apply_rope_fusion else None
+
+
+def _fused_plain_rope(s: Situation) -> Values | None:
+    found = _fused_latent_rope(s)
+    return found if found and found["rope_type"] != "yarn" else None
+
+
 RULES = (
     Rule("P01", "error", lambda s: s.par.sequence_parallel and s.tp == 1,
          "sequence_parallel with tensor_model_parallel_size 1",
@@ -180,6 +194,26 @@ RULES = (
          "pipeline_parallel/schedules.py:995", "source",
          "The number of contiguous micro-batches in a virtual pipeline stageshould range in "
          "[PP={s.pp} , M={s.num_microbatches}]"),
+    Rule("P34a", "error", lambda s: s.par.defer_embedding_wgrad_compute and s.pp == 1,
+         "defer_embedding_wgrad_compute without pipeline stages",
+         "drop it, or use a pipeline_model_parallel_size of 2 or more",
+         "model_parallel_config.py:425", "run",
+         "Cannot defer embedding wgrad compute when pipeline model parallel is not used"),
+    Rule("P34b", "error", lambda s: s.par.defer_embedding_wgrad_compute and s.pp > 1 and not _fuses_accumulation(s),
+         "defer_embedding_wgrad_compute without gradient accumulation fusion, which needs transformer-engine",
+         "set kernels.gradient_accumulation_fusion with transformer-engine layers, or drop the deferral",
+         "model_parallel_config.py:430", "run",
+         "Cannot defer embedding wgrad compute when gradient accumulation fusion is not used"),
+    Rule("P34c", "error", lambda s: s.par.defer_embedding_wgrad_compute and bool(s.model.mtp_num_layers),
+         "defer_embedding_wgrad_compute with multi-token prediction: the output layer runs several times per micro-batch, "
+         "and megatron-core pairs its inputs and gradients by their order, which gives wrong weight gradients",
+         "drop the deferral",
+         "tensor_parallel/layers.py:1003", "source"),
+    Rule("P35", "warning",
+         lambda s: s.par.wgrad_deferral_limit > 0 and not s.par.defer_embedding_wgrad_compute,
+         "wgrad_deferral_limit {s.par.wgrad_deferral_limit} has no effect without defer_embedding_wgrad_compute",
+         "set parallelism.defer_embedding_wgrad_compute, or drop the limit",
+         "model_parallel_config.py:327", "source"),
     Rule("A07", "error", _group_leaves_few,
          "interleaved schedule: {s.num_microbatches} micro-batches in groups of {group} leave {rest}, fewer than "
          "PP {s.pp}",
@@ -197,6 +231,15 @@ RULES = (
          "use a seq_length that is a multiple of CP x TP",
          "tensor_parallel/mappings.py:70", "source",
          "First dimension of the tensor should be divisible by tensor parallel size"),
+    Rule("P25a", "error", _fused_plain_rope,
+         "apply_rope_fusion with rope_type {rope_type}",
+         "use model.mla.rope_type yarn, or drop apply_rope_fusion",
+         "transformer_config.py:2068", "run",
+         "apply_rope_fusion for MLA only works with YARN RoPE."),
+    Rule("P25b", "error", lambda s: s.gpu.is_cpu and _fused_latent_rope(s) is not None,
+         "apply_rope_fusion of multi-latent attention is a Triton kernel and needs a GPU",
+         "drop model.mla.apply_rope_fusion",
+         "fusions/fused_mla_yarn_rope_apply.py", "source"),
     Rule("A22", "error",
          lambda s: s.model.mla is not None and s.model.query_groups != s.model.num_attention_heads,
          "grouped-query attention on a model with multi-latent attention",

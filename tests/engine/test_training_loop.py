@@ -1,0 +1,83 @@
+"""What surrounds the training step: aligned collectives of the pipeline stages, and garbage collected by hand."""
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+from harness.spec.experiment import DdpSpec, TrainSpec
+from tests.engine import shapes
+
+pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def training():
+    from harness.engine import training
+
+    return training
+
+
+def hooks(training, num_chunks, **ddp):
+    """The functions that the schedule would call, for chunks that name their methods."""
+    spec = shapes.experiment(shapes.DENSE).model_copy(update={"ddp": DdpSpec(**ddp)})
+    chunks = [
+        SimpleNamespace(no_sync=f"no_sync {i}", start_grad_sync=f"grads {i}", start_param_sync=f"params {i}")
+        for i in range(num_chunks)
+    ]
+    config = SimpleNamespace(grad_sync_func=None, param_sync_func=None)
+    training.set_gradient_hooks(spec, config, chunks)
+    return config
+
+
+def test_aligned_collectives_are_started_by_the_schedule_for_every_chunk(training):
+    overlap = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+    config = hooks(training, 2, **overlap, align_grad_reduce=True, align_param_gather=True)
+    assert (config.grad_sync_func, config.param_sync_func) == (["grads 0", "grads 1"], ["params 0", "params 1"])
+    single = hooks(training, 1, **overlap, align_grad_reduce=True)
+    assert (single.no_sync_func, single.grad_sync_func, single.param_sync_func) == ("no_sync 0", "grads 0", None)
+
+
+@pytest.mark.parametrize("ddp", [{"overlap_grad_reduce": True, "overlap_param_gather": True},
+                                 {"align_grad_reduce": True, "align_param_gather": True}])  # fmt: skip
+def test_collectives_are_not_aligned_unless_asked_for_and_overlapped(training, ddp):
+    config = hooks(training, 2, **ddp)
+    assert (config.grad_sync_func, config.param_sync_func) == (None, None)
+
+
+@pytest.fixture
+def collections():
+    """The steps before which Python collected all generations; its own collector is given back afterwards."""
+    seen = []
+
+    def note(phase, info):
+        if phase == "stop" and info["generation"] == 2:
+            seen.append(True)
+
+    gc.collect()
+    gc.callbacks.append(note)
+    yield seen
+    gc.callbacks.remove(note)
+    gc.enable()
+
+
+def collected_before(training, train, seen, steps):
+    found = []
+    for index in range(steps):
+        seen.clear()
+        training.collect_garbage(train, index)
+        if seen:
+            found.append(index)
+    return found
+
+
+@pytest.mark.parametrize(("interval", "steps"), [(3, [0, 3, 6]), (0, [0])])
+def test_garbage_is_collected_at_the_same_steps_and_never_between(training, collections, interval, steps):
+    train = TrainSpec(manual_gc=True, manual_gc_interval=interval)
+    assert collected_before(training, train, collections, 8) == steps
+    assert not gc.isenabled()
+
+
+def test_python_collects_by_itself_unless_asked_otherwise(training, collections):
+    assert collected_before(training, TrainSpec(), collections, 8) == []
+    assert gc.isenabled()

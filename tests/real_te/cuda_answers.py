@@ -1,0 +1,103 @@
+"""What torch.cuda says of the GPU that is stood for, and what tensors without data say of themselves."""
+
+import functools
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch.utils._device import _device_constructors
+
+_H100 = {"multi_processor_count": 132, "total_memory": 80 * 2**30, "name": "NVIDIA H100 80GB HBM3"}
+_FACTORIES = ("empty_like", "zeros_like", "ones_like", "full_like", "randint", "empty_strided", "empty", "zeros", "ones",
+              "full", "tensor", "arange", "randn", "eye", "rand", "linspace")  # fmt: skip
+
+
+def install(stood_for) -> None:
+    """Answer for ``stood_for``, whose capability may change later."""
+    _device(stood_for)
+    _factories_make_tensors_on(stood_for)
+    _generators_have_no_state()
+    _addresses_tell_storages_apart()
+    _values_are_not_read()
+    _gathers_are_coalesced_by_nobody()
+
+
+def _device(stood_for) -> None:
+    class Properties:
+        major = property(lambda _self: stood_for.capability[0])
+        minor = property(lambda _self: stood_for.capability[1])
+
+    for name, value in _H100.items():
+        setattr(Properties, name, value)
+    torch.version.cuda = "13.0"
+    torch.cuda.is_available = lambda: True
+    torch.cuda.device_count = lambda: 1
+    torch.cuda.get_device_capability = lambda *_device: stood_for.capability
+    torch.cuda.get_device_properties = lambda *_device: Properties()
+    torch.cuda.is_bf16_supported = lambda *_arguments, **_options: True
+    torch.cuda.is_current_stream_capturing = lambda: False
+    torch.cuda.device = type("device", (nullcontext,), {})
+    torch.cuda.nvtx.range_push = torch.cuda.nvtx.range_pop = lambda *_message: None
+    torch.Tensor.is_cuda = property(lambda self: self.device.type in {"meta", "cuda"})
+
+
+def _factories_make_tensors_on(stood_for) -> None:
+    """transformer-engine writes "cuda" and device numbers where the tracer's own adaptations expect neither."""
+
+    def redirected(factory):
+        @functools.wraps(factory)
+        def call(*args, **kwargs):
+            device = kwargs.get("device")
+            if type(device) is int or str(device).startswith("cuda"):
+                kwargs["device"] = stood_for.device
+            return factory(*args, **kwargs)
+
+        return call
+
+    _device_constructors()  # caches the plain functions: the device context knows factories by identity
+    for name in _FACTORIES:
+        setattr(torch, name, redirected(getattr(torch, name)))
+
+
+def _generators_have_no_state() -> None:
+    torch.cuda.get_rng_state = lambda *_arguments, **_options: torch.zeros(16, dtype=torch.uint8, device="cpu")
+    torch.cuda.set_rng_state = lambda *_arguments, **_options: None
+
+
+def _addresses_tell_storages_apart() -> None:
+    """Tensors without data all lie at address 0, and transformer-engine tells layouts by addresses."""
+    tensor_address, storage_address = torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr
+
+    def of_tensor(self):
+        if self.device.type != "meta":
+            return tensor_address(self)
+        return (self.untyped_storage()._cdata << 20) + self.storage_offset() * self.element_size()
+
+    def of_storage(self):
+        return storage_address(self) if self.device.type != "meta" else self._cdata << 20
+
+    torch.Tensor.data_ptr, torch.UntypedStorage.data_ptr = of_tensor, of_storage
+
+
+def _values_are_not_read() -> None:
+    """Initial values go to the host, and masks are compared: neither has data."""
+    cpu, equal, item = torch.Tensor.cpu, torch.equal, torch.Tensor.item
+
+    def to_host(self, *args, **kwargs):
+        is_meta = self.device.type == "meta"
+        return torch.empty(0, dtype=self.dtype, device="cpu") if is_meta else cpu(self, *args, **kwargs)
+
+    torch.Tensor.cpu = to_host
+    torch.Tensor.item = lambda self: 0 if self.device.type == "meta" else item(self)
+    torch.equal = lambda a, b: False if a.device.type == "meta" else equal(a, b)
+
+
+def _gathers_are_coalesced_by_nobody() -> None:
+    class Work(nullcontext):
+        def wait(self):
+            pass
+
+    @contextmanager
+    def one_by_one(*_arguments, **_options):
+        yield Work()
+
+    torch.distributed._coalescing_manager = one_by_one

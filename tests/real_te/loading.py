@@ -1,0 +1,72 @@
+"""Loads transformer-engine's real Python over the double of its compiled extension."""
+
+import os
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import torch
+
+HERE = Path(__file__).parent
+
+
+def prepare(folder: Path, capability: tuple[int, int] = (9, 0)) -> str:
+    """Make ``import transformer_engine`` give the package below ``folder``; returns its version.
+
+    Call before megatron.core is imported. Afterwards the process stands for a GPU of ``capability`` and cannot go back.
+    """
+    os.environ |= {"NVTE_PROJECT_BUILDING": "1", "NVTE_FRAMEWORK": "pytorch"}  # load no shared library
+    version = Path(folder).name
+    sys.path[:0] = [str(HERE), str(folder)]
+    import absent_packages
+    import cuda_answers
+    from transformer_engine_torch.stood_for import STOOD_FOR
+
+    STOOD_FOR.capability = capability
+    STOOD_FOR.release = tuple(map(int, version.split(".")[:2]))
+    cuda_answers.install(STOOD_FOR)
+    warnings.filterwarnings("ignore", module="transformer_engine")
+    with absent_packages.importable():
+        package = _import(folder)
+    _mend(STOOD_FOR)
+    return package.__version__
+
+
+def _import(folder: Path) -> types.ModuleType:
+    """The package, with its extension found already."""
+    package = types.ModuleType("transformer_engine")
+    package.__path__ = [f"{folder}/transformer_engine"]
+    sys.modules["transformer_engine"] = package
+    from transformer_engine import common
+
+    common.load_framework_extension = lambda _framework: None
+    del sys.modules["transformer_engine"]
+    import transformer_engine
+
+    transformer_engine.common = common
+    import transformer_engine.pytorch
+
+    return transformer_engine
+
+
+def _mend(stood_for) -> None:
+    """Places that ask CUDA by themselves, and what the tracer asks of a transformer-engine."""
+    from transformer_engine.pytorch.module import base
+
+    def canonicalize_device(device=None):
+        return stood_for.device if device is None or str(device).startswith("cuda") else torch.device(device)
+
+    _replace("canonicalize_device", canonicalize_device)
+    _replace("_get_cuda_rng_state", lambda *_arguments, **_options: torch.zeros(16, dtype=torch.uint8, device="cpu"))
+    _replace("_set_cuda_rng_state", lambda *_arguments, **_options: None)
+    base.forget_dummy_wgrads = base._dummy_wgrads.clear
+    machine = types.ModuleType("transformer_engine.pytorch.machine")
+    machine.MACHINE = stood_for
+    sys.modules[machine.__name__] = machine
+
+
+def _replace(name, value) -> None:
+    for module in [module for key, module in sys.modules.items() if key.startswith("transformer_engine.")]:
+        if name in vars(module):
+            setattr(module, name, value)
