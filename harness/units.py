@@ -1,5 +1,6 @@
 """Conversions and formatting; inside the program everything is bytes, seconds, FLOP and UTC."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 GIB = 1024**3
@@ -11,6 +12,18 @@ TERA = 10**12
 def counted(number: int, noun: str, ending: str = "s") -> str:
     """``1 case``, ``2 cases``; ``ending`` is that of several."""
     return f"{number} {noun}{ending * (number != 1)}"
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """``rank 4``, ``ranks 0-3, 7`` from ranks in ascending order."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    listed = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"rank{'s' * (len(ranks) != 1)} {listed}"
 
 
 def format_bytes(value: float) -> str:

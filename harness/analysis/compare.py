@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from harness.analysis.clocks import RunClocks
 from harness.analysis.derive import combine, derive
 from harness.analysis.gate import Comparison, default_thresholds, judge, no_golden, require_fractions
 from harness.analysis.golden_formula import in_todays_formula
@@ -122,7 +123,7 @@ def compare_runs(
         timing=options.timing_threshold,
         memory=options.memory_threshold,
     )
-    alike = _likeness_of_all(records, search, options.accept_differences)
+    alike = _likeness_of_all(records, search, options.accept_differences, metrics.clocks)
     comparison = judge(metrics, golden, thresholds, likeness=alike, doubts=doubts)
     if any(record.status != "ok" for record in records):  # figures so far, of which a change says nothing
         comparison = replace(comparison, findings=tuple(replace(one, change=None) for one in comparison.findings))
@@ -136,8 +137,10 @@ def _doubts(record: RunRecord) -> list[str]:
     return doubts
 
 
-def _likeness_of_all(records: Sequence[RunRecord], search: GoldenSearch, accept: tuple[str, ...]) -> Likeness:
+def _likeness_of_all(
+    records: Sequence[RunRecord], search: GoldenSearch, accept: tuple[str, ...], clocks: RunClocks | None
+) -> Likeness:
     assert search.golden is not None
-    each = [likeness(record, search.golden, accept) for record in records]
+    each = [likeness(record, search.golden, accept, clocks) for record in records]
     differences = tuple(dict.fromkeys(difference for alike in each for difference in alike.differences))
     return Likeness(differences, each[0].caveats)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from harness.analysis import peaks, statistics
+from harness.analysis.clocks import combined_clocks, rank_clocks, run_clocks
 from harness.analysis.imported.figures import job_window, without_copies
 from harness.analysis.metrics import PEAK_METRICS, SUMMARY_METRICS, Metrics, Summary
 from harness.analysis.peaks import Peak, worst_rank
@@ -38,6 +39,7 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
         loss_last=losses[-1] if losses else None,
         model_flops_per_step=model_flops,
         recompute_flops_per_step=recompute_flops,
+        clocks=run_clocks(rank_clocks(ranks, record.nodes, bounds)),
     )
     return replace(metrics, problems=_problems(record, window, metrics))
 
@@ -76,6 +78,7 @@ def combine(runs: Sequence[Metrics]) -> Metrics:
         counted_flops_per_step=counted.pop() if len(counted) == 1 else None,
         mfu=_median_or_none([run.mfu for run in runs]),
         hfu=_median_or_none([run.hfu for run in runs]),
+        clocks=combined_clocks([run.clocks for run in runs]),
         problems=problems,
         num_runs=len(runs),
     )

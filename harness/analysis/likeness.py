@@ -1,8 +1,10 @@
 """Whether a run and a golden may be compared: same settings, same hardware, same software."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from harness.analysis.clocks import RunClocks
 from harness.analysis.metrics import GateKind
 from harness.errors import BadRequestError, raise_all
 from harness.planning.flops import FORMULA_VERSION
@@ -16,14 +18,17 @@ ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
 TIME_ONLY: tuple[GateKind, ...] = ("time",)
 GROUPS = {"software": (*SOFTWARE, "driver_version"), "hardware": ("device_name",)}
 NOT_TOLD = "not told by the log"
-_FIXED = (*SOFTWARE, *GROUPS, "device_name", "driver_version", "formula_version", "fingerprint")
+SM_CLOCK = "sm_clock_mhz"
+CLOCK_TOLERANCE = 0.03  # of the golden's median; below it clocks differ from run to run
+_FIXED = (*SOFTWARE, *GROUPS, SM_CLOCK, "device_name", "driver_version", "formula_version", "fingerprint")
 
 
 @dataclass(frozen=True)
 class Difference:
     """One thing that is not the same. ``kinds``: the gates it touches; ``blocks`` False: it only takes them out.
 
-    ``name`` is a dotted path of the spec, a package, or ``device_name``, ``driver_version``, ``formula_version``.
+    ``name`` is a dotted path of the spec, a package, or ``device_name``, ``driver_version``, ``formula_version``,
+    ``sm_clock_mhz``.
     """
 
     name: str
@@ -51,19 +56,22 @@ class Likeness:
         return tuple(d for d in self.differences if kind in d.kinds and not d.accepted)
 
 
-def likeness(record: RunRecord, golden: GoldenRecord, accept: Sequence[str] = ()) -> Likeness:
+def likeness(
+    record: RunRecord, golden: GoldenRecord, accept: Sequence[str] = (), clocks: RunClocks | None = None
+) -> Likeness:
     """All differences, those named in ``accept`` (names, groups, or parents of a spec path) marked as accepted.
 
-    What an external golden does not say is a caveat; in a measured one absence is a value (not installed).
+    What an external golden does not say is a caveat; in a measured one absence is a value (not installed). ``clocks``: those
+    of the run, or of its repeats together.
     BadRequestError for an accepted name that can never be a difference.
     """
     _check_names(accept, record, golden)
-    found = [*_settings(record, golden), *_environment(record, golden)]
+    found = [*_settings(record, golden), *_environment(record, golden), *_clock(clocks, golden)]
     unsaid = [d.name for d in found if golden.kind == "external" and d.golden is None]
     differences = tuple(
         replace(d, accepted=any(_covers(name, d.name) for name in accept)) for d in found if d.name not in unsaid
     )
-    return Likeness(differences, (*golden.caveats, *_unsaid_caveat(unsaid)))
+    return Likeness(differences, (*golden.caveats, *_unsaid_caveat(unsaid), *_clock_caveats(clocks, golden)))
 
 
 def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) -> bool:
@@ -96,6 +104,28 @@ def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference
             yield Difference(name, golden_value, current, kinds=kinds, blocks=not time_only)
     if golden.formula_version != FORMULA_VERSION:
         yield Difference("formula_version", golden.formula_version, FORMULA_VERSION, kinds=TIME_ONLY)
+
+
+def _clock(clocks: RunClocks | None, golden: GoldenRecord) -> Iterable[Difference]:
+    """Step times follow the clock, so that at another clock they say nothing about the software; memory does not."""
+    here, there = clocks.sm_clock_mhz if clocks else None, golden.measured_on.sm_clock_mhz
+    if here is None or there is None:
+        return
+    change = abs(here - there) / there if there else math.inf
+    if change > CLOCK_TOLERANCE and not math.isclose(change, CLOCK_TOLERANCE, rel_tol=1e-9):
+        yield Difference(SM_CLOCK, f"{there:.0f} MHz", f"{here:.0f} MHz", kinds=TIME_ONLY)
+
+
+def _clock_caveats(clocks: RunClocks | None, golden: GoldenRecord) -> tuple[str, ...]:
+    """What keeps the clocks from being compared, where one side has them."""
+    here, there = clocks.sm_clock_mhz if clocks else None, golden.measured_on.sm_clock_mhz
+    if here is not None and there is None:
+        return (f"the golden has no SM clock; this run's median is {here:.0f} MHz, so the clocks are not compared",)
+    if here is None and there is not None:
+        return (f"this run has no SM clock; the golden's median is {there:.0f} MHz, so the clocks are not compared",)
+    if clocks is not None and clocks.over == "run" and here is not None:
+        return ("this run's SM clock is of the whole run: the times of its steps or samples were not recorded",)
+    return ()
 
 
 def measured_device(record: RunRecord) -> str | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from harness.analysis.clocks import RunClocks, combined_clocks, rank_clocks, run_clocks
 from harness.analysis.likeness import SOFTWARE, measured_device
 from harness.analysis.peaks import bare_uuid
 from harness.records.golden import MeasuredOn
@@ -11,7 +12,7 @@ from harness.records.run import DeviceSample, RunRecord
 def measured_on(records: Sequence[RunRecord]) -> MeasuredOn:
     """Hardware and software of repeats, which agree in both; of their variables those that are the same in all."""
     first = records[0]
-    clocks = [device.median_sm_clock_mhz for record in records for _, device in own_devices(record)]
+    clocks = combined_clocks([clocks_of(record) for record in records])
     return MeasuredOn(
         gpu=first.spec.gpu,
         device_name=measured_device(first),
@@ -20,8 +21,14 @@ def measured_on(records: Sequence[RunRecord]) -> MeasuredOn:
         environment=_shared_environment(records),
         container=first.provenance.container,
         hostnames=tuple(sorted({name for record in records for name in hostnames(record)})),
-        sm_clock_mhz=min((clock for clock in clocks if clock is not None), default=None),
+        sm_clock_mhz=clocks.sm_clock_mhz if clocks else None,
+        power_cap_share=clocks.power_cap_share if clocks else None,
     )
+
+
+def clocks_of(record: RunRecord) -> RunClocks | None:
+    """The clocks that decide the pace of a run, over its own window."""
+    return run_clocks(rank_clocks(record.ranks, record.nodes, record.spec.measure.window))
 
 
 def own_devices(record: RunRecord) -> list[tuple[str, DeviceSample]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from harness.analysis.clocks import RunClocks
 from harness.analysis.peaks import Peak
 from harness.planning.flops import FORMULA_VERSION
 
@@ -29,7 +30,8 @@ class Summary:
 class Metrics:
     """Everything derived from one run, or from repeats of it. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` fractions.
 
-    ``problems`` says, by metric name, why a figure is absent or no basis for a verdict.
+    ``problems`` says, by metric name, why a figure is absent or no basis for a verdict. ``clocks`` is None where no GPU was
+    sampled.
     """
 
     tflops_per_gpu: Summary | None
@@ -45,6 +47,7 @@ class Metrics:
     loss_last: float | None
     model_flops_per_step: int
     recompute_flops_per_step: int
+    clocks: RunClocks | None = None
     problems: dict[str, str] = field(default_factory=dict)
     formula_version: str = FORMULA_VERSION
     num_runs: int = 1

@@ -5,16 +5,6 @@ from typing import Literal
 
 import pynvml
 
-# Why the clock was lowered; idle, chosen clocks and display are no disturbance (nvml.h, nvmlClocksEventReasons).
-THROTTLE_REASONS = {
-    0x04: "sw_power_cap",
-    0x08: "hw_slowdown",
-    0x20: "sw_thermal_slowdown",
-    0x40: "hw_thermal_slowdown",
-    0x80: "hw_power_brake_slowdown",
-}
-IDLE = 0x01
-
 _NO_SUCH_API = (
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
     pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,

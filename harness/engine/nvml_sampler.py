@@ -1,4 +1,4 @@
-"""The GPU memory sampler of a node: a fast loop for memory, a slow one for clocks, and a file that survives a kill."""
+"""The GPU sampler of a node: memory at every look, clocks and power less often, and a file that survives a kill."""
 
 import os
 import socket
@@ -6,19 +6,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 import pynvml
 
+from harness.engine.clock_recorder import ClockRecorder
 from harness.engine.memory_series import SeriesRecorder
-from harness.engine.nvml_device import IDLE, THROTTLE_REASONS, Gpu, reason_of
+from harness.engine.nvml_device import Gpu, reason_of
 from harness.engine.nvml_processes import Neighbours
 from harness.records.atomic import write_atomically
 from harness.records.run import DeviceSample, NodeSample
 from harness.units import counted
 
 # Clocks and power cost the driver more than memory; listing processes takes its lock for milliseconds.
-SLOW_EVERY_S = 1.0
+# A window of steps may be half a second long, and its verdict needs clocks from inside it.
+CLOCKS_EVERY_S = 0.1
+POWER_EVERY_S = 1.0
 PROCESSES_EVERY_S = 10.0
 WRITE_EVERY_S = 2.0
 
@@ -39,8 +41,7 @@ class Track:
     first_s: float = 0.0
     last_s: float = 0.0
     max_power_w: float | None = None
-    clocks: list[int] = field(default_factory=list)
-    reasons: int = 0
+    clocks: ClockRecorder = field(default_factory=lambda: ClockRecorder(CLOCKS_EVERY_S))
     series: SeriesRecorder = field(default_factory=lambda: SeriesRecorder(_FINEST_S))
     error: str | None = None
 
@@ -59,13 +60,15 @@ class Track:
         self.last_s = now
 
     def sample_clocks(self) -> None:
-        """Power, and the clock while there is work: the idle clock says nothing about the run."""
-        power, clock, reasons = self.gpu.power_w(), self.gpu.sm_clock_mhz(), self.gpu.clock_reasons()
+        """One look at the clock and its reasons. The time is read afterwards: a driver may answer late."""
+        clock, reasons = self.gpu.sm_clock_mhz(), self.gpu.clock_reasons()
+        self.clocks.add(time.monotonic(), clock, reasons)
+
+    def sample_power(self) -> None:
+        """The highest power drawn so far."""
+        power = self.gpu.power_w()
         if power is not None:
             self.max_power_w = max(power, self.max_power_w or 0.0)
-        self.reasons |= reasons or 0
-        if clock is not None and not (reasons or 0) & IDLE:
-            self.clocks.append(clock)
 
     def sample(self) -> DeviceSample:
         """The record of this GPU up to now."""
@@ -81,8 +84,9 @@ class Track:
             num_samples=self.num_samples,
             interval_s=round((self.last_s - self.first_s) / gaps, 6) if gaps > 0 else 0.0,
             max_power_w=self.max_power_w,
-            median_sm_clock_mhz=float(median(self.clocks)) if self.clocks else None,
-            throttle_reasons=tuple(name for bit, name in THROTTLE_REASONS.items() if self.reasons & bit),
+            median_sm_clock_mhz=self.clocks.median_busy_mhz(),
+            throttle_reasons=self.clocks.reasons_seen(),
+            clocks=self.clocks.samples(),
             foreign_processes=tuple(self.neighbours.foreign.values()),
             num_unidentified_processes=len(self.neighbours.unidentified),
             memory_api=self.gpu.memory_api if self.num_samples else None,
@@ -110,31 +114,33 @@ class Sampler:
     def run(self) -> None:
         """Sample until stopped; the file is whole after the first look and after every rewrite."""
         self._look_at_processes(Neighbours.before_ranks)
-        self._sweep(time.monotonic(), slow=True)
+        self._sweep(time.monotonic(), power=True)
         self._publish()
         now = time.monotonic()
-        slow_at, processes_at, write_at = now + SLOW_EVERY_S, now + PROCESSES_EVERY_S, now + WRITE_EVERY_S
+        power_at, processes_at, write_at = now + POWER_EVERY_S, now + PROCESSES_EVERY_S, now + WRITE_EVERY_S
         while not self._stop():
             time.sleep(self._interval_s)
             now = time.monotonic()
-            self._sweep(now, slow=now >= slow_at)
-            slow_at = now + SLOW_EVERY_S if now >= slow_at else slow_at
+            self._sweep(now, power=now >= power_at)
+            power_at = now + POWER_EVERY_S if now >= power_at else power_at
             if now >= processes_at:
                 self._look_at_processes(Neighbours.during_run)
                 processes_at = now + PROCESSES_EVERY_S
             if now >= write_at:
                 self._publish()
                 write_at = now + WRITE_EVERY_S
-        self._sweep(time.monotonic(), slow=False)
+        self._sweep(time.monotonic(), power=False)
         self._look_at_processes(Neighbours.during_run)
         write_atomically(self._out, self._text())
 
-    def _sweep(self, now: float, *, slow: bool) -> None:
+    def _sweep(self, now: float, *, power: bool) -> None:
         for track in self._tracks:
             if track.error is None:
                 track.sample_memory(now)
-            if slow and track.error is None:
+            if track.error is None and now >= track.clocks.due_s:
                 track.sample_clocks()
+            if track.error is None and power:
+                track.sample_power()
 
     def _look_at_processes(self, judge: Callable[[Neighbours, dict[int, int | None]], None]) -> None:
         for track in self._tracks:

@@ -231,9 +231,9 @@ def measured_step(log: RankLog, trainer: Trainer, device: torch.device, index: i
     began = time.perf_counter()
     result = trainer.step(index=index, on_phase=log.within_step)
     _synchronize(device)
-    seconds = time.perf_counter() - began
+    seconds, ended_s = time.perf_counter() - began, round(time.monotonic(), 3)
     loss, grad_norm = _finite(result.loss), _finite(result.grad_norm)
-    log.finished_step(StepRecord(step=index, seconds=seconds, loss=loss, grad_norm=grad_norm))
+    log.finished_step(StepRecord(step=index, seconds=seconds, loss=loss, grad_norm=grad_norm, ended_s=ended_s))
     _require_finite(result, index)
     return seconds
 

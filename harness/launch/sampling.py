@@ -19,7 +19,7 @@ POLL_S = 0.02
 def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[Callable[[], str | None]]:
     """The sampler around the ranks: they start after its first look, so that what it saw then is not theirs.
 
-    Yields what says, as long as the block lasts, why the GPUs are watched no more; None while they are.
+    Yields a function that ends the sampler and says why it did not watch the GPUs to the end; None where it did.
     """
     if plan.sampler is None or plan.sampler_file is None:
         yield lambda: None
@@ -32,22 +32,32 @@ def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[Callable[[], st
             if caught.signal is not None:
                 break
             time.sleep(POLL_S)
-        yield lambda: _unwatched(sampler.poll(), plan)
+        yield lambda: _unwatched(sampler, plan)
     finally:
         _stop_sampler(sampler)
 
 
-def _unwatched(code: int | None, plan: LaunchPlan) -> str | None:
+def _unwatched(sampler: subprocess.Popen[bytes], plan: LaunchPlan) -> str | None:
     """Without NVML the sampler ends well and at once: its file says why."""
-    if not code:
+    code = sampler.poll()
+    if code is None:
+        if _stop_sampler(sampler):
+            return None
+        how = f"was frozen: it did not end within {STOP_S:g} s"
+    elif code:
+        how = ended_how(code)
+    else:
         return None
-    return f"the GPUs were not watched to the end: the sampler {ended_how(code)}; see logs/{plan.sampler_log.name}"
+    return f"the GPUs were not watched to the end: the sampler {how}; see logs/{plan.sampler_log.name}"
 
 
-def _stop_sampler(sampler: subprocess.Popen[bytes]) -> None:
+def _stop_sampler(sampler: subprocess.Popen[bytes]) -> bool:
+    """Whether it ended when asked to; one that is stuck in the driver or stopped does not, and is killed."""
     sampler.terminate()
     try:
         sampler.wait(STOP_S)
     except subprocess.TimeoutExpired:
         sampler.kill()
         sampler.wait()
+        return False
+    return True

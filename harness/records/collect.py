@@ -96,7 +96,7 @@ def _rebuilt(folder: Path, rank: int, world_size: int, launch: _Launch, notes: l
         notes.append(f"rank {rank}: {bad} lines of its progress file are unreadable")
     ended = launch.exits.get(rank)
     steps = tuple(
-        StepRecord(step=beat.step, seconds=beat.seconds, loss=beat.loss, grad_norm=beat.grad_norm)
+        StepRecord(step=beat.step, seconds=beat.seconds, loss=beat.loss, grad_norm=beat.grad_norm, ended_s=beat.ended_s)
         for beat in beats
         if beat.step is not None and beat.seconds is not None
     )

@@ -20,8 +20,8 @@ class MeasuredOn(Frozen):
     """Hardware and software of the golden; None where the source does not say.
 
     ``environment``: variables of the ranks that were the same in all runs. ``container``: their image; None beside an
-    ``environment``: none was named. ``sm_clock_mhz``: the lowest median of any
-    GPU of theirs.
+    ``environment``: none was named. ``sm_clock_mhz``: the median SM clock of each run's slowest GPU over the window, and
+    ``power_cap_share`` the time under the power cap of each run's most limited GPU (0 to 1); medians over the runs.
     """
 
     gpu: str
@@ -32,6 +32,7 @@ class MeasuredOn(Frozen):
     container: str | None = None
     hostnames: tuple[str, ...] = ()
     sm_clock_mhz: float | None = None
+    power_cap_share: float | None = None
 
 
 class GoldenRecord(Frozen):

@@ -30,6 +30,8 @@ class HistoryRecord(Frozen):
     ``fingerprint`` are another series.
     ``is_start_known`` False: of an imported run whose log has no times, which stands at the time of its import.
     ``outcome``: of the case in that night, where the run was part of one. Units are those of the metric table.
+    ``sm_clock_mhz``: the median SM clock of the slowest GPU over the window; ``power_cap_share``: the time under the power cap
+    of the most limited one (0 to 1); None where no GPU was sampled, and in older files.
     ``voided``: figures, by name, of which that night could conclude nothing, with the reason: its own A/A did not hold.
     """
 
@@ -51,6 +53,8 @@ class HistoryRecord(Frozen):
     metrics: dict[str, HistoryFigure] = Field(default_factory=dict)
     voided: dict[str, str] = Field(default_factory=dict)
     formula_version: str
+    sm_clock_mhz: float | None = None
+    power_cap_share: float | None = None
     predicted_peak_bytes: int | None = None
     git_commit: str | None = None
     branch: str | None = None

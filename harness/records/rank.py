@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.records.clocks import RankClocks
 from harness.records.timeline import MemorySeries
 from harness.spec.frozen import Frozen
 
@@ -16,12 +17,16 @@ Phase = Literal[
 
 
 class StepRecord(Frozen):
-    """One training step. Seconds are wall time between device synchronisations; loss is None off the last stage."""
+    """One training step. Seconds are wall time between device synchronisations; loss is None off the last stage.
+
+    ``ended_s`` is of the node's monotonic clock, as the times of the NVML samples are; None in older records.
+    """
 
     step: int
     seconds: float = Field(ge=0)
     loss: float | None = None
     grad_norm: float | None = None
+    ended_s: float | None = None
 
 
 class MemoryRecord(Frozen):
@@ -94,7 +99,10 @@ class Device(Frozen):
 
 
 class RankRecord(Frozen):
-    """``ranks/rank_NNN.json``: written whole on every way out of a rank."""
+    """``ranks/rank_NNN.json``: written whole on every way out of a rank.
+
+    ``clocks`` is None in the rank's own file: the harness adds it to the run's record, from the NVML samples.
+    """
 
     schema_version: int = SCHEMA_VERSION
     rank: int
@@ -109,6 +117,7 @@ class RankRecord(Frozen):
     seconds: dict[str, float] = Field(default_factory=dict)
     steps: tuple[StepRecord, ...] = ()
     memory: MemoryRecord | None = None
+    clocks: RankClocks | None = None
     recompute: LayerRecompute | None = None
     counted_flops_per_step: int | None = None
     num_parameters: int | None = None
@@ -125,3 +134,4 @@ class Heartbeat(Frozen):
     seconds: float | None = None
     loss: float | None = None
     grad_norm: float | None = None
+    ended_s: float | None = None

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.records.clocks import ClockSamples
 from harness.records.imported import ImportedLog
 from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION, RankRecord
@@ -23,6 +24,8 @@ class DeviceSample(Frozen):
 
     ``memory_api`` v1 is that of old drivers: its ``used`` includes what the driver reserves for itself, v2's does not.
     ``num_unidentified_processes``: seen during the run, but from inside a container not to be told from the ranks.
+    ``throttle_reasons`` and ``median_sm_clock_mhz`` cover the whole run. ``clocks`` has every look with its time; None in
+    records of versions before it.
     """
 
     uuid: str
@@ -37,6 +40,7 @@ class DeviceSample(Frozen):
     max_power_w: float | None = None
     median_sm_clock_mhz: float | None = None
     throttle_reasons: tuple[str, ...] = ()
+    clocks: ClockSamples | None = None
     foreign_processes: tuple[str, ...] = ()
     num_unidentified_processes: int = 0
     memory_api: Literal["v1", "v2"] | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from harness.analysis.clocks import RunClocks
 from harness.analysis.gate import Finding
 from harness.analysis.metrics import METRICS, Metric, Summary
 from harness.units import format_bytes, format_percent, format_seconds
@@ -45,6 +46,30 @@ def format_flops(value: float) -> str:
 def spread(summary: Summary) -> str:
     """The standard deviation as a share of the mean."""
     return ABSENT if summary.stdev is None or not summary.mean else f"{summary.stdev / summary.mean * 100:.1f} %"
+
+
+def clock_figure(mhz: float | None) -> str:
+    """``1395 MHz``."""
+    return ABSENT if mhz is None else f"{mhz:.0f} MHz"
+
+
+def cap_figure(share: float | None) -> str:
+    """Time under the power cap: ``82 %``."""
+    return ABSENT if share is None else f"{share * 100:.0f} %"
+
+
+def clock_line(clocks: RunClocks | None) -> str:
+    """The clocks that decide the pace of a run, in one line; empty where no GPU was sampled."""
+    if clocks is None:
+        return ""
+    slowest, capped = clocks.slowest_rank, clocks.most_capped_rank
+    parts = (
+        [] if slowest is None else [f"SM {clock_figure(clocks.sm_clock_mhz)} (rank {slowest}, the lowest median)"],
+        []
+        if capped is None
+        else [f"power cap {cap_figure(clocks.power_cap_share)} of busy time (rank {capped}, the most)"],
+    )
+    return f"Clocks over the {clocks.over}: {'; '.join(text for part in parts for text in part)}"
 
 
 def capacities_text(capacities: Collection[int | None]) -> str:

@@ -8,17 +8,19 @@ from harness.analysis.victims import is_victim
 from harness.analysis.window import window_of
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
-from harness.report.figures import ABSENT
+from harness.report.figures import ABSENT, cap_figure, clock_figure
 from harness.report.printing import plain_table
 from harness.units import format_bytes, format_seconds
 
 MAX_ROWS = 16
+CLOCKS = ("SM clock", "Power cap")
 
 
 def rank_table(record: RunRecord) -> tuple[Table, str]:
     """The table, and a sentence on what it leaves out: above ``MAX_ROWS`` ranks the fullest of each stage and the failed."""
     device_used = peaks.device_used(record.nodes)
-    figures = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step")
+    with_clocks = any(rank.clocks for rank in record.ranks)
+    figures = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step", *(CLOCKS if with_clocks else ()))
     table = plain_table(*figures, "State", right=figures)
     shown = _shown(record.ranks)
     for rank in shown:
@@ -27,6 +29,7 @@ def rank_table(record: RunRecord) -> tuple[Table, str]:
             str(rank.coordinates.pp),
             *(_bytes(read(rank)) for read in (peaks.allocated, peaks.reserved, device_used)),
             _step(rank, record),
+            *(_clocks(rank) if with_clocks else ()),
             _state(rank, record),
         )
     if len(shown) == len(record.ranks):
@@ -55,6 +58,12 @@ def _step(rank: RankRecord, record: RunRecord) -> str:
     """The rank's own median over the window; below the job's, which waits for the slowest rank each step."""
     seconds = window_of([rank], 1, *record.spec.measure.window).seconds
     return format_seconds(statistics.median(seconds)) if seconds else ABSENT
+
+
+def _clocks(rank: RankRecord) -> tuple[str, str]:
+    """The median SM clock of the rank's GPU and its time under the power cap."""
+    own = rank.clocks
+    return clock_figure(own.sm_clock_mhz if own else None), cap_figure(own.power_cap_share if own else None)
 
 
 def _state(rank: RankRecord, record: RunRecord) -> Text:

@@ -49,6 +49,7 @@ def print_run(
     console.print()
     show(console, _metrics_table(metrics, is_whole=record.status == "ok"))
     print_lines(console, _absent(metrics))
+    print_lines(console, [line] if (line := figures.clock_line(metrics.clocks)) else [])
     told = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
     print_lines(console, [told] if told else [])
     print_lines(console, [f"Suspect: {why}" for why in record.suspect], style="yellow")

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.analysis.clocks import with_clocks
 from harness.launch.disk import full_disk_told
 from harness.launch.execute import execute
 from harness.launch.heartbeats import Progress
@@ -22,7 +23,7 @@ from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
 from harness.records.store import write_record
 from harness.runner.at_work import others_at_work
 from harness.runner.other_nodes import wait_for_other_nodes
-from harness.runner.outcome_of_ranks import built_otherwise, doubts, recorded_throughout, status_of
+from harness.runner.outcome_of_ranks import status_of, suspicions
 from harness.runner.placement import placed
 from harness.runner.prediction import KeptPrediction
 from harness.runner.provenance import Clock, provenance
@@ -110,9 +111,8 @@ def _record(
     understood = launch.understood
     spec = understood.spec
     collected = collect(launch.run_dir, spec.num_gpus)
-    ranks = placed(collected.ranks, spec)
+    ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
     status, failure = status_of(outcome, ranks)
-    otherwise = built_otherwise(understood.effective, ranks)
     return RunRecord(
         run_id=launch.run_id,
         status=status,
@@ -124,7 +124,7 @@ def _record(
         nodes=collected.nodes,
         failure=failure,
         findings=understood.findings,
-        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *collected.unwatched, *_told(otherwise)),
+        suspect=suspicions(spec, understood.effective, collected, ranks),
         notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes,
                *_told(clock.jumped())),
         prediction=kept.prediction,

@@ -1,16 +1,19 @@
 """What the ranks' records and the launch say together: status, the first real failure, doubts."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from harness.analysis.clocks import clock_doubts
+from harness.analysis.likeness import SOFTWARE
 from harness.analysis.peaks import bare_uuid
 from harness.analysis.victims import is_victim
+from harness.records.collect import Collected
 from harness.records.launch import LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.records.run import NodeSample, Status
 from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
-from harness.units import format_bytes
+from harness.units import format_bytes, ranks_text
 
 # A rank that lost its peers reports a connection error; the cause is the rank with the strongest evidence.
 _STRENGTH = ("oom", "non_finite_loss", "signal", "hang", "timeout", "error", "lost")
@@ -59,25 +62,65 @@ def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:300] if text.strip() else "no message"
 
 
-def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
-    """Reasons not to trust the timing of a run: throttled clocks, other processes on its GPUs, GPUs lost on the way.
+def suspicions(
+    spec: ExperimentSpec, expected: EffectiveRecompute, collected: Collected, ranks: tuple[RankRecord, ...]
+) -> tuple[str, ...]:
+    """Every reason that makes a run suspect, so that no verdict is based on it. ``ranks`` carry their clocks."""
+    otherwise = built_otherwise(expected, ranks)
+    return (
+        *doubts(collected.nodes, ranks),
+        *disagreements(collected.nodes, ranks),
+        *recorded_throughout(spec),
+        *collected.unwatched,
+        *([otherwise] if otherwise else []),
+    )
 
-    The sampler sees every GPU of a node; those that no rank ran on are somebody else's affair.
+
+def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
+    """Reasons not to trust the timing of a run: slowed clocks, other processes on its GPUs, GPUs that were not watched.
+
+    ``ranks`` carry their clocks. GPUs of the node that no rank ran on do not matter.
     """
-    own = {bare_uuid(rank.device.uuid) for rank in ranks if rank.device and rank.device.uuid}
-    found = []
+    own = {bare_uuid(rank.device.uuid): rank for rank in ranks if rank.device and rank.device.uuid}
+    found: list[str] = []
     for node in nodes:
         for device in node.devices:
-            if bare_uuid(device.uuid) not in own:
+            rank = own.get(bare_uuid(device.uuid))
+            if rank is None:
                 continue
             name = f"GPU {device.index} of {node.hostname}"
-            if device.throttle_reasons:
-                found.append(f"{name} was throttled: {', '.join(device.throttle_reasons)}")
+            found.extend(f"{name} {why}" for why in (clock_doubts(rank.clocks) if rank.clocks else ()))
             if device.foreign_processes:
                 found.append(f"{name} was shared with {', '.join(device.foreign_processes)}")
             if device.error and device.num_samples:  # one that NVML never showed is a figure unknown, and no doubt
                 found.append(f"{name} was not watched to the end: {device.error}")
     return tuple(found)
+
+
+def disagreements(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
+    """What is not the same on all ranks, with the ranks of each value; a rank that left no such fact is not counted."""
+    drivers = {bare_uuid(device.uuid): node.driver_version for node in nodes for device in node.devices}
+    facts: dict[str, dict[int, str | None]] = {
+        "device model": {rank.rank: rank.device.name for rank in ranks if rank.device},
+        "driver": {
+            rank.rank: driver
+            for rank in ranks
+            if rank.device and rank.device.uuid and (driver := drivers.get(bare_uuid(rank.device.uuid)))
+        },
+        **{name: {rank.rank: rank.versions[name] for rank in ranks if name in rank.versions} for name in SOFTWARE},
+    }
+    return tuple(
+        f"ranks disagree on {what}: {_by_value(values)}"
+        for what, values in facts.items()
+        if len(set(values.values())) > 1
+    )
+
+
+def _by_value(values: Mapping[int, str | None]) -> str:
+    holders: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        holders.setdefault(value or "none", []).append(rank)
+    return "; ".join(f"{value} on {ranks_text(held)}" for value, held in holders.items())
 
 
 def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
@@ -88,13 +131,18 @@ def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...]) -> str | None:
-    """One sentence when the built layers do not recompute what was expected; None when they do, or nobody could say.
+    """One sentence when the built layers do not recompute as expected, or a rank that finished did not read them back.
 
-    One rank of every pipeline stage is asked: the others of a stage hold the same layers.
+    One rank of every pipeline stage is asked: the others of a stage hold the same layers. None for a run that failed
+    before every rank had built its layers: its failure says more.
     """
+    unread = [rank.rank for rank in ranks if rank.recompute is None]
+    if unread:
+        if not all(rank.finished for rank in ranks):
+            return None
+        which = "no rank" if len(unread) == len(ranks) else "some ranks only"
+        return f"the built layers were read back on {which}: missing on {ranks_text(unread)}"
     stages = [r.recompute for r in ranks if r.recompute and _holds_first_copy(r)]
-    if not stages or any(rank.recompute is None for rank in ranks):
-        return None
     built: Counter[str] = Counter()
     for layers in stages:
         built.update(layers.modules)

@@ -25,9 +25,11 @@ def rank(number: int, run_dir: Path, templates: Path) -> None:
     ranks, log = run_dir / "ranks", run_dir / "logs" / f"rank_{number:03d}.log"
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
     dump_stacks_on_signal()
+    step_s = behaviour(templates).get("timed_step_s")
     with (ranks / f"rank_{number:03d}.progress.jsonl").open("a", buffering=1) as beats:
         for step in record["steps"]:
-            time.sleep(STEP_S)
+            time.sleep(step_s or STEP_S)
+            step.update({"seconds": step_s, "ended_s": time.monotonic()} if step_s else {})
             told = {"time_s": time.time(), "phase": "step", **{key: step[key] for key in ("step", "seconds", "loss")}}
             beats.write(json.dumps(told) + "\n")
             behave(number, step["step"], run_dir, templates)
@@ -38,13 +40,18 @@ def rank(number: int, run_dir: Path, templates: Path) -> None:
     behave(number, "finish", run_dir, templates)
 
 
+def behaviour(templates: Path) -> dict:
+    """What `behaviour.json` says; ``timed_step_s``: steps take so long and carry their times, as those of real ranks do."""
+    path = templates / "behaviour.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
 def behave(number: int, step: int | str, run_dir: Path, templates: Path) -> None:
     """After step 1, what `behaviour.json` says: ``hang`` or ``leave`` (exit code 0) a rank, ``fill`` a folder,
     ``touch`` a file or ``wait`` for one; ``linger``: a rank that left its record does not end. ``where``: only in runs
     whose folder has that in its path.
     """
-    path = templates / "behaviour.json"
-    asked = json.loads(path.read_text()) if step in (1, "finish") and path.exists() else {}
+    asked = behaviour(templates) if step in (1, "finish") else {}
     if asked.get("where", "") not in str(run_dir):
         return
     while step == "finish" and asked.get("linger") == number:

@@ -6,7 +6,7 @@ import stat
 import sys
 from pathlib import Path
 
-from harness.records.rank import Device
+from harness.records.rank import Device, LayerRecompute
 from tests.conftest import build_rank, build_spec
 from tests.native_libraries import scripted_nvml
 
@@ -44,7 +44,9 @@ class Stage:
         batch = {"micro_batch_size": 1, "global_batch_size": 4, "seq_length": 256}
         spec = build_spec(num_gpus=2, parallelism=parallelism, batch=batch, measure={"max_steps": 4})
         for rank in range(spec.num_gpus):
-            record = build_rank(spec, rank, 0.05, device=Device(kind="cuda", name=GPU, uuid=f"GPU-{rank}"))
+            device = Device(kind="cuda", name=GPU, uuid=f"GPU-{rank}")
+            built = LayerRecompute(num_layers=1, modules={"core_attn": 1, "layernorm": 1})
+            record = build_rank(spec, rank, 0.05, device=device, recompute=built)
             memory = record.memory.model_copy(update={"max_device_used_bytes": None}) if record.memory else None
             text = record.model_copy(update={"memory": memory}).model_dump_json()
             (self.templates / f"rank_{rank:03d}.json").write_text(text)

@@ -2,10 +2,17 @@
 
 import pytest
 
+from harness.analysis.clocks import with_clocks
 from harness.records.launch import LaunchOutcome
 from harness.records.rank import Coordinates, Device, Failure, LayerRecompute
 from harness.records.run import DeviceSample, NodeSample
-from harness.runner.outcome_of_ranks import built_otherwise, doubts, recorded_throughout, status_of
+from harness.runner.outcome_of_ranks import (
+    built_otherwise,
+    disagreements,
+    doubts,
+    recorded_throughout,
+    status_of,
+)
 from harness.spec.effective import effective_recompute, settled_implementation
 
 OK = LaunchOutcome(status="ok", exit_code=0)
@@ -103,8 +110,13 @@ def test_ranks_without_failure_do_not_hide_a_failed_launch(ranks):
     assert status_of(FAILED, ranks(None, None)) == ("failed", "rank 0 exited with code 1")
 
 
-def sample(uuid, **changes):
-    return NodeSample(hostname="n", devices=(DeviceSample(uuid=uuid, name="GPU", index=3, **changes),))
+def sample(uuid, num_samples=1, **changes):
+    device = DeviceSample(uuid=uuid, name="GPU", index=3, num_samples=num_samples, **changes)
+    return NodeSample(hostname="n", driver_version="550.54.15", devices=(device,))
+
+
+def doubts_of(node, ranks):
+    return doubts([node], with_clocks(ranks, [node], (1, 3)))
 
 
 @pytest.fixture(name="on_gpu")
@@ -114,21 +126,83 @@ def _on_gpu(make_spec, make_rank):
 
 
 def test_throttling_and_neighbours_make_a_run_suspect(on_gpu):
-    assert doubts([sample("gpu-aa-1", throttle_reasons=("sw_power_cap", "hw_thermal"))], on_gpu) == (
-        "GPU 3 of n was throttled: sw_power_cap, hw_thermal",
+    assert doubts_of(sample("gpu-aa-1", throttle_reasons=("sw_power_cap", "hw_thermal_slowdown")), on_gpu) == (
+        "GPU 3 of n was throttled: hw_thermal_slowdown",
     )
-    assert doubts([sample("aa-1", foreign_processes=("python (4711)",))], on_gpu) == (
+    assert doubts_of(sample("aa-1", foreign_processes=("python (4711)",)), on_gpu) == (
         "GPU 3 of n was shared with python (4711)",
     )
-    assert doubts([sample("GPU-AA-1", num_samples=9, error="GPU is lost (NVML 15) after 9 samples")], on_gpu) == (
+    assert doubts_of(sample("GPU-AA-1", num_samples=9, error="GPU is lost (NVML 15) after 9 samples"), on_gpu) == (
         "GPU 3 of n was not watched to the end: GPU is lost (NVML 15) after 9 samples",
     )
-    assert doubts([sample("GPU-AA-1", error="Insufficient Permissions (NVML 4) after 0 samples")], on_gpu) == ()
-    assert doubts([sample("GPU-AA-1")], on_gpu) == ()
+    refused = sample("GPU-AA-1", num_samples=0, error="Insufficient Permissions (NVML 4) after 0 samples")
+    assert doubts_of(refused, on_gpu) == ()
+    assert doubts_of(sample("GPU-AA-1"), on_gpu) == ()
+
+
+def test_the_power_cap_alone_makes_no_run_suspect(on_gpu):
+    assert doubts_of(sample("GPU-AA-1", throttle_reasons=("sw_power_cap",)), on_gpu) == ()
 
 
 def test_gpus_that_no_rank_ran_on_do_not_matter(on_gpu):
-    assert doubts([sample("GPU-BB-2", throttle_reasons=("hw_thermal",), foreign_processes=("x",))], on_gpu) == ()
+    other = sample("GPU-BB-2", throttle_reasons=("hw_thermal_slowdown",), foreign_processes=("x",))
+    assert doubts_of(other, on_gpu) == ()
+
+
+VERSIONS = {"torch": "2.9.1", "megatron-core": "0.16.1", "transformer-engine": "2.11.0"}
+
+
+@pytest.fixture(name="four")
+def _four(make_spec, make_rank):
+    """Four ranks on two nodes of two GPUs, and what the samplers saw; ``odd`` replaces fields of rank 3."""
+
+    def build(drivers=("550.54.15", "550.54.15"), **odd):
+        spec = make_spec()
+        devices = [Device(kind="cuda", name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{rank}") for rank in range(4)]
+        ranks = [make_rank(spec, rank, device=devices[rank], versions=VERSIONS) for rank in range(4)]
+        ranks[3] = ranks[3].model_copy(update=odd)
+        nodes = [
+            NodeSample(
+                hostname=f"n{node}",
+                driver_version=driver,
+                devices=tuple(
+                    DeviceSample(uuid=f"GPU-{rank}", name="H100", index=rank % 2) for rank in (2 * node, 2 * node + 1)
+                ),
+            )
+            for node, driver in enumerate(drivers)
+        ]
+        return disagreements(nodes, tuple(ranks))
+
+    return build
+
+
+def test_ranks_that_agree_are_no_doubt(four):
+    assert four() == ()
+
+
+@pytest.mark.parametrize("package", VERSIONS)
+def test_ranks_with_another_version_are_named(four, package):
+    assert four(versions=VERSIONS | {package: "9.9"}) == (
+        f"ranks disagree on {package}: {VERSIONS[package]} on ranks 0-2; 9.9 on rank 3",
+    )
+
+
+def test_a_package_that_one_rank_lacks_is_a_disagreement_and_a_rank_without_a_record_is_none(four):
+    assert four(versions=VERSIONS | {"transformer-engine": None}) == (
+        "ranks disagree on transformer-engine: 2.11.0 on ranks 0-2; none on rank 3",
+    )
+    assert four(versions={}, device=None) == ()
+
+
+def test_another_device_model_and_another_driver_are_named(four):
+    other = Device(kind="cuda", name="NVIDIA H200", uuid="GPU-3")
+    assert four(device=other) == (
+        "ranks disagree on device model: NVIDIA H100 80GB HBM3 on ranks 0-2; NVIDIA H200 on rank 3",
+    )
+    assert four(drivers=("550.54.15", "570.1")) == (
+        "ranks disagree on driver: 550.54.15 on ranks 0-1; 570.1 on ranks 2-3",
+    )
+    assert four(drivers=("550.54.15", None)) == ()
 
 
 @pytest.fixture(name="built")
@@ -161,8 +235,16 @@ def test_full_recompute_is_counted_in_layers(built):
     assert built("full:uniform:1", whole, half) == "the built layers recompute 3, expected 4"
 
 
-def test_a_rank_that_never_built_layers_leaves_nothing_to_say(built):
-    assert built("mlp", LayerRecompute(num_layers=2), None) is None
+def test_layers_that_were_not_read_back_or_on_some_ranks_only_are_a_doubt(built):
+    layers = LayerRecompute(num_layers=2, modules={"mlp": 2})
+    assert built("mlp", layers, None) == "the built layers were read back on some ranks only: missing on rank 1"
+    assert built("none", None, None) == "the built layers were read back on no rank: missing on ranks 0-1"
+
+
+def test_a_run_that_failed_before_it_built_layers_leaves_nothing_to_say(make_spec, make_rank):
+    spec = make_spec(gpu="cpu", recompute="mlp", parallelism={"pipeline_model_parallel_size": 2})
+    ranks = (make_rank(spec, 0, finished=False), make_rank(spec, 1, recompute=LayerRecompute(num_layers=2)))
+    assert built_otherwise(effective_recompute(spec, settled_implementation(spec)), ranks) is None
 
 
 @pytest.mark.parametrize(

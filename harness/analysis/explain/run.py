@@ -3,11 +3,13 @@
 import math
 from collections import Counter
 
+from harness.analysis.clocks import rank_clocks
 from harness.analysis.derive import derive
 from harness.analysis.explain.values import ABSENT, IMAGE, NONE_SEEN, Group, Key, Side
 from harness.analysis.likeness import SOFTWARE, measured_device
 from harness.analysis.measured_on import hostnames, own_devices
 from harness.analysis.metrics import METRICS, Metrics
+from harness.analysis.peaks import bare_uuid
 from harness.analysis.statistics import median
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden_settings import leaves
@@ -111,7 +113,8 @@ def _recompute(record: RunRecord) -> dict[str, str]:
 
 
 def _numbers(record: RunRecord) -> dict[str, float]:
-    clocks = [device.median_sm_clock_mhz for _, device in own_devices(record) if device.median_sm_clock_mhz]
+    each = rank_clocks(record.ranks, record.nodes, record.spec.measure.window).values()
+    clocks = [own.sm_clock_mhz for own in each if own.sm_clock_mhz]
     power = [device.max_power_w for _, device in own_devices(record) if device.max_power_w]
     numbers = {"sm_clock_min_mhz": min(clocks), "sm_clock_max_mhz": max(clocks)} if clocks else {}
     if power:
@@ -127,10 +130,16 @@ def _clocks(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
     devices = own_devices(record)
     if not devices:
         return {}
+    each = rank_clocks(record.ranks, record.nodes, record.spec.measure.window)
+    slowed = {
+        bare_uuid(rank.device.uuid): each[rank.rank].slowdowns
+        for rank in record.ranks
+        if rank.rank in each and rank.device and rank.device.uuid
+    }
     throttled = [
-        f"GPU {device.index} of {host}: {', '.join(device.throttle_reasons)}"
+        f"GPU {device.index} of {host}: {', '.join(slowdowns)}"
         for host, device in devices
-        if device.throttle_reasons
+        if (slowdowns := slowed.get(bare_uuid(device.uuid)))
     ]
     units = {"sm_clock_min_mhz": "MHz", "sm_clock_max_mhz": "MHz", "max_power_w": "W"}
     return {

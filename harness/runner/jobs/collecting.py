@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import harness
+from harness.analysis.clocks import with_clocks
 from harness.launch.environment import this_host
 from harness.launch.slurm.state import TaskState
 from harness.launch.slurm.words import SLURM_ENDED_IT
@@ -17,7 +18,7 @@ from harness.records.store import write_record
 from harness.runner.jobs.log_end import before_python, log_ends
 from harness.runner.jobs.runs import drop_unstarted, is_committed, task_runs
 from harness.runner.machine import software_for
-from harness.runner.outcome_of_ranks import built_otherwise, doubts, recorded_throughout, status_of
+from harness.runner.outcome_of_ranks import status_of, suspicions
 from harness.runner.placement import placed
 from harness.runner.provenance import git_branch, git_commit
 from harness.spec.effective import effective_recompute, settled_implementation
@@ -54,12 +55,11 @@ def lost_run(
     """The record of a run that ended before its job could write one."""
     spec = run.spec
     collected = collect(Path(run.run_dir), spec.num_gpus)
-    ranks = placed(collected.ranks, spec)
+    ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
     status, failure, note = _ending(job, submitted, state, ranks, why)
     implementation = settled_implementation(spec)
     software, _ = software_for(spec.gpu, this_host())
     effective = effective_recompute(spec, implementation, software)
-    otherwise = built_otherwise(effective, ranks)
     return RunRecord(
         run_id=run.run_id,
         status=status,
@@ -70,8 +70,7 @@ def lost_run(
         ranks=ranks,
         nodes=collected.nodes,
         failure=failure,
-        suspect=(*doubts(collected.nodes, ranks), *recorded_throughout(spec), *collected.unwatched,
-                 *([otherwise] if otherwise else [])),
+        suspect=suspicions(spec, effective, collected, ranks),
         notes=(*run.notes, f"Slurm job {submitted.job_id} committed no record of this run", *note, *collected.notes),
         no_prediction="the job ended before the run was committed",
         provenance=_provenance(job, submitted, ranks, collected.nodes),
