@@ -28,14 +28,20 @@ def main() -> None:
 
 def traced(case):
     """Bytes by field of `ChunkTrace`, or {"failed": traceback}."""
+    from harness.engine import user_buffers
     from harness.engine.tracing.building import Groups
-    from harness.engine.tracing.run import trace
+    from harness.engine.tracing.run import prepared, trace
 
     os.environ |= case.spec.env
+    groups = GROUPS.setdefault("groups", Groups())
+    spec = prepared(case, "transformer_engine", groups)
     try:
-        chunk = trace(case, "transformer_engine", GROUPS.setdefault("groups", Groups()))
+        user_buffers.make(spec)
+        chunk = trace(case, "transformer_engine", groups)
     except Exception:  # noqa: BLE001 (the test says which case failed, and how)
         return {"failed": traceback.format_exc()}
+    finally:
+        user_buffers.destroy(spec)
     return chunk.model_dump(exclude={"ops"})
 
 

@@ -1,0 +1,51 @@
+"""Makes the user buffers of specs over real transformer-engine Python: ``made_buffers.py TE_FOLDER SPECS OUT``.
+
+The answer maps names of specs to GEMMs to what transformer-engine asked of its extension; the buffers are destroyed.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import loading
+
+
+def main() -> None:
+    """One spec after another; groups are fake."""
+    folder, asked, out = map(Path, sys.argv[1:])
+    loading.prepare(folder)
+    from harness.engine.tracing.building import Groups
+    from harness.spec.experiment import ExperimentSpec
+
+    groups = Groups()
+    specs = {name: ExperimentSpec.model_validate_json(spec) for name, spec in json.loads(asked.read_text()).items()}
+    out.write_text(json.dumps({name: made(spec, groups) for name, spec in specs.items()}))
+
+
+def made(spec, groups):
+    """``made`` by GEMM, ``modes`` of quantization, and whether any are ``left`` in the end."""
+    from transformer_engine.pytorch.module import base
+
+    from harness.engine import user_buffers
+
+    groups.join(spec.parallelism)
+    user_buffers.make(spec)
+    found = dict(base._ub_communicators or {})
+    user_buffers.destroy(spec)
+    return {
+        "made": {name: described(buffer) for (name, _mode), buffer in found.items()},
+        "modes": sorted({mode.value for _name, mode in found}),
+        "left": base._ub_communicators is not None,
+    }
+
+
+def described(buffer):
+    """Class, shape, type of element and settings."""
+    settings = {name: value for name, value in buffer.settings.items() if isinstance(value, int)}
+    return [type(buffer).__name__, list(buffer.buffer_shape), str(buffer.buffer_dtype), settings]
+
+
+if __name__ == "__main__":
+    main()
