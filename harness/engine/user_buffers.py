@@ -13,12 +13,11 @@ def make(spec: ExperimentSpec) -> None:
         return
     from transformer_engine.pytorch.module import base
 
-    batch, p = spec.batch, spec.parallelism
     modes = base.UserBufferQuantizationMode
     buffers = spec.kernels.tp_comm_overlap_cfg
     base.initialize_ub(
-        shape=[batch.seq_length * batch.micro_batch_size // p.context_parallel_size, spec.model.hidden_size],
-        tp_size=p.tensor_model_parallel_size,
+        shape=list(spec.user_buffer_shape),
+        tp_size=spec.parallelism.tensor_model_parallel_size,
         quantization_modes=[modes.FP8 if spec.precision.peak == "fp8" else modes.NONE],
         ub_cfgs=buffers.ub_cfgs if buffers else {},
         bootstrap_backend="nccl",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import EnvVar, child_environment
-from harness.launch.rendezvous import Rendezvous, local_ranks, node_problems, settle
+from harness.launch.rendezvous import ANY_HOST, DEFAULT_PORT, Rendezvous, local_ranks, node_problems, settle
 from harness.launch.request import LaunchRequest
 
 
@@ -95,6 +95,16 @@ class LaunchPlan:
     def _suffix_of(self, node_rank: int) -> str:
         return f"_node_{node_rank:03d}" if self.rendezvous.nnodes > 1 else ""
 
+    def node_options(self, node_rank: int) -> tuple[str, ...]:
+        """What `mbr-perf run` is given on a node beside the request; nothing where there is one node."""
+        meet = self.rendezvous
+        if meet.nnodes == 1:
+            return ()
+        port = () if meet.master_port == DEFAULT_PORT else ("--master_port", str(meet.master_port))
+        address = ("--master_addr", meet.master_addr, *port)
+        nodes = ("--nnodes", str(meet.nnodes), "--node_rank", str(node_rank))
+        return (*nodes, *address, "--run_dir", str(self.run_dir))
+
     def with_new_port(self) -> "LaunchPlan":
         """The same plan on another free port."""
         return replace(self, rendezvous=self.rendezvous.with_new_port())
@@ -113,6 +123,11 @@ class LaunchPlan:
             *(f"export {v.name}={shlex.quote(v.shown)}  # {v.source}: {v.reason}" for v in own),
             f"# inherited from your shell: {', '.join(inherited) or 'nothing'}",
         ]
+        if self.rendezvous.nnodes > 1:
+            lines += ["# options of each node beside those of the request; all nodes must see the run folder"]
+            lines += [f"#   {shlex.join(self.node_options(node))}" for node in range(self.rendezvous.nnodes)]
+        if self.rendezvous.master_addr == ANY_HOST:
+            lines += [f"# {ANY_HOST} stands for the address of node 0"]
         if self.sampler:
             lines += ["# GPU memory sampler", shlex.join(self.sampler) + " &"]
         return "\n".join([*lines, "# ranks", shlex.join(self.argv)]) + "\n"
@@ -130,6 +145,7 @@ class LaunchPlan:
             "nnodes": self.rendezvous.nnodes,
             "node_rank": self.rendezvous.node_rank,
             "num_local_ranks": self.num_local_ranks,
+            "node_options": [list(self.node_options(node)) for node in range(self.rendezvous.nnodes)],
             "timeout_s": self.timeout_s,
             "hang_timeout_s": self.hang_timeout_s,
         }

@@ -9,6 +9,7 @@ from harness.spec.experiment import ExperimentSpec
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 29500  # torchrun's own
+ANY_HOST = "HOST"  # in a dry run: the node of rank 0, which nobody has named yet
 
 _ADDRESS = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:\[\]_-]*")
 
@@ -49,6 +50,13 @@ def free_port() -> int:
 def local_ranks(spec: ExperimentSpec, nodes: Nodes) -> int:
     """Ranks on this node: all of them on one node, ``gpus_per_node`` on each of several."""
     return spec.num_gpus if nodes.nnodes == 1 else spec.gpus_per_node
+
+
+def without_asking(spec: ExperimentSpec, nodes: Nodes) -> Nodes:
+    """``nodes`` for a dry run: as many as the GPUs fill, meeting at :data:`ANY_HOST` where no address is given."""
+    if nodes.nnodes == 1 and spec.num_gpus > spec.gpus_per_node:
+        nodes = replace(nodes, nnodes=-(-spec.num_gpus // spec.gpus_per_node))
+    return replace(nodes, master_addr=nodes.master_addr or ANY_HOST) if nodes.nnodes > 1 else nodes
 
 
 def settle(spec: ExperimentSpec, nodes: Nodes) -> Rendezvous:

@@ -36,6 +36,7 @@ def request_rows(spec: ExperimentSpec) -> list[tuple[str, str]]:
         ("Parallelism", _parallelism(spec)),
         ("Batch", _batch(spec)),
         ("Recompute", spec.recompute.text),
+        *([("TP overlap", _overlap(spec))] if spec.makes_user_buffers else []),
         ("Fingerprint", spec.fingerprint),
     ]
 
@@ -58,6 +59,13 @@ def _parallelism(spec: ExperimentSpec) -> str:
     }
     shown = [f"{name} {size}" for name, size in sizes.items() if size]
     return ", ".join([*shown, *(["sequence parallel"] if p.sequence_parallel else [])])
+
+
+def _overlap(spec: ExperimentSpec) -> str:
+    """The user buffers of tp_comm_overlap."""
+    tokens, width = spec.user_buffer_shape
+    buffers = spec.kernels.tp_comm_overlap_cfg or "transformer-engine's defaults"
+    return f"user buffers of {tokens} x {width}: {buffers}"
 
 
 def _batch(spec: ExperimentSpec) -> str:

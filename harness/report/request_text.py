@@ -13,6 +13,14 @@ def request_lines(spec: ExperimentSpec) -> list[str]:
     return [f"{name:<13}{value}" for name, value in request_rows(spec)]
 
 
+def user_buffers_document(spec: ExperimentSpec) -> dict[str, object] | None:
+    """The user buffers that a run makes, for programs; ``ub_cfgs`` is empty where all are transformer-engine's defaults."""
+    if not spec.makes_user_buffers:
+        return None
+    named = spec.kernels.tp_comm_overlap_cfg
+    return {"shape": list(spec.user_buffer_shape), "ub_cfgs": named.ub_cfgs if named else {}}
+
+
 def effect_lines(effective: EffectiveRecompute) -> list[str]:
     """Modules in effect with their layers, and the inert ones with the reason."""
     return [f"{name:<13}{value}" for name, value in effect_rows(effective)]
@@ -26,7 +34,11 @@ def finding_lines(findings: Iterable[Finding]) -> list[str]:
 
 def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
     """Every setting with its value and its source; defaults last."""
-    values = dict(_leaves(spec.model_dump(mode="json"))) | {"recompute": spec.recompute.text}
+    buffers = spec.kernels.tp_comm_overlap_cfg
+    values = dict(_leaves(spec.model_dump(mode="json"))) | {
+        "recompute": spec.recompute.text,
+        "kernels.tp_comm_overlap_cfg": str(buffers) if buffers else None,
+    }
     named = sorted(sources.items(), key=lambda item: (item[1] == "default", item[0]))
     width = max(map(len, sources), default=0)
     shown = {path: str(_value(values, path, source)) for path, source in named}

@@ -22,7 +22,7 @@ from harness.runner.understanding import Understood, rule_problem, understand
 def dry_run(request: RunRequest, display: Display) -> None:
     """Print what would run. Writes and starts nothing."""
     run_dir = request.run_dir or store.results_dir(request.results_dir) / "runs" / "RUN"
-    understood = understand(request, this_host(), run_dir)
+    understood = understand(request, this_host(), run_dir, dryrun=True)
     if isinstance(understood.plan, LaunchPlan):
         find_golden(understood.spec, request.gate.golden_values_path)  # refused as the run would be
     display.plan(understood, cached_prediction(understood))

@@ -17,7 +17,13 @@ from harness.report import json
 from harness.report.console import Console
 from harness.report.prediction import misfit_line, prediction_document, prediction_line, whole_run
 from harness.report.progress import step_progress
-from harness.report.request_text import effect_lines, explanation, finding_lines, request_lines
+from harness.report.request_text import (
+    effect_lines,
+    explanation,
+    finding_lines,
+    request_lines,
+    user_buffers_document,
+)
 from harness.report.terminal import print_run
 from harness.runner.prediction import KeptPrediction, RunPrediction
 from harness.runner.understanding import Understood
@@ -50,6 +56,7 @@ class Display:
                     "sources": understood.sources,
                     "fingerprint": understood.spec.fingerprint,
                     "effective": understood.effective.model_dump(mode="json"),
+                    "user_buffers": user_buffers_document(understood.spec),
                     "findings": [finding.model_dump(mode="json") for finding in understood.findings],
                     "notes": list(understood.notes),
                     "prediction": prediction_document(prediction, foretold.reason),

@@ -7,6 +7,7 @@ from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.launch.environment import Host, secrets_in, secrets_in_name
 from harness.launch.execute import LAUNCHERS, Plan
 from harness.launch.plan import LaunchPlan
+from harness.launch.rendezvous import without_asking
 from harness.launch.request import LaunchRequest
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.request import Request
@@ -35,10 +36,10 @@ class Understood:
     host: Host
 
 
-def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
+def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool = False) -> Understood:
     """Resolve, settle what the machine decides, judge by the rules, and plan. Starts and writes nothing.
 
-    BadRequestError with every problem found.
+    ``dryrun``: nodes that were not given are filled in. BadRequestError with every problem found.
     """
     settled, secrets = looked_over(request, host)
     spec, implementation = settled.spec, settled_implementation(settled.spec)
@@ -49,7 +50,7 @@ def understand(request: RunRequest, host: Host, run_dir: Path) -> Understood:
         spec=spec,
         run_dir=run_dir,
         host=host,
-        nodes=request.nodes,
+        nodes=without_asking(spec, request.nodes) if dryrun else request.nodes,
         pass_env=request.pass_env,
         timeout_s=request.timeout_s,
         hang_timeout_s=request.hang_timeout_s,

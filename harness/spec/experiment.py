@@ -172,10 +172,19 @@ class ExperimentSpec(Frozen):
 
     @property
     def makes_user_buffers(self) -> bool:
-        """Whether tp_comm_overlap has something to overlap; ``kernels.transformer_impl`` must be settled."""
+        """Whether tp_comm_overlap has something to overlap; ``kernels.transformer_impl`` must be settled.
+
+        With multi-latent attention megatron-core itself switches it off: its projections have no buffers.
+        """
         p, k = self.parallelism, self.kernels
         overlaps = k.tp_comm_overlap and k.transformer_impl != "local" and not self.gpu_type.is_cpu
-        return overlaps and p.tensor_model_parallel_size > 1 and p.sequence_parallel
+        return overlaps and p.tensor_model_parallel_size > 1 and p.sequence_parallel and self.model.mla is None
+
+    @property
+    def user_buffer_shape(self) -> tuple[int, int]:
+        """Tokens of a micro-batch on a context-parallel rank, and hidden size: elements of one user buffer."""
+        tokens = self.batch.seq_length * self.batch.micro_batch_size // self.parallelism.context_parallel_size
+        return tokens, self.model.hidden_size
 
     @property
     def data_parallel_size(self) -> int:

@@ -74,3 +74,41 @@ def test_a_job_for_a_gpu_that_is_not_here_is_planned_all_the_same(mbr_perf, tmp_
     assert "--nnodes=8" in answer.out
     assert "# GPU memory sampler" in answer.out
     assert "transformer-engine 2.11 is assumed where the job runs" in answer.out
+
+
+HEADLINE = ("run", "-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32", "--dryrun")
+
+
+def test_a_dry_run_of_several_nodes_asks_for_no_node_options_and_names_those_of_each(mbr_perf, tmp_path):
+    answer = mbr_perf(*HEADLINE, "--run_dir", tmp_path)
+    assert (answer.code, answer.err) == (0, "")
+    given = [line for line in answer.out.splitlines() if line.startswith("#   --nnodes")]
+    assert given == [
+        f"#   --nnodes 4 --node_rank {node} --master_addr HOST --run_dir {tmp_path}" for node in range(4)
+    ]  # fmt: skip
+    assert "# HOST stands for the address of node 0" in answer.out
+    assert "TP overlap   user buffers of 4096 x 8192: transformer-engine's defaults" in answer.out
+
+
+def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_path):
+    buffers = "kernels.tp_comm_overlap_cfg={proj_fprop: {method: pipeline, num_sm: 24}}"
+    told = json.loads(mbr_perf(*HEADLINE, "--json", "--run_dir", tmp_path, "--set", buffers).out)
+    options = told["plan"]["node_options"]
+    assert [words[:6] for words in options] == [
+        ["--nnodes", "4", "--node_rank", str(node), "--master_addr", "HOST"] for node in range(4)
+    ]
+    assert told["user_buffers"]["shape"] == [4096, 8192]
+    assert told["user_buffers"]["ub_cfgs"]["proj_fprop"]["num_sm"] == 24
+    assert told["spec"]["kernels"]["tp_comm_overlap_cfg"]["proj_fprop"]["num_sm"] == 24
+
+
+def test_an_address_that_is_given_stays(mbr_perf, tmp_path):
+    answer = mbr_perf(*HEADLINE, "--run_dir", tmp_path, "--master_addr", "node0", "--master_port", "29511")
+    assert f"#   --nnodes 4 --node_rank 3 --master_addr node0 --master_port 29511 --run_dir {tmp_path}" in answer.out
+    assert "HOST" not in answer.out
+
+
+def test_gpus_that_fill_no_whole_nodes_are_refused_in_a_dry_run_too(mbr_perf):
+    answer = mbr_perf("run", "-mr", "llama3_70b", "-g", "h100", "-ng", "36", "-tp", "4", "-pp", "1", "--dryrun")
+    assert answer.code == 2
+    assert "num_gpus 36 is not" in answer.err
