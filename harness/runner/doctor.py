@@ -5,7 +5,7 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from harness.errors import ExitCode
@@ -31,15 +31,15 @@ OLDEST_PYTHON = (3, 11)
 _NO_LIBRARY = "NVML Shared Library Not Found"
 
 
-def examine(host: Host, results: Path) -> tuple[Line, ...]:
-    """Every line, whatever the others say."""
+def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[Line, ...]:
+    """Every line, whatever the others say. ``gpus``: those to look at, if they are known; NVML is asked otherwise."""
     software, declared = installed_software(), Declared(declared_requirements())
-    gpus = detect_gpus(host)
+    gpus = detect_gpus(host) if gpus is None else gpus
     parts: tuple[Iterator[Line], ...] = (
         python_line(sys.version_info[:2]),
         software_lines(software, declared, gpus),
         gpu_lines(gpus),
-        compiler_line(software, host.shell.get("PATH", os.defpath), Path(sysconfig.get_path("include"))),
+        compiler_line(software, gpus, host.shell, Path(sysconfig.get_path("include"))),
         lock_lines(software, host.shell, time.time()),
         results_line(results),
         shared_memory_line(SHARED_MEMORY),
@@ -94,22 +94,31 @@ def _gpu(gpu: DetectedGpu) -> Line:
     return Line(name, "ok", f"{gpu.name}, {size}: --gpu {gpu.gpu_type.name}")
 
 
-def compiler_line(software: Software, path: str, headers: Path) -> Iterator[Line]:
-    """Nothing before megatron-core 0.17: from then on, output-discarding recompute compiles an extension (rule K18)."""
-    if software.megatron_core is None or parse_version(software.megatron_core) < parse_version("0.17"):
+def compiler_line(software: Software, gpus: Detection, shell: Mapping[str, str], headers: Path) -> Iterator[Line]:
+    """Whether there is a compiler for what runs compile; no line where they compile nothing.
+
+    With GPUs, Triton compiles a C file for each of megatron-core's fused functions, with $CC, gcc or clang
+    (triton/runtime/build.py). From megatron-core 0.17 on, output-discarding recompute compiles an extension (rule K18).
+    """
+    name, path = "compiler", shell.get("PATH", os.defpath)
+    header = [] if (headers / "Python.h").is_file() else ["Python.h"]
+    by_triton = bool(gpus.gpus) and software.torch is not None
+    has_cc = bool(shell.get("CC")) or any(shutil.which(tool, path=path) for tool in ("gcc", "clang"))
+    if by_triton and (missing := [*([] if has_cc else ["C compiler"]), *header]):
+        found = f"no {' and no '.join(missing)}: the first step of every GPU run fails, because Triton compiles in it"
+        yield Line(name, "problem", found, "on every node: apt-get install gcc python3-dev, or the like")
         return
-    missing = [tool for tool in ("c++", "ninja") if shutil.which(tool, path=path) is None]
-    if not (headers / "Python.h").is_file():
-        missing.append("Python.h")
-    if missing:
+    by_recompute = software.megatron_core and parse_version(software.megatron_core) >= parse_version("0.17")
+    missing = [tool for tool in ("c++", "ninja") if shutil.which(tool, path=path) is None] + header
+    if by_recompute and missing:
         found = (
             f"no {' and no '.join(missing)}: layernorm, moe_act and mla_up_proj recompute fail in the first backward"
         )
-        yield Line(
-            "compiler", "warning", found, "on every node: apt-get install g++ ninja-build python3-dev, or the like"
-        )
-    else:
-        yield Line("compiler", "ok", "c++, ninja and Python.h")
+        yield Line(name, "warning", found, "on every node: apt-get install g++ ninja-build python3-dev, or the like")
+    elif by_recompute:
+        yield Line(name, "ok", "c++, ninja and Python.h")
+    elif by_triton:
+        yield Line(name, "ok", "a C compiler and Python.h")
 
 
 def results_line(results: Path) -> Iterator[Line]:

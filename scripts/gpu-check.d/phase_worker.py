@@ -58,8 +58,6 @@ class Phases:
 
 def weigh(spec: ExperimentSpec, log: RankLog, phases: Phases) -> None:
     """Build, train two steps, weigh."""
-    import torch.distributed as dist
-
     from harness.engine import rank_run
     from harness.engine.config import transformer_config
     from harness.engine.effective import read_back
@@ -85,8 +83,7 @@ def weigh(spec: ExperimentSpec, log: RankLog, phases: Phases) -> None:
         log.step_index = 1
         weigh_step(trainer, scale, phases, log)
     log.enter("finish")
-    dist.barrier()
-    dist.destroy_process_group()
+    rank_run.leave(spec, trainer, device)
 
 
 def weigh_step(trainer: "Trainer", scale: "Scale", phases: Phases, log: RankLog) -> None:

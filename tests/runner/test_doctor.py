@@ -82,7 +82,7 @@ def toolbox(tmp_path):
             (tmp_path / tool).chmod(0o755)
         if header:
             (tmp_path / "Python.h").write_text("")
-        return str(tmp_path), tmp_path
+        return {"PATH": str(tmp_path)}, tmp_path
 
     return build
 
@@ -96,15 +96,34 @@ def toolbox(tmp_path):
     ],
 )
 def test_megatron_core_0_17_needs_a_compiler(toolbox, tools, header, found):
-    line = only(doctor.compiler_line(Software(megatron_core="0.17.0"), *toolbox(*tools, header=header)))
+    line = only(doctor.compiler_line(Software(megatron_core="0.17.0"), Detection(), *toolbox(*tools, header=header)))
     assert line.found.startswith(found)
     assert line.state == ("warning" if found.startswith("no") else "ok")
     assert "ninja" in line.found
 
 
 @pytest.mark.parametrize("version", [None, "0.16.1"])
-def test_megatron_core_before_0_17_needs_none(toolbox, version):
-    assert list(doctor.compiler_line(Software(megatron_core=version), *toolbox())) == []
+def test_megatron_core_before_0_17_needs_none_without_gpus(toolbox, version):
+    assert list(doctor.compiler_line(Software(megatron_core=version, torch="2.13.0"), Detection(), *toolbox())) == []
+
+
+@pytest.mark.parametrize(
+    ("tools", "env", "header", "state", "found"),
+    [
+        (("gcc",), {}, True, "ok", "a C compiler and Python.h"),
+        (("clang",), {}, True, "ok", "a C compiler and Python.h"),
+        ((), {"CC": "/opt/cc"}, True, "ok", "a C compiler and Python.h"),
+        (("gcc",), {}, False, "problem", "no Python.h: the first step of every GPU run fails"),
+        ((), {}, False, "problem", "no C compiler and no Python.h: the first step of every GPU run fails"),
+    ],
+)
+def test_a_gpu_run_needs_a_compiler_for_triton(toolbox, tools, env, header, state, found):
+    shell, headers = toolbox(*tools, header=header)
+    software = Software(megatron_core="0.16.1", torch="2.13.0")
+    gpus = Detection(gpus=(DetectedGpu(index=0, name="NVIDIA H200"),))
+    line = only(doctor.compiler_line(software, gpus, shell | env, headers))
+    assert line.state == state
+    assert line.found.startswith(found)
 
 
 def test_a_results_folder_that_is_not_there_is_tried_where_it_would_be_and_nothing_is_left(tmp_path):

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from failures import WAYS
 
 from harness.analysis.oom.classify import classify
-from harness.runner.gpu_check.ooms import WAYS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def program(name, *arguments, **env):

@@ -7,20 +7,18 @@ import time
 from dataclasses import replace
 
 import pytest
+from case import Unfinished
+from evidence import earlier_cases, write_case
+from failures import WAYS, kill_a_rank, make_ooms
+from machine import Target, find_target, require_fit
+from planner import problem_of
+from runs import end, finished
+from snapshots import read_snapshots
+from training import equal_runs, oversize, sampler_overhead, survive_oom, train_settings, weigh_sampler
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.processes import identify, is_alive
-from harness.runner.gpu_check.kept import earlier_cases
-from harness.runner.gpu_check.killing import end, kill_a_rank
-from harness.runner.gpu_check.noise import equal_runs, sampler_overhead, weigh_sampler
-from harness.runner.gpu_check.ooms import WAYS, make_ooms
-from harness.runner.gpu_check.planner import problem_of
-from harness.runner.gpu_check.product import ENDS_S, run_product
-from harness.runner.gpu_check.report import write_case
-from harness.runner.gpu_check.snapshots import read_snapshots
-from harness.runner.gpu_check.stages import oversize, survive_oom, train_settings
-from harness.runner.gpu_check.target import Target, find_target, require_torch
 
 FEW = ("mlp", "full:uniform:1")
 
@@ -49,13 +47,14 @@ def test_every_setting_passes_where_all_is_well(machine, shape):
     cases = list(train_settings(machine(), shape("dense"), FEW))
     assert verdicts(cases) == {"dense.none": "pass", "dense.mlp": "pass", "dense.full-uniform-1": "pass"}
     assert [check.name for check in cases[-1].checks] == [
-        "trained", "memory_measured", "memory_in_order", "same_device", "recompute_acts", "same_losses", "peak_not_above",
+        "trained", "not_suspect", "memory_measured", "memory_in_order", "same_device", "recompute_acts", "same_losses",
+        "peak_not_above",
     ]  # fmt: skip
-    figures = cases[-1].figures
-    assert (figures.peak_allocated_bytes, figures.peak_reserved_bytes, figures.peak_device_bytes) == (
-        8 * 10**9, 9 * 10**9, 20 * 10**9,
-    )  # fmt: skip
-    assert (figures.step_time_s, figures.loss_first) == (0.1, 10.4)
+    assert cases[-1].figures == {
+        "step_time_s": 0.1, "tflops_per_gpu": cases[-1].figures["tflops_per_gpu"], "peak_allocated_bytes": 8 * 10**9,
+        "peak_reserved_bytes": 9 * 10**9, "peak_device_bytes": 20 * 10**9, "static_bytes": None, "loss_first": 10.4,
+        "loss_last": 10.35,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -66,6 +65,7 @@ def test_every_setting_passes_where_all_is_well(machine, shape):
         ("other_loss", "mlp", "same_losses"),
         ("full_costs_more", "full:uniform:1", "peak_not_above"),
         ("crash", "mlp", "trained"),
+        ("throttled", "mlp", "not_suspect"),
     ],
 )
 def test_what_goes_wrong_fails_its_own_check_only(machine, shape, fault, setting, check):
@@ -98,7 +98,7 @@ def resumed(machine, tmp_path, shape, stages):
     def again(shape):
         runs = machine(kept=earlier_cases(tmp_path / "kept", first.target).kept)
         cases = [case for stage in stages for case in stage(runs, shape)]
-        return verdicts(cases), runs.told, (tmp_path / "runs").exists()
+        return verdicts(cases), runs.notes, (tmp_path / "runs").exists()
 
     return again
 
@@ -114,13 +114,13 @@ def test_what_passed_is_not_run_again_unless_its_recipe_has_changed(machine, sha
     assert again(dense) == (passed, [], False)
     recipe = tmp_path / "dense.yaml"
     recipe.write_text(dense.recipe.read_text().replace("seq_length: 4096", "seq_length: 2048"))
-    told = [f"not taken over, of another recipe: {name}" for name in passed]
+    told = [f"not reused, the recipe has changed: {name}" for name in passed]
     assert again(replace(dense, recipe=recipe)) == (passed, told, True)
 
 
 def test_a_crash_is_told_in_the_products_own_words(machine, shape):
     cases = list(train_settings(machine("crash"), shape("dense"), ("mlp",)))
-    assert cases[1].failures == ("trained: exit 3, no record: it fell over",)
+    assert [check.found for check in cases[1].checks] == ["exit 3, no record: it fell over"]
 
 
 def test_an_oom_must_be_recorded_and_the_next_run_be_normal(machine, shape):
@@ -171,7 +171,7 @@ def test_equal_runs_may_not_differ_by_more_than_a_gate_could_bear(times_s, verdi
 
 def test_every_way_of_running_out_of_memory_has_its_class(machine):
     cases = {case.name: case for case in make_ooms(machine())}
-    assert {name: case.failures for name, case in cases.items() if case.failures} == {}
+    assert {name: failed(case) for name, case in cases.items() if failed(case)} == {}
     assert len(cases) == len(WAYS)
     fitted = cases["oom.fragmentation.expandable"]
     assert (fitted.verdict, fitted.checks[0].found) == ("pass", "it fitted")
@@ -188,7 +188,7 @@ def test_a_text_that_is_taken_for_another_class_fails_alone(machine):
 
 def test_a_program_that_dies_is_a_failure_in_its_own_words(machine):
     case = next(make_ooms(machine("program_dies")))
-    assert case.failures == ("made: exit 1: CUDA driver error: initialization error",)
+    assert [check.found for check in case.checks] == ["exit 1: CUDA driver error: initialization error"]
 
 
 def test_the_readers_sums_are_those_of_torch(machine, shape):
@@ -205,7 +205,7 @@ def test_a_segment_that_the_reader_does_not_see_is_missed(machine, shape):
 def test_a_run_that_leaves_no_snapshot_fails(machine, shape):
     cases = {case.name: case for case in read_snapshots(machine(), shape("dense"))}
     assert failed(cases["dense.snapshot"]) == ["snapshot_read"]
-    assert cases["dense.snapshot_on_oom"].failures == ("snapshot_read: snapshot_000.pickle was not written",)
+    assert cases["dense.snapshot_on_oom"].checks[-1].found == "snapshot_000.pickle was not written"
 
 
 @pytest.mark.parametrize("stage", [read_snapshots, weigh_sampler])
@@ -242,7 +242,7 @@ def test_a_run_that_the_deadline_stopped_is_no_failure(machine, shape, stage):
 def test_a_program_that_the_deadline_stopped_is_no_failure(machine, shape):
     runs = machine("endless", seconds=1.0, least_s=0.5)
     (way, *_) = (case for case in make_ooms(runs) if case.checks)
-    assert (way.verdict, way.failures) == ("not_run", ())
+    assert way.verdict == "not_run"
     assert way.checks[0].found == "stopped at the deadline after 1 s"
     snapshot = next(read_snapshots(machine("endless", seconds=1.0, least_s=0.5), shape("dense")))
     assert snapshot.checks == way.checks
@@ -254,28 +254,27 @@ def test_a_run_that_had_no_time_for_a_step_to_be_killed_in_is_no_failure(machine
 
 
 def test_a_weighing_that_the_deadline_stopped_is_no_problem_of_its_row(machine, shape, tmp_path):
-    for fault, problem in (("timed_out", ""), ("oom_fits", ""), ("", "oom: rank 0 ran out of memory")):
-        host = machine(fault).target.host
-        options = (*shape("dense").options(machine().target), "--num_layers", "4", "--recompute", "none")
-        record = run_product(host, options, tmp_path / (fault or "usual"), timeout_s=60).record
-        assert problem_of(record) == problem
+    asked = {"num_layers": 4, "recompute": "none"}
+    assert isinstance(machine("timed_out").run("x", shape("dense"), **asked), Unfinished)
+    assert problem_of(machine("oom_fits").run("y", shape("dense"), **asked).record) == ""
+    assert problem_of(machine().run("z", shape("dense"), **asked).record) == "oom: rank 0 ran out of memory"
 
 
 @pytest.mark.parametrize(
     ("visible", "uuid"), [("", "GPU-a1"), ("1", "GPU-b2"), ("GPU-b2,GPU-a1", "GPU-b2"), ("GPU-b", "GPU-b2")]
 )
-def test_the_gpu_that_is_checked_is_the_first_that_ranks_would_see(two_gpus, visible, uuid):
-    assert find_target(two_gpus(visible), rehearse=False).uuid == uuid
+def test_the_gpu_that_is_checked_is_the_first_that_ranks_would_see(two_gpus, tmp_path, visible, uuid):
+    assert find_target(two_gpus(visible), tmp_path, rehearse=False).uuids[0] == uuid
 
 
 @pytest.mark.parametrize(
     ("visible", "told"), [("2", "no GPU"), ("MIG-a1", "no GPU"), ("GPU-", "several"), ("-1", "no GPU")]
 )
-def test_a_variable_that_names_no_gpu_of_this_machine_is_refused(two_gpus, visible, told):
+def test_a_variable_that_names_no_gpu_of_this_machine_is_refused(two_gpus, tmp_path, visible, told):
     with pytest.raises(
-        BadRequestError, match=rf"CUDA_VISIBLE_DEVICES: {visible} is .*{told}.*\n.*one of 0 \(GPU-a1\), 1 "
+        BadRequestError, match=rf"CUDA_VISIBLE_DEVICES: '{visible}' is .*{told}.*\n.*one of 0 \(GPU-a1\), 1 "
     ):
-        find_target(two_gpus(visible), rehearse=False)
+        find_target(two_gpus(visible), tmp_path, rehearse=False)
 
 
 def test_no_secret_that_a_program_prints_is_in_what_is_kept(machine, shape, tmp_path):
@@ -288,13 +287,28 @@ def test_no_secret_that_a_program_prints_is_in_what_is_kept(machine, shape, tmp_
     assert all("***" in texts[name] for name in ("oom.capacity", "oom.bad_size", "dense.mlp"))
 
 
+def test_the_doctor_is_asked_first_and_its_problems_end_the_sitting_with_their_remedies(python, tmp_path):
+    """Without a compiler the first step of every run would crash."""
+    (tmp_path / "echo").symlink_to("/bin/echo")  # which the scripted interpreter needs
+    gpus = '{"gpus": [{"index": 0, "name": "NVIDIA H200", "uuid": "GPU-1"}]}'
+    host = Host(python=python, hostname="here", num_cores=8, shell={"SCRIPTED_GPU": gpus, "PATH": str(tmp_path)})
+    with pytest.raises(BadRequestError, match=r"not fit \(mbr-perf doctor\):\n(?s:.*)compiler: no C compiler.*\n.*gcc"):
+        require_fit(Target(host, "h200", "NVIDIA H200"), tmp_path)
+
+
+def test_a_rehearsal_asks_the_doctor_for_a_machine_without_gpus(python, tmp_path):
+    host = Host(python=python, hostname="here", num_cores=8, shell={"SCRIPTED_GPU": "{", "PATH": str(tmp_path)})
+    assert all("NVML" not in warning for warning in require_fit(Target(host, "cpu", "CPU"), tmp_path))
+
+
 def test_no_secret_is_told_of_a_torch_that_cannot_be_imported(tmp_path):
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho 'ImportError: HF_TOKEN=CANARYvalue' >&2\nexit 1\n")
+    no_gpu = """[ "$2" = harness.engine.nvml ] && exec echo '{}'"""
+    python.write_text(f"#!/bin/sh\n{no_gpu}\necho 'ImportError: HF_TOKEN=CANARYvalue' >&2\nexit 1\n")
     python.chmod(0o700)
     host = Host(python=str(python), hostname="here", num_cores=8, shell={})
     with pytest.raises(BadRequestError, match=r"ImportError: HF_TOKEN=\*\*\*$"):
-        require_torch(Target(host, "h200", "NVIDIA H200"))
+        require_fit(Target(host, "h200", "NVIDIA H200"), tmp_path)
 
 
 @pytest.mark.parametrize(("fault", "program_s", "verdict"), [("", 600.0, "not_run"), ("program_dies", 1.0, "fail")])
@@ -307,8 +321,7 @@ def test_a_gpu_that_could_not_be_looked_at_in_time_is_no_failure(machine, shape,
 
 def test_a_run_that_ended_before_it_could_be_killed_is_told_in_its_own_words(machine, shape):
     (case,) = kill_a_rank(machine("refused", rehearse=True), shape("dense"))
-    told = "killed: the run ended before: exit 2: error: no such recipe\n  WANDB_API_KEY=***"
-    assert case.failures == (told,)
+    assert case.checks[0].found == "the run ended before: exit 2: error: no such recipe\n  WANDB_API_KEY=***"
 
 
 def test_a_run_that_does_not_end_when_told_to_is_killed_with_all_that_it_started():
@@ -324,6 +337,6 @@ def test_a_run_that_does_not_end_when_told_to_is_killed_with_all_that_it_started
 
 
 def test_a_run_that_outlives_its_time_limit_is_killed_and_says_so(machine, tmp_path):
-    ran = run_product(machine("endless").target.host, (), tmp_path / "run", timeout_s=1 - ENDS_S)
-    assert (ran.exit_code, ran.record, ran.timed_out) == (-9, None, True)
-    assert "still there 15 s after its time limit" in ran.said
+    ran = finished(("/bin/sleep", "60"), {}, tmp_path, timeout_s=0.5)
+    assert (ran.exit_code, ran.record, ran.was_killed) == (-15, None, True)
+    assert ran.said == "still running after 0 s, ended by gpu-check"

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from machine import find_target
+from shapes import acts, legal_settings
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.recipes.find import all_recipe_files, recipes_dir
 from harness.recipes.recipe_file import load_recipe
-from harness.runner.gpu_check.shapes import acts, legal_settings
-from harness.runner.gpu_check.target import find_target
 from harness.spec.software import Software
 
 FULL = ("full:uniform:1", "full:block:1")
@@ -103,5 +103,5 @@ def test_a_machine_without_gpu_is_told_what_to_do(tmp_path):
     python.chmod(0o755)
     host = Host(python=str(python), hostname="here", num_cores=1, shell={})
     with pytest.raises(BadRequestError, match=r"no NVIDIA GPU .*NVML 9.*\n.*--rehearse"):
-        find_target(host, rehearse=False)
-    assert find_target(host, rehearse=True).is_rehearsal
+        find_target(host, tmp_path, rehearse=False)
+    assert find_target(host, tmp_path, rehearse=True).is_rehearsal

@@ -5,15 +5,12 @@ import json
 import re
 
 import pytest
+from case import Case, Check, Unfinished, case_name
+from evidence import earlier_cases, exit_code, print_cases, write_case, write_summary
 from rich.console import Console
+from training import survive_oom, train_settings
 
-from harness.runner.gpu_check.case import Case, Figures, Unfinished, case_name
-from harness.runner.gpu_check.checks import Check
-from harness.runner.gpu_check.kept import earlier_cases
-from harness.runner.gpu_check.report import exit_code, print_cases, write_case, write_summary
-from harness.runner.gpu_check.stages import survive_oom, train_settings
-
-PASSED = Case("dense.none", checks=(Check("trained", "pass", "exit 0, ok"),), figures=Figures(step_time_s=0.1))
+PASSED = Case("dense.none", checks=(Check("trained", "pass", "exit 0, ok"),), figures={"step_time_s": 0.1})
 FAILED = Case("dense.mlp", "mlp", (Check("trained", "pass", ""), Check("same_losses", "fail", "worst 0.5")))
 SKIPPED = Case("mla", checks=(Check("trained", "skipped", "transformer-engine is not installed"),))
 NOT_RUN = Case("moe.none")
@@ -47,12 +44,14 @@ def test_a_case_is_kept_with_what_it_was_measured_on(machine, shape, tmp_path):
     for case in train_settings(runs, shape("dense"), ("mlp",)):
         write_case(tmp_path / "h200", runs.target, case)
     kept = json.loads((tmp_path / "h200" / "dense.mlp.json").read_text())
-    assert {key: kept[key] for key in ("verdict", "recompute", "modules", "device", "driver", "versions", "status")} == {
-        "verdict": "pass", "recompute": "mlp", "modules": {"mlp": 2}, "device": "NVIDIA H200", "driver": "580.1",
-        "versions": {"torch": "2.11.0"}, "status": "ok",
+    assert {key: kept[key] for key in ("verdict", "recompute", "device", "driver")} == {
+        "verdict": "pass", "recompute": "mlp", "device": "NVIDIA H200", "driver": "580.1",
+    }  # fmt: skip
+    assert {key: kept["run"][key] for key in ("modules", "versions", "status", "suspect")} == {
+        "modules": {"mlp": 2}, "versions": {"torch": "2.11.0"}, "status": "ok", "suspect": [],
     }  # fmt: skip
     assert kept["figures"]["peak_device_bytes"] == 20 * 10**9
-    assert re.fullmatch(r"[0-9a-f]{16}", kept["fingerprint"])
+    assert re.fullmatch(r"[0-9a-f]{16}", kept["run"]["fingerprint"])
 
 
 def test_the_summary_holds_every_case_and_its_checks(machine, shape, tmp_path):
@@ -79,11 +78,11 @@ def test_the_table_tells_failures_and_what_was_left_out():
     print_cases(Console(file=out, width=80), [PASSED, FAILED, SKIPPED, STOPPED, NOT_RUN])
     text = out.getvalue()
     for told in (
-        "dense.mlp failed: same_losses: worst 0.5",
+        "dense.mlp: same_losses failed: worst 0.5",
         "mla: trained skipped: transformer-engine is not installed",
-        "moe.none was not run, the time was over",
+        "moe.none was not run, no time left",
         "dense.oom: result not known: stopped at the deadline after 21 s",
-        "the same command with --resume goes on from here",
+        "to go on from here, repeat the command with --resume",
     ):
         assert told in text
     assert "100.0 ms" in text

@@ -1,10 +1,16 @@
-"""The planner against a rank that weighs its phases, for every legal recompute setting of a shape."""
+"""The planner against a rank that measures its memory by phase, for every legal recompute setting of a shape."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from importlib import metadata
+
+import phases
+from case import Case, Check, case_name
+from phases import Row
+from runs import Runs, timed_out
+from shapes import Shape
 
 from harness.errors import BadRequestError, HarnessError
 from harness.launch.plan import LaunchPlan
@@ -13,32 +19,24 @@ from harness.launch.warm import WarmParents
 from harness.planning.search import Traces, required_cases
 from harness.planning.settings import Candidate, candidates
 from harness.planning.stages import MissingTraceError
+from harness.recipes.request import Request
 from harness.records.run import RunRecord
-from harness.runner.gpu_check import phases
-from harness.runner.gpu_check.case import Case, case_name
-from harness.runner.gpu_check.checks import Check
-from harness.runner.gpu_check.phases import Row
-from harness.runner.gpu_check.product import timed_out
-from harness.runner.gpu_check.runs import Runs
-from harness.runner.gpu_check.shapes import Shape
 from harness.runner.launched import Launch, launched
 from harness.runner.prediction import KeptPrediction
 from harness.runner.request import RunRequest
 from harness.runner.tracing import Tracing, trace_cache
-from harness.runner.understanding import understand
-from harness.spec.effective import Implementation, settled_implementation
+from harness.runner.understanding import Settled, understand
+from harness.spec.effective import settled_implementation
 from harness.spec.recompute import FullRecompute, SelectiveRecompute
-from harness.spec.software import Software
 
 WORKER = "phase_worker.py"
 STEPS = 2
 NO_SETTING = "does nothing in this model, or the same as another setting"
-DTYPES = ("bf16", "fp8_cs")
 
 
 @dataclass(frozen=True)
 class Group:
-    """A shape in one precision with one attention: what is settled once, and predicted together."""
+    """A shape in one precision with one attention: one case, whose settings are predicted together."""
 
     shape: Shape
     dtype: str
@@ -49,9 +47,14 @@ class Group:
         """The name of its case."""
         return case_name(self.shape.name, "planner", self.dtype, self.attention)
 
+    @property
+    def asked(self) -> dict[str, object]:
+        """Fields of `Request` that differ from the shape's own."""
+        return {"compute_dtype": self.dtype, "set_values": (f"kernels.attention_backend={self.attention}",)}
+
 
 def groups(runs: Runs, shape: Shape, dtypes: Sequence[str]) -> Iterator[Group]:
-    """Attention that keeps no scores, and attention that does; transformer-engine's is `fused` without flash-attn."""
+    """Yield attention without stored scores and attention with them; transformer-engine needs flash-attn for `flash`."""
     te = shape.settle(runs.target).software.transformer_engine
     flash = "flash" if runs.target.is_rehearsal or te is None or _has_flash_attention() else "fused"
     for dtype in dtypes:
@@ -69,7 +72,7 @@ def _has_flash_attention() -> bool:
 def compare_groups(
     runs: Runs, shape: Shape, dtypes: Sequence[str], only: Sequence[str] | None, parents: WarmParents
 ) -> Iterator[Case]:
-    """A case per group, with a check per setting."""
+    """Yield a case per group, with a check per setting."""
     for group in groups(runs, shape, dtypes):
         began = time.monotonic()
         try:
@@ -82,7 +85,7 @@ def compare_groups(
 
 
 def _case(group: Group, rows: Sequence[Row], absent: Sequence[str], seconds: float) -> Case:
-    """A group none of whose settings is legal was not compared: then the rules that forbid it are the finding."""
+    """Return the case; where every setting is refused, the rules are the finding."""
     table = {"shape": group.shape.name, "compute_dtype": group.dtype, "attention": group.attention,
              "rows": [asdict(row) for row in rows]}  # fmt: skip
     checks = tuple(row.check for row in rows if not row.refused_by)
@@ -90,28 +93,25 @@ def _case(group: Group, rows: Sequence[Row], absent: Sequence[str], seconds: flo
         rules = sorted({rule for row in rows for rule in row.refused_by})
         checks = (Check("compared", "skipped", f"every setting is refused by {', '.join(rules)}"),)
     checks = (*checks, *(Check(text, "skipped", NO_SETTING) for text in absent))
-    return Case(group.case, "none", checks, seconds=round(seconds, 1), facts={"planner": table})
+    return Case(group.case, "none", checks, round(seconds, 1), facts={"planner": table})
 
 
 def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: WarmParents) -> Iterator[Row]:
-    """Rows in the order of their worth.
-
-    What an earlier sitting weighed is taken over, also where it is not asked for now; predictions are made anew.
-    """
-    settled = group.shape.settle(runs.target, dtype=group.dtype, attention=group.attention)
+    """Yield rows, the most telling first. Earlier measurements are reused, also of settings that nobody asks for now."""
+    settled = group.shape.settle(runs.target, **group.asked)
     implementation = settled_implementation(settled.spec)
     found = candidates(settled.spec, settled.software, implementation)
-    kept = taken_over(runs, group, {row.text: row.spec.fingerprint for row in found.rows})
+    kept = reusable(runs, group, {row.text: row.spec.fingerprint for row in found.rows})
     rows = [row for row in found.rows if only is None or row.text in ("none", *only, *kept)]
-    traces: Traces | None = None
-    if any(row.is_legal for row in rows):
-        tracing = Tracing(runs.target.host, trace_cache(runs.target.host.shell))
-        traces = tracing.traces(required_cases(replace(found, rows=tuple(rows)), implementation), implementation, uneven=False)  # fmt: skip
+    legal = tuple(row for row in rows if row.is_legal)
+    cases = required_cases(replace(found, rows=legal), implementation) if legal else ()
+    tracing = Tracing(runs.target.host, trace_cache(runs.target.host.shell))
+    traces = tracing.traces(cases, implementation, uneven=False) if cases else None
     for candidate in sorted(rows, key=_worth):
         if not candidate.is_legal or traces is None:
             yield Row(candidate.text, refused_by=candidate.rules)
             continue
-        row = _predicted(candidate, implementation, traces, settled.software)
+        row = _predicted(candidate, settled, traces)
         if row.problem:
             yield row
         elif candidate.text in kept:
@@ -120,30 +120,20 @@ def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: War
             yield _measured(runs, group, row, parents)
 
 
-def taken_over(runs: Runs, group: Group, fingerprints: Mapping[str, str]) -> dict[str, dict[str, int]]:
-    """Phases by setting, where the experiment is still the one that was weighed; what is not is told."""
-    weighed = kept_measurements(runs.kept.get(group.case))
-    other = [text for text, (fingerprint, _) in weighed.items() if fingerprint != fingerprints.get(text)]
+def reusable(runs: Runs, group: Group, fingerprints: Mapping[str, str]) -> dict[str, Mapping[str, int]]:
+    """Return the phases by setting that an earlier sitting measured wholly and as predicted, for the same experiment."""
+    case = runs.kept.get(group.case)
+    table = case.facts.get("planner", {}) if case else {}
+    rows = [phases.row_of(row) for row in table.get("rows", ())]
+    good = {row.recompute: row for row in rows if row.is_measured and row.check.verdict != "fail"}
+    other = [text for text, row in good.items() if row.fingerprint != fingerprints.get(text)]
     if other:
-        runs.told.append(f"not taken over, of another recipe: {group.case}, {'; '.join(other)}")
-    return {text: measured for text, (_, measured) in weighed.items() if text not in other}
-
-
-def kept_measurements(case: Case | None) -> dict[str, tuple[str, dict[str, int]]]:
-    """Fingerprint and phases by setting, of those that an earlier sitting weighed wholly and found as predicted."""
-    table = case.facts.get("planner") if case else None
-    rows = table.get("rows", ()) if isinstance(table, Mapping) else ()
-    failed = {check.name for check in case.checks if check.verdict == "fail"} if case else set()
-    found = {row["recompute"]: row for row in rows if row["recompute"] not in failed}
-    return {
-        text: (row.get("fingerprint", ""), dict(row["measured"]))
-        for text, row in found.items()
-        if set(row.get("measured") or ()) == set(phases.TOLERANCES)
-    }
+        runs.notes.append(f"not reused, the recipe has changed: {group.case}, {'; '.join(other)}")
+    return {text: row.measured for text, row in good.items() if text not in other}
 
 
 def _worth(candidate: Candidate) -> tuple[int, int]:
-    """Without recompute first, then each module, whole layers, all modules at once, the other combinations."""
+    """Sort: without recompute, each module, whole layers, all modules together, the other combinations."""
     policy = candidate.spec.recompute
     if isinstance(policy, FullRecompute):
         return 2, policy.num_layers
@@ -152,25 +142,24 @@ def _worth(candidate: Candidate) -> tuple[int, int]:
     return 0, 0
 
 
-def _predicted(candidate: Candidate, implementation: Implementation, traces: Traces, software: Software) -> Row:
+def _predicted(candidate: Candidate, settled: Settled, traces: Traces) -> Row:
+    spec = candidate.spec
     try:
-        said = phases.predicted(candidate.spec, implementation, traces, software)
+        figures = phases.predicted(spec, settled_implementation(settled.spec), traces, settled.software)
     except MissingTraceError as error:
         return Row(candidate.text, problem=f"not predicted: {error.args[0]}")
-    unjudged = phases.unjudged(candidate.spec)
-    return Row(candidate.text, predicted=said, unjudged=unjudged, fingerprint=candidate.spec.fingerprint)
+    return Row(candidate.text, predicted=figures, unjudged=phases.unjudged(spec), fingerprint=spec.fingerprint)
 
 
 def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:
-    """Under the product's launcher, with the worker that weighs in place of the product's."""
+    """Measure under mbr-perf's own launcher, with phase_worker.py in place of its worker."""
     left, began = runs.left_s("phases"), time.monotonic()
     if left is None:
         return row
     run_dir = runs.folder(f"{group.case}.{case_name(row.recompute)}")
-    asked = group.shape.request(runs.target, dtype=group.dtype, attention=group.attention)
-    asked = replace(asked, recompute=row.recompute, max_steps=STEPS)
+    asked = group.shape.asked(runs.target, **group.asked, recompute=row.recompute, max_steps=STEPS)
     try:
-        understood = understand(RunRequest(asked=asked, timeout_s=left), runs.target.host, run_dir)
+        understood = understand(RunRequest(asked=Request(**asked), timeout_s=left), runs.target.host, run_dir)
     except BadRequestError as error:
         return replace(row, problem=str(error))
     assert isinstance(understood.plan, LaunchPlan)
@@ -178,20 +167,19 @@ def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:
     worker = (str(runs.programs / WORKER), str(run_dir))
     understood = replace(understood, plan=replace(understood.plan, worker=worker))
     launch = Launch(understood, run_dir, run_dir.name, Nodes())
-    ran = launched(launch, progress=lambda _: nullcontext(lambda _: None), prediction=_foretold, parents=parents)
+    ran = launched(launch, progress=lambda _: nullcontext(lambda _: None), prediction=_no_prediction, parents=parents)
     seconds = time.monotonic() - began
     runs.took("phases", seconds)
     if ran.signal is not None:
         raise KeyboardInterrupt
-    measured, problem = phases.measured(run_dir), problem_of(ran.record)
-    return replace(row, measured=measured, problem=problem, seconds=round(seconds, 1))
+    return replace(row, measured=phases.measured(run_dir), problem=problem_of(ran.record), seconds=round(seconds, 1))
 
 
 def problem_of(record: RunRecord) -> str:
-    """Why a run could not be weighed; nothing for one that the deadline stopped, which says what it came to."""
+    """Return why a rank could not be measured; empty for one that the deadline stopped."""
     return "" if record.status == "ok" or timed_out(record) else f"{record.status}: {record.failure}"
 
 
 @contextmanager
-def _foretold() -> Iterator[Callable[[int | None], KeptPrediction]]:
+def _no_prediction() -> Iterator[Callable[[int | None], KeptPrediction]]:
     yield lambda _: KeptPrediction(None, "compared phase by phase")

@@ -1,18 +1,14 @@
-"""What must hold of a run: each check a function of records, with what it found in words."""
+"""What must hold of a run: each check reads records and says in words what it found."""
 
-from dataclasses import dataclass
-from typing import Literal
+from case import Check, judged
+from runs import Ran
 
 from harness.analysis.derive import derive
-from harness.analysis.peaks import Peak, bare_uuid
+from harness.analysis.peaks import bare_uuid
 from harness.errors import ExitCode
 from harness.records.run import RunRecord
-from harness.runner.gpu_check.product import Ran
 from harness.runner.outcome_of_ranks import built_otherwise
 from harness.units import format_bytes
-
-# skipped: nothing on this machine could look; not_run: a later sitting can.
-Verdict = Literal["pass", "fail", "skipped", "not_run"]
 
 # Recompute replays the same kernels, so the first loss differs only by the order of atomic additions; after that,
 # bf16 weights drift apart by their last bit and 6 steps carry it into the third digit of the loss at most.
@@ -23,27 +19,11 @@ LOSS_TOLERANCE = 1e-2
 # but for small temporaries.
 PEAK_TOLERANCE = 0.01
 
-
-# Of a check that there was no time to begin with.
-NO_TIME = "not in this time"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at. ``found`` says what was seen, or why nothing could be."""
-
-    name: str
-    verdict: Verdict
-    found: str
-
-
-def judged(name: str, *, holds: bool, found: str) -> Check:
-    """A check that was carried out."""
-    return Check(name, "pass" if holds else "fail", found)
+GPU_ONLY = "needs a GPU"
 
 
 def trained(ran: Ran) -> Check:
-    """The run ended well and says so in its record, too."""
+    """Check that the run ended well, by its exit code and by its record."""
     status = ran.record.status if ran.record else "no record"
     found = f"exit {ran.exit_code}, {status}"
     if ran.exit_code != ExitCode.OK:
@@ -51,8 +31,13 @@ def trained(ran: Ran) -> Check:
     return judged("trained", holds=ran.exit_code == ExitCode.OK and status == "ok", found=found)
 
 
+def not_suspect(record: RunRecord) -> Check:
+    """Check that mbr-perf itself has no reason to doubt the run."""
+    return judged("not_suspect", holds=not record.suspect, found="; ".join(record.suspect) or "no doubts")
+
+
 def memory_in_order(record: RunRecord) -> Check:
-    """device_used >= reserved >= allocated > 0: three meters that know nothing of each other agree."""
+    """Check device_used >= reserved >= allocated > 0: three independent meters agree."""
     metrics = derive(record)
     readings = {
         "device_used": metrics.peak_device_bytes,
@@ -60,7 +45,7 @@ def memory_in_order(record: RunRecord) -> Check:
         "allocated": metrics.peak_allocated_bytes,
     }
     if record.spec.gpu_type.is_cpu:
-        return Check("memory_in_order", "skipped", "needs a GPU: a processor has one meter only")
+        return Check("memory_in_order", "skipped", f"{GPU_ONLY}: a CPU run has one meter only")
     missing = [name for name, peak in readings.items() if peak is None]
     if missing:
         return judged("memory_in_order", holds=False, found=f"no reading of {', '.join(missing)}")
@@ -70,24 +55,25 @@ def memory_in_order(record: RunRecord) -> Check:
 
 
 def same_device(record: RunRecord) -> Check:
-    """Every rank's GPU, as CUDA names it, is one that the NVML sampler has watched."""
+    """Check that the NVML sampler watched the GPU of every rank, as CUDA names it."""
     if record.spec.gpu_type.is_cpu:
-        return Check("same_device", "skipped", "needs a GPU: a processor has no sampler")
+        return Check("same_device", "skipped", f"{GPU_ONLY}: a CPU run has no sampler")
     seen = {bare_uuid(device.uuid) for node in record.nodes for device in node.devices}
     ranks = {rank.device.uuid for rank in record.ranks if rank.device and rank.device.uuid}
     holds = bool(ranks) and {bare_uuid(uuid) for uuid in ranks} <= seen
-    return judged("same_device", holds=holds, found=f"ranks on {', '.join(sorted(ranks)) or 'no GPU of known UUID'}; "
-                  f"{len(seen)} watched")  # fmt: skip
+    where = ", ".join(sorted(ranks)) or "no GPU of known UUID"
+    return judged("same_device", holds=holds, found=f"ranks on {where}; {len(seen)} watched")
 
 
 def memory_measured(record: RunRecord) -> Check:
-    """The allocator's peak is a number above zero; all that a processor can say."""
+    """Check that the allocator's peak is above zero: all that a CPU run can show."""
     peak = derive(record).peak_allocated_bytes
-    return judged("memory_measured", holds=peak is not None and peak.value > 0, found=_shown(peak))
+    found = format_bytes(peak.value) if peak else "no reading"
+    return judged("memory_measured", holds=peak is not None and peak.value > 0, found=found)
 
 
 def recompute_acts(record: RunRecord) -> Check:
-    """The built layers carry exactly what was predicted."""
+    """Check that the built layers recompute exactly what was predicted."""
     if any(rank.recompute is None for rank in record.ranks):
         return judged("recompute_acts", holds=False, found="the layers were not read back")
     otherwise = built_otherwise(record.effective, record.ranks)
@@ -97,8 +83,17 @@ def recompute_acts(record: RunRecord) -> Check:
     return judged("recompute_acts", holds=otherwise is None, found=otherwise or f"as predicted: {layers}")
 
 
+def of_training(ran: Ran) -> tuple[Check, ...]:
+    """Return the checks of any run that should end well; only the first if it did not."""
+    record = ran.record
+    if record is None or record.status != "ok":
+        return (trained(ran),)
+    read = (not_suspect, memory_measured, memory_in_order, same_device, recompute_acts)
+    return (trained(ran), *(check(record) for check in read))
+
+
 def same_losses(record: RunRecord, control: RunRecord) -> Check:
-    """Recompute changes memory, never the training: losses as without it, within bf16's tolerance."""
+    """Check that the losses are the control's within the tolerance of bf16: recompute and overlap change no result."""
     mine, others = losses(record), losses(control)
     if not mine or len(mine) != len(others):
         return judged("same_losses", holds=False, found=f"{len(mine)} losses, the control has {len(others)}")
@@ -108,7 +103,7 @@ def same_losses(record: RunRecord, control: RunRecord) -> Check:
 
 
 def peak_not_above(record: RunRecord, control: RunRecord) -> Check:
-    """Whole-layer recompute needs no more memory than none, within PEAK_TOLERANCE."""
+    """Check that whole-layer recompute needs no more memory than none, within PEAK_TOLERANCE."""
     mine, others = derive(record).peak_allocated_bytes, derive(control).peak_allocated_bytes
     if mine is None or others is None:
         return judged("peak_not_above", holds=False, found="a peak is missing")
@@ -118,14 +113,11 @@ def peak_not_above(record: RunRecord, control: RunRecord) -> Check:
 
 
 def out_of_memory(ran: Ran) -> tuple[Check, ...]:
-    """Exit code, outcome, and the facts of a failed allocation: rank, phase, request."""
+    """Check exit code, outcome, and the facts of the failed allocation: rank, phase, request."""
     record = ran.record
     status = record.status if record else "no record"
-    ended = judged(
-        "recorded_as_oom",
-        holds=ran.exit_code == ExitCode.OUT_OF_MEMORY and status == "oom",
-        found=f"exit {ran.exit_code}, {status}",
-    )
+    holds = ran.exit_code == ExitCode.OUT_OF_MEMORY and status == "oom"
+    ended = judged("recorded_as_oom", holds=holds, found=f"exit {ran.exit_code}, {status}")
     failed = next((rank for rank in record.ranks if rank.failure), None) if record else None
     if failed is None or failed.failure is None:
         return ended, judged("says_where", holds=False, found="no rank says why")
@@ -140,9 +132,5 @@ def out_of_memory(ran: Ran) -> tuple[Check, ...]:
 
 
 def losses(record: RunRecord) -> list[float]:
-    """Losses in step order."""
+    """Return the losses of all ranks in step order."""
     return [step.loss for rank in record.ranks for step in rank.steps if step.loss is not None]
-
-
-def _shown(peak: Peak | None) -> str:
-    return format_bytes(peak.value) if peak else "no reading"

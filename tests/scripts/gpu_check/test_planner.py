@@ -4,16 +4,13 @@ import json
 from dataclasses import asdict, replace
 
 import pytest
+from case import Case, Check
+from evidence import earlier_cases, write_case
+from machine import code_of
+from phases import TOLERANCES, Row, markdown
+from planner import Group, compare_groups, reusable
 
-from harness.errors import BadRequestError, raise_all
-from harness.runner.gpu_check.case import Case
-from harness.runner.gpu_check.checks import Check
-from harness.runner.gpu_check.code import code_of
-from harness.runner.gpu_check.kept import earlier_cases
-from harness.runner.gpu_check.phases import TOLERANCES, Row
-from harness.runner.gpu_check.planner import Group, compare_groups, kept_measurements, taken_over
-from harness.runner.gpu_check.planner_table import markdown
-from harness.runner.gpu_check.report import measured_on, write_case
+from harness.errors import BadRequestError
 
 PREDICTED = {
     "weights": 100,
@@ -74,9 +71,9 @@ def test_the_table_shows_prediction_measurement_difference_and_what_is_not_in_it
     assert "| 16.000 / 17.000 +6.2 % | (9.000 / 9.000 +0.0 %) |" in text
     assert "| mlp | 1.000 / - |" in text
     for line in (
-        "* refused by R05, T02 (`mbr-perf rules show R05`): moe",
+        "* moe: refused by R05, T02",
         "* layernorm: oom: asking for 2 GiB",
-        "* not measured in the time there was: mlp",
+        "* mlp: no time left",
         "* not judged, optimizer step: torch's own",
     ):
         assert line in text.splitlines()
@@ -91,30 +88,34 @@ def test_a_precision_that_a_rule_forbids_is_refused_by_its_name_and_nothing_is_s
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_an_earlier_sitting_measured_wholly_is_not_measured_again(machine, tmp_path):
+def test_what_an_earlier_sitting_measured_wholly_is_not_measured_again(machine, shape, tmp_path):
     rows = (row(), Row("none", predicted=PREDICTED, measured={"weights": 100}), Row("moe", refused_by=("R05",)))
     write_case(tmp_path, machine().target, table(*rows))
     kept = earlier_cases(tmp_path, machine().target).kept["dense.planner.bf16.flash"]
     assert kept.verdict == "not_run"
-    assert kept_measurements(kept) == {"mlp": ("f00d", PREDICTED)}
-    assert kept_measurements(None) == {}
+    fingerprints = {"mlp": "f00d", "none": "", "moe": ""}
+    assert reusable(machine(kept={kept.name: kept}), Group(shape("dense"), "bf16", "flash"), fingerprints) == {
+        "mlp": PREDICTED
+    }
+    assert reusable(machine(), Group(shape("dense"), "bf16", "flash"), fingerprints) == {}
 
 
 def test_what_another_recipe_measured_is_measured_again_and_told(machine, shape):
     case = table(row(), replace(row(), recompute="moe", fingerprint="c0de"))
     runs, group = machine(kept={case.name: case}), Group(shape("dense"), "bf16", "flash")
-    assert taken_over(runs, group, {"mlp": "f00d", "moe": "beef"}) == {"mlp": PREDICTED}
-    assert runs.told == ["not taken over, of another recipe: dense.planner.bf16.flash, moe"]
+    assert reusable(runs, group, {"mlp": "f00d", "moe": "beef"}) == {"mlp": PREDICTED}
+    assert runs.notes == ["not reused, the recipe has changed: dense.planner.bf16.flash, moe"]
 
 
-def test_what_failed_in_an_earlier_sitting_is_done_again(machine, tmp_path):
+def test_what_failed_in_an_earlier_sitting_is_done_again(machine, shape, tmp_path):
     other = Row("moe", predicted=PREDICTED, measured={**PREDICTED, "weights": 2 * PREDICTED["weights"]})
     failed = Case("dense.none", checks=(Check("trained", "fail", "exit 3"),))
     for case in (table(row(), other), failed):
         write_case(tmp_path, machine().target, case)
     kept = earlier_cases(tmp_path, machine().target).kept
     assert set(kept) == {"dense.planner.bf16.flash"}
-    assert kept_measurements(kept["dense.planner.bf16.flash"]) == {"mlp": ("f00d", PREDICTED)}
+    group = Group(shape("dense"), "bf16", "flash")
+    assert reusable(machine(kept=kept), group, {"mlp": "f00d", "moe": ""}) == {"mlp": PREDICTED}
 
 
 @pytest.mark.parametrize(
@@ -123,35 +124,35 @@ def test_what_failed_in_an_earlier_sitting_is_done_again(machine, tmp_path):
 )
 def test_a_damaged_file_of_an_earlier_sitting_is_named(machine, tmp_path, text):
     target = machine().target
-    whole = {**measured_on(target), **json.loads(text)} if text.endswith('none"}') else None
+    whole = {**target.identity, **json.loads(text)} if text.endswith('none"}') else None
     (tmp_path / "dense.none.json").write_text(json.dumps(whole) if whole else text)
-    earlier = earlier_cases(tmp_path, target)
-    assert earlier.cases == {}
-    with pytest.raises(BadRequestError, match=r"dense\.none\.json: cannot be read.*\n.*leave --resume out"):
-        raise_all(earlier.unreadable)
+    with pytest.raises(
+        BadRequestError, match=r"dense\.none\.json: cannot be read.*\n.*remove it, or use another --out"
+    ):
+        earlier_cases(tmp_path, target)
 
 
 def test_a_sitting_on_another_device_is_not_taken_over(machine, tmp_path):
     write_case(tmp_path, machine(rehearse=True).target, Case("dense.none", checks=table(row()).checks))
     assert set(earlier_cases(tmp_path, machine(rehearse=True).target).kept) == {"dense.none"}
     there = earlier_cases(tmp_path, machine().target)
-    assert (there.cases, there.told) == ({}, ["not taken over, of another device or driver: dense.none"])
+    assert (there.cases, there.notes) == ({}, ["left out, other device or driver: dense.none"])
 
 
 @pytest.mark.parametrize(
     ("then", "now", "reason"),
     [
         ("1a", "1a", None),
-        ("1a", "2b", "of other code"),
+        ("1a", "2b", "other code"),
     ],
 )
-def test_what_other_code_measured_is_not_taken_over_and_told(machine, tmp_path, then, now, reason):
+def test_what_other_code_measured_is_left_out_and_named(machine, tmp_path, then, now, reason):
     target = machine().target
     for name in ("dense.none", "dense.mlp"):
         write_case(tmp_path, replace(target, code=then), Case(name, checks=table(row()).checks))
     there = earlier_cases(tmp_path, replace(target, code=now))
     assert set(there.kept) == (set() if reason else {"dense.none", "dense.mlp"})
-    assert there.told == ([f"not taken over, {reason}: dense.mlp, dense.none"] if reason else [])
+    assert there.notes == ([f"left out, {reason}: dense.mlp, dense.none"] if reason else [])
 
 
 def test_code_is_known_by_its_content(tmp_path):

@@ -9,26 +9,26 @@ import sys
 import time
 from pathlib import Path
 
+from harness.launch.verdict import UNENDED
 from harness.recipes.request import Request
 from harness.recipes.resolve import resolve
-from harness.records.rank import Device, Failure, LayerRecompute, MemoryRecord, RankRecord, StepRecord
+from harness.records.rank import Coordinates, Device, Failure, LayerRecompute, MemoryRecord, RankRecord, StepRecord
 from harness.records.run import DeviceSample, NodeSample, Provenance, RunRecord
 from harness.records.store import write_record
 from harness.spec.effective import effective_recompute
 from harness.spec.software import Software
 
 GB = 10**9
-UUID = "GPU-1"
 FAULT = os.environ.get("SCRIPTED_FAULT", "")
 
 
 def options_of(argv):
     parser = argparse.ArgumentParser()
-    for name in ("--gpu", "--compute_dtype", "--point_gpu", "--variant", "--recompute"):
+    for name in ("--model_recipe_name", "--gpu", "--compute_dtype", "--point_gpu", "--variant", "--recompute"):
         parser.add_argument(name)
-    for name in ("--num_layers", "--micro_batch_size", "--global_batch_size", "--max_steps"):
+    for name in ("--num_layers", "--micro_batch_size", "--global_batch_size", "--max_steps", "--num_gpus"):
         parser.add_argument(name, type=int)
-    parser.add_argument("-mr", dest="model_recipe_name")
+    parser.add_argument("--set", dest="set_values", action="append")
     parser.add_argument("--run_dir", type=Path)
     parser.add_argument("--sample_interval_ms", type=int, default=50)
     parser.add_argument("--timeout")
@@ -39,7 +39,7 @@ def options_of(argv):
 
 def record_of(options):
     asked = {k: v for k, v in vars(options).items() if k not in ("run_dir", "sample_interval_ms", "timeout", "json")}
-    spec = resolve(Request(**asked)).spec
+    spec = resolve(Request(**{**asked, "set_values": tuple(options.set_values or ())})).spec
     kernels = spec.kernels.model_copy(update={"transformer_impl": "local"})  # as the product settles it on that machine
     spec = spec.model_copy(update={"kernels": kernels})
     effective = effective_recompute(spec, "local", Software(megatron_core="0.16.1"))
@@ -47,33 +47,49 @@ def record_of(options):
     out_of_memory = options.num_layers is not None and FAULT != "oom_fits"
     allocated = (12 if full and FAULT == "full_costs_more" else 8 if full else 10) * GB
     reserved = allocated + (40 if FAULT == "reserved_above_device" else 1) * GB
-    loss = 10.4 + (0.5 if FAULT == "other_loss" and options.recompute != "none" else 0.0)
+    overlaps = spec.kernels.tp_comm_overlap or spec.ddp.overlap_grad_reduce
+    loss = 10.4 + (0.5 if FAULT == "other_loss" and (options.recompute != "none" or overlaps) else 0.0)
     steps = [StepRecord(step=i, seconds=0.1, loss=loss - i / 100) for i in range(spec.measure.max_steps)]
     failure = Failure(kind="oom", message="CUDA out of memory", phase="forward_backward", step=0, request_bytes=GB)
     if FAULT == "timed_out":
         failure = Failure(kind="timeout", message="not finished after 9 s (limit 8 s)")
     ok = not out_of_memory and FAULT != "timed_out"
-    rank = RankRecord(
-        rank=0, world_size=1, hostname="here", pid=1, finished=ok,
-        failure=None if ok else failure, device=Device(kind="cuda", name="NVIDIA H200", uuid="GPU-2" if FAULT == "other_gpu" else UUID),
+    ranks = [RankRecord(
+        rank=number, world_size=spec.num_gpus, hostname="here", pid=1 + number, finished=ok, coordinates=place(spec, number),
+        seconds={"finish": 1900.0 if FAULT == "slow_end" and overlaps else 1.5}, failure=None if ok else failure,
+        device=Device(kind="cuda", name="NVIDIA H200", uuid="GPU-9" if FAULT == "other_gpu" else f"GPU-{number + 1}"),
         steps=tuple(steps) if ok else (),
         memory=MemoryRecord(meter="scripted", max_allocated_bytes=allocated, max_reserved_bytes=reserved),
         recompute=LayerRecompute(
             num_layers=2, full_layers=effective.full_layers,
             modules={} if FAULT == "other_layers" else effective.modules,
         ),
-    )  # fmt: skip
-    seen = DeviceSample(uuid=UUID, name="NVIDIA H200", index=0, max_used_bytes=20 * GB, num_samples=9)
-    node = NodeSample(hostname="here", driver_version="580.1", devices=(seen,))
+    ) for number in range(spec.num_gpus)]  # fmt: skip
+    seen = [
+        DeviceSample(uuid=f"GPU-{number + 1}", name="NVIDIA H200", index=number, max_used_bytes=20 * GB, num_samples=9)
+        for number in range(spec.num_gpus)
+    ]
+    node = NodeSample(hostname="here", driver_version="580.1", devices=tuple(seen))
+    suspect = ("GPU 0 of here was throttled: sw_thermal_slowdown",) if FAULT == "throttled" else ()
     return RunRecord(
         run_id=options.run_dir.name, status="ok" if ok else "failed" if FAULT == "timed_out" else "oom", spec=spec, fingerprint=spec.fingerprint,
-        effective=effective, ranks=(rank,), failure=None if ok else "rank 0 ran out of memory", nodes=(node,) if options.sample_interval_ms else (),
+        effective=effective, ranks=tuple(ranks), suspect=suspect, notes=(UNENDED.note,) if FAULT == "no_end" and overlaps else (), failure=None if ok else "rank 0 ran out of memory", nodes=(node,) if options.sample_interval_ms else (),
         provenance=Provenance(
             started_at="2026-01-02T03:04:05+00:00", finished_at="2026-01-02T03:04:06+00:00", duration_s=1.0,
             command=(), mbr_perf="0.1.0", hostname="here", platform="Linux", processor="A Processor",
             versions={"torch": "2.11.0"},
         ),
     )  # fmt: skip
+
+
+def place(spec, rank):
+    """Coordinates of a rank in a layout that splits over one of TP, PP and DP only."""
+    p = spec.parallelism
+    return Coordinates(
+        tp=rank % p.tensor_model_parallel_size,
+        pp=rank * p.pipeline_model_parallel_size // spec.num_gpus,
+        dp=rank if p.model_parallel_size == 1 else 0,
+    )
 
 
 def main(argv):

@@ -1,0 +1,124 @@
+"""One entry of the results: what was run, each check with its verdict, and the measured figures."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from harness.analysis.derive import derive
+from harness.analysis.peaks import Peak
+from harness.records.run import RunRecord
+
+# skipped: this machine cannot carry the check out; not_run: a later sitting can.
+Verdict = Literal["pass", "fail", "skipped", "not_run"]
+NO_TIME = "no time left"
+
+Figures = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check. ``found`` says what was seen, or why nothing was."""
+
+    name: str
+    verdict: Verdict
+    found: str
+
+
+def judged(name: str, *, holds: bool, found: str) -> Check:
+    """Return a check that was carried out."""
+    return Check(name, "pass" if holds else "fail", found)
+
+
+@dataclass(frozen=True)
+class Case:
+    """``name`` is the stem of its file; ``seconds`` the wall time of its runs. A case without checks was not run.
+
+    ``figures`` (seconds, bytes, losses) and ``run`` (fingerprint, status, versions, ...) come from its run's record.
+    ``facts``: further plain values for its file.
+    """
+
+    name: str
+    recompute: str = "none"
+    checks: tuple[Check, ...] = ()
+    seconds: float = 0.0
+    figures: Figures = field(default_factory=dict)
+    run: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of its checks; not_run without checks."""
+        verdicts = {check.verdict for check in self.checks}
+        order: tuple[Verdict, ...] = ("fail", "not_run", "pass", "skipped")
+        return next((verdict for verdict in order if verdict in verdicts), "not_run")
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of its run."""
+        return self.run.get("fingerprint")
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether no check was carried out or skipped."""
+        return {check.verdict for check in self.checks} <= {"not_run"}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every check was carried out."""
+        return bool(self.checks) and {check.verdict for check in self.checks} <= {"pass", "fail"}
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """A run that the time did not allow: not started, or stopped at the deadline after ``seconds``."""
+
+    seconds: float = 0.0
+
+    def case(self, name: str, recompute: str = "none") -> Case:
+        """Return the case about which nothing is known."""
+        stopped = Check("result", "not_run", f"stopped at the deadline after {self.seconds:.0f} s")
+        return Case(name, recompute, (stopped,) if self.seconds else (), self.seconds)
+
+
+def case_name(*parts: str) -> str:
+    """Return ``dense.full-uniform-1``: letters, digits, ``.``, ``_`` and ``-`` only, which every file system accepts."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", ".".join(parts))
+
+
+def case_of_run(
+    name: str, checks: tuple[Check, ...], seconds: float, record: RunRecord | None, recompute: str = "none"
+) -> Case:
+    """Return the case of a run with its figures; without a record it has none."""
+    if record is None:
+        return Case(name, recompute, checks, seconds)
+    run = {
+        "fingerprint": record.fingerprint,
+        "status": record.status,
+        "failure": record.failure,
+        "suspect": list(record.suspect),
+        "notes": [*record.notes, *(note for rank in record.ranks for note in rank.notes)],
+        "modules": record.effective.modules,
+        "versions": record.provenance.versions,
+        "measured_at": record.provenance.started_at,
+    }
+    return Case(name, recompute, checks, seconds, _figures(record), run)
+
+
+def _figures(record: RunRecord) -> Figures:
+    metrics = derive(record)
+    memory = record.ranks[0].memory if record.ranks else None
+    return {
+        "step_time_s": metrics.step_time_s.median if metrics.step_time_s else None,
+        "tflops_per_gpu": metrics.tflops_per_gpu.median if metrics.tflops_per_gpu else None,
+        "peak_allocated_bytes": _value(metrics.peak_allocated_bytes),
+        "peak_reserved_bytes": _value(metrics.peak_reserved_bytes),
+        "peak_device_bytes": _value(metrics.peak_device_bytes),
+        "static_bytes": memory.static_bytes if memory else None,
+        "loss_first": metrics.loss_first,
+        "loss_last": metrics.loss_last,
+    }
+
+
+def _value(peak: Peak | None) -> int | None:
+    return peak.value if peak else None

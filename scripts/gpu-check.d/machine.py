@@ -1,0 +1,149 @@
+"""The machine that is checked: its GPUs, or its CPU in a rehearsal; first whether it is fit."""
+
+import hashlib
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import harness
+from harness.errors import BadRequestError
+from harness.launch.devices import DetectedGpu, Detection, detect_gpus
+from harness.launch.environment import SAFE_PATH, Host
+from harness.records.process_error import quoted_error
+from harness.runner.doctor import examine
+from harness.runner.machine import installed_software, settled_gpu
+from harness.spec.software import Software
+from harness.units import GB
+
+# The first call into an idle driver can take tens of seconds; later calls are quick.
+_NVML_TIMEOUT_S = 60.0
+_TORCH_TIMEOUT_S = 120.0
+_TORCH = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.device_count())"
+
+# Full-width shapes train in this much memory; a smaller GPU takes the recipes' `small` variant.
+LARGE_BYTES = {"dense": 40 * GB, "moe": 75 * GB, "mla": 45 * GB}
+
+
+@dataclass(frozen=True)
+class Target:
+    """``gpu`` is the row of `-g`, ``device`` the product name, ``total_bytes`` its memory (None on a CPU).
+
+    ``uuids``: of the GPUs that ranks may use, in their order. ``code``: see :func:`code_of`.
+    """
+
+    host: Host
+    gpu: str
+    device: str
+    driver: str | None = None
+    total_bytes: int | None = None
+    uuids: tuple[str, ...] = ()
+    software: Software = field(default_factory=Software)
+    code: str = ""
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether checks that need a GPU are left out."""
+        return self.gpu == "cpu"
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """Device, software and code. Results are put together only where these are equal."""
+        device = {"gpu": self.gpu, "device": self.device, "driver": self.driver, "total_bytes": self.total_bytes}
+        return {**device, "software": self.software.model_dump(), "code": self.code}
+
+    def variant(self, shape: str) -> str | None:
+        """Return the recipe variant that fits this GPU: None for full width, and in a rehearsal."""
+        if self.total_bytes is None or self.total_bytes >= LARGE_BYTES.get(shape, 0):
+            return None
+        return "small"
+
+
+def find_target(host: Host, programs: Path, *, rehearse: bool) -> Target:
+    """Return the first GPU that ranks would use. BadRequestError without one, or for a product that mbr-perf does not know."""
+    software, code = installed_software(), code_of(programs)
+    if rehearse:
+        return Target(host, "cpu", "CPU", software=software, code=code)
+    found = detect_gpus(host, timeout_s=_NVML_TIMEOUT_S)
+    present = [gpu for gpu in found.gpus if gpu.name]
+    if not present:
+        raise BadRequestError(
+            f"no NVIDIA GPU on this machine ({found.error or 'NVML lists none'})",
+            remedy="run it where the GPU is, or add --rehearse to run the same stages on the CPU",
+        )
+    gpu, _ = settled_gpu("", host)
+    visible = _visible(present, host.shell)
+    first, uuids = visible[0], tuple(each.uuid or f"GPU {each.index}" for each in visible)
+    return Target(host, gpu, first.name or gpu, found.driver, first.total_bytes, uuids, software, code)
+
+
+def _visible(present: Sequence[DetectedGpu], shell: Mapping[str, str]) -> list[DetectedGpu]:
+    """Return the GPUs of CUDA_VISIBLE_DEVICES. BadRequestError where an entry is no GPU, or several."""
+    asked = shell.get("CUDA_VISIBLE_DEVICES", "").strip()
+    return [_named(present, name.strip()) for name in asked.split(",")] if asked else list(present)
+
+
+def _named(present: Sequence[DetectedGpu], name: str) -> DetectedGpu:
+    """Return the GPU with this index, or whose UUID begins with it."""
+    matching = [
+        gpu
+        for gpu in present
+        if str(gpu.index) == name or (name and not name.isdigit() and (gpu.uuid or "").startswith(name))
+    ]
+    if len(matching) != 1:
+        listed = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in present)
+        raise BadRequestError(
+            f"CUDA_VISIBLE_DEVICES: {name!r} is {'the beginning of several GPUs' if matching else 'no GPU'} of this machine",
+            remedy=f"name one of {listed}; gpu-check cannot check a slice (MIG)",
+        )
+    return matching[0]
+
+
+def require_fit(target: Target, results: Path) -> list[str]:
+    """Ask the doctor, then torch. Return the doctor's warnings; BadRequestError with every problem and its remedy.
+
+    A rehearsal uses no GPU, so the doctor is asked about a machine without one.
+    """
+    gpus = Detection() if target.is_rehearsal else detect_gpus(target.host, timeout_s=_NVML_TIMEOUT_S)
+    lines = examine(target.host, results, gpus)
+    problems = [f"{line.name}: {line.found}\n  {line.remedy}" for line in lines if line.state == "problem"]
+    if problems:
+        raise BadRequestError("\n".join(["this machine is not fit (mbr-perf doctor):", *problems]))
+    if not target.is_rehearsal:
+        _require_torch(target)
+    return [f"{line.name}: {line.found}; {line.remedy}" for line in lines if line.state == "warning"]
+
+
+def _require_torch(target: Target) -> None:
+    """Raise BadRequestError where torch cannot be imported or does not find the GPUs that NVML lists."""
+    command = (target.host.python, "-c", _TORCH)
+    try:
+        done = subprocess.run(
+            command, env={**target.host.shell, **SAFE_PATH}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=_TORCH_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise BadRequestError(f"torch did not start within {_TORCH_TIMEOUT_S:.0f} s") from error
+    words = done.stdout.split()[-3:]
+    if done.returncode != 0 or len(words) < 3:
+        raise BadRequestError(f"torch cannot be imported: {quoted_error(done.stderr)}")
+    version, cuda, count = words
+    if not int(count):
+        what = "is built without CUDA" if cuda == "None" else f"with CUDA {cuda} finds no GPU"
+        raise BadRequestError(
+            f"NVML lists {target.device}, driver {target.driver}, but torch {version} {what}",
+            remedy="install a torch for this driver, check CUDA_VISIBLE_DEVICES, or add --rehearse",
+        )
+
+
+def code_of(programs: Path) -> str:
+    """Return sixteen hex digits over the harness and the folder ``programs``, by file name and content.
+
+    The commit does not serve: it moves when results are committed between two sittings, and an image may hold no git.
+    """
+    package = Path(harness.__file__).parent
+    digest = hashlib.sha256()
+    for folder, pattern in ((package, "**/*.py"), (programs, "*.*")):
+        for path in sorted(path for path in folder.glob(pattern) if path.is_file()):
+            digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]

@@ -1,0 +1,150 @@
+"""One sitting: understand the options, see whether the machine is fit, go through the stages, keep every case."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from case import Case, Check, case_name
+from environment import DTYPES, SHAPES, STAGES
+from evidence import earlier_cases, exit_code, print_cases, write_case, write_summary
+from failures import kill_a_rank, make_ooms
+from machine import Target, find_target, require_fit
+from planner import compare_groups
+from runs import Runs
+from several_gpus import compare_layouts
+from shapes import Shape, shapes
+from snapshots import read_snapshots
+from training import survive_oom, train_settings, weigh_sampler
+
+from harness.errors import BadRequestError, ExitCode, HarnessError, raise_all
+from harness.launch.environment import this_host
+from harness.launch.warm import WarmParents
+from harness.records.redact import redact_shapes
+from harness.records.store import results_dir
+from harness.report.console import Console, visible
+from harness.spec.recompute import parse_recompute
+
+HERE = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Asked:
+    """``recompute``: only these settings besides none. ``is_named``: the shapes were chosen by name."""
+
+    shapes: tuple[Shape, ...]
+    dtypes: tuple[str, ...]
+    recompute: tuple[str, ...] | None = None
+    is_named: bool = False
+
+
+def sit(options: argparse.Namespace) -> int:
+    """Return the exit code; see ``--help``."""
+    try:
+        return int(_sit(options))
+    except HarnessError as error:
+        sys.stderr.write(visible(redact_shapes(f"error: {error}")) + "\n")
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        return int(ExitCode.INTERRUPTED)
+
+
+def _sit(options: argparse.Namespace) -> ExitCode:
+    stages, asked = understood(options)
+    began = time.monotonic()
+    target = find_target(this_host(), HERE, rehearse=options.rehearse)
+    warnings = require_fit(target, results_dir())
+    runs_dir = results_dir() / "runs" / f"gpu-check-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    folder = options.out or (runs_dir if target.is_rehearsal else results_dir() / "gpu") / target.gpu
+    earlier = earlier_cases(folder, target)
+    kept = earlier.kept if options.resume else {}
+    runs = Runs(target, runs_dir, began + options.minutes * 60, HERE, kept)
+    stderr = Console(stderr=True, highlight=False)
+    where = f"checking {target.device} ({target.gpu}); its runs are in {runs_dir}"
+    _print(stderr, [*(f"doctor: {warning}" for warning in warnings), where, *earlier.notes])
+    cases, there = list[Case](), earlier.cases
+    for case in (case for stage in stages for case in RUN[stage](runs, asked)):
+        cases.append(case)
+        if not case.is_unknown or case.name not in there:
+            there[case.name] = case
+        if runs.kept.get(case.name) is not case:
+            write_case(folder, target, case)
+        write_summary(folder, target, list(there.values()), time.monotonic() - began)
+        _print(stderr, [*runs.notes, f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)"])
+        runs.notes.clear()
+    console = Console(highlight=False)
+    print_cases(console, cases)
+    _print(console, [f"exit {int(exit_code(cases))}, {time.monotonic() - began:.0f} s, {folder}"])
+    return exit_code(cases)
+
+
+def _print(console: Console, lines: Iterable[str]) -> None:
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def understood(options: argparse.Namespace) -> tuple[tuple[str, ...], Asked]:
+    """Return the stages and what they are about, in the order of the tables. BadRequestError with every problem."""
+    problems: list[BadRequestError] = []
+    stages = _chosen("--only", options.only, STAGES, problems)
+    names = _chosen("--shapes", options.shapes, SHAPES, problems)
+    dtypes = _chosen("--dtypes", options.dtypes, DTYPES, problems)
+    if not options.minutes > 0:
+        problems.append(BadRequestError(f"--minutes {options.minutes:g} must be above 0"))
+    recompute = []
+    for text in options.recompute or ():
+        try:
+            recompute.append(parse_recompute(text).text)
+        except ValueError as error:
+            problems.append(BadRequestError(f"--recompute {text}: {error}"))
+    raise_all(problems)
+    found = tuple(shape for shape in shapes(HERE) if shape.name in names)
+    return stages, Asked(found, dtypes, tuple(recompute) or None, is_named=options.shapes is not None)
+
+
+def _chosen(option: str, text: str | None, known: Collection[str], problems: list[BadRequestError]) -> tuple[str, ...]:
+    wanted = list(known) if text is None else [name.strip() for name in text.split(",")]
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        message = f"{option}: there is no {', '.join(map(repr, unknown))}"
+        problems.append(BadRequestError(message, remedy=f"known: {', '.join(known)}"))
+    return tuple(name for name in known if name in wanted)
+
+
+def _oom(runs: Runs, asked: Asked) -> Iterator[Case]:
+    yield from survive_oom(runs, asked.shapes[0])
+    yield from make_ooms(runs)
+
+
+def _planner(runs: Runs, asked: Asked) -> Iterator[Case]:
+    with WarmParents() as parents:
+        for shape in asked.shapes:
+            missing = _needs_te(runs.target, asked, shape, "planner")
+            yield from [missing] if missing else compare_groups(runs, shape, asked.dtypes, asked.recompute, parents)
+
+
+def _train(runs: Runs, asked: Asked) -> Iterator[Case]:
+    for shape in asked.shapes:
+        missing = _needs_te(runs.target, asked, shape, "train")
+        yield from [missing] if missing else train_settings(runs, shape, asked.recompute)
+
+
+def _needs_te(target: Target, asked: Asked, shape: Shape, stage: str) -> Case | None:
+    """Return the skipped case of a shape that needs transformer-engine; a shape that was named is tried without it."""
+    if not shape.needs_te or asked.is_named or target.is_rehearsal or target.software.transformer_engine:
+        return None
+    return Case(case_name(shape.name, stage), checks=(Check(stage, "skipped", "transformer-engine is not installed"),))
+
+
+RUN: dict[str, Callable[[Runs, Asked], Iterator[Case]]] = {
+    "oom": _oom,
+    "snapshot": lambda runs, asked: read_snapshots(runs, asked.shapes[0]),
+    "kill": lambda runs, asked: kill_a_rank(runs, asked.shapes[0]),
+    "parallel": lambda runs, _: compare_layouts(runs, HERE),
+    "noise": lambda runs, asked: weigh_sampler(runs, asked.shapes[0]),
+    "planner": _planner,
+    "train": _train,
+}

@@ -1,0 +1,117 @@
+"""Which Python environment gpu-check uses, and what it says where it cannot use any."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PROGRAMS = ROOT / "scripts" / "gpu-check.d"
+CHOOSE = (
+    "import sys, environment as e; from pathlib import Path\n"
+    "try: print(e.choose({shell}, Path({root!r}), rehearse={rehearse}, filesystem=Path({root!r})))\n"
+    "except e.UnfitError as error: sys.stderr.write(str(error)); sys.exit(error.exit_code)"
+)
+
+
+@pytest.fixture
+def torch_built_for(tmp_path):
+    """A folder with a torch that says what it is built for; it can do nothing else."""
+
+    def make(cuda):
+        package = tmp_path / "site" / "torch"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("raise ImportError('only its version may be read')\n")
+        (package / "version.py").write_text(f"__version__ = '2.9.0'\ncuda = {cuda!r}\n")
+        return str(package.parent)
+
+    return make
+
+
+@pytest.fixture
+def choice(tmp_path):
+    """What :func:`environment.choose` answers in a fresh process, with a checkout whose set-up only says so."""
+
+    def make(site, shell=None, *, rehearse=False, setup="echo /made/python"):
+        scripts = tmp_path / "checkout" / "scripts"
+        scripts.mkdir(parents=True)
+        (scripts / "setup").write_text(f"#!/bin/sh\ntouch {tmp_path}/was-set-up\n{setup}\n")
+        (scripts / "setup").chmod(0o755)
+        (scripts.parent / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+        program = CHOOSE.format(shell=shell or {}, root=str(scripts.parent), rehearse=rehearse)
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (site, str(PROGRAMS))))}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=100, check=False
+        )
+        return done, (tmp_path / "was-set-up").exists()
+
+    return make
+
+
+@pytest.fixture
+def empty(tmp_path):
+    """An environment without packages, as a fresh machine has it."""
+    folder = tmp_path / "empty"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=100)
+    return folder / "bin" / "python"
+
+
+def gpu_check(python, *arguments, **env):
+    environment = {name: value for name, value in os.environ.items() if name != "MBR_PERF_NO_SETUP"}
+    command = [ROOT / "scripts" / "gpu-check", *arguments]
+    environment |= {"PYTHON": str(python), **env}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
+
+
+def test_an_environment_with_torch_for_cuda_is_used_and_its_versions_are_named(choice, torch_built_for):
+    done, was_set_up = choice(torch_built_for("12.8"))
+    assert (done.stdout.strip(), was_set_up) == (sys.executable, False)
+    assert f"environment: {sys.executable}, Python {sys.version_info[0]}." in done.stderr
+    assert ", torch 2.9.0, CUDA 12.8, megatron-core " in done.stderr
+
+
+def test_a_torch_without_cuda_is_left_alone_and_the_environment_of_the_constraints_is_set_up(choice, torch_built_for):
+    done, was_set_up = choice(torch_built_for(None))
+    assert (done.stdout.strip(), was_set_up) == ("/made/python", True)
+    assert "torch 2.9.0" in done.stderr
+    assert "built without CUDA: not used" in done.stderr
+    assert "environment: .venv, with the versions of scripts/constraints.txt" in done.stderr
+
+
+def test_a_rehearsal_needs_no_cuda(choice, torch_built_for):
+    done, was_set_up = choice(torch_built_for(None), rehearse=True)
+    assert (done.stdout.strip(), was_set_up) == (sys.executable, False)
+
+
+@pytest.mark.parametrize("shell", [{"container": "podman"}, {"NVIDIA_PYTORCH_VERSION": "25.09"}])
+def test_beside_the_torch_of_a_container_nothing_is_installed(choice, torch_built_for, shell):
+    done, was_set_up = choice(torch_built_for(None), shell)
+    assert (done.returncode, done.stdout, was_set_up) == (2, "", False)
+    assert "is built without CUDA\n  use an image whose torch has CUDA, or add --rehearse" in done.stderr
+
+
+def test_a_set_up_that_fails_ends_with_its_exit_code(choice, torch_built_for):
+    done, _ = choice(torch_built_for(None), setup="exit 3")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "scripts/setup failed" in done.stderr
+
+
+@pytest.mark.parametrize("cuda", ["13.0", None])
+def test_missing_packages_are_one_remedy_and_no_traceback(empty, torch_built_for, cuda):
+    env = {"MBR_PERF_NO_SETUP": "1"} if cuda is None else {}
+    done = gpu_check(empty, PYTHONPATH=torch_built_for(cuda), **env)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "lacks typer, rich, pyyaml, pydantic, nvidia-ml-py, torch, megatron-core, numpy" in done.stderr
+    assert f"cd {ROOT} && {empty} -m pip install -e '.[train]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_and_wrong_usage_install_nothing(empty):
+    done = gpu_check(empty, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "scripts/gpu-check [-h]" in done.stdout
+    done = gpu_check(empty, "--no_such_option")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "installing" not in done.stderr
