@@ -7,7 +7,7 @@ from typing import Any
 
 import checks
 from case import Case, Check, Unfinished, case_name, case_of_run, judged
-from failures import bytes_in_use, gpu_is_free
+from killing import bytes_in_use, gpu_is_free
 from machine import Target
 from runs import Runs
 from shapes import Shape

@@ -11,14 +11,15 @@ from pathlib import Path
 from case import Case, Check, case_name
 from environment import DTYPES, SHAPES, STAGES
 from evidence import earlier_cases, exit_code, print_cases, write_case, write_summary
-from failures import kill_a_rank, make_ooms
+from killing import kill_a_rank
 from machine import Target, find_target, require_fit
+from ooms import make_ooms, survive_oom
 from planner import compare_groups
 from runs import Runs
 from several_gpus import compare_layouts
 from shapes import Shape, shapes
 from snapshots import read_snapshots
-from training import survive_oom, train_settings, weigh_sampler
+from training import train_settings, weigh_sampler
 
 from harness.errors import BadRequestError, ExitCode, HarnessError, raise_all
 from harness.launch.environment import this_host

@@ -7,10 +7,9 @@ from typing import Any
 
 import checks
 from case import Case, Check, Unfinished, case_name, case_of_run, judged
-from failures import allocator_settings, not_made
+from ooms import allocator_settings, not_made, oversize
 from runs import Runs
 from shapes import Shape
-from training import oversize
 
 from harness.analysis.snapshots.values import DeviceMemory
 from harness.errors import BadRequestError

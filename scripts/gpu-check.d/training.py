@@ -1,24 +1,16 @@
-"""Runs on one GPU: every setting of a shape, a run out of memory and the run after it, the cost of the sampler."""
+"""Runs on one GPU: every recompute setting of a shape, and equal runs with and without the sampler."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import ceil
 from statistics import median
-from typing import Any
 
 import checks
 from case import Case, Check, Unfinished, case_name, case_of_run, judged
-from machine import Target
 from runs import Ran, Runs
 from shapes import Shape, legal_settings
 
 from harness.analysis.derive import derive
 from harness.records.run import RunRecord
-
-# Certain to be too much: with OOM_SAMPLES per micro-batch a layer keeps more than OOM_TENSORS tensors of hidden size.
-OOM_SAMPLES = 16
-OOM_TENSORS = 16
-OOM_VOCABULARY = 10**12  # on a CPU: an embedding of hundreds of TB, which no operating system grants
 
 PAIRS = 4
 STEPS = 20
@@ -67,37 +59,6 @@ def _against_control(ran: Ran, text: str, control: RunRecord | None) -> Iterator
     yield checks.same_losses(record, control)
     if text.startswith("full"):
         yield checks.peak_not_above(record, control)
-
-
-def survive_oom(runs: Runs, shape: Shape) -> Iterator[Case]:
-    """A request that cannot fit is recorded as out of memory, and the next run on the same GPU is a normal one."""
-    oom, after = case_name(shape.name, "oom"), case_name(shape.name, "after_oom")
-    too_much = oversize(runs.target, shape)
-    kept = runs.kept_case(oom, shape, **too_much), runs.kept_case(after, shape, recompute="none")
-    if kept[0] and kept[1]:
-        yield from (kept[0], kept[1])
-        return
-    ran = runs.run(oom, shape, **too_much)
-    if isinstance(ran, Unfinished):
-        yield from (ran.case(oom), Case(after))
-        return
-    yield case_of_run(oom, checks.out_of_memory(ran), ran.seconds, ran.record)
-    ran = runs.run(after, shape, recompute="none")
-    if isinstance(ran, Unfinished):
-        yield ran.case(after)
-        return
-    yield case_of_run(after, checks.of_training(ran), ran.seconds, ran.record)
-
-
-def oversize(target: Target, shape: Shape) -> dict[str, Any]:
-    """Return a request that needs half as much again as the GPU has; its weights alone would fit."""
-    if target.total_bytes is None:
-        return {"recompute": "none", "set_values": (f"model.vocab_size={OOM_VOCABULARY}",)}
-    spec = shape.settle(target).spec
-    bytes_of_layer = OOM_TENSORS * OOM_SAMPLES * spec.batch.seq_length * spec.model.hidden_size * 2
-    layers = ceil(1.5 * target.total_bytes / bytes_of_layer) + 2
-    batch = {"micro_batch_size": OOM_SAMPLES, "global_batch_size": OOM_SAMPLES}
-    return {"recompute": "none", "num_layers": layers, **batch}
 
 
 def weigh_sampler(runs: Runs, shape: Shape) -> Iterator[Case]:

@@ -7,8 +7,9 @@ import re
 import pytest
 from case import Case, Check, Unfinished, case_name
 from evidence import earlier_cases, exit_code, print_cases, write_case, write_summary
+from ooms import survive_oom
 from rich.console import Console
-from training import survive_oom, train_settings
+from training import train_settings
 
 PASSED = Case("dense.none", checks=(Check("trained", "pass", "exit 0, ok"),), figures={"step_time_s": 0.1})
 FAILED = Case("dense.mlp", "mlp", (Check("trained", "pass", ""), Check("same_losses", "fail", "worst 0.5")))

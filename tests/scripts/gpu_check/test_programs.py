@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from failures import WAYS
+from ooms import WAYS
 
 from harness.analysis.oom.classify import classify
 

@@ -8,17 +8,20 @@ from dataclasses import replace
 
 import pytest
 from case import Unfinished
+from checks import not_suspect
 from evidence import earlier_cases, write_case
-from failures import WAYS, kill_a_rank, make_ooms
+from killing import kill_a_rank
 from machine import Target, find_target, require_fit
+from ooms import WAYS, make_ooms, oversize, survive_oom
 from planner import problem_of
 from runs import end, finished
 from snapshots import read_snapshots
-from training import equal_runs, oversize, sampler_overhead, survive_oom, train_settings, weigh_sampler
+from training import equal_runs, sampler_overhead, train_settings, weigh_sampler
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.processes import identify, is_alive
+from tests.conftest import build_record, build_spec
 
 FEW = ("mlp", "full:uniform:1")
 
@@ -71,6 +74,15 @@ def test_every_setting_passes_where_all_is_well(machine, shape):
 def test_what_goes_wrong_fails_its_own_check_only(machine, shape, fault, setting, check):
     cases = {case.recompute: case for case in train_settings(machine(fault), shape("dense"), (setting,))}
     assert failed(cases[setting]) == [check]
+
+
+@pytest.mark.parametrize(("gpu", "verdict"), [("h100", "fail"), ("cpu", "skipped")])
+def test_a_suspect_run_fails_with_its_reasons_and_a_rehearsal_says_them(gpu, verdict):
+    reasons = ("GPU 0 of here was throttled: sw_thermal_slowdown", "GPU 1 of here was shared with pid 7 (x)")
+    check = not_suspect(build_record(build_spec(gpu=gpu), suspect=reasons))
+    assert check.verdict == verdict
+    assert check.found.endswith("; ".join(reasons))
+    assert not_suspect(build_record(build_spec(gpu=gpu))).verdict == "pass"
 
 
 def test_a_rank_on_a_gpu_that_nobody_watched_is_found_out(machine, shape):

@@ -1,4 +1,4 @@
-"""Failures made on purpose: every kind of out-of-memory error is classified, and a killed rank leaves nothing behind."""
+"""A rank killed in the middle of a run leaves neither processes nor GPU memory behind."""
 
 import json
 import signal
@@ -6,20 +6,15 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from case import NO_TIME, Case, Check, Unfinished, case_name, case_of_run, judged
 from checks import GPU_ONLY
-from runs import LAST_CHARACTERS, Ran, Runs, command_of, end
+from runs import LAST_CHARACTERS, Runs, command_of, end
 from shapes import Shape
 
-from harness.analysis.oom.classify import Ending, classify
-from harness.analysis.oom.verdict import OomClass
 from harness.errors import ExitCode
-from harness.launch.environment import ALLOCATOR_ALIAS
-from harness.launch.environment_rows import ALLOCATOR
 from harness.launch.processes import PROC, Process, descendants, is_alive, send
 from harness.records.redact import redact
 from harness.records.run import RunRecord
@@ -31,86 +26,6 @@ STARTS_S = 120.0
 ENDS_S = 60.0
 FREED_S = 10.0  # the driver takes a moment to take memory back
 SAME_USE_BYTES = 256 * 1024**2  # another process's context may come or go meanwhile; a rank holds more
-
-
-@dataclass(frozen=True)
-class Way:
-    """A way of oom_class.py and the class that its text belongs to; None: with these settings it fits."""
-
-    name: str
-    expected: OomClass | None
-    expandable_segments: bool = False
-    needs_gpu: bool = True
-
-    @property
-    def case(self) -> str:
-        """The name of its case."""
-        return case_name("oom", self.name, *(("expandable",) if self.expandable_segments else ()))
-
-
-WAYS = (
-    Way("capacity", "capacity"),
-    Way("larger_than_device", "bad_size"),
-    Way("fragmentation", "fragmentation"),
-    Way("fragmentation", None, expandable_segments=True),
-    Way("other_process", "other_process"),
-    Way("outside_allocator", "outside_allocator"),
-    Way("library", "outside_allocator"),
-    Way("cuda_graph_pools", "cuda_graph_pools"),
-    Way("self_imposed_limit", "self_imposed_limit"),
-    Way("bad_size", "bad_size"),
-    Way("host_memory", "host_memory", needs_gpu=False),
-)
-
-
-def make_ooms(runs: Runs) -> Iterator[Case]:
-    """Go through every way once, each in its own process, so that the next finds the GPU empty."""
-    for way in WAYS:
-        if way.case in runs.kept:
-            yield runs.kept[way.case]
-        elif way.needs_gpu and runs.target.is_rehearsal:
-            yield Case(way.case, checks=(Check("classified", "skipped", f"{GPU_ONLY}: it runs out of GPU memory"),))
-        else:
-            yield _made(runs, way)
-
-
-def _made(runs: Runs, way: Way) -> Case:
-    program = runs.program(
-        way.case, "oom_class.py", (way.name,), allocator_settings(expandable=way.expandable_segments)
-    )
-    if isinstance(program, Unfinished):
-        return program.case(way.case)
-    path = program.folder / "oom.json"
-    if program.exit_code != 0 or not path.is_file():
-        return Case(way.case, checks=(not_made(program),), seconds=program.seconds)
-    found = {
-        name: redact(value) if isinstance(value, str) else value for name, value in json.loads(path.read_text()).items()
-    }
-    check, facts = _classified(way, found)
-    return Case(way.case, checks=(check,), seconds=program.seconds, facts={"oom": {**found, **facts}})
-
-
-def allocator_settings(*, expandable: bool) -> dict[str, str]:
-    """Return the variable under both of its names: torch prefers the one that a shell may have set."""
-    return dict.fromkeys((ALLOCATOR, ALLOCATOR_ALIAS), f"expandable_segments:{expandable}")
-
-
-def not_made(program: Ran) -> Check:
-    """Return the failed check of a program that did not produce its files."""
-    return judged("made", holds=False, found=f"exit {program.exit_code}: {program.said or 'no output'}")
-
-
-def _classified(way: Way, found: dict[str, object]) -> tuple[Check, dict[str, object]]:
-    """Check that the text's class is the expected one; also return what is kept beside the raw text."""
-    text = found.get("text")
-    facts: dict[str, object] = {"expandable_segments": way.expandable_segments, "expected": way.expected}
-    if not isinstance(text, str):
-        return judged("classified", holds=way.expected is None, found="it fitted"), {**facts, "found": None}
-    verdict = classify(text, Ending(expandable_segments=way.expandable_segments))
-    says = f"{verdict.oom_class} ({verdict.confidence}), expected {way.expected or 'that it fits'}: {verdict.reason}"
-    facts |= {"found": verdict.oom_class, "confidence": verdict.confidence, "reason": verdict.reason,
-              "figures": asdict(verdict.figures) if verdict.figures else None}  # fmt: skip
-    return judged("classified", holds=verdict.oom_class == way.expected, found=says), facts
 
 
 def kill_a_rank(runs: Runs, shape: Shape) -> Iterator[Case]:

@@ -1,0 +1,137 @@
+"""Out of memory: a run that needs too much and the run after it, and the class of every out-of-memory error."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any
+
+import checks
+from case import Case, Check, Unfinished, case_name, case_of_run, judged
+from machine import Target
+from runs import Ran, Runs
+from shapes import Shape
+
+from harness.analysis.oom.classify import Ending, classify
+from harness.analysis.oom.verdict import OomClass
+from harness.launch.environment import ALLOCATOR_ALIAS
+from harness.launch.environment_rows import ALLOCATOR
+from harness.records.redact import redact
+
+# Certain to be too much: with OOM_SAMPLES per micro-batch a layer keeps more than OOM_TENSORS tensors of hidden size.
+OOM_SAMPLES = 16
+OOM_TENSORS = 16
+OOM_VOCABULARY = 10**12  # on a CPU: an embedding of hundreds of TB, which no operating system grants
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of oom_class.py and the class that its text belongs to; None: with these settings it fits."""
+
+    name: str
+    expected: OomClass | None
+    expandable_segments: bool = False
+    needs_gpu: bool = True
+
+    @property
+    def case(self) -> str:
+        """The name of its case."""
+        return case_name("oom", self.name, *(("expandable",) if self.expandable_segments else ()))
+
+
+WAYS = (
+    Way("capacity", "capacity"),
+    Way("larger_than_device", "bad_size"),
+    Way("fragmentation", "fragmentation"),
+    Way("fragmentation", None, expandable_segments=True),
+    Way("other_process", "other_process"),
+    Way("outside_allocator", "outside_allocator"),
+    Way("library", "outside_allocator"),
+    Way("cuda_graph_pools", "cuda_graph_pools"),
+    Way("self_imposed_limit", "self_imposed_limit"),
+    Way("bad_size", "bad_size"),
+    Way("host_memory", "host_memory", needs_gpu=False),
+)
+
+
+def survive_oom(runs: Runs, shape: Shape) -> Iterator[Case]:
+    """A request that cannot fit is recorded as out of memory, and the next run on the same GPU is a normal one."""
+    oom, after = case_name(shape.name, "oom"), case_name(shape.name, "after_oom")
+    too_much = oversize(runs.target, shape)
+    kept = runs.kept_case(oom, shape, **too_much), runs.kept_case(after, shape, recompute="none")
+    if kept[0] and kept[1]:
+        yield from (kept[0], kept[1])
+        return
+    ran = runs.run(oom, shape, **too_much)
+    if isinstance(ran, Unfinished):
+        yield from (ran.case(oom), Case(after))
+        return
+    yield case_of_run(oom, checks.out_of_memory(ran), ran.seconds, ran.record)
+    ran = runs.run(after, shape, recompute="none")
+    if isinstance(ran, Unfinished):
+        yield ran.case(after)
+        return
+    yield case_of_run(after, checks.of_training(ran), ran.seconds, ran.record)
+
+
+def oversize(target: Target, shape: Shape) -> dict[str, Any]:
+    """Return a request that needs half as much again as the GPU has; its weights alone would fit."""
+    if target.total_bytes is None:
+        return {"recompute": "none", "set_values": (f"model.vocab_size={OOM_VOCABULARY}",)}
+    spec = shape.settle(target).spec
+    bytes_of_layer = OOM_TENSORS * OOM_SAMPLES * spec.batch.seq_length * spec.model.hidden_size * 2
+    layers = ceil(1.5 * target.total_bytes / bytes_of_layer) + 2
+    batch = {"micro_batch_size": OOM_SAMPLES, "global_batch_size": OOM_SAMPLES}
+    return {"recompute": "none", "num_layers": layers, **batch}
+
+
+def make_ooms(runs: Runs) -> Iterator[Case]:
+    """Go through every way once, each in its own process, so that the next finds the GPU empty."""
+    for way in WAYS:
+        if way.case in runs.kept:
+            yield runs.kept[way.case]
+        elif way.needs_gpu and runs.target.is_rehearsal:
+            yield Case(
+                way.case, checks=(Check("classified", "skipped", f"{checks.GPU_ONLY}: it runs out of GPU memory"),)
+            )
+        else:
+            yield _made(runs, way)
+
+
+def _made(runs: Runs, way: Way) -> Case:
+    program = runs.program(
+        way.case, "oom_class.py", (way.name,), allocator_settings(expandable=way.expandable_segments)
+    )
+    if isinstance(program, Unfinished):
+        return program.case(way.case)
+    path = program.folder / "oom.json"
+    if program.exit_code != 0 or not path.is_file():
+        return Case(way.case, checks=(not_made(program),), seconds=program.seconds)
+    found = {
+        name: redact(value) if isinstance(value, str) else value for name, value in json.loads(path.read_text()).items()
+    }
+    check, facts = _classified(way, found)
+    return Case(way.case, checks=(check,), seconds=program.seconds, facts={"oom": {**found, **facts}})
+
+
+def allocator_settings(*, expandable: bool) -> dict[str, str]:
+    """Return the variable under both of its names: torch prefers the one that a shell may have set."""
+    return dict.fromkeys((ALLOCATOR, ALLOCATOR_ALIAS), f"expandable_segments:{expandable}")
+
+
+def not_made(program: Ran) -> Check:
+    """Return the failed check of a program that did not produce its files."""
+    return judged("made", holds=False, found=f"exit {program.exit_code}: {program.said or 'no output'}")
+
+
+def _classified(way: Way, found: dict[str, object]) -> tuple[Check, dict[str, object]]:
+    """Check that the text's class is the expected one; also return what is kept beside the raw text."""
+    text = found.get("text")
+    facts: dict[str, object] = {"expandable_segments": way.expandable_segments, "expected": way.expected}
+    if not isinstance(text, str):
+        return judged("classified", holds=way.expected is None, found="it fitted"), {**facts, "found": None}
+    verdict = classify(text, Ending(expandable_segments=way.expandable_segments))
+    says = f"{verdict.oom_class} ({verdict.confidence}), expected {way.expected or 'that it fits'}: {verdict.reason}"
+    facts |= {"found": verdict.oom_class, "confidence": verdict.confidence, "reason": verdict.reason,
+              "figures": asdict(verdict.figures) if verdict.figures else None}  # fmt: skip
+    return judged("classified", holds=verdict.oom_class == way.expected, found=says), facts
