@@ -6,6 +6,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel
 from megatron.core.enums import ModelType
+from megatron.core.fp8_utils import correct_amax_history_if_needed
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_decoder_block_spec,
@@ -35,6 +36,7 @@ def build_chunks(spec: ExperimentSpec, config: TransformerConfig) -> list[torch.
         if not spec.gpu_type.is_cpu:
             chunk.cuda(torch.cuda.current_device())
         chunks.append(Float16Module(config, chunk) if config.bf16 or config.fp16 else chunk)
+    correct_amax_history_if_needed(chunks)  # the cast above is no step of delayed scaling
     return chunks
 
 

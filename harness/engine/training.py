@@ -1,24 +1,17 @@
-"""Real training steps: seeded mock data, megatron's schedules, DDP and optimizer."""
+"""Real training steps: megatron's schedules, DDP and optimizer."""
 
-import gc
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
-from inspect import signature
+from functools import partial
 
 import torch
-from megatron.core import parallel_state
-from megatron.core.distributed import finalize_model_grads
 from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
-from megatron.core.utils import get_batch_on_this_cp_rank
 
+from harness.engine.batches import batches_of_chunks
 from harness.engine.config import optimizer_config
-from harness.spec.experiment import ExperimentSpec, TrainSpec
-
-# megatron-core 0.19 asks, without a default, whether the sizes of the groups vary from sample to sample.
-_PLAIN_CP = {"is_hybrid_cp": False} if "is_hybrid_cp" in signature(get_batch_on_this_cp_rank).parameters else {}
+from harness.engine.step_hooks import ParameterGather, collect_garbage, set_gradient_hooks
+from harness.spec.experiment import ExperimentSpec
 
 
 @dataclass(frozen=True)
@@ -27,44 +20,6 @@ class StepResult:
 
     loss: float | None
     grad_norm: float | None
-
-
-def causal_mask(spec: ExperimentSpec, device: torch.device) -> Callable[[], torch.Tensor | None]:
-    """What megatron-core's own attention leaves out, [1, 1, seq, seq], made when first asked for; None for the others."""
-
-    @cache
-    def mask() -> torch.Tensor | None:
-        if spec.kernels.attention_backend != "unfused" or spec.kernels.transformer_impl != "local":
-            return None
-        seq = spec.batch.seq_length
-        return torch.ones(1, 1, seq, seq, dtype=torch.bool, device=device).triu_(1)
-
-    return mask
-
-
-def mock_batches(
-    spec: ExperimentSpec, device: torch.device, mask: Callable[[], torch.Tensor | None]
-) -> Iterator[dict[str, torch.Tensor | None]]:
-    """Endless seeded random tokens [mbs, seq] beside one and the same ``mask``.
-
-    Equal on all ranks of one model copy, different per data-parallel rank.
-    """
-    batch, seq = spec.batch.micro_batch_size, spec.batch.seq_length
-    generator = torch.Generator().manual_seed(spec.measure.seed + parallel_state.get_data_parallel_rank())
-    positions = torch.arange(seq, device=device)[None].expand(batch, -1)
-    while True:
-        tokens = torch.randint(0, spec.model.vocab_size, (batch, seq + 1), generator=generator).to(device)
-        micro_batch = {
-            "tokens": tokens[:, :-1].contiguous(),
-            "labels": tokens[:, 1:].contiguous(),
-            "loss_mask": torch.ones(batch, seq, device=device),
-            "position_ids": positions,
-        }
-        if spec.parallelism.context_parallel_size > 1:
-            micro_batch = get_batch_on_this_cp_rank(
-                micro_batch, cp_group=parallel_state.get_context_parallel_group(), **_PLAIN_CP
-            )
-        yield {**micro_batch, "attention_mask": mask()}
 
 
 def _loss(loss_mask: torch.Tensor, output: torch.Tensor):
@@ -77,44 +32,13 @@ def forward_step(batches, model):
     """megatron-core's forward_step_func: one micro-batch through one chunk, and the function that makes its loss."""
     batch = next(batches)
     output = model(
-        batch["tokens"],
-        batch["position_ids"],
+        batch.get("tokens"),
+        batch.get("position_ids"),
         batch["attention_mask"],
-        labels=batch["labels"],
-        loss_mask=batch["loss_mask"],
+        labels=batch.get("labels"),
+        loss_mask=batch.get("loss_mask"),
     )
-    return output, partial(_loss, batch["loss_mask"])
-
-
-def set_gradient_hooks(spec: ExperimentSpec, config: TransformerConfig, chunks) -> None:
-    """What the schedule calls around the backward passes, as Megatron-LM's training loop sets it.
-
-    With `grad_sync_func` and `param_sync_func` the interleaved schedule starts the collectives of a chunk at the same
-    moment on all pipeline stages.
-    """
-
-    def per_chunk(functions: list[Callable]) -> Callable | list[Callable]:
-        return functions[0] if len(functions) == 1 else functions
-
-    config.finalize_model_grads_func = finalize_model_grads
-    config.no_sync_func = per_chunk([chunk.no_sync for chunk in chunks])
-    if spec.ddp.overlap_grad_reduce and spec.ddp.align_grad_reduce:
-        config.grad_sync_func = per_chunk([chunk.start_grad_sync for chunk in chunks])
-    if spec.ddp.overlap_param_gather and spec.ddp.align_param_gather:
-        config.param_sync_func = per_chunk([chunk.start_param_sync for chunk in chunks])
-
-
-def collect_garbage(train: TrainSpec, index: int) -> None:
-    """Before step ``index``: all ranks collect at the same steps, and Python's own collector is off.
-
-    The collection is inside the step's time, as it is in an iteration of Megatron-LM or Megatron-Bridge.
-    """
-    if not train.manual_gc:
-        return
-    if index == 0:
-        gc.disable()
-    if index == 0 or (train.manual_gc_interval and index % train.manual_gc_interval == 0):
-        gc.collect()
+    return output, partial(_loss, batch.get("loss_mask"))
 
 
 class Trainer:
@@ -127,8 +51,8 @@ class Trainer:
         set_gradient_hooks(spec, config, chunks)
         single = len(chunks) == 1
         self.model = chunks[0] if single else chunks
-        mask = causal_mask(spec, device)
-        batches = [mock_batches(spec, device, mask) for _ in chunks]
+        self._gather = ParameterGather(spec, config, chunks, self.optimizer)
+        batches = batches_of_chunks(spec, device, chunks)
         self.batches = batches[0] if single else batches
         self.forward_step, self.forward_backward = forward_step, get_forward_backward_func()
         self._moe = spec.model.moe is not None
@@ -143,6 +67,7 @@ class Trainer:
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
+        self._gather.after_zero_grad()
         return self.forward_backward(
             forward_step_func=self.forward_step,
             data_iterator=self.batches,
@@ -156,6 +81,7 @@ class Trainer:
     def step(self, *, index: int, on_phase=lambda _phase: None) -> StepResult:
         """One optimizer step. ``on_phase`` is told where the step is, so that a failure can be placed."""
         collect_garbage(self.spec.train, index)
+        self._gather.before_step(index)
         if self._graphs:
             self._graphs.before_step(index)
         on_phase("forward_backward")

@@ -7,6 +7,7 @@ from harness.analysis.clocks import clock_doubts
 from harness.analysis.likeness import SOFTWARE
 from harness.analysis.peaks import bare_uuid
 from harness.analysis.victims import is_victim
+from harness.analysis.window import MIN_STEPS
 from harness.records.collect import Collected
 from harness.records.launch import LaunchOutcome
 from harness.records.rank import Failure, RankRecord
@@ -15,6 +16,8 @@ from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
 from harness.units import format_bytes, ranks_text
 
+_SAME_LOSS = 1e-6  # relative: a mean of fp32 losses, whose order of summation may differ from step to step
+_SMALLEST_MOVE = 1e-4  # Adam moves a weight by at most the learning rate per step; bf16 rounds 0.02 to steps of 1.2e-4
 # A rank that lost its peers reports a connection error; the cause is the rank with the strongest evidence.
 _STRENGTH = ("oom", "non_finite_loss", "signal", "hang", "timeout", "error", "lost")
 
@@ -71,6 +74,7 @@ def suspicions(
         *doubts(collected.nodes, ranks),
         *disagreements(collected.nodes, ranks),
         *recorded_throughout(spec),
+        *frozen_loss(spec, ranks),
         *collected.unwatched,
         *([otherwise] if otherwise else []),
     )
@@ -128,6 +132,29 @@ def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
     if not spec.measure.snapshot_on_oom:
         return ()
     return ("--snapshot_on_oom recorded every allocation during the measured steps, which slows them",)
+
+
+def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
+    """The doubt about a run that does not train: its loss is one and the same in every step of the window.
+
+    Every step has the same data, so the loss moves when the weights do. Not asked where it says nothing: of fewer than
+    `MIN_STEPS` steps, of a learning rate that moves no weight by `_SMALLEST_MOVE` over the window, and of a loss below
+    nine tenths of the first step's, which trained until nothing was left to learn.
+    """
+    start, end = spec.measure.window
+    if end - start < MIN_STEPS or spec.optimizer.lr * (end - start) < _SMALLEST_MOVE:
+        return ()
+    for rank in ranks:
+        losses = {step.step: step.loss for step in rank.steps if step.loss is not None}
+        window = [losses[step] for step in range(start, end) if step in losses]
+        if len(window) < MIN_STEPS or 0 not in losses or window[0] < 0.9 * losses[0]:
+            continue
+        if max(window) - min(window) <= _SAME_LOSS * abs(window[0]):
+            where = f"steps {start} to {end - 1}"
+            return (
+                f"the loss did not move: {window[0]:.6g} in {where} on rank {rank.rank}, so the weights do not change",
+            )
+    return ()
 
 
 def built_otherwise(expected: EffectiveRecompute, ranks: tuple[RankRecord, ...]) -> str | None:

@@ -1,24 +1,26 @@
 """What surrounds the training step: aligned collectives of the pipeline stages, and garbage collected by hand."""
 
 import gc
+import json
 from types import SimpleNamespace
 
 import pytest
 
 from harness.spec.experiment import DdpSpec, TrainSpec
 from tests.engine import shapes
+from tests.engine.conftest import torchrun
 
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")
-def training():
-    from harness.engine import training
+def step_hooks():
+    from harness.engine import step_hooks
 
-    return training
+    return step_hooks
 
 
-def hooks(training, num_chunks, **ddp):
+def hooks(step_hooks, num_chunks, **ddp):
     """The functions that the schedule would call, for chunks that name their methods."""
     spec = shapes.experiment(shapes.DENSE).model_copy(update={"ddp": DdpSpec(**ddp)})
     chunks = [
@@ -26,22 +28,22 @@ def hooks(training, num_chunks, **ddp):
         for i in range(num_chunks)
     ]
     config = SimpleNamespace(grad_sync_func=None, param_sync_func=None)
-    training.set_gradient_hooks(spec, config, chunks)
+    step_hooks.set_gradient_hooks(spec, config, chunks)
     return config
 
 
-def test_aligned_collectives_are_started_by_the_schedule_for_every_chunk(training):
+def test_aligned_collectives_are_started_by_the_schedule_for_every_chunk(step_hooks):
     overlap = {"overlap_grad_reduce": True, "overlap_param_gather": True}
-    config = hooks(training, 2, **overlap, align_grad_reduce=True, align_param_gather=True)
+    config = hooks(step_hooks, 2, **overlap, align_grad_reduce=True, align_param_gather=True)
     assert (config.grad_sync_func, config.param_sync_func) == (["grads 0", "grads 1"], ["params 0", "params 1"])
-    single = hooks(training, 1, **overlap, align_grad_reduce=True)
+    single = hooks(step_hooks, 1, **overlap, align_grad_reduce=True)
     assert (single.no_sync_func, single.grad_sync_func, single.param_sync_func) == ("no_sync 0", "grads 0", None)
 
 
 @pytest.mark.parametrize("ddp", [{"overlap_grad_reduce": True, "overlap_param_gather": True},
                                  {"align_grad_reduce": True, "align_param_gather": True}])  # fmt: skip
-def test_collectives_are_not_aligned_unless_asked_for_and_overlapped(training, ddp):
-    config = hooks(training, 2, **ddp)
+def test_collectives_are_not_aligned_unless_asked_for_and_overlapped(step_hooks, ddp):
+    config = hooks(step_hooks, 2, **ddp)
     assert (config.grad_sync_func, config.param_sync_func) == (None, None)
 
 
@@ -61,23 +63,35 @@ def collections():
     gc.enable()
 
 
-def collected_before(training, train, seen, steps):
+def collected_before(step_hooks, train, seen, steps):
     found = []
     for index in range(steps):
         seen.clear()
-        training.collect_garbage(train, index)
+        step_hooks.collect_garbage(train, index)
         if seen:
             found.append(index)
     return found
 
 
 @pytest.mark.parametrize(("interval", "steps"), [(3, [0, 3, 6]), (0, [0])])
-def test_garbage_is_collected_at_the_same_steps_and_never_between(training, collections, interval, steps):
+def test_garbage_is_collected_at_the_same_steps_and_never_between(step_hooks, collections, interval, steps):
     train = TrainSpec(manual_gc=True, manual_gc_interval=interval)
-    assert collected_before(training, train, collections, 8) == steps
+    assert collected_before(step_hooks, train, collections, 8) == steps
     assert not gc.isenabled()
 
 
-def test_python_collects_by_itself_unless_asked_otherwise(training, collections):
-    assert collected_before(training, TrainSpec(), collections, 8) == []
+def test_python_collects_by_itself_unless_asked_otherwise(step_hooks, collections):
+    assert collected_before(step_hooks, TrainSpec(), collections, 8) == []
     assert gc.isenabled()
+
+
+def test_weights_that_are_gathered_through_the_gradient_buffer_keep_training(tmp_path):
+    """MXFP8 with overlap_param_gather: without the copy of the master weights every weight is zero after step 1."""
+    out = tmp_path / "steps.json"
+    done = torchrun("mxfp8_gather.py", 1, out)
+    assert done.returncode == 0, done.stderr[-4000:]
+    steps = json.loads(out.read_text())
+    assert [step["zero"] for step in steps] == [0, 0, 0, 0]
+    losses = [step["loss"] for step in steps]
+    assert losses == sorted(losses, reverse=True)
+    assert len(set(losses)) == 4

@@ -10,6 +10,7 @@ from harness.runner.outcome_of_ranks import (
     built_otherwise,
     disagreements,
     doubts,
+    frozen_loss,
     recorded_throughout,
     status_of,
 )
@@ -255,3 +256,38 @@ def test_only_a_history_of_measured_steps_makes_their_times_doubtful(make_spec, 
     asked = spec.model_copy(update={"measure": spec.measure.model_copy(update=measure)})
     assert len(recorded_throughout(asked)) == num_doubts
     assert asked.fingerprint == spec.fingerprint
+
+
+@pytest.fixture(name="train")
+def _train(make_spec, make_rank):
+    """Doubts about a run whose loss at each of 50 steps is given; the window is its last 15 steps."""
+
+    def trained(loss_at, lr=1e-4):
+        spec = make_spec(optimizer={"lr": lr})
+        rank = make_rank(spec, 31)
+        steps = tuple(step.model_copy(update={"loss": loss_at(step.step)}) for step in rank.steps)
+        return frozen_loss(spec, (make_rank(spec, 0, steps=()), rank.model_copy(update={"steps": steps})))
+
+    return trained
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+def test_a_loss_that_stands_still_makes_a_run_suspect(train, noise):
+    """What zeroed weights give: one step of random weights, then the logarithm of the vocabulary."""
+    (doubt,) = train(lambda step: 11.81 if step == 0 else 11.762 + noise * (step % 2))
+    assert doubt == "the loss did not move: 11.762 in steps 35 to 49 on rank 31, so the weights do not change"
+
+
+@pytest.mark.parametrize(
+    ("loss_at", "lr"),
+    [
+        (lambda step: 11.8 - 1e-4 * step, 1e-4),  # slow
+        (lambda step: 11.8 + 1e-3 * (-1) ** step, 1e-4),  # only the data or the router's random numbers move it
+        (lambda _: 11.8, 1e-9),  # a learning rate that bf16 rounds away
+        (lambda step: 11.8 if step < 20 else 0.0, 1e-4),  # everything learnt
+        (lambda _: None, 1e-4),  # another pipeline stage
+        (lambda step: 11.8 if step < 36 else None, 1e-4),  # too few steps of the window
+    ],
+)
+def test_a_loss_that_moves_or_could_not_move_is_no_doubt(train, loss_at, lr):
+    assert train(loss_at, lr) == ()

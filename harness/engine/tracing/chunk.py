@@ -70,6 +70,7 @@ class Chunk:
 
     def measure(self) -> Measured:
         """Two passes: the first leaves behind what stays allocated, the second is recorded."""
+        assert self._micro_batch
         ledger = StorageLedger()
         main_grads = attach_main_grads(self.model, self._main_grad_dtype)
         for tensor in (*self.model.parameters(), *self.model.buffers(), *main_grads):
@@ -133,11 +134,11 @@ class Chunk:
         return torch.empty(self.batch.hidden_shape, dtype=self.batch.hidden_dtype, device=PLACE.device)
 
     def _forward(self) -> torch.Tensor:
-        batch = self._micro_batch()
+        batch = self._micro_batch
         # only the last stage's output is turned to fp32; in the one-stage job of a trace every chunk looks like the last
         precision = {"fp32_output": self.post} if isinstance(self.model, Float16Module) else {}
         output = self.model(
-            batch["tokens"], batch["position_ids"], batch["attention_mask"], labels=batch["labels"],
+            batch["tokens"], batch["position_ids"], self._mask, labels=batch["labels"],
             loss_mask=batch["loss_mask"], **precision,
         )  # fmt: skip
         if self.post:
@@ -148,8 +149,9 @@ class Chunk:
             output.data = torch.empty((1,), dtype=output.dtype, device=output.device)
         return output
 
-    def _micro_batch(self) -> dict[str, torch.Tensor | None]:
-        """Tokens, labels, loss mask as the worker makes them; every stage reads them, not only the ends."""
+    @cached_property
+    def _micro_batch(self) -> dict[str, torch.Tensor]:
+        """Tokens, labels, loss mask; not part of a pass, because the worker makes them before the first step."""
         size, length, device = self.batch.size, self.batch.length, PLACE.device
         ids = [torch.zeros(size, length, dtype=torch.long, device=device) for _ in range(2)]
         return {
@@ -157,7 +159,6 @@ class Chunk:
             "labels": ids[1],
             "loss_mask": torch.ones(size, length, device=device),
             "position_ids": torch.arange(length, device=device)[None].expand(size, -1),
-            "attention_mask": self._mask,
         }
 
     def _backward(self, output: torch.Tensor) -> None:

@@ -2,7 +2,7 @@
 
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from math import lcm
 
@@ -12,6 +12,7 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from harness.engine.batches import MicroBatch, batches_of_chunks
 from harness.engine.model import build_chunks
 from harness.engine.tracing.building import stage_config
 from harness.engine.tracing.ledger import StorageLedger
@@ -19,7 +20,7 @@ from harness.engine.tracing.parameters import attach_main_grads, workspaces
 from harness.engine.tracing.place import PLACE
 from harness.engine.tracing.run import set_up
 from harness.engine.tracing.tracer import Tracer
-from harness.engine.training import causal_mask, forward_step, mock_batches
+from harness.engine.training import forward_step
 from harness.records.exact import ExactFile, ExactRequest, ExactStage
 from harness.spec.effective import Implementation
 from harness.spec.experiment import ExperimentSpec
@@ -52,14 +53,15 @@ def trace_rank(spec: ExperimentSpec, implementation: Implementation, pp_rank: in
     for tensor in chain(main_grads, *((*chunk.parameters(), *chunk.buffers()) for chunk in chunks)):
         ledger.add(tensor)
     ledger.new_epoch()
+    batches = batches_of_chunks(spec, PLACE.device, chunks)
     gc.disable()  # when Python collects cycles must not decide what counts as alive
     try:
         with BytesOnly(ledger, PLACE.device.type, fuses=PLACE.stands_for_cuda):
-            _step(spec, chunks)
+            _step(spec, chunks, batches)
             if spec.offload.offload_modules:  # the first step only shows megatron-core what there is to offload
                 gc.collect()
                 ledger.mark()
-                _step(spec, chunks)
+                _step(spec, chunks, batches)
     finally:
         gc.enable()
     return ExactStage(
@@ -103,10 +105,8 @@ def _join(spec: ExperimentSpec, pp_rank: int) -> None:
     )
 
 
-def _step(spec: ExperimentSpec, chunks: list[torch.nn.Module]) -> None:
+def _step(spec: ExperimentSpec, chunks: list[torch.nn.Module], batches: list[Iterator[MicroBatch]]) -> None:
     single = len(chunks) == 1
-    mask = causal_mask(spec, PLACE.device)
-    batches = [mock_batches(spec, PLACE.device, mask) for _ in chunks]
     get_forward_backward_func()(
         forward_step_func=forward_step,
         data_iterator=batches[0] if single else batches,
