@@ -22,7 +22,7 @@ class Moment:
     """What is alive at one moment of the schedule, in bytes, model states left out.
 
     ``activations``: saved of all micro-batches in flight, and hidden states between stages. ``logits``: what the output
-    layer, the loss and MTP layers add. ``transient``: the running pass, and what Megatron-FSDP gathers for it.
+    layer, the loss and MTP layers add, deferred weight gradients included. ``transient``: the running pass, and what Megatron-FSDP gathers for it.
     """
 
     activations: int
@@ -67,10 +67,10 @@ def stage_memory(
     for chunk in chunks:
         parameters = parameters + chunk.parameters
     states = model_states(spec, parameters, torch_adam=torch_adam)
-    overhead = _overhead(spec, chunks)
+    schedule = schedule_of(spec, pp_rank)
+    overhead = _overhead(spec, chunks) + (_gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
     moments = tuple(
-        replace(moment, transient=moment.transient + states.gathered)
-        for moment in _moments(spec, schedule_of(spec, pp_rank), chunks)
+        replace(moment, transient=moment.transient + states.gathered) for moment in _moments(spec, schedule, chunks)
     )
     passes = _fullest_passes(moments, states.total + overhead)
     fullest = max(moments, key=lambda moment: moment.total)
@@ -128,8 +128,38 @@ def _bare(moments: tuple[Moment, ...]) -> int:
 
 def _moments(spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...]) -> tuple[Moment, ...]:
     """The peak of every different instant of a step."""
-    keeps_outputs = _keeps_outputs(spec)
-    return tuple(_moment(instant, chunks, keeps_outputs=keeps_outputs) for instant in instants(schedule))
+    keeps_outputs, waiting = _keeps_outputs(spec), deferred_bytes(spec) if schedule.num_deferred else 0
+    moments = ((instant, _moment(instant, chunks, keeps_outputs=keeps_outputs)) for instant in instants(schedule))
+    return tuple(replace(moment, logits=moment.logits + instant.deferred * waiting) for instant, moment in moments)
+
+
+def deferred_bytes(spec: ExperimentSpec) -> int:
+    """What one micro-batch keeps after its backward pass until its weight gradient of the output layer is computed.
+
+    The gradient of its logits and the hidden states that went into the output layer, both in the weights' precision
+    (megatron-core 0.16 `tensor_parallel/layers.py`, `grad_output_buffer` and `embedding_activation_buffer`).
+    """
+    tp = spec.parallelism.tensor_model_parallel_size
+    logits = _tokens(spec) * spec.model.padded_vocab_size(tp) // tp
+    hidden = _tokens(spec) * spec.model.hidden_size // (tp if spec.parallelism.sequence_parallel else 1)
+    return (logits + hidden) * _weight_bytes(spec)
+
+
+def _gathered_inputs_bytes(spec: ExperimentSpec) -> int:
+    """megatron-core's two buffers in which the flush gathers hidden states of the output layer; they stay."""
+    p = spec.parallelism
+    if not p.sequence_parallel or p.tensor_model_parallel_size == 1:
+        return 0
+    return 2 * _tokens(spec) * spec.model.hidden_size * _weight_bytes(spec)
+
+
+def _tokens(spec: ExperimentSpec) -> int:
+    """Of a micro-batch on one rank, before sequence parallelism."""
+    return spec.batch.micro_batch_size * spec.batch.seq_length // spec.parallelism.context_parallel_size
+
+
+def _weight_bytes(spec: ExperimentSpec) -> int:
+    return 4 if spec.precision.params_dtype == "fp32" else 2
 
 
 def _moment(instant: Instant, chunks: tuple[ChunkCost, ...], *, keeps_outputs: bool) -> Moment:

@@ -32,7 +32,8 @@ class Event:
 class Schedule:
     """What decides the order on one pipeline rank. ``group_size`` is `microbatch_group_size_per_vp_stage`.
 
-    ``extra_warmup`` is 1 where expert-parallel communication overlaps with the next micro-batch.
+    ``extra_warmup`` is 1 where expert-parallel communication overlaps with the next micro-batch. ``num_deferred``:
+    micro-batches whose weight gradients of the output layer wait on this rank until all passes are over.
     """
 
     pp_size: int
@@ -41,6 +42,7 @@ class Schedule:
     vp_size: int = 1
     group_size: int | None = None
     extra_warmup: int = 0
+    num_deferred: int = 0
 
     @property
     def is_first(self) -> bool:
@@ -85,29 +87,36 @@ class Schedule:
 class Instant:
     """A pass, and how many micro-batches of each chunk are between their passes when it starts.
 
-    ``ended``: by chunk, whether its latest pass was a backward one.
+    ``ended``: by chunk, whether its latest pass was a backward one. ``deferred``: micro-batches whose weight gradients
+    of the output layer wait.
     """
 
     event: Event
     in_flight: tuple[int, ...]
     ended: tuple[bool, ...]
+    deferred: int = 0
 
 
 @cache
 def instants(schedule: Schedule) -> tuple[Instant, ...]:
     """All different instants of a step, in order of their first occurrence; a steady phase repeats few."""
     in_flight, ended = [0] * schedule.vp_size, [False] * schedule.vp_size
+    deferred, last = 0, schedule.vp_size - 1
     seen: dict[Instant, None] = {}
     for event in schedule.events():
-        seen.setdefault(Instant(event, tuple(in_flight), tuple(ended)))
+        seen.setdefault(Instant(event, tuple(in_flight), tuple(ended), deferred))
         in_flight[event.chunk] += 1 if event.direction == "forward" else -1
         ended[event.chunk] = event.direction == "backward"
+        if event.chunk == last and ended[last]:
+            deferred = min(deferred + 1, schedule.num_deferred)
     return tuple(seen)
 
 
 def schedule_of(spec: ExperimentSpec, pp_rank: int) -> Schedule:
     """The schedule of one pipeline rank of ``spec``."""
     parallelism = spec.parallelism
+    defers = parallelism.defer_embedding_wgrad_compute and pp_rank == parallelism.pipeline_model_parallel_size - 1
+    limit = parallelism.wgrad_deferral_limit or spec.num_microbatches
     return Schedule(
         pp_size=parallelism.pipeline_model_parallel_size,
         pp_rank=pp_rank,
@@ -115,6 +124,7 @@ def schedule_of(spec: ExperimentSpec, pp_rank: int) -> Schedule:
         vp_size=num_virtual_stages(parallelism),
         group_size=parallelism.microbatch_group_size_per_vp_stage,
         extra_warmup=int(spec.model.moe is not None and spec.kernels.overlap_moe_expert_parallel_comm),
+        num_deferred=min(limit, spec.num_microbatches) if defers else 0,
     )
 
 

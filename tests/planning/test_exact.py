@@ -38,6 +38,7 @@ def spec_of(model, text, away=(), **parallelism) -> ExperimentSpec:
 
 PP2, PP4 = {"pipeline_model_parallel_size": 2}, {"pipeline_model_parallel_size": 4}
 VP2 = PP2 | {"virtual_pipeline_model_parallel_size": 2}
+DEFERRED = {"defer_embedding_wgrad_compute": True}
 EP2 = {"expert_model_parallel_size": 2, "expert_tensor_parallel_size": 1}
 CASES = {
     "dense without pipelining": spec_of(DENSE, "none"),
@@ -46,6 +47,9 @@ CASES = {
     "dense, interleaved, mlp": spec_of(DENSE, "mlp", **VP2),
     "dense, four stages interleaved, full": spec_of(DENSE, "full:uniform:1", **PP4, virtual_pipeline_model_parallel_size=2),
     "dense, interleaved, block": spec_of(DENSE, "full:block:1", **VP2),
+    "dense, four stages, all weight gradients of the output layer deferred": spec_of(DENSE, "none", **PP4, **DEFERRED),
+    "dense, two stages, two deferred": spec_of(DENSE, "core_attn", **PP2, **DEFERRED, wgrad_deferral_limit=2),
+    "dense, interleaved, two deferred": spec_of(DENSE, "none", **VP2, **DEFERRED, wgrad_deferral_limit=2),
     "experts, two stages": spec_of(MOE, "none", **PP2, **EP2),
     "experts, interleaved": spec_of(MOE, "none", **VP2, **EP2),
     "experts, interleaved, activation": spec_of(MOE, "moe_act", **VP2, **EP2),
@@ -62,7 +66,7 @@ CASES = {
 
 # One of each kind; a case takes a tracer of its own.
 ON_EVERY_CHANGE = {
-    "dense without pipelining, offloaded", "dense, four stages interleaved, full", "dense, interleaved, block",
+    "dense, interleaved, two deferred", "dense without pipelining, offloaded", "dense, four stages interleaved, full", "dense, interleaved, block",
     "experts, two stages, offloaded", "experts, interleaved, recomputed",
 }  # fmt: skip
 

@@ -1,0 +1,66 @@
+"""Memory of weight gradients that wait for the pipeline's flush (`defer_embedding_wgrad_compute`)."""
+
+import pytest
+
+from harness.launch.environment import this_host
+from harness.planning.ledger import deferred_bytes
+from harness.planning.prediction import predict
+from harness.planning.schedule import instants, schedule_of
+from harness.planning.stages import Composer
+from harness.runner.tracing import Tracing
+from harness.spec.experiment import ExperimentSpec
+
+# Megatron-LM's functional test gpt3_mcore_te_tp2_pp2_defer_embedding_wgrad_compute: the highest `mem-max-allocated-bytes`
+# of the last rank, on A100, of the files golden_values_dev_dgx_a100.json and golden_values_lts_dgx_a100.json.
+MEASURED_BYTES = (2_340_560_384, 2_338_462_720)
+DEFERRED = {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 2}
+
+
+def measured_run(**deferral) -> ExperimentSpec:
+    """The arguments of that test."""
+    return ExperimentSpec(
+        recipe="gpt", family="gpt", gpu="a100", num_gpus=8, gpus_per_node=8, compute_dtype="bf16",
+        model={
+            "num_layers": 12, "hidden_size": 512, "ffn_hidden_size": 2048, "num_attention_heads": 8, "vocab_size": 50257,
+            "share_embeddings_and_output_weights": True, "gated_linear_unit": False, "activation_func": "gelu",
+            "add_bias_linear": True, "normalization": "LayerNorm", "position_embedding_type": "learned_absolute",
+            "attention_dropout": 0.1, "hidden_dropout": 0.1,
+        },
+        parallelism={"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2, **deferral},
+        batch={"micro_batch_size": 4, "global_batch_size": 32, "seq_length": 1024},
+        optimizer={"use_distributed_optimizer": False}, ddp={"grad_reduce_in_fp32": True},
+        kernels={"transformer_impl": "transformer_engine", "attention_backend": "unfused",
+                 "cross_entropy_loss_fusion": False},
+        env={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
+    )  # fmt: skip
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_the_measured_peak_of_the_last_stage_is_predicted_with_what_waits_and_not_without_it():
+    spec, implementation = measured_run(**DEFERRED), "transformer_engine"
+    composer = Composer(spec, implementation)
+    traces = Tracing(this_host(), None).traces(composer.cases(), implementation, uneven=False).even
+    with_it, without = (predict(asked, implementation, traces).stages[-1].total for asked in (spec, measured_run()))
+    for measured in MEASURED_BYTES:
+        assert with_it == pytest.approx(measured, rel=0.002)
+        assert without < 0.83 * measured
+
+
+def test_a_micro_batch_waits_with_its_logits_gradient_and_the_output_layers_input():
+    tokens, vocab = 4 * 1024, 50432  # padded to 128 x TP
+    assert deferred_bytes(measured_run(**DEFERRED)) == 2 * (tokens * vocab // 2 + tokens * 512)
+
+
+@pytest.mark.parametrize(("limit", "most"), [(2, 2), (0, 4), (22, 4)])
+def test_at_most_the_limit_of_micro_batches_wait_and_zero_means_all(limit, most):
+    spec = measured_run(defer_embedding_wgrad_compute=True, wgrad_deferral_limit=limit)
+    first, last = (schedule_of(spec, pp_rank) for pp_rank in (0, 1))
+    assert (first.num_deferred, last.num_deferred) == (0, most)
+    waiting = [instant.deferred for instant in instants(last)]
+    assert waiting == sorted(waiting)
+    assert max(waiting) == min(most, 3)  # the last micro-batch's own gradient belongs to its backward pass
+
+
+def test_nothing_waits_unless_asked_for():
+    assert schedule_of(measured_run(wgrad_deferral_limit=2), 1).num_deferred == 0
