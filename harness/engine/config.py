@@ -129,7 +129,7 @@ def _kernels(spec: ExperimentSpec) -> dict[str, Any]:
         "masked_softmax_fusion": te or (not spec.gpu_type.is_cpu and has_softmax_kernel()),
         "persist_layer_norm": te,
         "apply_rope_fusion": te and spec.model.mla is None,
-        "gradient_accumulation_fusion": te and k.gradient_accumulation_fusion and has_weight_gradient_kernel(),
+        "gradient_accumulation_fusion": te and k.gradient_accumulation_fusion,
         "cross_entropy_loss_fusion": k.cross_entropy_loss_fusion,
         "cross_entropy_fusion_impl": k.cross_entropy_fusion_impl if te else "native",
         "tp_comm_overlap": spec.makes_user_buffers,
@@ -144,9 +144,9 @@ def _fusible_activation(model: ModelSpec) -> bool:
 
 
 def has_weight_gradient_kernel() -> bool:
-    """Whether Apex's `fused_weight_gradient_mlp_cuda` is there: the output layer is megatron's own and needs it.
+    """Whether Apex's kernel is there, which megatron-core's own output layer needs to fuse its weight gradient.
 
-    With transformer-engine but without Apex, `tensor_parallel/layers.py` refuses gradient_accumulation_fusion.
+    transformer-engine's layers have kernels of their own.
     """
     return find_spec("fused_weight_gradient_mlp_cuda") is not None
 

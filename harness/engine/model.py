@@ -1,5 +1,7 @@
 """Builds the model chunks of this rank: layer spec, GPTModel, mixed precision, DDP."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import torch
@@ -13,13 +15,14 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_decoder_layer_specs,
     get_gpt_mtp_block_spec,
 )
+from megatron.core.tensor_parallel import layers
 from megatron.core.tensor_parallel.layers import set_defaults_if_not_set_tensor_model_parallel_attributes
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from harness.engine import streams
-from harness.engine.config import ddp_config
+from harness.engine.config import ddp_config, has_weight_gradient_kernel
 from harness.engine.local_layers import FlashCoreAttention, Norm, UnfusedCoreAttention
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.layout import num_virtual_stages
@@ -73,22 +76,48 @@ def gpt_model(
     """The GPTModel of one stage: with the embedding where ``pre_process``, with output layer and loss where ``post_process``."""
     m = spec.model
     block, mtp = _block_specs(spec, config, vp_stage)
-    return GPTModel(
-        config,
-        block,
-        vocab_size=m.padded_vocab_size(spec.parallelism.tensor_model_parallel_size),
-        max_sequence_length=spec.batch.seq_length,
-        pre_process=pre_process,
-        post_process=post_process,
-        share_embeddings_and_output_weights=m.share_embeddings_and_output_weights,
-        position_embedding_type=m.position_embedding_type,
-        rotary_percent=m.rotary_percent,
-        rotary_base=m.rotary_base,
-        rope_scaling=m.rope_scaling_factor is not None,
-        rope_scaling_factor=m.rope_scaling_factor or 8.0,
-        mtp_block_spec=mtp,
-        vp_stage=vp_stage,
-    )
+    lacks_apex = config.gradient_accumulation_fusion and not has_weight_gradient_kernel()
+    with _apex_passed_over() if lacks_apex else nullcontext():
+        model = GPTModel(
+            config,
+            block,
+            vocab_size=m.padded_vocab_size(spec.parallelism.tensor_model_parallel_size),
+            max_sequence_length=spec.batch.seq_length,
+            pre_process=pre_process,
+            post_process=post_process,
+            share_embeddings_and_output_weights=m.share_embeddings_and_output_weights,
+            position_embedding_type=m.position_embedding_type,
+            rotary_percent=m.rotary_percent,
+            rotary_base=m.rotary_base,
+            rope_scaling=m.rope_scaling_factor is not None,
+            rope_scaling_factor=m.rope_scaling_factor or 8.0,
+            mtp_block_spec=mtp,
+            vp_stage=vp_stage,
+        )
+    if lacks_apex:
+        _unfuse_own_layers(model)
+    return model
+
+
+@contextmanager
+def _apex_passed_over() -> Iterator[None]:
+    """Within it, megatron-core builds its own layers with gradient accumulation fusion on, as if Apex were there.
+
+    It refuses the setting for the whole model on account of its output layer, and transformer-engine's layers, which
+    need no Apex, would lose it too.
+    """
+    layers._grad_accum_fusion_available = True
+    try:
+        yield
+    finally:
+        layers._grad_accum_fusion_available = False
+
+
+def _unfuse_own_layers(model: torch.nn.Module) -> None:
+    """Let megatron-core's own linear layers allocate weight gradients; beside transformer-engine's it is the output layer."""
+    for module in model.modules():
+        if isinstance(module, layers.ColumnParallelLinear | layers.RowParallelLinear):
+            module.gradient_accumulation_fusion = False
 
 
 def _block_specs(spec: ExperimentSpec, config: TransformerConfig, vp_stage: int | None):

@@ -200,7 +200,9 @@ def _given_up(spec: ExperimentSpec) -> list[str]:
     """What was asked for and this machine's software cannot do, with the reason."""
     te = spec.kernels.transformer_impl == "transformer_engine"
     if te and spec.kernels.gradient_accumulation_fusion and not has_weight_gradient_kernel():
-        return ["gradient_accumulation_fusion is off: Apex's fused_weight_gradient_mlp_cuda is not installed"]
+        return [
+            "the output layer allocates its weight gradient: Apex's fused_weight_gradient_mlp_cuda is not installed"
+        ]
     return []
 
 

@@ -130,12 +130,29 @@ TORCH_ADAM = Assumption(
 )
 
 
+def _fuses_accumulation(spec: ExperimentSpec, implementation: Implementation) -> bool:
+    return implementation == "transformer_engine" and spec.kernels.gradient_accumulation_fusion
+
+
+APEX_THERE = Assumption(
+    "Apex's fused_weight_gradient_mlp_cuda is installed where the job runs, as in NVIDIA's images; without it the last "
+    "pipeline stage also holds one weight gradient of the output layer",
+    _fuses_accumulation,
+)
+APEX_MISSING = Assumption(
+    "Apex's fused_weight_gradient_mlp_cuda is not installed: the weight gradient of the output layer is counted; "
+    "transformer-engine's layers add theirs inside the matrix product",
+    _fuses_accumulation,
+)
+
+
 def assumptions(
-    spec: ExperimentSpec, implementation: Implementation, *, torch_adam: bool = False
+    spec: ExperimentSpec, implementation: Implementation, *, torch_adam: bool = False, apex: bool | None = None
 ) -> tuple[Assumption, ...]:
-    """Those that ``spec`` rests on; ``torch_adam`` as in `model_states`."""
-    rows = tuple(row for row in ASSUMPTIONS if row.applies(spec, implementation))
-    return (*rows, TORCH_ADAM) if torch_adam else rows
+    """Those that ``spec`` rests on; ``torch_adam`` as in `model_states`, ``apex`` as in `Software`."""
+    rows = (*ASSUMPTIONS, *(() if apex else (APEX_THERE if apex is None else APEX_MISSING,)))
+    found = tuple(row for row in rows if row.applies(spec, implementation))
+    return (*found, TORCH_ADAM) if torch_adam else found
 
 
 def band(rows: tuple[Assumption, ...]) -> tuple[float, float]:

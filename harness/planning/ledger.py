@@ -142,7 +142,7 @@ def deferred_bytes(spec: ExperimentSpec) -> int:
     tp = spec.parallelism.tensor_model_parallel_size
     logits = _tokens(spec) * spec.model.padded_vocab_size(tp) // tp
     hidden = _tokens(spec) * spec.model.hidden_size // (tp if spec.parallelism.sequence_parallel else 1)
-    return (logits + hidden) * _weight_bytes(spec)
+    return (logits + hidden) * spec.precision.params_bytes
 
 
 def _gathered_inputs_bytes(spec: ExperimentSpec) -> int:
@@ -150,16 +150,12 @@ def _gathered_inputs_bytes(spec: ExperimentSpec) -> int:
     p = spec.parallelism
     if not p.sequence_parallel or p.tensor_model_parallel_size == 1:
         return 0
-    return 2 * _tokens(spec) * spec.model.hidden_size * _weight_bytes(spec)
+    return 2 * _tokens(spec) * spec.model.hidden_size * spec.precision.params_bytes
 
 
 def _tokens(spec: ExperimentSpec) -> int:
     """Of a micro-batch on one rank, before sequence parallelism."""
     return spec.batch.micro_batch_size * spec.batch.seq_length // spec.parallelism.context_parallel_size
-
-
-def _weight_bytes(spec: ExperimentSpec) -> int:
-    return 4 if spec.precision.params_dtype == "fp32" else 2
 
 
 def _moment(instant: Instant, chunks: tuple[ChunkCost, ...], *, keeps_outputs: bool) -> Moment:

@@ -111,11 +111,12 @@ def predict(
 
     MissingTraceError where a trace is missing, LayoutError where the model cannot be cut.
     """
-    composer = Composer(spec, implementation)
+    apex = software.apex if software else None
+    composer = Composer(spec, implementation, apex=apex is not False)
     costs = composer.chunk_costs(traces)
     torch_adam = steps_with_torch_adam(spec, software)
     stages = _stages(spec, costs, constants, torch_adam=torch_adam)
-    rows = assumptions(spec, implementation, torch_adam=torch_adam)
+    rows = assumptions(spec, implementation, torch_adam=torch_adam, apex=apex)
     if constants.origin:
         rows = (*rows, Assumption(constants.origin, applies=lambda _spec, _implementation: True))
     lower, higher = band(rows)

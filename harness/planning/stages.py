@@ -28,10 +28,14 @@ class MissingTraceError(LookupError):
 
 @dataclass(frozen=True)
 class Composer:
-    """One request and the means to compose it. Without ``traces`` it only says what has to be traced."""
+    """One request and the means to compose it. Without ``traces`` it only says what has to be traced.
+
+    Traces have Apex. Without ``apex`` the output layer, which is megatron-core's own, allocates its weight gradient.
+    """
 
     spec: ExperimentSpec
     implementation: Implementation
+    apex: bool = True
 
     @cached_property
     def _make(self) -> CaseMaker:
@@ -128,10 +132,21 @@ class Composer:
         kind, policy, mtp = kind_of(self.spec.model, chunk, -1), self._policy_of_mtp(chunk), bool(chunk.mtp_layers)
         alone = book[self._make.last(kind, policy, pre=False, mtp=mtp)]
         last = end_piece(alone, book[self._make.layers(kind, policy, 1)])
+        last = replace(last, backward_over=last.backward_over + self._allocated_weight_gradient)
         if not chunk.has_embedding:
             return last
         both = end_piece(book[self._make.last(kind, policy, pre=True, mtp=mtp)], book[self._make.first(kind, policy)])
         return replace(both, forward_over=last.forward_over, backward_over=last.backward_over)
+
+    @property
+    def _allocated_weight_gradient(self) -> int:
+        """Bytes of the output layer's weight gradient where fusion was asked for and its kernel is missing."""
+        fuses = self.implementation == "transformer_engine" and self.spec.kernels.gradient_accumulation_fusion
+        if self.apex or not fuses:
+            return 0
+        tp = self.spec.parallelism.tensor_model_parallel_size
+        elements = self.spec.model.padded_vocab_size(tp) // tp * self.spec.model.hidden_size
+        return elements * self.spec.precision.params_bytes
 
     def _policy_of_mtp(self, chunk: Chunk) -> RecomputePolicy:
         """What MTP layers of this chunk recompute: block leaves them out, uniform takes each by itself."""

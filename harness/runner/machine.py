@@ -31,10 +31,15 @@ def declared_requirements() -> dict[str, tuple[str, ...]]:
 
 
 def installed_software(gpu: str | None = None) -> Software:
-    """Versions from package metadata; nothing of it is imported. ``gpu``: the row of what this machine has."""
+    """Versions from package metadata; nothing of it is imported. ``gpu``: the row of what this machine has.
+
+    Apex only matters beside transformer-engine, and is looked for only there.
+    """
+    transformer_engine = _version("transformer-engine")
     return Software(
         megatron_core=_version("megatron-core"),
-        transformer_engine=_version("transformer-engine"),
+        transformer_engine=transformer_engine,
+        apex=find_spec("fused_weight_gradient_mlp_cuda") is not None if transformer_engine else None,
         torch=_version("torch"),
         python=platform.python_version(),
         gpu=gpu,

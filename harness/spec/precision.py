@@ -20,6 +20,11 @@ class Precision:
     min_transformer_engine: str | None = None
     source: str = "Megatron-Bridge mixed_precision.py; megatron-core fp8_utils.py"
 
+    @property
+    def params_bytes(self) -> int:
+        """Bytes of one element of ``params_dtype``."""
+        return 4 if self.params_dtype == "fp32" else 2
+
 
 PRECISIONS: dict[str, Precision] = {
     row.name: row

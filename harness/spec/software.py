@@ -76,7 +76,8 @@ def parse_version(text: str) -> Version:
 class Software(Frozen):
     """What a job would run with. None: not installed, and for ``megatron_core`` also unknown. ``gpu`` is a row of GPUS.
 
-    A ``gpu`` that differs from the request's own is what the machine really has.
+    A ``gpu`` that differs from the request's own is what the machine really has. ``apex``: whether its kernel for weight
+    gradients can be imported; None where nobody looked.
     """
 
     megatron_core: str | None = None
@@ -84,6 +85,7 @@ class Software(Frozen):
     torch: str | None = None
     python: str | None = None
     gpu: str | None = None
+    apex: bool | None = None
 
 
 def parse_assume(text: str, installed: Software) -> Software:

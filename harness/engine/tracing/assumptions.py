@@ -75,10 +75,6 @@ ASSUMPTIONS = (
         lambda case: case.spec.offload.cpu_offloading_num_layers > 0,
     ),
     Assumption(
-        "Apex's fused weight gradient is there, as in NVIDIA's images; without it weight gradients are allocated first",
-        lambda case: case.spec.kernels.gradient_accumulation_fusion and not case.spec.gpu_type.is_cpu,
-    ),
-    Assumption(
         "CUDA graphs: eager execution was traced; graphs keep static buffers and a memory pool of their own",
         lambda case: case.spec.cuda_graph.impl != "none",
     ),

@@ -40,7 +40,7 @@ class Asked(NamedTuple):
 
 
 # Names that are not fields of the request: the software and the environment of the ranks.
-OUTSIDE = {"mcore": "megatron_core", "te": "transformer_engine", "gpu_found": "gpu"}
+OUTSIDE = {"mcore": "megatron_core", "te": "transformer_engine", "gpu_found": "gpu", "apex": "apex"}
 FULL_ENV = {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}
 
 CASES = [Case(*row) for row in (
@@ -267,6 +267,7 @@ CASES = [Case(*row) for row in (
     ("P34a", "error", "dense", breaks(defer=True), keeps(pp=2)),
     ("P34b", "error", "dense", breaks(defer=True, pp=2, kernels__gradient_accumulation_fusion=False), keeps(defer=False)),
     ("P34c", "error", "dense", breaks(defer=True, pp=2, mtp=1), keeps(mtp=None)),
+    ("P34d", "error", "dense", breaks(defer=True, pp=2, apex=False), keeps(apex=True)),
     ("P35", "warning", "dense", breaks(deferral_limit=2, pp=2), keeps(defer=True)),
     ("B06", "error", "dense", breaks(dtype="fp8_cs", optimizer__use_distributed_optimizer=False), keeps(dtype="fp8_sc")),
     ("B10", "error", "dense", breaks(optimizer__use_precision_aware_optimizer=True, optimizer__main_grads_dtype="bf16"),

@@ -1,0 +1,41 @@
+"""Weight gradients that are added inside the matrix product, with and without Apex."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.records.trace import TraceRequest
+
+HERE = Path(__file__).parent
+
+pytestmark = pytest.mark.train
+
+
+@pytest.fixture(scope="module")
+def last_stage(run_python, te_folder, models, tmp_path_factory):
+    """One layer, output layer and loss of Llama3-70B over TP 4."""
+
+    def build(*apex):
+        folder = tmp_path_factory.mktemp("apex")
+        asked, out = folder / "request.json", folder / "out.json"
+        cases = (models.case("last", models.llama("none"), post=True),)
+        asked.write_text(TraceRequest(cases=cases, implementation="transformer_engine").model_dump_json())
+        run_python(HERE / "without_apex.py", te_folder, asked, out, *apex)
+        return json.loads(out.read_text())
+
+    return {"with": build("apex"), "without": build()}
+
+
+def test_transformer_engines_layers_fuse_theirs_without_apex(last_stage):
+    """All four linear layers of the decoder; only megatron-core's own output layer needs Apex."""
+    for apex in ("with", "without"):
+        assert list(last_stage[apex]["transformer_engine"].values()) == [True] * 4
+    assert (last_stage["with"]["output_layer"], last_stage["without"]["output_layer"]) == (True, False)
+
+
+def test_without_apex_the_output_layer_takes_its_weight_gradient_more(last_stage):
+    weight_gradient = 128256 // 4 * 8192 * 2
+    more = last_stage["without"]["backward_peak_bytes"] - last_stage["with"]["backward_peak_bytes"]
+    assert more == pytest.approx(weight_gradient, rel=0.01)
+    assert last_stage["without"]["saved_bytes"] == last_stage["with"]["saved_bytes"]
