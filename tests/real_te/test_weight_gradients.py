@@ -35,7 +35,7 @@ def test_transformer_engines_layers_fuse_theirs_without_apex(last_stage):
 
 
 def test_without_apex_the_output_layer_takes_its_weight_gradient_more(last_stage):
-    weight_gradient = 128256 // 4 * 8192 * 2
+    weight_gradient = 128512 // 4 * 8192 * 2  # the padded vocabulary over TP 4, in bf16
     more = last_stage["without"]["backward_peak_bytes"] - last_stage["with"]["backward_peak_bytes"]
-    assert more == pytest.approx(weight_gradient, rel=0.01)
+    assert more == weight_gradient
     assert last_stage["without"]["saved_bytes"] == last_stage["with"]["saved_bytes"]
