@@ -19,6 +19,8 @@ from harness.units import GB
 # The first call into an idle driver can take tens of seconds; later calls are quick.
 _NVML_TIMEOUT_S = 60.0
 _TORCH_TIMEOUT_S = 120.0
+# Where the doctor's remedy is an option that gpu-check does not have.
+_REMEDIES = {"results folder": "use a checkout that you may write to: gpu-check keeps its runs and results there"}
 _TORCH = "import torch; print(torch.__version__, torch.version.cuda, torch.cuda.device_count())"
 
 # Full-width shapes train in this much memory; a smaller GPU takes the recipes' `small` variant.
@@ -106,7 +108,11 @@ def require_fit(target: Target, results: Path) -> list[str]:
     """
     gpus = Detection() if target.is_rehearsal else detect_gpus(target.host, timeout_s=_NVML_TIMEOUT_S)
     lines = examine(target.host, results, gpus)
-    problems = [f"{line.name}: {line.found}\n  {line.remedy}" for line in lines if line.state == "problem"]
+    problems = [
+        f"{line.name}: {line.found}\n  {_REMEDIES.get(line.name, line.remedy)}"
+        for line in lines
+        if line.state == "problem"
+    ]
     if problems:
         raise BadRequestError("\n".join(["this machine is not fit (mbr-perf doctor):", *problems]))
     if not target.is_rehearsal:

@@ -308,6 +308,13 @@ def test_the_doctor_is_asked_first_and_its_problems_end_the_sitting_with_their_r
         require_fit(Target(host, "h200", "NVIDIA H200"), tmp_path)
 
 
+def test_a_checkout_that_cannot_be_written_to_is_named_with_a_remedy_that_gpu_check_has(python, tmp_path):
+    (tmp_path / "results").write_text("a file")
+    host = Host(python=python, hostname="here", num_cores=8, shell={"SCRIPTED_GPU": "{", "PATH": str(tmp_path)})
+    with pytest.raises(BadRequestError, match=r"results folder: .*\n  use a checkout that you may write to"):
+        require_fit(Target(host, "cpu", "CPU"), tmp_path / "results")
+
+
 def test_a_rehearsal_asks_the_doctor_for_a_machine_without_gpus(python, tmp_path):
     host = Host(python=python, hostname="here", num_cores=8, shell={"SCRIPTED_GPU": "{", "PATH": str(tmp_path)})
     assert all("NVML" not in warning for warning in require_fit(Target(host, "cpu", "CPU"), tmp_path))
