@@ -27,11 +27,6 @@ def _has_sharded_optimizer(s: Situation) -> bool:
 
 
 RULES = (
-    Rule("B04", "error", lambda s: s.kernels.tp_comm_overlap and not s.par.sequence_parallel,
-         "tp_comm_overlap without sequence_parallel",
-         "set parallelism.sequence_parallel, or drop the overlap",
-         _ARGUMENTS, "source",
-         "Tensor parallel communication/GEMM overlap can happen only when sequence parallelism is enabled"),
     Rule("B05", "error", lambda s: s.ddp.overlap_param_gather and not _has_sharded_optimizer(s),
          "overlap_param_gather without a distributed optimizer has nothing to gather",
          "set optimizer.use_distributed_optimizer",

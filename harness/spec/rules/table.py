@@ -12,6 +12,7 @@ from harness.spec.rules import (
     parallel,
     precision,
     recompute,
+    user_buffers,
 )
 from harness.spec.rules.rule import Rule
 from harness.spec.rules.situation import Situation
@@ -25,6 +26,7 @@ _EVERYWHERE: tuple[Rule, ...] = (
     *parallel.RULES,
     *experts.RULES,
     *optimizer.RULES,
+    *user_buffers.RULES,
     *environment.RULES,
     *bugs.RULES,
     *machine.RUN_RULES,

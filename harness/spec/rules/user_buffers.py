@@ -1,0 +1,66 @@
+"""Overlap of tensor-parallel communication through transformer-engine's user buffers: idle, or impossible."""
+
+from harness.spec.rules.rule import Rule, Values
+from harness.spec.rules.situation import Situation
+
+_BASE = "transformer-engine 2.11 pytorch/module/base.py"
+_RACKS = ("gb200", "gb300")  # NVLink reaches beyond the node
+_MX_ROWS = 128
+
+
+def _idle(s: Situation) -> Values | None:
+    if not s.kernels.tp_comm_overlap or s.gpu.is_cpu:
+        return None
+    reasons = {
+        "TP is 1": s.tp == 1,
+        "sequence_parallel is off": not s.par.sequence_parallel,
+        "megatron-core's own layers have no user buffers": not s.uses_te,
+        "megatron-core switches it off for multi-latent attention": s.model.mla is not None,
+    }
+    idle = [reason for reason, holds in reasons.items() if holds]
+    return {"why": "; ".join(idle)} if idle else None
+
+
+def _overlaps(s: Situation) -> bool:
+    return s.uses_te and s.kernels.tp_comm_overlap and _idle(s) is None and not s.gpu.is_cpu
+
+
+def _unread_operands(s: Situation) -> bool:
+    return _overlaps(s) and (s.fp4 or s.fp8_recipe == "blockwise")
+
+
+def _uneven_rows(s: Situation) -> Values | None:
+    if not _overlaps(s) or s.fp8_recipe != "mxfp8":
+        return None
+    rows = s.spec.user_buffer_shape[0] // s.tp
+    return {"rows": rows, "multiple": _MX_ROWS} if rows % _MX_ROWS else None
+
+
+RULES = (
+    Rule("B04a", "warning", _idle,
+         "tp_comm_overlap has no effect: {why}",
+         "nothing; the run equals one without it",
+         "Megatron-Bridge training/comm_overlap.py", "source"),
+    Rule("B04b", "warning", lambda s: s.kernels.tp_comm_overlap_cfg is not None and not s.kernels.tp_comm_overlap,
+         "tp_comm_overlap_cfg has no effect: tp_comm_overlap is off",
+         "set kernels.tp_comm_overlap, or drop the buffers",
+         "mbr-perf", "harness"),
+    Rule("B04c", "error", _unread_operands,
+         "tp_comm_overlap with {s.spec.compute_dtype}: user buffers carry BF16, FP8 with one scale per tensor, and MXFP8",
+         "use kernels.tp_comm_overlap=false, or another --compute_dtype",
+         _BASE, "source",
+         "Unsupported quantizer for Userbuffers"),
+    Rule("B04d", "error", lambda s: _overlaps(s) and s.tp > s.spec.gpus_per_node and s.gpu.name not in _RACKS,
+         "tp_comm_overlap with TP {s.tp} over nodes of {s.spec.gpus_per_node} GPUs: user buffers need NVLink between all",
+         "use a tensor_model_parallel_size within one node, or kernels.tp_comm_overlap=false",
+         _BASE, "source"),
+    Rule("B04e", "error", lambda s: _overlaps(s) and s.te_before("2.7"),
+         "user buffers are made by quantization mode, which transformer-engine {s.software.transformer_engine} does not know",
+         "install transformer-engine 2.7 or newer, or use kernels.tp_comm_overlap=false",
+         "Megatron-LM training/initialize.py at core_v0.16.1", "source"),
+    Rule("B04f", "error", _uneven_rows,
+         "tp_comm_overlap with MXFP8: {rows} tokens on a tensor-parallel rank are not a multiple of {multiple}",
+         "use another --seq_length or --micro_batch_size, or kernels.tp_comm_overlap=false",
+         _BASE, "source",
+         "Userbuffers requires MXFP8 tensor dims that are divisible by 128"),
+)  # fmt: skip
