@@ -5,7 +5,7 @@ from typing import Literal
 
 from harness.planning.search import Plan, Row, recommended
 from harness.spec.recompute import FullRecompute, SelectiveRecompute
-from harness.units import format_bytes, format_percent
+from harness.units import format_percent
 
 Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]
 
@@ -77,7 +77,7 @@ def why_none(plan: Plan) -> str:
     if plan.too_dear is not None:
         cost = "an unknown share" if plan.too_dear.overhead is None else format_percent(plan.too_dear.overhead)
         return f"it fits, but costs more than {_allowed(plan)}: the cheapest is {plan.too_dear.text} at {cost}"
-    nothing = f"nothing fits into {format_bytes(limits.capacity_bytes)} less {limits.margin * 100:g} % margin"
+    nothing = f"nothing fits into {limits.said}"
     other = plan.without_graphs.recommended if plan.without_graphs else None
     fits = other is not None and other.verdict == "FITS"
     return f"{nothing}; {WITHOUT_GRAPHS} {other.text} does" if other and fits else nothing

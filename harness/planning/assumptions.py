@@ -45,8 +45,9 @@ ASSUMPTIONS = (
         _graphs, lower=0.18, higher=0.10,
     ),
     Assumption(
-        "tp_comm_overlap: user buffers lie outside of torch's allocator and are not counted",
-        lambda spec, _: spec.kernels.tp_comm_overlap, higher=0.01,
+        "tp_comm_overlap: user buffers lie outside of torch's allocator; they count where a setting is judged and are not in "
+        "the peak, and gathers that go through them are predicted as without overlap (up to 0.1 GB too much)",
+        lambda spec, _: spec.makes_user_buffers, lower=0.005,
     ),
     Assumption(
         "NVTE_ALLOW_NONDETERMINISTIC_ALGO=0: outside of Hopper transformer-engine may give up cuDNN's attention, which is "

@@ -7,11 +7,13 @@ from harness.planning.constants import BUILT_IN, Constants
 from harness.planning.prediction import Prediction, Verdict, predict, verdict
 from harness.planning.settings import Candidate, Candidates
 from harness.planning.stages import Composer, MissingTraceError
+from harness.planning.workspaces import user_buffer_bytes
 from harness.records.trace import ChunkTrace, TraceCase
 from harness.spec.effective import Implementation
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.recompute import NoRecompute
 from harness.spec.software import Software
+from harness.units import format_bytes
 
 # Differences that no table shows: a thousandth of the step time; a thousandth of the peak, at most 50 MB.
 _SAME_COST = 0.001
@@ -23,16 +25,28 @@ class Limits:
     """What a setting must keep. ``capacity_bytes`` None: the memory is not known, nothing is judged.
 
     ``margin``: share of the memory that stays free of tensors. ``max_overhead``: share of the step time, None for any.
+    ``user_buffer_bytes``: what tp_comm_overlap takes beside torch's allocator.
     """
 
     capacity_bytes: int | None
     margin: float = 0.06
     max_overhead: float | None = None
+    user_buffer_bytes: int = 0
 
     @property
     def budget_bytes(self) -> int | None:
         """The largest peak that fits."""
-        return None if self.capacity_bytes is None else int(self.capacity_bytes * (1 - self.margin))
+        return (
+            None
+            if self.capacity_bytes is None
+            else int(self.capacity_bytes * (1 - self.margin)) - self.user_buffer_bytes
+        )
+
+    @property
+    def said(self) -> str:
+        """What a peak must fit into, in words; only where the memory is known."""
+        buffers = f" and {format_bytes(self.user_buffer_bytes)} of user buffers" if self.user_buffer_bytes else ""
+        return f"{format_bytes(self.capacity_bytes or 0)} less {self.margin * 100:g} % margin{buffers}"
 
 
 @dataclass(frozen=True)
@@ -137,7 +151,8 @@ def plan(
     software: Software,
     constants: Constants = BUILT_IN,
 ) -> Plan:
-    """Predict every legal setting and choose."""
+    """Predict every legal setting and choose. User buffers of ``spec`` are taken off ``limits``."""
+    limits = replace(limits, user_buffer_bytes=user_buffer_bytes(spec))
     predicted = [
         (candidate, *_predicted(candidate, traces, implementation, software, constants)) for candidate in found.rows
     ]
@@ -179,7 +194,8 @@ def _is_certain(prediction: Prediction | None, limits: Limits, constants: Consta
 def _verdict_of(peak_bytes: int, limits: Limits, constants: Constants) -> Verdict | None:
     if limits.capacity_bytes is None:
         return None
-    return verdict(peak_bytes, limits.capacity_bytes, limits.margin, constants.outside_allocator_bytes)
+    taken = peak_bytes + limits.user_buffer_bytes
+    return verdict(taken, limits.capacity_bytes, limits.margin, constants.outside_allocator_bytes)
 
 
 def recommended(rows: tuple[Row, ...], limits: Limits) -> Row | None:

@@ -1,4 +1,4 @@
-"""Scratch memory that GEMM libraries take from torch's allocator and keep.
+"""Scratch memory that GEMM libraries take and keep: from torch's allocator, and user buffers outside of it.
 
 Sizes are those of torch's `CUDABlas.cpp` (parseChosenWorkspaceSize) and of transformer-engine's `cpp_extensions/gemm.py`
 (get_cublas_workspace). Together they are what small published runs hold between steps beside their model states: 100.7 MB
@@ -20,6 +20,11 @@ _TE_BYTES = {True: 32 * MIB, False: 4 * MIB}
 _TE_GROUPED_STREAMS = 4
 _TE_USER_BUFFER_STREAMS = 3
 
+# GEMMs with a user buffer, by what goes through it (transformer-engine 2.9 to 2.19, `initialize_ub`).
+_GATHERED = ("qkv_fprop", "qkv_dgrad", "proj_dgrad", "proj_wgrad", "fc1_fprop", "fc1_dgrad", "fc2_dgrad", "fc2_wgrad")
+_SCATTERED = ("proj_fprop", "fc2_fprop", "qkv_wgrad", "fc1_wgrad")
+_BF16_BYTES = 2
+
 _PART = re.compile(r":(\d+):(\d+)")
 
 
@@ -28,6 +33,35 @@ def workspace_bytes(spec: ExperimentSpec, *, has_experts: bool) -> int:
     if spec.gpu_type.is_cpu:
         return 0
     return _torch(spec) + _transformer_engine(spec, has_experts=has_experts)
+
+
+def user_buffer_bytes(spec: ExperimentSpec) -> int:
+    """Bytes of a rank's user buffers, which lie outside of torch's allocator (CommOverlapBase, CommOverlapP2PBase).
+
+    Llama3-70B, 4096 tokens, TP 4, bf16, defaults: 12 buffers of 4096 x 8192 x 2 bytes are 805,306,368.
+    """
+    if not spec.makes_user_buffers:
+        return 0
+    tokens, width = spec.user_buffer_shape
+    tp = spec.parallelism.tensor_model_parallel_size
+    gathered_bytes = 1 if spec.precision.peak == "fp8" else _BF16_BYTES
+    total = 0
+    for gemm in (*_GATHERED, *_SCATTERED):
+        method, fp8_buf, is_scattered = _settings(spec, gemm)
+        element = gathered_bytes if fp8_buf or not is_scattered else _BF16_BYTES
+        ring_of_parts = is_scattered and method == "ring_exchange"  # and each of the others' parts once more
+        total += tokens * width * element * (2 * tp - 1 if ring_of_parts else tp) // tp
+    return total
+
+
+def _settings(spec: ExperimentSpec, gemm: str) -> tuple[str | None, bool, bool]:
+    """Method of a GEMM where the recipe says one, whether its buffer is to hold FP8, and whether it reduces."""
+    named = spec.kernels.tp_comm_overlap_cfg
+    buffer = getattr(named, gemm, None)
+    if buffer is None:
+        return None, False, gemm in _SCATTERED
+    moved = gemm in ("qkv_dgrad", "fc1_dgrad") and buffer.method != "bulk"  # reduces its own output then
+    return buffer.method, getattr(buffer, "fp8_buf", False), gemm in _SCATTERED or moved
 
 
 def _torch(spec: ExperimentSpec) -> int:
@@ -46,6 +80,6 @@ def _transformer_engine(spec: ExperimentSpec, *, has_experts: bool) -> int:
     if spec.kernels.transformer_impl == "local":
         return 0
     moe, one = spec.model.moe, _TE_BYTES[spec.gpu_type.is_at_least(9)]
-    overlaps = spec.kernels.tp_comm_overlap and spec.parallelism.tensor_model_parallel_size > 1
+    overlaps = spec.makes_user_buffers
     grouped = moe is not None and moe.moe_grouped_gemm and has_experts
     return one * (1 + _TE_USER_BUFFER_STREAMS * overlaps + _TE_GROUPED_STREAMS * grouped)

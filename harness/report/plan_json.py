@@ -50,6 +50,7 @@ def _layout(name: str, plan: Plan | None, problem: str) -> Document:
         "spec": plan.spec.model_dump(mode="json"),
         "capacity_bytes": plan.limits.capacity_bytes,
         "margin": plan.limits.margin,
+        "user_buffer_bytes": plan.limits.user_buffer_bytes,
         "max_overhead": plan.limits.max_overhead,
         "recommended": recommended.text if recommended else None,
         "not_recommended_because": why_none(plan) or None,

@@ -10,7 +10,7 @@ from harness.planning.search import Plan
 from harness.report.plan_terminal import peak_text, print_assumptions, range_text, size_unit, verdict_text
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.request_text import request_lines
-from harness.units import GIB, MIB, format_bytes, format_percent, format_seconds
+from harness.units import GIB, MIB, format_percent, format_seconds
 
 
 def print_layouts(console: Console, layouts: Sequence[tuple[str, Plan | None, str]], best: str | None) -> None:
@@ -80,10 +80,7 @@ def _print_request(console: Console, plan: Plan | None) -> None:
     varied = ("Parallelism", "Recompute", "Fingerprint")
     lines = [line for line in request_lines(plan.spec) if not line.startswith(varied)]
     limits = plan.limits
-    if limits.capacity_bytes is None:
-        limit = "the memory is not known, nothing is judged"
-    else:
-        limit = f"{format_bytes(limits.capacity_bytes)} less {limits.margin * 100:g} % margin"
+    limit = "the memory is not known, nothing is judged" if limits.capacity_bytes is None else limits.said
     most = "" if limits.max_overhead is None else f", at most {limits.max_overhead * 100:g} % over no recompute"
     print_lines(
         console, [*lines, f"{'Limit':<13}{limit}{most}", "(of the first layout; what --over varies differs)", ""]

@@ -192,11 +192,10 @@ def _print_ranking(console: Console, plan: Plan) -> None:
 
 
 def _print_answer(console: Console, plan: Plan) -> None:
-    capacity, best = plan.limits.capacity_bytes, plan.recommended
-    if capacity is None:
+    best = plan.recommended
+    if plan.limits.capacity_bytes is None:
         print_lines(console, ["Nothing is judged: the memory is not known (--fit_into GIB says what to fit into)"])
         return
-    limit = f"{format_bytes(capacity)} less {plan.limits.margin * 100:g} % margin"
     if best is None or best.prediction is None:
         why = why_none(plan)
         print_hanging(console, Text(why[0].upper() + why[1:], style="bold red"), 2)
@@ -208,7 +207,7 @@ def _print_answer(console: Console, plan: Plan) -> None:
     if best.verdict == "FITS" and high > budget:
         doubt = f", but the upper end of its range, {format_bytes(high)}, does not fit"
     about = "" if best.prediction.is_point_known else "~"
-    used = f"{about}{format_bytes(best.prediction.peak_bytes)} of {limit}{cost}{doubt}"
+    used = f"{about}{format_bytes(best.prediction.peak_bytes)} of {plan.limits.said}{cost}{doubt}"
     print_hanging(console, Text.assemble(("Use ", "bold"), (_option(best), "bold green"), f"  ({used})"), 4)
     instead = safe_instead(plan)
     if instead:

@@ -14,6 +14,7 @@ from harness.planning.constants import BUILT_IN, Constants, calibrated
 from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.search import Traces
 from harness.planning.stages import Composer, MissingTraceError
+from harness.planning.workspaces import user_buffer_bytes
 from harness.records.atomic import write_atomically
 from harness.records.calibration import Calibration, RunErrors, calibration_path, find_calibration
 from harness.records.run import REPLAYED, RunRecord
@@ -181,9 +182,11 @@ def _peaks_by_stage(record: RunRecord) -> dict[int, int]:
 
 
 def _outside(record: RunRecord) -> tuple[int, ...]:
+    """Context and NCCL of each rank: user buffers are known, and differ from recipe to recipe."""
     used_of = peaks.device_used(record.nodes)
     pairs = ((used_of(rank), peaks.reserved(rank)) for rank in record.ranks)
-    return tuple(used - reserved for used, reserved in pairs if used is not None and reserved is not None)
+    buffers = user_buffer_bytes(record.spec)
+    return tuple(used - reserved - buffers for used, reserved in pairs if used is not None and reserved is not None)
 
 
 def _calibration(gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refused: dict[str, str]) -> Calibration:

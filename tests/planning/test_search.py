@@ -7,8 +7,9 @@ from harness.planning.constants import OUTSIDE_ALLOCATOR_BYTES
 from harness.planning.prediction import verdict
 from harness.planning.search import Limits, Traces, dominated, plan, required_cases
 from harness.planning.settings import candidates
+from harness.planning.workspaces import user_buffer_bytes
 from harness.spec.software import Software
-from harness.units import format_percent
+from harness.units import format_bytes, format_percent
 
 TE = "transformer_engine"
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
@@ -95,6 +96,18 @@ def test_uneven_routing_widens_only_the_upper_end(moe_spec, by_hand):
 )
 def test_a_margin_decides_between_fits_and_tight_and_the_context_between_tight_and_oom(peak, expected):
     assert verdict(int(peak * 1e9), int(100e9), margin=0.06) == expected
+
+
+def test_user_buffers_take_room_from_the_tensors(planned, spec_of):
+    spec = spec_of(parallelism={"tensor_model_parallel_size": 2, "sequence_parallel": True}, num_gpus=2)
+    kernels = spec.kernels.model_copy(update={"transformer_impl": TE, "tp_comm_overlap": True})
+    overlapping = spec.model_copy(update={"kernels": kernels})
+    buffers = user_buffer_bytes(overlapping)
+    peak = planned(overlapping).row_of("none").prediction.peak_bytes
+    fits, not_quite = (planned(overlapping, capacity_bytes=peak + buffers + spare, margin=0.0) for spare in (0, -1))
+    assert (fits.row_of("none").verdict, not_quite.row_of("none").verdict) == ("FITS", "OOM")
+    assert fits.limits.said.endswith(f"less 0 % margin and {format_bytes(buffers)} of user buffers")
+    assert planned(spec).limits.user_buffer_bytes == 0
 
 
 def test_a_setting_that_costs_more_and_saves_nothing_is_beaten(planned):

@@ -4,6 +4,7 @@ The answer maps names of specs to GEMMs to what transformer-engine asked of its 
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -38,7 +39,17 @@ def made(spec, groups):
         "made": {name: described(buffer) for (name, _mode), buffer in found.items()},
         "modes": sorted({mode.value for _name, mode in found}),
         "left": base._ub_communicators is not None,
+        "bytes": sum(size(buffer) for buffer in found.values()),
     }
+
+
+def size(buffer):
+    """Bytes of a buffer; a ring exchange that reduces holds the parts of the other ranks too (comm_gemm_overlap.cpp)."""
+    from transformer_engine_torch import CommOverlapType
+
+    of_parts = buffer.is_p2p_overlap() and buffer.comm_type == CommOverlapType.RS
+    whole = math.prod(buffer.buffer_shape) * buffer.buffer_dtype.itemsize
+    return whole * (2 * buffer.tp_size - 1) // buffer.tp_size if of_parts else whole
 
 
 def described(buffer):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.planning.workspaces import user_buffer_bytes
 from harness.spec.user_buffers import UserBuffers
 
 pytestmark = pytest.mark.train
@@ -32,7 +33,8 @@ def made(run_python, te_folder, tmp_path_factory, models):
     }
     asked.write_text(json.dumps({name: spec.model_dump_json() for name, spec in specs.items()}))
     run_python(PROGRAM, te_folder, asked, out)
-    return json.loads(out.read_text())
+    answers = json.loads(out.read_text())
+    return {name: answers[name] | {"predicted": user_buffer_bytes(spec)} for name, spec in specs.items()}
 
 
 def overlapping(models, configuration=None, **options):
@@ -79,4 +81,11 @@ def test_settings_that_are_left_out_are_transformer_engine_s_own(made):
 
 @pytest.mark.parametrize("idle", ["without sequence parallelism", "TP 1"])
 def test_nothing_is_made_where_nothing_can_overlap(made, idle):
-    assert made[idle] == {"made": {}, "modes": [], "left": False}
+    assert (made[idle]["made"], made[idle]["modes"], made[idle]["bytes"]) == ({}, [], 0)
+
+
+def test_their_bytes_are_those_that_the_planner_counts(made):
+    assert {name: answer["bytes"] for name, answer in made.items()} == {
+        name: answer["predicted"] for name, answer in made.items()
+    }
+    assert made["tuned"]["bytes"] == 12 * 4096 * 8192 * 2

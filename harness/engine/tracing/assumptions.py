@@ -79,8 +79,8 @@ ASSUMPTIONS = (
         lambda case: case.spec.cuda_graph.impl != "none",
     ),
     Assumption(
-        "tp_comm_overlap: user buffers lie outside of torch's allocator and are not counted",
-        lambda case: case.spec.kernels.tp_comm_overlap,
+        "tp_comm_overlap: user buffers lie outside of torch's allocator; gathers are traced as without overlap",
+        lambda case: case.spec.makes_user_buffers,
     ),
     Assumption(
         "tokens are spread evenly over the ranks that send them; imbalance scales what this rank receives",
