@@ -9,7 +9,7 @@ import pytest
 
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.history import HistoryFigure, HistoryRecord
-from harness.records.rank import Coordinates, Device, MemoryRecord, RankRecord, StepRecord
+from harness.records.rank import Coordinates, Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord
 from harness.records.run import Provenance, RunRecord
 from harness.records.sweep import Axis, PlannedCell, SweepPlan
 from harness.records.sweeps import CellData, SweepData
@@ -117,6 +117,16 @@ def build_rank(spec: ExperimentSpec, rank: int, seconds: float | list[float] = 1
         "counted_flops_per_step": 1_000_000,
     }
     return RankRecord(**fields | changes)
+
+
+def layers_of(spec: ExperimentSpec, rank: int) -> LayerRecompute:
+    """What ranks read back of layers that were built as asked; rank 0 has them all."""
+    effective = effective_recompute(spec, settled_implementation(spec))
+    if rank:
+        return LayerRecompute(num_layers=0)
+    return LayerRecompute(
+        num_layers=spec.model.num_layers, modules=effective.modules, full_layers=effective.full_layers
+    )
 
 
 def build_record(spec: ExperimentSpec | None = None, seconds: float | list[float] = 1.0, **changes: Any) -> RunRecord:

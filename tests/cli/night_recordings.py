@@ -15,7 +15,7 @@ from harness.records.rank import Failure
 from harness.runner.night.planning import plan_night
 from harness.runner.night.request import NightRequest
 from harness.spec.experiment import ExperimentSpec
-from tests.conftest import build_golden, build_rank
+from tests.conftest import build_golden, build_rank, layers_of
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
 OOM = Failure(kind="oom", message="not enough memory", phase="forward_backward", step=1, request_bytes=4096)
@@ -61,7 +61,8 @@ class Stage:
     def record(self, case: str, number: int, seconds: float = SECONDS, failure: Failure | None = None) -> None:
         """What that run of the case will have measured; rank 0 ``failure``."""
         run_dir, spec = run_dir_of(self.root / "recorded", case, number), self.specs[case]
-        ranks = [build_rank(spec, rank, seconds * NOISE[number % len(NOISE)]) for rank in range(spec.num_gpus)]
+        seconds *= NOISE[number % len(NOISE)]
+        ranks = [build_rank(spec, rank, seconds, recompute=layers_of(spec, rank)) for rank in range(spec.num_gpus)]
         if failure:
             ranks[0] = ranks[0].model_copy(update={"failure": failure, "finished": False, "steps": ()})
         (run_dir / "ranks").mkdir(parents=True)

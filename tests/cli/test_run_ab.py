@@ -15,6 +15,7 @@ from harness.runner.ab import ab_request
 from harness.runner.sweep.planning import plan_sweep
 from harness.runner.sweep.request import SweepRequest
 from tests.analysis.diagnosis.conftest import FRAGMENTED
+from tests.conftest import layers_of
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
 TEXT = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -30,7 +31,7 @@ def _recorded(make_rank, make_record, tmp_path):
     folder.mkdir()
     write_plan(folder, plan)
     for cell in plan.cells:
-        ranks = [make_rank(cell.spec, rank) for rank in (0, 1)]
+        ranks = [make_rank(cell.spec, rank, recompute=layers_of(cell.spec, rank)) for rank in (0, 1)]
         if cell.index == 0:
             oom = Failure(kind="oom", message=FRAGMENTED, phase="forward_backward", step=2)
             ranks[0] = ranks[0].model_copy(update={"failure": oom, "finished": False, "steps": ()})

@@ -19,6 +19,7 @@ from harness.records.sweeps import read_sweep, run_dir_of, write_plan
 from harness.runner.sweep.over import split_over
 from harness.runner.sweep.planning import plan_sweep
 from harness.runner.sweep.request import SweepRequest
+from tests.conftest import layers_of
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
 OVER = "recompute=none;mlp;core_attn;full:uniform:1"
@@ -51,7 +52,8 @@ def _recorded(make_rank, make_record, tmp_path):
         for cell in plan.cells:
             for repeat in range(repeats):
                 failure = (ends or {}).get(cell.name)
-                ranks = [make_rank(cell.spec, r, SECONDS[cell.name] * (1 + repeat / 100)) for r in (0, 1)]
+                seconds = SECONDS[cell.name] * (1 + repeat / 100)
+                ranks = [make_rank(cell.spec, r, seconds, recompute=layers_of(cell.spec, r)) for r in (0, 1)]
                 if failure:
                     ranks[0] = ranks[0].model_copy(update={"failure": failure, "finished": False, "steps": ()})
                 run_dir = run_dir_of(folder, cell.index, repeat)
