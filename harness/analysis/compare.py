@@ -88,11 +88,11 @@ def find_reference(
     A run as reference stands for a golden promoted from it, and is refused for the same reasons.
     """
     if reference is None:
-        return find_golden(record.spec, options.golden_values_path)
+        return find_golden(record.spec, options.golden_values_path, record.sources)
     path = Path(reference)
     if path.exists() and path.name != "record.json" and not (path / "record.json").exists():
         refuse_other_kinds(path.absolute(), ("run",), results)
-        return find_golden(record.spec, path)
+        return find_golden(record.spec, path, record.sources)
     other = read_only_run(reference, results)
     golden = promote([other], reason="reference run", author="compare", now=datetime.now(UTC)).golden
     return GoldenSearch(golden, path if path.exists() else Path(other.run_id))
@@ -127,7 +127,7 @@ def compare_runs(
     comparison = judge(metrics, golden, thresholds, likeness=alike, doubts=doubts)
     if any(record.status != "ok" for record in records):  # figures so far, of which a change says nothing
         comparison = replace(comparison, findings=tuple(replace(one, change=None) for one in comparison.findings))
-    return metrics, replace(comparison, golden_path=str(search.path))
+    return metrics, replace(comparison, golden_path=str(search.path), note=search.note)
 
 
 def _doubts(record: RunRecord) -> list[str]:

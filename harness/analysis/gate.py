@@ -58,7 +58,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All findings, what was unlike, and the outcome. ``golden`` None: there was none to compare with."""
+    """All findings, what was unlike, and the outcome. ``golden`` None: there was none to compare with.
+
+    ``note``: why there was none, or that the golden's recipe point has changed since.
+    """
 
     findings: tuple[Finding, ...]
     outcome: Verdict

@@ -1,5 +1,6 @@
 """The golden values on disk: found by settings, written for review."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ _SHIPPED = Path(harness.__file__).parent / "_data" / "golden"
 class GoldenSearch:
     """The golden for some settings, or why there is none: ``note`` names the place that was looked at.
 
+    Beside a golden, ``note`` says that its recipe point has changed since; a comparison with it is inconclusive.
     ``is_damaged``: there is a file, and it cannot be read; nothing passes by it.
     """
 
@@ -61,9 +63,13 @@ def golden_path(folder: Path, spec: ExperimentSpec) -> Path:
     return folder / spec.gpu / f"{spec.slug}.json"
 
 
-def find_golden(spec: ExperimentSpec, override: Path | None = None) -> GoldenSearch:
-    """The golden for exactly these settings in :func:`golden_dir`; with ``override`` a file, that one whatever it is for.
+def find_golden(
+    spec: ExperimentSpec, override: Path | None = None, sources: Mapping[str, str] | None = None
+) -> GoldenSearch:
+    """The golden for these settings in :func:`golden_dir`; with ``override`` a file, that one whatever it is for.
 
+    ``sources`` says who set each value of ``spec``. With it the search also gives the golden of the same name whose recipe
+    point has changed since, but not where an option set a differing value: the user then asked for another experiment.
     BadRequestError when ``override`` does not exist, or a file is no golden or a retired one.
     """
     if override is not None and not override.exists():
@@ -75,10 +81,19 @@ def find_golden(spec: ExperimentSpec, override: Path | None = None) -> GoldenSea
         return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {_absence(path, spec)}"))
     golden = read_golden(path)
     different = setting_differences(golden, spec, spec.fingerprint)
-    if different:
-        listed = ", ".join(f"{name} ({ours} here, {theirs} there)" for name, (theirs, ours) in different.items())
-        return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {path} is for others: {listed}"))
-    return GoldenSearch(golden, path)
+    if not different:
+        return GoldenSearch(golden, path)
+    listed = ", ".join(f"{name} ({ours} here, {theirs} there)" for name, (theirs, ours) in different.items())
+    if sources and not any(_is_option(sources, name) for name in (*different, "variant")):
+        return GoldenSearch(golden, path, redact_shapes(f"the recipe point has changed since {path}: {listed}"))
+    return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {path} is for others: {listed}"))
+
+
+def _is_option(sources: Mapping[str, str], name: str) -> bool:
+    """Whether an option set the value at this dotted path, or the section that it is in."""
+    while name not in sources and "." in name:
+        name = name.rpartition(".")[0]
+    return sources.get(name, "").startswith("-")
 
 
 def _in_force(path: Path, golden: GoldenRecord) -> GoldenRecord:
@@ -157,5 +172,7 @@ def _flat(golden: GoldenRecord) -> dict[str, str | int | float | None]:
         "driver_version": where.driver_version,
         **dict(sorted(where.versions.items())),
         "container": where.container,
+        "sm_clock_mhz": where.sm_clock_mhz,
+        "power_cap_share": where.power_cap_share,
         "formula_version": golden.formula_version,
     }

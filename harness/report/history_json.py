@@ -76,6 +76,7 @@ def _night(night: Night, metric: Metric, before: Night | None) -> Document:
         "runs": [
             {"run_id": record.run_id, "status": record.status, "purpose": record.purpose,
              "suspect": list(record.suspect), "failure": record.failure,
+             "sm_clock_mhz": record.sm_clock_mhz, "power_cap_share": record.power_cap_share,
              "value": record.metrics[metric.name].value if metric.name in record.metrics else None}
             for record in night.records
         ],

@@ -16,9 +16,10 @@ from harness.units import format_bytes
 
 @dataclass(frozen=True)
 class CaseOutlook:
-    """A planned case. ``no_golden``: why there is none, or why it cannot be read; ``last``: its newest run in history.
+    """A planned case.
 
-    Where this case of this suite has none, that of the same settings outside suites, if there is one.
+    ``no_golden``: why there is none, why it cannot be read, or that its recipe point has changed since. ``last``: its newest
+    run in history. Where this case of this suite has none, that of the same settings outside suites, if there is one.
     """
 
     case: PlannedCase
@@ -36,7 +37,10 @@ def print_outlook(console: Console, plan: NightPlan, cases: tuple[CaseOutlook, .
     for one in cases:
         table.add_row(*_row(one))
     show(console, table)
-    print_lines(console, ["", *_reasons(cases), *_damaged(cases), *_absent(cases), *_shared(cases), _total(plan)])
+    print_lines(
+        console,
+        ["", *_reasons(cases), *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)],
+    )
 
 
 _RIGHT = ("GPUs", "Predicted peak")
@@ -54,7 +58,9 @@ def _row(one: CaseOutlook) -> tuple[str, ...]:
 def _golden(one: CaseOutlook) -> str:
     if one.case.refused:
         return ABSENT
-    return "damaged" if one.is_golden_damaged else "yes" if one.golden_path else "no"
+    if one.is_golden_damaged:
+        return "damaged"
+    return "no" if one.golden_path is None else "changed" if one.no_golden else "yes"
 
 
 def _last(record: HistoryRecord | None) -> str:
@@ -83,6 +89,13 @@ def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:
         return []
     count = "1 golden" if len(lines) == 1 else f"{len(lines)} goldens"
     return [*lines, f"{count} cannot be read: inconclusive until the file is mended, or put back from git"]
+
+
+def _changed(cases: tuple[CaseOutlook, ...]) -> list[str]:
+    """Such a golden makes its case inconclusive until a new one takes its place."""
+    lines = [f"{one.case.name}: {one.no_golden}" for one in cases if _golden(one) == "changed"]
+    fix = "inconclusive until `mbr-perf golden promote NIGHT --every --replace_other --reason ...` replaces the golden"
+    return [*lines, fix] if lines else []
 
 
 def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:

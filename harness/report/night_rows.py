@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from harness.analysis.gate import Verdict
 from harness.analysis.night.values import CaseVerdict
 from harness.analysis.speed import cell_figure
-from harness.report.figures import ABSENT, BY_NAME, figure
+from harness.report.figures import ABSENT, BY_NAME, cap_figure, clock_figure, figure
 from harness.report.night_words import SPEED, change_text, finding_of, one_line, outcome_text, worst_memory
 from harness.report.sweep_rows import Rows
 from harness.units import counted, format_percent
@@ -15,9 +15,15 @@ _Read = Callable[[CaseVerdict], str]
 
 def night_rows(cases: Sequence[CaseVerdict], *, narrow: bool = False) -> Rows:
     """A row for each of ``cases``; ``narrow`` leaves out what fits on no small screen."""
-    columns = _NARROW if narrow else _WIDE
+    columns = _NARROW if narrow else _wide(cases)
     texts = tuple(tuple(read(case) for _, read, _ in columns) for case in cases)
     return Rows(tuple(title for title, _, _ in columns), tuple(right for _, _, right in columns), texts)
+
+
+def _wide(cases: Sequence[CaseVerdict]) -> tuple[tuple[str, _Read, bool], ...]:
+    """Clocks only where the sampler read some."""
+    clocks = tuple(column for column in _CLOCKS if any(column[1](case) != ABSENT for case in cases))
+    return (*_WIDE, *clocks, _REMARK)
 
 
 def remark_text(case: CaseVerdict) -> str:
@@ -58,6 +64,14 @@ def _memory(case: CaseVerdict) -> str:
     return f"{least}{figure(metric, value)}{kind}{change}"
 
 
+def _sm_clock(case: CaseVerdict) -> str:
+    return clock_figure(case.metrics.clocks.sm_clock_mhz if case.metrics and case.metrics.clocks else None)
+
+
+def _power_cap(case: CaseVerdict) -> str:
+    return cap_figure(case.metrics.clocks.power_cap_share if case.metrics and case.metrics.clocks else None)
+
+
 def _remarks(case: CaseVerdict) -> Iterable[str]:
     if case.remark:
         yield case.remark
@@ -86,4 +100,6 @@ _FIRST: tuple[tuple[str, _Read, bool], ...] = (
 )
 _MEMORY = ("Peak memory", _memory, True)
 _NARROW = (*_FIRST, ("Change", _bare_change, True), _MEMORY)
-_WIDE = (*_FIRST, ("Golden", _golden, True), ("Change", _change, True), _MEMORY, ("Remark", remark_text, False))
+_WIDE = (*_FIRST, ("Golden", _golden, True), ("Change", _change, True), _MEMORY)
+_CLOCKS: tuple[tuple[str, _Read, bool], ...] = (("SM clock", _sm_clock, True), ("Power cap", _power_cap, True))
+_REMARK: tuple[str, _Read, bool] = ("Remark", remark_text, False)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.analysis.welch import TimeChange
-from harness.report.figures import ABSENT, BY_NAME, figure
+from harness.report.figures import ABSENT, BY_NAME, cap_figure, clock_figure, figure
 from harness.units import format_bytes, format_percent, four_figures
 
 RECOMMENDED, PARETO = "*", "P"
@@ -119,6 +119,14 @@ def _worst(cell: CellVerdict) -> str:
     return f"{peak.rank}" if peak else ABSENT
 
 
+def _sm_clock(cell: CellVerdict) -> str:
+    return clock_figure(cell.metrics.clocks.sm_clock_mhz if cell.metrics and cell.metrics.clocks else None)
+
+
+def _power_cap(cell: CellVerdict) -> str:
+    return cap_figure(cell.metrics.clocks.power_cap_share if cell.metrics and cell.metrics.clocks else None)
+
+
 def _predicted(cell: CellVerdict) -> str:
     return format_bytes(cell.foretold.prediction.peak_bytes) if cell.foretold else ABSENT
 
@@ -143,6 +151,8 @@ _WIDE_ONLY: Sequence[_Column] = (
     _Column("Reserved", _metric("peak_reserved_bytes")),
     _Column("Device used", _metric("peak_device_bytes")),
     _Column("TFLOP/s/GPU", _metric("tflops_per_gpu")),
+    _Column("SM clock", _sm_clock),
+    _Column("Power cap", _power_cap),
     _Column("Predicted", _predicted),
     _Column("Pred. error", _error),
 )

@@ -87,6 +87,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         print_lines(console, [f"Not compared: {comparison.note}"])
         return
     print_lines(console, [f"Golden {comparison.golden_path} ({_origin(golden)})"])
+    print_lines(console, [f"Not the same experiment: {comparison.note}"] if comparison.note else [], style="yellow")
     show(console, _comparison_table(comparison.findings))
     judged = ((f.reason, figures.BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
     print_lines(console, _by_reason(judged))

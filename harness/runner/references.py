@@ -71,7 +71,7 @@ def named(reference: str, results: Path | None = None, goldens: Path | None = No
 
 def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:
     """The golden of the run's own settings; BadRequestError says why there is none."""
-    search = find_golden(run.spec, goldens)
+    search = find_golden(run.spec, goldens, run.sources)
     if search.golden is None:
         raise BadRequestError(search.note, remedy="name a golden or another run: mbr-perf explain RUN GOLDEN")
     assert search.path is not None

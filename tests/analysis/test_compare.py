@@ -1,14 +1,21 @@
 """From runs and a reference to metrics and a verdict."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from harness.analysis.compare import GateOptions, WindowOptions, compare_runs, find_reference
+from harness.analysis.derive import derive
 from harness.analysis.gate import Verdict
+from harness.analysis.history.record import history_record
 from harness.analysis.outcome import comparison_outcome, run_outcome
+from harness.analysis.promotion import promote
 from harness.errors import BadRequestError
-from harness.records.goldens import GoldenSearch, golden_text, write_golden
+from harness.records.clocks import ClockSamples
+from harness.records.goldens import GoldenSearch, find_golden, golden_text, write_golden
+from harness.records.rank import Device, StepRecord
+from harness.records.run import DeviceSample, NodeSample
 from harness.records.store import write_record
 
 
@@ -144,3 +151,93 @@ def test_a_finished_run_ends_as_the_gate_says(make_record, make_golden, golden, 
 def test_a_run_that_ended_badly_ends_so_whatever_it_measured(make_record, status, signal, outcome, code):
     _, comparison = compare_runs([make_record(status=status)], GoldenSearch(None, None, "none"), GateOptions())
     assert run_outcome(status, comparison, signal=signal) == (outcome, code)
+
+
+BY_RECIPE = {"optimizer.lr": "recipes/llama/llama3_70b.yaml:40"}
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_a_run_of_a_changed_recipe_point_is_inconclusive_and_lists_both_values(
+    make_spec, make_record, make_golden, tmp_path, required
+):
+    before = make_record(seconds=2.5)
+    write_golden(tmp_path, before.spec, make_golden(before, {"tflops_per_gpu": 709.93}))
+    record = make_record(make_spec(optimizer={"lr": 2e-4}), seconds=2.5, sources=BY_RECIPE)
+    found = find_golden(record.spec, tmp_path, record.sources)
+    _, comparison = compare_runs([record], found, GateOptions(require_golden=required))
+    assert comparison_outcome(comparison) == ("inconclusive", 6)
+    assert [d.text for d in comparison.likeness.differences] == ["optimizer.lr: golden 0.0001, here 0.0002"]
+    assert "the recipe point has changed since" in comparison.note
+    by_option = find_golden(record.spec, tmp_path, {"optimizer.lr": "--set optimizer.lr"})
+    _, nothing = compare_runs([record], by_option, GateOptions())
+    assert comparison_outcome(nothing) == ("pass", 0)
+
+
+@pytest.fixture(name="at_clock")
+def _at_clock(make_spec, make_rank, make_record):
+    """A run on one GPU at the given median SM clock over its window; None: its clocks were not read."""
+
+    def build(mhz, seconds=2.5):
+        spec = make_spec(num_gpus=1, parallelism={}, measure={"max_steps": 20})
+        device = Device(kind="cuda", name="NVIDIA H100 80GB HBM3", uuid="GPU-a")
+        steps = tuple(StepRecord(step=n, seconds=seconds, ended_s=seconds * (n + 1)) for n in range(20))
+        looks = [(n / 2, mhz, 0x04) for n in range(120)]
+        times, clocks, reasons = zip(*looks, strict=True)
+        samples = ClockSamples(times_s=times, sm_clocks_mhz=clocks, reasons=reasons)
+        sampled = DeviceSample(uuid="GPU-a", name="H100", index=0, num_samples=120, clocks=samples)
+        nodes = (NodeSample(hostname="n", devices=(sampled,)),) if mhz else ()
+        return make_record(spec, ranks=(make_rank(spec, 0, device=device, steps=steps),), nodes=nodes)
+
+    return build
+
+
+def promoted(record):
+    return promote([record], reason="first", author="someone", now=datetime(2026, 1, 2, tzinfo=UTC)).golden
+
+
+def judged(record, golden, **options):
+    _, comparison = compare_runs([record], search(golden), GateOptions(**options))
+    return comparison, {f.metric: str(f.verdict) for f in comparison.findings if f.verdict != Verdict.NOT_GATED}
+
+
+def test_a_golden_keeps_the_clock_and_the_time_under_the_power_cap(at_clock):
+    where = promoted(at_clock(1400)).measured_on
+    assert (where.sm_clock_mhz, where.power_cap_share) == (1400.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("mhz", "time"), [(1442, "pass"), (1358, "pass"), (1443, "inconclusive"), (1357, "inconclusive")]
+)
+def test_a_clock_more_than_3_percent_off_the_goldens_makes_time_inconclusive_and_memory_is_judged(at_clock, mhz, time):
+    comparison, verdicts = judged(at_clock(mhz), promoted(at_clock(1400)))
+    assert (verdicts["tflops_per_gpu"], verdicts["peak_allocated_bytes"], verdicts["peak_reserved_bytes"]) == (
+        time, "pass", "pass",
+    )  # fmt: skip
+    if time == "inconclusive":
+        assert comparison.findings[0].reason == f"sm_clock_mhz: golden 1400 MHz, here {mhz} MHz"
+        _, accepted = judged(at_clock(mhz), promoted(at_clock(1400)), accept_differences=("sm_clock_mhz",))
+        assert set(accepted.values()) == {"pass"}
+
+
+def test_a_slower_run_at_a_lower_clock_is_no_regression_of_time(at_clock):
+    _, verdicts = judged(at_clock(1200, seconds=2.9), promoted(at_clock(1400)))
+    assert verdicts["tflops_per_gpu"] == "inconclusive"
+
+
+def test_a_golden_or_a_run_without_clocks_gives_a_note(at_clock):
+    comparison, verdicts = judged(at_clock(1400), promoted(at_clock(None)))
+    assert set(verdicts.values()) == {"pass"}
+    assert comparison.likeness.caveats == (
+        "the golden has no SM clock; this run's median is 1400 MHz, so the clocks are not compared",
+    )
+    comparison, verdicts = judged(at_clock(None), promoted(at_clock(1400)))
+    assert set(verdicts.values()) == {"pass"}
+    assert comparison.likeness.caveats == (
+        "this run has no SM clock; the golden's median is 1400 MHz, so the clocks are not compared",
+    )
+
+
+def test_history_keeps_the_clocks_of_a_run(at_clock):
+    record = at_clock(1400)
+    kept = history_record(record, derive(record))
+    assert (kept.sm_clock_mhz, kept.power_cap_share) == (1400.0, 1.0)

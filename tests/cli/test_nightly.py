@@ -57,6 +57,20 @@ def test_a_night_like_its_golden_passes(measured, nightly):
     assert stage.newest().is_finished
 
 
+def test_a_golden_of_an_earlier_recipe_point_makes_its_case_inconclusive(measured, nightly):
+    stage = measured()
+    (path,) = stage.goldens.glob("*/*.json")
+    content = json.loads(path.read_text())
+    content["fingerprint"] = "0123456789abcdef"
+    content["spec"]["optimizer"]["lr"] = 0.5
+    path.write_text(json.dumps(content))
+    answer = nightly(stage, "--json")
+    case = cases_of(answer)["dense"]
+    assert (answer.code, case["outcome"]) == (6, "inconclusive")
+    assert "optimizer.lr: golden 0.5, here 0.0001" in case["reason"]
+    assert "dense: the recipe point has changed since" in nightly(stage, "--dryrun").out
+
+
 def test_a_regression_is_run_again_and_then_called_one(measured, nightly):
     stage = measured(faster=1.2)
     answer = nightly(stage, "--json")

@@ -202,6 +202,27 @@ def test_other_software_is_inconclusive_until_accepted(replay, golden):
     assert replay("ok", "--golden_values_path", path, "--accept_difference", "megatron-core").code == 0
 
 
+def test_a_golden_of_an_earlier_recipe_point_is_inconclusive_in_run_and_in_compare(
+    replay, replayed, mbr_perf, golden, tmp_path
+):
+    content = json.loads(golden("ok").read_text())
+    content["fingerprint"] = "0123456789abcdef"
+    content["spec"]["optimizer"]["lr"] = 0.5
+    folder = tmp_path / "goldens"
+    (folder / "cpu").mkdir(parents=True)
+    (folder / "cpu" / "replayed.pretrain.fp32.2gpu.core_attn,layernorm.json").write_text(json.dumps(content))
+    document, _ = replayed("ok", "--golden_values_path", folder)
+    compared = mbr_perf("compare", document["run_id"], folder, "--results_dir", tmp_path / "results", "--json")
+    for code, told in ((document["exit_code"], document), (compared.code, json.loads(compared.out))):
+        assert (code, told["outcome"]) == (6, "inconclusive")
+        assert [(d["name"], d["golden"], d["current"]) for d in told["differences"]] == [
+            ("optimizer.lr", "0.5", "0.0001")
+        ]
+        assert "the recipe point has changed since" in told["note"]
+    shown = replay("ok", "--golden_values_path", folder).out
+    assert "optimizer.lr (0.0001 here, 0.5 there)" in shown
+
+
 def test_too_few_steps_are_inconclusive(replayed, golden):
     document, _ = replayed("truncated", "--golden_values_path", golden("ok"))
     assert (document["exit_code"], document["outcome"]) == (6, "inconclusive")

@@ -62,6 +62,22 @@ def test_a_golden_is_found_for_exactly_its_settings(tmp_path, make_spec, make_re
     )
 
 
+def test_a_golden_whose_recipe_point_changed_is_found_by_its_name(tmp_path, make_spec, make_record, make_golden):
+    record = make_record()
+    path = write_golden(tmp_path, record.spec, make_golden(record, VALUES))
+    changed = make_spec(optimizer={"lr": 2e-4})
+    by_recipe = {"optimizer.lr": "recipes/llama/llama3_70b.yaml:40", "num_gpus": "--num_gpus"}
+    found = find_golden(changed, tmp_path, by_recipe)
+    assert (found.golden.fingerprint, found.path) == (record.fingerprint, path)
+    assert found.note == f"the recipe point has changed since {path}: optimizer.lr (0.0002 here, 0.0001 there)"
+    for sources in (
+        {"optimizer.lr": "--set optimizer.lr"},
+        {"optimizer": "--set"},
+        by_recipe | {"variant": "--variant"},
+    ):
+        assert find_golden(changed, tmp_path, sources).golden is None
+
+
 def test_steps_and_window_are_no_other_settings(tmp_path, make_spec, make_record, make_golden):
     record = make_record()
     write_golden(tmp_path, record.spec, make_golden(record, VALUES))

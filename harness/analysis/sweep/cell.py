@@ -245,10 +245,12 @@ def _no_prediction(cell: MeasuredCell) -> str:
 
 
 def _golden(runs: tuple[RunRecord, ...], gate: GateOptions) -> Comparison | None:
-    """Against the golden of the cell's settings; None where there is none, or the one that was named is for others."""
+    """Against the golden of the cell's settings; None where there is none, or the file that was named is for others."""
     if not runs:
         return None
-    search = find_golden(runs[0].spec, gate.golden_values_path)
-    if search.golden is None or not is_for(search.golden, runs[0], gate.accept_differences):
+    search = find_golden(runs[0].spec, gate.golden_values_path, runs[0].sources)
+    if search.golden is None:
+        return None
+    if gate.names_one_golden and not is_for(search.golden, runs[0], gate.accept_differences):
         return None
     return compare_runs(runs, search, gate)[1]

@@ -67,7 +67,7 @@ def golden_of(case: PlannedCase, golden_dir: str | None) -> GoldenSearch:
     """The golden of a case's settings; one that cannot be read is damaged, with the reason."""
     assert case.spec is not None  # a case without one is refused
     try:
-        return find_golden(case.spec, Path(golden_dir) if golden_dir else None)
+        return find_golden(case.spec, Path(golden_dir) if golden_dir else None, case.sources)
     except BadRequestError as error:
         return GoldenSearch(None, None, error.message, is_damaged=True)
 
