@@ -152,6 +152,8 @@ ADAPTATIONS = (
                collectives.refuse_meta),
     Adaptation("kernels_of_the_target", "torch chooses attention, norm and dropout kernels by device, and they save "
                "different tensors", kernels.install),
+    Adaptation("latent_rope_launches_nothing", "the fused rotary embedding of multi-latent attention is Triton's, which cannot "
+               "launch on tensors without data", kernels.install_latent_rope),
     Adaptation("offloading_moves_no_data", "megatron-core copies activations to pinned memory on CUDA streams",
                offloading.install),
     Adaptation("balanced_routing", "dropless dispatch reads token counts back to the host", routing.install),

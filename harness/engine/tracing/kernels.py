@@ -29,6 +29,28 @@ class FusedRmsNorm(torch.autograd.Function):
         return torch.empty_like(x), torch.empty_like(weight)
 
 
+class TritonKernel:
+    """A Triton kernel that reads and writes its tensors once; the functions around it allocate as they do on a GPU."""
+
+    def __getitem__(self, _grid):
+        """How Triton is given the grid of a launch."""
+        return self._launch
+
+    def _launch(self, *arguments) -> None:
+        tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
+        active().kernel("elementwise", peak_key(tensors[0].dtype), num_bytes=sum(map(tensor_bytes, tensors)))
+
+
+def install_latent_rope() -> None:
+    """Launch the fused rotary embedding of multi-latent attention on tensors without data."""
+    from megatron.core.fusions import fused_mla_yarn_rope_apply
+
+    for name in ("rotary_fwd_q_kernel", "rotary_bwd_q_kernel", "rotary_fwd_kv_kernel", "rotary_bwd_kv_kernel"):
+        if not hasattr(fused_mla_yarn_rope_apply, name):
+            raise AttributeError(f"{fused_mla_yarn_rope_apply.__name__} of this megatron-core has no {name}")
+        setattr(fused_mla_yarn_rope_apply, name, TritonKernel())
+
+
 def install() -> None:
     """Route dropout, RMSNorm and attention; real tensors and other devices keep torch's own choice."""
     plain_dropout, plain_rms, plain_sdpa = F.dropout, F.rms_norm, F.scaled_dot_product_attention

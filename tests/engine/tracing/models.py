@@ -51,10 +51,11 @@ def mixtral(recompute="none", **options):
     return experiment(MIXTRAL_8X7B, recompute, **{**sizes, **options})
 
 
-def deepseek(recompute="none", **options):
-    """DeepSeek-V3 with TP 2 and EP 64, experts not cut."""
+def deepseek(recompute="none", mla=None, **options):
+    """DeepSeek-V3 with TP 2 and EP 64, experts not cut; ``mla`` replaces settings of its attention."""
+    model = DEEPSEEK_V3.model_copy(update={"mla": DEEPSEEK_V3.mla.model_copy(update=mla or {})})
     sizes = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 64, "expert_tensor_parallel_size": 1}
-    return experiment(DEEPSEEK_V3, recompute, changes={"moe_permute_fusion": True}, **{**sizes, **options})
+    return experiment(model, recompute, changes={"moe_permute_fusion": True}, **{**sizes, **options})
 
 
 def case(key, spec, kind="dense", num_layers=1, **options):

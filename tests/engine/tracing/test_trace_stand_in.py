@@ -51,6 +51,10 @@ def cases_of(models):
     yield case("mixtral/allgather", models.mixtral(changes={"moe_token_dispatcher_type": "allgather"}), "moe")
     for recompute in DEEPSEEK:
         yield case(f"deepseek/{recompute}", models.deepseek(recompute), "moe")
+    for fused in (False, True):
+        yield case(
+            f"deepseek/rope/{fused}", models.deepseek(mla={"rope_type": "yarn", "apply_rope_fusion": fused}), "moe"
+        )
     yield case("deepseek/mtp", models.deepseek(), "moe", post=True, mtp=True)
     yield case("deepseek/loss", models.deepseek(), "moe", post=True)
 
@@ -239,6 +243,16 @@ def test_settings_of_a_deepseek_layer_free_what_they_should(chunks):
         "core_attn": 1.0, "layernorm": 58.7, "mla_up_proj": 278.4, "moe_act": 67.1, "shared_experts": 25.2, "moe": 466.0,
         "mla_up_proj,moe_act,layernorm": 404.3, "full:uniform:1": 909.8,
     }  # fmt: skip
+
+
+def test_the_fused_rope_of_latent_attention_keeps_two_tables_and_moves_fewer_bytes(chunks):
+    """Apart, queries and keys each save the cosines and sines of the layer's 64 rotated channels."""
+    fused, apart = (chunks[f"deepseek/rope/{fused}"] for fused in (True, False))
+    table = 2 * TOKENS * 64
+    assert apart.saved_bytes - fused.saved_bytes == 4 * table
+    assert fused.persistent_bytes - apart.persistent_bytes == 2 * table
+    moved, moved_apart = (sum(op.bytes for op in chunk.ops if op.kind == "elementwise") for chunk in (fused, apart))
+    assert moved < 0.95 * moved_apart
 
 
 def test_experts_are_counted_apart(chunks):
