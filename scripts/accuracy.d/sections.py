@@ -123,6 +123,8 @@ def parallelism(a: Arguments) -> Section:
         "num_layers_in_first_pipeline_stage": a.get("decoder-first-pipeline-num-layers"),
         "num_layers_in_last_pipeline_stage": a.get("decoder-last-pipeline-num-layers"),
         "microbatch_group_size_per_vp_stage": a.get("microbatch-group-size-per-virtual-pipeline-stage"),
+        "defer_embedding_wgrad_compute": bool(a.get("defer-embedding-wgrad-compute")),
+        "wgrad_deferral_limit": a.get("wgrad-deferral-limit", 0),
     }
 
 
