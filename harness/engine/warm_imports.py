@@ -3,7 +3,7 @@
 A test compares: what a rank still imports by itself costs every launch anew.
 """
 
-from importlib import metadata
+from importlib import import_module, metadata
 
 import torch.distributed.run  # noqa: F401
 
@@ -11,5 +11,16 @@ import harness.engine.agent
 import harness.engine.rank_run  # noqa: F401
 from harness.spec.software import parse_version
 
-if parse_version(metadata.version("megatron-core")) >= parse_version("0.19"):
-    import megatron.core.models.mimo  # noqa: F401 (get_megatron_optimizer asks whether the model is of its kind)
+# Module, the release since which functions of megatron-core import it at their first call, and where.
+_LATE = (
+    ("megatron.core.models.mimo", "0.19", "get_megatron_optimizer asks whether the model is of its kind"),
+    (
+        "megatron.core.models.gpt.experimental_attention_variant_module_specs",
+        "0.20",
+        "layer specs, whatever the attention",
+    ),
+)
+_INSTALLED = parse_version(metadata.version("megatron-core"))
+for _module, _since, _reason in _LATE:
+    if parse_version(_since) <= _INSTALLED:
+        import_module(_module)

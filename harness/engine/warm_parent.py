@@ -38,7 +38,11 @@ def be_parent(descriptor: int, device: str) -> None:
     # the harness has no patience left when it closes the channel early
     with socket.socket(fileno=descriptor) as channel, contextlib.suppress(BrokenPipeError, ConnectionResetError):
         changed = import_everything(device)
-        unusable = why_not_to_be_handed_over() or why_not_forkable() or why_no_cuda_in_children()
+        unusable = why_not_to_be_handed_over() or why_not_forkable()
+        if (
+            device == "cuda"
+        ):  # imports of megatron-core 0.20 ask CUDA for its devices, which ranks on the processor never do
+            unusable = unusable or why_no_cuda_in_children()
         _say(channel, WarmAnswer(kind="refused", reason=unusable) if unusable else WarmAnswer(kind="ready"))
         if not unusable:
             serve(channel, changed)

@@ -19,10 +19,18 @@ _MANAGER = "megatron.core.pipeline_parallel.fine_grained_activation_offload"
 
 @dataclass(frozen=True)
 class OnHost:
-    """What is needed to make a tensor again that was copied to the host."""
+    """What is needed to make a tensor again that was copied to the host; it has the size that megatron-core asks for."""
 
     shape: torch.Size
     dtype: torch.dtype
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self.shape.numel()
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.dtype.itemsize
 
 
 class Event:
@@ -45,7 +53,7 @@ def install() -> None:
     manager.ChunkOffloadHandler.offload = _offload
     manager.ChunkOffloadHandler.reload = _reload
     manager.ChunkOffloadHandler._can_manage_tensor_for_offload = staticmethod(_is_no_parameter)  # not: is on cuda
-    manager.print_offload_summary_table = lambda _bytes: None  # a table gathered from all ranks
+    manager.print_offload_summary_table = lambda *_bytes, **_group: None  # a table gathered from all ranks
 
 
 def forget() -> None:
@@ -69,12 +77,29 @@ def _is_no_parameter(tensor: torch.Tensor) -> bool:
     return not isinstance(tensor, torch.nn.Parameter)
 
 
-def _offload(_handler, tensor: torch.Tensor, pin_memory=True, use_cpu_pool=True) -> tuple:  # noqa: ARG001, FBT002
-    """Views are made whole before they are copied (`ChunkOffloadHandler.offload`)."""
-    whole = tensor if tensor.is_contiguous() else tensor.contiguous()
-    return whole.device, OnHost(whole.shape, whole.dtype), use_cpu_pool
+_View = tuple[torch.Size, tuple[int, ...], int]  # size, stride, offset in the storage
+
+
+def _offload(handler, tensor: torch.Tensor, pin_memory=True, use_cpu_pool=True) -> tuple:  # noqa: ARG001, FBT002
+    """Copy as `ChunkOffloadHandler.offload` does: a view is made whole first, or goes with the storage that it covers."""
+    view: _View | None = None
+    if _goes_with_its_storage(handler, tensor):
+        view = tensor.size(), tensor.stride(), tensor.storage_offset()
+        tensor = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    whole = tensor.contiguous()
+    return whole.device, OnHost(whole.shape, whole.dtype), use_cpu_pool, view
+
+
+def _goes_with_its_storage(handler, tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a view of most of its storage; releases that gather every view have no such share."""
+    share = getattr(handler, "BASE_OFFLOAD_MIN_COVERAGE", None)
+    if share is None or tensor.is_contiguous():
+        return False
+    size, storage = tensor.element_size(), tensor.untyped_storage().nbytes()
+    return storage % size == 0 and tensor.numel() * size >= share * storage
 
 
 def _reload(_handler, state: tuple, non_blocking=None) -> torch.Tensor:  # noqa: ARG001
-    device, away, _use_cpu_pool = state
-    return torch.empty(away.shape, dtype=away.dtype, device=device)
+    device, away, _use_cpu_pool, view = state
+    back = torch.empty(away.shape, dtype=away.dtype, device=device)
+    return back if view is None else back.as_strided(*view)
