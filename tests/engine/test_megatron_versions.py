@@ -18,7 +18,10 @@ ENGINE = Path(harness.__file__).parent / "engine"
 FILES = sorted(path for path in ENGINE.rglob("*.py") if "megatron" in path.read_text())
 
 # Looked for before use, because not every release has it.
-OPTIONAL = {"megatron.core.transformer.moe.grouped_gemm_util"}
+OPTIONAL = {
+    "megatron.core.transformer.moe.grouped_gemm_util",
+    "megatron.core.full_cuda_graph.get_shared_capture_stream",
+}
 
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]
 
@@ -101,6 +104,8 @@ def test_imported_names_exist(name):
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: f"{call.place}-{call.name.rpartition('.')[2]}")
 def test_calls_fit_the_signature(call):
+    if call.name in OPTIONAL and not resolvable(call.name):
+        pytest.skip("this release does not have it, and the worker looks before it asks")
     target = resolve_name(call.name)
     signature = inspect.signature(target)
     self = (None,) if not inspect.isclass(target) and call.name.endswith(".__init__") else ()
