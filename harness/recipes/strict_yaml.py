@@ -14,9 +14,11 @@ from harness.recipes.yaml_scalars import AmbiguousScalarError, ScalarValue, read
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 12
+MAX_ALIASES = 100  # of a file that PyYAML wrote; an alias never repeats another, so a value stays small
 # Controls but tab, and the separators of lines and paragraphs: every text of a file is shown on one line.
 _CONTROL = re.compile("[\x00-\x08\n-\x1f\x7f-\x9f\u2028\u2029]")
 _BLOCKS = ("|", ">")
+_SET = "tag:yaml.org,2002:set"  # the one tag of Python that PyYAML's safe dumper writes for plain data
 _BREAKS = "\n\x0b\x0c\r\x85\u2028\u2029"
 _LOADER = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
@@ -64,7 +66,7 @@ def plain(node: Node) -> PlainValue:
             return {key: plain(n) for key, n in entries.items()}
 
 
-def read_yaml(path: Path, label: str) -> Node:
+def read_yaml(path: Path, label: str, *, by_pyyaml: bool = False) -> Node:
     """The one document of a file; every problem is reported as ``label:line: message``.
 
     Raises BadRequestError for a file that cannot be read, is not UTF-8, or exceeds 1 MiB, and for all that
@@ -85,17 +87,18 @@ def read_yaml(path: Path, label: str) -> Node:
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise BadRequestError(f"{label}:{line}: not UTF-8", remedy="save the file as UTF-8") from error
-    return parse_yaml(text, label)
+    return parse_yaml(text, label, by_pyyaml=by_pyyaml)
 
 
-def parse_yaml(text: str, label: str, *, with_lines: bool = True) -> Node:
+def parse_yaml(text: str, label: str, *, with_lines: bool = True, by_pyyaml: bool = False) -> Node:
     """The one document of ``text``.
 
     Refuses, all at once: duplicate keys, anchors, aliases, merge keys, tags, several documents, ambiguous scalars,
     keys that are not text, line breaks and control characters in text, more than 12 levels. ``with_lines=False`` leaves
-    line numbers out of messages, for text that came from an option.
+    line numbers out of messages, for text that came from an option. ``by_pyyaml``: a program wrote the text with
+    PyYAML, so scalars mean what YAML 1.1 says, text may have several lines, a set is a mapping, and an alias repeats a value.
     """
-    reader = _Reader(label, with_lines=with_lines)
+    reader = _Reader(label, with_lines=with_lines, by_pyyaml=by_pyyaml)
     node: Node | None = None
     with reader.problems.collecting():
         node = reader.document(text)
@@ -108,9 +111,12 @@ def parse_yaml(text: str, label: str, *, with_lines: bool = True) -> Node:
 class _Reader:
     """Builds the tree from libyaml's events and collects what it refuses."""
 
-    def __init__(self, label: str, *, with_lines: bool) -> None:
+    def __init__(self, label: str, *, with_lines: bool, by_pyyaml: bool) -> None:
         self.label = label
         self.with_lines = with_lines
+        self.by_pyyaml = by_pyyaml
+        self.anchored: dict[str, Node] = {}
+        self.aliases = 0
         self.problems = Problems()
 
     def refuse(self, line: int, message: str, fix: str) -> None:
@@ -142,18 +148,36 @@ class _Reader:
         line = _line(event)
         if depth > MAX_DEPTH:
             raise BadRequestError(f"{self.place(line)}: more than {MAX_DEPTH} levels", remedy="flatten the document")
-        if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+        if isinstance(event, yaml.AliasEvent) and self.by_pyyaml:
+            return self.alias(event.anchor, line)
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None and not self.by_pyyaml:
             self.refuse(line, f"anchors and aliases are not allowed ({event.anchor})", "write the value out")
         tag = getattr(event, "tag", None)  # scalars and collections have one, aliases do not
-        if tag is not None:
+        if tag is not None and not (self.by_pyyaml and tag == _SET):
             self.refuse(line, f"tags are not allowed ({tag})", "remove the tag")
+        before = self.aliases
+        node = self.value(event, events, line, depth)
+        if isinstance(event, yaml.NodeEvent) and event.anchor is not None and self.aliases == before:
+            self.anchored[event.anchor] = node
+        return node
+
+    def value(self, event: yaml.Event, events: Iterator[yaml.Event], line: int, depth: int) -> Node:
         if isinstance(event, yaml.ScalarEvent):
             return Scalar(self.scalar(event), line)
         if isinstance(event, yaml.SequenceStartEvent):
             return Items(tuple(self.items(events, depth)), line)
         if isinstance(event, yaml.MappingStartEvent):
             return self.table(events, line, depth)
-        return Scalar(None, line)  # an alias, refused above
+        return Scalar(None, line)  # an alias, refused before
+
+    def alias(self, anchor: str | None, line: int) -> Node:
+        self.aliases += 1
+        if anchor is None or anchor not in self.anchored or self.aliases > MAX_ALIASES:
+            self.refuse(
+                line, f"alias {anchor} repeats an alias, or is one of more than {MAX_ALIASES}", "write the value out"
+            )
+            return Scalar(None, line)
+        return self.anchored[anchor]
 
     def scalar(self, event: yaml.ScalarEvent) -> ScalarValue:
         if event.style in _BLOCKS:  # whose last line break is the file's, not the text's
@@ -163,6 +187,8 @@ class _Reader:
         try:
             return read_plain(event.value)
         except AmbiguousScalarError as error:
+            if self.by_pyyaml:
+                return _yaml_1_1(event.value)
             self.refuse(_line(event), str(error), error.fix)
             return None
 
@@ -179,7 +205,8 @@ class _Reader:
             value = self.node(next(events), events, depth + 1)
             if key is None:
                 continue
-            self.require_one_line(key, value)
+            if not self.by_pyyaml:
+                self.require_one_line(key, value)
             if key in entries:
                 self.refuse(key_line, f"duplicate key '{key}', first on line {key_lines[key]}", "keep one of them")
                 continue
@@ -204,6 +231,12 @@ class _Reader:
             self.refuse(line, "merge keys are not allowed", "write the values out")
             return None
         return node.value
+
+
+def _yaml_1_1(text: str) -> ScalarValue:
+    """What YAML 1.1 reads, as PyYAML writes it; dates stay text."""
+    value = yaml.safe_load(text)
+    return value if isinstance(value, bool | int | float | str | None) else text
 
 
 def _held(text: str) -> str:

@@ -1,0 +1,1 @@
+"""Configurations that other programs wrote, read into values of an ExperimentSpec without importing those programs."""

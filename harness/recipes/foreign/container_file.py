@@ -1,0 +1,120 @@
+"""Megatron-Bridge's `ConfigContainer` file: what `run_script.py --dryrun` writes and what every run saves."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadRequestError
+from harness.recipes.strict_yaml import Items, Node, PlainValue, Scalar, Table, parse_yaml, read_yaml
+
+_ROOT = "megatron.bridge.training.config.ConfigContainer"
+_SETTINGS = ("_target_", "_builder_")  # name the classes that Bridge instantiates; they are no settings
+
+
+@dataclass(frozen=True)
+class Found:
+    """One setting of the file: its value in plain Python, its path and its line."""
+
+    value: PlainValue
+    path: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Container:
+    """A `ConfigContainer` file; ``label`` opens messages about it."""
+
+    label: str
+    root: Table
+
+    def find(self, *paths: str) -> Found | None:
+        """The first of ``paths``, such as ``ddp.bucket_size``, that has a value, else the first that is null, else None.
+
+        ``model.X`` is also looked for as ``model.transformer.X``, where newer model classes keep megatron-core's fields.
+        """
+        null: Found | None = None
+        for path in paths:
+            section, _, rest = path.partition(".")
+            for each in (path, f"model.transformer.{rest}") if section == "model" else (path,):
+                found = self._at(each)
+                if found is not None and found.value is not None:
+                    return found
+                null = null or found
+        return null
+
+    def value(self, *paths: str) -> PlainValue:
+        """The value that :meth:`find` finds; None where the file has none."""
+        found = self.find(*paths)
+        return None if found is None else found.value
+
+    def place(self, path: str) -> str:
+        """``file:line: path`` for messages."""
+        found = self.find(path)
+        return f"{self.label}:{found.line}: {path}" if found else f"{self.label}: {path}"
+
+    @property
+    def unfinalised(self) -> str | None:
+        """Why the file is not what Bridge would run; None for a finalised one.
+
+        Bridge applies mixed precision and communication overlap when a run starts. A file from before lacks their effect.
+        """
+        if isinstance(self.value("mixed_precision"), str):
+            return "mixed_precision is still a name"
+        if self.value("comm_overlap") is not None and self.value("comm_overlap.data_parallel_size") is None:
+            return "comm_overlap.data_parallel_size is null"
+        return None
+
+    def _at(self, path: str) -> Found | None:
+        node: Node = self.root
+        line = self.root.line
+        for key in path.split("."):
+            if not isinstance(node, Table) or key not in node.entries:
+                return None
+            line = node.key_lines[key]
+            node = node.entries[key]
+        return Found(_plain(node, self.label), path, line)
+
+
+def read_container(path: Path, label: str) -> Container:
+    """The container in a file. BadRequestError with ``file:line`` for one that is none or not strict YAML."""
+    return _container(read_yaml(path, label, by_pyyaml=True), label)
+
+
+def parse_container(text: str, label: str) -> Container:
+    """The container in ``text``, as :func:`read_container`."""
+    return _container(parse_yaml(text, label, by_pyyaml=True), label)
+
+
+def _container(root: Node, label: str) -> Container:
+    target = root.entries.get("_target_") if isinstance(root, Table) else None
+    if not isinstance(root, Table) or not isinstance(target, Scalar) or target.value != _ROOT:
+        raise BadRequestError(
+            f"{label}: not a ConfigContainer of Megatron-Bridge: _target_ is not {_ROOT}",
+            remedy="give the file that `run_script.py --dryrun` writes, or the run_config.yaml of a run",
+        )
+    return Container(label, root)
+
+
+def _plain(node: Node, label: str) -> PlainValue:
+    """The value; an enum becomes the name of its member, a class or function its dotted path."""
+    match node:
+        case Scalar(value=value):
+            return value
+        case Items(nodes=nodes):
+            return tuple(_plain(n, label) for n in nodes)
+        case Table(entries=entries) if "_call_" in entries or "_partial_" in entries:
+            return _named(node, label)
+        case Table(entries=entries):
+            return {key: _plain(n, label) for key, n in entries.items() if key not in _SETTINGS}
+
+
+def _named(node: Table, label: str) -> str:
+    target, call, name = (node.entries.get(key) for key in ("_target_", "_call_", "_name_"))
+    is_enum = isinstance(call, Scalar) and call.value is True and name is not None
+    said = name if is_enum else target
+    if not isinstance(said, Scalar) or not isinstance(said.value, str):
+        key = "_name_" if is_enum else "_target_"
+        raise BadRequestError(
+            f"{label}:{node.line}: a value with _call_ or _partial_ lacks {key}, or it is no text",
+            remedy="write the file with Megatron-Bridge's to_yaml, not by hand",
+        )
+    return said.value
