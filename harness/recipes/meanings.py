@@ -167,7 +167,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "num_gpus": "GPUs in all",
         "gpus_per_node": "GPUs of one machine; null: as the GPU type has",
         "variant": "name of a further point for the same GPUs, chosen by --variant",
-        "profile": "shared settings to start from",
+        "profile": "shared settings to start from; of a list, a later one wins",
         "source": "where the point's values come from",
         "note": "what a user of the point should know",
         "inconsistent": "why the values cannot run; the point is listed, not run",

@@ -27,7 +27,7 @@ class RecipeHeader(Frozen):
 class PointKey(Frozen):
     """What selects an operating point, and what is known about it.
 
-    ``profile`` names shared settings; ``inconsistent`` holds reasons why the published values cannot run.
+    ``profile`` names shared settings, or several of which a later one wins; ``inconsistent`` holds reasons why the published values cannot run.
     """
 
     task: Task
@@ -36,10 +36,15 @@ class PointKey(Frozen):
     num_gpus: Count
     gpus_per_node: Count | None = None
     variant: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
-    profile: str | None = None
+    profile: str | tuple[str, ...] | None = None
     source: Annotated[str, Field(min_length=1)]
     note: str | None = None
     inconsistent: tuple[str, ...] = ()
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        """Names of the shared settings, in the order in which they apply."""
+        return (self.profile,) if isinstance(self.profile, str) else self.profile or ()
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class _RecipeReader:
         own = self.sections.layer(table, where, tuple(PointKey.model_fields))
         points: list[OperatingPoint] = []
         for key in self.keys(table, where, profiles):
-            layer = merge(shared, profiles.get(key.profile or "", {}), own)
+            layer = merge(shared, *(profiles[name] for name in key.profiles), own)
             point = OperatingPoint(key, layer, f"{self.label}:{table.line}: {where}")
             points.append(self.with_identity(point, header, table, where))
         return points
@@ -133,9 +133,9 @@ class _RecipeReader:
         for field, value, known in (
             ("gpu", key.gpu, tuple(GPUS)),
             ("compute_dtype", key.compute_dtype, tuple(PRECISIONS)),
-            ("profile", key.profile, tuple(profiles)),
+            *(("profile", name, tuple(profiles)) for name in key.profiles),
         ):
-            if value is not None and value not in known:
+            if value not in known:
                 line = table.key_lines[field]
                 self.problems.add(
                     f"{self.label}:{line}: {where}.{field}: no such {field} '{value}'", nearest(value, known)

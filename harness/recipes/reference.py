@@ -64,12 +64,16 @@ lists.
 
 ## How values meet
 
-Default < `model` and `defaults` < the point's `profile` < the point < command line, field by field. `recompute` is one
-value and always replaced whole. An option that is not given says nothing. `null` under `env` takes a variable away.
+Default < `model` and `defaults` < the point's `profile` (or each of a list, in order) < the point < command line, field
+by field. `recompute` is one value and always replaced whole. An option that is not given says nothing. `null` under `env` takes a variable away.
 `mbr-perf run --dryrun --explain` prints who said each value.
 
 `-ng` other than a point's: the next larger point of the same GPU type and precision (else the largest) is used and the
 global batch size follows the number of data-parallel copies, unless `-gb` is given.
+
+A point whose `source` names a function of Megatron-Bridge equals what Bridge's `run_script.py` runs at that commit.
+`scripts/audit-bridge-recipes BRIDGE_CHECKOUT` compares all of them with a checkout; differences that stay are listed with
+their reasons in `scripts/audit-bridge-recipes.d/kept.yaml`.
 
 YAML is read strictly: no duplicate keys, anchors, merge keys or tags; only `true` and `false` are booleans; numbers are
 written so that YAML 1.1 and 1.2 agree (`1.0e-3`, not `1e-3`); text that looks like a number, date or time is quoted.

@@ -30,6 +30,19 @@ def test_default_profile_and_point_meet_field_by_field(load: Load):
     assert layer["parallelism.tensor_model_parallel_size"].source == "tiny.yaml:23"
 
 
+def test_of_several_profiles_a_later_one_wins_and_each_must_exist(load: Load):
+    slow = (
+        "profiles:\n",
+        "profiles:\n  slow:\n    env: {COMMON: 3, SLOW: 1}\n    kernels: {moe_permute_fusion: true}\n",
+    )
+    layer = load(slow, ("profile: fast", "profile: [slow, fast]")).points[0].layer
+    assert layer["env.COMMON"].value == "2"
+    assert layer["kernels.tp_comm_overlap"].value is layer["kernels.moe_permute_fusion"].value is True
+    assert layer["env.SLOW"].where == "profiles.slow.env.SLOW"
+    with pytest.raises(BadRequestError, match="no such profile 'fats'"):
+        load(("profile: fast", "profile: [fast, fats]"))
+
+
 def test_name_and_family_are_told_at_their_own_lines(load: Load):
     layer = load(("name: tiny\n", "# a comment\nname: tiny\n")).points[0].layer
     assert (layer["recipe"].source, layer["family"].source) == ("tiny.yaml:2", "tiny.yaml:3")

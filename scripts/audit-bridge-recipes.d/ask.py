@@ -1,0 +1,66 @@
+"""Which Megatron-Bridge function each of our operating points names as its source, and how it is run there."""
+
+import re
+from dataclasses import dataclass
+
+from harness.recipes.find import all_recipe_files, recipes_dir
+from harness.recipes.recipe import OperatingPoint
+from harness.recipes.recipe_file import load_recipe
+
+_MODULE = re.compile(r"src/(megatron/bridge/\S+)\.py")
+_FUNCTION = re.compile(r"\b(\w+_config)\b")
+
+
+@dataclass(frozen=True)
+class BridgePoint:
+    """One of our points with its Bridge function."""
+
+    name: str  # recipe.task.gpu.precision.gpus[.variant]
+    point: OperatingPoint
+    module: str
+    function: str
+
+    @property
+    def performance(self) -> bool:
+        """Whether it is a performance recipe, which run_script.py runs, and not one of Bridge's library."""
+        return self.module.startswith("megatron.bridge.perf_recipes.")
+
+    @property
+    def file(self) -> str:
+        """Where its configuration is kept; functions of the library have names of performance recipes."""
+        name = f"{self.function.removesuffix('_config')}.yaml"
+        return name if self.performance else f"library/{name}"
+
+    @property
+    def request(self) -> dict[str, object]:
+        """What `finalise.py` needs to know of it."""
+        key = self.point.key
+        return {
+            "file": self.file,
+            "module": self.module,
+            "function": self.function,
+            "gpu": key.gpu,
+            "num_gpus": key.num_gpus,
+            "precision_aware_adam": self.performance and key.compute_dtype == "bf16",
+        }
+
+
+def bridge_points() -> tuple[BridgePoint, ...]:
+    """Every shipped point whose source names a Bridge function, in the order of the files."""
+    found: list[BridgePoint] = []
+    for file in all_recipe_files(recipes_dir()):
+        recipe = load_recipe(file.path, file.label)
+        for point in recipe.points:
+            module, function = _MODULE.search(point.key.source), _FUNCTION.search(point.key.source)
+            if module and function:
+                found.append(
+                    BridgePoint(point_name(recipe.header.name, point), point, module[1].replace("/", "."), function[1])
+                )
+    return tuple(found)
+
+
+def point_name(recipe: str, point: OperatingPoint) -> str:
+    """``llama3_70b.sft.h100.bf16.32``, with the variant at the end where there is one."""
+    key = point.key
+    parts = (recipe, key.task, key.gpu, key.compute_dtype, str(key.num_gpus), key.variant)
+    return ".".join(part for part in parts if part)

@@ -1,0 +1,94 @@
+"""Holds every point of ours against the configuration that Megatron-Bridge resolved for it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from ask import BridgePoint, bridge_points
+from kept import Kept, read_kept
+
+from harness.recipes.building import build_spec
+from harness.recipes.foreign.agreement import disagreements, effective_values
+from harness.recipes.foreign.container_file import Container, read_container
+from harness.recipes.foreign.container_layer import container_layer
+from harness.recipes.settings import merge
+from harness.spec.experiment import ExperimentSpec
+
+_IDENTITY = ("recipe", "family", "task", "gpu", "gpus_per_node", "num_gpus")  # a container lacks them, or may
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field of one point; ``kept`` is its row of the table, None for a difference that is not listed."""
+
+    point: str
+    field: str
+    ours: str
+    theirs: str
+    kept: Kept | None
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found.
+
+    ``absent`` are points without a configuration, ``without_point`` files that no point of ours has as its source,
+    ``stale`` rows of the table that no difference needs.
+    """
+
+    num_points: int
+    num_fields: int
+    differences: tuple[Difference, ...]
+    absent: tuple[str, ...]
+    without_point: tuple[str, ...]
+    stale: tuple[Kept, ...]
+
+    @property
+    def unlisted(self) -> tuple[Difference, ...]:
+        """Differences that the table does not have."""
+        return tuple(each for each in self.differences if each.kept is None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every difference is listed, every row is needed, and nothing was left out."""
+        return not (self.unlisted or self.absent or self.stale)
+
+
+def audit(folder: Path) -> Audit:
+    """Compare the container files of ``folder`` with our points; ``refused.json`` says what Bridge refused, and why."""
+    kept, points = read_kept(), {point.file: point for point in bridge_points()}
+    refusals = folder / "refused.json"
+    refused = json.loads(refusals.read_text()) if refusals.is_file() else {}
+    found: list[Difference] = []
+    num_fields = 0
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*.yaml"))}
+    for name, path in files.items():
+        point = points.get(name)
+        if point is None:
+            continue
+        ours, theirs = specs(point, read_container(path, name))
+        num_fields += len(effective_values(ours))
+        rows = [(each.path, str(each.ours), str(each.theirs)) for each in disagreements(ours, theirs)]
+        if name in refused and not point.point.key.inconsistent:
+            rows.append(("inconsistent", "runs", refused[name]))
+        found += [Difference(point.name, *row, _listed(kept, row[0], point.name)) for row in rows]
+    used = {each.kept for each in found}
+    return Audit(
+        num_points=len(points.keys() & files.keys()),
+        num_fields=num_fields,
+        differences=tuple(found),
+        absent=tuple(point.name for name, point in points.items() if name not in files),
+        without_point=tuple(name for name in files if name not in points),
+        stale=tuple(row for row in kept if row not in used),
+    )
+
+
+def specs(point: BridgePoint, container: Container) -> tuple[ExperimentSpec, ExperimentSpec]:
+    """Our point, and the same experiment with all that the container says."""
+    identity = {path: setting for path, setting in point.point.layer.items() if path in _IDENTITY}
+    theirs = build_spec(merge(identity, container_layer(container)), container.label)
+    return build_spec(point.point.layer, point.point.place), theirs
+
+
+def _listed(kept: tuple[Kept, ...], field: str, point: str) -> Kept | None:
+    return next((row for row in kept if row.covers(field, point)), None)

@@ -1,0 +1,114 @@
+"""Every point with a Megatron-Bridge source equals what Bridge 067f987 runs, or the table says why not."""
+
+import importlib
+import shutil
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESOLVED = ROOT / "tests" / "data" / "bridge" / "containers_067f987.tar.xz"
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """A module of scripts/audit-bridge-recipes.d by name; the folder is no package."""
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "audit-bridge-recipes.d")
+    return importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def resolved(tmp_path_factory):
+    """The configurations that scripts/audit-bridge-recipes recorded, one file for each point."""
+    folder = tmp_path_factory.mktemp("resolved")
+    with tarfile.open(RESOLVED) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def copy_of(resolved, tmp_path, *files):
+    for name in files:
+        shutil.copy(resolved / name, tmp_path / name)
+    return tmp_path
+
+
+def test_every_point_equals_what_bridge_runs_or_the_table_says_why_not(module, resolved):
+    found = module("compare").audit(resolved)
+    assert found.unlisted == ()
+    assert found.absent == () and found.without_point == () and found.stale == ()
+    assert found.num_points == len(module("ask").bridge_points()) == 244
+    assert found.num_fields > 100 * found.num_points
+    assert found.passed
+
+
+def test_bridge_refuses_only_points_that_say_they_cannot_run(module, resolved):
+    refused = (resolved / "refused.json").read_text()
+    for point in module("ask").bridge_points():
+        if f'"{point.file}"' in refused:
+            assert point.point.key.inconsistent, point.name
+    assert refused.count("Error") == 3
+
+
+def test_a_difference_that_is_not_listed_is_found_at_its_point(module, resolved, tmp_path):
+    name = "llama3_70b_sft_32gpu_h100_bf16.yaml"
+    path = copy_of(resolved, tmp_path, name) / name
+    path.write_text(path.read_text().replace("wgrad_deferral_limit: 22", "wgrad_deferral_limit: 21"))
+    (found,) = module("compare").audit(tmp_path).unlisted
+    assert (found.point, found.field, found.ours, found.theirs) == (
+        "llama3_70b.sft.h100.bf16.32", "parallelism.wgrad_deferral_limit", "22", "21",
+    )  # fmt: skip
+
+
+def test_a_point_that_bridge_refuses_is_a_difference_where_we_would_run_it(module, resolved, tmp_path):
+    name = "llama3_8b_pretrain_8gpu_h100_bf16.yaml"
+    copy_of(resolved, tmp_path, name)
+    (tmp_path / "refused.json").write_text(f'{{"{name}": "ValueError: no"}}')
+    (found,) = module("compare").audit(tmp_path).unlisted
+    assert (found.field, found.theirs) == ("inconsistent", "ValueError: no")
+
+
+def test_a_file_without_a_point_and_a_row_without_a_difference_are_named(module, resolved, tmp_path):
+    copy_of(resolved, tmp_path, "llama3_8b_pretrain_8gpu_h100_bf16.yaml").joinpath("x.yaml").write_text("a: 1\n")
+    found = module("compare").audit(tmp_path)
+    assert found.without_point == ("x.yaml",)
+    assert "model.vocab_size" in [row.field for row in found.stale]
+    assert len(found.absent) == 243
+    assert not found.passed
+
+
+def test_every_row_of_the_table_gives_its_reason(module):
+    assert all(len(row.reason) > 20 for row in module("kept").read_kept())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), "BRIDGE_CHECKOUT"),
+        (("{tmp}",), "perf_recipes: no such folder"),
+        (("{checkout}",), "git submodule update --init 3rdparty/Megatron-LM"),
+    ],
+)
+def test_what_is_no_checkout_is_refused_before_anything_is_installed(tmp_path, arguments, says):
+    checkout = tmp_path / "bridge"
+    (checkout / "src" / "megatron" / "bridge" / "perf_recipes").mkdir(parents=True)
+    given = [each.format(tmp=tmp_path, checkout=checkout) for each in arguments]
+    run = subprocess.run(
+        [ROOT / "scripts" / "audit-bridge-recipes", *given], capture_output=True, text=True, check=False,
+        env={"PATH": "/usr/bin:/bin", "MBR_PERF_NO_SETUP": "1", "PYTHON": shutil.which("python") or "python3"},
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert says in run.stdout + run.stderr
+    assert not (ROOT / ".venv-bridge" / ".requirements").exists() or "installing" not in run.stderr
+
+
+def test_the_offline_cache_answers_for_the_branch_and_for_every_pinned_commit(module, tmp_path):
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    (recipes / "a.py").write_text(f'REVISION = "{"a1" * 20}"\n')
+    module("offline_models").write(tmp_path / "hub", recipes)
+    folder = tmp_path / "hub" / "models--Qwen--Qwen3-30B-A3B"
+    main = (folder / "refs" / "main").read_text()
+    for commit in (main, "a1" * 20):
+        assert '"num_experts": 128' in (folder / "snapshots" / commit / "config.json").read_text()
