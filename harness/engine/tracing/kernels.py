@@ -36,7 +36,7 @@ class TritonKernel:
         """How Triton is given the grid of a launch."""
         return self._launch
 
-    def _launch(self, *arguments) -> None:
+    def _launch(self, *arguments, **_constants) -> None:
         tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
         active().kernel("elementwise", peak_key(tensors[0].dtype), num_bytes=sum(map(tensor_bytes, tensors)))
 
@@ -45,9 +45,7 @@ def install_latent_rope() -> None:
     """Launch the fused rotary embedding of multi-latent attention on tensors without data."""
     from megatron.core.fusions import fused_mla_yarn_rope_apply
 
-    for name in ("rotary_fwd_q_kernel", "rotary_bwd_q_kernel", "rotary_fwd_kv_kernel", "rotary_bwd_kv_kernel"):
-        if not hasattr(fused_mla_yarn_rope_apply, name):
-            raise AttributeError(f"{fused_mla_yarn_rope_apply.__name__} of this megatron-core has no {name}")
+    for name in [name for name in vars(fused_mla_yarn_rope_apply) if name.endswith("_kernel")]:
         setattr(fused_mla_yarn_rope_apply, name, TritonKernel())
 
 
