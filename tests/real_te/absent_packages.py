@@ -1,11 +1,10 @@
-"""Packages that transformer-engine imports and that no test needs: onnxscript and onnx for export, triton for kernels.
+"""Packages that transformer-engine imports and that need a GPU or that no test needs: triton, onnx and onnxscript.
 
 Importing them gives modules of which any attribute can be had. A triton kernel that is launched writes nothing.
 """
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 import types
 from collections.abc import Iterator
@@ -15,25 +14,28 @@ _NAMES = ("onnxscript", "onnx", "triton", "einops")
 
 
 @contextmanager
-def importable() -> Iterator[None]:
-    """While this lasts, those that are not installed can be imported; afterwards they are absent again."""
-    absent = {name for name in _NAMES if importlib.util.find_spec(name) is None}
-    finder = _Finder(absent)
-    sys.meta_path.append(finder)
+def replaced() -> Iterator[None]:
+    """While this lasts, importing them gives doubles; afterwards they are what they were."""
+    finder, before = _Finder(), _imported()
+    for name in before:
+        del sys.modules[name]
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
         sys.meta_path.remove(finder)
-        for name in [name for name in sys.modules if name.split(".")[0] in absent]:
+        for name in _imported():
             del sys.modules[name]
+        sys.modules.update(before)
+
+
+def _imported() -> dict[str, types.ModuleType]:
+    return {name: module for name, module in sys.modules.items() if name.split(".")[0] in _NAMES}
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    def __init__(self, names):
-        self.names = names
-
     def find_spec(self, fullname, path, target=None):
-        if fullname.split(".")[0] in self.names:
+        if fullname.split(".")[0] in _NAMES:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         return None
 

@@ -18,8 +18,8 @@ def install(stood_for) -> None:
     _generators_have_no_state()
     _addresses_tell_storages_apart()
     _values_are_not_read()
-    _gathers_are_coalesced_by_nobody()
     _groups_are_like_the_default_one()
+    _messages_are_sent_by_nobody()
 
 
 def _device(stood_for) -> None:
@@ -92,18 +92,6 @@ def _values_are_not_read() -> None:
     torch.equal = lambda a, b: False if a.device.type == "meta" else equal(a, b)
 
 
-def _gathers_are_coalesced_by_nobody() -> None:
-    class Work(nullcontext):
-        def wait(self):
-            pass
-
-    @contextmanager
-    def one_by_one(*_arguments, **_options):
-        yield Work()
-
-    torch.distributed._coalescing_manager = one_by_one
-
-
 def _groups_are_like_the_default_one() -> None:
     """User buffers ask for groups of NCCL, which a torch for processors lacks."""
     functions = torch.distributed.distributed_c10d
@@ -114,3 +102,24 @@ def _groups_are_like_the_default_one() -> None:
 
     torch.distributed.new_group = functions.new_group = like_default
     torch.distributed.is_backend_available = lambda _backend: True
+
+
+def _messages_are_sent_by_nobody() -> None:
+    """Groups of a trace have no backend for tensors without data: gathers run one by one, sends are over at once."""
+
+    class Work(nullcontext):
+        def wait(self):
+            pass
+
+    @contextmanager
+    def one_by_one(*_arguments, **_options):
+        yield Work()
+
+    def at_once(*_arguments, **_options):
+        return Work()
+
+    torch.distributed._coalescing_manager = one_by_one
+    torch.distributed.batch_isend_irecv = lambda operations: [Work() for _ in operations]
+    for module in (torch.distributed, torch.distributed.distributed_c10d):
+        for name in ("isend", "irecv", "send", "recv"):
+            setattr(module, name, at_once)

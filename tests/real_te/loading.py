@@ -1,5 +1,6 @@
 """Loads transformer-engine's real Python over the double of its compiled extension."""
 
+import functools
 import os
 import sys
 import types
@@ -14,7 +15,7 @@ HERE = Path(__file__).parent
 def prepare(folder: Path, capability: tuple[int, int] = (9, 0)) -> str:
     """Make ``import transformer_engine`` give the package below ``folder``; returns its version.
 
-    Call before megatron.core is imported. Afterwards the process stands for a GPU of ``capability`` and cannot go back.
+    Call before megatron.core is imported. The process cannot go back; `stand_for` changes the GPU.
     """
     os.environ |= {"NVTE_PROJECT_BUILDING": "1", "NVTE_FRAMEWORK": "pytorch"}  # load no shared library
     version = Path(folder).name
@@ -27,10 +28,23 @@ def prepare(folder: Path, capability: tuple[int, int] = (9, 0)) -> str:
     STOOD_FOR.release = tuple(map(int, version.split(".")[:2]))
     cuda_answers.install(STOOD_FOR)
     warnings.filterwarnings("ignore", module="transformer_engine")
-    with absent_packages.importable():
+    with absent_packages.replaced():
         package = _import(folder)
     _mend(STOOD_FOR)
     return package.__version__
+
+
+def stand_for(capability: tuple[int, int]) -> None:
+    """From now on a GPU of ``capability``, with nothing left of what ran before: groups, scales, cached answers."""
+    from transformer_engine.pytorch.quantization import FP8GlobalStateManager
+    from transformer_engine_torch.stood_for import STOOD_FOR
+
+    STOOD_FOR.capability = capability
+    FP8GlobalStateManager.reset()
+    for module in _modules():
+        for value in vars(module).values():
+            if isinstance(value, functools._lru_cache_wrapper):
+                value.cache_clear()
 
 
 def _import(folder: Path) -> types.ModuleType:
@@ -52,6 +66,7 @@ def _import(folder: Path) -> types.ModuleType:
 
 def _mend(stood_for) -> None:
     """Places that ask CUDA by themselves, and what the tracer asks of a transformer-engine."""
+    from transformer_engine.pytorch import permutation
     from transformer_engine.pytorch.module import base
 
     def canonicalize_device(device=None):
@@ -60,13 +75,34 @@ def _mend(stood_for) -> None:
     _replace("canonicalize_device", canonicalize_device)
     _replace("_get_cuda_rng_state", lambda *_arguments, **_options: torch.zeros(16, dtype=torch.uint8, device="cpu"))
     _replace("_set_cuda_rng_state", lambda *_arguments, **_options: None)
+    _replace("get_sign_from_vector", lambda _vector: 0)  # reads values
+    for name in ("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"):
+        _replace(name, _with_counts_as_tensors(getattr(permutation, name)))
     base.forget_dummy_wgrads = base._dummy_wgrads.clear
     machine = types.ModuleType("transformer_engine.pytorch.machine")
     machine.MACHINE = stood_for
     sys.modules[machine.__name__] = machine
 
 
+def _with_counts_as_tensors(sort):
+    """The tracer knows token counts on the host; this kernel takes them on the GPU."""
+
+    @functools.wraps(sort)
+    def call(*arguments, **options):
+        return sort(*(_as_tensor(a) for a in arguments), **{name: _as_tensor(a) for name, a in options.items()})
+
+    return call
+
+
+def _as_tensor(argument):
+    return torch.empty(len(argument), dtype=torch.int32, device="meta") if isinstance(argument, list) else argument
+
+
+def _modules() -> list[types.ModuleType]:
+    return [module for name, module in sys.modules.items() if name.startswith("transformer_engine.")]
+
+
 def _replace(name, value) -> None:
-    for module in [module for key, module in sys.modules.items() if key.startswith("transformer_engine.")]:
+    for module in _modules():
         if name in vars(module):
             setattr(module, name, value)

@@ -3,6 +3,7 @@
 The answer maps keys to bytes, or to the traceback of what went wrong.
 """
 
+import dataclasses
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import loading
+import torch
 
 from harness.engine import trace as engine_trace
 from harness.records.trace import TraceRequest
@@ -27,22 +29,49 @@ def main() -> None:
 
 
 def traced(case):
-    """Bytes by field of `ChunkTrace`, or {"failed": traceback}."""
-    from harness.engine import user_buffers
-    from harness.engine.tracing.building import Groups
-    from harness.engine.tracing.run import prepared, trace
-
+    """Fields of `Measured`, or {"failed": traceback}."""
+    _forget_buffers(case)
+    before = dict(os.environ)
     os.environ |= case.spec.env
-    groups = GROUPS.setdefault("groups", Groups())
-    spec = prepared(case, "transformer_engine", groups)
+    loading.stand_for(case.spec.gpu_type.capability)
     try:
-        user_buffers.make(spec)
-        chunk = trace(case, "transformer_engine", groups)
+        return measured(case)
     except Exception:  # noqa: BLE001 (the test says which case failed, and how)
         return {"failed": traceback.format_exc()}
     finally:
+        os.environ.clear()
+        os.environ |= before
+
+
+def _forget_buffers(case):
+    """DeepEP's, which megatron-core keeps per process; and the routing map's sizes, which cannot be read off it."""
+    import deep_ep
+    from megatron.core.transformer.moe import fused_a2a, token_dispatcher
+
+    def indices_to_multihot(manager, indices, probs):
+        shape = indices.shape[0], manager.num_local_experts
+        return torch.empty(shape, dtype=torch.bool, device=indices.device), probs.sum(1, keepdim=True).expand(shape)
+
+    fused_a2a._buffer = None
+    fused_a2a.reset_hybrid_ep_buffer()
+    deep_ep.TOPK["value"] = case.spec.model.moe.moe_router_topk if case.spec.model.moe else 1
+    token_dispatcher._DeepepManager._indices_to_multihot = indices_to_multihot
+
+
+def measured(case):
+    """As the tracer does, with user buffers as a rank makes them."""
+    from harness.engine import user_buffers
+    from harness.engine.tracing.building import Groups, build, stage_config
+    from harness.engine.tracing.run import prepared
+
+    spec = prepared(case, "transformer_engine", GROUPS.setdefault("groups", Groups()))
+    user_buffers.make(spec)
+    try:
+        found = dataclasses.asdict(build(case, spec, stage_config(spec)).measure())
+    finally:
         user_buffers.destroy(spec)
-    return chunk.model_dump(exclude={"ops"})
+    found.pop("ops")
+    return found
 
 
 GROUPS: dict = {}

@@ -1,20 +1,73 @@
-"""The stand-in, over which mbr-perf predicts, saves and frees what transformer-engine's own Python does."""
+"""The stand-in, over which mbr-perf predicts, saves and frees what transformer-engine's own Python does.
+
+Attention's workspaces and the kernels' outputs are the same reading of transformer-engine's C++ on both sides.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.train
-SETTINGS = ("none", "core_attn", "mlp", "full:uniform:1")
-FIELDS = ("saved_bytes", "forward_peak_bytes", "backward_peak_bytes")
+pytestmark = [pytest.mark.train, pytest.mark.slow]
+HERE = Path(__file__).parent
+FIELDS = ("saved", "forward_peak", "backward_peak")
+# What a release does differently from the one that the stand-in follows is shown by `scripts/check --te`, not judged.
+FOLLOWED = "2.11"
+
+
+def _module(name):
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+LISTED = _module("exceptions").LISTED
+LAYERS = _module("layer_cases")
+
+
+def differences(real, stand_in):
+    """Key -> field -> bytes of real transformer-engine less those of the stand-in."""
+    failed = {key: found["failed"] for key, found in real.items() if "failed" in found}
+    assert failed == {}
+    chunks = {key: chunk.model_dump() for key, chunk in stand_in.chunks.items()}
+    return {
+        key: {field: found[f"{field}_bytes"] - chunks[key][f"{field}_bytes"] for field in FIELDS}
+        for key, found in real.items()
+    }
+
+
+def allowed(key, field, rows=LISTED):
+    """Lowest and highest difference that the rows for ``key`` explain."""
+    ranges = [getattr(row, field) for row in rows if row.applies(key)]
+    return sum(low for low, _ in ranges), sum(high for _, high in ranges)
+
+
+def unexplained(found, rows=LISTED):
+    """Differences outside of what the rows explain."""
+    return {
+        (key, field): value
+        for key, fields in found.items()
+        for field, value in fields.items()
+        if not allowed(key, field, rows)[0] <= value <= allowed(key, field, rows)[1]
+    }
 
 
 @pytest.fixture(scope="module")
-def both(real_trace, stand_in_trace, models):
-    cases = [models.case(setting, models.llama(setting)) for setting in SETTINGS]
-    return real_trace(cases), stand_in_trace(cases).chunks
+def found(real_trace, stand_in_trace, models, pytestconfig):
+    if pytestconfig.getoption("--te") != FOLLOWED:
+        pytest.skip(f"the stand-in follows transformer-engine {FOLLOWED}")
+    cases = LAYERS.layer_cases(models)
+    if not pytestconfig.getoption("--slow"):
+        cases = LAYERS.sample(cases)
+    return differences(real_trace(cases), stand_in_trace(cases))
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_dense_layer_takes_the_same_bytes(both, setting):
-    real, stand_in = both
-    assert "failed" not in real[setting], real[setting]["failed"]
-    assert {f: real[setting][f] for f in FIELDS} == stand_in[setting].model_dump(include=set(FIELDS))
+def test_layers_take_the_same_bytes_but_for_what_is_listed(found):
+    assert unexplained(found) == {}
+
+
+@pytest.mark.parametrize("row", LISTED, ids=lambda row: row.reason[:40])
+def test_every_listed_exception_still_holds(found, row):
+    assert unexplained(found, [other for other in LISTED if other is not row]) != {}

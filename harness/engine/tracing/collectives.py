@@ -111,6 +111,7 @@ def _label(group: ProcessGroup) -> CommGroup:
         ("ep", state._EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP),
         ("tp", state._TENSOR_AND_CONTEXT_PARALLEL_GROUP),
         ("tp", state._MODEL_PARALLEL_GROUP),
+        ("tp", state._TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP),  # maxima of delayed scaling
     )
     for label, candidate in known:
         if candidate is not None and candidate.group_name == group.group_name:

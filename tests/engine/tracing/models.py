@@ -12,6 +12,13 @@ MIXTRAL_8X7B = ModelSpec(
     num_layers=32, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32, num_query_groups=8, vocab_size=32000,
     moe=MoeModel(num_moe_experts=8, moe_router_topk=2, moe_ffn_hidden_size=14336, moe_aux_loss_coeff=0.01),
 )  # fmt: skip
+QWEN3_8B = ModelSpec(num_layers=36, hidden_size=4096, ffn_hidden_size=12288, num_attention_heads=32, num_query_groups=8,
+                     kv_channels=128, vocab_size=151936, qk_layernorm=True)  # fmt: skip
+QWEN3_30B_A3B = ModelSpec(
+    num_layers=48, hidden_size=2048, ffn_hidden_size=6144, num_attention_heads=32, num_query_groups=4, kv_channels=128,
+    vocab_size=151936, qk_layernorm=True,
+    moe=MoeModel(num_moe_experts=128, moe_router_topk=8, moe_ffn_hidden_size=768, moe_aux_loss_coeff=1e-3),
+)  # fmt: skip
 DEEPSEEK_V3 = ModelSpec(
     num_layers=61, hidden_size=7168, ffn_hidden_size=18432, num_attention_heads=128, kv_channels=128, vocab_size=129280,
     qk_layernorm=True, mtp_num_layers=1,
@@ -56,6 +63,16 @@ def deepseek(recompute="none", mla=None, **options):
     model = DEEPSEEK_V3.model_copy(update={"mla": DEEPSEEK_V3.mla.model_copy(update=mla or {})})
     sizes = {"tensor_model_parallel_size": 2, "expert_model_parallel_size": 64, "expert_tensor_parallel_size": 1}
     return experiment(model, recompute, changes={"moe_permute_fusion": True}, **{**sizes, **options})
+
+
+def qwen(recompute="none", **options):
+    """Qwen3 8B with TP 2: Q and K are normalised before attention."""
+    return experiment(QWEN3_8B, recompute, **{"tensor_model_parallel_size": 2, **options})
+
+
+def qwen_moe(recompute="none", **options):
+    """Qwen3 30B-A3B with EP 8, without tensor parallelism."""
+    return experiment(QWEN3_30B_A3B, recompute, **{"expert_model_parallel_size": 8, **options})
 
 
 def case(key, spec, kind="dense", num_layers=1, **options):

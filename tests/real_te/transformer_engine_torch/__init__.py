@@ -13,10 +13,11 @@ from transformer_engine_torch import (
     norms,
     padding,
     quantizing,
+    softmax,
     user_buffers,
 )
 
-_MODULES = (attention, enumerations, gemm, libraries, norms, padding, quantizing, user_buffers)
+_MODULES = (attention, enumerations, gemm, libraries, norms, padding, quantizing, softmax, user_buffers)
 
 
 def _public(module):

@@ -168,9 +168,12 @@ def _share_buffer(parts, names) -> None:
                 unit = 16 if index else 256
                 start = -(-size // unit) * unit
                 size = start + math.prod(tensor.shape) * tensor.element_size()
-                places.append((part, name, tensor, start, size))
+                places.append((part, name, tensor, start))
     if not places:
         return
     buffer = empty((size,), torch.uint8)
-    for part, name, tensor, start, end in places:
-        setattr(part, name, buffer[start:end].view(tensor.dtype).view(tensor.shape))
+    for part, name, tensor, start in places:
+        # no views: the buffer goes with the last part that is let go, as with `from_blob`
+        slice_ = torch.empty(0, dtype=tensor.dtype, device=STOOD_FOR.device)
+        slice_.set_(buffer.untyped_storage(), start // tensor.element_size(), tensor.shape)
+        setattr(part, name, slice_)

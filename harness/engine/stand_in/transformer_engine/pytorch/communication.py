@@ -36,16 +36,14 @@ def gather_rows(x: Quantized, group, *, overlapped: bool = False) -> Quantized:
 
 
 def gather_columns(x: Quantized, group) -> Quantized:
-    """All ranks' column data, for the weight gradient.
+    """All ranks' column data, for the weight gradient, rank by rank: `Quantized.in_order` puts it in order.
 
-    Blockwise and NVFP4 data arrives rank by rank and is put in order by a copy (`_post_process_fp8_blockwise_gather`,
-    `_post_process_nvfp4_gather`). Per-tensor formats cannot: their rows are gathered and transposed.
+    Per-tensor formats cannot be gathered so: their rows are gathered and transposed.
     """
     shape = (x.shape[0] * num_ranks(group), x.shape[1])
     columns = gather(x.columns, group, overlapped=True)
-    if x.format.name != "mxfp8" and num_ranks(group) > 1:
-        columns = columns.clone()
-    return Quantized(x.format, shape, None, columns)
+    ahead = torch.empty_like(columns) if x.format.name == "nvfp4" and num_ranks(group) > 1 else None
+    return Quantized(x.format, shape, None, columns, ahead)
 
 
 def quantize_and_gather(x: torch.Tensor, fmt: QuantFormat, group) -> Quantized:
@@ -56,4 +54,4 @@ def quantize_and_gather(x: torch.Tensor, fmt: QuantFormat, group) -> Quantized:
         return gather_rows(quantize(x, fmt, rows=True, columns=False), group).with_columns()
     local = quantize(x, fmt, rows=True, columns=True)
     return Quantized(fmt, (x.shape[0] * group.size(), x.shape[1]), gather_rows(local, group).rows,
-                     gather_columns(local, group).columns)  # fmt: skip
+                     gather_columns(local, group).in_order().columns)  # fmt: skip

@@ -85,12 +85,16 @@ def format_of(recipe: recipes.Recipe) -> QuantFormat:
 
 @dataclass
 class Quantized:
-    """Row and column parts of one quantised matrix; either may be absent, both may be one."""
+    """Row and column parts of one quantised matrix; either may be absent, both may be one.
+
+    ``ahead``: the output that 2.11 `_all_gather_nvfp4` makes before it gathers, and replaces afterwards.
+    """
 
     format: QuantFormat
     shape: tuple[int, int]
     rows: torch.Tensor | None
     columns: torch.Tensor | None
+    ahead: torch.Tensor | None = None
 
     def only_rows(self) -> "Quantized":
         """Column data let go."""
@@ -113,6 +117,20 @@ class Quantized:
         columns = torch.empty_like(self.rows)
         active().kernel("elementwise", self.format.peak, num_bytes=2 * tensor_bytes(self.rows))
         return Quantized(self.format, self.shape, self.rows, columns)
+
+    def in_order(self) -> "Quantized":
+        """Column data that was gathered rank by rank, copied into its order.
+
+        Blockwise and NVFP4 need it (`_post_process_fp8_blockwise_gather`, `_post_process_nvfp4_gather`).
+        """
+        if self.format.per_tensor or self.format.name == "mxfp8":
+            return self
+        size = self.columns.numel()
+        data = self.columns.new_empty(self.shape[0] * self.shape[1] * self.format.bits // 8)  # scales need no order
+        active().kernel("elementwise", self.format.peak, num_bytes=2 * tensor_bytes(data))
+        self.columns.data = self.columns.new_empty(0)  # 2.11 frees it before the GEMM
+        del data
+        return Quantized(self.format, self.shape, self.rows, self.columns.new_empty(size))
 
 
 def quantize(

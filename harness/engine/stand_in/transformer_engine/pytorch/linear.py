@@ -38,7 +38,7 @@ class _NormLinear(torch.autograd.Function):
         if plan.records_grad:
             # input and row statistics for the norm's backward; the norm's output for the weight gradient
             norm = (matrix, norm_weight, norm_bias, mean, deviation)
-            _save(ctx, layer, plan, x.shape, plan.kept_of(operand), bias, (weight, *norm, *copies))
+            _save(ctx, layer, plan, x.shape, plan.kept_of_norm(operand), bias, (weight, *norm, *copies))
         return out.view(-1, *x.shape[1:-1], out.shape[-1])
 
     @staticmethod
@@ -115,6 +115,7 @@ class Linear(TransformerEngineBaseModule):
 
     def forward(self, x, is_first_microbatch=None):
         """[s, b, in] -> [s', b, out], the sequence gathered or cut by tensor parallelism."""
+        x = x.contiguous()  # 2.11 `prepare_forward`: a view of a larger projection is not kept alive
         plan = self.plan()
         copies = self.quantized_weights((self.weight,), plan.fmt, is_first_microbatch) if plan.fmt else ()
         out = self.multiply(x, None if self.return_bias else self.bias, plan, copies)

@@ -60,6 +60,11 @@ class Plan:
             return operand
         return operand.only_rows() if self.gathers_input and self.fmt.per_tensor else operand.only_columns()
 
+    def kept_of_norm(self, operand: Operand) -> Operand:
+        """Likewise of a norm's output; 2.11 `layernorm_linear.py` drops row data by format, and knows none of NVFP4."""
+        is_nvfp4 = isinstance(operand, Quantized) and operand.format.name == "nvfp4"
+        return operand if is_nvfp4 and self.gathers_input else self.kept_of(operand)
+
 
 def product(plan: Plan, operand: Operand, weight: torch.Tensor) -> torch.Tensor:
     """Input gathered, multiplied, output summed over the ranks; the gathered input is gone afterwards."""
@@ -104,6 +109,8 @@ def gradients(
     grad_input = _reduced(plan, grad_total_input)
     if plan.fmt:
         total_input = total_input.with_columns()
+        if plan.gathers_input:
+            total_input = total_input.in_order()  # 2.11 waits for the gather only here, beside the input's gradient
     sizes = (num_out, num_rows, num_in)
     wgrad = main_grad if main_grad is not None else weight_grad(weight, None, grad)
     gemm(sizes, weight, plan.fmt, out=wgrad)

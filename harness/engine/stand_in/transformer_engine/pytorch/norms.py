@@ -23,14 +23,17 @@ def norm_backward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 class _Norm(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, weight, bias, normalization):
+        # Q and K are views of the QKV projection: saving a view would keep the whole projection alive
+        x = x.contiguous()
         out, mean, deviation = norm_forward(x, normalization=normalization)
         # the input, from which the normalised values are rebuilt, and the row statistics (2.11 ops/basic/rmsnorm.py)
         ctx.save_for_backward(x, weight, bias, mean, deviation)
         return out
 
     @staticmethod
-    def backward(ctx, _grad):
+    def backward(ctx, grad):
         x, weight, bias, _mean, _deviation = ctx.saved_tensors
+        grad = grad.contiguous()
         return *norm_backward(x, weight, bias), None
 
 

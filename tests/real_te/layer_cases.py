@@ -1,0 +1,69 @@
+"""Every kind of layer under every legal recompute setting and every precision, as cases to trace."""
+
+from harness.planning.settings import candidates
+from harness.records.trace import TraceCase
+from harness.spec.recompute import FullRecompute, SelectiveRecompute
+from harness.spec.software import Software
+
+SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11.0")
+PRECISIONS = {
+    "bf16": "h100", "fp8_cs": "h100", "fp8_ds": "h100", "fp8_sc": "h100", "fp8_mx": "b200", "nvfp4": "b200",
+}  # fmt: skip
+# Kind of layer -> builder in the models shared with the tracer's tests, layer kind of the trace, its other options.
+KINDS = {
+    "dense": ("llama", "dense", {}),
+    "qk_layernorm": ("qwen", "dense", {}),
+    "qk_layernorm_moe": ("qwen_moe", "moe", {}),
+    "moe": ("mixtral", "moe", {}),
+    "mla_dense": ("deepseek", "dense", {}),
+    "mla_moe": ("deepseek", "moe", {}),
+    "first": ("llama", "dense", {"pre": True}),
+    "last": ("llama", "dense", {"post": True}),
+}
+# Modules that a layer of this kind does not have; models have layers of both kinds.
+_WITHOUT = {"dense": {"moe", "moe_act", "shared_experts"}, "moe": {"mlp"}}
+
+
+def layer_cases(models) -> list[TraceCase]:
+    """Keys are ``kind/precision/setting``. Forms that group layers are traced with two of them, all else with one."""
+    cases = []
+    for kind, (builder, layer_kind, options) in KINDS.items():
+        for precision, gpu in PRECISIONS.items():
+            spec = getattr(models, builder)(dtype=precision, gpu=gpu)
+            for policy in _settings(spec, _WITHOUT[layer_kind]):
+                num_layers = 2 if isinstance(policy, FullRecompute) else 1
+                case = models.case(
+                    f"{kind}/{precision}/{policy.text}", spec.model_copy(update={"recompute": policy}), layer_kind, num_layers,
+                    **options,
+                )  # fmt: skip
+                cases.append(case)
+    return cases
+
+
+def _settings(spec, absent):
+    """Legal ones that name no absent module; whole layers by one and by two, what more would only repeat."""
+    rows = candidates(spec, SOFTWARE, "transformer_engine").rows
+    policies = [row.spec.recompute for row in rows if row.is_legal]
+    return [policy for policy in policies if _is_of(policy, absent)]
+
+
+def _is_of(policy, absent):
+    match policy:
+        case FullRecompute():
+            return policy.num_layers <= 2
+        case SelectiveRecompute():
+            return not absent & set(policy.modules)
+        case _:
+            return True
+
+
+def sample(cases) -> list[TraceCase]:
+    """Of every kind and precision: without recompute, most modules that are legal together, and whole layers."""
+    groups: dict[tuple[str, ...], list[TraceCase]] = {}
+    for case in cases:
+        groups.setdefault(tuple(case.key.split("/")[:2]), []).append(case)
+    chosen = []
+    for group in groups.values():
+        forms = {type(case.spec.recompute): case for case in group}  # the last of each, which names most
+        chosen += forms.values()
+    return chosen

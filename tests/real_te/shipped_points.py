@@ -1,0 +1,75 @@
+"""Every GPU point of the shipped recipes: refused by a rule, or the layers that it trains as cases to trace."""
+
+from dataclasses import dataclass
+
+from harness.errors import BadRequestError
+from harness.planning.trace_cases import CaseMaker, base_policies
+from harness.recipes.find import all_recipe_files, recipes_dir
+from harness.recipes.recipe_file import load_recipe
+from harness.recipes.request import Request
+from harness.recipes.resolve import resolve_recipe
+from harness.records.trace import TraceCase
+from harness.spec.experiment import ExperimentSpec
+from harness.spec.rules.check import check
+from harness.spec.software import Software
+
+SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11.0")
+IMPLEMENTATION = "transformer_engine"
+# What recipes say of published points that cannot run, in place of a rule.
+INCONSISTENT = "inconsistent"
+
+
+@dataclass(frozen=True)
+class Point:
+    """``refused``: ids of the rules that forbid it. ``spec`` is None where the point cannot even be resolved."""
+
+    name: str
+    gpu: str
+    spec: ExperimentSpec | None
+    refused: tuple[str, ...]
+
+
+def shipped_points() -> list[Point]:
+    """All of them, refused or not."""
+    points = []
+    for file in all_recipe_files(recipes_dir()):
+        recipe = load_recipe(file.path, file.label)
+        points += [_point(recipe, point.key) for point in recipe.points if point.key.gpu != "cpu"]
+    return points
+
+
+def _point(recipe, key) -> Point:
+    name = recipe.header.name
+    asked = Request(
+        model_recipe_name=name, gpu=key.gpu, task=key.task, compute_dtype=key.compute_dtype, num_gpus=key.num_gpus,
+        variant=key.variant,
+    )  # fmt: skip
+    try:
+        spec = resolve_recipe(recipe, asked).spec
+    except BadRequestError:
+        return Point(name, key.gpu, None, (INCONSISTENT,))
+    findings = check(spec, SOFTWARE, implementation=IMPLEMENTATION)
+    return Point(name, key.gpu, spec, tuple(finding.id for finding in findings if finding.blocks))
+
+
+def layers_of(point: Point) -> list[TraceCase]:
+    """One layer of every kind that the model has, as the point trains it; equal layers have equal keys."""
+    pattern = set(point.spec.model.moe_layer_pattern)
+    return [
+        case for kind, is_moe in (("dense", 0), ("moe", 1)) if is_moe in pattern for case in _layers(point.spec, kind)
+    ]
+
+
+def _layers(spec, kind):
+    maker = CaseMaker(spec, IMPLEMENTATION)
+    for policy in base_policies(spec.recompute)[-1:]:
+        case = maker.layers(kind, policy, 1)
+        # A prediction leaves out the flex dispatcher; one layer need not. The overlap of expert-parallel communication
+        # stays out: its schedule runs two micro-batches, and weight gradients come after them.
+        changes = {"transformer_impl": IMPLEMENTATION, "overlap_moe_expert_parallel_comm": False}
+        kernels = spec.kernels.model_copy(update=changes)
+        if kind == "dense":
+            kernels = kernels.model_copy(update={name: value for name, value in case.spec.kernels if "moe" in name})
+        env = {name: value for name, value in spec.env.items() if name.startswith("NVTE_")}
+        spec_of_layer = case.spec.model_copy(update={"kernels": kernels, "env": env})
+        yield maker._keyed(case.model_copy(update={"spec": spec_of_layer}))
