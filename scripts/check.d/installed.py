@@ -1,8 +1,10 @@
 """Says which installed packages are of another version than a constraints file names; exit 1 if any.
 
+``--list NAME ...`` names the installed versions instead.
 What follows a ``+`` (2.13.0+cpu) is the build, not the version.
 """
 
+import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,8 +29,19 @@ def differing(pins: dict[str, str]) -> list[str]:
     return found
 
 
+def installed(name: str) -> str:
+    """Name and version, or that it is missing."""
+    try:
+        return f"{name} {version(name)}"
+    except PackageNotFoundError:
+        return f"no {name}"
+
+
 def main() -> int:
-    """Compare this Python's packages with the file named on the command line."""
+    """Compare this Python's packages with the file named on the command line, or list them."""
+    if sys.argv[1] == "--list":
+        print(", ".join(map(installed, sys.argv[2:])) + f", Python {platform.python_version()}")  # noqa: T201
+        return 0
     path = Path(sys.argv[1])
     lines = differing(pinned(path.read_text()))
     if lines:

@@ -107,16 +107,32 @@ def test_where_no_python_of_the_release_is_there_nothing_is_installed():
 def test_help_is_told_and_nothing_is_run():
     done = run("scripts/check", "--help", PATH="/usr/bin:/bin")
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(option in done.stdout for option in ("--min", "--mcore 0.19", "--torch 2.6", "--slow"))
+    assert all(option in done.stdout for option in ("--min", "--mcore 0.19", "--mcore PATH", "--torch 2.6", "--slow"))
     assert "pytest-" not in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("option", "release", "known"), [("--mcore", "0.17", "0.19"), ("--mcore", "", "0.19"), ("--torch", "2.7", "2.6")]
+    ("option", "release", "known"),
+    [
+        ("--mcore", "0.17", "0.19"),
+        ("--mcore", "", "0.19"),
+        ("--mcore", "no/such/folder", "0.19"),
+        ("--torch", "2.7", "2.6"),
+    ],
 )
 def test_another_release_is_not_known(option, release, known):
     done = run("scripts/check", option, *filter(None, [release]))
     assert (done.returncode, f"{known} is known" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("lacking", ["pyproject.toml", "megatron/core/package_info.py"])
+def test_a_folder_that_is_no_checkout_of_megatron_is_refused_by_what_it_lacks(tmp_path, lacking):
+    for name in {"pyproject.toml", "megatron/core/package_info.py"} - {lacking}:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    done = run("scripts/check", "--mcore", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{tmp_path}: no checkout of Megatron-LM: it has no {lacking}\n"
 
 
 def test_an_environment_of_ones_own_with_other_versions_is_refused():
