@@ -47,21 +47,21 @@ def user_buffer_bytes(spec: ExperimentSpec) -> int:
     gathered_bytes = 1 if spec.precision.peak == "fp8" else _BF16_BYTES
     total = 0
     for gemm in (*_GATHERED, *_SCATTERED):
-        method, fp8_buf, is_scattered = _settings(spec, gemm)
+        method, fp8_buf = _settings(spec, gemm)
+        is_scattered = gemm in _SCATTERED
         element = gathered_bytes if fp8_buf or not is_scattered else _BF16_BYTES
         ring_of_parts = is_scattered and method == "ring_exchange"  # and each of the others' parts once more
         total += tokens * width * element * (2 * tp - 1 if ring_of_parts else tp) // tp
     return total
 
 
-def _settings(spec: ExperimentSpec, gemm: str) -> tuple[str | None, bool, bool]:
-    """Method of a GEMM where the recipe says one, whether its buffer is to hold FP8, and whether it reduces."""
+def _settings(spec: ExperimentSpec, gemm: str) -> tuple[str | None, bool]:
+    """Return the recipe's method for a GEMM, if it sets one, and whether it asks for an FP8 buffer."""
     named = spec.kernels.tp_comm_overlap_cfg
     buffer = getattr(named, gemm, None)
     if buffer is None:
-        return None, False, gemm in _SCATTERED
-    moved = gemm in ("qkv_dgrad", "fc1_dgrad") and buffer.method != "bulk"  # reduces its own output then
-    return buffer.method, getattr(buffer, "fp8_buf", False), gemm in _SCATTERED or moved
+        return None, False
+    return buffer.method, getattr(buffer, "fp8_buf", False)
 
 
 def _torch(spec: ExperimentSpec) -> int:

@@ -112,8 +112,6 @@ kernels:
 |---|---|
 {gemms}
 
-`qkv_wgrad` and `fc1_wgrad` are left out where the GEMM's `dgrad` has another method than `bulk`.
-
 | method | settings with their defaults |
 |---|---|
 {settings}

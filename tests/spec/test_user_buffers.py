@@ -47,8 +47,10 @@ def test_buffers_read_as_one_line_by_method():
         {"qkv_fprop": {"method": "pipeline"}},
         {"proj_fprop": {"method": "bulk"}},
         {"qkv_wgrad": {"method": "bulk", "num_splits": 4}},
-        {"qkv_dgrad": {"method": "ring_exchange"}, "qkv_wgrad": {"method": "bulk"}},
+        {"qkv_dgrad": {"method": "ring_exchange"}},
+        {"fc1_dgrad": {"method": "pipeline"}},
         {"fc1_fprop": {"method": "ring_exchange", "num_sm": True}},
+        {"proj_fprop": {"method": "ring_exchange", "fp8_buf": True}},
     ],
 )
 def test_what_transformer_engine_would_ignore_or_refuse_does_not_construct(wrong: dict[str, object]):

@@ -152,7 +152,10 @@ def _buffer(container: Container, path: str, value: PlainValue) -> PlainValue:
         raise BadRequestError(f"{container.place(path)}: must be a mapping", remedy="write the file with to_yaml")
     if value.get("atomic_gemm"):
         raise BadRequestError(f"{container.place(path)}.atomic_gemm: not supported", remedy="set it to false")
-    kept = {key: each for key, each in value.items() if key != "atomic_gemm"}
+    unread = (
+        {"atomic_gemm"} if value.get("method") == "pipeline" else {"atomic_gemm", "fp8_buf"}
+    )  # by transformer-engine
+    kept = {key: each for key, each in value.items() if key not in unread}
     if isinstance(kept.get("fp8_buf"), tuple):
         kept["fp8_buf"] = any(_items(kept["fp8_buf"]))
     return kept
