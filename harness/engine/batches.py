@@ -1,4 +1,4 @@
-"""Seeded mock data: a pool of micro-batches made once on the device, of which every chunk takes what it reads."""
+"""Seeded mock data: micro-batches made once on the device; every chunk takes the tensors that it reads."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
@@ -14,14 +14,14 @@ from harness.spec.experiment import ExperimentSpec
 MicroBatch = dict[str, torch.Tensor | None]
 
 LARGEST_POOL = 64
-"""Micro-batches: with more of them in a step, they repeat within it."""
+"""Different micro-batches at most; a step with more of them repeats them in order."""
 
-# megatron-core 0.19 asks, without a default, whether the sizes of the groups vary from sample to sample.
+# megatron-core 0.19 has a required parameter: whether the groups' sizes vary from sample to sample.
 _PLAIN_CP = {"is_hybrid_cp": False} if "is_hybrid_cp" in signature(get_batch_on_this_cp_rank).parameters else {}
 
 
 def causal_mask(spec: ExperimentSpec, device: torch.device) -> Callable[[], torch.Tensor | None]:
-    """What megatron-core's own attention leaves out, [1, 1, seq, seq], made when first asked for; None for the others."""
+    """Return a function that makes the mask of megatron-core's own attention once, [1, 1, seq, seq]; None for the others."""
 
     @cache
     def mask() -> torch.Tensor | None:
@@ -36,10 +36,10 @@ def causal_mask(spec: ExperimentSpec, device: torch.device) -> Callable[[], torc
 def batches_of_chunks(
     spec: ExperimentSpec, device: torch.device, chunks: Iterable[torch.nn.Module]
 ) -> list[Iterator[MicroBatch]]:
-    """An endless iterator per chunk over the micro-batches of one step, equal in every step and on every chunk.
+    """Return an endless iterator per chunk over the micro-batches of one step, the same in every step and on every chunk.
 
-    They are on the device before the first step: a copy per micro-batch would stop the host until the device is done
-    with the one before. Chunks between the pipeline's ends read nothing but the attention mask.
+    They are on the device before the first step. A copy per micro-batch would make the host wait for the device.
+    Chunks between the pipeline's ends read only the attention mask.
     """
     reads = [_reads_tokens(chunk) for chunk in chunks]
     pool = mock_batches(spec, device) if any(reads) else []
@@ -58,14 +58,14 @@ def _with_mask(pool: list[MicroBatch], mask: Callable[[], torch.Tensor | None]) 
 
 
 def mock_batches(spec: ExperimentSpec, device: torch.device) -> list[MicroBatch]:
-    """Seeded random tokens [mbs, seq / CP] of one step; equal on all ranks of a model copy, different per copy."""
+    """Make the seeded random tokens [mbs, seq / CP] of one step: equal on all ranks of a model copy, different per copy."""
     generator = torch.Generator().manual_seed(spec.measure.seed + parallel_state.get_data_parallel_rank())
     seq = spec.batch.seq_length
     positions = torch.arange(seq, device=device)[None].expand(spec.batch.micro_batch_size, -1)
     pool = [_micro_batch(spec, generator, positions) for _ in range(min(spec.num_microbatches, LARGEST_POOL))]
     if device.type == "cuda":
         torch.cuda.synchronize(device)  # megatron-core's full-iteration graphs read them on a stream of their own
-    return pool
+    return [pool[index % len(pool)] for index in range(spec.num_microbatches)]
 
 
 def _micro_batch(spec: ExperimentSpec, generator: torch.Generator, positions: torch.Tensor) -> MicroBatch:

@@ -47,6 +47,22 @@ def test_collectives_are_not_aligned_unless_asked_for_and_overlapped(step_hooks,
     assert (config.grad_sync_func, config.param_sync_func) == (None, None)
 
 
+def test_every_step_has_the_same_micro_batches_when_they_outnumber_the_pool():
+    """A loss that moves while the weights do not would hide a run that does not train."""
+    import torch
+
+    from harness.engine.batches import LARGEST_POOL, batches_of_chunks
+
+    per_step = LARGEST_POOL + 1
+    spec = shapes.experiment(shapes.DENSE, seq=4)
+    spec = spec.model_copy(update={"batch": spec.batch.model_copy(update={"global_batch_size": per_step})})
+    ends = SimpleNamespace(pre_process=True, post_process=True, mtp_process=False)
+    (batches,) = batches_of_chunks(spec, torch.device("cpu"), [ends])
+    first, second = ([next(batches)["tokens"] for _ in range(per_step)] for _step in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert not torch.equal(first[0], first[1])
+
+
 @pytest.fixture
 def collections():
     """The steps before which Python collected all generations; its own collector is given back afterwards."""
