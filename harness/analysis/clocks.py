@@ -54,7 +54,7 @@ def with_clocks(
 
 
 def run_clocks(each: Mapping[int, RankClocks]) -> RunClocks | None:
-    """The figures that decide the pace of a run, from those of its ranks; None where NVML gave neither of them."""
+    """Return the clocks that set the pace of a run, from the clocks of its ranks; None where NVML gave none."""
     clocks = {rank: own.sm_clock_mhz for rank, own in each.items() if own.sm_clock_mhz is not None}
     shares = {rank: own.power_cap_share for rank, own in each.items() if own.power_cap_share is not None}
     if not clocks and not shares:
@@ -71,7 +71,7 @@ def run_clocks(each: Mapping[int, RankClocks]) -> RunClocks | None:
 
 
 def combined_clocks(runs: Sequence[RunClocks | None]) -> RunClocks | None:
-    """Repeats as one. None where a run has no clocks."""
+    """Combine the clocks of repeats. None where a run has no clocks."""
     present = [run for run in runs if run is not None]
     if not present or len(present) < len(runs):
         return None
@@ -87,7 +87,7 @@ def combined_clocks(runs: Sequence[RunClocks | None]) -> RunClocks | None:
 
 
 def clock_doubts(own: RankClocks) -> list[str]:
-    """Why the clocks of one GPU forbid to trust its times. The power cap is no reason: a busy GPU works at its limit."""
+    """Return why the clocks of one GPU make its times unreliable. The power cap does not: a busy GPU works at its limit."""
     found = []
     if own.slowdowns:
         found.append(f"was throttled: {', '.join(own.slowdowns)}")
@@ -101,7 +101,7 @@ def clock_doubts(own: RankClocks) -> list[str]:
 
 
 def _span(rank: RankRecord, window: tuple[int, int]) -> tuple[float, float] | None:
-    """From the begin of the first to the end of the last step that counts; None where a step has no time."""
+    """Return start of the first and end of the last step of the window; None where a step has no time."""
     start, end = window
     steps = [step for step in rank.steps if start <= step.step < end]
     ends = [step.ended_s for step in steps if step.ended_s is not None]
@@ -139,7 +139,7 @@ def _over(span: tuple[float, float] | None, device: DeviceSample) -> RankClocks:
 
 
 def _coverage(samples: ClockSamples, span: tuple[float, float]) -> dict[str, float]:
-    """How long the window was, and the longest stretch of it between two looks or a look and an edge."""
+    """Return the length of the window and its longest stretch without a sample."""
     start, end = span
     edges = [start, *(at for at in samples.times_s if start < at < end), end]
     gaps = [after - before for before, after in pairwise(samples.times_s)]

@@ -144,7 +144,7 @@ def _fusible_activation(model: ModelSpec) -> bool:
 
 
 def has_weight_gradient_kernel() -> bool:
-    """Whether Apex's kernel is there, which megatron-core's own output layer needs to fuse its weight gradient.
+    """Return whether Apex's kernel is installed: megatron-core's own output layer needs it to fuse its weight gradient.
 
     transformer-engine's layers have kernels of their own.
     """

@@ -8,12 +8,12 @@ from megatron.core.transformer import cuda_graphs
 
 from harness.spec.graphs import captures_iteration
 
-# From 0.18: captures share one pool of memory where the configuration asks for it.
+# megatron-core from 0.18 lets captures share one memory pool if the configuration says so.
 _SHARES_POOL = "use_single_mempool" in signature(FullCudaGraphWrapper.__init__).parameters
 
 
 def graphs_around(trainer) -> "FullIteration | LayerGraphs | TeGraphs":
-    """The graphs that ``trainer.spec`` asks for; ``trainer.forward_backward`` becomes the captured one where it is one."""
+    """Return the graphs of ``trainer.spec``. A full-iteration graph also replaces ``trainer.forward_backward``."""
     graph = trainer.spec.cuda_graph
     if captures_iteration(graph):
         trainer.forward_backward = FullIteration(trainer.forward_backward, trainer.config, graph.warmup_steps)
@@ -30,31 +30,31 @@ class FullIteration(FullCudaGraphWrapper):
         self.static_loader = OrderedLoader()
 
     def before_step(self, index: int) -> None:
-        """Nothing: the wrapper counts the steps itself."""
+        """Do nothing: the wrapper counts the steps itself."""
 
     def delete(self) -> None:
-        """Let go of the graph and of what it returned."""
+        """Delete the graph and the tensors that it returned."""
         for stage in self.cuda_graph:
             self.cuda_graph[stage] = self.result[stage] = None
 
 
 class OrderedLoader(StaticBufferLoader):
-    """Copies a batch on a stream of its own, after the work that made it."""
+    """Copies a batch on its own stream after the work that made the batch."""
 
     def __call__(self, inputs, stage, microbatch):
-        """megatron-core 0.16 does not wait: it expects batches in host memory, and ours may still be made on the device."""
+        """Wait for the current stream first. megatron-core 0.16 does not, because its batches come from host memory."""
         self.stream.wait_stream(torch.cuda.current_stream())
         return super().__call__(inputs, stage, microbatch)
 
 
 class LayerGraphs:
-    """megatron-core's own graphs, one per layer, which its schedules capture by themselves."""
+    """megatron-core's own graphs, one per layer; its schedules capture them."""
 
     def before_step(self, index: int) -> None:
-        """Nothing: the schedule captures at the end of the first step."""
+        """Do nothing: the schedule captures at the end of the first step."""
 
     def delete(self) -> None:
-        """Let go of every graph."""
+        """Delete every graph."""
         cuda_graphs.delete_cuda_graphs()
 
 
@@ -87,6 +87,6 @@ class TeGraphs:
             self.helper.cuda_graph_set_manual_hooks()
 
     def delete(self) -> None:
-        """Let go of every graph; a run may end before they are captured."""
+        """Delete every graph. A run may end before the capture, with nothing to delete."""
         if self.helper.graphs_created():
             self.helper.delete_cuda_graphs()

@@ -39,7 +39,7 @@ def build_chunks(spec: ExperimentSpec, config: TransformerConfig) -> list[torch.
         if not spec.gpu_type.is_cpu:
             chunk.cuda(torch.cuda.current_device())
         chunks.append(Float16Module(config, chunk) if config.bf16 or config.fp16 else chunk)
-    correct_amax_history_if_needed(chunks)  # the cast above is no step of delayed scaling
+    correct_amax_history_if_needed(chunks)  # the cast above must not count in the amax history of delayed scaling
     return chunks
 
 
@@ -101,10 +101,10 @@ def gpt_model(
 
 @contextmanager
 def _apex_passed_over() -> Iterator[None]:
-    """Within it, megatron-core builds its own layers with gradient accumulation fusion on, as if Apex were there.
+    """Let megatron-core build its own layers with gradient accumulation fusion on, as if Apex were installed.
 
-    It refuses the setting for the whole model on account of its output layer, and transformer-engine's layers, which
-    need no Apex, would lose it too.
+    Without Apex its output layer refuses the setting for the whole model. transformer-engine's layers need no Apex and
+    would lose the fusion.
     """
     layers._grad_accum_fusion_available = True
     try:
@@ -114,7 +114,7 @@ def _apex_passed_over() -> Iterator[None]:
 
 
 def _unfuse_own_layers(model: torch.nn.Module) -> None:
-    """Let megatron-core's own linear layers allocate weight gradients; beside transformer-engine's it is the output layer."""
+    """Let megatron-core's own linear layers allocate weight gradients; in a transformer-engine model: the output layer."""
     for module in model.modules():
         if isinstance(module, layers.ColumnParallelLinear | layers.RowParallelLinear):
             module.gradient_accumulation_fusion = False

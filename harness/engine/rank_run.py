@@ -45,7 +45,7 @@ def run(spec: ExperimentSpec, log: RankLog) -> None:
         )
     log.enter("finish")
     _synchronize(device)
-    log.write()  # whole before communication ends, which is known to hang
+    log.write()  # the record is complete before communication ends, because that end can hang
     leave(spec, trainer, device)
 
 
@@ -60,7 +60,7 @@ def join(spec: ExperimentSpec, log: RankLog) -> torch.device:
 
 
 def leave(spec: ExperimentSpec, trainer: Trainer, device: torch.device) -> None:
-    """End communication: when all ranks are done, graphs and user buffers go before the process groups they use."""
+    """End communication when all ranks are done: delete graphs and user buffers, then the process groups they use."""
     _barrier(device)
     trainer.delete_graphs()
     gc.collect()
@@ -127,7 +127,7 @@ def _join(spec: ExperimentSpec, device: torch.device) -> None:
         dist.init_process_group("gloo", timeout=timeout)
     else:
         streams.leave_default(spec)
-        # Without device_id: with it every group is made at once, by all ranks of the job, used or not.
+        # No device_id: it would make every group at once, used or not, in a collective of all ranks.
         dist.init_process_group("nccl", timeout=timeout)
         _barrier(device)
     join_model_parallel(spec)
@@ -197,7 +197,7 @@ def build(spec: ExperimentSpec, log: RankLog, device: torch.device) -> Trainer:
 
 
 def _given_up(spec: ExperimentSpec) -> list[str]:
-    """What was asked for and this machine's software cannot do, with the reason."""
+    """Return the requested settings that this machine's software cannot honour, with the reason."""
     te = spec.kernels.transformer_impl == "transformer_engine"
     if te and spec.kernels.gradient_accumulation_fusion and not has_weight_gradient_kernel():
         return [

@@ -11,7 +11,7 @@ from harness.spec.experiment import ExperimentSpec, TrainSpec
 
 
 def set_gradient_hooks(spec: ExperimentSpec, config: TransformerConfig, chunks) -> None:
-    """What the schedule calls around the backward passes, as Megatron-LM's training loop sets it.
+    """Set the functions that the schedule calls around the backward passes, as Megatron-LM's training loop does.
 
     With `grad_sync_func` and `param_sync_func` the interleaved schedule starts the collectives of a chunk at the same
     moment on all pipeline stages.
@@ -42,7 +42,7 @@ class ParameterGather:
         self._param_sync_func = config.param_sync_func
 
     def before_step(self, index: int) -> None:
-        """Take the forward pre-hooks away before step 0 and give them back before step 1."""
+        """Disable the forward pre-hooks before step 0 and enable them before step 1."""
         if not self._overlaps or index > 1:
             return
         for chunk in self._chunks:
@@ -54,7 +54,7 @@ class ParameterGather:
         self._config.param_sync_func = self._param_sync_func if self._has_hooks else None
 
     def after_zero_grad(self) -> None:
-        """Copy the master weights to where the forward pass gathers them, where that is the gradient buffer (MXFP8)."""
+        """Copy the master weights into the gradient buffer if the forward pass gathers them from there (MXFP8)."""
         if not self._has_hooks or not self._chunks[0].ddp_config.reuse_grad_buf_for_mxfp8_param_ag:
             return
         chained = isinstance(self._optimizer, ChainedOptimizer)
@@ -64,7 +64,7 @@ class ParameterGather:
 
 
 def collect_garbage(train: TrainSpec, index: int) -> None:
-    """Before step ``index``: all ranks collect at the same steps, and Python's own collector is off.
+    """Collect garbage before step ``index`` at the same steps on all ranks, with Python's own collector off.
 
     The collection is inside the step's time, as it is in an iteration of Megatron-LM or Megatron-Bridge.
     """

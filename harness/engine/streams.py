@@ -1,4 +1,4 @@
-"""The CUDA streams on which megatron's own launcher builds a model, without which its graphs cannot be captured."""
+"""CUDA streams for building a model, as megatron's own launcher uses them; graph capture needs them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ from harness.spec.graphs import captures_iteration
 
 
 def leave_default(spec: ExperimentSpec) -> None:
-    """Work on another stream than CUDA's default one where transformer-engine captures graphs; before the groups are made.
+    """Leave CUDA's default stream if transformer-engine captures graphs. Call it before the groups are made.
 
-    As Megatron-LM and Megatron-Bridge do: a stream that captures must not depend on the default stream.
+    Megatron-LM and Megatron-Bridge do the same: a capturing stream must not depend on the default stream.
     """
     if spec.cuda_graph.impl == "transformer_engine":
         torch.cuda.set_stream(torch.cuda.Stream())
@@ -20,9 +20,9 @@ def leave_default(spec: ExperimentSpec) -> None:
 
 @contextmanager
 def building_ddp(spec: ExperimentSpec) -> Iterator[None]:
-    """Megatron's DDP is built on a side stream, in order with the current one; on a processor nothing changes.
+    """Build megatron's DDP on a side stream, in order with the current one; on a CPU nothing changes.
 
-    DDP keeps AccumulateGrad nodes, which belong to the stream of their making. On the default stream a graph's capture
+    DDP keeps AccumulateGrad nodes, which belong to the stream that created them. On the default stream a graph's capture
     would depend on work outside of it.
     """
     if spec.gpu_type.is_cpu:
@@ -36,7 +36,7 @@ def building_ddp(spec: ExperimentSpec) -> Iterator[None]:
 
 
 def _side_stream(spec: ExperimentSpec) -> torch.cuda.Stream:
-    """megatron-core from 0.18 captures the whole step on one shared stream, and DDP belongs on it."""
+    """Return the stream for DDP: from megatron-core 0.18 on, the shared one that captures the whole step."""
     if captures_iteration(spec.cuda_graph):
         from megatron.core import full_cuda_graph
 

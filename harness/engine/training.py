@@ -94,7 +94,7 @@ class Trainer:
         return StepResult(loss, None if grad_norm is None else float(grad_norm))
 
     def delete_graphs(self) -> None:
-        """Let go of captured CUDA graphs: NCCL does not end while one holds its collectives."""
+        """Delete captured CUDA graphs: NCCL does not end while a graph holds its collectives."""
         if self._graphs:
             self._graphs.delete()
 

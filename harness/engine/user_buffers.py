@@ -4,7 +4,7 @@ from harness.spec.experiment import ExperimentSpec
 
 
 def make(spec: ExperimentSpec) -> None:
-    """Register the buffers of ``spec`` with the ranks of every tensor-parallel group; nothing where none are used.
+    """Register the buffers of ``spec`` with the ranks of every tensor-parallel group, if it uses any.
 
     Call it once, after megatron's process groups exist and before the first layer runs. The arguments are those of
     Megatron-LM (training/initialize.py) and Megatron-Bridge.
@@ -25,7 +25,7 @@ def make(spec: ExperimentSpec) -> None:
 
 
 def destroy(spec: ExperimentSpec) -> None:
-    """Give the buffers back; before the process groups go, because their ranks free them together."""
+    """Free the buffers. Call it before the process groups end: their ranks free the buffers together."""
     if not spec.makes_user_buffers:
         return
     from transformer_engine.pytorch.module import base

@@ -96,7 +96,7 @@ class LaunchPlan:
         return f"_node_{node_rank:03d}" if self.rendezvous.nnodes > 1 else ""
 
     def node_options(self, node_rank: int) -> tuple[str, ...]:
-        """What `mbr-perf run` is given on a node beside the request; nothing where there is one node."""
+        """Return the options that a node adds to the request; none on a single node."""
         meet = self.rendezvous
         if meet.nnodes == 1:
             return ()

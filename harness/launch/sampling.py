@@ -52,7 +52,7 @@ def _unwatched(sampler: subprocess.Popen[bytes], plan: LaunchPlan) -> str | None
 
 
 def _stop_sampler(sampler: subprocess.Popen[bytes]) -> bool:
-    """Whether it ended when asked to; one that is stuck in the driver or stopped does not, and is killed."""
+    """Terminate the sampler. Return False if it did not end, stuck in the driver or stopped, and had to be killed."""
     sampler.terminate()
     try:
         sampler.wait(STOP_S)

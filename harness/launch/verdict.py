@@ -13,7 +13,7 @@ from harness.records.launch import AgentRecord, LaunchOutcome, LaunchStatus, Ran
 class Ending:
     """How a run ended, by itself or because it was stopped, in one sentence; ``signal`` interrupted the harness.
 
-    ``note``: what was wrong with an end that cost no measurement.
+    ``note`` describes a problem at the end of the run that cost no measurement.
     """
 
     status: LaunchStatus
@@ -37,10 +37,10 @@ def hang(silence: Silence) -> Ending:
 UNENDED = Ending(
     "ok",
     "",
-    note="all ranks finished and left their records, but not all of their processes ended; mbr-perf stopped them. The stacks "
-    "of those that were left are in the ranks' logs",
+    note="all ranks finished and wrote their records, but some of their processes did not end; mbr-perf stopped them. "
+    "Their stacks are in the ranks' logs",
 )
-"""The ending of a run that had to be stopped after everything was measured: communication is known to hang at its end."""
+"""The ending of a run that mbr-perf stopped after all measurements: the end of communication can hang."""
 
 
 def read_agent_record(path: Path) -> tuple[AgentRecord | None, str]:

@@ -80,7 +80,7 @@ def test_a_hang_after_the_last_step_is_a_finished_run_with_a_note(run, only_run,
     record = read_run(only_run())
     assert (code, record.status, record.failure) == (0, "ok", None)
     assert [len(rank.steps) for rank in record.ranks] == [4, 4]
-    (note,) = [note for note in record.notes if note.startswith("all ranks finished and left their records")]
+    (note,) = [note for note in record.notes if note.startswith("all ranks finished and wrote their records")]
     assert note in out
     assert "blocked_for_ever" in (only_run() / "logs" / "rank_001.log").read_text()
     assert gone(*there["rank"], within_s=1)
