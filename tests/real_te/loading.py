@@ -22,7 +22,7 @@ def prepare(folder: Path, capability: tuple[int, int] = (9, 0)) -> str:
     sys.path[:0] = [str(HERE), str(folder)]
     import absent_packages
     import cuda_answers
-    from transformer_engine_torch.stood_for import STOOD_FOR
+    from stood_for import STOOD_FOR
 
     STOOD_FOR.capability = capability
     STOOD_FOR.release = tuple(map(int, version.split(".")[:2]))
@@ -36,8 +36,8 @@ def prepare(folder: Path, capability: tuple[int, int] = (9, 0)) -> str:
 
 def stand_for(capability: tuple[int, int]) -> None:
     """From now on a GPU of ``capability``, with nothing left of what ran before: groups, scales, cached answers."""
+    from stood_for import STOOD_FOR
     from transformer_engine.pytorch.quantization import FP8GlobalStateManager
-    from transformer_engine_torch.stood_for import STOOD_FOR
 
     STOOD_FOR.capability = capability
     FP8GlobalStateManager.reset()

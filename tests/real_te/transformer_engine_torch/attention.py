@@ -6,7 +6,7 @@ the backward kernel are cuDNN's and were taken over from the stand-in: that both
 
 import torch
 
-from transformer_engine_torch.enumerations import NVTE_Fused_Attn_Backend
+from transformer_engine_torch.enumerations import Member, NVTE_Fused_Attn_Backend
 from transformer_engine_torch.tensors import empty
 
 
@@ -50,6 +50,6 @@ def _query_key_value(arguments):
 
 
 def _batch_and_length(query, arguments):
-    layout = next(a[1] for a in arguments if isinstance(a, tuple) and a and a[0] == "NVTE_QKV_Layout")
+    layout = next(a.name for a in arguments if isinstance(a, Member) and a.kind == "NVTE_QKV_Layout")
     first, second = query.shape[:2]
     return (first, second) if layout.split("_")[1].startswith("BS") else (second, first)

@@ -2,7 +2,7 @@
 
 import enum
 
-from transformer_engine_torch.stood_for import STOOD_FOR
+from stood_for import STOOD_FOR
 
 
 def _enum(name, members):
@@ -37,19 +37,28 @@ NVTE_Softmax_Type = _enum("NVTE_Softmax_Type", "NVTE_VANILLA_SOFTMAX NVTE_OFF_BY
 NVTERoutingMapFormat = _enum("NVTERoutingMapFormat", "BYTEMAP BITMAP_U8")
 
 
+class Member(int):
+    """A value with its name."""
+
+    def __new__(cls, value, kind, name):
+        member = super().__new__(cls, value)
+        member.kind, member.name = kind, name
+        return member
+
+
 class _AnyMember(type):
     """An enumeration of which only the names of members matter."""
 
     def __getattr__(cls, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        value = (cls.__name__, name)
+        value = Member(len(vars(cls)), cls.__name__, name)
         setattr(cls, name, value)
         return value
 
 
 class NVTE_QKV_Layout(metaclass=_AnyMember):
-    """How Q, K and V lie in memory: ("NVTE_QKV_Layout", "NVTE_SBHD_SBHD_SBHD")."""
+    """How Q, K and V lie in memory."""
 
 
 class NVTE_QKV_Format(metaclass=_AnyMember):

@@ -3,9 +3,9 @@
 import math
 
 import torch
+from stood_for import STOOD_FOR
 from torch.utils._python_dispatch import _disable_current_modes
 
-from transformer_engine_torch.stood_for import STOOD_FOR
 from transformer_engine_torch.tensors import empty, shape_of, torch_dtype
 
 _PER_TENSOR = ("Float8Quantizer", "Float8CurrentScalingQuantizer")

@@ -3,9 +3,9 @@
 import math
 
 import torch
+from stood_for import STOOD_FOR
 
 from transformer_engine_torch.enumerations import DType
-from transformer_engine_torch.stood_for import STOOD_FOR
 
 _TORCH = {
     DType.kByte: torch.uint8, DType.kInt32: torch.int32, DType.kFloat32: torch.float32, DType.kFloat16: torch.float16,

@@ -3,9 +3,8 @@
 import math
 
 import torch
+from stood_for import STOOD_FOR
 from torch.utils._python_dispatch import _disable_current_modes
-
-from transformer_engine_torch.stood_for import STOOD_FOR
 
 
 class CommOverlapHelper:
