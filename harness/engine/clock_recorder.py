@@ -1,4 +1,4 @@
-"""Looks at a GPU's clock over time, kept in bounded number however long a run takes."""
+"""Samples of a GPU's clock over time, in bounded number for a run of any length."""
 
 from statistics import median
 
@@ -11,9 +11,9 @@ _Look = tuple[float, int | None, int | None]
 
 
 class ClockRecorder:
-    """Keeps looks ``every_s`` apart. Past :data:`MAX_SAMPLES` it drops every second one and doubles the distance.
+    """Keeps samples ``every_s`` apart. Past :data:`MAX_SAMPLES` it drops every second sample and doubles the distance.
 
-    Of two looks it keeps the one that saw a slowdown, so that no slowdown is lost.
+    Of two samples it keeps the slowed one, so that no slowdown is lost.
     """
 
     def __init__(self, every_s: float) -> None:
@@ -22,7 +22,7 @@ class ClockRecorder:
         self._looks: list[_Look] = []
 
     def add(self, time_s: float, sm_clock_mhz: int | None, reasons: int | None) -> None:
-        """One look; the next one is due ``every_s`` later."""
+        """Add a sample; the next is due ``every_s`` later."""
         self._looks.append((time_s, sm_clock_mhz, reasons))
         self.due_s = time_s + self.every_s
         if len(self._looks) > MAX_SAMPLES:
@@ -31,19 +31,19 @@ class ClockRecorder:
             self.every_s *= 2
 
     def samples(self) -> ClockSamples | None:
-        """What was seen so far; None without a look."""
+        """Return the samples so far; None without any."""
         if not self._looks:
             return None
         times_s, clocks, reasons = zip(*self._looks, strict=True)
         return ClockSamples(times_s=tuple(round(at, 3) for at in times_s), sm_clocks_mhz=clocks, reasons=reasons)
 
     def median_busy_mhz(self) -> float | None:
-        """Median over looks at which the GPU was busy: an idle clock says nothing about the run."""
+        """Return the median over samples of a busy GPU: an idle clock says nothing about the run."""
         busy = [clock for _, clock, reasons in self._looks if clock is not None and not (reasons or 0) & IDLE]
         return float(median(busy)) if busy else None
 
     def reasons_seen(self) -> tuple[str, ...]:
-        """Names of every reason for a lowered clock that any look saw."""
+        """Return the names of all reasons for a lowered clock in any sample."""
         seen = 0
         for _, _, reasons in self._looks:
             seen |= reasons or 0

@@ -1,4 +1,4 @@
-"""The GPU sampler of a node: memory at every look, clocks and power less often, and a file that survives a kill."""
+"""The GPU sampler of a node: memory in every pass, clocks and power less often, in a file that survives a kill."""
 
 import os
 import socket
@@ -60,7 +60,7 @@ class Track:
         self.last_s = now
 
     def sample_clocks(self) -> None:
-        """One look at the clock and its reasons. The time is read afterwards: a driver may answer late."""
+        """Sample the clock and the reasons for it. The time is read afterwards: a driver may answer late."""
         clock, reasons = self.gpu.sm_clock_mhz(), self.gpu.clock_reasons()
         self.clocks.add(time.monotonic(), clock, reasons)
 

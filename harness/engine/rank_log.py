@@ -63,7 +63,7 @@ class RankLog:
         self._heartbeats.close()
 
     def write(self, failure: Failure | None = None) -> None:
-        """Leave the record as it stands; a later one replaces it."""
+        """Write the record with everything known so far; a later call replaces it."""
         running = time.perf_counter() - self._phase_began
         seconds = {**self.seconds, self.phase: self.seconds.get(self.phase, 0.0) + running}
         self.fields["memory"] = self._memory()

@@ -9,7 +9,7 @@ from harness.spec.experiment import ExperimentSpec
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 29500  # torchrun's own
-ANY_HOST = "HOST"  # in a dry run: the node of rank 0, which nobody has named yet
+ANY_HOST = "HOST"  # in a dry run: stands for the address of node 0
 
 _ADDRESS = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9.:\[\]_-]*")
 

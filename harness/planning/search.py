@@ -25,7 +25,7 @@ class Limits:
     """What a setting must keep. ``capacity_bytes`` None: the memory is not known, nothing is judged.
 
     ``margin``: share of the memory that stays free of tensors. ``max_overhead``: share of the step time, None for any.
-    ``user_buffer_bytes``: what tp_comm_overlap takes beside torch's allocator.
+    ``user_buffer_bytes``: memory of tp_comm_overlap outside of torch's allocator.
     """
 
     capacity_bytes: int | None
@@ -44,7 +44,7 @@ class Limits:
 
     @property
     def said(self) -> str:
-        """What a peak must fit into, in words; only where the memory is known."""
+        """Describe the memory that a peak must fit into; only for known memory."""
         buffers = f" and {format_bytes(self.user_buffer_bytes)} of user buffers" if self.user_buffer_bytes else ""
         return f"{format_bytes(self.capacity_bytes or 0)} less {self.margin * 100:g} % margin{buffers}"
 
@@ -151,7 +151,7 @@ def plan(
     software: Software,
     constants: Constants = BUILT_IN,
 ) -> Plan:
-    """Predict every legal setting and choose. User buffers of ``spec`` are taken off ``limits``."""
+    """Predict every legal setting and choose. Subtract the user buffers of ``spec`` from the memory in ``limits``."""
     limits = replace(limits, user_buffer_bytes=user_buffer_bytes(spec))
     predicted = [
         (candidate, *_predicted(candidate, traces, implementation, software, constants)) for candidate in found.rows

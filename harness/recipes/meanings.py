@@ -128,7 +128,7 @@ _KERNELS = {
     "moe_pad_expert_input_to_capacity": "every expert gets its full capacity",
 }
 _TRAIN = {
-    "manual_gc": "collect Python's garbage by hand, on all ranks at the same steps",
+    "manual_gc": "run Python's garbage collector on all ranks at the same steps, never in between",
     "manual_gc_interval": "steps from one collection to the next; 0: only before the first step",
 }
 _MEASURE = {
@@ -167,7 +167,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "num_gpus": "GPUs in all",
         "gpus_per_node": "GPUs of one machine; null: as the GPU type has",
         "variant": "name of a further point for the same GPUs, chosen by --variant",
-        "profile": "shared settings to start from; of a list, a later one wins",
+        "profile": "shared settings to start from; in a list, later profiles override earlier ones",
         "source": "where the point's values come from",
         "note": "what a user of the point should know",
         "inconsistent": "why the values cannot run; the point is listed, not run",

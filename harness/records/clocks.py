@@ -1,10 +1,10 @@
-"""What NVML said about the clocks of a GPU: the sampler's raw looks, and one rank's figures over its window of steps."""
+"""GPU clocks by NVML: the sampler's raw samples, and one rank's figures over its window of steps."""
 
 from typing import Literal
 
 from harness.spec.frozen import Frozen
 
-# NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, chosen clocks and display are no disturbance.
+# NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, set clocks and display do not disturb a run.
 POWER_CAP = 0x04
 CLOCK_REASONS = {
     POWER_CAP: "sw_power_cap",
@@ -19,7 +19,7 @@ SLOWDOWNS = tuple(name for bit, name in CLOCK_REASONS.items() if bit != POWER_CA
 
 
 class ClockSamples(Frozen):
-    """Every look at the clock of one GPU, in columns of equal length, in order of time.
+    """Every sample of one GPU's clock, in columns of equal length, in order of time.
 
     ``times_s`` are of the node's monotonic clock, which ranks use for their steps as well. ``sm_clocks_mhz`` and
     ``reasons`` (NVML's bits) are None where NVML refused to answer.

@@ -47,7 +47,7 @@ def _without_noise(lines: list[str]) -> list[str]:
 
 
 def _below_frames(lines: list[str], start: int) -> int:
-    """Where the exception of the traceback stands whose first frame is line ``start``."""
+    """Return the line number of the exception, for a traceback whose first frame is line ``start``."""
     return next((at for at in range(start, len(lines)) if not lines[at][0].isspace()), len(lines))
 
 

@@ -102,7 +102,7 @@ def doubts(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[
 
 
 def disagreements(nodes: Iterable[NodeSample], ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
-    """What is not the same on all ranks, with the ranks of each value; a rank that left no such fact is not counted."""
+    """Return the facts that differ between ranks, with the ranks of each value; ranks without the fact do not count."""
     drivers = {bare_uuid(device.uuid): node.driver_version for node in nodes for device in node.devices}
     facts: dict[str, dict[int, str | None]] = {
         "device model": {rank.rank: rank.device.name for rank in ranks if rank.device},
@@ -135,11 +135,11 @@ def recorded_throughout(spec: ExperimentSpec) -> tuple[str, ...]:
 
 
 def frozen_loss(spec: ExperimentSpec, ranks: tuple[RankRecord, ...]) -> tuple[str, ...]:
-    """The doubt about a run that does not train: its loss is one and the same in every step of the window.
+    """Doubt a run that does not train: its loss is the same in every step of the window.
 
-    Every step has the same data, so the loss moves when the weights do. Not asked where it says nothing: of fewer than
-    `MIN_STEPS` steps, of a learning rate that moves no weight by `_SMALLEST_MOVE` over the window, and of a loss below
-    nine tenths of the first step's, which trained until nothing was left to learn.
+    Every step has the same data, so the loss moves when the weights do. The check does not apply to fewer than
+    `MIN_STEPS` steps, to a learning rate that moves no weight by `_SMALLEST_MOVE` over the window, or to a loss below
+    nine tenths of the first step's: such a run has learnt its data.
     """
     start, end = spec.measure.window
     if end - start < MIN_STEPS or spec.optimizer.lr * (end - start) < _SMALLEST_MOVE:

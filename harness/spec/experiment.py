@@ -39,7 +39,7 @@ class OptimizerSpec(Frozen):
 class DdpSpec(Frozen):
     """`DistributedDataParallelConfig` settings, and when the pipeline's stages start their collectives.
 
-    ``bucket_size`` None stands for megatron's launcher: 40M elements, or 1M per data-parallel rank if that is more.
+    ``bucket_size`` None is the default of megatron's launcher: 40M elements, or 1M per data-parallel rank if more.
     """
 
     grad_reduce_in_fp32: bool = True
@@ -234,4 +234,4 @@ class ExperimentSpec(Frozen):
 
 
 FORMER_VALUES = dict(former_values(ExperimentSpec))
-"""By dotted path, the value that earlier versions acted on where they lacked the field."""
+"""By dotted path, the value that versions without the field used."""
