@@ -76,7 +76,7 @@ class TeGraphs:
         """Capture before step ``warmup_steps``, with parameter-gather hooks off around the capture."""
         if index != self.warmup_steps:
             return
-        gather = self.trainer.spec.ddp.overlap_param_gather
+        gather = self.trainer.spec.ddp.gathers_in_forward
         if gather:
             for chunk in self.trainer.chunks:
                 chunk.disable_forward_pre_hook(param_sync=False)

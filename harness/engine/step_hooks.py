@@ -37,7 +37,7 @@ class ParameterGather:
 
     def __init__(self, spec: ExperimentSpec, config: TransformerConfig, chunks, optimizer: MegatronOptimizer):
         self._config, self._chunks, self._optimizer = config, chunks, optimizer
-        self._overlaps = spec.ddp.overlap_param_gather and not spec.ddp.use_megatron_fsdp
+        self._overlaps = spec.ddp.gathers_in_forward
         self._has_hooks = self._overlaps  # DDP registers them
         self._param_sync_func = config.param_sync_func
 

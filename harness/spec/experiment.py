@@ -52,6 +52,11 @@ class DdpSpec(Frozen):
     nccl_ub: bool = False
     use_megatron_fsdp: bool = False
 
+    @property
+    def gathers_in_forward(self) -> bool:
+        """Whether forward pre-hooks of megatron-core's DDP gather parameters. Megatron-FSDP gathers without such hooks."""
+        return self.overlap_param_gather and not self.use_megatron_fsdp
+
 
 class OffloadSpec(Frozen):
     """Activations moved to host memory: whole layers, or named modules (fine-grained)."""
