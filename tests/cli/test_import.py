@@ -271,7 +271,7 @@ def test_the_published_table_is_a_sweep_with_the_same_figures(mbr_perf, tmp_path
     [
         (
             ("core_attn", f"core_attn {EXPANDABLE}"),
-            f"for recipes/llama/llama3_70b.yaml:27 sets {EXPANDABLE}",
+            f"for recipes/llama/llama3_70b.yaml:45 sets {EXPANDABLE}",
             "if the job of core_attn ran otherwise: -E PYTORCH_CUDA_ALLOC_CONF=",
         ),
         (("mlp", "mlp tp=4"), "sets tp=4", "--log 'mlp tp=VALUE'=PATH"),
