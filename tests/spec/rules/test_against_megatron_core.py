@@ -8,6 +8,9 @@ from harness.spec.recompute import MODULES
 from harness.spec.rules.check import check
 from harness.spec.software import Software, parse_version
 
+# Modules of megatron-core that no model of the recipes has: mbr-perf does not offer them. Release since which it has them.
+NOT_OFFERED = {"gdp_in_proj": "0.20", "gdp_qkv": "0.20", "mhc": "0.20"}
+
 pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]
 
 
@@ -104,4 +107,6 @@ def test_the_modules_are_those_that_megatron_core_allows():
                           recompute_modules=["no such module"])  # fmt: skip
     allowed = set(str(refused.value).partition("Allowed modules are: ")[2].strip("{}").replace("'", "").split(", "))
     version = parse_version(megatron.core.__version__)
-    assert {m.name for m in MODULES.values() if not version < parse_version(m.since_mcore)} == allowed
+    offered = {m.name for m in MODULES.values() if not version < parse_version(m.since_mcore)}
+    assert allowed - offered == {name for name, since in NOT_OFFERED.items() if not version < parse_version(since)}
+    assert offered <= allowed
