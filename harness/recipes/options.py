@@ -48,14 +48,11 @@ def options_layer(request: Request, problems: Problems) -> Layer:
     Megatron-Bridge; ``--set`` wins over such a consequence, but not silently over an option of the same name.
     """
     direct = _direct(request, problems)
-    assigned: Layer = {}
     with problems.collecting():
         policy = recompute_setting(request)
         direct = merge(direct, {"recompute": policy} if policy else {})
-    with problems.collecting():
-        direct = merge(direct, env_settings(request.env))
-    with problems.collecting():
-        assigned = set_settings(request.set_values)
+    direct = merge(direct, env_settings(request.env, problems))
+    assigned = set_settings(request.set_values, problems)
     for path in sorted(set(direct) & set(assigned)):
         if direct[path].value != assigned[path].value:
             problems.add(f"{direct[path].source} contradicts {assigned[path].source}", "give one of them")

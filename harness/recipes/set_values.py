@@ -14,20 +14,19 @@ from harness.recipes.strict_yaml import Table, parse_yaml, plain
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def set_settings(assignments: Iterable[str]) -> dict[str, Setting]:
-    """Settings of all ``--set``; raises BadRequestError with every bad path, value and repetition."""
-    return _collect(assignments, "--set", _set_value)
+def set_settings(assignments: Iterable[str], problems: Problems) -> dict[str, Setting]:
+    """Settings of all well-formed ``--set``; every bad path, value and repetition goes to ``problems``."""
+    return _collect(assignments, "--set", _set_value, problems)
 
 
-def env_settings(assignments: Iterable[str]) -> dict[str, Setting]:
-    """Settings of all ``-E KEY=VALUE``; the first ``=`` splits, the value is taken as it is."""
-    return _collect(assignments, "--env", _env_value)
+def env_settings(assignments: Iterable[str], problems: Problems) -> dict[str, Setting]:
+    """Settings of all well-formed ``-E KEY=VALUE``; the first ``=`` splits, the value is taken as it is."""
+    return _collect(assignments, "--env", _env_value, problems)
 
 
 def _collect(
-    assignments: Iterable[str], option: str, read: Callable[[str, str, str], tuple[str, Value]]
+    assignments: Iterable[str], option: str, read: Callable[[str, str, str], tuple[str, Value]], problems: Problems
 ) -> dict[str, Setting]:
-    problems = Problems()
     settings: dict[str, Setting] = {}
     for text in assignments:
         name, equals, value = text.partition("=")
@@ -40,7 +39,6 @@ def _collect(
                 values = "" if path.startswith("env.") else f": {old.value!r}, {read_value!r}"  # may be secrets
                 raise BadRequestError(f"{option} {path} is given twice{values}", remedy="keep one")
             settings[path] = Setting(read_value, f"{option} {path}" if option == "--set" else "--env")
-    problems.raise_if_any()
     return settings
 
 

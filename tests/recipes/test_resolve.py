@@ -148,6 +148,15 @@ def test_problems_of_the_point_and_of_the_options_are_told_together(load):
     assert len(caught.value.problems) == 3
 
 
+def test_an_unknown_setting_hides_no_wrong_value_of_the_others(load):
+    wrong = ("ddp.bucket_size=0", "parallelism.wgrad_deferral_limit=-1", "train.manual_gc_interval=1.5",
+             "train.manual_gcc=true", "kernels.tp_comm_overlap_cfg=5")  # fmt: skip
+    with pytest.raises(ManyProblemsError) as caught:
+        resolve_recipe(load(), ask(set_values=wrong, env=("A", "B=1")))
+    named = [str(problem).partition(":")[0] for problem in caught.value.problems]
+    assert sorted(named) == sorted(["--env A", *(f"--set {text.partition('=')[0]}" for text in wrong)])
+
+
 def test_what_is_wrong_beside_an_unknown_recipe_is_told_with_it():
     with pytest.raises(BadRequestError) as caught:
         resolve(Request(model_recipe_name="lama3_8b", gpu="nonsense", recompute_modules="nonsense"))

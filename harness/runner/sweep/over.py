@@ -126,8 +126,7 @@ def _checked(target: str, value: str, place: str) -> str:
     if target.startswith("env."):
         raise_all(secrets_in({target.removeprefix("env."): value}))
     problems = Problems()
-    with problems.collecting():
-        set_settings((f"{target}={value}",))
+    set_settings((f"{target}={value}",), problems)
     for problem in problems.found:
         raise BadRequestError(f"{place}: {problem.message.removeprefix(f'--set {target}: ')}", remedy=problem.remedy)
     return value
