@@ -8,7 +8,9 @@ from pydantic_core import ErrorDetails
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.settings import LEAVES, SECTION_MODELS, Layer, Setting
 from harness.spec.experiment import ExperimentSpec
-from harness.spec.user_buffers import USER_BUFFER_KEYS
+from harness.spec.user_buffers import METHOD_KEYS, NAMED, UserBuffers
+
+_TYPES = "see recipes/README.md for types and ranges"
 
 
 def build_spec(layer: Layer, place: str) -> ExperimentSpec:
@@ -56,15 +58,41 @@ def _explain(error: ValidationError, layer: Layer, place: str) -> Iterator[tuple
         if setting is not None and inner:
             place = ".".join((_opening(setting), *inner))
             if detail["type"] == "extra_forbidden":
-                yield f"{place}: no such setting", nearest(inner[-1], USER_BUFFER_KEYS[len(inner) - 1])
+                yield from _unknown_buffer_key(place, inner, setting)
             else:
-                yield f"{place}: {says}, is {value!r}", "see recipes/README.md for types and ranges"
+                yield f"{place}: {says}, is {value!r}", _TYPES
         elif setting is not None:
-            yield f"{_opening(setting)}: {says}, is {setting.value!r}", "see recipes/README.md for types and ranges"
+            named = path == "kernels.tp_comm_overlap_cfg" and isinstance(setting.value, str)
+            remedy = nearest(str(setting.value), NAMED, count=3) if named else _TYPES
+            yield f"{_opening(setting)}: {says}, is {setting.value!r}", remedy
         elif detail["type"] == "missing":
             yield f"{place}.{path}: missing", f"write {path} in the recipe, or give it as an option"
         else:
             yield f"{place}.{path}: {says}{_options_in(path, layer)}", "change one of the values it names"
+
+
+def _unknown_buffer_key(place: str, keys: tuple[str, ...], setting: Setting) -> Iterator[tuple[str, str]]:
+    """What is wrong with an unknown GEMM, or with a key that the GEMM's method does not have.
+
+    Nothing, if another method has the key and the GEMM refuses its method: that is reported at the method.
+    """
+    gemm, *inner = keys
+    if not inner:
+        gemms = tuple(UserBuffers.model_fields)
+        close = nearest(gemm, gemms)
+        yield f"{place}: no such GEMM", close if close.startswith("known") else f"{close} GEMMs: {', '.join(gemms)}"
+        return
+    assert isinstance(setting.value, dict)  # the key was found in it
+    buffer = setting.value[gemm]
+    assert isinstance(buffer, dict)
+    (key,), method = inner, buffer.get("method")
+    anywhere = dict.fromkeys(name for names in METHOD_KEYS.values() for name in names)
+    known = METHOD_KEYS.get(str(method))
+    if known is None and key not in anywhere:
+        yield f"{place}: no such setting", nearest(key, anywhere)
+    elif known is not None and key not in known:
+        remedy = f"known: {', '.join(known)}" if key in anywhere else nearest(key, known)
+        yield f"{place}: method '{method}' has no {key}", remedy
 
 
 def _leaf_path(detail: ErrorDetails) -> str:
@@ -95,6 +123,8 @@ def phrase(detail: ErrorDetails) -> str:
         return f"method must be {detail['ctx']['expected_tags']}"
     if detail["type"] == "union_tag_not_found":
         return "method is missing"
+    if detail["type"] == "missing":
+        return f"{detail['loc'][-1]} is missing"
     if detail["type"] == "model_type":
         return "must be a mapping"
     message = detail["msg"].removeprefix("Value error, ")

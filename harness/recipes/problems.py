@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from harness.errors import BadRequestError, ManyProblemsError, raise_all
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A remedy for an unknown ``name``: the closest known one, else all of them."""
+def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
+    """A remedy for an unknown ``name``: at most ``count`` close known ones, else all of them."""
     known = list(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean '{close[0]}'?" if close else f"known: {', '.join(known)}"
+    close = difflib.get_close_matches(name, known, n=count, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(match) for match in close)}?" if close else f"known: {', '.join(known)}"
 
 
 @dataclass

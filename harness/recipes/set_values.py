@@ -11,6 +11,10 @@ from harness.recipes.recompute_text import policy_from_text
 from harness.recipes.settings import SECTION_MODELS, Setting, Value, settable_paths
 from harness.recipes.strict_yaml import Table, parse_yaml, plain
 
+_USER_BUFFERS = "kernels.tp_comm_overlap_cfg"
+_WHOLE = {_USER_BUFFERS: "{qkv_dgrad: {method: bulk, num_sm: 4}}", "recompute": "full:block:4"}
+"""Settings that are replaced whole, with an example of their value."""
+
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -57,12 +61,15 @@ def _set_value(path: str, text: str, place: str) -> tuple[str, Value]:
         raise BadRequestError(
             f"{place}: a section cannot be set whole", remedy=f"set a field of it, as in {path}.NAME=VALUE"
         )
+    for whole, example in _WHOLE.items():
+        if path.startswith(f"{whole}."):
+            raise BadRequestError(f"{place}: {whole} is replaced whole", remedy=f"as in --set '{whole}={example}'")
     if path not in settable_paths():
         raise BadRequestError(f"{place}: no such setting", remedy=_nearest_path(path))
     if path == "model.moe.moe_layer_freq" and "*" in text:
         return path, _layer_freq(text, place)
     node = parse_yaml(text, place, with_lines=False) if text.strip() else None
-    if node is None or (isinstance(node, Table) and path != "kernels.tp_comm_overlap_cfg"):
+    if node is None or (isinstance(node, Table) and path != _USER_BUFFERS):
         raise BadRequestError(
             f"{place}: a value is needed, is {text!r}", remedy="write a number, text, true, false, null or a list"
         )

@@ -1,6 +1,6 @@
 """How transformer-engine overlaps tensor-parallel communication with matrix products: one buffer per GEMM."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
@@ -78,11 +78,10 @@ class UserBuffers(Frozen):
 
 METHODS = (BulkOverlap, RingExchangeOverlap, PipelineOverlap)
 
-USER_BUFFER_KEYS: tuple[tuple[str, ...], ...] = (
-    tuple(UserBuffers.model_fields),
-    tuple(dict.fromkeys(key for method in METHODS for key in method.model_fields)),
-)
-"""Keys of a configuration: GEMMs, and what each may hold."""
+METHOD_KEYS: dict[str, tuple[str, ...]] = {
+    get_args(method.model_fields["method"].annotation)[0]: tuple(method.model_fields) for method in METHODS
+}
+"""Keys that a GEMM may hold, by its method."""
 
 
 def _tuned(bulk: tuple[int, int, int, int], proj_fprop: int | None, fc2_fprop: int | None) -> UserBuffers:
@@ -122,7 +121,7 @@ def _by_name(value: object) -> object:
     if not isinstance(value, str):
         return value
     if value not in NAMED:
-        raise ValueError("must be a mapping of GEMMs, or the name of a configuration in recipes/README.md")
+        raise ValueError("must be a mapping of GEMMs, or the name of a known configuration")
     return NAMED[value]
 
 

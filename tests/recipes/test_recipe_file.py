@@ -75,15 +75,21 @@ def test_an_unknown_key_is_named_with_line_path_and_nearest(load: Load):
         (("name: tiny", "name: Tiny!"),
          "tiny.yaml:1: name: must be lower-case letters, digits, '.', '_' or '-', 64 at most, a letter or digit first, is 'Tiny!'"),
         (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {qkv_dgrd: {method: bulk}}}"),
-         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_dgrd: no such setting\n  did you mean 'qkv_dgrad'?"),
+         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_dgrd: no such GEMM\n  did you mean 'qkv_dgrad'? "
+         "GEMMs: qkv_fprop, qkv_dgrad, qkv_wgrad, proj_fprop, proj_dgrad, fc1_fprop, fc1_dgrad, fc1_wgrad, fc2_fprop, fc2_dgrad"),
         (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {qkv_fprop: {method: ring_exchange, num_sms: 2}}}"),
-         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_fprop.num_sms: no such setting\n  did you mean 'num_sm'?"),
+         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_fprop.num_sms: method 'ring_exchange' has no num_sms\n"
+         "  did you mean 'num_sm'?"),
+        (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {fc1_dgrad: {method: bulk, num_splits: 4}}}"),
+         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.fc1_dgrad.num_splits: method 'bulk' has no num_splits\n"
+         "  known: method, num_sm, cga_size, set_sm_margin"),
         (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: {qkv_fprop: {method: pipeline}}}"),
          "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg.qkv_fprop.method: must be 'ring_exchange', is 'pipeline'\n"
          "  see recipes/README.md for types and ranges"),
-        (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: userbuffers_h100}"),
-         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg: must be a mapping of GEMMs, or the name of a configuration in "
-         "recipes/README.md, is 'userbuffers_h100'\n  see recipes/README.md for types and ranges"),
+        (("{tp_comm_overlap: true}", "{tp_comm_overlap_cfg: userbuffers_bf16_h100}"),
+         "tiny.yaml:16: profiles.fast.kernels.tp_comm_overlap_cfg: must be a mapping of GEMMs, or the name of a known "
+         "configuration, is 'userbuffers_bf16_h100'\n  did you mean 'userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192' or "
+         "'userbuffers_bf16_h100_h12288_tp4_mbs1_seqlen2048'?"),
         (("OWN: text", "OWN: 0.5"), "tiny.yaml:26: points[0].env.OWN: must be text, is 0.5\n  quote the value"),
     ],
 )  # fmt: skip
