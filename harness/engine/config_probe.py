@@ -46,12 +46,16 @@ def translation(kind: str, text: str) -> str | None:
 
 
 def without_transformer_engine(spec: ExperimentSpec) -> ExperimentSpec:
-    """``spec`` as a megatron-core without transformer-engine can be asked about it: none of its fused kernels.
+    """Return ``spec`` without the settings that need transformer-engine.
 
-    Their checks would refuse any request before recompute, parallelism or graphs are looked at.
+    megatron-core checks those first, and would refuse the request before it looks at recompute, parallelism or graphs.
     """
     kernels = spec.kernels.model_copy(update={"transformer_impl": "local", "moe_permute_fusion": False})
-    return spec.model_copy(update={"kernels": kernels})
+    parallelism = spec.parallelism
+    # The local layers do not fuse the accumulation of gradients, and the deferral is refused without it.
+    if spec.kernels.gradient_accumulation_fusion and parallelism.pipeline_model_parallel_size > 1:
+        parallelism = parallelism.model_copy(update={"defer_embedding_wgrad_compute": False, "wgrad_deferral_limit": 0})
+    return spec.model_copy(update={"kernels": kernels, "parallelism": parallelism})
 
 
 def place_in_megatron(error: BaseException) -> str | None:

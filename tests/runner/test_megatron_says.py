@@ -7,7 +7,10 @@ import time
 import pytest
 
 from harness.launch.environment import Host, this_host
+from harness.recipes.building import build_spec
+from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
 from harness.runner.megatron_says import Question, megatron_finding, megatron_findings, unasked_notes
+from harness.spec.rules.check import check
 from harness.spec.software import Software
 
 INSTALLED = Software(megatron_core="0.16.1", torch="2.9.1")
@@ -147,3 +150,41 @@ def test_the_installed_megatron_core_is_asked_about_a_gpu_without_transformer_en
     finding = megatron_finding(spec, WITH_TE, this_host())
     assert finding.severity == "error"
     assert "mla_up_proj in recompute_modules is only supported with" in finding.mcore_text
+
+
+def shipped_points():
+    """One GPU point that the rules accept for each set of switches, FP8 recipe and kind of model."""
+    found = {}
+    for file in all_recipe_files(recipes_dir()):
+        for point in load_recipe(file.path, file.label).points:
+            spec = build_spec(point.layer, point.place)
+            kernels = spec.kernels.model_copy(update={"transformer_impl": "transformer_engine"})
+            spec = spec.model_copy(update={"kernels": kernels})
+            fields = [*spec.parallelism, *kernels, *spec.ddp]
+            switches = frozenset(name for name, value in fields if isinstance(value, bool) and value)
+            kind = (spec.compute_dtype, bool(spec.model.moe), switches, spec.cuda_graph.impl)
+            if not spec.gpu_type.is_cpu and not any(finding.blocks for finding in check(spec, WITH_TE)):
+                found.setdefault(kind, (f"{file.name} {point.title}", spec))
+    return dict(found.values())
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_without_transformer_engine_no_shipped_point_that_the_rules_accept_is_refused():
+    asked = {name: Question(spec, WITH_TE) for name, spec in shipped_points().items()}
+    assert any(question.spec.parallelism.defer_embedding_wgrad_compute for question in asked.values())
+    found = megatron_findings(asked, this_host())
+    assert {name: finding.mcore_text for name, finding in found.items() if finding.blocks} == {}
+
+
+@pytest.mark.train
+def test_a_deferral_is_refused_only_for_what_was_asked_for(make_spec):
+    def deferred(pp, fuses):
+        kernels = {"transformer_impl": "transformer_engine", "gradient_accumulation_fusion": fuses}
+        cut = {"pipeline_model_parallel_size": pp, "defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 2}
+        return Question(make_spec(kernels=kernels, parallelism=cut), WITH_TE)
+
+    found = megatron_findings({0: deferred(2, True), 1: deferred(2, False), 2: deferred(1, True)}, this_host())
+    assert [finding.blocks for finding in found.values()] == [False, True, True]
+    assert "accumulation fusion" in found[1].mcore_text
+    assert "pipeline" in found[2].mcore_text
