@@ -7,6 +7,7 @@ from harness.records.run import RunRecord
 from harness.report.printing import OneLineTable
 from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
+from harness.spec.user_buffers import UserBuffers
 from harness.units import counted
 
 
@@ -64,8 +65,14 @@ def _parallelism(spec: ExperimentSpec) -> str:
 def _overlap(spec: ExperimentSpec) -> str:
     """The user buffers of tp_comm_overlap."""
     tokens, width = spec.user_buffer_shape
-    buffers = spec.kernels.tp_comm_overlap_cfg or "transformer-engine's defaults"
-    return f"user buffers of {tokens} x {width}: {buffers}"
+    buffers = spec.kernels.tp_comm_overlap_cfg
+    told = described_buffers(buffers) if buffers else "transformer-engine's defaults"
+    return f"user buffers of {tokens} x {width}: {told}"
+
+
+def described_buffers(buffers: UserBuffers) -> str:
+    """The names of known configurations with these buffers, then the GEMMs."""
+    return ": ".join([*filter(None, [" = ".join(buffers.names)]), f"GEMMs {buffers}"])
 
 
 def _batch(spec: ExperimentSpec) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from harness.report.request_table import effect_rows, request_rows
+from harness.report.request_table import described_buffers, effect_rows, request_rows
 from harness.spec.effective import EffectiveRecompute
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.rules.finding import Finding
@@ -14,11 +14,18 @@ def request_lines(spec: ExperimentSpec) -> list[str]:
 
 
 def user_buffers_document(spec: ExperimentSpec) -> dict[str, object] | None:
-    """The user buffers that a run makes, for programs; ``ub_cfgs`` is empty where all are transformer-engine's defaults."""
+    """The user buffers that a run makes, for programs. ``names`` are the known configurations with equal buffers.
+
+    ``ub_cfgs`` is empty where all are transformer-engine's defaults.
+    """
     if not spec.makes_user_buffers:
         return None
-    named = spec.kernels.tp_comm_overlap_cfg
-    return {"shape": list(spec.user_buffer_shape), "ub_cfgs": named.ub_cfgs if named else {}}
+    buffers = spec.kernels.tp_comm_overlap_cfg
+    return {
+        "shape": list(spec.user_buffer_shape),
+        "names": list(buffers.names) if buffers else [],
+        "ub_cfgs": buffers.ub_cfgs if buffers else {},
+    }
 
 
 def effect_lines(effective: EffectiveRecompute) -> list[str]:
@@ -37,7 +44,7 @@ def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
     buffers = spec.kernels.tp_comm_overlap_cfg
     values = dict(_leaves(spec.model_dump(mode="json"))) | {
         "recompute": spec.recompute.text,
-        "kernels.tp_comm_overlap_cfg": str(buffers) if buffers else None,
+        "kernels.tp_comm_overlap_cfg": described_buffers(buffers) if buffers else None,
     }
     named = sorted(sources.items(), key=lambda item: (item[1] == "default", item[0]))
     width = max(map(len, sources), default=0)

@@ -1,5 +1,6 @@
 """How transformer-engine overlaps tensor-parallel communication with matrix products: one buffer per GEMM."""
 
+import re
 from typing import Annotated, Literal, get_args
 
 from pydantic import BeforeValidator, Field
@@ -66,6 +67,11 @@ class UserBuffers(Frozen):
         """The argument of `initialize_ub`."""
         return self.model_dump(exclude_none=True)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Known configurations with these very buffers; two of them may be equal."""
+        return tuple(name for name, buffers in NAMED.items() if buffers == self)
+
     def __str__(self) -> str:
         """GEMMs with their SMs by method, as in ``bulk qkv_dgrad 4 SMs, fc1_dgrad 2 SMs; pipeline proj_fprop 24 SMs``."""
         by_method: dict[str, list[str]] = {}
@@ -115,6 +121,17 @@ NAMED: dict[str, UserBuffers] = {
     "userbuffers_bf16_h100_h12288_tp4_mbs1_seqlen2048": _tuned((4, 4, 2, 4), 24, None),
 }
 """Configurations under Megatron-Bridge's names (its training/comm_overlap.py at 067f987)."""
+
+_NAME = re.compile(r"userbuffers_(bf16|fp8)_([a-z]+\d+)_h(\d+)_tp(\d+)(?:_cp(\d+))?_mbs(\d+)_seqlen(\d+)")
+
+
+def tuned_for(name: str) -> dict[str, str | int]:
+    """What the name of a row of ``NAMED`` says that its buffers were tuned for."""
+    match = _NAME.fullmatch(name)
+    assert match is not None  # a test reads every row
+    precision, gpu, *sizes = match.groups(default="1")
+    keys = ("hidden size", "TP", "CP", "micro-batch", "sequence")
+    return {"GPU": gpu, "precision": precision, **dict(zip(keys, map(int, sizes), strict=True))}
 
 
 def _by_name(value: object) -> object:

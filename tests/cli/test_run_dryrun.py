@@ -102,6 +102,13 @@ def test_programs_learn_the_options_of_each_node_and_the_overlap(mbr_perf, tmp_p
     assert told["spec"]["kernels"]["tp_comm_overlap_cfg"]["proj_fprop"]["num_sm"] == 24
 
 
+def test_a_configuration_of_buffers_keeps_its_name_and_says_what_it_was_tuned_for(mbr_perf, tmp_path):
+    name = "userbuffers_bf16_b200_h8192_tp2_mbs1_seqlen8192"
+    answer = mbr_perf(*HEADLINE, "--run_dir", tmp_path, "--set", f"kernels.tp_comm_overlap_cfg={name}")
+    assert f"TP overlap   user buffers of 4096 x 8192: {name}: GEMMs ring_exchange qkv_fprop 1 SM" in answer.out
+    assert f"B04g: tp_comm_overlap_cfg is {name}, tuned for B200, bf16, TP 2, sequence 8192; the request is for H100, fp8, TP 4, sequence 4096" in " ".join((answer.out + answer.err).split())  # fmt: skip
+
+
 def test_an_address_that_is_given_stays(mbr_perf, tmp_path):
     answer = mbr_perf(*HEADLINE, "--run_dir", tmp_path, "--master_addr", "node0", "--master_port", "29511")
     assert f"#   --nnodes 4 --node_rank 3 --master_addr node0 --master_port 29511 --run_dir {tmp_path}" in answer.out

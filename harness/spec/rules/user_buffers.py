@@ -1,7 +1,9 @@
 """Overlap of tensor-parallel communication through transformer-engine's user buffers: idle, or impossible."""
 
+from harness.spec.gpu import GPUS
 from harness.spec.rules.rule import Rule, Values
 from harness.spec.rules.situation import Situation
+from harness.spec.user_buffers import tuned_for
 
 _BASE = "transformer-engine 2.11 pytorch/module/base.py"
 _RACKS = ("gb200", "gb300")  # NVLink reaches beyond the node
@@ -36,6 +38,34 @@ def _uneven_rows(s: Situation) -> Values | None:
     return {"rows": rows, "multiple": _MX_ROWS} if rows % _MX_ROWS else None
 
 
+def _tuned_for_another(s: Situation) -> Values | None:
+    """The known configuration that fits best, where it differs; GPUs of one generation have equal buffers."""
+    buffers = s.kernels.tp_comm_overlap_cfg
+    if buffers is None or not buffers.names or not _overlaps(s):
+        return None
+    asked: dict[str, str | int] = {
+        "GPU": s.gpu.name, "precision": s.spec.precision.peak, "hidden size": s.model.hidden_size, "TP": s.tp,
+        "CP": s.par.context_parallel_size, "micro-batch": s.batch.micro_batch_size, "sequence": s.batch.seq_length,
+    }  # fmt: skip
+    differing = {name: _differing(tuned_for(name), asked) for name in buffers.names}
+    name = min(differing, key=lambda name: len(differing[name]))
+    if not differing[name]:
+        return None
+    tuned = tuned_for(name)
+    return {"name": name, "tuned": _listed(tuned, differing[name]), "asked": _listed(asked, differing[name])}
+
+
+def _differing(tuned: dict[str, str | int], asked: dict[str, str | int]) -> list[str]:
+    generations = [(GPUS[str(values["GPU"])].capability or (0,))[0] for values in (tuned, asked)]
+    same_chip = generations[0] == generations[1]
+    return [key for key in tuned if tuned[key] != asked[key] and not (key == "GPU" and same_chip)]
+
+
+def _listed(values: dict[str, str | int], keys: list[str]) -> str:
+    return ", ".join({"GPU": str(values[key]).upper(), "precision": str(values[key])}.get(key, f"{key} {values[key]}")
+                     for key in keys)  # fmt: skip
+
+
 RULES = (
     Rule("B04a", "warning", _idle,
          "tp_comm_overlap has no effect: {why}",
@@ -63,4 +93,8 @@ RULES = (
          "use another --seq_length or --micro_batch_size, or kernels.tp_comm_overlap=false",
          _BASE, "source",
          "Userbuffers requires MXFP8 tensor dims that are divisible by 128"),
+    Rule("B04g", "note", _tuned_for_another,
+         "tp_comm_overlap_cfg is {name}, tuned for {tuned}; the request is for {asked}",
+         "compare it with kernels.tp_comm_overlap_cfg=null, transformer-engine's defaults",
+         "Megatron-Bridge training/comm_overlap.py", "source"),
 )  # fmt: skip
