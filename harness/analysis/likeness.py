@@ -9,7 +9,7 @@ from harness.analysis.metrics import GateKind
 from harness.errors import BadRequestError, raise_all
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
-from harness.records.golden_settings import leaves, setting_differences
+from harness.records.golden_settings import leaves, setting_differences, unstated_options
 from harness.records.run import RunRecord
 from harness.spec.experiment import ExperimentSpec
 
@@ -71,7 +71,8 @@ def likeness(
     differences = tuple(
         replace(d, accepted=any(_covers(name, d.name) for name in accept)) for d in found if d.name not in unsaid
     )
-    return Likeness(differences, (*golden.caveats, *_unsaid_caveat(unsaid), *_clock_caveats(clocks, golden)))
+    unsaid_caveats = (*_unsaid_caveat(unsaid), *_option_caveat(record, golden))
+    return Likeness(differences, (*golden.caveats, *unsaid_caveats, *_clock_caveats(clocks, golden)))
 
 
 def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) -> bool:
@@ -139,6 +140,11 @@ def measured_device(record: RunRecord) -> str | None:
 
 def _unsaid_caveat(names: Sequence[str]) -> tuple[str, ...]:
     return (f"the golden does not say: {', '.join(names)}",) if names else ()
+
+
+def _option_caveat(record: RunRecord, golden: GoldenRecord) -> tuple[str, ...]:
+    names = unstated_options(golden, record.spec, record.sources)
+    return (f"options of the run set what the golden does not state: {', '.join(names)}",) if names else ()
 
 
 def _covers(name: str, difference: str) -> bool:

@@ -10,6 +10,7 @@ from harness.spec.experiment import FORMER_VALUES, ExperimentSpec
 from harness.spec.gpu import GPUS
 from harness.spec.recompute import canonical_text, parse_recompute
 
+_NO_SETTINGS = {"family", "gpus_per_node", "point_gpu", "recipes_dir"}  # sources have them, the identity does not
 LABELS = ("recipe", "task", "gpu", "compute_dtype", "num_gpus", "recompute")
 
 
@@ -50,6 +51,15 @@ def setting_differences(
     if not found and golden.fingerprint is not None:
         return {"fingerprint": (golden.fingerprint, fingerprint)}
     return found
+
+
+def unstated_options(golden: GoldenRecord, spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
+    """Settings of ``spec`` that an option set and that a golden without a fingerprint does not state, by dotted path."""
+    if golden.fingerprint is not None:
+        return []
+    stated, ours = {*LABELS, *_NO_SETTINGS, *leaves(golden.spec)}, leaves(spec.identity())
+    given = [path for path, source in sources.items() if source.startswith("-") and path not in stated]
+    return sorted(path for path in given if path in ours or not path.startswith("measure."))
 
 
 def spec_like(golden: GoldenRecord, like: ExperimentSpec | None = None) -> ExperimentSpec | None:

@@ -128,6 +128,20 @@ def test_what_an_external_golden_does_say_blocks(make_record, make_golden, says,
     assert verdicts(record, golden)["tflops_per_gpu"] == "inconclusive"
 
 
+def test_what_options_set_and_an_external_golden_does_not_state_is_a_caveat(make_spec, make_record, make_golden):
+    sources = {
+        "ddp.bucket_size": "--set ddp.bucket_size", "batch.micro_batch_size": "--micro_batch_size", "env.A": "--env",
+        "kernels.tp_comm_overlap_cfg": "--set kernels.tp_comm_overlap_cfg", "gpu": "--gpu", "ddp.nccl_ub": "a.yaml:3",
+        "measure.max_steps": "--max_steps", "measure.seed": "--seed", "gpus_per_node": "--gpus_per_node",
+    }  # fmt: skip
+    record = make_record(spec=make_spec(gpu="h100", ddp={"bucket_size": 1000}), sources=sources)
+    golden = external(make_record, make_golden, spec={"batch": {"micro_batch_size": 1}})
+    told = "options of the run set what the golden does not state: ddp.bucket_size, env.A, kernels.tp_comm_overlap_cfg, measure.seed"
+    assert told in likeness(record, golden).caveats
+    complete = make_golden(make_record(spec=make_spec(gpu="h100")), VALUES)
+    assert not any("options" in caveat for caveat in likeness(record, complete).caveats)
+
+
 def test_module_order_is_no_difference(make_spec, make_record, make_golden):
     golden = external(make_record, make_golden, recompute="mlp,core_attn")
     assert names(make_record(make_spec(recompute="core_attn,mlp")), golden) == []
