@@ -100,7 +100,7 @@ def child_environment(
     merged = {v.name: v for v in inherited(shell)}
     merged |= {v.name: v for v in _passed(shell, pass_env)}
     merged |= {v.name: v for row in ROWS if (v := _from_row(row, asked, shell)) is not None}
-    merged |= {name: EnvVar(name, value, "recipe or -E", "spec.env") for name, value in spec_env.items()}
+    merged |= {name: EnvVar(name, value, "from the recipe or -E", "spec.env") for name, value in spec_env.items()}
     settings = {name: Setting(v.shown, _told(v)) for name, v in merged.items()}
     raise_all([*problems, *conflicts(asked, settings)])
     return tuple(merged[name] for name in sorted(merged))
@@ -134,7 +134,11 @@ def inherited(shell: Mapping[str, str]) -> list[EnvVar]:
 
 
 def _passed(shell: Mapping[str, str], pass_env: tuple[str, ...]) -> list[EnvVar]:
-    return [EnvVar(name, shell[name], "asked for by name", "--pass_env") for name in pass_env if name in shell]
+    return [
+        EnvVar(name, shell[name], "from your shell, named by --pass_env", "--pass_env")
+        for name in pass_env
+        if name in shell
+    ]
 
 
 def _from_row(row: Row, asked: Asked, shell: Mapping[str, str]) -> EnvVar | None:

@@ -120,12 +120,13 @@ class LaunchPlan:
             f"ranks {self.ranks.start} to {self.ranks.stop - 1}",
             f"# time limit {limit}; a rank hangs after {self.hang_timeout_s:g} s without a heartbeat",
             "# environment",
-            *(f"export {v.name}={shlex.quote(v.shown)}  # {v.source}: {v.reason}" for v in own),
+            *(f"export {v.name}={shlex.quote(v.shown)}  # {_origin(v)}" for v in own),
             f"# inherited from your shell: {', '.join(inherited) or 'nothing'}",
         ]
         if self.rendezvous.nnodes > 1:
             lines += ["# options of each node beside those of the request; all nodes must see the run folder"]
             lines += [f"#   {shlex.join(self.node_options(node))}" for node in range(self.rendezvous.nnodes)]
+            lines += ["# the other nodes get the same environment and command, each with its own node rank"]
         if self.rendezvous.master_addr == ANY_HOST:
             lines += [f"# {ANY_HOST} stands for the address of node 0"]
         if self.sampler:
@@ -149,6 +150,13 @@ class LaunchPlan:
             "timeout_s": self.timeout_s,
             "hang_timeout_s": self.hang_timeout_s,
         }
+
+
+def _origin(variable: EnvVar) -> str:
+    """Say who set the variable, and why mbr-perf did. The reason is for its own value, not for one of the shell."""
+    if variable.source == "your shell":
+        return "from your shell"
+    return f"set by mbr-perf: {variable.reason}" if variable.source == "table" else variable.reason
 
 
 def build_plan(request: LaunchRequest) -> LaunchPlan:

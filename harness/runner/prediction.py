@@ -25,6 +25,8 @@ from harness.spec.software import Software
 
 # A run may wait this long for its prediction, which it can do without.
 _PATIENCE_S = 120.0
+# What a dry run says, which starts no tracer.
+NOT_TRACED = "nothing is traced yet. Run `mbr-perf plan` with the same options once; later dry runs show the prediction"
 # Ranks come first: a tracer beside them takes what they leave.
 _NICENESS = 15
 
@@ -133,7 +135,7 @@ def predict_with(
             return RunPrediction(None, next(iter(traces.refused.values())))
         return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software, constants))
     except MissingTraceError:
-        return RunPrediction(None, "not traced yet: `mbr-perf plan` or a run does it")
+        return RunPrediction(None, NOT_TRACED)
     except (HarnessError, OSError) as error:
         return RunPrediction(None, str(error).splitlines()[0])
 

@@ -86,7 +86,9 @@ def test_a_dry_run_of_several_nodes_asks_for_no_node_options_and_names_those_of_
     assert given == [
         f"#   --nnodes 4 --node_rank {node} --master_addr HOST --run_dir {tmp_path}" for node in range(4)
     ]  # fmt: skip
+    assert "# the other nodes get the same environment and command, each with its own node rank" in answer.out
     assert "# HOST stands for the address of node 0" in answer.out
+    assert "Run `mbr-perf plan` with the same options once; later dry runs show the prediction" in answer.out
     assert "TP overlap   user buffers of 4096 x 8192: transformer-engine's defaults" in answer.out
 
 

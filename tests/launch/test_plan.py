@@ -70,10 +70,16 @@ def test_the_run_folder_is_absolute_whatever_was_typed(cpu: MakeSpec, host: Host
 
 
 def test_the_rendered_plan_can_be_pasted_into_a_shell(cpu: MakeSpec, host: Host) -> None:
-    plan = plan_of(cpu(env={"FLAG": "a b;c"}), host, run_dir=Path("/runs/a b"))
+    shell = {**host.shell, "TOKENIZERS_PARALLELISM": "true", "MINE": "1"}
+    settings = cpu(env={"FLAG": "a b;c"})
+    plan = plan_of(settings, replace(host, shell=shell), run_dir=Path("/runs/a b"), pass_env=("MINE",))
     lines = plan.render().splitlines()
     assert tuple(shlex.split(lines[-1])) == plan.argv
-    assert "export FLAG='a b;c'  # spec.env: recipe or -E" in lines
+    assert "export FLAG='a b;c'  # from the recipe or -E" in lines
+    assert "export PYTHONUNBUFFERED=1  # set by mbr-perf: the last words of a killed rank are in its log" in lines
+    assert [line.partition("#")[2] for line in lines if "MINE=" in line] == [" from your shell, named by --pass_env"]
+    assert "export TOKENIZERS_PARALLELISM=true  # from your shell" in lines
+    assert not any("other nodes" in line for line in lines)
     assert "# inherited from your shell: HOME, PATH" in lines
 
 

@@ -12,7 +12,7 @@ from harness.recipes.request import Request
 from harness.recipes.resolve import resolve
 from harness.report.prediction import prediction_document
 from harness.runner.machine import installed_software
-from harness.runner.prediction import predict, predict_with, predicting
+from harness.runner.prediction import NOT_TRACED, predict, predict_with, predicting
 from harness.runner.request import RunRequest
 from harness.runner.showing import Display
 from harness.runner.tracing import Tracing, trace_cache
@@ -55,7 +55,7 @@ def test_what_is_in_the_cache_is_predicted_at_once_and_what_is_not_starts_nothin
     software = installed_software()
     at_once = Tracing(replace(host, python="/nowhere/python"), trace_cache(host.shell), cached_only=True)
     before = predict_with(at_once, spec, software, "local")
-    assert (before.prediction, before.reason) == (None, "not traced yet: `mbr-perf plan` or a run does it")
+    assert (before.prediction, before.reason) == (None, NOT_TRACED)
     traced = predict(spec, software, "local", host)
     assert predict_with(at_once, spec, software, "local") == traced
 

@@ -20,7 +20,7 @@ def _idle(s: Situation) -> Values | None:
         "megatron-core switches it off for multi-latent attention": s.model.mla is not None,
     }
     idle = [reason for reason, holds in reasons.items() if holds]
-    return {"why": "; ".join(idle)} if idle else None
+    return {"why": " and ".join(idle)} if idle else None
 
 
 def _overlaps(s: Situation) -> bool:
@@ -68,8 +68,8 @@ def _listed(values: dict[str, str | int], keys: list[str]) -> str:
 
 RULES = (
     Rule("B04a", "warning", _idle,
-         "tp_comm_overlap has no effect: {why}",
-         "nothing; the run equals one without it",
+         "tp_comm_overlap has no effect, because {why}",
+         "nothing to do, as the run equals one without it",
          "Megatron-Bridge training/comm_overlap.py", "source"),
     Rule("B04b", "warning", lambda s: s.kernels.tp_comm_overlap_cfg is not None and not s.kernels.tp_comm_overlap,
          "tp_comm_overlap_cfg has no effect: tp_comm_overlap is off",
