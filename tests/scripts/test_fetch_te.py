@@ -63,6 +63,11 @@ def test_a_release_that_cannot_be_fetched_is_named_and_leaves_nothing(fetch, tmp
     assert list((tmp_path / "cache" / "mbr-perf" / "te").iterdir()) == []
 
 
-def test_check_asks_which_release(tmp_path):
-    done = subprocess.run(["scripts/check", "--te"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (2, "--te: name a release of transformer-engine, such as 2.11\n")
+@pytest.mark.parametrize("given", ["", "nonsense", "2", "2.11/..", "2.11 "])
+def test_check_wants_a_release_before_it_sets_anything_up(tmp_path, given):
+    env = {"PATH": "/usr/bin:/bin", "MBR_PERF_NO_SETUP": "1", "PYTHON": str(tmp_path / "started")}
+    done = subprocess.run(
+        ["scripts/check", "--te", given], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=60
+    )
+    told = f"--te{given and f' {given}'}: name a release of transformer-engine, such as 2.11\n"
+    assert (done.returncode, done.stderr) == (2, told)
