@@ -192,8 +192,8 @@ def _annotation(annotation: object, bounds: tuple[object, ...]) -> str:
         return _annotation(get_args(annotation)[0], (*bounds, *constraints))
     names = {int: "integer", float: "number", str: "text", bool: "true or false", UserBuffers: "mapping or name"}
     name = names[annotation] if isinstance(annotation, type) and annotation in names else str(annotation)
-    limits = " ".join(_limit(bound) for bound in bounds if annotation in (int, float))
-    return f"{name} {limits}".strip()
+    limits = (_limit(bound) for bound in bounds if annotation in (int, float))
+    return " ".join(filter(None, (name, *limits)))
 
 
 def _limit(bound: object) -> str:

@@ -19,6 +19,10 @@ def test_the_readme_is_what_the_models_say():
     assert README.read_text(encoding="utf-8") == render()
 
 
+def test_a_bound_follows_its_type_after_one_space():
+    assert "| `bucket_size` | integer >= 1 or null |" in render()
+
+
 def test_every_setting_has_a_meaning_and_no_meaning_is_left_over():
     models = {**SECTION_MODELS, "file": RecipeHeader, "point": PointKey}
     fields = {
