@@ -9,7 +9,7 @@ from harness.analysis.metrics import GateKind
 from harness.errors import BadRequestError, raise_all
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
-from harness.records.golden_settings import leaves, setting_differences, unstated_options
+from harness.records.golden_settings import difference_text, leaves, setting_differences, unstated_options
 from harness.records.run import RunRecord
 from harness.spec.experiment import ExperimentSpec
 
@@ -41,7 +41,7 @@ class Difference:
     @property
     def text(self) -> str:
         """For people: ``torch: golden 2.9.1, here 2.10.0``."""
-        return f"{self.name}: golden {self.golden or 'none'}, here {self.current or 'none'}"
+        return difference_text(self.name, self.golden, self.current)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from harness.analysis.promotion_spread import spread_problems, wide_spreads
 from harness.errors import BadRequestError, raise_all
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenMetric, GoldenRecord
+from harness.records.golden_settings import differences_text, setting_differences
 from harness.records.goldens import GoldenChange, golden_changes
 from harness.records.redact import redact
 from harness.records.run import REPLAYED, RunRecord
@@ -102,9 +103,10 @@ def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadR
     """File names hold recipe, task, precision, count and recompute; a proxy with fewer layers has the same name."""
     if before is None or before.fingerprint in (None, record.fingerprint):
         return []
+    different = setting_differences(before, record.spec, record.fingerprint)
     return [
         BadRequestError(
-            f"the golden there is for other settings: fingerprint {before.fingerprint}, the run has {record.fingerprint}",
+            f"the golden there is for other settings: {differences_text(different)}",
             remedy="keep them apart with --golden_dir, or replace it with --replace_other",
         )
     ]

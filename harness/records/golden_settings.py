@@ -62,6 +62,16 @@ def unstated_options(golden: GoldenRecord, spec: ExperimentSpec, sources: Mappin
     return sorted(path for path in given if path in ours or not path.startswith("measure."))
 
 
+def difference_text(name: str, golden: str | None, current: str | None) -> str:
+    """Say one difference in words: ``train.manual_gc: golden False, here True``."""
+    return f"{name}: golden {golden or 'none'}, here {current or 'none'}"
+
+
+def differences_text(different: Mapping[str, tuple[str | None, str | None]]) -> str:
+    """Say all differences of :func:`setting_differences` in one line."""
+    return "; ".join(difference_text(name, *values) for name, values in different.items())
+
+
 def spec_like(golden: GoldenRecord, like: ExperimentSpec | None = None) -> ExperimentSpec | None:
     """The experiment that the golden was measured with; what it does not state is taken from ``like``.
 

@@ -9,7 +9,7 @@ from harness.errors import BadRequestError, ManyProblemsError
 from harness.records.atomic import write_atomically
 from harness.records.golden import GoldenRecord
 from harness.records.golden_retired import retired_in_place_of, told_of
-from harness.records.golden_settings import setting_differences
+from harness.records.golden_settings import differences_text, setting_differences
 from harness.records.golden_text import golden_text
 from harness.records.redact import redact_shapes
 from harness.records.store import checkout_dir
@@ -83,7 +83,7 @@ def find_golden(
     different = setting_differences(golden, spec, spec.fingerprint)
     if not different:
         return GoldenSearch(golden, path)
-    listed = ", ".join(f"{name} ({ours} here, {theirs} there)" for name, (theirs, ours) in different.items())
+    listed = differences_text(different)
     if sources and not any(_is_option(sources, name) for name in (*different, "variant")):
         return GoldenSearch(golden, path, redact_shapes(f"the recipe point has changed since {path}: {listed}"))
     return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {path} is for others: {listed}"))

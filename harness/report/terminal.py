@@ -87,10 +87,12 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         print_lines(console, [f"Not compared: {comparison.note}"])
         return
     print_lines(console, [f"Golden {comparison.golden_path} ({_origin(golden)})"])
-    print_lines(console, [f"Not the same experiment: {comparison.note}"] if comparison.note else [], style="yellow")
+    changed = ["Not the same experiment: the recipe point has changed since this golden"] if comparison.note else []
+    print_lines(console, changed, style="yellow")
     show(console, _comparison_table(comparison.findings))
     judged = ((f.reason, figures.BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
-    print_lines(console, _by_reason(judged))
+    for reason, titles in _titles_by_reason(judged).items():
+        print_lines(console, _not_judged(reason, titles, comparison))
     print_lines(console, [f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted])
     print_lines(console, _way_out(comparison))
     print_lines(console, [f"Caveat: {caveat}" for caveat in comparison.likeness.caveats], style="dim")
@@ -124,10 +126,14 @@ def _absent(metrics: Metrics) -> list[str]:
 
 def _by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
     """One line per reason, with all the metrics that share it."""
+    return [f"{', '.join(shared)}: {reason}" for reason, shared in _titles_by_reason(pairs).items()]
+
+
+def _titles_by_reason(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     titles: dict[str, list[str]] = {}
     for reason, title in pairs:
         titles.setdefault(reason, []).append(title)
-    return [f"{', '.join(shared)}: {reason}" for reason, shared in titles.items()]
+    return titles
 
 
 def _comparison_table(findings: Sequence[Finding]) -> Table:
@@ -160,6 +166,14 @@ def _way_out(comparison: Comparison) -> list[str]:
     names = [d.name for d in comparison.likeness.differences if not d.accepted and d.text in withheld]
     options = " ".join(f"--accept_difference {name}" for name in names)
     return [f"To judge all the same: {options}"] if names else []
+
+
+def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[str]:
+    """Give each difference from the golden a line of its own, below the metrics whose verdict it withholds."""
+    texts = reason.split("; ")
+    if not set(texts) <= {d.text for d in comparison.likeness.differences}:
+        return [f"{', '.join(titles)}: {reason}"]
+    return [f"{', '.join(titles)}: not judged, because the run and the golden differ", *(f"  {text}" for text in texts)]
 
 
 def _is_judged(finding: Finding) -> bool:

@@ -116,9 +116,11 @@ def test_no_run_promotes_nothing():
 
 def test_a_golden_of_other_settings_is_replaced_only_on_request(make_record):
     run = make_record()
-    before = promoted([run]).golden.model_copy(update={"fingerprint": "0" * 16})
-    told = {"reason": "new", "author": "me", "now": NOW, "before": before}
-    with pytest.raises(BadRequestError, match="for other settings"):
+    golden = promoted([run]).golden
+    optimizer = {**golden.spec["optimizer"], "lr": 0.5}
+    changes = {"fingerprint": "0" * 16, "spec": {**golden.spec, "optimizer": optimizer}}
+    told = {"reason": "new", "author": "me", "now": NOW, "before": golden.model_copy(update=changes)}
+    with pytest.raises(BadRequestError, match=r"for other settings: optimizer.lr: golden 0.5, here 0.0001\n"):
         promote([run], **told)
     assert promote([run], **told, options=PromotionOptions(replace_other=True)).golden.fingerprint == run.fingerprint
 

@@ -220,7 +220,10 @@ def test_a_golden_of_an_earlier_recipe_point_is_inconclusive_in_run_and_in_compa
         ]
         assert "the recipe point has changed since" in told["note"]
     shown = replay("ok", "--golden_values_path", folder).out
-    assert "optimizer.lr (0.0001 here, 0.5 there)" in shown
+    assert "Not the same experiment: the recipe point has changed since this golden\n" in shown
+    assert "\n  optimizer.lr: golden 0.5, here 0.0001\n" in shown
+    assert shown.count("golden 0.5") == 1
+    assert shown.count(str(folder)) == 1
 
 
 def test_too_few_steps_are_inconclusive(replayed, golden):

@@ -54,7 +54,7 @@ def test_a_golden_is_found_for_exactly_its_settings(tmp_path, make_spec, make_re
     longer = make_spec(batch={"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 8192})
     found = find_golden(longer, tmp_path)
     assert found.golden is None
-    assert "is for others: batch.seq_length (8192 here, 4096 there)" in found.note
+    assert "is for others: batch.seq_length: golden 4096, here 8192" in found.note
     missing = find_golden(make_spec(recompute="mlp"), tmp_path)
     assert (
         missing.note
@@ -69,7 +69,7 @@ def test_a_golden_whose_recipe_point_changed_is_found_by_its_name(tmp_path, make
     by_recipe = {"optimizer.lr": "recipes/llama/llama3_70b.yaml:40", "num_gpus": "--num_gpus"}
     found = find_golden(changed, tmp_path, by_recipe)
     assert (found.golden.fingerprint, found.path) == (record.fingerprint, path)
-    assert found.note == f"the recipe point has changed since {path}: optimizer.lr (0.0002 here, 0.0001 there)"
+    assert found.note == f"the recipe point has changed since {path}: optimizer.lr: golden 0.0001, here 0.0002"
     for sources in (
         {"optimizer.lr": "--set optimizer.lr"},
         {"optimizer": "--set"},

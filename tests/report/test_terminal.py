@@ -113,7 +113,8 @@ def test_accepted_differences_and_caveats_are_named(make_spec, make_record, make
 def test_differences_that_withhold_a_verdict_come_with_the_way_out(make_record, make_golden):
     golden = make_golden(make_record(provenance={"driver_version": "1"}), {"tflops_per_gpu": 709.0})
     text = printed(make_record(seconds=2.5), golden)
-    assert "TFLOP/s/GPU: driver_version: golden 1, here 550.54.15" in text
+    why = "TFLOP/s/GPU: not judged, because the run and the golden differ\n  driver_version: golden 1, here 550.54.15\n"
+    assert why in text
     assert "To judge all the same: --accept_difference driver_version" in text
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from dataclasses import replace
 
 from harness.analysis.explain.values import ABSENT, GROUPS, NONE_SEEN, Contrast, Departure, Group, Key, Side
+from harness.spec.experiment import FORMER_VALUES
 
 # Readings of which no two are ever equal: relative differences up to this are the same.
 _TOLERANCES = {"sm_clock_min_mhz": 0.01, "sm_clock_max_mhz": 0.01, "max_power_w": 0.05, "spread_of_steps": 0.5}
@@ -63,8 +64,14 @@ def _keys(ours: Side, theirs: Side) -> list[Key]:
 
 
 def _value(side: Side, key: Key) -> str | None:
-    """The text, ``none`` for what a group recorded whole does not have, None for what was not recorded."""
-    return side.facts.get(key, ABSENT if key[0] in side.closed else None)
+    """Return the recorded text; None where the side did not record the group whole.
+
+    What such a group lacks is ``none``. A setting from before the field was there has its former value.
+    """
+    group, name = key
+    if key in side.facts or group not in side.closed:
+        return side.facts.get(key)
+    return str(FORMER_VALUES[name]) if group == "settings" and name in FORMER_VALUES else ABSENT
 
 
 def _departure(ours: Side, key: Key, here: str | None, there: str | None) -> Departure:

@@ -231,6 +231,12 @@ def test_a_variable_that_was_asked_for_is_told_once(make_record, make_spec, make
     assert (departure.group, departure.name, departure.theirs) == ("environment", "NCCL_ALGO", "none")
 
 
+def test_a_setting_from_before_its_field_was_there_has_its_former_value(make_record, make_spec):
+    found = runs(make_record(make_spec(train={"manual_gc": True})), make_record())
+    (departure,) = (d for one in found.causes for d in one.departures if d.name == "train.manual_gc")
+    assert (departure.ours, departure.theirs) == ("True", "False")
+
+
 def test_an_inert_module_is_told_against_a_published_figure_only(make_record, make_spec, make_golden):
     record = make_record(make_spec(recompute="layernorm"))
     assert record.effective.inert_modules
