@@ -1,4 +1,4 @@
-"""Repeats the audit of our recipes for one checkout of Megatron-Bridge; scripts/audit-bridge-recipes starts it."""
+"""Compares our recipes with one checkout of Megatron-Bridge; scripts/audit-bridge-recipes starts it."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ _WIDTH = 44  # characters of a value in the table
 
 
 def main() -> int:
-    """Finalise, compare, print; 0 when every difference is listed, 1 when not, 2 for a checkout that is none."""
+    """Finalise, compare, print; 0 when every difference is listed, 1 when not, 2 when the folder is no checkout."""
     options = _options()
     checkout: Path = options.checkout.resolve()
     megatron = (options.megatron_lm or checkout / "3rdparty" / "Megatron-LM").resolve()
@@ -89,9 +89,9 @@ def _show(found: Audit) -> None:
         places = f"{len(rows)} (listed)" if listed else f"{len(rows)} NOT LISTED: {', '.join(r.point for r in rows)}"
         print(f"{field:<40} {ours:<{_WIDTH}} {theirs:<{_WIDTH}} {places}")
     for name in found.absent:
-        print(f"no configuration of {name}")
+        print(f"no configuration for {name}")
     for name in found.without_point:
-        print(f"no point of ours for {name}")
+        print(f"no recipe point has {name} as its source")
     for row in found.stale:
         print(f"kept.yaml lists {row.field} of {', '.join(row.points)}, which no longer differs: drop the entry")
     print(

@@ -27,7 +27,7 @@ class BridgePoint:
 
     @property
     def file(self) -> str:
-        """Where its configuration is kept; functions of the library have names of performance recipes."""
+        """The file of its configuration. Library recipes have their own folder, for names repeat."""
         name = f"{self.function.removesuffix('_config')}.yaml"
         return name if self.performance else f"library/{name}"
 

@@ -1,4 +1,4 @@
-"""Holds every point of ours against the configuration that Megatron-Bridge resolved for it."""
+"""Compares every recipe point with the configuration that Megatron-Bridge resolved for it."""
 
 import json
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ class Difference:
 class Audit:
     """What an audit found.
 
-    ``absent`` are points without a configuration, ``without_point`` files that no point of ours has as its source,
-    ``stale`` rows of the table that no difference needs.
+    ``absent`` are points without a configuration, ``without_point`` files that no point has as its source,
+    ``stale`` rows of the table without a difference.
     """
 
     num_points: int
@@ -84,7 +84,7 @@ def audit(folder: Path) -> Audit:
 
 
 def specs(point: BridgePoint, container: Container) -> tuple[ExperimentSpec, ExperimentSpec]:
-    """Our point, and the same experiment with all that the container says."""
+    """Our point, and the same experiment with every value of the container."""
     identity = {path: setting for path, setting in point.point.layer.items() if path in _IDENTITY}
     theirs = build_spec(merge(identity, container_layer(container)), container.label)
     return build_spec(point.point.layer, point.point.place), theirs

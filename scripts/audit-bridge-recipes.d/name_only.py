@@ -1,4 +1,4 @@
-"""Modules of names alone, for packages that Megatron-Bridge imports and a machine without a GPU lacks.
+"""Empty modules for packages that Megatron-Bridge imports and that a machine without a GPU lacks.
 
 Resolving a recipe reads configurations and computes nothing, so a name that can be imported, subclassed, called as a
 decorator or subscripted is enough. Nothing here stands in for a value that the audit compares.
@@ -92,7 +92,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> tuple[str, ...]:
-    """Provide those of :data:`PACKAGES` that are not installed; returns them."""
+    """Provide the packages of :data:`PACKAGES` that are not installed, and return their names."""
     missing = tuple(name for name in PACKAGES if not _installed(name))
     sys.meta_path.append(_Finder(missing))
     return missing

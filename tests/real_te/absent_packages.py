@@ -1,6 +1,6 @@
 """Packages that transformer-engine imports and that need a GPU or that no test needs: triton, onnx and onnxscript.
 
-Importing them gives modules of which any attribute can be had. A triton kernel that is launched writes nothing.
+Importing them gives modules that have every attribute. Launching a triton kernel writes nothing.
 """
 
 import importlib.abc
@@ -15,7 +15,7 @@ _NAMES = ("onnxscript", "onnx", "triton", "einops")
 
 @contextmanager
 def replaced() -> Iterator[None]:
-    """While this lasts, importing them gives doubles; afterwards they are what they were."""
+    """Replace the packages by doubles inside the block, and restore them afterwards."""
     finder, before = _Finder(), _imported()
     for name in before:
         del sys.modules[name]
@@ -47,7 +47,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class _Anything(types.ModuleType):
-    """Any attribute, any call, any item."""
+    """An object that has every attribute and item, and can be called."""
 
     __path__ = ()
     __file__ = "absent"

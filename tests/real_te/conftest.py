@@ -40,7 +40,7 @@ def models():
 
 @pytest.fixture(scope="session")
 def run_python():
-    """Runs a program as the tracer does; returns nothing and fails with its last words."""
+    """Runs a program as the tracer does; the test fails with the end of its stderr if it fails."""
 
     def run(*arguments, timeout_s=600):
         settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}

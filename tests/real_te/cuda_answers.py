@@ -1,4 +1,4 @@
-"""What torch.cuda says of the GPU that is stood for, and what tensors without data say of themselves."""
+"""Answers of torch.cuda for a GPU that is not there, and of tensors without data."""
 
 import functools
 from contextlib import contextmanager, nullcontext
@@ -12,7 +12,7 @@ _FACTORIES = ("empty_like", "zeros_like", "ones_like", "full_like", "randint", "
 
 
 def install(stood_for) -> None:
-    """Answer for ``stood_for``, whose capability may change later."""
+    """Answer as the GPU of ``stood_for`` would; its capability may change later."""
     _device(stood_for)
     _factories_make_tensors_on(stood_for)
     _generators_have_no_state()
@@ -93,7 +93,7 @@ def _values_are_not_read() -> None:
 
 
 def _groups_are_like_the_default_one() -> None:
-    """User buffers ask for groups of NCCL, which a torch for processors lacks."""
+    """User buffers ask for NCCL groups, which torch for CPUs lacks."""
     functions = torch.distributed.distributed_c10d
     new_group = functions.new_group
 

@@ -10,7 +10,7 @@ ANY = frozenset()
 class Listed:
     """Real bytes minus the stand-in's may be within ``saved``, ``forward_peak``, ``backward_peak`` (lowest, highest).
 
-    ``kinds``, ``precisions``: the cases that it is for; none means all. ``parts``: words of which the setting has one.
+    ``kinds`` and ``precisions`` name the cases of the row; empty means all. ``parts``: words, one of which is in the setting.
     """
 
     reason: str
@@ -22,7 +22,7 @@ class Listed:
     backward_peak: tuple[int, int] = (0, 0)
 
     def applies(self, key: str) -> bool:
-        """Whether the case ``kind/precision/setting`` is one of its."""
+        """Whether the row is for the case ``kind/precision/setting``."""
         kind, precision, setting = key.split("/")
         return (
             (not self.kinds or kind in self.kinds)

@@ -25,7 +25,7 @@ _WITHOUT = {"dense": {"moe", "moe_act", "shared_experts"}, "moe": {"mlp"}}
 
 
 def layer_cases(models) -> list[TraceCase]:
-    """Keys are ``kind/precision/setting``. Forms that group layers are traced with two of them, all else with one."""
+    """Cases by ``kind/precision/setting``. Settings that group layers are traced with two layers, all others with one."""
     cases = []
     for kind, (builder, layer_kind, options) in KINDS.items():
         for precision, gpu in PRECISIONS.items():
@@ -41,7 +41,7 @@ def layer_cases(models) -> list[TraceCase]:
 
 
 def _settings(spec, absent):
-    """Legal ones that name no absent module; whole layers by one and by two, what more would only repeat."""
+    """Legal settings that name no absent module; whole layers in units of one and of two, since more would only repeat."""
     rows = candidates(spec, SOFTWARE, "transformer_engine").rows
     policies = [row.spec.recompute for row in rows if row.is_legal]
     return [policy for policy in policies if _is_of(policy, absent)]
@@ -58,7 +58,7 @@ def _is_of(policy, absent):
 
 
 def sample(cases) -> list[TraceCase]:
-    """Of every kind and precision: without recompute, most modules that are legal together, and whole layers."""
+    """For every kind and precision: no recompute, the most modules that are legal together, and whole layers."""
     groups: dict[tuple[str, ...], list[TraceCase]] = {}
     for case in cases:
         groups.setdefault(tuple(case.key.split("/")[:2]), []).append(case)

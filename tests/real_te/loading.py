@@ -35,7 +35,7 @@ def prepare(folder: Path, capability: tuple[int, int] = (9, 0)) -> str:
 
 
 def stand_for(capability: tuple[int, int]) -> None:
-    """From now on a GPU of ``capability``, with nothing left of what ran before: groups, scales, cached answers."""
+    """Stand for a GPU of ``capability`` from now on, and forget what ran before: groups, scales, cached answers."""
     from stood_for import STOOD_FOR
     from transformer_engine.pytorch.quantization import FP8GlobalStateManager
 
@@ -48,7 +48,7 @@ def stand_for(capability: tuple[int, int]) -> None:
 
 
 def _import(folder: Path) -> types.ModuleType:
-    """The package, with its extension found already."""
+    """Import the package; its extension is already in place."""
     package = types.ModuleType("transformer_engine")
     package.__path__ = [f"{folder}/transformer_engine"]
     sys.modules["transformer_engine"] = package
@@ -65,7 +65,7 @@ def _import(folder: Path) -> types.ModuleType:
 
 
 def _mend(stood_for) -> None:
-    """Places that ask CUDA by themselves, and what the tracer asks of a transformer-engine."""
+    """Replace functions that call CUDA directly, and provide what the tracer needs of transformer-engine."""
     from transformer_engine.pytorch import permutation
     from transformer_engine.pytorch.module import base
 

@@ -1,6 +1,6 @@
 """Makes the user buffers of specs over real transformer-engine Python: ``made_buffers.py TE_FOLDER SPECS OUT``.
 
-The answer maps names of specs to GEMMs to what transformer-engine asked of its extension; the buffers are destroyed.
+The answer holds, by name of the spec and by GEMM, what transformer-engine asked of its extension. The buffers are destroyed.
 """
 
 import json
@@ -14,7 +14,7 @@ import loading
 
 
 def main() -> None:
-    """One spec after another; groups are fake."""
+    """Make the buffers of one spec after another, over fake process groups."""
     folder, asked, out = map(Path, sys.argv[1:])
     loading.prepare(folder)
     from harness.engine.tracing.building import Groups
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def made(spec, groups):
-    """``made`` by GEMM, ``modes`` of quantization, and whether any are ``left`` in the end."""
+    """Buffers ``made`` by GEMM, ``modes`` of quantization, and whether any buffer is ``left`` at the end."""
     from transformer_engine.pytorch.module import base
 
     from harness.engine import user_buffers
@@ -53,7 +53,7 @@ def size(buffer):
 
 
 def described(buffer):
-    """Class, shape, type of element and settings."""
+    """Class, shape, element type and settings of a buffer."""
     settings = {name: value for name, value in buffer.settings.items() if isinstance(value, int)}
     return [type(buffer).__name__, list(buffer.buffer_shape), str(buffer.buffer_dtype), settings]
 

@@ -1,6 +1,6 @@
 """Traces cases as the planner does, under real transformer-engine Python: ``real_trace.py TE_FOLDER REQUEST OUT``.
 
-The answer maps keys to bytes, or to the traceback of what went wrong.
+The answer maps keys to bytes, or to a traceback if the case failed.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from harness.records.trace import TraceRequest
 
 
 def main() -> None:
-    """Every case of the request; one that fails stops no other."""
+    """Trace every case of the request; a failure does not stop the others."""
     folder, asked, out = map(Path, sys.argv[1:])
     request = TraceRequest.model_validate_json(asked.read_text())
     loading.prepare(folder)
@@ -44,7 +44,7 @@ def traced(case):
 
 
 def _forget_buffers(case):
-    """DeepEP's, which megatron-core keeps per process; and the routing map's sizes, which cannot be read off it."""
+    """Drop DeepEP's buffers, which megatron-core keeps per process, and shape the routing map without its values."""
     import deep_ep
     from megatron.core.transformer.moe import fused_a2a, token_dispatcher
 
@@ -59,7 +59,7 @@ def _forget_buffers(case):
 
 
 def measured(case):
-    """As the tracer does, with user buffers as a rank makes them."""
+    """Measure as the tracer does, with user buffers as a rank makes them."""
     from harness.engine import user_buffers
     from harness.engine.tracing.building import Groups, build, stage_config
     from harness.engine.tracing.run import prepared

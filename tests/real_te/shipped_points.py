@@ -21,7 +21,7 @@ INCONSISTENT = "inconsistent"
 
 @dataclass(frozen=True)
 class Point:
-    """``refused``: ids of the rules that forbid it. ``spec`` is None where the point cannot even be resolved."""
+    """A shipped point. ``refused``: ids of the rules that forbid it. ``spec`` is None if the point cannot be resolved."""
 
     name: str
     gpu: str
@@ -30,7 +30,7 @@ class Point:
 
 
 def shipped_points() -> list[Point]:
-    """All of them, refused or not."""
+    """All shipped GPU points, refused or not."""
     points = []
     for file in all_recipe_files(recipes_dir()):
         recipe = load_recipe(file.path, file.label)

@@ -1,4 +1,4 @@
-"""The GPU and the release that this extension stands for; `loading.prepare` sets both before the rest is imported."""
+"""The GPU and the release that this double imitates; `loading.prepare` sets both before the rest is imported."""
 
 from dataclasses import dataclass, field
 

@@ -1,6 +1,6 @@
-"""The stand-in, over which mbr-perf predicts, saves and frees what transformer-engine's own Python does.
+"""The stand-in that mbr-perf predicts with saves and frees the same bytes as transformer-engine's own Python.
 
-Attention's workspaces and the kernels' outputs are the same reading of transformer-engine's C++ on both sides.
+Both sides take attention's workspaces and the kernels' outputs from one reading of transformer-engine's C++.
 """
 
 import importlib.util

@@ -43,7 +43,7 @@ def overlapping(models, configuration=None, **options):
 
 
 def test_layers_with_overlap_run_and_save_what_those_without_do(real_trace, models):
-    """The first forward pass of the README's own example failed here: no buffers had been made."""
+    """Without buffers the first forward pass of the README's own example would fail."""
     specs = {
         f"{dtype}, {'overlap' if overlap else 'plain'}": overlapping(models, named, dtype=dtype)
         if overlap

@@ -1,7 +1,7 @@
 """Builds and runs a last stage under real transformer-engine Python: ``without_apex.py TE_FOLDER REQUEST OUT [apex]``.
 
-Without ``apex`` its kernel cannot be imported. The answer: who fuses the accumulation of weight gradients, and the
-trace's bytes.
+Without ``apex`` Apex's kernel cannot be imported. The answer says which layers fuse the accumulation of weight gradients,
+and holds the bytes of the trace.
 """
 
 import json
@@ -17,7 +17,7 @@ from harness.records.trace import TraceRequest
 
 
 def main() -> None:
-    """The request's one case."""
+    """Trace the only case of the request."""
     folder, asked, out = map(Path, sys.argv[1:4])
     (case,) = TraceRequest.model_validate_json(asked.read_text()).cases
     loading.prepare(folder)

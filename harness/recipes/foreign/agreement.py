@@ -20,7 +20,7 @@ class Disagreement:
 
 
 def disagreements(ours: ExperimentSpec, theirs: ExperimentSpec) -> tuple[Disagreement, ...]:
-    """Leaves whose effect differs, in the order of the spec. Leaves that a container cannot hold are left out."""
+    """List the leaves whose effect differs, in the order of the spec, without those that a container cannot hold."""
     left, right = effective_values(ours), effective_values(theirs)
     return tuple(
         Disagreement(path, left.get(path), right.get(path))
@@ -30,7 +30,7 @@ def disagreements(ours: ExperimentSpec, theirs: ExperimentSpec) -> tuple[Disagre
 
 
 def effective_values(spec: ExperimentSpec) -> dict[str, object]:
-    """Leaves by path, with what megatron-core uses in place of a value that stands for another."""
+    """Map each leaf's path to what megatron-core uses: null group counts, `auto` and the like are replaced."""
     values: dict[str, object] = {f"env.{name}": value for name, value in spec.env.items()}
     for path in LEAVES:
         section = path.rpartition(".")[0]

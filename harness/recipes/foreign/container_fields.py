@@ -28,13 +28,13 @@ Read = Callable[[Container, str], Value]
 
 
 def as_written(container: Container, path: str) -> Value:
-    """The value of the file, which has our spelling."""
+    """The value of the file; both sides spell it the same way."""
     return container.value(path)
 
 
 @dataclass(frozen=True)
 class Field:
-    """One leaf of ours, the container's paths for it (the first with a value counts), and how to read the value.
+    """One leaf of an ExperimentSpec, the container's paths for it (the first with a value counts), and how to read the value.
 
     A row without paths reads several settings of the file. ``only`` names a setting that must be truthy for the row to
     say anything: Bridge writes defaults of parts that the model does not have.
@@ -47,7 +47,7 @@ class Field:
 
 
 def _alike(section: str, theirs: str, names: str, *, only: str | None = None) -> Iterator[Field]:
-    """Rows of one section that differ in the section's name alone."""
+    """Rows of settings that have the same name on both sides, in sections of different names."""
     for name in names.split():
         yield Field(f"{section}.{name}", (f"{theirs}.{name}",), only=only)
 
@@ -115,8 +115,8 @@ FIELDS: tuple[Field, ...] = (
 )  # fmt: skip
 
 NOT_IN_CONTAINERS: dict[str, str] = {
-    "recipe": "the name of a recipe of ours",
-    "family": "the family of a recipe of ours",
+    "recipe": "a name that only mbr-perf gives",
+    "family": "a name that only mbr-perf gives",
     "task": "a container has no name of its task",
     "gpu": "a container does not say which GPU it is for",
     "gpus_per_node": "a container does not say how many GPUs a node has",
@@ -125,8 +125,8 @@ NOT_IN_CONTAINERS: dict[str, str] = {
     "measure.eval_time_start_step": "which steps we count",
     "measure.eval_time_end_step": "which steps we count",
     "measure.seed": "our seed, equal in all runs that are compared",
-    "measure.memory_limit_bytes": "a limit of ours",
-    "measure.memory_snapshot": "a recording of ours",
-    "measure.snapshot_on_oom": "a recording of ours",
+    "measure.memory_limit_bytes": "a limit that mbr-perf sets",
+    "measure.memory_snapshot": "a recording that mbr-perf makes",
+    "measure.snapshot_on_oom": "a recording that mbr-perf makes",
 }
 """Leaves of an ExperimentSpec that no row reads, and why."""

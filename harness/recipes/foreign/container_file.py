@@ -7,7 +7,7 @@ from harness.errors import BadRequestError
 from harness.recipes.strict_yaml import Items, Node, PlainValue, Scalar, Table, parse_yaml, read_yaml
 
 _ROOT = "megatron.bridge.training.config.ConfigContainer"
-_SETTINGS = ("_target_", "_builder_")  # name the classes that Bridge instantiates; they are no settings
+_SETTINGS = ("_target_", "_builder_")  # name the classes that Bridge instantiates; they are not settings
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,9 @@ class Container:
 
     @property
     def unfinalised(self) -> str | None:
-        """Why the file is not what Bridge would run; None for a finalised one.
+        """Why the file is not what Bridge would run; None if it is finalised.
 
-        Bridge applies mixed precision and communication overlap when a run starts. A file from before lacks their effect.
+        Bridge applies mixed precision and communication overlap when a run starts. A file written before that lacks their effect.
         """
         if isinstance(self.value("mixed_precision"), str):
             return "mixed_precision is still a name"
@@ -75,12 +75,12 @@ class Container:
 
 
 def read_container(path: Path, label: str) -> Container:
-    """The container in a file. BadRequestError with ``file:line`` for one that is none or not strict YAML."""
+    """Read the container in a file. Raises BadRequestError with ``file:line`` if it holds no container or no strict YAML."""
     return _container(read_yaml(path, label, by_pyyaml=True), label)
 
 
 def parse_container(text: str, label: str) -> Container:
-    """The container in ``text``, as :func:`read_container`."""
+    """Read the container in ``text``, as :func:`read_container` does."""
     return _container(parse_yaml(text, label, by_pyyaml=True), label)
 
 

@@ -6,7 +6,7 @@ from harness.recipes.settings import Layer, Setting
 
 
 def container_layer(container: Container) -> Layer:
-    """Every setting that the table of fields reads. A null, and a setting that the file's version lacks, say nothing.
+    """Read every setting of the table of fields. A null, or a setting that the file's version lacks, sets nothing.
 
     Raises BadRequestError with ``file:line`` for a value that has no counterpart here.
     """

@@ -1,4 +1,4 @@
-"""How values of a Megatron-Bridge `ConfigContainer` read as values of an ExperimentSpec.
+"""Turns values of a Megatron-Bridge `ConfigContainer` into values of an ExperimentSpec.
 
 Each function takes the container and the path of the setting that its row in `container_fields` found.
 """
@@ -20,7 +20,7 @@ _LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
 def precision(container: Container, path: str) -> Value:
-    """`compute_dtype` of the model's fp4, fp8 and bf16 settings."""
+    """`compute_dtype`, from the model's fp4, fp8 and bf16 settings."""
     if container.value("model.fp4"):
         return "nvfp4"
     if container.value("model.fp8"):
@@ -31,7 +31,7 @@ def precision(container: Container, path: str) -> Value:
 
 
 def world_size(container: Container, path: str) -> Value:
-    """GPUs in all: data-parallel copies times TP x PP x CP. A file that is not finalised does not say it."""
+    """Number of all GPUs: data-parallel copies times TP x PP x CP. A file that is not finalised does not state it."""
     size = container.value(path)
     for each in ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"):
         cut = container.value(f"model.{each}")
@@ -40,19 +40,19 @@ def world_size(container: Container, path: str) -> Value:
 
 
 def whole_number(container: Container, path: str) -> Value:
-    """A count that Bridge writes as 500000.0."""
+    """A count; Bridge writes some as floats, such as 500000.0."""
     value = container.value(path)
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def short_name(container: Container, path: str) -> Value:
-    """The last part of `torch.nn.functional.silu`."""
+    """The last part of a dotted name: `silu` of `torch.nn.functional.silu`."""
     value = container.value(path)
     return value.rpartition(".")[2] if isinstance(value, str) else value
 
 
 def rope_scaling_factor(container: Container, path: str) -> Value:
-    """The factor of Llama 3.1's scaling where it is on."""
+    """The factor of Llama 3.1's scaling; None if the scaling is off."""
     return container.value(path) if container.value("model.rope_scaling") else None
 
 
@@ -62,7 +62,7 @@ def dtype(container: Container, path: str) -> Value:
 
 
 def router_dtype(container: Container, path: str) -> Value:
-    """Precision of routing; bf16 is that of the activations, which we leave unsaid."""
+    """Precision of routing; None if it is bf16, the precision of the activations."""
     name = None if container.value(path) is None else dtype(container, path)
     return None if name == "bf16" and container.value("model.bf16") else name
 
@@ -81,12 +81,12 @@ def layout(container: Container, path: str) -> Value:
 
 
 def deferral_limit(container: Container, path: str) -> Value:
-    """Micro-batches whose embedding gradients wait; megatron-core's -1 stands for no deferral."""
+    """Micro-batches whose embedding gradients wait; 0 without deferral, for which megatron-core has -1."""
     return container.value(path) if container.value("model.defer_embedding_wgrad_compute") else 0
 
 
 def recompute(container: Container, path: str) -> Value:
-    """The policy of megatron-core's four fields; selective recompute without a list means `core_attn`."""
+    """The recompute policy of megatron-core's fields; selective recompute without a list means `core_attn`."""
     granularity = container.value(path)
     if granularity is None:
         return NoRecompute()
@@ -124,17 +124,17 @@ def graph_modules(container: Container, path: str) -> Value:
 
 
 def cpu_offloading_layers(container: Container, path: str) -> Value:
-    """Layers whose activations move to the host, where `cpu_offloading` is on."""
+    """Layers whose activations move to the host; 0 if `cpu_offloading` is off."""
     return container.value(path) if container.value("model.cpu_offloading") else 0
 
 
 def offloaded_modules(container: Container, path: str) -> Value:
-    """Modules of fine-grained offloading, where it is on."""
+    """Modules of fine-grained offloading; empty if it is off."""
     return (container.value(path) or ()) if container.value("model.fine_grained_activation_offloading") else ()
 
 
 def user_buffers(container: Container, path: str) -> Value:
-    """Buffers per GEMM where `tp_comm_overlap` is on; Bridge writes fp8_buf of a pipeline as a list."""
+    """Buffers per GEMM; None if `tp_comm_overlap` is off. Bridge writes fp8_buf of a pipeline as a list."""
     value = container.value(path)
     if not container.value("model.tp_comm_overlap") or not isinstance(value, dict):
         return None
@@ -142,7 +142,7 @@ def user_buffers(container: Container, path: str) -> Value:
 
 
 def environment(container: Container, path: str) -> Value:
-    """Variables as text."""
+    """Environment variables, with their values as text."""
     value = container.value(path)
     return {name: str(each) for name, each in value.items()} if isinstance(value, dict) else {}
 
