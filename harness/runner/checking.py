@@ -47,7 +47,9 @@ def check_request(request: RunRequest, host: Host, *, assume: str | None, ask_me
     spec, software = settled.spec, settled.software
     implementation = settled_implementation(spec)
     env, findings = _environment(spec, request, host)
-    findings += check(spec, software, env=env, implementation=implementation, force=request.force)
+    findings += check(
+        spec, software, env=env, implementation=implementation, force=request.force, sources=settled.sources
+    )
     if secrets:
         raise_all(_with_others(secrets, findings))
     if ask_megatron and assume is None:

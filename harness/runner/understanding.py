@@ -61,7 +61,9 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
     with problems.collecting():
         plan = LAUNCHERS[request.launcher](launch) if request.launcher in LAUNCHERS else None
     env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
-    findings = check(spec, settled.software, env=env, implementation=implementation, force=request.force)
+    findings = check(
+        spec, settled.software, env=env, implementation=implementation, force=request.force, sources=settled.sources
+    )
     with problems.collecting():
         raise_all([rule_problem(finding) for finding in findings if finding.blocks])
     problems.raise_if_any()

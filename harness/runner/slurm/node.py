@@ -119,7 +119,8 @@ class NodeOfJob:
         plan = LAUNCHERS["replay" if how.replay_from else "torchrun"](request)
         env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
         implementation = settled_implementation(spec)
-        findings = check(spec, software, env=env, implementation=implementation, force=frozenset(run.force))
+        force = frozenset(run.force)
+        findings = check(spec, software, env=env, implementation=implementation, force=force, sources=run.sources)
         raise_all([rule_problem(finding) for finding in findings if finding.blocks])
         effective = effective_recompute(spec, implementation, software)
         understood = Understood(spec, run.sources, run.notes, findings, effective, software, plan, self.host)

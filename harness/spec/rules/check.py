@@ -11,6 +11,16 @@ from harness.spec.rules.situation import Situation
 from harness.spec.rules.table import RULES, applicable
 from harness.spec.software import Software
 
+# Warnings about a value that does nothing without a switch: rule -> dotted paths of the value and of the switch.
+_IDLE = {
+    "B04b": ("kernels.tp_comm_overlap_cfg", "kernels.tp_comm_overlap"),
+    "B18a": ("ddp.align_grad_reduce", "ddp.overlap_grad_reduce"),
+    "B18b": ("ddp.align_param_gather", "ddp.overlap_param_gather"),
+    "B19": ("ddp.bucket_size", "ddp.overlap_grad_reduce"),
+    "B20": ("train.manual_gc_interval", "train.manual_gc"),
+    "P35": ("parallelism.wgrad_deferral_limit", "parallelism.defer_embedding_wgrad_compute"),
+}
+
 
 def check(
     spec: ExperimentSpec,
@@ -19,15 +29,18 @@ def check(
     env: Mapping[str, str] | None = None,
     implementation: Implementation | None = None,
     force: frozenset[str] = frozenset(),
+    sources: Mapping[str, str] | None = None,
 ) -> tuple[Finding, ...]:
     """Every rule that ``spec`` violates, errors first. A finding with ``blocks`` means: start nothing.
 
     ``env`` is the environment the ranks will have; without it only ``spec.env`` is judged. ``implementation`` is the
     settled kernels.transformer_impl. ``force`` names errors to go past; BadRequestError for an id that is no rule.
+    ``sources`` says who set each value: a recipe's value whose switch an option turned off is a note, not a warning.
     """
     _know_all(force)
     situation = Situation(spec, software, implementation or settled_implementation(spec), env)
     findings = [finding for rule in applicable(situation) if (finding := rule.judge(situation))]
+    findings = [_noted(finding, sources or {}) for finding in findings]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return tuple(_forced(finding) if finding.id in force else finding for finding in findings)
 
@@ -44,6 +57,14 @@ def _unknown(identifier: str, known: Set[str]) -> BadRequestError:
         f"--force {identifier}: no such rule",
         remedy=f"{hint}`mbr-perf check` names those violated, `mbr-perf rules list` has them all",
     )
+
+
+def _noted(finding: Finding, sources: Mapping[str, str]) -> Finding:
+    value, switch = _IDLE.get(finding.id, ("", ""))
+    if not sources.get(switch, "").startswith("-") or sources.get(value, "-").startswith("-"):
+        return finding
+    fix = f"nothing to do: the recipe sets it, and {sources[switch]} turns its switch off"
+    return finding.model_copy(update={"severity": "note", "fix": fix})
 
 
 def _forced(finding: Finding) -> Finding:
