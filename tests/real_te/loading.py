@@ -18,6 +18,8 @@ def prepare(folder: Path, capability: tuple[int, int] = (9, 0)) -> str:
     Call before megatron.core is imported. The process cannot go back; `stand_for` changes the GPU.
     """
     os.environ |= {"NVTE_PROJECT_BUILDING": "1", "NVTE_FRAMEWORK": "pytorch"}  # load no shared library
+    # Read on import. Ranks that offload modules have it; for all others it changes nothing.
+    os.environ["NVTE_CPU_OFFLOAD_V1"] = "1"
     version = Path(folder).name
     sys.path[:0] = [str(HERE), str(folder)]
     import absent_packages

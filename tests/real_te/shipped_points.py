@@ -64,12 +64,12 @@ def _layers(spec, kind):
     maker = CaseMaker(spec, IMPLEMENTATION)
     for policy in base_policies(spec.recompute)[-1:]:
         case = maker.layers(kind, policy, 1)
-        # A prediction leaves out the flex dispatcher; one layer need not. The overlap of expert-parallel communication
-        # stays out: its schedule runs two micro-batches, and weight gradients come after them.
+        # A prediction leaves out the flex dispatcher; one layer need not.
         changes = {"transformer_impl": IMPLEMENTATION, "overlap_moe_expert_parallel_comm": False}
         kernels = spec.kernels.model_copy(update=changes)
         if kind == "dense":
             kernels = kernels.model_copy(update={name: value for name, value in case.spec.kernels if "moe" in name})
         env = {name: value for name, value in spec.env.items() if name.startswith("NVTE_")}
-        spec_of_layer = case.spec.model_copy(update={"kernels": kernels, "env": env})
+        offload = spec.offload.model_copy(update={"cpu_offloading_num_layers": 0})
+        spec_of_layer = case.spec.model_copy(update={"kernels": kernels, "env": env, "offload": offload})
         yield maker._keyed(case.model_copy(update={"spec": spec_of_layer}))
