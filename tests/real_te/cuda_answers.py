@@ -32,6 +32,7 @@ def _device(stood_for) -> None:
     torch.version.cuda = "13.0"
     torch.cuda.is_available = lambda: True
     torch.cuda.device_count = lambda: 1
+    torch.cuda.current_device = lambda: 0
     torch.cuda.get_device_capability = lambda *_device: stood_for.capability
     torch.cuda.get_device_properties = lambda *_device: Properties()
     torch.cuda.is_bf16_supported = lambda *_arguments, **_options: True
