@@ -36,6 +36,7 @@ REFUSED = {
 # Settings of points that their layers here do not have: number of points, and why. A prefix stands for its fields.
 LEFT_OUT = {
     "cuda_graph": (75, "capture needs CUDA; `engine/test_gpu_calls.py` reads the order of calls from a recording"),
+    "ddp.nccl_ub": (2, "it registers buffers of the whole job with NCCL, which sends nothing here"),
     "ddp.use_megatron_fsdp": (17, "it cuts and gathers parameters over a whole group of ranks; here is one rank"),
     "kernels.overlap_moe_expert_parallel_comm": (
         11, "its schedule interleaves two micro-batches on two streams and takes weight gradients later; here is one"
@@ -48,7 +49,8 @@ LEFT_OUT = {
 }  # fmt: skip
 # What one layer of one rank does not depend on: names, other ranks, other stages, the step around it.
 OUTSIDE = (
-    "recipe", "family", "task", "num_gpus", "gpus_per_node", "batch.global_batch_size", "ddp", "optimizer", "train",
+    "recipe", "family", "task", "num_gpus", "gpus_per_node", "batch.global_batch_size", "optimizer", "train",
+    "ddp.align_", "ddp.average_in_collective", "ddp.bucket_size", "ddp.overlap_",
     "parallelism.pipeline_model_parallel", "parallelism.virtual_pipeline", "parallelism.account_for",
     "parallelism.wgrad_deferral_limit",
 )  # fmt: skip
