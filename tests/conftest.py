@@ -11,7 +11,7 @@ from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.history import HistoryFigure, HistoryRecord
 from harness.records.rank import Coordinates, Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord
 from harness.records.run import Provenance, RunRecord
-from harness.records.sweep import Axis, PlannedCell, SweepPlan
+from harness.records.sweep import Axis, PlannedCell, RefusedCell, SweepPlan
 from harness.records.sweeps import CellData, SweepData
 from harness.spec.effective import effective_recompute, settled_implementation
 from harness.spec.experiment import ExperimentSpec
@@ -189,11 +189,13 @@ def build_cell(name: str, runs: list[RunRecord], **changes: Any) -> CellData:
         "name": name,
         "changes": {"recompute": name},
         "recompute": name,
-        "fate": "run" if fate == "not_run" else fate,
-        "reason": reason,
         "spec": runs[0].spec if runs else None,
     }
-    return CellData(PlannedCell(**fields | changes), tuple(runs), fate, reason)
+    if fate in ("run", "not_run"):
+        planned = PlannedCell(**fields | {"spec": fields["spec"] or build_spec()} | changes)
+        return CellData(planned, tuple(runs), fate, reason)
+    refused = RefusedCell(**fields | {"fate": fate, "reason": reason} | changes)
+    return CellData(refused, tuple(runs), fate, reason)
 
 
 def build_sweep(cells: list[CellData], **changes: Any) -> SweepData:

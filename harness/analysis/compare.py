@@ -15,10 +15,10 @@ from harness.analysis.likeness import Likeness, likeness
 from harness.analysis.metrics import Metrics
 from harness.analysis.promotion import promote
 from harness.errors import BadRequestError
+from harness.records.batch import BatchGate
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.other_kinds import read_only_run, refuse_other_kinds
 from harness.records.run import RunRecord
-from harness.records.sweep import SweepGate
 from harness.spec.experiment import MeasureSpec
 
 
@@ -42,10 +42,16 @@ class GateOptions:
         return self.golden_values_path is not None and self.golden_values_path.is_file()
 
     @property
-    def record(self) -> SweepGate:
+    def record(self) -> BatchGate:
         """The same in the words of a plan on disk, which names its golden from the root."""
         path = self.golden_values_path
-        return SweepGate(**vars(self) | {"golden_values_path": str(path.absolute()) if path else None})
+        return BatchGate(**vars(self) | {"golden_values_path": str(path.absolute()) if path else None})
+
+    @classmethod
+    def of(cls, gate: BatchGate) -> "GateOptions":
+        """What a plan on disk says."""
+        path = gate.golden_values_path
+        return cls(**gate.model_dump() | {"golden_values_path": Path(path) if path else None})
 
     def __post_init__(self) -> None:
         """Thresholds are fractions, also where no golden will be found to apply them to."""

@@ -42,10 +42,9 @@ def run_ab(
     from harness.cli.sweep_asking import follower, sweep_request
     from harness.errors import BadRequestError, ExitCode
     from harness.launch.environment import this_host
-    from harness.runner.ab import AbDisplay, ab_request
-    from harness.runner.sweep.launches import Meeting
-    from harness.runner.sweep.nodes import follow_sweep
-    from harness.runner.sweep.sweep import Sitting, dry_run_sweep, start_sweep
+    from harness.runner.batch.nodes import Meeting
+    from harness.runner.sweep.ab import AbDisplay, ab_request
+    from harness.runner.sweep.run import Sitting, dry_run_sweep, follow_sweep, start_sweep
 
     if launch.launcher == "slurm":
         raise BadRequestError(

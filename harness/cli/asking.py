@@ -12,9 +12,9 @@ from harness.errors import BadRequestError, raise_all
 from harness.launch.plan import limit_problems
 from harness.launch.rendezvous import Nodes
 from harness.recipes.request import Request
-from harness.records.sweep import SweepLaunch
+from harness.records.batch import BatchLaunch
+from harness.runner.batch.slurm.submission import SlurmRequest
 from harness.runner.request import RunRequest
-from harness.runner.slurm.request import SlurmRequest
 
 _SPELLED = {
     "set_values": "set", "replay_from": "from", "as_json": "json", "foreign_golden": "golden", "form": "format",
@@ -98,11 +98,11 @@ def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> Slurm
     return slurm_request(launch.launcher, given, local)
 
 
-def launch_words(launch: LocalLaunchOptions) -> SweepLaunch:
+def launch_words(launch: LocalLaunchOptions) -> BatchLaunch:
     """How runs are launched on this node, as plans on disk say it. BadRequestError for limits that plans cannot hold."""
     if not all(math.isfinite(limit) for limit in (launch.timeout, launch.hang_timeout) if limit is not None):
         raise_all(limit_problems(launch.timeout, launch.hang_timeout, launch.sample_interval_ms))
-    return SweepLaunch(
+    return BatchLaunch(
         launcher=launch.launcher,
         replay_from=str(launch.replay_from.absolute()) if launch.replay_from else None,
         timeout_s=launch.timeout,

@@ -123,14 +123,14 @@ def _runs(asked: PromoteOptions) -> "tuple[RunRecord, ...]":
 def _run(reference: str, results: Path | None) -> "RunRecord":
     """The run; BadRequestError that says so where a night is named, whose cases have to be chosen."""
     from harness.errors import BadRequestError
-    from harness.records.nights import night_dir_of
+    from harness.records.batches import NIGHT_FOLDERS
     from harness.records.store import read_run
 
     try:
         return read_run(reference, results)
     except BadRequestError as no_run:
         try:
-            night = night_dir_of(reference, results)
+            night = NIGHT_FOLDERS.folder_of(reference, results)
         except BadRequestError:
             raise no_run from None
     raise BadRequestError(f"{night}: a night", remedy="name cases with --case NAME, or take all with --every")

@@ -9,6 +9,7 @@ import typer
 from harness.cli.option_types import Json
 
 if TYPE_CHECKING:
+    from harness.errors import ExitCode
     from harness.launch.slurm.commands import Slurm
     from harness.records.job import JobRecord
     from harness.report.console import Console
@@ -25,7 +26,7 @@ def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
     """Every job: what it is for, its runs, how it stands. Slurm is asked about those that are not done."""
     from harness.records import store
     from harness.report.jobs_terminal import print_jobs
-    from harness.runner.jobs.standing import standings
+    from harness.runner.batch.slurm.standing import standings
 
     results = store.results_dir(results_dir)
     found = standings(results, _slurm())
@@ -45,8 +46,8 @@ def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     """Submit a job that --no_submit prepared, as its files lie there."""
     from harness.launch.environment import this_host
     from harness.records.jobs import job_dir_of, read_job
-    from harness.runner.jobs.showing import JobDisplay
-    from harness.runner.jobs.submission import submit_prepared
+    from harness.runner.batch.slurm.showing import JobDisplay
+    from harness.runner.batch.slurm.submission import submit_prepared
     from harness.runner.showing import Display
 
     job_dir = job_dir_of(job, results_dir)
@@ -59,7 +60,7 @@ def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     """How a job stands: Slurm's state and reason, and each of its runs."""
     from harness.records.jobs import job_dir_of
     from harness.report.jobs_terminal import print_job
-    from harness.runner.jobs.standing import standing
+    from harness.runner.batch.slurm.standing import standing
 
     found = standing(job_dir_of(job, results_dir), _slurm())
     if as_json:
@@ -83,12 +84,19 @@ def wait(
 ) -> None:
     """Wait until a job has ended, collect what it left, and judge it: the answer and exit code of `run`, or of `sweep`."""
     from harness.records.jobs import job_dir_of
-    from harness.runner.jobs.judging import wait_and_judge
-    from harness.runner.jobs.showing import JobDisplay
+    from harness.runner.batch.repeats import judge_runs
+    from harness.runner.batch.slurm.following import wait_and_judge
+    from harness.runner.batch.slurm.showing import JobDisplay
     from harness.runner.showing import Display
+    from harness.runner.sweep.showing import SweepDisplay
+    from harness.runner.sweep.slurm import answer_job
 
     display = JobDisplay(Display(as_json=as_json))
-    raise typer.Exit(int(wait_and_judge(job_dir_of(job, results_dir), _slurm(), display, timeout)))
+
+    def judge(record: "JobRecord") -> "ExitCode":
+        return answer_job(record, SweepDisplay(as_json)) if record.what == "sweep" else judge_runs(record, display)
+
+    raise typer.Exit(int(wait_and_judge(job_dir_of(job, results_dir), _slurm(), display, judge, timeout)))
 
 
 @app.command()
@@ -96,7 +104,7 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     """Cancel a job. Its ranks are asked to end and leave what they measured; `jobs wait` collects it."""
     from harness.records.jobs import job_dir_of
     from harness.report.printing import print_lines
-    from harness.runner.jobs.standing import cancel as cancel_job
+    from harness.runner.batch.slurm.standing import cancel as cancel_job
 
     job_dir = job_dir_of(job, results_dir)
     submitted = cancel_job(job_dir, _slurm())
@@ -119,7 +127,7 @@ def logs(
     """The job's own log, or those of one rank. Which file it is goes to stderr."""
     from harness.errors import BadRequestError
     from harness.records.jobs import job_dir_of, read_job
-    from harness.runner.jobs.logs import follow_logs, logs_document, show_logs
+    from harness.runner.batch.slurm.standing import follow_logs, logs_document, show_logs
 
     if as_json and follow:
         raise BadRequestError("--json lists the files once, --follow goes on", remedy="leave one of them out")

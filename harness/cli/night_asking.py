@@ -9,7 +9,7 @@ from harness.cli.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.recipes.problems import Problems
-from harness.records.sweep import SweepLaunch
+from harness.records.batch import BatchLaunch
 from harness.report.night_outputs import Outputs, require_outputs
 from harness.runner.night.planning import chosen_suite
 from harness.runner.night.request import AaRequest, NightRequest
@@ -59,7 +59,7 @@ def night_request(
     what: "SuiteOptions", judge: "NightJudgeOptions", launch: LocalLaunchOptions, slurm: SlurmLaunchOptions
 ) -> NightRequest:
     """Which night is asked for. BadRequestError without a suite, and for options that contradict each other."""
-    problems, on_slurm, words = Problems(), None, SweepLaunch()
+    problems, on_slurm, words = Problems(), None, BatchLaunch()
     if what.suite is None:
         problems.add("nightly needs a suite", "mbr-perf nightly SUITE, or --resume NIGHT")
     if slurm.detach or slurm.no_submit:
@@ -77,9 +77,9 @@ def night_request(
     return replace(asked, slurm=on_slurm.options) if on_slurm else asked
 
 
-def _bare_words(launch: LocalLaunchOptions) -> SweepLaunch:
+def _bare_words(launch: LocalLaunchOptions) -> BatchLaunch:
     """What can be judged of a launch whose limits are none."""
-    return SweepLaunch(launcher=launch.launcher, replay_from=str(launch.replay_from) if launch.replay_from else None)
+    return BatchLaunch(launcher=launch.launcher, replay_from=str(launch.replay_from) if launch.replay_from else None)
 
 
 def _request(
@@ -87,7 +87,7 @@ def _request(
     what: "SuiteOptions",
     judge: "NightJudgeOptions",
     launch: LocalLaunchOptions,
-    words: SweepLaunch,
+    words: BatchLaunch,
 ) -> NightRequest:
     return NightRequest(
         suite=suite,

@@ -31,7 +31,7 @@ def report(asked: ReportOptions) -> None:
     Nothing runs; golden values and formulas are today's. Pictures need the extra mbr-perf[report]. Exits 0 when the
     reports are written, whatever they say.
     """
-    from harness.runner.sweep.reporting import ReportRequest, report_sweep
+    from harness.runner.sweep.judging import ReportRequest, report_sweep
 
     formats = tuple(name.strip() for text in asked.formats or () for name in text.split(",") if name.strip())
     report_sweep(ReportRequest(asked.sweep, formats, asked.out, asked.results_dir, asked.as_json))

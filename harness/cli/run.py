@@ -26,14 +26,15 @@ def run(
     if second.ab is not None:
         raise typer.Exit(int(run_ab(second.ab, asked, judge, launch, slurm, output)))
     from harness.cli.asking import run_request, slurm_run_request
-    from harness.runner.experiment import dry_run, run_experiment
+    from harness.runner.batch.repeats import run_experiment
+    from harness.runner.experiment import dry_run
     from harness.runner.showing import Display
 
     request, on_slurm = run_request(asked, judge, launch), slurm_run_request(launch, slurm)
     display = Display(as_json=output.as_json, explain=output.explain)
     if on_slurm is not None:
-        from harness.runner.jobs.showing import JobDisplay
-        from harness.runner.slurm.run import dry_run_on_slurm, run_on_slurm
+        from harness.runner.batch.repeats import dry_run_on_slurm, run_on_slurm
+        from harness.runner.batch.slurm.showing import JobDisplay
 
         if output.dryrun:
             dry_run_on_slurm(request, on_slurm, JobDisplay(display))

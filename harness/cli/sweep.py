@@ -11,7 +11,7 @@ from harness.cli.options import ExperimentOptions, JudgeOptions, LocalLaunchOpti
 from harness.cli.slurm_options import SlurmArrayOptions
 
 if TYPE_CHECKING:
-    from harness.runner.slurm.request import SlurmRequest
+    from harness.runner.batch.slurm.submission import SlurmRequest
 
 _SWEEP, _NODES = "Sweep", "Several nodes"
 
@@ -90,11 +90,10 @@ def sweep(
     """
     from harness.cli.sweep_asking import follower, require_nothing_else, slurm_sweep_request, sweep_request
     from harness.launch.environment import this_host
-    from harness.runner.sweep.launches import Meeting
-    from harness.runner.sweep.nodes import follow_sweep
+    from harness.runner.batch.nodes import Meeting
+    from harness.runner.sweep.run import Sitting, dry_run_sweep, follow_sweep, resume_sweep, start_sweep
     from harness.runner.sweep.showing import SweepDisplay
     from harness.runner.sweep.slurm import answered_from_jobs
-    from harness.runner.sweep.sweep import Sitting, dry_run_sweep, resume_sweep, start_sweep
 
     on_slurm = slurm_sweep_request(how, launch, nodes, slurm)
     if on_slurm is not None:
@@ -125,7 +124,7 @@ def _on_slurm(
     nodes: SweepNodes,
 ) -> int:
     from harness.cli.sweep_asking import require_nothing_else, sweep_request
-    from harness.runner.jobs.showing import JobDisplay
+    from harness.runner.batch.slurm.showing import JobDisplay
     from harness.runner.showing import Display
     from harness.runner.sweep.showing import SweepDisplay
     from harness.runner.sweep.slurm import (

@@ -9,10 +9,9 @@ from harness.errors import BadRequestError
 from harness.recipes.problems import Problems
 from harness.recipes.request_layers import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
-from harness.records.sweeps import sweep_dir_of
-from harness.runner.slurm.request import SlurmRequest
-from harness.runner.sweep.launches import Meeting
-from harness.runner.sweep.nodes import Follower
+from harness.records.batches import SWEEP_FOLDERS
+from harness.runner.batch.nodes import Follower, Meeting
+from harness.runner.batch.slurm.submission import SlurmRequest
 from harness.runner.sweep.over import Over, same_axis, split_over
 from harness.runner.sweep.request import SweepRequest
 
@@ -81,7 +80,7 @@ def follower(how: "SweepOptions", launch: LocalLaunchOptions, nodes: "SweepNodes
     """Takes part in a sweep that node 0 leads. BadRequestError without the folder that both see."""
     folder = nodes.sweep_dir
     if how.resume is not None:
-        folder = sweep_dir_of(how.resume, launch.results_dir)
+        folder = SWEEP_FOLDERS.folder_of(how.resume, launch.results_dir)
     if folder is None:
         raise BadRequestError(
             f"--node_rank {nodes.node_rank} needs the folder of the sweep",

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from harness.records.night import Purpose
+from harness.records.batch import Purpose
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.run import Status
 from harness.spec.frozen import Frozen

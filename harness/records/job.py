@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from harness.records.batch import BatchGate, BatchLaunch
 from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION
-from harness.records.sweep import SweepGate, SweepLaunch
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 
@@ -79,8 +79,8 @@ class JobRecord(Frozen):
     num_tasks: int = 1
     runs: tuple[JobRun, ...] = ()
     sweep_dir: str | None = None
-    launch: SweepLaunch = SweepLaunch()
-    gate: SweepGate = SweepGate()
+    launch: BatchLaunch = BatchLaunch()
+    gate: BatchGate = BatchGate()
     results_dir: str | None = None
     slurm: SlurmOptions
     command: tuple[str, ...]

@@ -5,20 +5,15 @@ run was started (a repeat, a retry, a confirmation) is an event, written before 
 derived from these files on reading.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
+from harness.records.batch import BatchLaunch, EntryWords, PlannedEntry, Purpose
 from harness.records.job import SlurmOptions
-from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION
-from harness.records.sweep import SweepLaunch
-from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
-from harness.spec.rules.finding import Finding
 from harness.spec.software import Software
-
-Purpose = Literal["repeat", "retry", "confirm", "aa"]
 
 
 class ExpectedFailureRecord(Frozen):
@@ -29,23 +24,36 @@ class ExpectedFailureRecord(Frozen):
     reason: str
 
 
-class PlannedCase(Frozen):
-    """One case as planned. ``refused``: why it cannot run at all (a rule, a recipe); its ``spec`` may then be None."""
+class _CaseWords(EntryWords):
+    """How often a case runs and how it is judged, as the suite says it."""
 
-    name: str
-    spec: ExperimentSpec | None = None
     repeats: int
     thresholds: dict[str, float] = Field(default_factory=dict)
     owner: str = ""
     expected: ExpectedFailureRecord | None = None
     is_golden_required: bool = True
     timeout_s: float | None = None
-    refused: str = ""
-    sources: dict[str, str] = Field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    prediction: PredictionRecord | None = None
-    no_prediction: str = ""
+
+
+class PlannedCase(PlannedEntry, _CaseWords):
+    """A case that is to run."""
+
+    refused: Literal[""] = ""
+
+
+class RefusedCase(_CaseWords):
+    """A case that cannot run at all, and why: a rule, a recipe, the machine. ``spec`` is None if it was not resolved."""
+
+    refused: str = Field(min_length=1)
+
+
+def _kind(case: object) -> str:
+    """Which of the two a case is: files have no other mark than the reason."""
+    refused = case.get("refused") if isinstance(case, dict) else getattr(case, "refused", "")
+    return "refused" if refused else "planned"
+
+
+Case = Annotated[Annotated[PlannedCase, Tag("planned")] | Annotated[RefusedCase, Tag("refused")], Discriminator(_kind)]
 
 
 class AaPlan(Frozen):
@@ -77,12 +85,12 @@ class NightPlan(Frozen):
     night_id: str
     suite: str
     title: str
-    cases: tuple[PlannedCase, ...]
+    cases: tuple[Case, ...]
     confirm: int
     retries: int
     shard: str = ""
     only: tuple[str, ...] = ()
-    launch: SweepLaunch = SweepLaunch()
+    launch: BatchLaunch = BatchLaunch()
     slurm: SlurmOptions | None = None
     software: dict[str, Software] = Field(default_factory=dict)
     golden_dir: str | None = None
@@ -94,7 +102,12 @@ class NightPlan(Frozen):
     started_at: str
     mbr_perf: str
 
-    def aa_numbers(self, case: PlannedCase) -> range:
+    @property
+    def planned(self) -> tuple[PlannedCase, ...]:
+        """The cases that are to run."""
+        return tuple(case for case in self.cases if isinstance(case, PlannedCase))
+
+    def aa_numbers(self, case: Case) -> range:
         """Numbers of the A/A runs of ``case``, in their order, after those of its repeats; none where it has no A/A."""
         num_runs = 2 * self.aa.num_pairs if self.aa and self.aa.case == case.name else 0
         return range(case.repeats, case.repeats + num_runs)

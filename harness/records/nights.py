@@ -3,20 +3,16 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
-from harness.errors import BadRequestError
-from harness.records.atomic import write_once
-from harness.records.event_log import EVENTS, append_line, read_lines
-from harness.records.folders import folder_meant, new_folder
-from harness.records.night import NightEvent, NightPlan, PlannedCase, Purpose
+from harness.records.batch import Purpose
+from harness.records.batches import NIGHT_FOLDERS, read_events
+from harness.records.night import Case, NightEvent, NightPlan
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, read_record, results_dir
+from harness.records.store import RECORD, read_record
 from harness.records.strict_json import read_document
-from harness.records.sweeps import SWEEP
 
-NIGHTS, NIGHT, CASES = "nights", "night.json", "cases"
+NIGHTS, NIGHT, CASES = NIGHT_FOLDERS.parent, NIGHT_FOLDERS.mark, NIGHT_FOLDERS.entries
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class NightRun:
 class NightCase:
     """A case and its runs so far, by number. ``aa_runs``: those of the night's A/A, which are no runs of the case."""
 
-    planned: PlannedCase
+    planned: Case
     runs: tuple[NightRun, ...]
     aa_runs: tuple[NightRun, ...] = ()
 
@@ -60,26 +56,6 @@ class NightData:
         return any(event.kind == "finished" for event in self.events)
 
 
-def new_night_dir(results: Path, suite: str, *, now: datetime | None = None) -> Path:
-    """Make ``nights/<UTC time>-<suite>-<8 hex>`` with its ``cases``; the name is the night's id.
-
-    BadRequestError where the folder cannot be made.
-    """
-    return new_folder(results / NIGHTS, suite, (CASES,), now=now)
-
-
-def write_plan(night_dir: Path, plan: NightPlan) -> Path:
-    """``night.json``, whole and once: FileExistsError where there is one already."""
-    path = night_dir / NIGHT
-    write_once(path, plan.model_dump_json(indent=1) + "\n")
-    return path
-
-
-def append_event(night_dir: Path, event: NightEvent) -> None:
-    """One more line of ``events.jsonl``."""
-    append_line(night_dir / EVENTS, event)
-
-
 def run_dir_of(night_dir: Path, case: str, number: int) -> Path:
     """Where a case's run lies; runs are counted from 0."""
     return night_dir / CASES / case / str(number)
@@ -91,34 +67,18 @@ def run_id_of(night_id: str, case: str, number: int) -> str:
     return f"{night_id}.{name}.{number}"
 
 
-def night_dir_of(reference: str | Path, results: Path | None = None) -> Path:
-    """The folder that ``reference`` means: itself, that of a ``night.json``, or the start of an id under ``results``.
-
-    BadRequestError for a reference that names none or several, or something else, and for a folder without ``night.json``.
-    """
-    night_dir = folder_meant(reference, results_dir(results) / NIGHTS, "night", NIGHT)
-    if not (night_dir / NIGHT).is_file():
-        if any((night_dir / name).is_file() for name in (RECORD, SWEEP, "spec.json")):
-            raise BadRequestError(f"{night_dir}: no night", remedy=f"mbr-perf results show {night_dir}")
-        raise BadRequestError(
-            f"{night_dir}: no {NIGHT}: no night's folder, or of one that was killed before it had decided on its cases",
-            remedy="nothing of it had started; start the night again",
-        )
-    return night_dir
-
-
 def read_night(reference: str | Path, results: Path | None = None) -> NightData:
     """Plan, runs and events of a night. Touches nothing on disk.
 
-    BadRequestError as for :func:`night_dir_of`, and for a file that is corrupt or newer than this program.
+    BadRequestError as for :meth:`BatchFolders.folder_of`, and for a file that is corrupt or newer than this program.
     """
-    night_dir = night_dir_of(reference, results)
-    plan, events = read_document(night_dir / NIGHT, NightPlan), read_lines(night_dir / EVENTS, NightEvent)
+    night_dir = NIGHT_FOLDERS.folder_of(reference, results)
+    plan, events = read_document(night_dir / NIGHT, NightPlan), read_events(night_dir, NightEvent)
     cases = tuple(_case(night_dir, case, events) for case in plan.cases)
     return NightData(night_dir, plan, cases, events)
 
 
-def _case(night_dir: Path, planned: PlannedCase, events: Iterable[NightEvent]) -> NightCase:
+def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> NightCase:
     runs = _runs(night_dir, planned.name, events)
     return NightCase(
         planned,

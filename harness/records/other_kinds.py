@@ -5,11 +5,12 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
+from harness.records.batches import NIGHT_FOLDERS, SWEEP_FOLDERS
 from harness.records.folders import folder_named
-from harness.records.nights import CASES, night_dir_of
+from harness.records.nights import CASES
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_record, read_run, results_dir
-from harness.records.sweeps import CELLS, SweepData, read_sweep, sweep_dir_of
+from harness.records.sweeps import CELLS, SweepData, read_sweep
 
 Kind = Literal["run", "sweep", "night"]
 
@@ -61,7 +62,7 @@ def _run_dir_of(reference: str | Path, results: Path | None) -> Path:
 
 
 _FOLDERS: dict[Kind, Callable[[str | Path, Path | None], Path]] = {
-    "night": night_dir_of, "sweep": sweep_dir_of, "run": _run_dir_of,
+    "night": NIGHT_FOLDERS.folder_of, "sweep": SWEEP_FOLDERS.folder_of, "run": _run_dir_of,
 }  # fmt: skip
 _INSTEAD: dict[Kind, str] = {
     "night": "its reports are in its folder report; mbr-perf nightly --resume {0} writes them anew",

@@ -5,19 +5,15 @@ became of a cell is derived from these files on reading, so that a sweep that wa
 that was not.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from harness.records.batch import BatchGate, BatchLaunch, EntryWords, PlannedEntry
 from harness.records.imported import LAUNCHER as IMPORT
-from harness.records.prediction import PredictionRecord
 from harness.records.rank import SCHEMA_VERSION
-from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
-from harness.spec.rules.finding import Finding
 from harness.spec.software import Software
-
-Fate = Literal["run", "pruned", "skipped_inert", "illegal"]
 
 
 class Axis(Frozen):
@@ -27,55 +23,34 @@ class Axis(Frozen):
     values: tuple[str, ...]
 
 
-class PlannedCell(Frozen):
-    """One cell as planned. ``changes``: its value of every axis; ``name``: those that differ from the control's.
-
-    ``fate``: whether it was to run; where it was not, ``reason`` says why and, for ``skipped_inert``, ``same_as`` names
-    the cell that it equals in effect. ``spec`` is None for an illegal cell that could not be resolved. ``sources`` and
-    ``notes`` are those of its runs.
-    """
+class _CellWords(EntryWords):
+    """``changes``: the cell's value of every axis; ``name``: those that differ from the control's."""
 
     index: int
-    name: str
     changes: dict[str, str]
     recompute: str
-    fate: Fate
-    spec: ExperimentSpec | None = None
-    reason: str = ""
-    same_as: str | None = None
-    sources: dict[str, str] = Field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
-    prediction: PredictionRecord | None = None
-    no_prediction: str = ""
 
 
-class SweepLaunch(Frozen):
-    """How the runs are launched, in the words of `mbr-perf run`; ``pass_env`` holds names, never values.
+class PlannedCell(PlannedEntry, _CellWords):
+    """A cell that is to run."""
 
-    With several nodes the others follow the first through the shared folder; address and port are where they meet.
+    fate: Literal["run"] = "run"
+    reason: Literal[""] = ""
+    same_as: None = None
+
+
+class RefusedCell(_CellWords):
+    """A cell that does not run, and why. ``skipped_inert``: it equals the cell ``same_as`` in effect.
+
+    ``spec`` is None for an illegal cell that could not be resolved.
     """
 
-    launcher: str = "torchrun"
-    replay_from: str | None = None
-    timeout_s: float | None = None
-    hang_timeout_s: float = 600.0
-    sample_interval_ms: int = 50
-    pass_env: tuple[str, ...] = ()
-    nnodes: int = 1
-    master_addr: str | None = None
-    master_port: int | None = None
+    fate: Literal["pruned", "skipped_inert", "illegal"]
+    reason: str
+    same_as: str | None = None
 
 
-class SweepGate(Frozen):
-    """How the cells are held against golden values, in the words of `mbr-perf run`."""
-
-    golden_values_path: str | None = None
-    timing_threshold: float | None = None
-    memory_threshold: float | None = None
-    accept_differences: tuple[str, ...] = ()
-    fail_on_improvement: bool = False
-    require_golden: bool = False
+Cell = Annotated[PlannedCell | RefusedCell, Field(discriminator="fate")]
 
 
 class SweepPlan(Frozen):
@@ -94,18 +69,23 @@ class SweepPlan(Frozen):
     axes: tuple[Axis, ...]
     grid: bool
     repeats: int
-    cells: tuple[PlannedCell, ...]
+    cells: tuple[Cell, ...]
     capacity_bytes: int | None = None
     margin: float = 0.06
     prune: bool = True
     max_minutes: float | None = None
-    launch: SweepLaunch = SweepLaunch()
-    gate: SweepGate = SweepGate()
+    launch: BatchLaunch = BatchLaunch()
+    gate: BatchGate = BatchGate()
     software: Software | None = None
     notes: tuple[str, ...] = ()
     command: tuple[str, ...]
     started_at: str
     mbr_perf: str
+
+    @property
+    def planned(self) -> tuple[PlannedCell, ...]:
+        """The cells that are to run."""
+        return tuple(cell for cell in self.cells if isinstance(cell, PlannedCell))
 
     @property
     def is_imported(self) -> bool:

@@ -2,20 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
-from harness.records.atomic import write_once
-from harness.records.event_log import EVENTS, append_line, read_lines
-from harness.records.folders import folder_meant, new_folder
+from harness.records.batches import SWEEP_FOLDERS, read_events
 from harness.records.run import RunRecord
-from harness.records.store import RECORD, read_record, results_dir
+from harness.records.store import RECORD, read_record
 from harness.records.strict_json import read_document
-from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
+from harness.records.sweep import Cell, RefusedCell, SweepEvent, SweepPlan
 
-SWEEP, CELLS = "sweep.json", "cells"
+SWEEP, CELLS = SWEEP_FOLDERS.mark, SWEEP_FOLDERS.entries
 # A run that ended so is a result, and no other run of its cell is started; one that was interrupted is repeated.
 _FINAL = ("oom", "failed")
 
@@ -30,7 +27,7 @@ class CellData:
     the plan's repeats.
     """
 
-    planned: PlannedCell
+    planned: Cell
     runs: tuple[RunRecord, ...]
     fate: CellFate
     reason: str
@@ -47,21 +44,13 @@ class SweepData:
 
     @property
     def control(self) -> CellData:
-        """The cell that all others are held against."""
+        """The cell that all others are compared with."""
         return next(cell for cell in self.cells if cell.planned.name == self.plan.control)
 
     @property
     def num_due(self) -> int:
         """Runs that a resumed sweep would still start; none of an imported one, whose cells have the logs there were."""
         return 0 if self.plan.is_imported else sum(num_missing(cell, self.plan.repeats) for cell in self.cells)
-
-
-def new_sweep_dir(results: Path, recipe: str, *, now: datetime | None = None) -> Path:
-    """Make ``sweeps/<UTC time>-<recipe>-<8 hex>`` with its ``cells``; the name is the sweep's id.
-
-    Two sweeps of one recipe in one second get two folders. BadRequestError where the folder cannot be made.
-    """
-    return new_folder(results / "sweeps", recipe, (CELLS,), now=now)
 
 
 def made_sweep_dir(sweep_dir: Path) -> Path:
@@ -77,18 +66,6 @@ def made_sweep_dir(sweep_dir: Path) -> Path:
     return sweep_dir
 
 
-def write_plan(sweep_dir: Path, plan: SweepPlan) -> Path:
-    """``sweep.json``, whole and once: FileExistsError where there is one already."""
-    path = sweep_dir / SWEEP
-    write_once(path, plan.model_dump_json(indent=1) + "\n")
-    return path
-
-
-def append_event(sweep_dir: Path, event: SweepEvent) -> None:
-    """One more line of ``events.jsonl``."""
-    append_line(sweep_dir / EVENTS, event)
-
-
 def run_dir_of(sweep_dir: Path, cell_index: int, repeat: int) -> Path:
     """Where a cell's run lies; both counted from 0."""
     return sweep_dir / CELLS / f"{cell_index:03d}" / str(repeat)
@@ -99,39 +76,18 @@ def run_id_of(sweep_id: str, cell_index: int, repeat: int) -> str:
     return f"{sweep_id}.{cell_index:03d}.{repeat}"
 
 
-def sweep_dir_of(reference: str | Path, results: Path | None = None) -> Path:
-    """The folder that ``reference`` means: itself, that of a ``sweep.json``, or the start of an id under ``results``.
-
-    BadRequestError for a reference that names none or several, or a run, and for a folder without ``sweep.json``.
-    """
-    sweep_dir = folder_meant(reference, results_dir(results) / "sweeps", "sweep", SWEEP)
-    if not (sweep_dir / SWEEP).is_file():
-        if any((sweep_dir / name).is_file() for name in (RECORD, "spec.json")):
-            raise BadRequestError(f"{sweep_dir}: a run, not a sweep", remedy=f"mbr-perf results show {sweep_dir}")
-        raise BadRequestError(
-            f"{sweep_dir}: no {SWEEP}: no sweep's folder, or of one that was killed before it had decided on its cells",
-            remedy="nothing of it had started; start the sweep again",
-        )
-    return sweep_dir
-
-
 def read_sweep(reference: str | Path, results: Path | None = None) -> SweepData:
     """Plan, committed runs and events of a sweep. Touches nothing on disk.
 
-    BadRequestError as for :func:`sweep_dir_of`, and for a file that is corrupt or newer than this program.
+    BadRequestError as for :meth:`BatchFolders.folder_of`, and for a file that is corrupt or newer than this program.
     """
-    sweep_dir = sweep_dir_of(reference, results)
-    plan, events = read_document(sweep_dir / SWEEP, SweepPlan), read_events(sweep_dir)
+    sweep_dir = SWEEP_FOLDERS.folder_of(reference, results)
+    plan, events = read_document(sweep_dir / SWEEP, SweepPlan), read_events(sweep_dir, SweepEvent)
     return SweepData(sweep_dir, plan, tuple(_cell(sweep_dir, plan, cell, events) for cell in plan.cells), events)
 
 
-def read_events(sweep_dir: Path) -> tuple[SweepEvent, ...]:
-    """The events in order."""
-    return read_lines(sweep_dir / EVENTS, SweepEvent)
-
-
-def _cell(sweep_dir: Path, plan: SweepPlan, planned: PlannedCell, events: Iterable[SweepEvent]) -> CellData:
-    if planned.fate != "run":
+def _cell(sweep_dir: Path, plan: SweepPlan, planned: Cell, events: Iterable[SweepEvent]) -> CellData:
+    if isinstance(planned, RefusedCell):
         return CellData(planned, (), planned.fate, planned.reason)
     records = (run_dir_of(sweep_dir, planned.index, repeat) / RECORD for repeat in range(plan.repeats))
     runs = tuple(read_record(path) for path in records if path.is_file())

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from harness.recipes.suite_names import shared_golden_lines
 from harness.records.history import HistoryRecord
-from harness.records.night import NightPlan, PlannedCase
+from harness.records.night import Case, NightPlan
 from harness.report.figures import ABSENT
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.printing import plain_table, print_lines, show
@@ -22,7 +22,7 @@ class CaseOutlook:
     run in history. Where this case of this suite has none, that of the same settings outside suites, if there is one.
     """
 
-    case: PlannedCase
+    case: Case
     golden_path: Path | None
     no_golden: str
     last: HistoryRecord | None
@@ -71,7 +71,7 @@ def _last(record: HistoryRecord | None) -> str:
     return told if record.suite_case else f"{told} (outside suites)"
 
 
-def _would_run(case: PlannedCase) -> str:
+def _would_run(case: Case) -> str:
     if case.refused:
         return "refused"
     times = "1 run" if case.repeats == 1 else f"{case.repeats} runs"

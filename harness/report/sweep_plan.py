@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from harness.records.sweep import PlannedCell, SweepPlan
+from harness.records.sweep import Cell, SweepPlan
 from harness.report.figures import ABSENT, capacities_text
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.printing import plain_table, print_lines, show
@@ -49,7 +49,7 @@ def plan_document(plan: SweepPlan) -> Document:
     }
 
 
-def _cell(cell: PlannedCell) -> Document:
+def _cell(cell: Cell) -> Document:
     return {
         "index": cell.index,
         "name": cell.name,
@@ -65,7 +65,7 @@ def _cell(cell: PlannedCell) -> Document:
     }
 
 
-def _row(plan: SweepPlan, cell: PlannedCell) -> tuple[str, ...]:
+def _row(plan: SweepPlan, cell: Cell) -> tuple[str, ...]:
     name = f"{cell.name} (control)" if cell.name == plan.control else cell.name
     foretold = cell.prediction
     if foretold is None:

@@ -1,19 +1,18 @@
-"""One run from request to exit code."""
+"""One run: what would run, what it needs, its folder, and the verdict."""
 
 from pathlib import Path
 
 from harness.analysis.compare import GateOptions, compare_runs, find_reference
-from harness.analysis.outcome import run_outcome, status_exit_code
+from harness.analysis.outcome import run_outcome
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.environment import this_host
 from harness.launch.plan import LaunchPlan
 from harness.records import store
 from harness.records.goldens import find_golden
 from harness.records.store import RECORD, new_run_dir
-from harness.runner.launched import Launch, Ran, launched
-from harness.runner.machine import require_machine
+from harness.runner.launched import Ran
 from harness.runner.megatron_says import megatron_finding
-from harness.runner.prediction import cached_prediction, predicting
+from harness.runner.prediction import cached_prediction
 from harness.runner.request import RunRequest
 from harness.runner.showing import Display
 from harness.runner.understanding import Understood, rule_problem, understand
@@ -28,26 +27,6 @@ def dry_run(request: RunRequest, display: Display) -> None:
     display.plan(understood, cached_prediction(understood))
 
 
-def run_experiment(request: RunRequest, display: Display) -> ExitCode:
-    """Train ``request.repeats`` times, judge the runs together, print the answer; the exit code is the verdict's."""
-    host = this_host()
-    understood = understand(request, host, request.run_dir or Path("RUN"))
-    if isinstance(understood.plan, LaunchPlan):
-        require_machine(understood.spec, host, understood.plan.num_local_ranks, understood.software)
-        require_megatron(understood, understood.plan)
-        find_golden(understood.spec, request.gate.golden_values_path)  # one that cannot be read is told before the run
-    _require_folder(request)
-    display.understood(understood)
-    runs: list[Ran] = []
-    for _ in range(request.repeats):
-        runs.append(_one_run(request, display))
-        if runs[-1].record.status != "ok":
-            break
-    if request.nodes.node_rank > 0:
-        return status_exit_code(runs[-1].record.status, runs[-1].signal)
-    return judge(runs, request.gate, request.results_dir, display)
-
-
 def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
     """The installed megatron-core accepts the configuration; asked before GPUs are taken, which a CPU run does not."""
     if understood.spec.gpu_type.is_cpu:
@@ -56,27 +35,6 @@ def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
     said = megatron_finding(understood.spec, understood.software, understood.host, variables)
     if said.blocks:
         raise rule_problem(said)
-
-
-def _require_folder(request: RunRequest) -> None:
-    if request.nodes.nnodes > 1 and request.run_dir is None:
-        raise BadRequestError(
-            f"--nnodes {request.nodes.nnodes} needs a run folder that all nodes see",
-            remedy="give every node the same --run_dir on a shared file system",
-        )
-    if request.run_dir is not None and request.repeats > 1:
-        raise BadRequestError("--run_dir names one run, --repeats makes several", remedy="leave one of them out")
-
-
-def _one_run(request: RunRequest, display: Display) -> Ran:
-    """Launch once, in a folder of its own, as :func:`launched`."""
-    run_dir = run_folder(request)
-    understood = understand(request, this_host(), run_dir)
-    return launched(
-        Launch(understood, run_dir, run_dir.name, request.nodes),
-        progress=display.progress,
-        prediction=lambda: predicting(understood, request.nodes, lambda kept: display.foretold(understood, kept)),
-    )
 
 
 def run_folder(request: RunRequest) -> Path:

@@ -32,8 +32,19 @@ class Understood:
     findings: tuple[Finding, ...]
     effective: EffectiveRecompute
     software: Software
+    launcher: str
+    launch: LaunchRequest
     plan: Plan
-    host: Host
+
+    @property
+    def host(self) -> Host:
+        """The machine that the plan is for."""
+        return self.launch.host
+
+    def in_folder(self, run_dir: Path) -> "Understood":
+        """The same request, planned for another run folder. Nothing is read, resolved or judged again."""
+        launch = replace(self.launch, run_dir=run_dir)
+        return replace(self, launch=launch, plan=LAUNCHERS[self.launcher](launch))
 
 
 def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool = False) -> Understood:
@@ -69,7 +80,17 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
     problems.raise_if_any()
     assert plan is not None  # otherwise there were problems
     effective = effective_recompute(spec, implementation, settled.software)
-    return Understood(spec, settled.sources, settled.notes, findings, effective, settled.software, plan, host)
+    return Understood(
+        spec=spec,
+        sources=settled.sources,
+        notes=settled.notes,
+        findings=findings,
+        effective=effective,
+        software=settled.software,
+        launcher=request.launcher,
+        launch=launch,
+        plan=plan,
+    )
 
 
 @dataclass(frozen=True)

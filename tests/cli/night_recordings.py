@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.launch.environment import this_host
-from harness.records.event_log import EVENTS
+from harness.records.batches import EVENTS
 from harness.records.golden import GoldenMetric
 from harness.records.goldens import write_golden
 from harness.records.nights import read_night, run_dir_of

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from harness.records.batches import SWEEP_FOLDERS
 from harness.records.rank import Failure
 from harness.records.store import write_record
-from harness.records.sweeps import run_dir_of, write_plan
+from harness.records.sweeps import run_dir_of
 from tests.analysis.diagnosis.conftest import FRAGMENTED, FULL
 
 
@@ -30,7 +31,7 @@ def _sweep(tmp_path, make_cell, make_sweep, make_record, make_rank, make_spec):
                 run_dir = run_dir_of(data.sweep_dir, cell.planned.index, repeat)
                 run_dir.mkdir(parents=True)
                 write_record(run_dir, run)
-        write_plan(data.sweep_dir, data.plan)
+        SWEEP_FOLDERS.write_plan(data.sweep_dir, data.plan)
         return data.sweep_dir
 
     return write

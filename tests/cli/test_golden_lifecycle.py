@@ -5,9 +5,10 @@ import subprocess
 
 import pytest
 
+from harness.records.batches import NIGHT_FOLDERS, append_event
 from harness.records.goldens import read_golden, write_golden
 from harness.records.night import NightEvent, NightPlan, PlannedCase
-from harness.records.nights import append_event, run_dir_of, run_id_of, write_plan
+from harness.records.nights import run_dir_of, run_id_of
 from harness.records.store import write_record
 
 NAME = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn"
@@ -42,7 +43,7 @@ def _night(tmp_path, make_spec, make_record):
         )  # fmt: skip
         folder = tmp_path / "results" / "nights" / NIGHT
         folder.mkdir(parents=True)
-        write_plan(folder, plan)
+        NIGHT_FOLDERS.write_plan(folder, plan)
         for name, seconds in (("attention", (2.49, 2.5, 2.51)), ("mlp", second)):
             for number, each in enumerate(seconds):
                 append_event(folder, NightEvent(time="x", kind="started", case=name, number=number, purpose="repeat"))

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from harness.launch.ownership import claim
+from harness.records.batches import SWEEP_FOLDERS
 from harness.records.store import write_record
-from harness.records.sweeps import new_sweep_dir, run_dir_of, write_plan
+from harness.records.sweeps import run_dir_of
 
 
 @pytest.fixture(name="results")
@@ -76,10 +77,10 @@ def test_of_a_run_that_is_not_committed_the_process_is_shown(ask, results):
 
 
 def test_a_sweep_is_shown_with_its_cells(mbr_perf, make_cell, make_record, make_spec, make_sweep, tmp_path):
-    folder = new_sweep_dir(tmp_path, "llama3_8b")
+    folder = SWEEP_FOLDERS.new_dir(tmp_path, "llama3_8b")
     ran = make_record(make_spec(gpu="cpu", recompute="none"), status="oom")
     sweep = make_sweep([make_cell("none", [ran]), make_cell("mlp", [], fate="pruned", reason="needs 90 GiB")])
-    write_plan(folder, sweep.plan)
+    SWEEP_FOLDERS.write_plan(folder, sweep.plan)
     run_dir_of(folder, 0, 0).mkdir(parents=True)
     write_record(run_dir_of(folder, 0, 0), ran)
     document = json.loads(mbr_perf("results", "show", folder, "--json").out)

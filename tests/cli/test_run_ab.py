@@ -7,11 +7,12 @@ import pytest
 
 from harness.launch.environment import this_host
 from harness.recipes.request import Request
+from harness.records.batch import BatchLaunch
+from harness.records.batches import SWEEP_FOLDERS
 from harness.records.rank import Failure
 from harness.records.store import write_record
-from harness.records.sweep import SweepLaunch
-from harness.records.sweeps import run_dir_of, write_plan
-from harness.runner.ab import ab_request
+from harness.records.sweeps import run_dir_of
+from harness.runner.sweep.ab import ab_request
 from harness.runner.sweep.planning import plan_sweep
 from harness.runner.sweep.request import SweepRequest
 from tests.analysis.diagnosis.conftest import FRAGMENTED
@@ -25,11 +26,11 @@ TEXT = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 def _recorded(make_rank, make_record, tmp_path):
     """A recorded A/B on two H100 whose A ran out of memory by fragmentation."""
     asked = Request(model_recipe_name=str(RECIPE), gpu="h100")
-    sweep = SweepRequest(asked=asked, over=(), launch=SweepLaunch(launcher="replay"))
+    sweep = SweepRequest(asked=asked, over=(), launch=BatchLaunch(launcher="replay"))
     plan = plan_sweep(ab_request(TEXT, sweep, this_host()), this_host(), asks_megatron=False)
     folder = tmp_path / "recorded"
     folder.mkdir()
-    write_plan(folder, plan)
+    SWEEP_FOLDERS.write_plan(folder, plan)
     for cell in plan.cells:
         ranks = [make_rank(cell.spec, rank, recompute=layers_of(cell.spec, rank)) for rank in (0, 1)]
         if cell.index == 0:

@@ -11,11 +11,12 @@ import pytest
 
 from harness.launch.environment import this_host
 from harness.recipes.request import Request
+from harness.records.batch import BatchLaunch
+from harness.records.batches import SWEEP_FOLDERS
 from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.rank import Failure
 from harness.records.store import write_record
-from harness.records.sweep import SweepLaunch
-from harness.records.sweeps import read_sweep, run_dir_of, write_plan
+from harness.records.sweeps import read_sweep, run_dir_of
 from harness.runner.sweep.over import split_over
 from harness.runner.sweep.planning import plan_sweep
 from harness.runner.sweep.request import SweepRequest
@@ -43,12 +44,12 @@ def _recorded(make_rank, make_record, tmp_path):
 
     def record(repeats=1, ends=None):
         asked = Request(model_recipe_name=str(RECIPE), gpu="cpu")
-        launch = SweepLaunch(launcher="replay")
+        launch = BatchLaunch(launcher="replay")
         request = SweepRequest(asked=asked, over=(split_over(OVER),), repeats=repeats, launch=launch)
         plan = plan_sweep(request, this_host(), asks_megatron=False)
         folder = tmp_path / "recorded"
         folder.mkdir()
-        write_plan(folder, plan)
+        SWEEP_FOLDERS.write_plan(folder, plan)
         for cell in plan.cells:
             for repeat in range(repeats):
                 failure = (ends or {}).get(cell.name)
@@ -126,7 +127,7 @@ def foretell(folder, needed_bytes, **changes):
         for needed in (needed_bytes[cell.name],)
     ]  # fmt: skip
     (folder / "sweep.json").unlink()
-    write_plan(folder, plan.model_copy(update={"cells": tuple(cells), **changes}))
+    SWEEP_FOLDERS.write_plan(folder, plan.model_copy(update={"cells": tuple(cells), **changes}))
 
 
 @pytest.mark.parametrize(("prune", "status"), [(True, "pruned"), (False, "ok")])

@@ -12,7 +12,8 @@ from harness.errors import RunFailedError
 from harness.launch.ownership import claim, is_held, release
 from harness.launch.rendezvous import free_port
 from harness.records.sweeps import read_sweep
-from harness.runner.sweep.nodes import Follower, follow_sweep
+from harness.runner.batch.nodes import Follower
+from harness.runner.sweep.run import follow_sweep
 from harness.runner.sweep.showing import SweepDisplay
 
 ROOT = Path(__file__).parents[2]

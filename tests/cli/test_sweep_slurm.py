@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.launch.environment import this_host
+from harness.records.batch import BatchLaunch
 from harness.records.job import SlurmOptions
-from harness.records.sweep import SweepLaunch
-from harness.runner.slurm.request import SlurmRequest
-from harness.runner.sweep.slurm import SweepJob
+from harness.runner.batch.plan import DueRun
+from harness.runner.batch.slurm.submission import SlurmRequest
+from harness.runner.sweep.batch import SweepBatch
+from harness.runner.sweep.slurm import sweep_job
 
 SWEEP = ("sweep", "-mr", "llama3_8b", "-g", "cpu", "--over", "recompute=none; mlp", "--launcher", "slurm")
 
@@ -19,9 +22,11 @@ def make_job(make_sweep, make_cell, make_record, make_spec):
     def make(due, *, is_array, **changes):
         specs = [make_spec(recompute=text) for text in ("none", "core_attn", "mlp")]
         cells = [make_cell(spec.recompute.text, [make_record(spec=spec)]) for spec in specs]
-        plan = make_sweep(cells, launch=SweepLaunch(nnodes=4), **changes).plan
+        plan = make_sweep(cells, launch=BatchLaunch(nnodes=4), **changes).plan
         asked = SlurmRequest(options=SlurmOptions(time_limit_minutes=30), array=is_array)
-        return SweepJob(Path("/r/sweeps/S"), plan, due, asked, Path("/r")).record(Path("/r/jobs/J"))
+        batch = SweepBatch(Path("/r/sweeps/S"), this_host(), plan)
+        runs = tuple(DueRun(plan.cells[index], repeat) for index, repeat in due)
+        return sweep_job(batch, runs, asked, Path("/r")).record(Path("/r/jobs/J"))
 
     return make
 

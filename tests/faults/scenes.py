@@ -12,8 +12,10 @@ from pathlib import Path
 
 from harness.launch.environment import this_host
 from harness.recipes.request import Request
-from harness.records.sweep import SweepLaunch, SweepPlan
-from harness.records.sweeps import made_sweep_dir, write_plan
+from harness.records.batch import BatchLaunch
+from harness.records.batches import SWEEP_FOLDERS
+from harness.records.sweep import SweepPlan
+from harness.records.sweeps import made_sweep_dir
 from harness.runner.sweep.over import split_over
 from harness.runner.sweep.planning import plan_sweep
 from harness.runner.sweep.request import SweepRequest
@@ -96,17 +98,17 @@ class Played(Scene):
 
     def begun(self) -> tuple[Path, tuple[str, ...]]:
         sweep_dir = made_sweep_dir(self.folder / f"played-{secrets.token_hex(4)}")
-        write_plan(sweep_dir, self._plan.model_copy(update={"sweep_id": sweep_dir.name}))
+        SWEEP_FOLDERS.write_plan(sweep_dir, self._plan.model_copy(update={"sweep_id": sweep_dir.name}))
         return sweep_dir, self.resumed(sweep_dir)
 
     def _planned(self) -> SweepPlan:
         """A plan without predictions, which would cost more than all else."""
         asked = Request(model_recipe_name=str(RECIPE), gpu="h100", set_values=SETTINGS)
         over = (split_over(f"optimizer.lr={self._rates}"),)
-        request = SweepRequest(asked=asked, over=over, repeats=self.repeats, launch=SweepLaunch(launcher="replay"))
+        request = SweepRequest(asked=asked, over=over, repeats=self.repeats, launch=BatchLaunch(launcher="replay"))
         host = replace(this_host(), python=str(self.stage.python))
         plan = plan_sweep(request, host, asks_megatron=False)
-        return plan.model_copy(update={"launch": SweepLaunch()})
+        return plan.model_copy(update={"launch": BatchLaunch()})
 
 
 def one_of(chance: random.Random, kinds: tuple[str, ...]) -> str:

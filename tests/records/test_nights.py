@@ -3,26 +3,18 @@
 import pytest
 
 from harness.errors import BadRequestError
-from harness.records.event_log import EVENTS
+from harness.records.batches import EVENTS, NIGHT_FOLDERS, append_event
 from harness.records.night import NightEvent, NightPlan, PlannedCase
-from harness.records.nights import (
-    append_event,
-    new_night_dir,
-    night_dir_of,
-    read_night,
-    run_dir_of,
-    run_id_of,
-    write_plan,
-)
+from harness.records.nights import read_night, run_dir_of, run_id_of
 from harness.records.store import write_record
 
 
 @pytest.fixture(name="night")
 def _night(tmp_path, make_spec):
     """A planned night with one case."""
-    folder = new_night_dir(tmp_path, "smoke")
+    folder = NIGHT_FOLDERS.new_dir(tmp_path, "smoke")
     case = PlannedCase(name="dense.core_attn,layernorm", spec=make_spec(gpu="cpu"), repeats=2)
-    write_plan(folder, NightPlan(night_id=folder.name, suite="smoke", title="Smoke", cases=(case,), confirm=2, retries=1,
+    NIGHT_FOLDERS.write_plan(folder, NightPlan(night_id=folder.name, suite="smoke", title="Smoke", cases=(case,), confirm=2, retries=1,
                                  command=("mbr-perf",), started_at="2026-01-02T03:04:05Z", mbr_perf="0.1.0"))  # fmt: skip
     return folder
 
@@ -66,22 +58,22 @@ def test_half_a_line_that_a_kill_left_hurts_no_other_event(night):
 
 def test_a_plan_is_written_once(night):
     with pytest.raises(FileExistsError):
-        write_plan(night, read_night(night).plan)
+        NIGHT_FOLDERS.write_plan(night, read_night(night).plan)
 
 
 @pytest.mark.parametrize("reference", ["folder", "file", "digits", "start"])
 def test_a_night_is_found_by_folder_file_or_part_of_its_id(night, tmp_path, reference):
     said = {"folder": night, "file": night / "night.json", "digits": night.name[-8:], "start": night.name[:20]}
-    assert night_dir_of(said[reference], tmp_path) == night
+    assert NIGHT_FOLDERS.folder_of(said[reference], tmp_path) == night
 
 
 def test_a_folder_that_holds_no_night_is_refused(tmp_path):
-    empty = new_night_dir(tmp_path, "smoke")
+    empty = NIGHT_FOLDERS.new_dir(tmp_path, "smoke")
     with pytest.raises(BadRequestError, match=r"no night\.json"):
-        night_dir_of(empty)
+        NIGHT_FOLDERS.folder_of(empty)
     (empty / "spec.json").write_text("{}")
-    with pytest.raises(BadRequestError, match="no night"):
-        night_dir_of(empty)
+    with pytest.raises(BadRequestError, match="a run, not a night"):
+        NIGHT_FOLDERS.folder_of(empty)
 
 
 def test_the_id_of_a_run_is_a_file_name_for_history_and_never_that_of_another_case(tmp_path):

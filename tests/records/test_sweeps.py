@@ -5,9 +5,10 @@ from datetime import UTC, datetime
 import pytest
 
 from harness.errors import BadRequestError
+from harness.records.batches import SWEEP_FOLDERS, append_event
 from harness.records.store import write_record
-from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
-from harness.records.sweeps import append_event, new_sweep_dir, num_missing, read_sweep, run_dir_of, write_plan
+from harness.records.sweep import PlannedCell, RefusedCell, SweepEvent, SweepPlan
+from harness.records.sweeps import num_missing, read_sweep, run_dir_of
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 
@@ -16,17 +17,18 @@ NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 def _sweep(tmp_path, make_spec):
     """A folder with two cells to run, one pruned and one inert, two repeats each, nothing run yet."""
     cells = tuple(
-        PlannedCell(index=i, name=text, changes={"recompute": text}, recompute=text, fate=fate, reason=reason,
-                    spec=make_spec(gpu="cpu", recompute=text))
+        (PlannedCell if fate == "run" else RefusedCell)(
+            index=i, name=text, changes={"recompute": text}, recompute=text, fate=fate, reason=reason,
+            spec=make_spec(gpu="cpu", recompute=text))
         for i, (text, fate, reason) in enumerate((
             ("none", "run", ""), ("mlp", "run", ""), ("core_attn", "pruned", "needs 90 GiB"),
             ("layernorm", "skipped_inert", "equals none"),
         ))
     )  # fmt: skip
-    folder = new_sweep_dir(tmp_path, "llama3_8b", now=NOW)
+    folder = SWEEP_FOLDERS.new_dir(tmp_path, "llama3_8b", now=NOW)
     plan = SweepPlan(sweep_id=folder.name, title="t", recipe="llama3_8b", gpu="cpu", control="none", axes=(), grid=False,
                      repeats=2, cells=cells, command=("mbr-perf",), started_at="2026-03-04T05:06:07Z", mbr_perf="0.1.0")  # fmt: skip
-    write_plan(folder, plan)
+    SWEEP_FOLDERS.write_plan(folder, plan)
     return folder
 
 
@@ -45,7 +47,7 @@ def fates(sweep):
 
 
 def test_two_sweeps_of_one_recipe_in_one_second_get_two_folders(tmp_path):
-    first, second = (new_sweep_dir(tmp_path, "llama3_8b", now=NOW) for _ in range(2))
+    first, second = (SWEEP_FOLDERS.new_dir(tmp_path, "llama3_8b", now=NOW) for _ in range(2))
     assert first != second
     assert first.name.startswith("20260304T050607Z-llama3_8b-")
 
@@ -116,7 +118,7 @@ def test_a_sweep_is_found_by_folder_file_start_and_end_of_its_id(sweep, tmp_path
 def test_a_reference_that_names_no_sweep_or_several_is_a_bad_request(sweep, tmp_path):
     with pytest.raises(BadRequestError, match="no sweep 'nothing'"):
         read_sweep("nothing", tmp_path)
-    new_sweep_dir(tmp_path, "llama3_8b", now=NOW)
+    SWEEP_FOLDERS.new_dir(tmp_path, "llama3_8b", now=NOW)
     with pytest.raises(BadRequestError, match="ambiguous: 2 sweeps"):
         read_sweep("2026", tmp_path)
     with pytest.raises(BadRequestError, match=r"no sweep\.json"):

@@ -14,7 +14,7 @@ from harness.analysis.metrics import METRICS
 from harness.analysis.night.values import CaseFinding, CaseRun, CaseVerdict, Evidence, NightVerdict
 from harness.errors import ExitCode
 from harness.records.collect import collect
-from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase
+from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document
 from tests.conftest import build_record, build_spec
@@ -46,7 +46,9 @@ def build_case(name: str, records: list[RunRecord], **changes: Any) -> CaseVerdi
     ok = [record for record in records if record.status == "ok"]
     metrics = combine([derive(record) for record in ok or records]) if records else None
     fields: dict[str, Any] = {
-        "planned": PlannedCase(**planned),
+        "planned": RefusedCase(**planned)
+        if planned.get("refused")
+        else PlannedCase(**planned | {"spec": planned["spec"] or build_spec()}),
         "outcome": "pass",
         "exit_code": ExitCode.OK,
         "reason": "",

@@ -5,11 +5,12 @@ import json
 import pytest
 
 from harness.launch.ownership import claim, this_process
+from harness.records.batches import SWEEP_FOLDERS
 from harness.records.inventory import inventory
 from harness.records.owner import OWNER
 from harness.records.store import new_run_dir, write_record
 from harness.records.sweep import PlannedCell, SweepPlan
-from harness.records.sweeps import new_sweep_dir, run_dir_of, write_plan
+from harness.records.sweeps import run_dir_of
 from harness.runner.housekeeping import examine_results, move_to_trash
 
 
@@ -163,10 +164,10 @@ def _sweep(results, make_spec):
                     spec=make_spec(gpu="cpu", recompute=text))
         for i, text in enumerate(("none", "mlp"))
     )  # fmt: skip
-    folder = new_sweep_dir(results, "llama3_8b")
+    folder = SWEEP_FOLDERS.new_dir(results, "llama3_8b")
     plan = SweepPlan(sweep_id=folder.name, title="t", recipe="llama3_8b", gpu="cpu", control="none", axes=(), grid=False,
                      repeats=2, cells=cells, command=("mbr-perf",), started_at="2026-03-04T05:06:07Z", mbr_perf="0.1.0")  # fmt: skip
-    write_plan(folder, plan)
+    SWEEP_FOLDERS.write_plan(folder, plan)
     return killed(folder)
 
 
@@ -222,5 +223,5 @@ def test_a_sweep_at_work_is_in_order(results, sweep):
 
 
 def test_a_sweep_that_was_killed_before_it_had_a_plan_goes_to_the_trash(results):
-    folder = killed(new_sweep_dir(results, "llama3_8b"))
+    folder = killed(SWEEP_FOLDERS.new_dir(results, "llama3_8b"))
     assert told(results) == [("incomplete", folder.name, True)]

@@ -3,9 +3,10 @@
 import pytest
 
 from harness.launch.ownership import this_process
+from harness.records.batches import NIGHT_FOLDERS
 from harness.records.folders import folders
 from harness.records.night import NightPlan, PlannedCase
-from harness.records.nights import new_night_dir, run_dir_of, write_plan
+from harness.records.nights import run_dir_of
 from harness.records.owner import OWNER
 from harness.runner.housekeeping import examine_results, move_to_trash
 
@@ -13,8 +14,11 @@ from harness.runner.housekeeping import examine_results, move_to_trash
 @pytest.fixture(name="night")
 def _night(tmp_path, make_spec):
     """A planned night with one case that was not run yet."""
-    folder, case = new_night_dir(tmp_path, "smoke"), PlannedCase(name="dense", spec=make_spec(gpu="cpu"), repeats=2)
-    write_plan(folder, NightPlan(night_id=folder.name, suite="smoke", title="Smoke", cases=(case,), confirm=2, retries=1,
+    folder, case = (
+        NIGHT_FOLDERS.new_dir(tmp_path, "smoke"),
+        PlannedCase(name="dense", spec=make_spec(gpu="cpu"), repeats=2),
+    )
+    NIGHT_FOLDERS.write_plan(folder, NightPlan(night_id=folder.name, suite="smoke", title="Smoke", cases=(case,), confirm=2, retries=1,
                                  command=("mbr-perf",), started_at="2026-01-02T03:04:05Z", mbr_perf="0.1.0"))  # fmt: skip
     return folder
 

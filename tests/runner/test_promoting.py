@@ -7,7 +7,7 @@ import pytest
 from harness.analysis.promotion import PromotionOptions
 from harness.errors import BadRequestError
 from harness.records.goldens import read_golden
-from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase
+from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.nights import NightCase, NightData, NightRun
 from harness.runner.promoting import Signature, prepare, write
 from harness.runner.promoting_nights import night_candidates
@@ -22,7 +22,8 @@ def _case(tmp_path, make_spec, make_record):
 
     def build(name, seconds=STEADY, recompute="core_attn", purposes=(), statuses=(), failures=(), **planned):
         spec = make_spec(recompute=recompute)
-        planned = PlannedCase(**{"name": name, "spec": spec, "repeats": 3} | planned)
+        kind = RefusedCase if "refused" in planned else PlannedCase
+        planned = kind(**{"name": name, "spec": spec, "repeats": 3} | planned)
         runs = []
         for number, each in enumerate(seconds):
             changes = {"status": statuses[number], "failure": failures[number]} if statuses else {}

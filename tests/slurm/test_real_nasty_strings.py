@@ -11,10 +11,10 @@ import pytest
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.slurm.job import slurm_job
+from harness.records.batch import BatchLaunch
 from harness.records.job import JobRecord, SlurmOptions
 from harness.records.jobs import read_job
 from harness.records.redact import redact
-from harness.records.sweep import SweepLaunch
 
 CANARY, DOS = "canary", "\r\n"
 PARTS = (
@@ -54,7 +54,7 @@ def test_what_a_shell_or_a_request_holds_arrives_in_a_real_job_as_it_is(slurm, r
     assert done.returncode == 0, done.stderr
     assert slurm.ended(results.job_id())["JobState"] == "COMPLETED"
     words = (tmp_path / "words").read_text().split("\0")
-    assert words[:4] == ["-m", "harness.runner.slurm.task", "--job_dir", str(results.jobs[0])]
+    assert words[:4] == ["-m", "harness.runner.batch.slurm.task", "--job_dir", str(results.jobs[0])]
     job = read_job(Path(words[3]))
     assert {f"NASTY_{number}": value for number, value in enumerate(NASTY)} == job.runs[0].spec.env
     for node in ("0", "1"):
@@ -93,7 +93,7 @@ def job_of(host: Host, **fields: object):
     pass_env = fields.pop("pass_env", ())
     record = {
         "job_dir": "/r/jobs/JOB", "name": "job", "what": "run", "subject": "/r/jobs/JOB", "nnodes": 1,
-        "launch": SweepLaunch(pass_env=pass_env), "command": (), "created_at": "2026-01-01T00:00:00Z", "mbr_perf": "0",
+        "launch": BatchLaunch(pass_env=pass_env), "command": (), "created_at": "2026-01-01T00:00:00Z", "mbr_perf": "0",
         "slurm": SlurmOptions(time_limit_minutes=5, **fields),
     } | own  # fmt: skip
     return slurm_job(JobRecord(**record), host)

@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.analysis.diagnosis.ab_outcome import AbOutcome, ab_outcome
 from harness.analysis.diagnosis.of_run import case_of_run
 from harness.records.store import RECORD
+from harness.records.sweep import PlannedCell
 from harness.records.sweeps import SweepData, run_dir_of
 
 _ENDED = {"ok": "ended well", "oom": "out of memory", "failed": "failed", "interrupted": "interrupted"}
@@ -79,5 +80,5 @@ def _committed(data: SweepData, cell: int) -> list[Path]:
 
 def _ab(data: SweepData) -> AbOutcome | None:
     """Two cells that were to run and differ in one thing are an A/B, however they were asked for."""
-    asked = [cell for cell in data.cells if cell.planned.fate == "run"]
+    asked = [cell for cell in data.cells if isinstance(cell.planned, PlannedCell)]
     return ab_outcome(data) if len(asked) == len(data.cells) == _AB_CELLS and len(data.plan.axes) == 1 else None

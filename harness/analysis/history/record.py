@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from harness.analysis.likeness import measured_device
 from harness.analysis.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
+from harness.records.batch import Purpose
 from harness.records.history import LIMIT, CaseOutcome, HistoryFigure, HistoryRecord
-from harness.records.night import Purpose
 from harness.records.run import REPLAYED, RunRecord
 from harness.spec.experiment import ExperimentSpec
 from harness.units import GIB

@@ -16,7 +16,7 @@ from harness.analysis.night.aa_evidence import two_sample_t
 from harness.analysis.night.memory_rule import judge_memory
 from harness.analysis.night.time_rule import SMALLEST_EFFECT
 from harness.analysis.night.values import AaFinding, AaVerdict, CaseRun
-from harness.records.night import PlannedCase, aa_label
+from harness.records.night import Case, aa_label
 from harness.records.run import RunRecord
 from harness.units import format_percent, format_share
 
@@ -26,7 +26,7 @@ AA_ALPHA = 0.01
 _Sides = tuple[list[Metrics], list[Metrics]]  # of A and of A'
 
 
-def judge_aa(case: PlannedCase, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
+def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
     """Whether the A/A of ``case`` holds, whose ``runs`` have these ``numbers``; not where it is not whole or says nothing."""
     num_pairs = len(numbers) // 2
     fault = _fault(runs, numbers)
@@ -67,7 +67,7 @@ def _tells_nothing(record: RunRecord, number: int) -> str:
     return f"says nothing: run {number}: {problem}" if problem else ""
 
 
-def _findings(planned: PlannedCase, like: RunRecord, sides: _Sides) -> Iterable[AaFinding]:
+def _findings(planned: Case, like: RunRecord, sides: _Sides) -> Iterable[AaFinding]:
     for metric in METRICS:
         first, second = ([metric.read(one) for one in side] for side in sides)
         if metric.gate is None or all(value is None for value in (*first, *second)):

@@ -8,7 +8,7 @@ from harness.analysis.metrics import GateKind
 from harness.analysis.night.values import CaseRun
 from harness.records.goldens import GoldenSearch
 from harness.records.history import HistoryRecord
-from harness.records.night import NightPlan, PlannedCase
+from harness.records.night import Case, NightPlan
 
 FALSE_ALARMS_PER_NIGHT = 0.01
 """The chance that a night in which nothing changed calls any of its cases slower: shared out evenly among the cases."""
@@ -22,7 +22,7 @@ class CaseMaterial:
     ``aa_runs``: runs of the night's A/A, which are none of the case.
     """
 
-    planned: PlannedCase
+    planned: Case
     runs: Sequence[CaseRun]
     golden: GoldenSearch
     history: Sequence[HistoryRecord] = ()

@@ -9,8 +9,9 @@ from harness.analysis.likeness import Difference
 from harness.analysis.metrics import GateKind, Metrics
 from harness.analysis.speed import Speed
 from harness.errors import ExitCode
+from harness.records.batch import Purpose
 from harness.records.history import CaseOutcome
-from harness.records.night import NightEvent, NightPlan, PlannedCase, Purpose
+from harness.records.night import Case, NightEvent, NightPlan
 from harness.records.run import REPLAYED, RunRecord
 
 
@@ -66,7 +67,7 @@ class CaseVerdict:
     ``is_golden_damaged``: there is a golden that cannot be read, so that ``golden_path`` is None.
     """
 
-    planned: PlannedCase
+    planned: Case
     outcome: CaseOutcome
     exit_code: ExitCode
     reason: str

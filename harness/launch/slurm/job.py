@@ -126,7 +126,8 @@ class SlurmJob:
                 f"--container-image={shlex.quote(asked.container_image)}",
                 f"--container-mounts={shlex.quote(mounts)}",
             ]
-        words = (self.python, "-m", "harness.runner.slurm.task", "--job_dir", record.job_dir)
+        module = "harness.runner.sweep.task" if record.sweep_dir else "harness.runner.batch.slurm.task"
+        words = (self.python, "-m", module, "--job_dir", record.job_dir)
         return [
             f"srun --nodes={record.nnodes} --ntasks={record.nnodes} --ntasks-per-node=1 --export=ALL",
             "--kill-on-bad-exit=1 --cpu-bind=none --label",

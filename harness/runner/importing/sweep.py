@@ -11,12 +11,14 @@ from harness.analysis.sweep.judge import judge_sweep
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.environment import Host, this_host
 from harness.recipes.problems import Problems
+from harness.records.batch import BatchLaunch
+from harness.records.batches import SWEEP_FOLDERS
 from harness.records.imported import IMPORTED, LAUNCHER
 from harness.records.redact import redact
 from harness.records.run import RunRecord
 from harness.records.store import results_dir
-from harness.records.sweep import Axis, PlannedCell, SweepLaunch, SweepPlan
-from harness.records.sweeps import new_sweep_dir, read_sweep, run_dir_of, run_id_of, write_plan
+from harness.records.sweep import Axis, PlannedCell, SweepPlan
+from harness.records.sweeps import read_sweep, run_dir_of, run_id_of
 from harness.report.sweep_reports import REPORT, write_reports
 from harness.runner.importing.importing import REFUSED, Draft, committed, drafted, read, recorded
 from harness.runner.importing.request import ImportSweepRequest, LabelledLogs
@@ -24,7 +26,7 @@ from harness.runner.importing.settings import Values, axes_of, canonical, settin
 from harness.runner.importing.telling_apart import Labelled, require_told_apart
 from harness.runner.sweep.axes import RECOMPUTE, SweptAxis
 from harness.runner.sweep.cells import name_of
-from harness.runner.sweep.outcome import sweep_exit_code
+from harness.runner.sweep.judging import sweep_exit_code
 from harness.runner.sweep.over import read_axes
 from harness.runner.sweep.showing import SweepDisplay
 
@@ -45,9 +47,9 @@ def import_sweep(request: ImportSweepRequest, display: SweepDisplay) -> ExitCode
     axes, cells = _cells(request, this_host())
     records = [[recorded(draft, "") for draft in cell.drafts] for cell in cells]
     plan = _plan(request, axes, cells, records)
-    sweep_dir = new_sweep_dir(results_dir(request.results_dir), f"{plan.recipe}-imported")
+    sweep_dir = SWEEP_FOLDERS.new_dir(results_dir(request.results_dir), f"{plan.recipe}-imported")
     plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
-    write_plan(sweep_dir, plan)
+    SWEEP_FOLDERS.write_plan(sweep_dir, plan)
     for index, repeats in enumerate(records):
         for repeat, record in enumerate(repeats):
             run_dir = run_dir_of(sweep_dir, index, repeat)
@@ -129,7 +131,7 @@ def _plan(
         capacity_bytes=spec.capacity_bytes,
         margin=request.margin,
         prune=False,
-        launch=SweepLaunch(launcher=LAUNCHER),
+        launch=BatchLaunch(launcher=LAUNCHER),
         gate=request.gate.record,
         notes=_notes([record for runs in records for record in runs]),
         command=tuple(redact(argument) for argument in sys.argv),

@@ -7,7 +7,7 @@ from harness.analysis.window import MIN_STEPS
 from harness.errors import BadRequestError
 from harness.planning.flops import model_flops_per_step
 from harness.recipes.problems import nearest
-from harness.records.night import AaPlan, NightPlan, PlannedCase
+from harness.records.night import AaPlan, Case, NightPlan, PlannedCase, RefusedCase
 from harness.runner.night.request import AaRequest
 from harness.units import counted
 
@@ -42,7 +42,7 @@ def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
     if asked.case and unfit[asked.case]:
         told = f"--aa_case {asked.case}: {unfit[asked.case]}"
         raise BadRequestError(told, remedy=f"name another case{_more_steps(unfit[asked.case])}")
-    fit = [case for case in plan.cases if not unfit[case.name]]
+    fit = [case for case in plan.planned if not unfit[case.name]]
     if not fit:
         told = "\n  ".join(f"{name}: {why}" for name, why in unfit.items())
         remedy = f"leave --aa out, or add a case{_more_steps(told)}"
@@ -51,9 +51,9 @@ def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
     return plan.model_copy(update={"aa": AaPlan(case=name, num_pairs=asked.num_pairs)})
 
 
-def _unfit(case: PlannedCase) -> str:
+def _unfit(case: Case) -> str:
     """Why times of its runs will not be known; empty where they will."""
-    if case.refused or case.spec is None:
+    if isinstance(case, RefusedCase):
         return f"refused: {case.refused}"
     if case.expected and case.expected.outcome in ("oom", "failed"):
         return f"expected to end as {case.expected.outcome}"
@@ -70,7 +70,6 @@ def _more_steps(why: str) -> str:
 
 def _cost(case: PlannedCase) -> float:
     """Expected time on all its GPUs together, at their peak: known of every case, without a prediction."""
-    assert case.spec is not None  # it is fit
     spec, row = case.spec, case.spec.gpu_type
     peak = row.peak_flops.get(spec.precision.peak) or max(row.peak_flops.values(), default=_PROCESSOR_FLOPS)
     return spec.measure.max_steps * model_flops_per_step(spec) / peak

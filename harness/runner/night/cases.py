@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.recipes.suite import SuiteCase
-from harness.records.night import ExpectedFailureRecord, PlannedCase
+from harness.records.night import Case, ExpectedFailureRecord, PlannedCase, RefusedCase
 from harness.runner.checking import check_request
 from harness.runner.megatron_says import Question, megatron_findings, refusal, unasked_notes
 from harness.runner.night.request import NightRequest
@@ -20,13 +20,13 @@ from harness.spec.software import Software
 class Draft:
     """A case as planned so far, the software that it was judged for, None where it could not be resolved, and its ranks' variables."""
 
-    case: PlannedCase
+    case: Case
     software: Software | None
     env: Mapping[str, str] | None = None
 
     def refused(self, why: str) -> "Draft":
         """The same, not to be run."""
-        return replace(self, case=self.case.model_copy(update={"refused": why}))
+        return replace(self, case=refused_case(self.case, why))
 
 
 def drafted(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tuple[Draft, ...]:
@@ -35,24 +35,24 @@ def drafted(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tu
 
 
 def _drafted(case: SuiteCase, request: NightRequest, host: Host) -> Draft:
-    planned = _unresolved(case, request)
     try:
         checked = check_request(request.run_request(case.request), host, assume=None, ask_megatron=False)
     except BadRequestError as problem:
-        return Draft(planned, None).refused(in_one_sentence(problem))
-    known = {
+        return Draft(_unresolved(case, request, in_one_sentence(problem)), None)
+    forbidden = _forbidden(checked.findings)
+    known = dict(_unresolved(case, request, forbidden or "not judged")) | {
         "spec": checked.spec,
         "sources": checked.sources,
         "notes": checked.notes,
         "findings": checked.findings,
-        "refused": _forbidden(checked.findings),
+        "refused": forbidden,
     }
-    return Draft(planned.model_copy(update=known), checked.software, checked.env)
+    return Draft(RefusedCase(**known) if forbidden else PlannedCase(**known), checked.software, checked.env)
 
 
-def _unresolved(case: SuiteCase, request: NightRequest) -> PlannedCase:
+def _unresolved(case: SuiteCase, request: NightRequest, refused: str) -> RefusedCase:
     expected = case.expected
-    return PlannedCase(
+    return RefusedCase(
         name=case.name,
         repeats=case.repeats,
         thresholds=case.thresholds,
@@ -64,7 +64,13 @@ def _unresolved(case: SuiteCase, request: NightRequest) -> PlannedCase:
         else None,
         is_golden_required=case.is_golden_required,
         timeout_s=case.timeout_s if request.launch.timeout_s is None else request.launch.timeout_s,
+        refused=refused,
     )
+
+
+def refused_case(case: Case, why: str) -> RefusedCase:
+    """The same case, not to be run."""
+    return RefusedCase(**dict(case) | {"refused": why})
 
 
 def _forbidden(findings: Sequence[Finding]) -> str:
@@ -79,7 +85,7 @@ def asked_of_megatron(drafts: Sequence[Draft], host: Host) -> tuple[tuple[Draft,
     asked = {
         place: Question(one.case.spec, one.software, one.env)
         for place, one in enumerate(drafts)
-        if not one.case.refused and one.case.spec and one.software and not one.case.spec.gpu_type.is_cpu
+        if isinstance(one.case, PlannedCase) and one.software and not one.case.spec.gpu_type.is_cpu
     }
     said = megatron_findings(asked, host)
     judged = (_with(said[place], one) if place in said else one for place, one in enumerate(drafts))
@@ -95,7 +101,7 @@ def _with(said: Finding, one: Draft) -> Draft:
 
 def foretold(one: Draft, host: Host) -> Draft:
     """With the prediction, where what was traced before suffices; else a run makes it."""
-    if one.case.refused or one.case.spec is None or one.software is None:
+    if isinstance(one.case, RefusedCase) or one.software is None:
         return one
     kept = cached_prediction_of(one.case.spec, one.software, host).kept
     return replace(one, case=one.case.model_copy(update={"prediction": kept.prediction, "no_prediction": kept.reason}))

@@ -1,4 +1,4 @@
-"""What the judge of a night is given: runs on disk, goldens, history."""
+"""What the judge of a night is given (runs on disk, goldens, history), and what is known of its cases before it runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,9 +14,11 @@ from harness.errors import BadRequestError
 from harness.records.goldens import GoldenSearch, find_golden
 from harness.records.histories import read_history
 from harness.records.history import HistoryRecord
-from harness.records.night import NightPlan, PlannedCase
+from harness.records.night import Case, NightPlan
 from harness.records.nights import NightCase, NightData
+from harness.report.night_plan import CaseOutlook
 from harness.runner.night.due import aa_runs, case_runs
+from harness.spec.experiment import ExperimentSpec
 
 
 @dataclass
@@ -56,18 +58,17 @@ class NightJudge:
         if planned.spec is None:
             return CaseMaterial(planned, runs, GoldenSearch(None, None, planned.refused))
         if planned.name not in self._goldens:
-            self._goldens[planned.name] = golden_of(planned, self.plan.golden_dir)
+            self._goldens[planned.name] = golden_of(planned.spec, planned.sources, self.plan.golden_dir)
             history = read_history(self.results, case=case_of(planned.spec), fingerprint=planned.spec.fingerprint)
             self._history[planned.name] = [one for one in history if one.night_id != self.plan.night_id]
         own_aa = tuple(run for run in aa_runs(case) if run.record is not None)
         return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name], own_aa)
 
 
-def golden_of(case: PlannedCase, golden_dir: str | None) -> GoldenSearch:
+def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | None) -> GoldenSearch:
     """The golden of a case's settings; one that cannot be read is damaged, with the reason."""
-    assert case.spec is not None  # a case without one is refused
     try:
-        return find_golden(case.spec, Path(golden_dir) if golden_dir else None, case.sources)
+        return find_golden(spec, Path(golden_dir) if golden_dir else None, sources)
     except BadRequestError as error:
         return GoldenSearch(None, None, error.message, is_damaged=True)
 
@@ -81,3 +82,24 @@ def _finished_at(data: NightData) -> str:
 def _day_of(plan: NightPlan) -> date:
     """The day (UTC) on which the night began: judged again later, it expects what it expected then."""
     return datetime.fromisoformat(plan.started_at).astimezone(UTC).date()
+
+
+def outlook(plan: NightPlan, results: Path) -> tuple[CaseOutlook, ...]:
+    """One for each case, in the plan's order."""
+    return tuple(_outlook(plan, case, results) for case in plan.cases)
+
+
+def _outlook(plan: NightPlan, case: Case, results: Path) -> CaseOutlook:
+    if case.spec is None:
+        return CaseOutlook(case, None, "", None)
+    golden = golden_of(case.spec, case.sources, plan.golden_dir)
+    runs = read_history(results, case=case_of(case.spec), fingerprint=case.spec.fingerprint)
+    last = _last(runs, plan.suite, case.name)
+    return CaseOutlook(case, golden.path if golden.golden else None, golden.note, last, golden.is_damaged)
+
+
+def _last(runs: Sequence[HistoryRecord], suite: str, case: str) -> HistoryRecord | None:
+    """The newest run of this case of the suite, else of none: how another case of the same settings went says nothing."""
+    own = [run for run in runs if (run.suite, run.suite_case) == (suite, case)]
+    outside = [run for run in runs if not run.suite_case]
+    return next(reversed(own or outside), None)

@@ -7,28 +7,31 @@ from signal import SIGTERM
 
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.disk import full_disk_told
-from harness.launch.environment import this_host
-from harness.launch.interruption import interruption
+from harness.launch.environment import Host, this_host
+from harness.launch.slurm.commands import Slurm
+from harness.launch.slurm.job import SlurmJob
 from harness.launch.warm import WarmParents
+from harness.records.batches import NIGHT_FOLDERS
 from harness.records.folders import why_unwritable
-from harness.records.nights import NIGHTS, new_night_dir, read_night, write_plan
+from harness.records.job import SlurmOptions
+from harness.records.night import NightPlan, PlannedCase
+from harness.records.nights import NIGHTS, NightCase, NightData, read_night
 from harness.records.store import results_dir
 from harness.report.night_outputs import Outputs
 from harness.report.night_reports import write_night_reports
 from harness.report.night_webhook import webhook_message
-from harness.runner.hold import holding
-from harness.runner.jobs.showing import JobDisplay
+from harness.runner.batch.engine import LocalRuns, Runner, play
+from harness.runner.batch.folder import holding
+from harness.runner.batch.slurm.rounds import JobPerEntry, by_entry, entry_job
+from harness.runner.batch.slurm.showing import JobDisplay
 from harness.runner.machine import software_for, software_here
+from harness.runner.night.batch import NightBatch
 from harness.runner.night.due import due_round
 from harness.runner.night.history import keep_history
-from harness.runner.night.judging import NightJudge
-from harness.runner.night.local import LocalRounds
-from harness.runner.night.outlook import outlook
+from harness.runner.night.judging import NightJudge, outlook
 from harness.runner.night.planning import plan_night
 from harness.runner.night.request import NightRequest
-from harness.runner.night.rounds import NightAtWork, RoundRunner, note_finished, note_interrupted
 from harness.runner.night.showing import NightDisplay
-from harness.runner.night.slurm import SlurmRounds, night_jobs, require_submittable_night
 from harness.runner.same_software import require_same_software
 from harness.runner.showing import Display
 from harness.runner.webhook import WebhookAddress, send
@@ -54,7 +57,7 @@ def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
     plan = plan_night(request, host, starts=False, tell=display.says)
     jobs = night_jobs(plan, plan.slurm, host, results.absolute()) if plan.slurm else ()
     display.plan(plan, outlook(plan, results), jobs)
-    return ExitCode.BAD_REQUEST if all(case.refused for case in plan.cases) else ExitCode.OK
+    return ExitCode.OK if plan.planned else ExitCode.BAD_REQUEST
 
 
 def start_night(request: NightRequest, audience: Audience) -> ExitCode:
@@ -62,14 +65,14 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
     host = this_host()
     plan = plan_night(request, host, starts=True, tell=audience.display.says)
     results = results_dir(request.results_dir).absolute()
-    if plan.slurm is not None:
-        require_submittable_night(plan, plan.slurm, host, results)
-    night_dir = new_night_dir(results, plan.suite)
+    if plan.slurm is not None and (jobs := night_jobs(plan, plan.slurm, host, results)):
+        Slurm(host.shell).require_options(jobs[0])
+    night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)
     plan = plan.model_copy(update={"night_id": night_dir.name})
     with holding(night_dir, "night"):
         with full_disk_told(night_dir):
-            write_plan(night_dir, plan)
-        return _run(NightAtWork(night_dir, plan, host), audience, request.results_dir)
+            NIGHT_FOLDERS.write_plan(night_dir, plan)
+        return _run(night_dir, host, plan, audience, request.results_dir)
 
 
 def resume_night(reference: str, results: Path | None, audience: Audience) -> ExitCode:
@@ -83,23 +86,31 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
             elsewhere = data.plan.slurm is not None or data.plan.launch.launcher == "replay"
             now = software_for(gpu, host)[0] if elsewhere else software_here(gpu, host)
             require_same_software(before, now, "night")
-        return _run(NightAtWork(data.night_dir.absolute(), data.plan, host), audience, results)
+        return _run(data.night_dir.absolute(), host, data.plan, audience, results)
 
 
-def _run(night: NightAtWork, audience: Audience, results: Path | None) -> ExitCode:
-    judge = NightJudge(night.plan, _history_home(night.night_dir, results))
-    audience.display.begins(night.plan, night.night_dir)
+def _run(night_dir: Path, host: Host, plan: NightPlan, audience: Audience, results: Path | None) -> ExitCode:
+    judge = NightJudge(plan, _history_home(night_dir, results))
+    night, display = NightBatch(night_dir, host, plan, judge.suspicion), audience.display
+    display.begins(plan, night_dir)
     with ExitStack() as stack:
-        warm = night.plan.launch.launcher == "torchrun" and night.plan.slurm is None
-        parents = stack.enter_context(WarmParents()) if warm else None
-        signal = play(night, _rounds(night, audience.display, parents, judge.results), judge)
+        runner: Runner[PlannedCase]
+        if plan.slurm is None:
+            warm = plan.launch.launcher == "torchrun"
+            runner = LocalRuns(night, display.progress, stack.enter_context(WarmParents()) if warm else None)
+        else:
+            jobs = JobDisplay(Display(as_json=display.as_json))
+            runner = JobPerEntry(night, plan.slurm, judge.results.absolute(), jobs)
+        signal = play(night, runner)
     return _answer(night, judge, audience, signal)
 
 
-def _rounds(night: NightAtWork, display: NightDisplay, parents: WarmParents | None, results: Path) -> RoundRunner:
-    if night.plan.slurm is None:
-        return LocalRounds(night, display.progress, parents)
-    return SlurmRounds(night, night.plan.slurm, results.absolute(), JobDisplay(Display(as_json=display.as_json)))
+def night_jobs(plan: NightPlan, options: SlurmOptions, host: Host, results: Path) -> tuple[SlurmJob, ...]:
+    """The jobs of the first round, one for each case that can run. BadRequestError for what no batch file can hold."""
+    night = NightBatch(results / NIGHTS / "NIGHT", host, plan)
+    begun = NightData(night.folder, plan, tuple(NightCase(case, ()) for case in plan.cases), ())
+    due = due_round(begun, night.suspicion)
+    return tuple(entry_job(night, of_case, options, results).checked(host) for of_case in by_entry(due))
 
 
 def _history_home(night_dir: Path, results: Path | None) -> Path:
@@ -107,24 +118,9 @@ def _history_home(night_dir: Path, results: Path | None) -> Path:
     return night_dir.parents[1] if night_dir.parent.name == NIGHTS else results_dir(results)
 
 
-def play(night: NightAtWork, rounds: RoundRunner, judge: NightJudge) -> int | None:
-    """Rounds until nothing is due, one gets nothing done, or a signal comes: that signal's number, else None."""
-    before = None
-    with interruption() as caught:
-        while (due := due_round(read_night(night.night_dir), judge.suspicion)) and due != before:
-            if caught.signal is not None:
-                note_interrupted(night.night_dir, "a signal between two rounds")
-                return int(caught.signal)
-            signal = rounds.run(due)
-            if signal is not None:
-                return signal
-            before = due
-    return None
-
-
-def _answer(night: NightAtWork, judge: NightJudge, audience: Audience, signal: int | None) -> ExitCode:
+def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: int | None) -> ExitCode:
     """Judge, keep and show what lies on disk, whole or not."""
-    data = read_night(night.night_dir)
+    data = read_night(night.folder)
     num_due = len(due_round(data, judge.suspicion))
     verdict = judge.verdict(data, num_due)
     if signal is not None:
@@ -132,7 +128,7 @@ def _answer(night: NightAtWork, judge: NightJudge, audience: Audience, signal: i
     problems = tuple[str, ...]()
     if not num_due and signal is None and not data.is_finished:
         problems = keep_history(verdict, judge.results)
-        note_finished(night.night_dir, verdict.finished_at)
+        night.finished(verdict.finished_at)
     written = write_night_reports(verdict, audience.outputs)
     for problem in (*problems, *written.problems):
         audience.display.says(problem)

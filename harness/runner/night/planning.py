@@ -17,16 +17,17 @@ from harness.recipes.problems import Problems
 from harness.recipes.suite import Suite
 from harness.recipes.suite_file import read_suite
 from harness.recipes.suite_selection import only, shard
-from harness.records.night import NightPlan, PlannedCase
+from harness.records.batch import BatchLaunch
+from harness.records.night import Case, NightPlan, PlannedCase
 from harness.records.redact import redact
-from harness.records.sweep import SweepLaunch
+from harness.runner.batch.launches import num_nodes
+from harness.runner.batch.plan import DueRun
 from harness.runner.machine import require_machine, software_here
 from harness.runner.night.aa import aa_problems, with_aa
-from harness.runner.night.cases import Draft, asked_of_megatron, drafted, foretold
-from harness.runner.night.launches import understood_case
+from harness.runner.night.batch import unstarted_night
+from harness.runner.night.cases import Draft, asked_of_megatron, drafted, foretold, refused_case
 from harness.runner.night.request import NightRequest
 from harness.runner.one_sentence import in_one_sentence
-from harness.runner.slurm.run import num_nodes
 from harness.runner.understanding import launcher_problems
 from harness.spec.gpu import GPUS
 
@@ -82,7 +83,7 @@ def chosen_suite(request: NightRequest) -> Suite:
     return chosen
 
 
-def _launch_problems(launch: SweepLaunch) -> list[BadRequestError]:
+def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
     """What is wrong with the launch of every case alike."""
     found = launcher_problems(launch.launcher, launch.replay_from)
     found += limit_problems(launch.timeout_s, launch.hang_timeout_s, launch.sample_interval_ms)
@@ -116,11 +117,11 @@ def _plan(request: NightRequest, suite: Suite, drafts: Sequence[Draft]) -> Night
 
 def _startable(plan: NightPlan, host: Host) -> NightPlan:
     """The plan with cases refused that cannot start here. BadRequestError where that leaves none."""
-    if all(case.refused for case in plan.cases):
+    if not plan.planned:
         each = [f"{case.name}: {case.refused}" for case in plan.cases]
         told = "\n  ".join([f"every case of {plan.suite} is refused:", *each])
         raise BadRequestError(told, remedy="change the suite, or choose other cases of it")
-    problems = {case.name: unable(plan, case, host) for case in plan.cases if not case.refused}
+    problems = {case.name: unable(plan, case, host) for case in plan.planned}
     found = [problem for problem in problems.values() if problem is not None]
     if found and len(found) == len(problems):
         reasons = dict.fromkeys(line for one in found for line in _messages(one))
@@ -140,13 +141,12 @@ def _messages(problem: BadRequestError) -> list[str]:
     return [one.message for one in problem.problems] if isinstance(problem, ManyProblemsError) else [problem.message]
 
 
-def _refused(case: PlannedCase, problem: BadRequestError | None) -> PlannedCase:
-    return case.model_copy(update={"refused": in_one_sentence(problem)}) if problem else case
+def _refused(case: Case, problem: BadRequestError | None) -> Case:
+    return refused_case(case, in_one_sentence(problem)) if problem else case
 
 
 def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | None:
     """Why a case cannot start on this machine, everything at once."""
-    assert case.spec is not None  # it is not refused
     problems, nnodes = Problems(), num_nodes(case.spec)
     if plan.slurm is None and nnodes > 1 and plan.launch.launcher != "replay":
         return BadRequestError(
@@ -154,8 +154,11 @@ def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | 
         )
     if plan.slurm is not None and case.sources.get("gpu") == "this machine":
         problems.add("jobs run on machines that cannot be seen from here", "name the case's GPU: request.gpu")
+    launch = plan.launch
+    if nnodes > 1 and plan.slurm is not None:  # the first of its nodes is known in the job only
+        launch = launch.model_copy(update={"nnodes": nnodes, "master_addr": "HEAD"})
     with problems.collecting():
-        understood_case(plan, case, 0, host, Path("RUN"), _nodes(plan, case))
+        unstarted_night(plan, host, launch).launch_of(DueRun(case, 0), Path("RUN"))
     if plan.launch.launcher == "torchrun" and plan.slurm is None:
         with problems.collecting():
             require_machine(case.spec, host, local_ranks(case.spec, Nodes()), plan.software.get(case.spec.gpu))
@@ -164,10 +167,3 @@ def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | 
     except BadRequestError as error:
         return error
     return None
-
-
-def _nodes(plan: NightPlan, case: PlannedCase) -> Nodes:
-    """One node, or of a job as many as the case needs; the first of those is known in the job only."""
-    assert case.spec is not None  # it is not refused
-    nnodes = num_nodes(case.spec) if plan.slurm is not None else 1
-    return Nodes(nnodes, 0, "HEAD") if nnodes > 1 else Nodes()

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.recipes.request import Request
+from harness.records.batch import BatchLaunch
 from harness.records.job import SlurmOptions
-from harness.records.sweep import SweepLaunch
 from harness.runner.request import RunRequest
 
 
@@ -30,7 +30,7 @@ class NightRequest:
     shard: str = ""
     confirm: int = 2
     retries: int = 1
-    launch: SweepLaunch = field(default_factory=SweepLaunch)
+    launch: BatchLaunch = field(default_factory=BatchLaunch)
     slurm: SlurmOptions | None = None
     golden_dir: Path | None = None
     recipes_dir: Path | None = None

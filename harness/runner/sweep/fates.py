@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from harness.records.sweep import Fate, PlannedCell
+from harness.records.sweep import Cell, PlannedCell, RefusedCell
 from harness.runner.prediction import RunPrediction
 from harness.runner.sweep.axes import RECOMPUTE, SweptAxis
 from harness.runner.sweep.cells import name_of, told
@@ -12,35 +12,37 @@ from harness.units import format_bytes
 
 def planned_cells(
     axes: tuple[SweptAxis, ...], drafts: Sequence[Draft], answers: Iterator[RunPrediction], *, prunes: bool
-) -> tuple[PlannedCell, ...]:
-    """Drafts as cells with names and fates; ``answers`` are for those that may run, in their order."""
+) -> tuple[Cell, ...]:
+    """Drafts as cells, with names, to be run or refused; ``answers`` are for those that may run, in their order."""
     changes = [told(axes, one.cell, one.spec) for one in drafts]
     names = [name_of(own, None if place == 0 else changes[0]) for place, own in enumerate(changes)]
     cells = []
     for index, one in enumerate(drafts):
         answer = next(answers) if one.may_run else RunPrediction(None)
         fate, reason = _fate(one, names, answer, prunes=prunes)
+        checked = one.checked
+        words = {
+            "index": index,
+            "name": names[index],
+            "changes": changes[index],
+            "recompute": one.spec.recompute.text if one.spec else changes[index].get(RECOMPUTE, ""),
+            "spec": one.spec,
+            "sources": checked.sources if checked else {},
+            "notes": checked.notes if checked else (),
+            "findings": checked.findings if checked else (),
+            "prediction": answer.kept.prediction,
+            "no_prediction": answer.reason,
+        }
+        twin = names[one.twin] if one.twin is not None else None
         cells.append(
-            PlannedCell(
-                index=index,
-                name=names[index],
-                changes=changes[index],
-                recompute=one.spec.recompute.text if one.spec else changes[index].get(RECOMPUTE, ""),
-                fate=fate,
-                spec=one.spec,
-                reason=reason,
-                same_as=names[one.twin] if one.twin is not None else None,
-                sources=one.checked.sources if one.checked else {},
-                notes=one.checked.notes if one.checked else (),
-                findings=one.checked.findings if one.checked else (),
-                prediction=answer.prediction.record() if answer.prediction else None,
-                no_prediction=answer.reason,
-            )
+            PlannedCell.model_validate(words)
+            if fate == "run"
+            else RefusedCell.model_validate(words | {"fate": fate, "reason": reason, "same_as": twin})
         )
     return tuple(cells)
 
 
-def _fate(one: Draft, names: Sequence[str], answer: RunPrediction, *, prunes: bool) -> tuple[Fate, str]:
+def _fate(one: Draft, names: Sequence[str], answer: RunPrediction, *, prunes: bool) -> tuple[str, str]:
     if one.twin is not None:
         return "skipped_inert", f"equal in effect to {names[one.twin]}{_inert(one)}"
     if one.problem:

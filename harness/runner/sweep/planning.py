@@ -14,7 +14,7 @@ from harness.recipes.axes import RECOMPUTE_OPTIONS
 from harness.recipes.problems import Problems
 from harness.recipes.request import Request
 from harness.records.redact import redact
-from harness.records.sweep import Axis, PlannedCell, SweepPlan
+from harness.records.sweep import Axis, Cell, RefusedCell, SweepPlan
 from harness.runner.prediction import RunPrediction
 from harness.runner.sweep.axes import AUTO, RECOMPUTE, SweptAxis
 from harness.runner.sweep.cells import Expansion, control_values
@@ -115,18 +115,16 @@ def every_setting(request: SweepRequest, asked: Request, host: Host) -> tuple[st
     return tuple(row.text for row in found.rows if row.is_legal)
 
 
-def _with_values(axis: SweptAxis, cells: Sequence[PlannedCell]) -> Axis:
+def _with_values(axis: SweptAxis, cells: Sequence[Cell]) -> Axis:
     """The axis with what `auto` stood for."""
     if AUTO not in axis.values or axis.target != RECOMPUTE:
         return Axis(name=axis.name, values=axis.values)
     return Axis(name=axis.name, values=tuple(dict.fromkeys(cell.changes[axis.name] for cell in cells)))
 
 
-def _notes(cells: Sequence[PlannedCell], notes: Sequence[str]) -> tuple[str, ...]:
+def _notes(cells: Sequence[Cell], notes: Sequence[str]) -> tuple[str, ...]:
     control = cells[0]
-    if control.fate == "run":
+    if not isinstance(control, RefusedCell):
         return tuple(notes)
-    lost = (
-        f"the control {control.name} does not run, so the others are held against the fastest of them: {control.reason}"
-    )
+    lost = f"the control {control.name} does not run, so the others are compared with the fastest of them: {control.reason}"
     return (*notes, lost)

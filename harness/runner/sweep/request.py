@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.launch.rendezvous import Nodes
 from harness.recipes.request import Request
-from harness.records.sweep import SweepGate, SweepLaunch
+from harness.records.batch import BatchGate, BatchLaunch
 from harness.runner.request import RunRequest
 from harness.runner.sweep.over import Over
 
@@ -29,8 +29,8 @@ class SweepRequest:
     prune: bool = True
     margin: float = 0.06
     force: frozenset[str] = frozenset()
-    launch: SweepLaunch = field(default_factory=SweepLaunch)
-    gate: SweepGate = field(default_factory=SweepGate)
+    launch: BatchLaunch = field(default_factory=BatchLaunch)
+    gate: BatchGate = field(default_factory=BatchGate)
     results_dir: Path | None = None
     sweep_dir: Path | None = None
 

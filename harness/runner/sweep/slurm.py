@@ -10,91 +10,27 @@ from harness.launch.environment import Host, this_host
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.job import SlurmJob
 from harness.launch.slurm.state import job_state
-from harness.records.job import JobRecord, JobRun
-from harness.records.jobs import JOBS, job_dirs, new_job_dir, read_job, read_submitted
+from harness.records.batches import SWEEP_FOLDERS
+from harness.records.job import JobRecord
+from harness.records.jobs import job_dirs, read_job, read_submitted
 from harness.records.store import results_dir
 from harness.records.sweep import SweepPlan
-from harness.records.sweeps import (
-    SweepData,
-    made_sweep_dir,
-    new_sweep_dir,
-    read_sweep,
-    run_dir_of,
-    run_id_of,
-    sweep_dir_of,
-    write_plan,
-)
+from harness.records.sweeps import made_sweep_dir, read_sweep
 from harness.report import json
 from harness.report.console import Console
 from harness.report.printing import print_lines
 from harness.report.sweep_plan import plan_document
-from harness.runner.hold import holding
-from harness.runner.jobs.collecting import collect_ended
-from harness.runner.jobs.judging import wait_and_judge
-from harness.runner.jobs.showing import JobDisplay
-from harness.runner.jobs.submission import Origin, prepare, require_submittable, submit
+from harness.runner.batch.folder import holding
+from harness.runner.batch.launches import num_nodes
+from harness.runner.batch.slurm.collecting import collect_ended
+from harness.runner.batch.slurm.showing import JobDisplay
+from harness.runner.batch.slurm.submission import JobRequest, SlurmRequest, hand_over
 from harness.runner.machine import software_for
-from harness.runner.slurm.request import SlurmRequest
-from harness.runner.slurm.run import job_name, num_nodes
-from harness.runner.sweep.attempts import Place
-from harness.runner.sweep.execution import Sweeping
+from harness.runner.sweep.batch import DueCell, SweepBatch
+from harness.runner.sweep.judging import answer
 from harness.runner.sweep.planning import plan_sweep
 from harness.runner.sweep.request import SweepRequest
 from harness.runner.sweep.showing import SweepDisplay
-from harness.runner.sweep.sweep import answer_sweep
-
-SWEEPS = "sweeps"
-
-
-@dataclass(frozen=True)
-class SweepJob:
-    """A sweep as a job is to run it. ``due``: cell and repeat of its runs; ``results``: where jobs lie, absolute."""
-
-    sweep_dir: Path
-    plan: SweepPlan
-    due: tuple[Place, ...]
-    slurm: SlurmRequest
-    results: Path
-
-    def record(self, job_dir: Path) -> JobRecord:
-        """One job for all, or with an array one task per cell, its repeats inside."""
-        plan, origin, specs = self.plan, Origin.here(), [cell.spec for cell in self.plan.cells if cell.spec]
-        gpus = 0 if specs[0].gpu_type.is_cpu else max(min(spec.num_gpus, spec.gpus_per_node) for spec in specs)
-        cells = list(dict.fromkeys(index for index, _ in self.due))
-        is_array = self.slurm.array
-        return JobRecord(
-            job_dir=str(job_dir),
-            name=job_name(plan.recipe),
-            what="sweep",
-            subject=str(self.sweep_dir),
-            nnodes=plan.launch.nnodes,
-            gpus_per_node=gpus,
-            num_tasks=max(1, len(cells)) if is_array else 1,
-            runs=tuple(self._run(place, cells.index(place[0])) for place in sorted(self.due)) if is_array else (),
-            sweep_dir=None if is_array else str(self.sweep_dir),
-            launch=plan.launch,
-            gate=plan.gate,
-            results_dir=str(self.results),
-            slurm=self.slurm.options,
-            command=origin.command,
-            created_at=origin.created_at,
-            mbr_perf=origin.mbr_perf,
-        )
-
-    def _run(self, place: Place, task: int) -> JobRun:
-        cell = self.plan.cells[place[0]]
-        assert cell.spec is not None  # it is to run
-        return JobRun(
-            run_dir=str(run_dir_of(self.sweep_dir, *place)),
-            run_id=run_id_of(self.plan.sweep_id, *place),
-            spec=cell.spec,
-            sources=cell.sources,
-            notes=cell.notes,
-            force=tuple(finding.id for finding in cell.findings if finding.overridden),
-            task=task,
-            prediction=cell.prediction,
-            no_prediction=cell.no_prediction,
-        )
 
 
 @dataclass(frozen=True)
@@ -113,12 +49,31 @@ class SweepJobDisplay:
         print_lines(Console(highlight=False), ["", *job.render().splitlines(), "", shlex.join(job.sbatch)])
 
 
+def sweep_job(batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, results: Path) -> JobRequest:
+    """One job for all, or with an array one task per cell, its repeats inside."""
+    plan, cells = batch.plan, list(dict.fromkeys(one.entry.index for one in due))
+    in_order = sorted(due, key=lambda one: (one.entry.index, one.number))
+    runs = tuple(batch.job_run(one, task=cells.index(one.entry.index)) for one in in_order)
+    return JobRequest(
+        what="sweep",
+        subject=batch.folder,
+        label=plan.recipe,
+        specs=tuple(cell.spec for cell in plan.planned),
+        runs=runs if slurm.array else (),
+        num_tasks=max(1, len(cells)) if slurm.array else 1,
+        resumes=None if slurm.array else batch.folder,
+        launch=plan.launch,
+        gate=plan.gate,
+        options=slurm.options,
+        results=results,
+    )
+
+
 def dry_run_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: SweepJobDisplay) -> None:
     """Print the cells, and after them the batch file that would be submitted. Submits nothing, writes no results."""
     host, results = this_host(), results_dir(request.results_dir).absolute()
-    plan = _planned(request, host, display)
-    job = SweepJob(results / SWEEPS / "SWEEP", plan, _all(plan), slurm, results)
-    display.plan(plan, require_submittable(job.record(results / JOBS / "JOB"), host))
+    batch = _unstarted(_planned(request, host, display), host, results)
+    display.plan(batch.plan, sweep_job(batch, batch.every_run(), slurm, results).checked(host))
 
 
 def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: SweepJobDisplay) -> ExitCode:
@@ -128,30 +83,28 @@ def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: Sw
     """
     host, results = this_host(), results_dir(request.results_dir).absolute()
     plan = _planned(request, host, display)
-    job = SweepJob(results / SWEEPS / "SWEEP", plan, _all(plan), slurm, results)
-    require_submittable(job.record(results / JOBS / "JOB"), host)
+    batch = _unstarted(plan, host, results)
+    sweep_job(batch, batch.every_run(), slurm, results).checked(host)
     named = request.sweep_dir
-    sweep_dir = made_sweep_dir(named.absolute()) if named else new_sweep_dir(results, plan.recipe)
-    plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
-    with holding(sweep_dir), full_disk_told(sweep_dir):
-        write_plan(sweep_dir, plan)
-    display.sweep.begins(plan, sweep_dir, len(job.due))
-    return _submitted(SweepJob(sweep_dir, plan, job.due, slurm, results), host, display)
+    sweep_dir = made_sweep_dir(named.absolute()) if named else SWEEP_FOLDERS.new_dir(results, plan.recipe)
+    batch = SweepBatch(sweep_dir, host, plan.model_copy(update={"sweep_id": sweep_dir.name}))
+    with holding(sweep_dir, "sweep"), full_disk_told(sweep_dir):
+        SWEEP_FOLDERS.write_plan(sweep_dir, batch.plan)
+    display.sweep.begins(batch.plan, sweep_dir, len(batch.every_run()))
+    return _submitted(batch, batch.every_run(), slurm, results, display)
 
 
 def resume_sweep_on_slurm(
     reference: str, results: Path | None, slurm: SlurmRequest, display: SweepJobDisplay
 ) -> ExitCode:
     """Submit a job for what is missing of a sweep, after collecting what earlier jobs of it left."""
-    host = this_host()
-    data = collected(reference, results, host)
-    with holding(data.sweep_dir):  # nobody runs it here, and whoever was killed at it holds it no more
-        due = Sweeping(data.sweep_dir, data.plan, host, None, None).due()
-    display.sweep.begins(data.plan, data.sweep_dir, len(due))
+    batch = _collected(reference, results, this_host())
+    with holding(batch.folder, "sweep"):  # nobody runs it here, and whoever was killed at it holds it no more
+        due = batch.due()
+    display.sweep.begins(batch.plan, batch.folder, len(due))
     if not due:
-        return answer_sweep(data.sweep_dir, host, display.sweep)
-    home = _home(data.sweep_dir, results)
-    return _submitted(SweepJob(data.sweep_dir.absolute(), data.plan, due, slurm, home), host, display)
+        return answer(batch, display.sweep)
+    return _submitted(batch, due, slurm, _home(batch.folder, results), display)
 
 
 def answered_from_jobs(reference: str, results: Path | None, host: Host, display: SweepDisplay) -> ExitCode | None:
@@ -159,27 +112,30 @@ def answered_from_jobs(reference: str, results: Path | None, host: Host, display
 
     BadRequestError while a job is at work on it.
     """
-    data = collected(reference, results, host)
-    is_due = bool(Sweeping(data.sweep_dir, data.plan, host, None, None).due())
-    return None if is_due or not _jobs_of(data.sweep_dir, results) else answer_sweep(data.sweep_dir, host, display)
+    batch = _collected(reference, results, host)
+    return None if batch.due() or not _jobs_of(batch.folder, results) else answer(batch, display)
+
+
+def answer_job(job: JobRecord, display: SweepDisplay) -> ExitCode:
+    """Judge and show the sweep that a job belongs to."""
+    sweep_dir = Path(job.subject)
+    return answer(SweepBatch(sweep_dir, this_host(), read_sweep(sweep_dir).plan), display)
 
 
 def _jobs_of(sweep_dir: Path, results: Path | None) -> list[Path]:
     """Folders of the jobs that were submitted for it, oldest first."""
-    named = str(sweep_dir.absolute())
     folders = job_dirs(_home(sweep_dir, results))
-    return [folder for folder in folders if read_job(folder).subject == named and read_submitted(folder)]
+    return [folder for folder in folders if read_job(folder).subject == str(sweep_dir) and read_submitted(folder)]
 
 
-def collected(reference: str, results: Path | None, host: Host) -> SweepData:
+def _collected(reference: str, results: Path | None, host: Host) -> SweepBatch:
     """The sweep, with the runs that its jobs did not commit recorded as failed once these have ended.
 
     BadRequestError while a job is still at work on it.
     """
-    sweep_dir = sweep_dir_of(reference, results).absolute()
-    data, controller = read_sweep(sweep_dir), Slurm(host.shell)
-    is_done = not Sweeping(sweep_dir, data.plan, host, None, None).due()
-    for job_dir in () if is_done else _jobs_of(sweep_dir, results):
+    sweep_dir = SWEEP_FOLDERS.folder_of(reference, results).absolute()
+    batch, controller = SweepBatch(sweep_dir, host, read_sweep(sweep_dir).plan), Slurm(host.shell)
+    for job_dir in _jobs_of(sweep_dir, results) if batch.due() else ():
         job, submitted = read_job(job_dir), read_submitted(job_dir)
         assert submitted is not None  # of those that were
         states = job_state(controller, submitted)
@@ -190,33 +146,28 @@ def collected(reference: str, results: Path | None, host: Host) -> SweepData:
                 remedy=f"mbr-perf jobs wait {job_dir}, or jobs cancel {job_dir}",
             )
         collect_ended(job, submitted, states)
-    return read_sweep(sweep_dir)
+    return batch
 
 
 def _home(sweep_dir: Path, results: Path | None) -> Path:
     """The results folder that the sweep and its jobs lie in."""
     named = sweep_dir.absolute()
-    return named.parents[1] if named.parent.name == SWEEPS else results_dir(results).absolute()
+    return named.parents[1] if named.parent.name == SWEEP_FOLDERS.parent else results_dir(results).absolute()
 
 
-def _submitted(asked: SweepJob, host: Host, display: SweepJobDisplay) -> ExitCode:
-    controller = Slurm(host.shell)
-    display.job.ignored(controller.ignored)
-    require_submittable(asked.record(asked.results / JOBS / "JOB"), host)
-    job = prepare(asked.record(new_job_dir(asked.results, asked.plan.recipe)), host)
-    if not asked.slurm.submit:
-        display.job.prepared(job)
-        return ExitCode.OK
-    try:
-        submitted = submit(job, controller)
-    except BadRequestError as error:
-        remedy = f"its plan is kept: mbr-perf sweep --resume {asked.sweep_dir} --launcher slurm ... submits it anew"
-        raise BadRequestError(str(error), remedy=remedy) from error
-    display.job.submitted(job.record, submitted)
-    if asked.slurm.detach:
-        display.job.detached(job.record, submitted)
-        return ExitCode.OK
-    return wait_and_judge(Path(job.record.job_dir), controller, display.job)
+def _unstarted(plan: SweepPlan, host: Host, results: Path) -> SweepBatch:
+    return SweepBatch(results / SWEEP_FOLDERS.parent / "SWEEP", host, plan)
+
+
+def _submitted(
+    batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, results: Path, display: SweepJobDisplay
+) -> ExitCode:
+    def refused(_: JobRecord, error: BadRequestError) -> BadRequestError:
+        remedy = f"its plan is kept: mbr-perf sweep --resume {batch.folder} --launcher slurm ... submits it anew"
+        return BadRequestError(str(error), remedy=remedy)
+
+    asked = sweep_job(batch, due, slurm, results)
+    return hand_over(asked, slurm, batch.host, display.job, lambda _: answer(batch, display.sweep), refused)
 
 
 def _planned(request: SweepRequest, host: Host, display: SweepJobDisplay) -> SweepPlan:
@@ -227,7 +178,7 @@ def _planned(request: SweepRequest, host: Host, display: SweepJobDisplay) -> Swe
             remedy="name them with --gpu, or --gpu cpu",
         )
     plan = plan_sweep(request, host, asks_megatron=False, tell=display.sweep.says)
-    counts = sorted({num_nodes(cell.spec) for cell in plan.cells if cell.fate == "run" and cell.spec})
+    counts = sorted({num_nodes(cell.spec) for cell in plan.planned})
     if len(counts) > 1:
         listed = ", ".join(str(count) for count in counts)
         raise BadRequestError(
@@ -241,8 +192,3 @@ def _planned(request: SweepRequest, host: Host, display: SweepJobDisplay) -> Swe
         "software": None if assumed or software.torch is None else plan.software,
     }
     return plan.model_copy(update=changes)
-
-
-def _all(plan: SweepPlan) -> tuple[Place, ...]:
-    running = [cell.index for cell in plan.cells if cell.fate == "run"]
-    return tuple((index, repeat) for repeat in range(plan.repeats) for index in running)

@@ -14,7 +14,7 @@ from harness.analysis.night.values import CaseRun
 from harness.errors import ExitCode
 from harness.records.golden import GoldenMetric
 from harness.records.goldens import GoldenSearch
-from harness.records.night import ExpectedFailureRecord, PlannedCase
+from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase
 from harness.records.rank import Failure, MemoryRecord
 
 RULES = NightRules(today=date(2026, 2, 1), num_cases=50)
@@ -241,7 +241,7 @@ def test_a_case_that_has_not_run_or_was_interrupted_is_inconclusive(case, make_r
 
 
 def test_a_refused_case_failed_without_a_run(case):
-    refused = CaseMaterial(PlannedCase(name="x", repeats=1, refused="rule R1"), (), GoldenSearch(None, None))
+    refused = CaseMaterial(RefusedCase(name="x", repeats=1, refused="rule R1"), (), GoldenSearch(None, None))
     verdict = judge_case(refused, RULES)
     assert (verdict.outcome, verdict.exit_code, verdict.reason) == ("failed", ExitCode.RUN_FAILED, "rule R1")
 

@@ -12,7 +12,7 @@ from harness.analysis.night.judge import judge_night
 from harness.analysis.night.values import CaseRun
 from harness.errors import ExitCode
 from harness.records.goldens import GoldenSearch
-from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase
+from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 
 TODAY = date(2026, 2, 1)
 
@@ -35,7 +35,8 @@ def _material(make_spec, make_record, make_golden):
     def build(name: str, seconds: float = 1.0, status: str = "ok", **changes) -> CaseMaterial:
         records = [make_record(spec, seconds * (1 + i / 1000), status=status, failure="x") for i in range(3)]
         runs = [CaseRun(i, "repeat", "", Path("runs"), record) for i, record in enumerate(records, 1)]
-        case = PlannedCase(name=name, spec=spec, repeats=3, **changes)
+        kind = RefusedCase if "refused" in changes else PlannedCase
+        case = kind(name=name, spec=spec, repeats=3, **changes)
         return CaseMaterial(case, runs, GoldenSearch(golden, Path("golden.json")))
 
     return build
@@ -100,8 +101,9 @@ def test_an_improvement_fails_the_night_only_where_asked(material):
     assert judge(cases, fail_on_improvement=True).exit_code == ExitCode.IMPROVEMENT
 
 
-def test_false_alarms_are_shared_out_among_the_cases_that_can_run_and_all_shards():
-    cases = [PlannedCase(name=str(i), repeats=1, refused="no" if i == 0 else "") for i in range(26)]
+def test_false_alarms_are_shared_out_among_the_cases_that_can_run_and_all_shards(make_spec):
+    refused = RefusedCase(name="0", repeats=1, refused="no")
+    cases = [refused, *(PlannedCase(name=str(i), spec=make_spec(), repeats=1) for i in range(1, 26))]
     assert rules_of(plan(*cases), TODAY).alpha == 0.01 / 25
     assert rules_of(plan(*cases, shard="1/2"), TODAY).alpha == 0.01 / 50
     assert rules_of(plan(), TODAY).alpha == 0.01

@@ -8,9 +8,9 @@ import pytest
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.slurm.job import slurm_job
+from harness.records.batch import BatchLaunch
 from harness.records.job import JobRecord, SlurmOptions
 from harness.records.store import checkout_dir
-from harness.records.sweep import SweepLaunch
 
 EXPECTED = Path(__file__).parents[2] / "data" / "slurm" / "job.sbatch"
 SHELL = {"HOME": "/home/ann", "PATH": "/usr/bin:/bin", "NCCL_DEBUG": "WARN", "SLURM_JOB_ID": "7", "EDITOR": "vi"}
@@ -28,7 +28,7 @@ def make_job():
             nnodes=4,
             gpus_per_node=8,
             num_tasks=num_tasks,
-            launch=launch or SweepLaunch(),
+            launch=launch or BatchLaunch(),
             results_dir="/scratch/results",
             slurm=SlurmOptions(**options),
             command=("mbr-perf", "run"),
@@ -66,7 +66,7 @@ def test_sbatch_is_told_to_hand_over_nothing(make_job):
 
 
 def test_variables_passed_by_name_are_named_to_sbatch_and_their_values_are_nowhere(make_job):
-    job = make_job(shell={**SHELL, "HF_TOKEN": "canary"}, launch=SweepLaunch(pass_env=("HF_TOKEN", "WANDB_MODE")))
+    job = make_job(shell={**SHELL, "HF_TOKEN": "canary"}, launch=BatchLaunch(pass_env=("HF_TOKEN", "WANDB_MODE")))
     assert job.sbatch[2] == "--export=HF_TOKEN,WANDB_MODE"
     assert "canary" not in job.render()
     assert "canary" not in job.command_line
@@ -138,11 +138,11 @@ def test_a_container_sees_results_and_checkout_where_they_are(make_job):
     assert f"{checkout}:{checkout}" in text
     assert "/scratch/results:/scratch/results" in text
     assert ",/data:/data:ro \\\n" in text
-    assert "  python3 -m harness.runner.slurm.task " in text
+    assert "  python3 -m harness.runner.batch.slurm.task " in text
 
 
 def test_every_value_that_no_file_can_hold_is_named_at_once(make_job):
-    launch = SweepLaunch(pass_env=("all",))
+    launch = BatchLaunch(pass_env=("all",))
     with pytest.raises(BadRequestError) as caught:
         make_job(
             job_dir="/scratch/a b", launch=launch, partition="x\ntouch F", account="$(id)", qos="", reservation="r;s",

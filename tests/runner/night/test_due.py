@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.night import NightPlan, PlannedCase
+from harness.records.night import NightPlan, PlannedCase, RefusedCase
 from harness.records.nights import NightCase, NightData, NightRun
 from harness.records.rank import Failure
 from harness.runner.night.due import due_round, due_runs
@@ -40,7 +40,8 @@ def _case(make_record, make_spec):
     }
 
     def build(*runs, **changes):
-        planned = PlannedCase(**{"name": "dense", "spec": spec, "repeats": 3} | changes)
+        kind = RefusedCase if "refused" in changes else PlannedCase
+        planned = kind(**{"name": "dense", "spec": spec, "repeats": 3} | changes)
         return NightCase(
             planned,
             tuple(NightRun(number, purpose, "slower", Path("run"), records[end]) for number, purpose, end in runs),
@@ -125,4 +126,4 @@ def test_a_round_takes_one_run_of_every_case_before_the_second_of_any(case):
     cases = (case(name="a", repeats=2), case(name="b", repeats=1))
     planned = plan(*(one.planned for one in cases))
     due = due_round(NightData(Path("night"), planned, cases, ()), trusting)
-    assert [(one.case.name, one.number) for one in due] == [("a", 0), ("b", 0), ("a", 1)]
+    assert [(one.entry.name, one.number) for one in due] == [("a", 0), ("b", 0), ("a", 1)]

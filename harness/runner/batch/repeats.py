@@ -1,0 +1,257 @@
+"""`mbr-perf run`: the repeats of one request, which is understood once; here, or all of them in one Slurm job."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from typing_extensions import override
+
+from harness.analysis.compare import GateOptions
+from harness.analysis.outcome import status_exit_code
+from harness.errors import BadRequestError, ExitCode
+from harness.launch.environment import this_host
+from harness.launch.interruption import Interruption
+from harness.launch.plan import LaunchPlan
+from harness.launch.rendezvous import Nodes
+from harness.launch.slurm.values import option_problems
+from harness.recipes.problems import Problems
+from harness.records.batch import BatchLaunch, PlannedEntry
+from harness.records.goldens import find_golden
+from harness.records.job import JobRecord, JobRun
+from harness.records.store import results_dir
+from harness.report.cell_progress import CellProgress
+from harness.report.progress import Show
+from harness.runner.batch.engine import LocalRuns, play
+from harness.runner.batch.launches import num_nodes
+from harness.runner.batch.plan import Batch, DueRun, PlannedRun
+from harness.runner.batch.slurm.runs import committed_runs, drop_unstarted, task_runs
+from harness.runner.batch.slurm.showing import JobDisplay
+from harness.runner.batch.slurm.submission import JobRequest, SlurmRequest, hand_over
+from harness.runner.experiment import judge, require_megatron, run_folder
+from harness.runner.launched import Following, Launch, Ran
+from harness.runner.machine import require_machine
+from harness.runner.prediction import KeptPrediction, cached_prediction, predicting
+from harness.runner.request import RunRequest
+from harness.runner.showing import Display
+from harness.runner.understanding import Understood, looked_over, understand
+
+_SOMEWHERE = "HEAD"  # the first node is known in the job only
+
+DueRepeat = DueRun[PlannedEntry]
+
+
+@dataclass
+class Repeats(Batch[PlannedEntry]):
+    """The runs of one request, each in a run folder of its own. They stop at the first that does not end well."""
+
+    request: RunRequest
+    understood_once: Understood
+    display: Display
+    what: ClassVar[str] = "run"
+    command: ClassVar[Literal["run", "sweep", "nightly"]] = "run"
+    ran: list[Ran] = field(default_factory=list)
+
+    @override
+    def due(self) -> tuple[DueRepeat, ...]:
+        """Those that have not run in this process: the repeats of a request are not resumed."""
+        if any(one.record.status != "ok" for one in self.ran):
+            return ()
+        entry = entry_of(self.request, self.understood_once)
+        return tuple(DueRun(entry, number) for number in range(len(self.ran), self.request.repeats))
+
+    @override
+    def planned(self, due: DueRepeat) -> PlannedRun:
+        """A run's folder is made when it starts, and names the run."""
+        launch, software = launch_words(self.request, self.request.nodes.nnodes), self.understood_once.software
+        return PlannedRun(Path("RUN"), "RUN", due.entry.name, launch, software)
+
+    @override
+    def make_folder(self, due: DueRepeat) -> Path:
+        """As `mbr-perf run` names it."""
+        return run_folder(self.request)
+
+    @override
+    def recorded(self, due: DueRepeat) -> Path | None:
+        """As the request says."""
+        return self.request.replay_from
+
+    @override
+    def launch_of(self, due: DueRepeat, run_dir: Path, node_rank: int = 0) -> Launch:
+        """What was understood before the first run, in this folder."""
+        return Launch(self.understood_once.in_folder(run_dir), run_dir, run_dir.name, self.request.nodes)
+
+    @override
+    def ended(self, due: DueRepeat, ran: Ran) -> tuple[()]:
+        """Remember it for the verdict."""
+        self.ran.append(ran)
+        return ()
+
+    @override
+    @contextmanager
+    def prediction(self, due: DueRepeat, launch: Launch) -> Iterator[Callable[[int | None], KeptPrediction]]:
+        """Made before the run or beside it; says so where the run will not fit."""
+        understood = launch.understood
+        with predicting(understood, launch.nodes, lambda kept: self.display.foretold(understood, kept)) as predicted:
+            yield predicted
+
+    @override
+    def following(self, due: DueRepeat, launch: Launch, progress: CellProgress) -> Following:
+        """The bar of a single run."""
+        return self.display.progress
+
+
+def run_experiment(request: RunRequest, display: Display) -> ExitCode:
+    """Train ``request.repeats`` times, judge the runs together, print the answer; the exit code is the verdict's."""
+    host = this_host()
+    understood = understand(request, host, request.run_dir or Path("RUN"))
+    if isinstance(understood.plan, LaunchPlan):
+        require_machine(understood.spec, host, understood.plan.num_local_ranks, understood.software)
+        require_megatron(understood, understood.plan)
+        find_golden(understood.spec, request.gate.golden_values_path)  # one that cannot be read is told before the run
+    if request.nodes.nnodes > 1 and request.run_dir is None:
+        raise BadRequestError(
+            f"--nnodes {request.nodes.nnodes} needs a run folder that all nodes see",
+            remedy="give every node the same --run_dir on a shared file system",
+        )
+    _require_one_folder(request)
+    display.understood(understood)
+    batch = Repeats(Path(), host, request, understood, display)
+    # A signal between two runs ends this process as usual: what was measured is committed.
+    play(batch, LocalRuns(batch, lambda _: nullcontext(_Silent()), catching=_uncaught), _uncaught)
+    if request.nodes.node_rank > 0:
+        return status_exit_code(batch.ran[-1].record.status, batch.ran[-1].signal)
+    return judge(batch.ran, request.gate, request.results_dir, display)
+
+
+def _uncaught() -> AbstractContextManager[Interruption]:
+    return nullcontext(Interruption())
+
+
+class _Silent:
+    """No progress over several runs: every run shows its own."""
+
+    def start(self, title: str, num_steps: int) -> Show:
+        """Never called: `Repeats.following` shows the bar of a single run."""
+        raise NotImplementedError
+
+    def finish(self, line: str) -> None:
+        """Nothing."""
+
+    def say(self, line: str) -> None:
+        """Nothing."""
+
+
+def entry_of(request: RunRequest, understood: Understood) -> PlannedEntry:
+    """The request as an entry of a plan; its name is that of the recipe."""
+    return PlannedEntry(
+        name=Path(request.asked.model_recipe_name).stem,
+        spec=understood.spec,
+        sources=understood.sources,
+        notes=understood.notes,
+        findings=understood.findings,
+    )
+
+
+def launch_words(request: RunRequest, nnodes: int) -> BatchLaunch:
+    """How each run is launched, in the words of a plan on disk."""
+    return BatchLaunch(
+        launcher="torchrun",
+        timeout_s=request.timeout_s,
+        hang_timeout_s=request.hang_timeout_s,
+        sample_interval_ms=request.sample_interval_ms,
+        pass_env=request.pass_env,
+        nnodes=nnodes,
+        master_port=request.nodes.master_port,
+    )
+
+
+def dry_run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) -> None:
+    """Print the batch file that would be submitted. Writes and submits nothing."""
+    understood = _understood(request, slurm)
+    runs = results_dir(request.results_dir).absolute() / "runs"
+    names = ["RUN"] if request.repeats == 1 else [f"RUN{number}" for number in range(1, request.repeats + 1)]
+    folders = [runs / name for name in names] if request.run_dir is None else [request.run_dir.absolute()]
+    job = _job(request, slurm, understood, folders).checked(understood.host)
+    display.plan(understood, cached_prediction(understood), job)
+
+
+def run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) -> ExitCode:
+    """Submit one job for all repeats and, unless it is to be left alone, wait for it and judge it."""
+    understood = _understood(request, slurm)
+    _job(request, slurm, understood, [Path("RUN").absolute()] * request.repeats).checked(understood.host)
+    display.understood(understood)
+    absolute = replace(request, results_dir=results_dir(request.results_dir).absolute())
+    folders = [run_folder(absolute).absolute() for _ in range(request.repeats)]
+
+    def refused(job: JobRecord, error: BadRequestError) -> BadRequestError:
+        drop_unstarted(job.runs)
+        return error
+
+    asked = _job(request, slurm, understood, folders)
+    return hand_over(asked, slurm, understood.host, display, lambda job: judge_runs(job, display), refused)
+
+
+def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
+    """The verdict on the runs that a job left. A night judges its own cases."""
+    filled_by = next((task.filled_by for task in task_runs(job) if task.filled_by), "")
+    if filled_by:
+        told = f"{job.job_dir}: left no run, its folder holds that of job {filled_by}"
+        raise BadRequestError(told, remedy=f"mbr-perf jobs wait {filled_by} judges that one")
+    runs = [Ran(record, Path(run.run_dir), None) for run, record in committed_runs(job)]
+    if job.what == "run":
+        results = Path(job.results_dir) if job.results_dir else None
+        return judge(runs, GateOptions.of(job.gate), results, display.run)
+    display.of_a_night(job, [run.record for run in runs])
+    return max(status_exit_code(run.record.status) for run in runs)
+
+
+def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
+    """As `mbr-perf run` understands it, for nodes that are not this machine. BadRequestError with every problem."""
+    problems = Problems()
+    if not request.asked.gpu:
+        problems.add(
+            "--launcher slurm cannot see from here which GPUs the nodes have", "name them with --gpu, or --gpu cpu"
+        )
+        problems.raise_if_any()
+    with problems.collecting():
+        _require_one_folder(request)
+    problems.found += option_problems(slurm.options, request.pass_env)
+    host, port = this_host(), request.nodes.master_port
+    with problems.collecting():
+        nnodes = num_nodes(looked_over(request, host)[0].spec)
+        nodes = Nodes(nnodes, 0, _SOMEWHERE, port) if nnodes > 1 else Nodes(master_port=port)
+        understood = understand(replace(request, launcher="torchrun", nodes=nodes), host, Path("RUN"))
+        find_golden(understood.spec, request.gate.golden_values_path)
+    problems.raise_if_any()
+    return understood
+
+
+def _require_one_folder(request: RunRequest) -> None:
+    if request.run_dir is not None and request.repeats > 1:
+        raise BadRequestError("--run_dir names one run, --repeats makes several", remedy="leave one of them out")
+
+
+def _job(request: RunRequest, slurm: SlurmRequest, understood: Understood, folders: list[Path]) -> JobRequest:
+    entry = entry_of(request, understood)
+    return JobRequest(
+        what="run",
+        label=entry.name,
+        specs=(entry.spec,),
+        runs=tuple(
+            JobRun(
+                run_dir=str(folder),
+                run_id=folder.name,
+                spec=entry.spec,
+                sources=entry.sources,
+                notes=entry.notes,
+                force=tuple(sorted(request.force)),
+            )
+            for folder in folders
+        ),
+        launch=launch_words(request, understood.launch.nodes.nnodes),
+        gate=request.gate.record,
+        options=slurm.options,
+        results=results_dir(request.results_dir).absolute(),
+    )

@@ -1,0 +1,1 @@
+"""Batches and runs as Slurm jobs."""

@@ -1,1 +1,0 @@
-"""Jobs of a cluster, seen from where they were submitted."""

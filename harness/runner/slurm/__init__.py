@@ -1,1 +1,0 @@
-"""Runs inside a Slurm job, and their submission."""

@@ -1,0 +1,121 @@
+"""A sweep from request to exit code: planned, run, resumed, followed on other nodes."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.analysis.machine import elsewhere
+from harness.errors import BadRequestError, ExitCode
+from harness.launch.disk import full_disk_told
+from harness.launch.environment import this_host
+from harness.launch.warm import WarmParents
+from harness.records.batches import SWEEP_FOLDERS
+from harness.records.store import results_dir
+from harness.records.strict_json import read_document
+from harness.records.sweep import SweepPlan
+from harness.records.sweeps import SWEEP, made_sweep_dir, read_sweep
+from harness.runner.batch.engine import LocalRuns, TimeLimit, play
+from harness.runner.batch.folder import holding
+from harness.runner.batch.nodes import Follower, Meeting, follow
+from harness.runner.machine import software_for, software_here
+from harness.runner.same_software import require_same_software
+from harness.runner.sweep.batch import DueCell, SweepBatch
+from harness.runner.sweep.judging import answer
+from harness.runner.sweep.planning import plan_sweep
+from harness.runner.sweep.request import SweepRequest
+from harness.runner.sweep.showing import SweepDisplay
+from harness.spec.gpu import GPUS
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """What may differ from one sitting of a sweep to the next. ``is_warm``: runs start from warm parents.
+
+    ``meeting``: address and port at which several nodes meet, where it is no longer the first sitting's.
+    """
+
+    max_minutes: float | None = None
+    is_warm: bool = True
+    meeting: Meeting = field(default_factory=Meeting)
+
+
+def dry_run_sweep(request: SweepRequest, display: SweepDisplay) -> None:
+    """Print the cells with their predictions and fates. Starts tracers only, and writes no results."""
+    display.plan(plan_sweep(request, this_host(), asks_megatron=False, tell=display.says))
+
+
+def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) -> ExitCode:
+    """Plan, write the plan down, run. BadRequestError before anything is started or written."""
+    host = this_host()
+    if request.asked.gpu.lower() in GPUS and request.launch.launcher != "replay":
+        software_here(request.asked.gpu.lower(), host)  # every cell would wait for a driver that does not answer
+    plan = plan_sweep(request, host, asks_megatron=True, tell=display.says)
+    SweepBatch(Path("SWEEP"), host, plan).require_startable()
+    sweep_dir = _new_folder(request, plan)
+    plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
+    with holding(sweep_dir, "sweep"):
+        with full_disk_told(sweep_dir):
+            SWEEP_FOLDERS.write_plan(sweep_dir, plan)
+        return _run(SweepBatch(sweep_dir, host, plan), display, sitting)
+
+
+def _new_folder(request: SweepRequest, plan: SweepPlan) -> Path:
+    if request.sweep_dir is not None:
+        return made_sweep_dir(request.sweep_dir)
+    if request.launch.nnodes > 1:
+        raise BadRequestError(
+            f"--nnodes {request.launch.nnodes} needs a folder that all nodes see",
+            remedy="give every node the same --sweep_dir on a shared file system",
+        )
+    return SWEEP_FOLDERS.new_dir(results_dir(request.results_dir), plan.recipe)
+
+
+def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, sitting: Sitting) -> ExitCode:
+    """Run what is missing of a sweep, exactly as its own plan says.
+
+    BadRequestError for a sweep that another process works on, and where the software is no longer the same.
+    """
+    host, data = this_host(), read_sweep(reference, results)
+    if data.plan.is_imported:
+        raise BadRequestError(
+            f"{data.sweep_dir}: imported from training logs: nothing of it can be run here",
+            remedy=f"mbr-perf report {data.sweep_dir}",
+        )
+    with holding(data.sweep_dir, "sweep"):
+        plan = meeting_at(data.plan, sitting.meeting)
+        if plan.software is not None:
+            replays = plan.launch.launcher == "replay"
+            now = software_for(plan.gpu, host)[0] if replays else software_here(plan.gpu, host)
+            require_same_software(plan.software, now, "sweep")
+        batch = SweepBatch(data.sweep_dir, host, plan)
+        batch.require_startable()
+        return _run(batch, display, sitting, elsewhere(data, host.hostname))
+
+
+def meeting_at(plan: SweepPlan, meeting: Meeting) -> SweepPlan:
+    """The plan with the address and the port that were said anew."""
+    return plan.model_copy(update={"launch": meeting.of(plan.launch)})
+
+
+def _run(batch: SweepBatch, display: SweepDisplay, sitting: Sitting, warning: str = "") -> ExitCode:
+    signal, due = None, batch.due()
+    display.begins(batch.plan, batch.folder, len(due), warning if due else "")
+    if due:
+        with ExitStack() as stack:
+            warm = sitting.is_warm and batch.plan.launch.launcher == "torchrun"
+            parents = stack.enter_context(WarmParents()) if warm else None
+            limit = TimeLimit(sitting.max_minutes) if sitting.max_minutes is not None else None
+            signal = play(batch, LocalRuns(batch, display.progress, parents, limit))
+    return answer(batch, display, signal)
+
+
+def follow_sweep(follower: Follower, display: SweepDisplay) -> ExitCode:
+    """Take part in every run of a sweep that node 0 leads. Errors as for `follow`."""
+
+    def opened() -> tuple[SweepBatch, tuple[DueCell, ...]]:
+        plan = meeting_at(read_document(follower.folder / SWEEP, SweepPlan), follower.meeting)
+        batch = SweepBatch(follower.folder, this_host(), plan)
+        batch.require_startable(follower.node_rank)
+        return batch, batch.every_run()
+
+    return follow(follower, SWEEP, opened, display.progress)

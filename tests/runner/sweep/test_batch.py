@@ -1,0 +1,68 @@
+"""What is to become of a cell: pruned when even the lower end does not fit, and what an OOM teaches."""
+
+import pytest
+
+from harness.records.prediction import PredictionRecord, StagePrediction
+from harness.records.rank import Failure
+from harness.records.sweep import PlannedCell
+from harness.runner.sweep.batch import lessons
+from harness.units import GIB
+
+OOM = Failure(kind="oom", message="not enough memory", phase="forward_backward", step=1)
+
+
+def predicted(*totals):
+    stages = tuple(
+        StagePrediction(pp_rank=stage, weights=total, gradients=0, optimizer=0, activations=0, logits=0, transient=0,
+                        overhead=0, total=total, peak="forward")
+        for stage, total in enumerate(totals)
+    )  # fmt: skip
+    return PredictionRecord(peak_bytes=max(totals), range_bytes=(max(totals), max(totals)), stages=stages, model_flops=1,
+                            recompute_flops=0)  # fmt: skip
+
+
+def cell(index, spec, prediction):
+    return PlannedCell(index=index, name=f"{index} {spec.recompute.text}", changes={}, recompute=spec.recompute.text,
+                       fate="run", spec=spec, prediction=prediction)  # fmt: skip
+
+
+@pytest.fixture(name="oom")
+def _oom(make_spec, make_rank, make_record):
+    """A cell of two stages that ran out of memory on the given ranks, and its record."""
+
+    def make(*ranks, prediction):
+        spec = make_spec(gpu="cpu", recompute="mlp", parallelism={"pipeline_model_parallel_size": 2})
+        built = [make_rank(spec, rank) for rank in (0, 1)]
+        for rank in ranks:
+            built[rank] = built[rank].model_copy(update={"failure": OOM})
+        return cell(0, spec, prediction), make_record(spec, status="oom", ranks=tuple(built))
+
+    return make
+
+
+def other(make_spec, index, recompute, prediction, **changes):
+    spec = make_spec(gpu="cpu", recompute=recompute, parallelism={"pipeline_model_parallel_size": 2}, **changes)
+    return cell(index, spec, prediction)
+
+
+def test_an_oom_rules_out_what_needs_as_much_on_the_stage_that_ran_out(oom, make_spec):
+    taught_by, record = oom(1, prediction=predicted(9 * GIB, 5 * GIB))
+    larger = other(make_spec, 1, "none", predicted(9 * GIB, 6 * GIB))
+    smaller_there = other(make_spec, 2, "core_attn", predicted(12 * GIB, 4 * GIB))
+    assert list(lessons(taught_by, record, (taught_by, larger, smaller_there))) == [
+        (larger, "predicted to need 6.00 GiB on stage 1, where 0 mlp with 5.00 GiB ran out of memory")
+    ]
+
+
+def test_an_oom_says_nothing_about_another_layout_or_an_unpredicted_cell(oom, make_spec):
+    taught_by, record = oom(0, prediction=predicted(5 * GIB, 5 * GIB))
+    batch = {"micro_batch_size": 2, "global_batch_size": 4, "seq_length": 32}
+    others = (other(make_spec, 1, "none", predicted(9 * GIB, 9 * GIB), batch=batch), other(make_spec, 2, "none", None))
+    assert not list(lessons(taught_by, record, others))
+
+
+def test_the_memory_of_a_rank_is_the_less_of_limit_and_device(make_spec):
+    assert make_spec().capacity_bytes == 80 * GIB
+    assert make_spec(measure={"memory_limit_bytes": 7}).capacity_bytes == 7
+    assert make_spec(gpu="cpu").capacity_bytes is None
+    assert make_spec(gpu="cpu", measure={"memory_limit_bytes": 7}).capacity_bytes == 7
