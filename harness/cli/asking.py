@@ -3,7 +3,8 @@
 import math
 from collections.abc import Container
 from dataclasses import MISSING, fields
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from harness.analysis.compare import GateOptions, WindowOptions
 from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions, LocalLaunchOptions
@@ -15,6 +16,9 @@ from harness.recipes.request import Request
 from harness.records.batch import BatchLaunch
 from harness.runner.batch.slurm.submission import SlurmRequest
 from harness.runner.request import RunRequest
+
+if TYPE_CHECKING:
+    from harness.cli.sweep import SweepNodes
 
 _SPELLED = {
     "set_values": "set", "replay_from": "from", "as_json": "json", "foreign_golden": "golden", "form": "format",
@@ -89,13 +93,17 @@ def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOpt
 
 def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> SlurmRequest | None:
     """What `--launcher slurm` asks for; None for another launcher. BadRequestError, all at once."""
-    local = {
-        "nnodes": None if launch.nnodes == 1 else launch.nnodes,
-        "node_rank": None if launch.node_rank == 0 else launch.node_rank,
-        "master_addr": launch.master_addr,
-        "from": launch.replay_from,
+    return slurm_request(launch.launcher, given, nodes_said(launch, launch.replay_from))
+
+
+def nodes_said(nodes: "LaunchOptions | SweepNodes", replay_from: Path | None) -> dict[str, object]:
+    """Options that say which nodes take part, by name; None where they are as they are by default."""
+    return {
+        "nnodes": None if nodes.nnodes == 1 else nodes.nnodes,
+        "node_rank": None if nodes.node_rank == 0 else nodes.node_rank,
+        "master_addr": nodes.master_addr,
+        "from": replay_from,
     }
-    return slurm_request(launch.launcher, given, local)
 
 
 def launch_words(launch: LocalLaunchOptions) -> BatchLaunch:
@@ -110,6 +118,19 @@ def launch_words(launch: LocalLaunchOptions) -> BatchLaunch:
         sample_interval_ms=launch.sample_interval_ms,
         pass_env=tuple(launch.pass_env or ()),
     )
+
+
+def require_nothing_else(what: str, may: str, groups: tuple[object, ...], but: Container[str]) -> None:
+    """BadRequestError naming every option that says again what a resumed ``what`` has decided already.
+
+    ``may``: the options that go with `--resume`, in words; ``but``: their names.
+    """
+    given = given_options(*groups, but=but)
+    if given:
+        raise BadRequestError(
+            f"--resume takes everything from the {what}; {', '.join(given)} would change it",
+            remedy=f"only {may} go with it; or start a new {what}",
+        )
 
 
 def given_options(*groups: object, but: Container[str]) -> list[str]:

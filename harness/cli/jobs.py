@@ -84,8 +84,8 @@ def wait(
 ) -> None:
     """Wait until a job has ended, collect what it left, and judge it: the answer and exit code of `run`, or of `sweep`."""
     from harness.records.jobs import job_dir_of
-    from harness.runner.batch.repeats import judge_runs
     from harness.runner.batch.slurm.following import wait_and_judge
+    from harness.runner.batch.slurm.repeats import judge_runs
     from harness.runner.batch.slurm.showing import JobDisplay
     from harness.runner.showing import Display
     from harness.runner.sweep.showing import SweepDisplay

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.cli.asking import given_options, launch_words
+from harness.cli.asking import launch_words, require_nothing_else
 from harness.cli.options import LocalLaunchOptions
 from harness.cli.slurm_options import SlurmLaunchOptions, slurm_request
-from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.recipes.problems import Problems
 from harness.records.batch import BatchLaunch
@@ -47,7 +46,8 @@ def night_asked(
         if what.resume is None:
             request = night_request(what, judge, launch, slurm)
         else:
-            require_nothing_else(what, judge, launch, slurm)
+            may = "--results_dir and the options of outputs"
+            require_nothing_else("night", may, (what, judge, launch, slurm), _MAY_ACCOMPANY)
     if problems.found and what.resume is None and what.suite is not None:
         with problems.collecting():  # what is wrong with the suite and the cases is told with the rest
             chosen_suite(request or _request(what.suite, what, judge, launch, _bare_words(launch)))
@@ -125,13 +125,3 @@ def night_outputs(output: "NightOutputOptions") -> Outputs:
     )
     require_outputs(outputs)
     return outputs
-
-
-def require_nothing_else(*groups: object) -> None:
-    """BadRequestError naming every option that says again what a resumed night has decided already."""
-    given = given_options(*groups, but=_MAY_ACCOMPANY)
-    if given:
-        raise BadRequestError(
-            f"--resume takes everything from the night; {', '.join(given)} would change it",
-            remedy="only --results_dir and the options of outputs go with it; or start a new night",
-        )

@@ -88,7 +88,7 @@ def sweep(
 
     Exit codes: 0 done (also with cells out of memory), 2 wrong request, 3 a cell failed, 5 regression, 6 inconclusive.
     """
-    from harness.cli.sweep_asking import follower, require_nothing_else, slurm_sweep_request, sweep_request
+    from harness.cli.sweep_asking import follower, require_only_resume, slurm_sweep_request, sweep_request
     from harness.launch.environment import this_host
     from harness.runner.batch.nodes import Meeting
     from harness.runner.sweep.run import Sitting, dry_run_sweep, follow_sweep, resume_sweep, start_sweep
@@ -103,7 +103,7 @@ def sweep(
     if nodes.node_rank != 0:
         raise typer.Exit(int(follow_sweep(follower(how, launch, nodes), display)))
     if how.resume is not None:
-        require_nothing_else(asked, how, judge, launch)
+        require_only_resume(asked, how, judge, launch)
         answer = answered_from_jobs(how.resume, launch.results_dir, this_host(), display)
         if answer is not None:
             raise typer.Exit(int(answer))
@@ -123,7 +123,7 @@ def _on_slurm(
     launch: LocalLaunchOptions,
     nodes: SweepNodes,
 ) -> int:
-    from harness.cli.sweep_asking import require_nothing_else, sweep_request
+    from harness.cli.sweep_asking import require_only_resume, sweep_request
     from harness.runner.batch.slurm.showing import JobDisplay
     from harness.runner.showing import Display
     from harness.runner.sweep.showing import SweepDisplay
@@ -137,7 +137,7 @@ def _on_slurm(
     display = SweepJobDisplay(SweepDisplay(as_json=how.as_json), JobDisplay(Display(as_json=how.as_json)))
     launch = replace(launch, launcher="torchrun")  # of the nodes
     if how.resume is not None:
-        require_nothing_else(asked, how, judge, launch)
+        require_only_resume(asked, how, judge, launch)
         return int(resume_sweep_on_slurm(how.resume, launch.results_dir, slurm, display))
     request = sweep_request(asked, how, judge, launch, nodes)
     if how.dryrun:

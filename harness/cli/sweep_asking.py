@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from harness.cli.asking import experiment_request, gate_options, given_options, launch_words
+from harness.cli.asking import experiment_request, gate_options, launch_words, nodes_said, require_nothing_else
 from harness.cli.options import JudgeOptions, LocalLaunchOptions
 from harness.cli.slurm_options import SlurmArrayOptions, slurm_request
 from harness.errors import BadRequestError
@@ -58,15 +58,9 @@ def slurm_sweep_request(
     how: "SweepOptions", launch: LocalLaunchOptions, nodes: "SweepNodes", given: SlurmArrayOptions
 ) -> SlurmRequest | None:
     """What `--launcher slurm` asks for; None for another launcher. BadRequestError, all at once."""
-    local = {
-        "nnodes": None if nodes.nnodes == 1 else nodes.nnodes,
-        "node_rank": None if nodes.node_rank == 0 else nodes.node_rank,
-        "master_addr": nodes.master_addr,
-        "from": launch.replay_from,
-    }
     problems, asked = Problems(), None
     with problems.collecting():
-        asked = slurm_request(launch.launcher, given, local)
+        asked = slurm_request(launch.launcher, given, nodes_said(nodes, launch.replay_from))
     if launch.launcher == "slurm" and how.no_warm:
         problems.add("--no_warm cannot be said with --launcher slurm", "leave it out")
     if launch.launcher == "slurm" and how.max_minutes is not None and (given.array or how.resume is not None):
@@ -102,11 +96,6 @@ def _over(file: SweepFile | None, texts: "list[str] | tuple[str, ...]") -> tuple
     return (*kept, *given)
 
 
-def require_nothing_else(*groups: object) -> None:
+def require_only_resume(*groups: object) -> None:
     """BadRequestError naming every option that says again what a resumed sweep has decided already."""
-    given = given_options(*groups, but=_MAY_ACCOMPANY)
-    if given:
-        raise BadRequestError(
-            f"--resume takes everything from the sweep; {', '.join(given)} would change it",
-            remedy="only --max_minutes, --no_warm, --results_dir and --json go with it; or start a new sweep",
-        )
+    require_nothing_else("sweep", "--max_minutes, --no_warm, --results_dir and --json", groups, _MAY_ACCOMPANY)

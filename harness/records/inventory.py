@@ -9,8 +9,7 @@ from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.records.folders import folders, named
-from harness.records.night_verdicts import told_verdict
-from harness.records.nights import NIGHT, NIGHTS, NightCase, read_night
+from harness.records.nights import NIGHT, NIGHTS, NightCase, read_night, told_verdict
 from harness.records.owner import OWNER
 from harness.records.run import RunRecord
 from harness.records.store import RECORD

@@ -1,7 +1,8 @@
 """A Slurm job of ours: ``job.json``, what it is to run, written before it is submitted; ``submitted.json`` after.
 
 A job runs one or several runs one after the other, every node starting its own part of each; each run commits its own
-``record.json``. With an array each task takes the runs of its index.
+``record.json``. With an array each task takes the runs of its index. Its nodes write down for one another, and for whoever
+looks later, which attempts there were and where ranks meet.
 """
 
 from pathlib import Path
@@ -16,6 +17,7 @@ from harness.spec.experiment import ExperimentSpec
 from harness.spec.frozen import Frozen
 
 JOB, SCRIPT, SUBMITTED, LOGS = "job.json", "job.sbatch", "submitted.json", "logs"
+ATTEMPTS, MEETING = "attempts", "meeting.json"
 
 
 def time_limit_note(job_dir: Path, task: int = 0) -> Path:
@@ -96,3 +98,33 @@ class SubmittedRecord(Frozen):
     cluster: str | None = None
     submitted_at: str
     sbatch: tuple[str, ...]
+
+
+class JobAttempt(Frozen):
+    """``attempts/<job id>.<restart>.json``: written by the first node of a job, or of a task of an array, as it starts.
+
+    ``refused``: why this attempt runs nothing; empty where it runs. ``master_port``: where the nodes of a sweep meet.
+    """
+
+    schema_version: int = SCHEMA_VERSION
+    job_id: str
+    task: int
+    restart_count: int
+    nodes: str
+    hostname: str
+    started_at: str
+    refused: tuple[str, ...] = ()
+    master_port: int
+
+
+class Meeting(Frozen):
+    """``meeting.json`` of a run over several nodes: the first node has begun it, and its ranks meet there."""
+
+    schema_version: int = SCHEMA_VERSION
+    master_addr: str
+    master_port: int
+
+
+def attempt_path(job_dir: Path, job_id: str, restart_count: int) -> Path:
+    """Where that attempt is written down."""
+    return job_dir / ATTEMPTS / f"{job_id}.{restart_count}.json"

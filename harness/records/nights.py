@@ -1,5 +1,6 @@
 """Night folders on disk: made exclusively, written down before the first run, read back whatever ended them."""
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from harness.records.night import Case, NightEvent, NightPlan
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_record
 from harness.records.strict_json import read_document
+
+REPORT, JUDGED = "report", "night.json"
+"""The folder of a night's reports, and the report among them that is JSON."""
 
 NIGHTS, NIGHT, CASES = NIGHT_FOLDERS.parent, NIGHT_FOLDERS.mark, NIGHT_FOLDERS.entries
 
@@ -108,3 +112,20 @@ def _run(night_dir: Path, case: str, number: int, event: NightEvent, cancelled: 
     run_dir = run_dir_of(night_dir, case, number)
     record = read_record(run_dir / RECORD) if (run_dir / RECORD).is_file() else None
     return NightRun(number, event.purpose or "repeat", event.reason, run_dir, record, cancelled)
+
+
+def told_verdict(night_dir: Path) -> str:
+    """``judged inconclusive: tonight's own A/A differs: ...``: the outcome, and what its A/A leaves in doubt, if anything.
+
+    Empty where there is no report yet; one that cannot be read is said to be so.
+    """
+    path = night_dir / REPORT / JUDGED
+    try:
+        document = json.loads(path.read_bytes())
+        outcome, aa = document["outcome"], document.get("aa")
+        doubts = [*aa["doubts"].values()] if aa else []
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"judged, but {path} cannot be read: mbr-perf nightly --resume {night_dir} writes it anew"
+    return ": ".join((f"judged {outcome}", *map(str, doubts[:1])))

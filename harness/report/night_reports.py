@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.analysis.night.values import CaseRun, NightVerdict
 from harness.records.atomic import write_atomically
-from harness.records.night_verdicts import JUDGED, REPORT
+from harness.records.nights import JUDGED, REPORT
 from harness.records.redact import redact_shapes
 from harness.report import json
 from harness.report.night_html import night_html

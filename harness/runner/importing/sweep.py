@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from functools import reduce
 
 import harness
-from harness.analysis.sweep.judge import judge_sweep
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.environment import Host, this_host
 from harness.recipes.problems import Problems
@@ -18,15 +17,14 @@ from harness.records.redact import redact
 from harness.records.run import RunRecord
 from harness.records.store import results_dir
 from harness.records.sweep import Axis, PlannedCell, SweepPlan
-from harness.records.sweeps import read_sweep, run_dir_of, run_id_of
-from harness.report.sweep_reports import REPORT, write_reports
+from harness.records.sweeps import run_dir_of, run_id_of
 from harness.runner.importing.importing import REFUSED, Draft, committed, drafted, read, recorded
 from harness.runner.importing.request import ImportSweepRequest, LabelledLogs
 from harness.runner.importing.settings import Values, axes_of, canonical, setting_of
 from harness.runner.importing.telling_apart import Labelled, require_told_apart
-from harness.runner.sweep.axes import RECOMPUTE, SweptAxis
-from harness.runner.sweep.cells import name_of
-from harness.runner.sweep.judging import sweep_exit_code
+from harness.runner.sweep.axes import RECOMPUTE, SweptAxis, name_of
+from harness.runner.sweep.batch import SweepBatch
+from harness.runner.sweep.judging import answer
 from harness.runner.sweep.over import read_axes
 from harness.runner.sweep.showing import SweepDisplay
 
@@ -44,7 +42,8 @@ def import_sweep(request: ImportSweepRequest, display: SweepDisplay) -> ExitCode
 
     BadRequestError with what is wrong with any of the logs and settings, before anything is written.
     """
-    axes, cells = _cells(request, this_host())
+    host = this_host()
+    axes, cells = _cells(request, host)
     records = [[recorded(draft, "") for draft in cell.drafts] for cell in cells]
     plan = _plan(request, axes, cells, records)
     sweep_dir = SWEEP_FOLDERS.new_dir(results_dir(request.results_dir), f"{plan.recipe}-imported")
@@ -55,10 +54,7 @@ def import_sweep(request: ImportSweepRequest, display: SweepDisplay) -> ExitCode
             run_dir = run_dir_of(sweep_dir, index, repeat)
             run_dir.mkdir(parents=True)
             committed(record.model_copy(update={"run_id": run_id_of(plan.sweep_id, index, repeat)}), run_dir)
-    data = read_sweep(sweep_dir)
-    verdict = judge_sweep(data, request.gate)
-    display.result(verdict, write_reports(verdict, data, sweep_dir / REPORT), sweep_dir, 0)
-    return sweep_exit_code(verdict, request.gate, 0)
+    return answer(SweepBatch(sweep_dir, host, plan), display)
 
 
 def _cells(request: ImportSweepRequest, host: Host) -> tuple[tuple[SweptAxis, ...], list[_Cell]]:

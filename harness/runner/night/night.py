@@ -5,7 +5,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGTERM
 
-from harness.errors import BadRequestError, ExitCode
+from harness.analysis.derive import derive
+from harness.analysis.history.record import Occasion, history_record
+from harness.analysis.night.values import CaseRun, CaseVerdict, NightVerdict
+from harness.errors import BadRequestError, ExitCode, HarnessError
 from harness.launch.disk import full_disk_told
 from harness.launch.environment import Host, this_host
 from harness.launch.slurm.commands import Slurm
@@ -13,6 +16,7 @@ from harness.launch.slurm.job import SlurmJob
 from harness.launch.warm import WarmParents
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.folders import why_unwritable
+from harness.records.histories import write_history
 from harness.records.job import SlurmOptions
 from harness.records.night import NightPlan, PlannedCase
 from harness.records.nights import NIGHTS, NightCase, NightData, read_night
@@ -27,7 +31,6 @@ from harness.runner.batch.slurm.showing import JobDisplay
 from harness.runner.machine import software_for, software_here
 from harness.runner.night.batch import NightBatch
 from harness.runner.night.due import due_round
-from harness.runner.night.history import keep_history
 from harness.runner.night.judging import NightJudge, outlook
 from harness.runner.night.planning import plan_night
 from harness.runner.night.request import NightRequest
@@ -136,3 +139,29 @@ def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: in
     if audience.webhook is not None and (problem := send(audience.webhook, webhook_message(verdict).render())):
         audience.display.says(problem)
     return verdict.exit_code
+
+
+def keep_history(verdict: NightVerdict, results: Path) -> tuple[str, ...]:
+    """Write the records; what could not be written, in words: that changes no verdict."""
+    problems = []
+    for case in verdict.cases:
+        for run in case.runs:
+            if run.record is not None and run.record.status != "interrupted":
+                try:
+                    write_history(
+                        results, history_record(run.record, derive(run.record), _occasion(verdict, case, run))
+                    )
+                except HarnessError as error:
+                    problems.append(f"history: {error.message}")
+    return tuple(problems)
+
+
+def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun) -> Occasion:
+    return Occasion(
+        suite=verdict.plan.suite,
+        suite_case=case.planned.name,
+        night_id=verdict.plan.night_id,
+        purpose=run.purpose,
+        outcome=case.outcome,
+        doubts=verdict.aa.doubts if verdict.aa else {},
+    )

@@ -23,10 +23,9 @@ from harness.records.redact import redact
 from harness.runner.batch.launches import num_nodes
 from harness.runner.batch.plan import DueRun
 from harness.runner.machine import require_machine, software_here
-from harness.runner.night.aa import aa_problems, with_aa
 from harness.runner.night.batch import unstarted_night
 from harness.runner.night.cases import Draft, asked_of_megatron, drafted, foretold, refused_case
-from harness.runner.night.request import NightRequest
+from harness.runner.night.request import NightRequest, aa_problems, with_aa
 from harness.runner.one_sentence import in_one_sentence
 from harness.runner.understanding import launcher_problems
 from harness.spec.gpu import GPUS

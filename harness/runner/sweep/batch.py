@@ -38,7 +38,9 @@ class SweepBatch(Batch[PlannedCell]):
     _taught: set[str] = field(default_factory=set)
 
     def every_run(self) -> tuple[DueCell, ...]:
-        """All cells, then all cells again."""
+        """All cells, then all cells again; none of an imported sweep, whose cells have the logs there were."""
+        if self.plan.is_imported:
+            return ()
         return tuple(DueRun(cell, repeat) for repeat in range(self.plan.repeats) for cell in self.plan.planned)
 
     @override

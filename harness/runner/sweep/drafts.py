@@ -9,8 +9,7 @@ from harness.recipes.problems import Problems
 from harness.runner.checking import Checked, check_request
 from harness.runner.megatron_says import Question, megatron_findings, refusal, unasked_notes
 from harness.runner.one_sentence import in_one_sentence
-from harness.runner.sweep.axes import SweptAxis
-from harness.runner.sweep.cells import AskedCell, told
+from harness.runner.sweep.axes import AskedCell, SweptAxis, told
 from harness.runner.sweep.request import SweepRequest
 from harness.spec.effective import computation
 from harness.spec.experiment import ExperimentSpec

@@ -16,12 +16,10 @@ from harness.recipes.request import Request
 from harness.records.redact import redact
 from harness.records.sweep import Axis, Cell, RefusedCell, SweepPlan
 from harness.runner.prediction import RunPrediction
-from harness.runner.sweep.axes import AUTO, RECOMPUTE, SweptAxis
-from harness.runner.sweep.cells import Expansion, control_values
+from harness.runner.sweep.axes import AUTO, RECOMPUTE, Expansion, SweptAxis, control_values
 from harness.runner.sweep.drafts import ask_megatron, draft, require_one
-from harness.runner.sweep.fates import planned_cells
+from harness.runner.sweep.fates import foretell, planned_cells
 from harness.runner.sweep.over import read_axes, read_control
-from harness.runner.sweep.predictions import foretell
 from harness.runner.sweep.request import SweepRequest
 from harness.runner.understanding import given_env, launcher_problems, settle
 from harness.spec.effective import settled_implementation

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from harness.errors import ExitCode
-from harness.records.job_nodes import JobAttempt
+from harness.records.job import JobAttempt
 from harness.records.sweeps import read_sweep
 from harness.runner.batch.nodes import Follower, Meeting
 from harness.runner.batch.slurm.node import NodeOfJob

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.recipes.request import Request
-from harness.runner.sweep.cells import Expansion, control_values, name_of
+from harness.runner.sweep.axes import Expansion, control_values, name_of
 from harness.runner.sweep.over import read_axes, split_over
 
 ASKED = Request(model_recipe_name="llama3_70b", gpu="h100")

@@ -11,8 +11,7 @@ from harness.launch.environment import this_host
 from harness.launch.slurm.state import TaskState
 from harness.launch.slurm.words import SLURM_ENDED_IT
 from harness.records.collect import collect
-from harness.records.job import LOGS, JobRecord, JobRun, SubmittedRecord
-from harness.records.job_nodes import ATTEMPTS, JobAttempt
+from harness.records.job import ATTEMPTS, LOGS, JobAttempt, JobRecord, JobRun, SubmittedRecord
 from harness.records.launch import LaunchOutcome
 from harness.records.rank import RankRecord
 from harness.records.redact import redact

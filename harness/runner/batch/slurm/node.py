@@ -14,8 +14,7 @@ from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Nodes, free_port, local_ranks
 from harness.launch.warm import WarmParents
 from harness.records.atomic import write_atomically
-from harness.records.job import JobRecord, JobRun
-from harness.records.job_nodes import MEETING, Meeting
+from harness.records.job import MEETING, JobRecord, JobRun, Meeting
 from harness.records.launch import LaunchOutcome
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, write_record

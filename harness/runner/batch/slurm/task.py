@@ -16,8 +16,7 @@ from harness.launch.rendezvous import free_port
 from harness.launch.umask import closed_to_others
 from harness.launch.warm import WarmParents
 from harness.records.atomic import write_once
-from harness.records.job import JobRecord, JobRun
-from harness.records.job_nodes import ATTEMPTS, JobAttempt, attempt_path
+from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt_path
 from harness.records.jobs import read_job
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document

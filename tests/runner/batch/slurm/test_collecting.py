@@ -7,8 +7,7 @@ import pytest
 
 from harness.analysis.night.infrastructure import infrastructure_fault
 from harness.launch.slurm.state import TaskState, from_scontrol
-from harness.records.job import JobRecord, JobRun, SlurmOptions, SubmittedRecord
-from harness.records.job_nodes import JobAttempt, attempt_path
+from harness.records.job import JobAttempt, JobRecord, JobRun, SlurmOptions, SubmittedRecord, attempt_path
 from harness.records.jobs import write_submitted
 from harness.records.store import read_run
 from harness.runner.batch.folder import fresh_folder

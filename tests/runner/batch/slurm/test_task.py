@@ -8,8 +8,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.records.batch import BatchLaunch
-from harness.records.job import JOB, JobRecord, JobRun, SlurmOptions, time_limit_note
-from harness.records.job_nodes import JobAttempt, attempt_path
+from harness.records.job import JOB, JobAttempt, JobRecord, JobRun, SlurmOptions, attempt_path, time_limit_note
 from harness.records.store import read_run
 from harness.records.strict_json import read_document
 from harness.runner.batch.slurm.place import slurm_place
