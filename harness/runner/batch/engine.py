@@ -29,7 +29,7 @@ _SHOWN = ("step_time_s", "peak_allocated_bytes")
 
 @dataclass(frozen=True)
 class Round:
-    """How a round ended. ``signal``: the one that ended it, if one did; ``is_last``: time is up."""
+    """How a round ended. ``signal``: the signal that ended it, if one did; ``is_last``: time is up."""
 
     signal: int | None = None
     is_last: bool = False
@@ -41,14 +41,16 @@ class Runner(Protocol[Entry]):
     def run(self, due: Sequence[DueRun[Entry]]) -> Round:
         """Do these runs; when this returns, each is committed by a ``record.json`` in its folder, also where it failed.
 
-        The batch hears of every run before it starts. After a run that ended badly, no further run of its entry is started
-        in this round. A run that was not committed is due again; where a round commits nothing, the batch ends there and
-        can be resumed.
+        Calls `Batch.starts` before each run. After a run that ended badly it starts no further run of that entry in this
+        round. A run that was not committed is due again. Where a round commits nothing, the batch ends and can be resumed.
         """
 
 
 def play(batch: Batch[Entry], runner: Runner[Entry], catching: Catching = interruption) -> int | None:
-    """Rounds until nothing is due, one gets nothing done, time is up, or a signal comes: that signal's number, else None."""
+    """Do rounds until nothing is due, a round gets nothing done, time is up, or a signal comes.
+
+    Returns the number of that signal, else None.
+    """
     before: Sequence[DueRun[Entry]] | None = None
     with catching() as caught:
         while (due := batch.due()) and due != before:
@@ -147,7 +149,7 @@ class LocalRuns(Generic[Entry]):
         )
 
     def _unstarted(self, due: DueRun[Entry], error: HarnessError) -> RunRecord:
-        """Commit a failed run: what keeps one entry from starting must not keep the others. RunFailedError: disk full."""
+        """Commit a failed run, so that one entry that cannot start does not stop the others. RunFailedError: disk full."""
         run, software = self.batch.job_run(due), self.batch.planned(due).software or Software()
         record = unstarted_record(run, str(error), host=self.batch.host, software=software)
         with full_disk_told(Path(run.run_dir)):

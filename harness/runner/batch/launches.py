@@ -1,9 +1,9 @@
 """From what a plan on disk says of a run to its launch, or to the record of a run that was never launched."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from harness.errors import raise_all
+from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import Host
 from harness.launch.execute import LAUNCHERS
 from harness.launch.plan import LaunchPlan
@@ -13,6 +13,7 @@ from harness.records.batch import BatchLaunch, PlannedEntry
 from harness.records.collect import collect
 from harness.records.job import JobRun
 from harness.records.run import RunRecord
+from harness.runner.machine import software_for, software_here
 from harness.runner.placement import placed
 from harness.runner.provenance import Clock, provenance
 from harness.runner.understanding import Understood, rule_problem
@@ -82,6 +83,25 @@ def understood_again(
         launch=request,
         plan=plan,
     )
+
+
+def require_same_software(before: Mapping[str, Software], host: Host, what: str, *, measures_here: bool) -> None:
+    """BadRequestError naming each package that changed since the ``what`` to be resumed began; ``before``: by GPU type.
+
+    ``measures_here`` False: its runs are replays or jobs, so that this machine needs no driver.
+    """
+    for gpu, then in before.items():
+        now = software_here(gpu, host) if measures_here else software_for(gpu, host)[0]
+        changed = [
+            f"{name} {version or 'absent'}, now {getattr(now, name) or 'absent'}"
+            for name, version in vars(then).items()
+            if getattr(now, name) != version
+        ]
+        if changed:
+            raise BadRequestError(
+                f"--resume: the {what} began with {'; '.join(changed)}: its runs would not be comparable",
+                remedy=f"resume it with the software it began with, or start a new {what}",
+            )
 
 
 def unstarted_record(

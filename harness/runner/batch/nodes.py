@@ -36,9 +36,10 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Follower:
-    """Which node this is, where the batch lies, and how long nothing may happen there.
+    """Which node this is, where the batch lies, and for how many seconds nothing may happen there.
 
-    ``settle_s``: how long a claim that is found may be that of a process killed long ago; node 0 then renews it.
+    ``settle_s``: how long the follower mistrusts a claim that it finds. A process that was killed long ago may have left it;
+    node 0 then renews it.
     """
 
     folder: Path
@@ -53,14 +54,14 @@ class Followed(Protocol[Entry]):
     """What a follower needs of a batch beyond its plan."""
 
     def __call__(self) -> "tuple[Batch[Entry], tuple[DueRun[Entry], ...]]":
-        """The batch of the plan in the folder, fit for this node, and every run that it may come to.
+        """The batch of the plan in the folder, checked for this node, and every run that it may start.
 
         BadRequestError where this node cannot take part.
         """
 
 
 def follow(follower: Follower, mark: str, opened: Followed[Entry], shows: Shows) -> ExitCode:
-    """Take part until the first node lets go of the folder, whose plan is the file ``mark``; its answer is the answer.
+    """Take part until the first node lets go of the folder, whose plan is the file ``mark``. Only the first node answers.
 
     RunFailedError where the first node does not begin, or falls silent. BadRequestError where this node cannot take part.
     """
@@ -68,7 +69,7 @@ def follow(follower: Follower, mark: str, opened: Followed[Entry], shows: Shows)
     with interruption() as caught:
 
         def awaited(what: Callable[[], bool]) -> bool:
-            """Whether it came to pass; False after a signal. RunFailedError when patience ends."""
+            """Wait for ``what``. False after a signal. RunFailedError when patience ends."""
             deadline = time.monotonic() + follower.patience_s
             while not what():
                 if caught.signal is not None:
@@ -97,7 +98,7 @@ def _take_part(
     shows: Shows,
     awaited: Callable[[Callable[[], bool]], bool],
 ) -> int | None:
-    """Every run that is open, until the batch is let go. The signal that ended one."""
+    """Take part in every open run, until the first node lets go of the batch. Returns the signal that ended a run."""
     with ExitStack() as stack:
         warm = follower.is_warm and all(batch.planned(one).launch.launcher == "torchrun" for one in runs)
         parents = stack.enter_context(WarmParents()) if warm else None

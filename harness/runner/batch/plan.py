@@ -56,8 +56,8 @@ class PlannedRun:
 class Batch(ABC, Generic[Entry]):
     """Runs of several entries by one plan, in one folder, which this process holds.
 
-    ``what``: its kind, in words; ``command``: what resumes it. ``predicts``: a run without a planned prediction makes one. ``outlives_failed_starts``: a
-    run that cannot be started is recorded as failed, and the others go on.
+    ``what``: its kind, in words; ``command``: the command that resumes it. ``predicts``: a run without a planned prediction
+    makes one. ``outlives_failed_starts``: a run that cannot be started is recorded as failed, and the others go on.
     """
 
     folder: Path
@@ -94,7 +94,7 @@ class Batch(ABC, Generic[Entry]):
         """Write down that a signal ended the batch, maybe while a run was at work."""
 
     def cancelled(self, due: DueRun[Entry], reason: str) -> None:
-        """Write down that somebody ended the job of the run."""
+        """Write down that someone cancelled the job of the run."""
 
     def out_of_time(self, due: Sequence[DueRun[Entry]], reason: str) -> None:
         """Write down that these runs were not started for lack of time."""

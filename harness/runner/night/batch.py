@@ -79,7 +79,7 @@ class NightBatch(Batch[PlannedCase]):
 
     @override
     def cancelled(self, due: DueCase, reason: str) -> None:
-        """Somebody ended the job of the run, which is not started again before the night is resumed."""
+        """Someone ended the job of the run; the run starts again only when the night is resumed."""
         self._event("cancelled", due, reason)
 
     @override

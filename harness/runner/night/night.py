@@ -26,23 +26,22 @@ from harness.report.night_reports import write_night_reports
 from harness.report.night_webhook import webhook_message
 from harness.runner.batch.engine import LocalRuns, Runner, play
 from harness.runner.batch.folder import holding
+from harness.runner.batch.launches import require_same_software
 from harness.runner.batch.slurm.rounds import JobPerEntry, by_entry, entry_job
 from harness.runner.batch.slurm.showing import JobDisplay
-from harness.runner.machine import software_for, software_here
 from harness.runner.night.batch import NightBatch
 from harness.runner.night.due import due_round
 from harness.runner.night.judging import NightJudge, outlook
 from harness.runner.night.planning import plan_night
 from harness.runner.night.request import NightRequest
 from harness.runner.night.showing import NightDisplay
-from harness.runner.same_software import require_same_software
 from harness.runner.showing import Display
 from harness.runner.webhook import WebhookAddress, send
 
 
 @dataclass(frozen=True)
 class Audience:
-    """Who is told of a night: the display, files beside its own folder, and a webhook where one was asked for."""
+    """Where the answer goes: the display, files beside the night's own folder, and a webhook where one was asked for."""
 
     display: NightDisplay
     outputs: Outputs = field(default_factory=Outputs)
@@ -85,10 +84,8 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
     """
     host, data = this_host(), read_night(reference, results)
     with holding(data.night_dir, "night"):
-        for gpu, before in data.plan.software.items():
-            elsewhere = data.plan.slurm is not None or data.plan.launch.launcher == "replay"
-            now = software_for(gpu, host)[0] if elsewhere else software_here(gpu, host)
-            require_same_software(before, now, "night")
+        measures_here = data.plan.slurm is None and data.plan.launch.launcher != "replay"
+        require_same_software(data.plan.software, host, "night", measures_here=measures_here)
         return _run(data.night_dir.absolute(), host, data.plan, audience, results)
 
 

@@ -16,9 +16,9 @@ from harness.records.sweep import SweepPlan
 from harness.records.sweeps import SWEEP, made_sweep_dir, read_sweep
 from harness.runner.batch.engine import LocalRuns, TimeLimit, play
 from harness.runner.batch.folder import holding
+from harness.runner.batch.launches import require_same_software
 from harness.runner.batch.nodes import Follower, Meeting, follow
-from harness.runner.machine import software_for, software_here
-from harness.runner.same_software import require_same_software
+from harness.runner.machine import software_here
 from harness.runner.sweep.batch import DueCell, SweepBatch
 from harness.runner.sweep.judging import answer
 from harness.runner.sweep.planning import plan_sweep
@@ -83,10 +83,8 @@ def resume_sweep(reference: str, results: Path | None, display: SweepDisplay, si
         )
     with holding(data.sweep_dir, "sweep"):
         plan = meeting_at(data.plan, sitting.meeting)
-        if plan.software is not None:
-            replays = plan.launch.launcher == "replay"
-            now = software_for(plan.gpu, host)[0] if replays else software_here(plan.gpu, host)
-            require_same_software(plan.software, now, "sweep")
+        before = {plan.gpu: plan.software} if plan.software else {}
+        require_same_software(before, host, "sweep", measures_here=plan.launch.launcher != "replay")
         batch = SweepBatch(data.sweep_dir, host, plan)
         batch.require_startable()
         return _run(batch, display, sitting, elsewhere(data, host.hostname))

@@ -35,7 +35,7 @@ from harness.runner.sweep.showing import SweepDisplay
 
 @dataclass(frozen=True)
 class SweepJobDisplay:
-    """Who is told: of the sweep, and of its job."""
+    """The displays of the sweep and of its job."""
 
     sweep: SweepDisplay
     job: JobDisplay
@@ -77,7 +77,7 @@ def dry_run_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: 
 
 
 def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: SweepJobDisplay) -> ExitCode:
-    """Plan, write the plan down, submit, and unless told otherwise wait and judge.
+    """Plan, write the plan down, submit, and wait and judge unless asked not to.
 
     BadRequestError before anything is written.
     """
@@ -108,7 +108,7 @@ def resume_sweep_on_slurm(
 
 
 def answered_from_jobs(reference: str, results: Path | None, host: Host, display: SweepDisplay) -> ExitCode | None:
-    """The answer of a sweep that its jobs have finished, wherever one asks; None where this is to be done, or no job was.
+    """The answer of a sweep that its jobs have finished, wherever one asks; None where runs are due, or where it had no job.
 
     BadRequestError while a job is at work on it.
     """

@@ -30,10 +30,10 @@ _CANCEL_PATIENCE_S = 60.0
 class JobPerEntry(Generic[Entry]):
     """A `Runner` on a cluster. ``results``: where jobs are kept, absolute.
 
-    Jobs of this batch that are still at work, after a kill of the process that waited for them, are waited for and not
-    submitted again. A signal cancels the jobs: a batch that is resumed submits them anew. An entry whose job somebody else
-    cancels, or of which Slurm does not say whether its job is queued, stays due and is not submitted again by this process.
-    Entries are known by the folder of their runs.
+    It waits for jobs of this batch that are still at work, e.g. after a kill of the process that submitted them, and does
+    not submit them again. A signal cancels the jobs; a resumed batch submits them anew. Where someone else cancels the job
+    of an entry, or Slurm does not say whether the job is queued, the entry stays due and this process leaves it alone.
+    The folder of its runs identifies an entry.
     """
 
     batch: Batch[Entry]
@@ -67,10 +67,10 @@ class JobPerEntry(Generic[Entry]):
         return self.batch.planned(due).run_dir.parent
 
     def _submitted(self, due: Sequence[DueRun[Entry]], controller: Slurm, *, is_first: bool) -> Path | None:
-        """The folder of the job; None where Slurm refuses it, is not reached, or does not say whether it is queued.
+        """The folder of the job; None where Slurm refuses the job, cannot be reached, or does not say whether it is queued.
 
-        The first two are then the record of its first run. BadRequestError where the first job of all is refused for a name
-        that all of them give.
+        In the first two cases the first run is recorded as failed. BadRequestError where Slurm refuses the very first job
+        for an option that all jobs share.
         """
         for one in due:
             self.batch.make_folder(one)
@@ -106,7 +106,7 @@ class JobPerEntry(Generic[Entry]):
         self.display.says(f"{run.run_id}: {error}")
 
     def _jobs_at_work(self) -> dict[Path, Path]:
-        """By entry, the newest job of this batch that was submitted and has a run that nobody committed."""
+        """By entry, the newest submitted job of this batch that still has a run to commit."""
         found = dict[Path, Path | None]()
         for job_dir in job_dirs(self.results):
             job = read_job(job_dir)
@@ -119,7 +119,7 @@ class JobPerEntry(Generic[Entry]):
         return {folder: job_dir for folder, job_dir in found.items() if job_dir is not None}
 
     def _taken_up(self, job: JobRecord, folder: Path) -> bool:
-        """Whether Slurm has a job that it took without saying so; the entry is left alone where it does not answer now."""
+        """Whether Slurm took the job without confirming it. Leaves the entry alone where Slurm does not answer now."""
         if not (Path(job.job_dir) / SCRIPT).exists() or all(one.due is None for one in task_runs(job)):
             return False
         host = self.batch.host
@@ -143,16 +143,16 @@ class JobPerEntry(Generic[Entry]):
             time.sleep(0.5)
 
     def _note_committed(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched]) -> None:
-        """Runs after the first of a job are noted once they are there: whether they start is the job's to decide."""
+        """Note the later runs of a job once they are committed, because the job decides whether they start."""
         done = {run.run_dir for one in watching for run, _ in committed_runs(one.job)}
         for one in due:
             if str(self.batch.planned(one).run_dir) in done:
                 self.batch.starts(one)
 
     def _note_cancelled(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched], was_over: set[Path]) -> None:
-        """Nobody here ended these jobs: whoever did wants them ended, so that this process does not start them again.
+        """Note jobs that someone cancelled from outside; this process does not start them again.
 
-        ``was_over``: entries whose job had ended before this process came, which was started to run them again.
+        ``was_over``: entries whose job had ended before this process began, which was started to run them again.
         """
         ended = {
             run.run_dir: (one, record)
@@ -192,7 +192,7 @@ def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: SlurmO
 
 
 def _by_hand(one: Watched, record: RunRecord) -> str:
-    """Who cancelled it Slurm tells where it ended a waiting job; ranks that a signal ended only say that."""
+    """That the job was cancelled by hand, with the user where Slurm names one."""
     told = record.failure or ""
     detail = told.removeprefix("Slurm: CANCELLED") if told.startswith("Slurm: CANCELLED") else ""
     return f"Slurm: CANCELLED by hand (job {one.submitted.job_id}{f':{detail}' if detail else ''})"
