@@ -116,7 +116,7 @@ class NightPlan(Frozen):
 class NightEvent(Frozen):
     """A line of ``events.jsonl``. ``started``: run ``number`` of ``case`` is about to start, for ``purpose``, because.
 
-    ``interrupted``: a signal ended the night while it ran. ``cancelled``: somebody else ended its job, which fails the
+    ``interrupted``: a signal ended the night while it ran. ``cancelled``: someone else ended its job, which fails the
     case as long as it is not resumed. ``finished``: every case has what it needs.
     """
 

@@ -23,7 +23,7 @@ NIGHTS, NIGHT, CASES = NIGHT_FOLDERS.parent, NIGHT_FOLDERS.mark, NIGHT_FOLDERS.e
 class NightRun:
     """A run of a case that was started at least once. ``record`` None: it was never committed.
 
-    ``cancelled``: why it is no run, where somebody ended its job by hand and it was not started again since.
+    ``cancelled``: why it does not count: someone ended its job by hand, and it was not started again since.
 
     A run that a signal cut short has a record whose status is ``interrupted``, and is started again when the night is resumed.
     """

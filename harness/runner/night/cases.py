@@ -30,7 +30,7 @@ class Draft:
 
 
 def drafted(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tuple[Draft, ...]:
-    """Every case; one that a rule or its recipe forbids is refused and stands in nobody's way."""
+    """Every case. A case that a rule or its recipe forbids is refused; the others go on."""
     return tuple(_drafted(case, request, host) for case in cases)
 
 

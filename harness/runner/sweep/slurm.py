@@ -99,7 +99,7 @@ def resume_sweep_on_slurm(
 ) -> ExitCode:
     """Submit a job for what is missing of a sweep, after collecting what earlier jobs of it left."""
     batch = _collected(reference, results, this_host())
-    with holding(batch.folder, "sweep"):  # nobody runs it here, and whoever was killed at it holds it no more
+    with holding(batch.folder, "sweep"):  # no other process runs it here
         due = batch.due()
     display.sweep.begins(batch.plan, batch.folder, len(due))
     if not due:

@@ -1,4 +1,4 @@
-"""What a job has left once it has ended: runs that nobody committed are, with what Slurm and the ranks say of their end."""
+"""Collects what an ended job left. Commits the runs that the job did not commit, with the reasons of Slurm and the ranks."""
 
 import re
 from collections.abc import Iterator

@@ -61,7 +61,7 @@ _BY_STATE = frozenset({"NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "BO
 
 
 def why_slurm_ended_it(job: JobRecord, place: SlurmPlace, host: Host) -> str:
-    """What the record of an interrupted run says as its failure; empty where somebody cancelled it, or nobody knows."""
+    """What the record of an interrupted run says as its failure; empty where someone cancelled it, or the reason is unknown."""
     if time_limit_note(Path(job.job_dir), place.task).exists():
         return f"Slurm: TIMEOUT: the time limit of {job.slurm.time_limit_minutes} min came near"
     asked = SubmittedRecord(job_id=place.job_id, submitted_at="", sbatch=())
