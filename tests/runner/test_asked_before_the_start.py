@@ -9,7 +9,8 @@ from harness.launch.environment import Host
 from harness.recipes.request import Request
 from harness.recipes.suite_file import read_suite
 from harness.recipes.suite_selection import only
-from harness.runner.night.cases import asked_of_megatron, drafted
+from harness.runner.batch.drafts import ask_megatron
+from harness.runner.night.cases import draft_cases
 from harness.runner.night.request import NightRequest
 from harness.runner.sweep.over import split_over
 from harness.runner.sweep.planning import plan_sweep
@@ -66,7 +67,7 @@ def test_cells_are_asked_about_at_once_under_their_own_variables(host: Host, ask
 
 def test_cases_are_asked_about_at_once_and_what_is_not_answered_stands_in_nobody_s_way(host: Host, asked: Path) -> None:
     request = NightRequest(suite="h100_nightly", only=("llama3_70b.sft.*",))
-    drafts = drafted(only(read_suite(request.suite), request.only).cases, request, host)
-    judged, notes = asked_of_megatron(drafts, host)
+    drafts = draft_cases(only(read_suite(request.suite), request.only).cases, request, host)
+    judged, notes = ask_megatron(drafts, host)
     assert asked.read_text() == "None " * len(drafts) + "|"
-    assert ([one.case.refused for one in judged], notes) == ([""] * len(drafts), ())
+    assert ([one.problem for one in judged], notes) == ([""] * len(drafts), ())

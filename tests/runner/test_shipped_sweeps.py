@@ -49,7 +49,7 @@ def _drafts():
         control = control_values(axes, read_control(sweep.control or "", axes))
         cells = Expansion(request.asked, axes, control, lambda _asked: ()).cells(grid=sweep.grid)
         found = draft(request, axes, cells, this_host())
-        changes = [told(axes, one.cell, one.spec) for one in found]
+        changes = [told(axes, one.asked, one.spec) for one in found]
         names = ["control", *(name_of(own, changes[0]) for own in changes[1:])]
         return dict(zip(names, found, strict=True))
 

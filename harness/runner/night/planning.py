@@ -20,11 +20,12 @@ from harness.recipes.suite_selection import only, shard
 from harness.records.batch import BatchLaunch
 from harness.records.night import Case, NightPlan, PlannedCase
 from harness.records.redact import redact
+from harness.runner.batch.drafts import ask_megatron
 from harness.runner.batch.launches import num_nodes
 from harness.runner.batch.plan import DueRun
 from harness.runner.machine import require_machine, software_here
 from harness.runner.night.batch import unstarted_night
-from harness.runner.night.cases import Draft, asked_of_megatron, drafted, foretold, refused_case
+from harness.runner.night.cases import CaseDraft, draft_cases, planned_case, refused_case
 from harness.runner.night.request import NightRequest, aa_problems, with_aa
 from harness.runner.one_sentence import in_one_sentence
 from harness.runner.understanding import launcher_problems
@@ -32,8 +33,6 @@ from harness.spec.gpu import GPUS
 
 MOST_EXTRA_RUNS = 100
 """Of one case, to confirm or to retry: more than that is a slip of the keyboard, and may keep the machine for days."""
-
-_REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
 
 
 @one_look()
@@ -48,13 +47,11 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
             software_here(gpu, host)
     tell(f"Checking {_cases(len(suite.cases))} of {suite.name}")
-    drafts = drafted(suite.cases, request, host)
-    is_replay, unasked = request.launch.launcher == "replay", tuple[str, ...]()
-    if starts and not is_replay and request.slurm is None:  # a job asks on its nodes
-        drafts, unasked = asked_of_megatron(drafts, host)
-    if not is_replay:
-        drafts = tuple(foretold(one, host) for one in drafts)
-    plan = _plan(request, suite, drafts).model_copy(update={"notes": unasked})
+    drafts: Sequence[CaseDraft] = draft_cases(suite.cases, request, host)
+    unasked = tuple[str, ...]()
+    if starts and request.launch.launcher != "replay" and request.slurm is None:  # a job asks on its nodes
+        drafts, unasked = ask_megatron(drafts, host)
+    plan = _plan(request, suite, drafts, host).model_copy(update={"notes": unasked})
     return with_aa(_startable(plan, host) if starts else plan, request.aa)
 
 
@@ -91,20 +88,19 @@ def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
     return found
 
 
-def _plan(request: NightRequest, suite: Suite, drafts: Sequence[Draft]) -> NightPlan:
-    replayed = {"no_prediction": _REPLAYED} if request.launch.launcher == "replay" else {}
+def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host: Host) -> NightPlan:
     return NightPlan(
         night_id="",
         suite=suite.name,
         title=suite.title or suite.name,
-        cases=tuple(one.case.model_copy(update=replayed) for one in drafts),
+        cases=tuple(planned_case(one, request, host) for one in drafts),
         confirm=request.confirm,
         retries=request.retries,
         shard=request.shard,
         only=request.only,
         launch=request.launch,
         slurm=request.slurm,
-        software={one.case.spec.gpu: one.software for one in drafts if one.case.spec and one.software},
+        software={one.checked.spec.gpu: one.checked.software for one in drafts if one.checked},
         golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
         accept_differences=request.accept_differences,
         fail_on_improvement=request.fail_on_improvement,

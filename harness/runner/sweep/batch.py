@@ -49,10 +49,11 @@ class SweepBatch(Batch[PlannedCell]):
 
         What an OOM taught is worked out again, for a kill may have come before it was noted.
         """
-        self._done, out_of_memory = {}, list[tuple[PlannedCell, RunRecord]]()
+        out_of_memory = list[tuple[PlannedCell, RunRecord]]()
         for one in self.every_run():
             path = self.planned(one).run_dir / RECORD
-            record = read_record(path) if path.is_file() else None
+            is_new = _place(one) not in self._done and path.is_file()  # a committed record does not change
+            record = read_record(path) if is_new else None
             if record is not None and record.status != "interrupted":
                 self._done[_place(one)] = record.status
                 if record.status == "oom":  # all the records would fill the memory

@@ -12,7 +12,7 @@ from harness.records.sweep import Cell, PlannedCell, RefusedCell
 from harness.runner.calibration import constants_for
 from harness.runner.prediction import RunPrediction
 from harness.runner.sweep.axes import RECOMPUTE, SweptAxis, name_of, told
-from harness.runner.sweep.drafts import Draft
+from harness.runner.sweep.drafts import CellDraft
 from harness.runner.tracing import Tracing, trace_cache
 from harness.spec.effective import Implementation, settled_implementation
 from harness.spec.experiment import ExperimentSpec
@@ -21,10 +21,10 @@ from harness.units import format_bytes
 
 
 def planned_cells(
-    axes: tuple[SweptAxis, ...], drafts: Sequence[Draft], answers: Iterator[RunPrediction], *, prunes: bool
+    axes: tuple[SweptAxis, ...], drafts: Sequence[CellDraft], answers: Iterator[RunPrediction], *, prunes: bool
 ) -> tuple[Cell, ...]:
     """Drafts as cells, with names, to be run or refused; ``answers`` are for those that may run, in their order."""
-    changes = [told(axes, one.cell, one.spec) for one in drafts]
+    changes = [told(axes, one.asked, one.spec) for one in drafts]
     names = [name_of(own, None if place == 0 else changes[0]) for place, own in enumerate(changes)]
     cells = []
     for index, one in enumerate(drafts):
@@ -52,7 +52,7 @@ def planned_cells(
     return tuple(cells)
 
 
-def _fate(one: Draft, names: Sequence[str], answer: RunPrediction, *, prunes: bool) -> tuple[str, str]:
+def _fate(one: CellDraft, names: Sequence[str], answer: RunPrediction, *, prunes: bool) -> tuple[str, str]:
     if one.twin is not None:
         return "skipped_inert", f"equal in effect to {names[one.twin]}{_inert(one)}"
     if one.problem:
@@ -64,7 +64,7 @@ def _fate(one: Draft, names: Sequence[str], answer: RunPrediction, *, prunes: bo
     return "run", ""
 
 
-def _inert(one: Draft) -> str:
+def _inert(one: CellDraft) -> str:
     inert = one.checked.effective.inert_modules if one.checked and one.checked.effective else {}
     return "".join(f"; {module} does nothing: {why}" for module, why in inert.items())
 

@@ -15,9 +15,10 @@ from harness.recipes.problems import Problems
 from harness.recipes.request import Request
 from harness.records.redact import redact
 from harness.records.sweep import Axis, Cell, RefusedCell, SweepPlan
+from harness.runner.batch.drafts import ask_megatron
 from harness.runner.prediction import RunPrediction
 from harness.runner.sweep.axes import AUTO, RECOMPUTE, Expansion, SweptAxis, control_values
-from harness.runner.sweep.drafts import ask_megatron, draft, require_one
+from harness.runner.sweep.drafts import draft, require_one, with_twins
 from harness.runner.sweep.fates import foretell, planned_cells
 from harness.runner.sweep.over import read_axes, read_control
 from harness.runner.sweep.request import SweepRequest
@@ -46,7 +47,8 @@ def plan_sweep(
     unasked = tuple[str, ...]()
     if asks_megatron and not first.spec.gpu_type.is_cpu and request.launch.launcher != "replay":
         tell(f"Asking the installed megatron-core about {counted(len(drafts), 'cell')}")
-        drafts, unasked = ask_megatron(drafts, host)
+        judged, unasked = ask_megatron(drafts, host)
+        drafts = tuple(with_twins(judged))
         require_one(drafts)
     running = [one.spec for one in drafts if one.may_run and one.spec]
     if request.launch.launcher == "replay":
