@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGTERM, Signals
-from typing import Protocol
 
 from harness.errors import ExitCode, RunFailedError
 from harness.launch.interruption import interruption
@@ -50,17 +49,11 @@ class Follower:
     settle_s: float = 0.0
 
 
-class Followed(Protocol[Entry]):
-    """What a follower needs of a batch beyond its plan."""
-
-    def __call__(self) -> "tuple[Batch[Entry], tuple[DueRun[Entry], ...]]":
-        """The batch of the plan in the folder, checked for this node, and every run that it may start.
-
-        BadRequestError where this node cannot take part.
-        """
+Opened = Callable[[], tuple[Batch[Entry], tuple[DueRun[Entry], ...]]]
+"""Reads the plan in the folder: the batch, checked for this node, and every run that it may start."""
 
 
-def follow(follower: Follower, mark: str, opened: Followed[Entry], shows: Shows) -> ExitCode:
+def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -> ExitCode:
     """Take part until the first node lets go of the folder, whose plan is the file ``mark``. Only the first node answers.
 
     RunFailedError where the first node does not begin, or falls silent. BadRequestError where this node cannot take part.

@@ -56,13 +56,12 @@ class PlannedRun:
 class Batch(ABC, Generic[Entry]):
     """Runs of several entries by one plan, in one folder, which this process holds.
 
-    ``what``: its kind, in words; ``command``: the command that resumes it. ``predicts``: a run without a planned prediction
+    ``command``: the command that resumes it. ``predicts``: a run without a planned prediction
     makes one. ``outlives_failed_starts``: a run that cannot be started is recorded as failed, and the others go on.
     """
 
     folder: Path
     host: Host
-    what: ClassVar[str]
     command: ClassVar[Literal["run", "sweep", "nightly"]]
     predicts: ClassVar[bool] = False
     outlives_failed_starts: ClassVar[bool] = False

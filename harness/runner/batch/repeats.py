@@ -37,7 +37,6 @@ class Repeats(Batch[PlannedEntry]):
     request: RunRequest
     understood_once: Understood
     display: Display
-    what: ClassVar[str] = "run"
     command: ClassVar[Literal["run", "sweep", "nightly"]] = "run"
     ran: list[Ran] = field(default_factory=list)
 

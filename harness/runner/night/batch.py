@@ -26,7 +26,6 @@ class NightBatch(Batch[PlannedCase]):
 
     plan: NightPlan
     suspicion: Callable[[NightCase], str] = lambda _: ""
-    what: ClassVar[str] = "night"
     command: ClassVar[Literal["run", "sweep", "nightly"]] = "nightly"
     predicts: ClassVar[bool] = True
     outlives_failed_starts: ClassVar[bool] = True

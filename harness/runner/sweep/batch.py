@@ -32,7 +32,6 @@ class SweepBatch(Batch[PlannedCell]):
     """The cells of ``plan`` at work in the sweep's folder."""
 
     plan: SweepPlan
-    what: ClassVar[str] = "sweep"
     command: ClassVar[Literal["run", "sweep", "nightly"]] = "sweep"
     _done: dict[Place, Status] = field(default_factory=dict)
     _taught: set[str] = field(default_factory=set)

@@ -28,7 +28,6 @@ class Recorded(Batch):
     repeats: int = 2
     lessons: dict[str, tuple] = field(default_factory=dict)
     heard: list[tuple] = field(default_factory=list)
-    what: ClassVar[str] = "sweep"
     command: ClassVar[str] = "sweep"
 
     def due(self):
