@@ -84,9 +84,8 @@ def test_reading_the_environment_is_recognised(code, reads):
 
 
 def test_only_the_environment_room_and_ranks_read_the_environment():
-    """Kept answers are looked up before the environment room could be imported: it takes longer than the look-up."""
     readers = [p for p in SOURCES if reads_the_environment(ast.parse(p.read_text())) and not is_engine(p)]
-    assert {name_of(path) for path in readers} == {"harness/launch/environment.py", "harness/cli/answers.py"}
+    assert {name_of(path) for path in readers} == {"harness/launch/environment.py"}
 
 
 def imports_of(tree):

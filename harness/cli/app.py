@@ -27,12 +27,11 @@ from harness.cli import (
     snapshot,
     sweep,
 )
-from harness.cli.answers import answered, keeping, kept_answer
 from harness.cli.foreign_options import CompareCommand
 from harness.cli.plan_command import PlanCommand, SweepCommand
 from harness.cli.short_options import WholeShortOptions
 from harness.cli.streams import readers_may_leave
-from harness.cli.usage import AskedGroup
+from harness.cli.usage import AskedGroup, refuse_removed
 from harness.errors import ExitCode, HarnessError
 from harness.launch.umask import closed_to_others
 
@@ -91,11 +90,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = spelled(sys.argv[1:] if argv is None else argv)
     with readers_may_leave(), closed_to_others():
         try:
-            kept = kept_answer(arguments)
-            if answered(kept):
-                sys.exit(int(ExitCode.OK))
-            with keeping(kept):
-                app(args=arguments, prog_name="mbr-perf")
+            refuse_removed(arguments)
+            app(args=arguments, prog_name="mbr-perf")
         except HarnessError as error:
             _tell(error, as_json="--json" in arguments)
             sys.exit(int(error.exit_code))

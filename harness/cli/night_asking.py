@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING
 from harness.cli.asking import launch_words, require_nothing_else
 from harness.cli.options import LocalLaunchOptions
 from harness.cli.slurm_options import SlurmLaunchOptions, slurm_request
-from harness.launch.environment import this_host
 from harness.recipes.problems import Problems
 from harness.records.batch import BatchLaunch
 from harness.report.night_outputs import Outputs, require_outputs
 from harness.runner.night.planning import chosen_suite
 from harness.runner.night.request import AaRequest, NightRequest
-from harness.runner.webhook import WebhookAddress, webhook_address
 
 if TYPE_CHECKING:
     from harness.cli.nightly import NightJudgeOptions, NightOutputOptions, SuiteOptions
@@ -26,7 +24,6 @@ class NightAsked:
 
     request: NightRequest | None
     outputs: Outputs
-    webhook: WebhookAddress | None
 
 
 def night_asked(
@@ -37,11 +34,9 @@ def night_asked(
     output: "NightOutputOptions",
 ) -> NightAsked:
     """The options of `mbr-perf nightly` as one value. BadRequestError with every one that is wrong."""
-    problems, request, outputs, webhook = Problems(), None, Outputs(), None
+    problems, request, outputs = Problems(), None, Outputs()
     with problems.collecting():
         outputs = night_outputs(output)
-    with problems.collecting():
-        webhook = webhook_address(this_host().shell) if output.webhook else None
     with problems.collecting():
         if what.resume is None:
             request = night_request(what, judge, launch, slurm)
@@ -52,7 +47,7 @@ def night_asked(
         with problems.collecting():  # what is wrong with the suite and the cases is told with the rest
             chosen_suite(request or _request(what.suite, what, judge, launch, _bare_words(launch)))
     problems.raise_if_any()
-    return NightAsked(request, outputs, webhook)
+    return NightAsked(request, outputs)
 
 
 def night_request(
@@ -119,8 +114,6 @@ def night_outputs(output: "NightOutputOptions") -> Outputs:
     outputs = Outputs(
         junit=output.junit,
         step_summary=output.step_summary,
-        jsonl=output.jsonl,
-        prometheus=output.prometheus,
         html=output.html,
     )
     require_outputs(outputs)

@@ -63,14 +63,8 @@ class NightOutputOptions:
         help="JUnit XML.")] = None
     step_summary: Annotated[Path | None, typer.Option("--step_summary", metavar="FILE", rich_help_panel=_OUTPUT,
         help="Append Markdown, e.g. to $GITHUB_STEP_SUMMARY.")] = None
-    jsonl: Annotated[Path | None, typer.Option("--jsonl", metavar="FILE", rich_help_panel=_OUTPUT,
-        help="Append one line of JSON per case.")] = None
-    prometheus: Annotated[Path | None, typer.Option("--prometheus", metavar="FILE.prom", rich_help_panel=_OUTPUT,
-        help="A textfile for node-exporter.")] = None
     html: Annotated[Path | None, typer.Option("--html", metavar="DIR", rich_help_panel=_OUTPUT,
         help="A page per night and an index of all nights.")] = None
-    webhook: Annotated[bool, typer.Option("--webhook", rich_help_panel=_OUTPUT,
-        help="Tell the address in MBR_PERF_WEBHOOK_URL: JSON whose text Slack understands.")] = False
 # fmt: on
 
 
@@ -104,7 +98,7 @@ def nightly(
     from harness.runner.night.showing import NightDisplay
 
     asked = night_asked(what, judge, launch, slurm, output)
-    audience = Audience(NightDisplay(as_json=output.as_json), asked.outputs, asked.webhook)
+    audience = Audience(NightDisplay(as_json=output.as_json), asked.outputs)
     if asked.request is None:
         assert what.resume is not None  # else there is a request
         raise typer.Exit(int(resume_night(what.resume, launch.results_dir, audience)))

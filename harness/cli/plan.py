@@ -57,7 +57,6 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     if how.calibrate:
         _calibrate(asked, how)
         return
-    from harness.cli.answers import keep_nothing
     from harness.launch.environment import this_host
     from harness.report import json
     from harness.report.console import Console
@@ -70,8 +69,6 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.runner.plan import plan_request
 
     planned = plan_request(_request(asked, how), this_host())
-    if planned.is_passing:
-        keep_nothing()
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     best = planned.best.name if planned.best else None
     exact = {setting.text: setting.peaks for setting in planned.exact}

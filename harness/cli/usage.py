@@ -1,6 +1,6 @@
 """Command lines that cannot be parsed: told as every other wrong request is."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,6 +11,21 @@ from harness.errors import BadRequestError
 
 # Which package has the class depends on the version of typer; each hands out this child of it.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+_REMOVED = {
+    ("nightly", name): 'see README.md, "Slack and Prometheus": short programs send the document of `nightly --json` on'
+    for name in ("--jsonl", "--prometheus", "--webhook")
+}
+"""Options of former releases by command, and what to do instead."""
+
+
+def refuse_removed(arguments: Sequence[str]) -> None:
+    """Raise BadRequestError for options that no longer exist, before anything else is read."""
+    names = (argument.partition("=")[0] for argument in arguments[1:])
+    for name in names:
+        if remedy := _REMOVED.get((arguments[0], name)):
+            raise BadRequestError(f"{arguments[0]} {name}: this option was removed", remedy=remedy)
 
 
 class AskedGroup(typer.core.TyperGroup):

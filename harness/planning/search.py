@@ -131,15 +131,11 @@ def required_cases(found: Candidates, implementation: Implementation) -> tuple[T
 
 @dataclass(frozen=True)
 class Traces:
-    """What the tracer answered: chunks by key with even and with uneven routing, and reasons for those it declined.
-
-    ``is_passing``: some of the reasons are accidents, as a tracer that was killed, which the next attempt may be spared.
-    """
+    """What the tracer answered: chunks by key with even and with uneven routing, and reasons for those it declined."""
 
     even: Mapping[str, ChunkTrace]
     uneven: Mapping[str, ChunkTrace] | None
     refused: Mapping[str, str]
-    is_passing: bool = False
 
 
 def plan(

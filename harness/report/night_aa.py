@@ -57,12 +57,6 @@ def aa_document(aa: AaVerdict | None) -> Document | None:
     }
 
 
-def aa_line(aa: AaVerdict | None) -> Document | None:
-    """For a line of JSON per case: the same without comparison and runs."""
-    document = aa_document(aa)
-    return document and {name: value for name, value in document.items() if name not in ("comparison", "runs")}
-
-
 def _finding(finding: AaFinding) -> str:
     """``TFLOP/s/GPU of A' against A -0.1 %, p 0.93; one run varies by 0.2 %; below 2 % nothing shows``."""
     if finding.change is None or finding.p_value is None or finding.noise is None or finding.visible is None:

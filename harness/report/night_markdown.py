@@ -1,12 +1,12 @@
 """A night as Markdown: for a wiki page, a pull request, or the summary of a CI job."""
 
 import errno
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.analysis.night.values import CaseVerdict, NightVerdict
 from harness.report.night_aa import aa_lines
-from harness.report.night_jsonl import append_whole
 from harness.report.night_remarks import stories
 from harness.report.night_rows import night_rows
 from harness.report.night_words import about, answer, headline, is_red
@@ -103,3 +103,21 @@ def _details(verdict: NightVerdict) -> Iterable[str]:
         yield ""
         yield from (f"- {escape(line)}" for line in story.lines)
         yield ""
+
+
+def append_whole(path: Path, text: str) -> None:
+    """Append in one write, so that several writers' lines do not mix; a line that a kill cut short is closed first.
+
+    OSError where not all of it could be written.
+    """
+    content = text.encode("utf-8")
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            content = b"\n" + content
+        written = os.write(descriptor, content)
+        if written < len(content):
+            raise OSError(None, f"only {written} of {len(content)} bytes were written", str(path))
+    finally:
+        os.close(descriptor)

@@ -9,12 +9,10 @@ from harness.records.folders import why_unwritable
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Copies that were asked for; None: not. ``html`` is a folder, ``step_summary`` and ``jsonl`` are appended to."""
+    """Copies that were asked for; None: not. ``html`` is a folder, ``step_summary`` is appended to."""
 
     junit: Path | None = None
     step_summary: Path | None = None
-    jsonl: Path | None = None
-    prometheus: Path | None = None
     html: Path | None = None
 
 
@@ -29,16 +27,14 @@ def _problems(name: str, path: Path | None) -> list[BadRequestError]:
     option = f"--{name} {path}"
     if name == "html" and path.exists() and not path.is_dir():
         return [BadRequestError(f"{option}: not a folder")]
-    return _unwritable(option, path) if name == "html" else _of_a_file(name, option, path)
+    return _unwritable(option, path) if name == "html" else _of_a_file(option, path)
 
 
-def _of_a_file(name: str, option: str, path: Path) -> list[BadRequestError]:
+def _of_a_file(option: str, path: Path) -> list[BadRequestError]:
     if path.is_dir():
         return [BadRequestError(f"{option}: a folder", remedy="name a file")]
     if not path.parent.is_dir():
         return [BadRequestError(f"{option}: no folder {path.parent}", remedy="make it first")]
-    if name == "prometheus" and path.suffix != ".prom":
-        return [BadRequestError(f"{option}: node-exporter reads only *.prom", remedy=f"{path.with_suffix('.prom')}")]
     return _unwritable(option, path)
 
 

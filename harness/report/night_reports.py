@@ -13,11 +13,9 @@ from harness.report import json
 from harness.report.night_html import night_html
 from harness.report.night_index_html import INDEX, write_index
 from harness.report.night_json import night_document
-from harness.report.night_jsonl import append_whole, night_lines
 from harness.report.night_junit import night_junit
 from harness.report.night_markdown import append_summary, night_markdown
 from harness.report.night_outputs import Outputs
-from harness.report.night_prometheus import night_prometheus
 
 
 @dataclass(frozen=True)
@@ -65,10 +63,6 @@ def _asked_for(verdict: NightVerdict, nights: Path, outputs: Outputs) -> Iterabl
         yield _Job(outputs.junit, partial(_write, verdict, night_junit))
     if outputs.step_summary:
         yield _Job(outputs.step_summary, lambda path: append_summary(path, verdict))
-    if outputs.jsonl:
-        yield _Job(outputs.jsonl, lambda path: append_whole(path, night_lines(verdict)))
-    if outputs.prometheus:
-        yield _Job(outputs.prometheus, lambda path: _write_for_exporter(verdict, path))
     if outputs.html:
         folder = outputs.html
         yield _Job(folder / INDEX, lambda _: write_index(nights, folder))
@@ -77,12 +71,6 @@ def _asked_for(verdict: NightVerdict, nights: Path, outputs: Outputs) -> Iterabl
 def _write(verdict: NightVerdict, text: Callable[[NightVerdict], str], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text(verdict))
-
-
-def _write_for_exporter(verdict: NightVerdict, path: Path) -> None:
-    """Readable by everyone: node-exporter runs as another user."""
-    _write(verdict, night_prometheus, path)
-    path.chmod(0o644)
 
 
 def _written(jobs: Iterable[_Job]) -> Written:
@@ -102,6 +90,4 @@ FORMATS: dict[str, Callable[[NightVerdict], str]] = {
     "night.md": night_markdown,
     "night.html": night_html,
     "junit.xml": night_junit,
-    "cases.jsonl": night_lines,
-    "metrics.prom": night_prometheus,
 }

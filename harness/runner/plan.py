@@ -48,13 +48,6 @@ class Planned:
     exact: tuple[ExactSetting, ...] = ()
 
     @property
-    def is_passing(self) -> bool:
-        """Whether some of it is what this moment made it: a tracer died or was late, and may not be the next time."""
-        every = (traces for layout in self.layouts for traces in (layout.traces, layout.eager_traces))
-        unlucky = any(traces and traces.is_passing for traces in every)
-        return unlucky or any(peak.problem for setting in self.exact for peak in setting.peaks)
-
-    @property
     def best(self) -> Layout | None:
         """The layout whose recommended setting takes the shortest time per token; of tight ones only where none fits."""
         fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]

@@ -53,7 +53,7 @@ class Tracing:
             unevenly, also_lost = self._all(experts, implementation, IMBALANCE)
             found, lost = even | unevenly, lost | also_lost
         refused = {key: trace.refused for key, trace in found.items() if trace.refused}
-        return Traces(_chunks(even), _chunks(found) if experts else None, refused | lost, is_passing=bool(lost))
+        return Traces(_chunks(even), _chunks(found) if experts else None, refused | lost)
 
     def _all(
         self, cases: tuple[TraceCase, ...], implementation: Implementation, imbalance: float

@@ -1,6 +1,9 @@
-"""What `mbr-perf nightly` tells others: files where asked for, and a webhook whose address shows up nowhere."""
+"""What `mbr-perf nightly` writes for others, and the guide's programs that send its JSON on."""
 
 import json
+import re
+import subprocess
+import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -8,10 +11,8 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from harness.runner.webhook import VARIABLE
-
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
-CANARY = "T0PS3CR3T"
+GUIDE = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture(name="nightly")
@@ -53,9 +54,7 @@ def _server():
 
 
 def test_every_output_is_written_where_it_was_asked_for(nightly, tmp_path):
-    asked = {
-        "junit": "junit.xml", "step_summary": "summary.md", "jsonl": "cases.jsonl", "prometheus": "night.prom", "html": "html",
-    }  # fmt: skip
+    asked = {"junit": "junit.xml", "step_summary": "summary.md", "html": "html"}
     options = [part for name, place in asked.items() for part in (f"--{name}", tmp_path / place)]
 
     answer = nightly(*options, "--json")
@@ -66,67 +65,62 @@ def test_every_output_is_written_where_it_was_asked_for(nightly, tmp_path):
     assert {str(tmp_path / place) for place in list(asked.values())[:-1]} <= set(document["report"])
     assert Xml.parse(tmp_path / "junit.xml").getroot().get("tests") == "1"
     assert "| good | pass |" in (tmp_path / "summary.md").read_text()
-    assert json.loads((tmp_path / "cases.jsonl").read_text())["night_id"] == night_id
-    assert 'case="good",outcome="pass"} 1.0' in (tmp_path / "night.prom").read_text()
     assert f"{night_id}.html#case-good" in (tmp_path / "html" / "index.html").read_text()
     assert (tmp_path / "html" / f"{night_id}.html").is_file()
 
 
 def test_outputs_that_cannot_work_start_nothing(nightly, tmp_path):
-    answer = nightly("--junit", tmp_path / "no" / "junit.xml", "--prometheus", tmp_path / "x.txt")
+    answer = nightly("--junit", tmp_path / "no" / "junit.xml", "--html", REPLAYS / "replayed.yaml")
 
     assert answer.code == 2
     assert "--junit" in answer.err
-    assert "--prometheus" in answer.err
+    assert "--html" in answer.err
     assert not (tmp_path / "results").exists()
 
 
-def test_a_webhook_is_told_and_its_address_is_written_nowhere(nightly, server, tmp_path, monkeypatch):
-    monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_address[1]}/{CANARY}")
-
-    answer = nightly("--webhook", "--html", tmp_path / "html")
-
-    ((path, body),) = server.received
-    assert path == f"/{CANARY}"
-    assert body["text"].startswith("Replayed: PASS (exit 0): nothing to look at")
-    assert CANARY not in answer.out + answer.err
-    written = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert written
-    assert not [path for path in written if CANARY.encode() in path.read_bytes()]
-
-
-def test_a_webhook_that_fails_is_told_and_changes_nothing(nightly, monkeypatch):
-    monkeypatch.setenv(VARIABLE, f"http://{CANARY.lower()}.invalid/{CANARY}")
-
-    answer = nightly("--webhook")
-
-    assert answer.code == 0
-    assert "the webhook was not told: the server was not reached" in answer.err
-    assert CANARY.lower() not in (answer.out + answer.err).lower()
-
-
-def test_a_webhook_without_an_address_starts_nothing(nightly, tmp_path, monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
-
-    answer = nightly("--webhook")
-
-    assert (answer.code, (tmp_path / "results").exists()) == (2, False)
-    assert f"{VARIABLE} is not set" in answer.err
-
-
-def test_every_wrong_option_is_told_at_once(nightly, tmp_path, monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
-
-    answer = nightly("--webhook", "--prometheus", tmp_path / "x.txt", "--detach")
+def test_every_wrong_option_is_named_at_once(nightly):
+    answer = nightly("--html", REPLAYS / "replayed.yaml", "--detach")
 
     assert answer.code == 2
-    for told in (f"{VARIABLE} is not set", "node-exporter reads only *.prom", "it waits for its jobs"):
-        assert told in answer.err
+    for problem in ("not a folder", "it waits for its jobs"):
+        assert problem in answer.err
 
 
-def test_nobody_is_told_unless_asked(nightly, server, monkeypatch):
-    monkeypatch.setenv(VARIABLE, f"http://127.0.0.1:{server.server_address[1]}/{CANARY}")
+@pytest.mark.parametrize("option", [["--webhook"], ["--jsonl", "x.jsonl"], ["--prometheus=x.prom"]])
+def test_a_removed_option_starts_nothing_and_names_the_page_that_replaces_it(nightly, tmp_path, option):
+    answer = nightly(*option)
 
-    nightly()
+    assert (answer.code, (tmp_path / "results").exists()) == (2, False)
+    assert option[0].partition("=")[0] in answer.err
+    assert 'README.md, "Slack and Prometheus"' in answer.err
 
-    assert server.received == []
+
+def program(name):
+    """The program that the guide shows under this name."""
+    found = re.search(rf"`{name}`:\n\n```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert found is not None, name
+    assert len(found[1].splitlines()) <= 10
+    return found[1]
+
+
+def test_the_guide_s_slack_program_posts_the_night(nightly, server):
+    night = nightly("--json").out
+    url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+
+    command = [sys.executable, "-c", program("to_slack.py")]
+    subprocess.run(command, input=night, text=True, check=True, env={"SLACK_WEBHOOK_URL": url}, timeout=60)
+
+    assert server.received == [("/hook", {"text": "Replayed: pass (exit 0)"})]
+
+
+def test_the_guide_s_prometheus_program_writes_gauges(nightly):
+    night = json.loads(nightly("--json").out)
+    night["cases"][0]["comparison"] = [{"metric": "step_time_s", "current": 0.5}, {"metric": "mfu", "current": None}]
+
+    command = [sys.executable, "-c", program("to_prometheus.py")]
+    text = subprocess.run(
+        command, input=json.dumps(night), text=True, check=True, capture_output=True, timeout=60
+    ).stdout
+
+    labels = f'{{suite="{night["suite"]}",case="good"}}'
+    assert text.splitlines() == [f"mbr_perf_case_exit_code{labels} 0", f"mbr_perf_case_step_time_s{labels} 0.5"]

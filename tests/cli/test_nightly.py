@@ -255,10 +255,16 @@ def test_shards_together_are_the_suite(measured, nightly):
 
 def test_reports_go_where_they_are_asked_for(measured, nightly, tmp_path):
     answer = nightly(
-        measured(), "--junit", tmp_path / "junit.xml", "--jsonl", tmp_path / "cases.jsonl", "--html", tmp_path / "page"
+        measured(),
+        "--junit",
+        tmp_path / "junit.xml",
+        "--step_summary",
+        tmp_path / "summary.md",
+        "--html",
+        tmp_path / "page",
     )
     assert answer.code == 0
-    assert {"junit.xml", "cases.jsonl", "page"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"junit.xml", "summary.md", "page"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_slurm_options_need_slurm(measured, nightly):

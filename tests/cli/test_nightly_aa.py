@@ -77,11 +77,9 @@ def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_
     assert "look at the A/A of dense" in answer.out
     for text in (answer.out, (folder / "night.md").read_text(), (folder / "night.html").read_text()):
         assert said in " ".join(unescape(text).replace("\\", "").split())
-    assert 'mbr_perf_night_aa_holds{suite="suite"} 0.0' in (folder / "metrics.prom").read_text()
     [test] = Xml.parse(tmp_path / "junit.xml").getroot().iterfind(".//testcase[@name='A/A']")
     assert said in test.find("skipped").get("message")
-    for line in (folder / "cases.jsonl").read_text().splitlines():
-        assert (json.loads(line)["aa"]["holds"], said in json.loads(line)["aa"]["doubts"]["time"]) == (False, True)
+    assert said in document["aa"]["doubts"]["time"]
     voided = [set(kept.voided) for kept in read_history(tmp_path / "results") if kept.night_id == folder.parent.name]
     assert len(voided) == 3 and all("tflops_per_gpu" in names for names in voided)
     assert not any("peak_allocated_bytes" in names for names in voided)

@@ -1,11 +1,10 @@
-"""A night as JSON and as JSON lines."""
+"""A night as JSON."""
 
 import json
 from dataclasses import replace
 
 from harness.report.json import text
 from harness.report.night_json import night_document
-from harness.report.night_jsonl import append_whole, night_lines
 
 
 def test_the_keys_of_the_contract_are_there(night, tmp_path):
@@ -49,19 +48,3 @@ def test_a_figure_that_is_no_number_is_null_and_costs_nothing_else(make_night, n
 
     assert {row["current"] for row in rows} == {None}
     assert rows[0]["change"] == -0.034
-
-
-def test_every_line_is_a_case_that_says_which_night_it_is_of(night):
-    lines = [json.loads(line) for line in night_lines(night).splitlines()]
-
-    assert [line["name"] for line in lines] == [case.planned.name for case in night.cases]
-    assert {(line["schema_version"], line["night_id"]) for line in lines} == {(1, night.plan.night_id)}
-
-
-def test_lines_are_appended_after_one_that_was_cut_short(tmp_path):
-    path = tmp_path / "cases.jsonl"
-    path.write_text('{"whole": 1}\n{"cut sho')
-
-    append_whole(path, '{"next": 1}\n')
-
-    assert path.read_text().splitlines() == ['{"whole": 1}', '{"cut sho', '{"next": 1}']

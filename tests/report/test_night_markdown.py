@@ -6,7 +6,13 @@ from dataclasses import replace
 import pytest
 
 from harness.errors import ExitCode
-from harness.report.night_markdown import SUMMARY_LIMIT_BYTES, append_summary, night_markdown, night_summary
+from harness.report.night_markdown import (
+    SUMMARY_LIMIT_BYTES,
+    append_summary,
+    append_whole,
+    night_markdown,
+    night_summary,
+)
 
 HOSTILE = "a|b\n# c <script>alert(1)</script> [x](http://y) `z` **d**"
 
@@ -97,3 +103,12 @@ def test_a_full_summary_is_left_as_it_is_and_says_so(tmp_path, night):
         append_summary(path, night)
 
     assert path.stat().st_size == SUMMARY_LIMIT_BYTES
+
+
+def test_lines_are_appended_after_one_that_was_cut_short(tmp_path):
+    path = tmp_path / "summary.md"
+    path.write_text('{"whole": 1}\n{"cut sho')
+
+    append_whole(path, '{"next": 1}\n')
+
+    assert path.read_text().splitlines() == ['{"whole": 1}', '{"cut sho', '{"next": 1}']

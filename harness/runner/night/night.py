@@ -23,7 +23,6 @@ from harness.records.nights import NIGHTS, NightCase, NightData, read_night
 from harness.records.store import results_dir
 from harness.report.night_outputs import Outputs
 from harness.report.night_reports import write_night_reports
-from harness.report.night_webhook import webhook_message
 from harness.runner.batch.engine import LocalRuns, Runner, play
 from harness.runner.batch.folder import holding
 from harness.runner.batch.launches import require_same_software
@@ -36,16 +35,14 @@ from harness.runner.night.planning import plan_night
 from harness.runner.night.request import NightRequest
 from harness.runner.night.showing import NightDisplay
 from harness.runner.showing import Display
-from harness.runner.webhook import WebhookAddress, send
 
 
 @dataclass(frozen=True)
 class Audience:
-    """Where the answer goes: the display, files beside the night's own folder, and a webhook where one was asked for."""
+    """Who reads the answer of a night: the display, and files beside its own folder."""
 
     display: NightDisplay
     outputs: Outputs = field(default_factory=Outputs)
-    webhook: WebhookAddress | None = None
 
 
 def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
@@ -133,8 +130,6 @@ def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: in
     for problem in (*problems, *written.problems):
         audience.display.says(problem)
     audience.display.result(verdict, written.paths)
-    if audience.webhook is not None and (problem := send(audience.webhook, webhook_message(verdict).render())):
-        audience.display.says(problem)
     return verdict.exit_code
 
 
