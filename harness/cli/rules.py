@@ -11,7 +11,10 @@ app = typer.Typer(no_args_is_help=True, help="List the rules, and explain one.")
 
 @app.command("list")
 def list_rules(
-    severity: Annotated[str | None, typer.Option("--severity", help="Only error, warning or note.")] = None,
+    severity: Annotated[
+        str | None,
+        typer.Option("--severity", help="Only error, warning or note; closed: rules that no request can break."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Every rule: id, severity, what it says."""

@@ -34,11 +34,6 @@ class WarmParents:
         while self._parents:
             self._parents.popitem()[1].close()
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Of the parents that are kept, the last used one at the end."""
-        return tuple(parent.process.pid for parent in self._parents.values())
-
     def prepare(self, plan: LaunchPlan) -> None:
         """Let the plan's parent import meanwhile; its ``logs`` folder is there. Nothing is waited for."""
         if sys.platform == "linux" and _key(plan) not in self._unfit:

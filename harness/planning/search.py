@@ -115,10 +115,6 @@ class Plan:
         predicted = (row.prediction.assumptions for row in self.rows if row.prediction)
         return tuple(dict.fromkeys(assumption.text for each in predicted for assumption in each))
 
-    def row_of(self, text: str) -> Row | None:
-        """The row of a setting, if it is one of them."""
-        return next((row for row in self.rows if row.text == text), None)
-
 
 def required_cases(found: Candidates, implementation: Implementation) -> tuple[TraceCase, ...]:
     """All traces that the legal settings need, each once."""

@@ -22,11 +22,11 @@ def print_rules(console: Console, entries: tuple[Entry, ...]) -> None:
     for entry in entries:
         table.add_row(entry.id, entry.severity, entry.versions, entry.message)
     show(console, table)
-    console.print(f"{len(entries)} rules; `mbr-perf rules show ID` explains one", highlight=False)
+    console.print(f"{len(entries)} rules. `mbr-perf rules show ID` explains one.", highlight=False)
 
 
 def print_rule(console: Console, entries: tuple[Entry, ...]) -> None:
-    """All that is known of one rule; an id may have a row for specs and one for fields from elsewhere."""
+    """Print all that is known of one rule; an id may have a row per release of megatron-core."""
     for entry in entries:
         rows = (
             ("severity", entry.severity),

@@ -96,16 +96,6 @@ def effective_recompute(
     return EffectiveRecompute(recompute="none", num_layers=layers.num_layers, implementation=implementation)
 
 
-def equal_in_effect(a: ExperimentSpec, b: ExperimentSpec, software: Software = NO_SOFTWARE) -> bool:
-    """Whether two requests run the same computation: all equal but the recompute setting, and that equal in effect."""
-    ignored = {"recompute"}
-    if {k: v for k, v in a.identity().items() if k not in ignored} != {
-        k: v for k, v in b.identity().items() if k not in ignored
-    }:
-        return False
-    return computation(a, software) == computation(b, software)
-
-
 def computation(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> object:
     """What recompute settings of one request are compared by: modules, or the checkpointed units of every chunk."""
     effect = effective_recompute(spec, settled_implementation(spec), software)

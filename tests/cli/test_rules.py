@@ -6,7 +6,7 @@ import json
 def test_list_has_a_line_for_every_rule_uncut_in_a_pipe(mbr_perf):
     lines = mbr_perf("rules", "list").out.splitlines()
     assert lines[0].split() == ["Rule", "Severity", "megatron-core", "Says"]
-    assert lines[-1] == f"{len(lines) - 2} rules; `mbr-perf rules show ID` explains one"
+    assert lines[-1] == f"{len(lines) - 2} rules. `mbr-perf rules show ID` explains one."
     assert [line for line in lines if "…" in line or "{" in line or line != line.rstrip()] == []
 
 

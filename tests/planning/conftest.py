@@ -98,3 +98,9 @@ def moe_spec(spec_of):
             "expert_tensor_parallel_size": 1, "sequence_parallel": True,
         },
     )  # fmt: skip
+
+
+def row_of(planned, text):
+    """The row of one setting in a plan."""
+    (row,) = (row for row in planned.rows if row.text == text)
+    return row

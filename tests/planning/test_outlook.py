@@ -9,6 +9,7 @@ from harness.planning.search import Limits, plan, required_cases
 from harness.planning.settings import candidates
 from harness.spec.recompute import parse_recompute
 from harness.spec.software import Software
+from tests.planning.conftest import row_of
 
 TE = "transformer_engine"
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
@@ -27,9 +28,9 @@ def _planned(spec_of, by_hand):
 
 
 def test_a_change_is_predicted_to_need_less_than_the_job_as_it_is(planned):
-    peak = planned("none").row_of("full:block:1").prediction.peak_bytes
+    peak = row_of(planned("none"), "full:block:1").prediction.peak_bytes
     change = outlook_of(planned("none", peak + 10)).change
-    assert change.peak_bytes < planned("none").row_of("none").prediction.peak_bytes
+    assert change.peak_bytes < row_of(planned("none"), "none").prediction.peak_bytes
 
 
 def test_a_job_that_is_predicted_to_fit_is_advised_no_change(planned):
@@ -46,5 +47,5 @@ def test_nothing_is_advised_where_the_job_as_it_is_cannot_be_predicted(planned):
 
 def test_a_tight_change_is_none_also_where_it_needs_less_than_the_job(planned):
     made = planned("none", 1)
-    smaller = replace(made.row_of("full:uniform:1"), verdict="TIGHT")
+    smaller = replace(row_of(made, "full:uniform:1"), verdict="TIGHT")
     assert outlook_of(replace(made, recommended=smaller)).change is None

@@ -10,6 +10,7 @@ from harness.planning.settings import candidates
 from harness.planning.workspaces import user_buffer_bytes
 from harness.spec.software import Software
 from harness.units import format_bytes, format_percent
+from tests.planning.conftest import row_of
 
 TE = "transformer_engine"
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
@@ -28,7 +29,7 @@ def planned(spec_of, by_hand):
 
 def tight(planned, text: str, slack: int = 10, **limits):
     """A plan whose memory fits ``text`` with ``slack`` bytes to spare."""
-    peak = planned().row_of(text).prediction.peak_bytes
+    peak = row_of(planned(), text).prediction.peak_bytes
     return planned(capacity_bytes=peak + slack, margin=0.0, **limits)
 
 
@@ -52,11 +53,11 @@ def test_of_equally_dear_settings_the_smaller_is_recommended(planned):
 def test_the_control_costs_nothing_and_others_are_measured_against_it(planned):
     made = planned()
     assert made.control.overhead == 0.0
-    assert made.row_of("full:uniform:1").overhead > made.row_of("full:block:1").overhead > 0
+    assert row_of(made, "full:uniform:1").overhead > row_of(made, "full:block:1").overhead > 0
 
 
 def test_a_limit_on_cost_leaves_dear_settings_out(planned):
-    cost = planned().row_of("full:uniform:1").overhead
+    cost = row_of(planned(), "full:uniform:1").overhead
     made = tight(planned, "full:uniform:4", max_overhead=cost / 2)
     assert made.recommended is None
 
@@ -74,9 +75,9 @@ def test_a_setting_that_the_tracer_declined_is_a_row_with_the_reason(spec_of, by
     traces = by_hand(case for case in cases if case.spec.recompute.text != "mlp")
     refused = {case.key: "a defect" for case in cases if case.spec.recompute.text == "mlp"}
     made = plan(spec, found, Traces(traces.even, None, refused), Limits(None), TE, SOFTWARE)
-    assert made.row_of("mlp").prediction is None
-    assert made.row_of("mlp").reason == "a defect"
-    assert made.row_of("core_attn").prediction is not None
+    assert row_of(made, "mlp").prediction is None
+    assert row_of(made, "mlp").reason == "a defect"
+    assert row_of(made, "core_attn").prediction is not None
 
 
 def test_uneven_routing_widens_only_the_upper_end(moe_spec, by_hand):
@@ -103,9 +104,9 @@ def test_user_buffers_take_room_from_the_tensors(planned, spec_of):
     kernels = spec.kernels.model_copy(update={"transformer_impl": TE, "tp_comm_overlap": True})
     overlapping = spec.model_copy(update={"kernels": kernels})
     buffers = user_buffer_bytes(overlapping)
-    peak = planned(overlapping).row_of("none").prediction.peak_bytes
+    peak = row_of(planned(overlapping), "none").prediction.peak_bytes
     fits, not_quite = (planned(overlapping, capacity_bytes=peak + buffers + spare, margin=0.0) for spare in (0, -1))
-    assert (fits.row_of("none").verdict, not_quite.row_of("none").verdict) == ("FITS", "OOM")
+    assert (row_of(fits, "none").verdict, row_of(not_quite, "none").verdict) == ("FITS", "OOM")
     assert fits.limits.said.endswith(f"less 0 % margin and {format_bytes(buffers)} of user buffers")
     assert planned(spec).limits.user_buffer_bytes == 0
 
@@ -145,7 +146,7 @@ def test_seconds_are_not_predicted_for_a_processor(spec_of, by_hand):
     made = plan(spec, found, by_hand(required_cases(found, "local")), Limits(None), "local", SOFTWARE)
     assert made.control.prediction.time is None
     # a third of the layers' forward and backward FLOPs, a little less of all with the logits
-    assert 0.30 < made.row_of("full:uniform:1").overhead < 1 / 3
+    assert 0.30 < row_of(made, "full:uniform:1").overhead < 1 / 3
 
 
 def test_what_fits_but_is_above_the_limit_of_cost_is_named_with_its_cost(planned):
@@ -178,7 +179,7 @@ def test_of_modules_that_were_not_planned_nothing_is_said(planned):
 
 
 def test_beside_a_recommendation_whose_range_does_not_fit_stands_the_cheapest_whose_range_does(planned):
-    none, block = (planned().row_of(text).prediction for text in ("none", "full:block:1"))
+    none, block = (row_of(planned(), text).prediction for text in ("none", "full:block:1"))
     capacity = (max(none.peak_bytes, block.range_bytes[1]) + none.range_bytes[1]) // 2
     made = planned(capacity_bytes=capacity, margin=0.0)
     assert made.recommended.text == "none"

@@ -61,9 +61,6 @@ class TaskState:
         return self.kind == "queued" and self.reason in HELD
 
 
-UNREACHABLE = TaskState("unreachable", "UNKNOWN", source="nobody")
-
-
 def job_state(slurm: Slurm, job: SubmittedRecord) -> tuple[TaskState, ...]:
     """One state per task that Slurm tells apart: by the controller, else its queue, else accounting.
 

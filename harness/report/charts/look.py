@@ -7,8 +7,8 @@ import altair as alt
 from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 
 # Okabe and Ito's palette, "Color Universal Design" (2008); luminances differ, so that grey prints keep the order.
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILION, PURPLE = (
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7",
+BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
+    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
 )  # fmt: skip
 GREY, PALE = "#666666", "#BBBBBB"
 FONT, LABEL_SIZE = "Arial, Liberation Sans, Helvetica, sans-serif", 11

@@ -4,7 +4,7 @@ The ids number what is known of megatron-core 0.16 to 0.20: R and T recompute, F
 P parallelism, A sizes, B optimizer and launcher, V variables, K defects. Every id is here or in the table.
 """
 
-_POLICY = "the recompute policy is a union of types; rules/raw.py judges fields from elsewhere"
+_POLICY = "the recompute policy is a union of types"
 _ENGINE = "harness/engine sets it from the request and takes no field for it: "
 _NO_FIELD = "ExperimentSpec has no field for it: "
 
@@ -14,21 +14,21 @@ CLOSED_BY_CONSTRUCTION: dict[str, str] = {
     "R03": _POLICY,
     "R04": _POLICY,
     "R05": _POLICY,
-    "R14": _NO_FIELD + "moe_layer_recompute; rules/raw.py judges it",
-    "R15": _NO_FIELD + "moe_layer_recompute; rules/raw.py judges it",
+    "R14": _NO_FIELD + "moe_layer_recompute",
+    "R15": _NO_FIELD + "moe_layer_recompute",
     "T01": _POLICY,
     "T02": _POLICY,
-    "T03": "SelectiveRecompute needs at least one module; rules/raw.py judges the empty list",
-    "T04": "FullRecompute has no modules; rules/raw.py judges them",
-    "T05": "FullRecompute needs num_layers >= 1; rules/raw.py judges smaller numbers",
-    "T06": "FullRecompute needs num_layers >= 1; rules/raw.py judges smaller numbers",
-    "T09": "only FullRecompute has distribute_saved_activations; rules/raw.py judges it elsewhere",
+    "T03": "SelectiveRecompute needs at least one module",
+    "T04": "FullRecompute has no modules",
+    "T05": "FullRecompute needs num_layers >= 1",
+    "T06": "FullRecompute needs num_layers >= 1",
+    "T09": "only FullRecompute has distribute_saved_activations",
     "T15": "harness/engine/cpu_backend.py adapts the local layers, on a GPU without transformer-engine too",
     "T19": "the worker feeds samples of one length, never packed sequences",
     "T20": "the worker passes no padding mask",
     "T22": "no row of PRECISIONS sets fp8_dot_product_attention",
     "T23": "the command-line flags of megatron's launcher are not read",
-    "T24": _NO_FIELD + "num_microbatches_with_partial_activation_checkpoints; rules/raw.py judges it",
+    "T24": _NO_FIELD + "num_microbatches_with_partial_activation_checkpoints",
     "T27": "legal: moe and layernorm add up",
     "T28": "legal: mlp and core_attn add up",
     "T29": "legal: mlp and moe act on different layers",

@@ -1,4 +1,4 @@
-"""All rules as entries that can be listed: rows of the table, rows about raw fields, and rules that cannot be broken."""
+"""All rules as entries: rows of the table, which are judged, and rules that no request can break."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ from string import Formatter
 from harness.errors import BadRequestError
 from harness.spec.rules.closed import CLOSED_BY_CONSTRUCTION
 from harness.spec.rules.finding import SEVERITIES
-from harness.spec.rules.raw import RAW_RULES
 from harness.spec.rules.table import RULES
 
 EVIDENCE = {
@@ -16,12 +15,6 @@ EVIDENCE = {
     "source": "read in the source, not run",
     "issue": "reported upstream",
     "harness": "a limit or a judgement of mbr-perf itself",
-}
-_RAW_EFFECT = {
-    "raises": "megatron-core raises",
-    "warns": "megatron-core warns",
-    "ignores": "megatron-core accepts it and ignores the setting",
-    "hangs": "megatron-core accepts it and hangs",
 }
 # Rows whose whole message is computed by spec/layout.py: what they are about.
 _ABOUT = {
@@ -64,17 +57,21 @@ class Entry:
 
 
 def entries(severity: str | None = None) -> tuple[Entry, ...]:
-    """All entries in id order, or those of one severity. BadRequestError for a severity that there is not."""
+    """Return the rules that requests are judged by, or those of one severity, in id order.
+
+    "closed" returns the rules that no request can break. BadRequestError for an unknown severity.
+    """
     allowed = (*SEVERITIES, "closed")
     if severity is not None and severity not in allowed:
         raise BadRequestError(f"--severity {severity!r}: no such severity", remedy=f"one of {', '.join(allowed)}")
-    found = [entry for entry in _all() if severity in (None, entry.severity)]
-    return tuple(sorted(found, key=lambda entry: _order(entry.id)))
+    found = (entry for entry in _all() if entry.severity == (severity or entry.severity))
+    judged = (entry for entry in found if severity or entry.severity != "closed")
+    return tuple(sorted(judged, key=lambda entry: _order(entry.id)))
 
 
 def entries_named(rule: str) -> tuple[Entry, ...]:
-    """The entries of one id. BadRequestError with the nearest ids for an unknown one."""
-    every = entries()
+    """Return the entries of one id, closed ones too. BadRequestError with the nearest ids for an unknown one."""
+    every = tuple(_all())
     found = tuple(entry for entry in every if entry.id.lower() == rule.lower())
     if not found:
         near = get_close_matches(rule.upper(), [entry.id for entry in every], n=3)
@@ -94,11 +91,6 @@ def _all() -> Iterable[Entry]:
         yield Entry(
             rule.id, rule.severity, _ABOUT.get(rule.id) or readable(rule.message), readable(rule.fix),
             _own_text(rule.mcore_text), _versions(rule.since, rule.until), EVIDENCE[rule.evidence], rule.source,
-        )  # fmt: skip
-    for raw in RAW_RULES:
-        yield Entry(
-            raw.id, raw.severity, f"in fields from elsewhere: {readable(raw.message)}", readable(raw.fix),
-            _own_text(raw.mcore_text), "all", _RAW_EFFECT[raw.outcome], raw.source,
         )  # fmt: skip
     for identifier, reason in CLOSED_BY_CONSTRUCTION.items():
         yield Entry(identifier, "closed", f"no request can break it: {reason}", "", None, "all", "", "")
