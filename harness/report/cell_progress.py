@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from harness.report.console import on_one_line
+from harness.report.console import Console, on_one_line
 from harness.report.progress import PlainLines, Show
 from harness.units import format_seconds
 

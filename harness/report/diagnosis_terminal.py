@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.diagnosis.values import Case, Diagnosis
 from harness.analysis.oom.figures import AllocatorFigures
+from harness.report.console import Console
 from harness.report.printing import print_hanging
 from harness.units import format_bytes
 

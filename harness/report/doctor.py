@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.text import Text
 
+from harness.report.console import Console
 from harness.report.printing import print_hanging
 
 _INDENT = 9  # behind the state

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.explain.changes import moved
 from harness.analysis.explain.values import GROUPS, Cause, Change, Contrast, Departure, Explanation, Key, Side
 from harness.report import figures
+from harness.report.console import Console
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.units import format_percent
 

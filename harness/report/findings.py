@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.errors import ExitCode
+from harness.report.console import Console
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.printing import print_hanging, print_lines
 from harness.report.request_text import effect_lines, explanation, request_lines

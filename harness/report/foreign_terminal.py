@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.foreign.values import METRIC, ForeignComparison
@@ -10,6 +9,7 @@ from harness.analysis.gate import Finding, Verdict
 from harness.analysis.outcome import Outcome
 from harness.errors import ExitCode
 from harness.records.foreign.values import ForeignLog
+from harness.report.console import Console
 from harness.report.foreign_rows import cells, title
 from harness.report.printing import plain_table, print_lines, show
 from harness.units import counted, format_bytes

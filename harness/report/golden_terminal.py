@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.explain.changes import changes
@@ -14,6 +13,7 @@ from harness.records.golden import GoldenRecord
 from harness.records.golden_retired import told_of
 from harness.records.goldens import MEND_GOLDEN, GoldenChange
 from harness.report import figures
+from harness.report.console import Console
 from harness.report.explain_terminal import coverage, title
 from harness.report.golden_rows import METRIC_TITLES, departure_rows, metric_rows
 from harness.report.printing import plain_table, print_lines, show

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.records.history import HistoryRecord
+from harness.report.console import Console
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.printing import plain_table, print_lines, show
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.history.case_history import CaseHistory, LevelChange
@@ -13,6 +12,7 @@ from harness.analysis.history.series import Night
 from harness.analysis.history.trend import Trend
 from harness.analysis.metrics import Metric
 from harness.records.history_files import started
+from harness.report.console import Console
 from harness.report.figures import ABSENT, figure
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.sparkline import sparkline

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.text import Text
 
+from harness.report.console import Console
 from harness.report.printing import plain_table, print_lines, show
 
 Row = tuple[str, ...]

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from harness.recipes.suite_names import shared_golden_lines
 from harness.records.history import HistoryRecord
 from harness.records.night import Case, NightPlan
+from harness.report.console import Console
 from harness.report.figures import ABSENT
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.printing import plain_table, print_lines, show

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.night.values import CaseVerdict, NightVerdict
-from harness.report.console import on_one_line
+from harness.report.console import Console, on_one_line
 from harness.report.night_aa import aa_lines
 from harness.report.night_remarks import stories
 from harness.report.night_rows import night_rows, remark_text

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.records.calibration import Calibration, FittedConstant
+from harness.report.console import Console
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.units import format_bytes

@@ -1,9 +1,9 @@
 """Composed and exact peaks side by side, for people."""
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.planning.exact import ExactPeak
+from harness.report.console import Console
 from harness.report.printing import plain_table, print_hanging, show
 from harness.units import format_bytes
 

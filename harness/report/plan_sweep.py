@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.planning.advice import WITHOUT_GRAPHS
 from harness.planning.search import Plan
+from harness.report.console import Console
 from harness.report.plan_terminal import peak_text, print_assumptions, range_text, size_unit, verdict_text
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.request_text import request_lines

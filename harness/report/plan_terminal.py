@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from harness.planning.advice import advice, module_worths, safe_instead, why_none
 from harness.planning.prediction import Prediction
 from harness.planning.search import Plan, Row, dominated
+from harness.report.console import Console
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.request_text import request_lines
 from harness.spec.recompute import FullRecompute

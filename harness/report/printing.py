@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.measure import Measurement
 from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
-from harness.report.console import on_one_line
+from harness.report.console import Console, on_one_line
 
 _WIDEST = 10_000
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.recipes.listing import RecipeRow, model_settings, point_row
 from harness.recipes.recipe import OperatingPoint, Recipe
 from harness.recipes.validation import CheckedFile, refusals
+from harness.report.console import Console
 from harness.report.figures import ABSENT
 from harness.report.printing import plain_table, print_lines, show, show_whole
 from harness.units import counted

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.derive import derive
@@ -11,6 +10,7 @@ from harness.records.inventory import Stored, case_state, outcome_of
 from harness.records.nights import NightCase
 from harness.records.run import RunRecord
 from harness.records.sweeps import CellData
+from harness.report.console import Console
 from harness.report.figures import ABSENT
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.units import format_bytes, format_seconds

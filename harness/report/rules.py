@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import asdict
 
-from rich.console import Console
 from rich.text import Text
 
+from harness.report.console import Console
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.printing import plain_table, print_hanging, show
 from harness.spec.rules.rulebook import Entry

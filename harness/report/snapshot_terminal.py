@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.oom.verdict import OomVerdict
 from harness.analysis.snapshots.difference import SnapshotDifference
 from harness.analysis.snapshots.values import DeviceMemory, Holder, SnapshotSummary
+from harness.report.console import Console
 from harness.report.printing import plain_table, print_lines, show
 from harness.units import counted, format_bytes
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.recipes.suite import Suite
 from harness.recipes.suite_listing import CaseRow, SuiteRow, case_rows
 from harness.recipes.suite_names import shared_golden_lines
+from harness.report.console import Console
 from harness.report.figures import ABSENT
 from harness.report.printing import plain_table, print_lines, show, show_whole
 

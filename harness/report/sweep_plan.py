@@ -1,8 +1,7 @@
 """A sweep before it runs: its cells, what is predicted of them, what is to become of them."""
 
-from rich.console import Console
-
 from harness.records.sweep import Cell, SweepPlan
+from harness.report.console import Console
 from harness.report.figures import ABSENT, capacities_text
 from harness.report.json import SCHEMA_VERSION, Document
 from harness.report.printing import plain_table, print_lines, show

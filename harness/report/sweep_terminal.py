@@ -1,9 +1,9 @@
 """A sweep for people at a terminal: the table, what is to be said about it, the setting to use."""
 
-from rich.console import Console
 from rich.text import Text
 
 from harness.analysis.sweep.values import SweepVerdict
+from harness.report.console import Console
 from harness.report.printing import plain_table, print_hanging, print_lines, show
 from harness.report.sweep_remarks import closing_lines, headline, remarks
 from harness.report.sweep_rows import rows

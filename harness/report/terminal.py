@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +15,7 @@ from harness.errors import ExitCode
 from harness.records.golden import GoldenRecord
 from harness.records.run import RunRecord
 from harness.report import figures
+from harness.report.console import Console
 from harness.report.prediction import prediction_line, whole_run
 from harness.report.printing import plain_table, print_lines, show
 from harness.report.rank_table import rank_table

@@ -85,6 +85,9 @@ def understood_again(
     )
 
 
+_NOT_ASKED = ("apex", None)  # plans of earlier releases do not record it
+
+
 def require_same_software(before: Mapping[str, Software], host: Host, what: str, *, measures_here: bool) -> None:
     """BadRequestError naming each package that changed since the ``what`` to be resumed began; ``before``: by GPU type.
 
@@ -95,7 +98,7 @@ def require_same_software(before: Mapping[str, Software], host: Host, what: str,
         changed = [
             f"{name} {version or 'absent'}, now {getattr(now, name) or 'absent'}"
             for name, version in vars(then).items()
-            if getattr(now, name) != version
+            if getattr(now, name) != version and (name, version) != _NOT_ASKED
         ]
         if changed:
             raise BadRequestError(
