@@ -70,3 +70,8 @@ def _remedy(name: str) -> str:
         near = nearest(name, settable_paths())
         return near if near.startswith("did you mean") else "recipes/README.md names all settings"
     return nearest(name, (*SHORT_NAMES, *OPTION_NAMES))
+
+
+# Names of `--over`, and the option each stands for.
+SIZES = {name: SHORT_NAMES[name] for name in ("tp", "pp", "vp", "cp", "ep", "et", "mb", "gb", "sl", "ng")}
+SWEPT = SIZES | {"vpp": SIZES["vp"], "mbs": SIZES["mb"], "gbs": SIZES["gb"]}

@@ -98,10 +98,10 @@ def _row(texts: Sequence[str]) -> str:
 
 
 def _details(verdict: NightVerdict) -> Iterable[str]:
-    for story in stories(verdict):
-        yield f"### {escape(story.title)}"
+    for red in stories(verdict):
+        yield f"### {escape(red.title)}"
         yield ""
-        yield from (f"- {escape(line)}" for line in story.lines)
+        yield from (f"- {escape(line)}" for line in red.lines)
         yield ""
 
 

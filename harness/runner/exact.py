@@ -9,11 +9,13 @@ from harness.planning.exact import ExactPeak, exact_peaks, exact_spec
 from harness.planning.search import Plan, Row, Traces
 from harness.planning.stages import Composer
 from harness.records.exact import ExactFile, ExactRequest, ExactStage
-from harness.runner.plan_request import ASKED, RECOMMENDED
 from harness.runner.side_by_side import side_by_side
 from harness.runner.tracer_process import TracerLateError, TracerProcess, require_megatron
 from harness.spec.effective import Implementation
 from harness.spec.recompute import canonical_text, parse_recompute
+
+# Words of `plan --exact` that stand for a setting.
+RECOMMENDED, ASKED = "recommended", "asked"
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from harness.planning.assumptions import is_routed_naturally
 from harness.planning.constants import BUILT_IN
 from harness.planning.search import Limits, Plan, Traces, plan, required_cases
 from harness.planning.settings import Candidates, candidates
+from harness.recipes.axes import SWEPT
 from harness.records.trace import TraceCase
 from harness.runner.calibration import constants_for
 from harness.runner.exact import ExactSetting, ExactTracing
-from harness.runner.plan_request import SWEPT, PlanRequest, check_plan
+from harness.runner.plan_request import PlanRequest, check_plan
 from harness.runner.request import RunRequest
 from harness.runner.tracing import Tracing, trace_cache
 from harness.runner.understanding import Settled, settle

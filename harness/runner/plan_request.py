@@ -5,23 +5,16 @@ from difflib import get_close_matches
 from itertools import product
 
 from harness.errors import BadRequestError, raise_all
-from harness.recipes.axes import SHORT_NAMES
 from harness.recipes.request import Request
+from harness.runner.exact import ASKED, RECOMMENDED
 from harness.spec.experiment import ExperimentSpec
 from harness.spec.recompute import MODULES, parse_recompute
 from harness.units import GIB
 
-# Words of `--exact` that stand for a setting.
-RECOMMENDED, ASKED = "recommended", "asked"
-
-# Names of `--over`, and the option each stands for.
-SIZES = {name: SHORT_NAMES[name] for name in ("tp", "pp", "vp", "cp", "ep", "et", "mb", "gb", "sl", "ng")}
-SWEPT = SIZES | {"vpp": SIZES["vp"], "mbs": SIZES["mb"], "gbs": SIZES["gb"]}
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """All that `mbr-perf plan` asks for. ``over``: values by name of :data:`SWEPT`; None turns interleaving off.
+    """All that `mbr-perf plan` asks for. ``over``: values by name of `harness.recipes.axes.SWEPT`; None turns interleaving off.
 
     ``exact``: settings to trace whole, each for ``exact_timeout_s``. ``only``: settings to plan, empty for all.
     """

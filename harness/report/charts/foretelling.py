@@ -6,6 +6,7 @@ import altair as alt
 
 from harness.analysis.sweep.values import SweepVerdict
 from harness.report.charts import look
+from harness.report.charts.cell_labels import labels
 from harness.report.charts.picture import Picture
 from harness.report.charts.units import memory_unit
 
@@ -19,7 +20,7 @@ def foretelling(verdict: SweepVerdict) -> Picture:
     told = [cell for cell in verdict.cells if cell.foretold]
     if not told:
         return Picture(name, title, "", None, "No cell has a prediction.")
-    called = look.labels(verdict)
+    called = labels(verdict)
     unit, scale = memory_unit([cell.foretold.prediction.range_bytes[1] for cell in told if cell.foretold])
     peaks: list[look.Row] = []
     times: list[look.Row] = []

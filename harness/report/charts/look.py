@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from harness.analysis.sweep.values import CellVerdict, SweepVerdict
-
 # Okabe and Ito's palette, "Color Universal Design" (2008); luminances differ, so that grey prints keep the order.
 BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
     "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
@@ -23,18 +21,6 @@ Row = dict[str, str | float | int | bool | None]
 def shortened(name: str) -> str:
     """A name that fits beside a picture; the report's table has it whole."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
-
-
-def labels(verdict: SweepVerdict) -> dict[str, str]:
-    """What each cell is called in pictures: its name, shortened, with its number where two would look alike."""
-    short = {cell.name: shortened(cell.name) for cell in verdict.cells}
-    seen = list(short.values())
-    return {
-        cell.name: _marked(
-            short[cell.name] if seen.count(short[cell.name]) == 1 else f"#{cell.index} {short[cell.name]}", cell
-        )
-        for cell in verdict.cells
-    }
 
 
 def data(rows: Sequence[Row]) -> alt.InlineData:
@@ -58,7 +44,3 @@ def specification(chart: Chart, title: str, subtitle: str) -> str:
         .to_json(indent=None)
     )
     return text
-
-
-def _marked(text: str, cell: CellVerdict) -> str:
-    return f"{text} (control)" if cell.is_control else text

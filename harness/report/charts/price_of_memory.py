@@ -6,6 +6,7 @@ import altair as alt
 
 from harness.analysis.sweep.values import CellVerdict, SweepVerdict
 from harness.report.charts import look
+from harness.report.charts.cell_labels import labels
 from harness.report.charts.picture import Picture
 from harness.units import four_figures
 
@@ -19,7 +20,7 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
     priced = [cell for cell in verdict.cells if _price(cell) is not None]
     if not priced:
         return Picture(name, title, "", None, f"No cell saved memory beyond noise against {_against(verdict)}.")
-    called = look.labels(verdict)
+    called = labels(verdict)
     rows: list[look.Row] = []
     for cell in sorted(priced, key=lambda cell: _price(cell) or 0.0):
         assert cell.versus is not None

@@ -10,6 +10,7 @@ from harness.analysis.sweep.values import SweepVerdict
 from harness.records.run import RunRecord
 from harness.records.sweeps import SweepData
 from harness.report.charts import look
+from harness.report.charts.cell_labels import labels
 from harness.report.charts.chosen import chosen, left_out
 from harness.report.charts.picture import Picture
 from harness.report.charts.units import memory_unit
@@ -25,7 +26,7 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
     shown = [(cell.planned.name, [run for run in cell.runs if run.status == "ok"]) for cell in chosen(data, verdict)]
     if not any(peaks.allocated(rank) for _, runs in shown for run in runs for rank in run.ranks):
         return Picture(name, title, "", None, "No rank left a memory reading.")
-    called = look.labels(verdict)
+    called = labels(verdict)
     unit, scale = memory_unit([verdict.capacity_bytes or 0, *(cell.peak_bytes or 0 for cell in verdict.cells)])
     rows = [row for cell, runs in shown for row in _rows(called[cell], runs, scale)]
     parts = [part for part in _PARTS if any(row["part"] == part for row in rows)]

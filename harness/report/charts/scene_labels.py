@@ -7,13 +7,14 @@ from typing import Literal
 import altair as alt
 
 from harness.report.charts import look
+from harness.report.charts.cell_labels import labels
 from harness.report.charts.placing import Box, Placed, Spot, place, text_width
 from harness.report.charts.scene import HEIGHT, WIDTH, Scene
 
 
 def label_layers(scene: Scene) -> list[alt.Chart]:
     """One layer for the lines to far labels, one for either side of a point, one for cells at the edge."""
-    called = look.labels(scene.verdict)
+    called = labels(scene.verdict)
     names = [called[cell.name] for cell in scene.at_edge]
     if scene.num_beyond:
         names.append(f"and {scene.num_beyond} more")

@@ -9,6 +9,7 @@ from harness.analysis.window import window_of
 from harness.records.run import RunRecord
 from harness.records.sweeps import SweepData
 from harness.report.charts import look
+from harness.report.charts.cell_labels import labels
 from harness.report.charts.chosen import chosen, left_out
 from harness.report.charts.picture import Picture
 from harness.report.charts.units import time_unit
@@ -20,7 +21,7 @@ _MAX_POINTS = 3000  # over all lines; each is 60 bytes of the page
 def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
     """One small picture per cell on common axes, a line per repeat; steps outside of the window lie on grey."""
     title, name = "Step times", "step_times"
-    called = look.labels(verdict)
+    called = labels(verdict)
     found = [
         (called[cell.planned.name], number, run, _seconds(run))
         for cell in chosen(data, verdict)

@@ -8,6 +8,7 @@ from harness.records.run import RunRecord
 from harness.records.sweeps import SweepData
 from harness.records.timeline import MemorySeries
 from harness.report.charts import look
+from harness.report.charts.cell_labels import labels
 from harness.report.charts.picture import Picture
 from harness.report.charts.units import memory_unit, time_unit
 from harness.units import counted
@@ -23,7 +24,7 @@ def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
     pair = _pair(verdict, set(recorded))
     if not pair:
         return Picture(name, title, "", None, "No two cells recorded their memory over time.")
-    called = look.labels(verdict)
+    called = labels(verdict)
     series = [(f"{called[cell]}, rank {recorded[cell][0]}", recorded[cell][1]) for cell in pair]
     unit, scale = memory_unit([value for _, one in series for value in one.max_bytes])
     clock, seconds = time_unit([len(one.max_bytes) * one.interval_s for _, one in series])

@@ -5,12 +5,11 @@ from collections.abc import Iterable
 
 from harness.errors import BadRequestError, raise_all
 from harness.launch.environment import secrets_in
-from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES
+from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recompute_text import policy_from_text
 from harness.recipes.set_values import set_settings
 from harness.records.redact import redact
-from harness.runner.plan_request import SIZES, SWEPT
 from harness.runner.sweep.axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
 
 Over = tuple[str, tuple[str, ...]]
