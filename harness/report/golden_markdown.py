@@ -7,7 +7,7 @@ from harness.analysis.explain.contrast import contrast
 from harness.analysis.explain.values import Side
 from harness.records.golden import GoldenRecord
 from harness.report.golden_rows import METRIC_TITLES, departure_rows, metric_rows
-from harness.report.sweep_markdown import escape
+from harness.report.html_page import as_markdown
 
 
 def promotions_markdown(
@@ -21,26 +21,26 @@ def _promotion(name: str, golden: GoldenRecord, after: Side, before: Side | None
     runs = ", ".join(f"`{run_id}`" for run_id in golden.run_ids)
     night = f", night `{golden.night_id}`" if golden.night_id else ""
     lines = [
-        f"### {escape(name)}",
+        f"### {as_markdown(name)}",
         "",
-        f"Reason: {escape(golden.reason)}",
+        f"Reason: {as_markdown(golden.reason)}",
         "",
-        f"Promoted by {escape(golden.promoted_by)}, {golden.promoted_at}, from {runs}{night}.",
+        f"Promoted by {as_markdown(golden.promoted_by)}, {golden.promoted_at}, from {runs}{night}.",
         "",
         *_tables(after, before),
-        *(f"- Accepted: {escape(why)}" for why in golden.overridden),
+        *(f"- Accepted: {as_markdown(why)}" for why in golden.overridden),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def difference_markdown(before: Side, after: Side) -> str:
     """What is not the same in two goldens or runs."""
-    heading = [f"### {escape(after.name)} against {escape(before.name)}", ""]
+    heading = [f"### {as_markdown(after.name)} against {as_markdown(before.name)}", ""]
     return "\n".join([*heading, *_tables(after, before)]).rstrip() + "\n"
 
 
 def _refusals(rows: Iterable[tuple[str, str]]) -> str:
-    listed = [f"- {escape(name)}: {escape(why)}" for name, why in rows]
+    listed = [f"- {as_markdown(name)}: {as_markdown(why)}" for name, why in rows]
     return "\n".join(["### Not promoted", "", *listed]) + "\n"
 
 
@@ -62,4 +62,4 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, num_left: in
 
 
 def _row(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(escape(text) for text in texts) + " |"
+    return "| " + " | ".join(as_markdown(text) for text in texts) + " |"

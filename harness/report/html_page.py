@@ -1,6 +1,7 @@
-"""The frame of every HTML page: one file that needs nothing else, no network and no other file."""
+"""The frame of every HTML page, which needs no network and no other file; text as HTML and as Markdown shows it."""
 
 import html
+import re
 from collections.abc import Sequence
 
 from harness.report.console import visible
@@ -18,6 +19,9 @@ figure { margin: 2em 0; } figcaption { color: #444; font-size: 13px; max-width: 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; "
 _SCRIPTS = "script-src 'unsafe-inline' 'unsafe-eval'; "
 
+# Characters that would start markup, a table cell or HTML.
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
+
 
 def escape(text: str) -> str:
     """``text`` as a page shows it; what would steer a terminal that prints the page is legible, too."""
@@ -33,3 +37,8 @@ def html_page(title: str, body: Sequence[str], *, style: str = "", runs_scripts:
         f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
         f"<style>{_STYLE}{style}</style></head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n"
     )
+
+
+def as_markdown(text: str) -> str:
+    """Text as it stands, on one line: nothing in it becomes a table cell, a link or HTML."""
+    return _MARKUP.sub(r"\\\1", visible(" ".join(text.split())))

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.analysis.night.values import CaseVerdict, NightVerdict
+from harness.report.html_page import as_markdown
 from harness.report.night_aa import aa_lines
 from harness.report.night_remarks import stories
 from harness.report.night_rows import night_rows
 from harness.report.night_words import about, answer, headline, is_red
-from harness.report.sweep_markdown import escape
 from harness.units import counted
 
 SUMMARY_LIMIT_BYTES = 1024 * 1024
@@ -56,7 +56,7 @@ def _ever_shorter(verdict: NightVerdict) -> Iterable[str]:
         yield _text(verdict, red[:size], with_details=False, left_out=_and(no_green, no_details, rest))
         size //= 2
     yield _text(verdict, (), with_details=False, left_out="every case")
-    yield f"**{escape(answer(verdict))}**\n"
+    yield f"**{as_markdown(answer(verdict))}**\n"
 
 
 def _and(*parts: str) -> str:
@@ -65,31 +65,31 @@ def _and(*parts: str) -> str:
 
 def _text(verdict: NightVerdict, cases: Sequence[CaseVerdict], *, with_details: bool, left_out: str) -> str:
     lines = [
-        f"## {escape(verdict.plan.title)}",
+        f"## {as_markdown(verdict.plan.title)}",
         "",
-        f"**{escape(answer(verdict))}**",
+        f"**{as_markdown(answer(verdict))}**",
         "",
-        escape(f"{headline(verdict)}. {about(verdict)}"),
+        as_markdown(f"{headline(verdict)}. {about(verdict)}"),
         "",
         *_listed(aa_lines(verdict)),
-        *([f"Left out here, for want of room: {left_out}; all of it is in {escape(str(verdict.night_dir))}.", ""] if left_out else []),
+        *([f"Left out here, for want of room: {left_out}; all of it is in {as_markdown(str(verdict.night_dir))}.", ""] if left_out else []),
         *(_table(cases) if cases else []),
-        *(f"- {escape(note)}" for note in verdict.plan.notes),
+        *(f"- {as_markdown(note)}" for note in verdict.plan.notes),
         *(_details(verdict) if with_details else []),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def _listed(lines: Sequence[str]) -> Iterable[str]:
-    yield from (f"- {escape(line)}" for line in lines)
+    yield from (f"- {as_markdown(line)}" for line in lines)
     yield from [""] if lines else []
 
 
 def _table(cases: Sequence[CaseVerdict]) -> Iterable[str]:
     rows = night_rows(cases)
-    yield _row([escape(title) for title in rows.titles])
+    yield _row([as_markdown(title) for title in rows.titles])
     yield _row(["---:" if right else "---" for right in rows.right])
-    yield from (_row([escape(text) for text in texts]) for texts in rows.texts)
+    yield from (_row([as_markdown(text) for text in texts]) for texts in rows.texts)
     yield ""
 
 
@@ -99,9 +99,9 @@ def _row(texts: Sequence[str]) -> str:
 
 def _details(verdict: NightVerdict) -> Iterable[str]:
     for red in stories(verdict):
-        yield f"### {escape(red.title)}"
+        yield f"### {as_markdown(red.title)}"
         yield ""
-        yield from (f"- {escape(line)}" for line in red.lines)
+        yield from (f"- {as_markdown(line)}" for line in red.lines)
         yield ""
 
 
