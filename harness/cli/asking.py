@@ -4,10 +4,10 @@ import math
 from collections.abc import Container
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from harness.analysis.compare import GateOptions, WindowOptions
-from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions, LocalLaunchOptions
+from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions, LocalLaunchOptions, SweepNodes
 from harness.cli.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError, raise_all
 from harness.launch.plan import limit_problems
@@ -16,9 +16,6 @@ from harness.recipes.request import Request
 from harness.records.batch import BatchLaunch
 from harness.runner.batch.slurm.submission import SlurmRequest
 from harness.runner.request import RunRequest
-
-if TYPE_CHECKING:
-    from harness.cli.sweep import SweepNodes
 
 _SPELLED = {
     "set_values": "set", "replay_from": "from", "as_json": "json", "foreign_golden": "golden", "form": "format",
@@ -96,7 +93,7 @@ def slurm_run_request(launch: LaunchOptions, given: SlurmLaunchOptions) -> Slurm
     return slurm_request(launch.launcher, given, nodes_said(launch, launch.replay_from))
 
 
-def nodes_said(nodes: "LaunchOptions | SweepNodes", replay_from: Path | None) -> dict[str, object]:
+def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> dict[str, object]:
     """Options that say which nodes take part, by name; None where they are as they are by default."""
     return {
         "nnodes": None if nodes.nnodes == 1 else nodes.nnodes,

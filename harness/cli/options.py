@@ -11,6 +11,7 @@ _RECOMPUTE = "Recompute, offloading, CUDA graphs"
 _JUDGE = "Judging"
 _LAUNCH = "Launching"
 _OUTPUT = "Output"
+_NODES = "Several nodes"
 
 
 def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> typer.models.OptionInfo:
@@ -160,4 +161,20 @@ class RunOutput:
         help="Print the plan that would run, with its environment and configuration; start nothing.")] = False
     explain: Annotated[bool, _option("--explain", panel=_OUTPUT, help="Print where every setting comes from.")] = False
     as_json: Annotated[bool, _option("--json", panel=_OUTPUT, help="One JSON document on stdout.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepNodes:
+    """Which nodes take part."""
+
+    nnodes: Annotated[int, typer.Option("--nnodes", metavar="N", rich_help_panel=_NODES,
+        help="Nodes; run the same command on each.")] = 1
+    node_rank: Annotated[int, typer.Option("--node_rank", metavar="R", rich_help_panel=_NODES,
+        help="Number of this node. All but 0 take everything from the plan of node 0, and end when it ends.")] = 0
+    master_addr: Annotated[str | None, typer.Option("--master_addr", metavar="HOST", rich_help_panel=_NODES,
+        help="Address of node 0.")] = None
+    master_port: Annotated[int | None, typer.Option("--master_port", metavar="PORT", rich_help_panel=_NODES,
+        help="Default: a free port; 29500 with several nodes.")] = None
+    sweep_dir: Annotated[Path | None, typer.Option("--sweep_dir", metavar="DIR", rich_help_panel=_NODES,
+        help="Folder of the sweep, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
 # fmt: on

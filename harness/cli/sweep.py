@@ -1,19 +1,18 @@
 """`mbr-perf sweep`: several settings measured against one control."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli.option_groups import takes
-from harness.cli.options import ExperimentOptions, JudgeOptions, LocalLaunchOptions
+from harness.cli.options import ExperimentOptions, JudgeOptions, LocalLaunchOptions, SweepNodes
 from harness.cli.slurm_options import SlurmArrayOptions
 
 if TYPE_CHECKING:
     from harness.runner.batch.slurm.submission import SlurmRequest
 
-_SWEEP, _NODES = "Sweep", "Several nodes"
+_SWEEP = "Sweep"
 
 
 # fmt: off
@@ -54,22 +53,6 @@ class SweepOptions:
     dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SWEEP,
         help="Print the cells, what is predicted of them and what would become of them; run nothing.")] = False
     as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_SWEEP, help="One JSON document on stdout.")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepNodes:
-    """Which nodes take part."""
-
-    nnodes: Annotated[int, typer.Option("--nnodes", metavar="N", rich_help_panel=_NODES,
-        help="Nodes; run the same command on each.")] = 1
-    node_rank: Annotated[int, typer.Option("--node_rank", metavar="R", rich_help_panel=_NODES,
-        help="Number of this node. All but 0 take everything from the plan of node 0, and end when it ends.")] = 0
-    master_addr: Annotated[str | None, typer.Option("--master_addr", metavar="HOST", rich_help_panel=_NODES,
-        help="Address of node 0.")] = None
-    master_port: Annotated[int | None, typer.Option("--master_port", metavar="PORT", rich_help_panel=_NODES,
-        help="Default: a free port; 29500 with several nodes.")] = None
-    sweep_dir: Annotated[Path | None, typer.Option("--sweep_dir", metavar="DIR", rich_help_panel=_NODES,
-        help="Folder of the sweep, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
 # fmt: on
 
 
