@@ -38,7 +38,8 @@ def run_ab(
 ) -> "ExitCode":
     """A and B as a sweep of its own; --run_dir names its folder. BadRequestError on Slurm."""
     from harness.cli.asking import slurm_run_request
-    from harness.cli.sweep import SweepNodes, SweepOptions, SweptOptions
+    from harness.cli.options import SweepNodes
+    from harness.cli.sweep import SweepOptions, SweptOptions
     from harness.cli.sweep_asking import follower, sweep_request
     from harness.errors import BadRequestError, ExitCode
     from harness.launch.environment import this_host
