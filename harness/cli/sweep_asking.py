@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from harness.cli.asking import experiment_request, gate_options, launch_words, nodes_said, require_nothing_else
-from harness.cli.options import JudgeOptions, LocalLaunchOptions
+from harness.cli.options import JudgeOptions, LocalLaunchOptions, SweepNodes
 from harness.cli.slurm_options import SlurmArrayOptions, slurm_request
 from harness.errors import BadRequestError
 from harness.recipes.problems import Problems
@@ -16,14 +16,14 @@ from harness.runner.sweep.over import Over, same_axis, split_over
 from harness.runner.sweep.request import SweepRequest
 
 if TYPE_CHECKING:
-    from harness.cli.sweep import SweepNodes, SweepOptions, SweptOptions
+    from harness.cli.sweep import SweepOptions, SweptOptions
 
 _MAY_ACCOMPANY = frozenset({"resume", "max_minutes", "no_warm", "as_json", "results_dir"})
 _RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it resumes within seconds
 
 
 def sweep_request(
-    asked: "SweptOptions", how: "SweepOptions", judge: JudgeOptions, launch: LocalLaunchOptions, nodes: "SweepNodes"
+    asked: "SweptOptions", how: "SweepOptions", judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
 ) -> SweepRequest:
     """All of `mbr-perf sweep` as one value; the command line wins over the file.
 
@@ -55,7 +55,7 @@ def sweep_request(
 
 
 def slurm_sweep_request(
-    how: "SweepOptions", launch: LocalLaunchOptions, nodes: "SweepNodes", given: SlurmArrayOptions
+    how: "SweepOptions", launch: LocalLaunchOptions, nodes: SweepNodes, given: SlurmArrayOptions
 ) -> SlurmRequest | None:
     """What `--launcher slurm` asks for; None for another launcher. BadRequestError, all at once."""
     problems, asked = Problems(), None
@@ -70,7 +70,7 @@ def slurm_sweep_request(
     return asked
 
 
-def follower(how: "SweepOptions", launch: LocalLaunchOptions, nodes: "SweepNodes") -> Follower:
+def follower(how: "SweepOptions", launch: LocalLaunchOptions, nodes: SweepNodes) -> Follower:
     """Takes part in a sweep that node 0 leads. BadRequestError without the folder that both see."""
     folder = nodes.sweep_dir
     if how.resume is not None:

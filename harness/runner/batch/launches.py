@@ -68,9 +68,7 @@ def understood_again(
     if findings is None:
         env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
         force = frozenset(planned.force)
-        findings = check(
-            spec, software, env=env, implementation=implementation, force=force, sources=planned.sources
-        )
+        findings = check(spec, software, env=env, implementation=implementation, force=force, sources=planned.sources)
         raise_all([rule_problem(finding) for finding in findings if finding.blocks])
     return Understood(
         spec=spec,
