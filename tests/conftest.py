@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from harness.experiment.effective import effective_recompute, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import parse_recompute
+from harness.night.history.record import HistoryFigure, HistoryRecord
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
-from harness.records.history import HistoryFigure, HistoryRecord
 from harness.records.rank import Coordinates, Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord
 from harness.records.run import Provenance, RunRecord
 from harness.records.sweep import Axis, PlannedCell, RefusedCell, SweepPlan
 from harness.records.sweeps import CellData, SweepData
-from harness.spec.effective import effective_recompute, settled_implementation
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.recompute import parse_recompute
 from harness.units import GIB
 
 

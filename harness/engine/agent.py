@@ -12,11 +12,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from harness.engine.fork_safety import UnforkableError
-from harness.engine.process import be_parent_of_children, die_with_parent
-from harness.records.atomic import write_atomically
-from harness.records.launch import AgentRecord, RankExit, signal_name
+from harness.engine.process import UnforkableError, be_parent_of_children, die_with_parent
+from harness.records.collect import AgentRecord, RankExit, signal_name
 from harness.records.redact import redact
+from harness.records.store import write_atomically
 
 MAX_MESSAGE = 2000
 NO_RANKS_PREPARED = nullcontext()  # torchrun starts an interpreter per rank

@@ -9,7 +9,7 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.utils import get_attr_wrapped_model, get_batch_on_this_cp_rank
 
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 
 MicroBatch = dict[str, torch.Tensor | None]
 

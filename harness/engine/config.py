@@ -10,10 +10,10 @@ from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
-from harness.spec.experiment import CudaGraphSpec, ExperimentSpec
-from harness.spec.layout import num_virtual_stages
-from harness.spec.model import ModelSpec
-from harness.spec.recompute import megatron_fields
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.layout import num_virtual_stages
+from harness.experiment.model import ModelSpec
+from harness.experiment.recompute import megatron_fields
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.uint8}
 ACTIVATIONS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu}

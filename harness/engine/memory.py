@@ -1,17 +1,56 @@
-"""Peak memory of one rank: torch's allocator on a GPU, a watched probe step on the CPU."""
+"""Meters of memory, and the tally of floating-point operations."""
 
 import resource
 from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 
 import torch
+from torch.ops import aten
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from harness.engine.flop_tally import FlopTally
-from harness.engine.memory_limit import WATCHED_STEPS, CpuLimit
-from harness.engine.memory_series import SeriesRecorder
-from harness.engine.storage_watch import StorageWatch, watched_peak_bytes
+from harness.engine.storage_watch import WATCHED_STEPS, CpuLimit, SeriesRecorder, StorageWatch, watched_peak_bytes
 from harness.engine.tracing.ledger import StorageLedger
 from harness.records.rank import MemoryRecord
+
+
+def _attention(query, key, value, *_args, **_kwargs) -> int:
+    return sdpa_flop_count(query.shape, key.shape, value.shape)
+
+
+def _attention_backward(grad_out, query, key, value, *_args, **_kwargs) -> int:
+    return sdpa_backward_flop_count(grad_out.shape, query.shape, key.shape, value.shape)
+
+
+# torch's table lacks the processor's flash kernels.
+_CPU_ATTENTION = {
+    aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
+}
+
+
+class FlopTally(TorchDispatchMode):
+    """Inside it ``flops`` grows, recomputed work included, by the formulas of `torch.utils.flop_counter`.
+
+    Attention is counted as torch counts it on a GPU: the whole score matrix, causal or not. torch's own `FlopCounterMode`
+    gives the same figure, but hangs hooks into modules and so keeps tensors alive for longer: in a step that it counts,
+    memory cannot be measured.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+        self._formulas = {**flop_registry, **_CPU_ATTENTION}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run ``func`` and add its FLOPs."""
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        formula = self._formulas.get(func._overloadpacket)
+        if formula is not None:
+            self.flops += formula(*args, **kwargs, out_val=out)
+        return out
+
 
 _FINEST_S = 0.001  # of the memory timeline of the watched step
 _TIMELINE = "live tensors of this rank in one untimed step, watched operation by operation, which slows it"

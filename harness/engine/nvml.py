@@ -14,8 +14,8 @@ import pynvml
 from harness.engine.nvml_device import Gpu, optional, reason_of
 from harness.engine.nvml_sampler import Sampler, document
 from harness.engine.process import die_with_parent
-from harness.records.atomic import write_atomically
 from harness.records.run import NodeSample
+from harness.records.store import write_atomically
 
 
 def main(argv: Sequence[str]) -> int:

@@ -10,11 +10,10 @@ from pathlib import Path
 import pynvml
 
 from harness.engine.clock_recorder import ClockRecorder
-from harness.engine.memory_series import SeriesRecorder
-from harness.engine.nvml_device import Gpu, reason_of
-from harness.engine.nvml_processes import Neighbours
-from harness.records.atomic import write_atomically
+from harness.engine.nvml_device import Gpu, Neighbours, reason_of
+from harness.engine.storage_watch import SeriesRecorder
 from harness.records.run import DeviceSample, NodeSample
+from harness.records.store import write_atomically
 from harness.units import counted
 
 # Clocks and power cost the driver more than memory; listing processes takes its lock for milliseconds.

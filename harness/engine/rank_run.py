@@ -15,16 +15,14 @@ from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 from harness.engine import cpu_backend, memory_history, streams, user_buffers
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.effective import read_back
-from harness.engine.failures import NonFiniteLossError
 from harness.engine.memory import CpuMeter, CudaMeter
-from harness.engine.memory_limit import limit_cuda
 from harness.engine.model import build_chunks, wrap_ddp
-from harness.engine.rank_log import RankLog
+from harness.engine.rank_log import NonFiniteLossError, RankLog
+from harness.engine.storage_watch import limit_cuda
 from harness.engine.training import StepResult, Trainer
-from harness.records.processor import processor_name
-from harness.records.rank import Coordinates, Device, StepRecord
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.layout import num_virtual_stages
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import num_virtual_stages
+from harness.records.rank import Coordinates, Device, StepRecord, processor_name
 
 RECORDED_PACKAGES = ("torch", "megatron-core", "transformer-engine", "numpy")
 

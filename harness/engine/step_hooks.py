@@ -7,7 +7,7 @@ from megatron.core.distributed import finalize_model_grads
 from megatron.core.optimizer import ChainedOptimizer, DistributedOptimizer, MegatronOptimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from harness.spec.experiment import ExperimentSpec, TrainSpec
+from harness.experiment.experiment import ExperimentSpec, TrainSpec
 
 
 def set_gradient_hooks(spec: ExperimentSpec, config: TransformerConfig, chunks) -> None:

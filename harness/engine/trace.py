@@ -12,9 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 from harness.engine.process import die_with_parent
-from harness.records.atomic import write_atomically
-from harness.records.exact import ExactRequest
-from harness.records.trace import TraceFile, TraceRequest
+from harness.records.store import write_atomically
+from harness.records.trace import ExactRequest, TraceFile, TraceRequest
 
 STAND_IN = Path(__file__).parent / "stand_in"
 

@@ -11,7 +11,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from harness.engine.batches import batches_of_chunks
 from harness.engine.config import optimizer_config
 from harness.engine.step_hooks import ParameterGather, collect_garbage, set_gradient_hooks
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 
 
 @dataclass(frozen=True)

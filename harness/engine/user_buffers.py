@@ -1,6 +1,6 @@
 """transformer-engine's user buffers, which overlap tensor-parallel communication with matrix products."""
 
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 
 
 def make(spec: ExperimentSpec) -> None:

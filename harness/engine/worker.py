@@ -9,8 +9,8 @@ from types import TracebackType
 
 from harness.engine.process import die_with_parent, dump_stacks_on_signal
 from harness.engine.rank_log import RankLog
+from harness.experiment.experiment import ExperimentSpec
 from harness.records.redact import redact
-from harness.spec.experiment import ExperimentSpec
 
 
 def main() -> int:

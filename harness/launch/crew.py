@@ -1,15 +1,56 @@
-"""Everything that one launch started, and how it is brought to an end without leaving anything behind."""
+"""The processes of a launch, and their end by a signal."""
 
 import os
 import select
 import signal
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Protocol
 
-from harness.launch.interruption import Interruption
 from harness.launch.processes import Process, adopted, bury, catches, descendants, identify, is_alive, send
-from harness.records.launch import PARENT_PID_VARIABLE
+from harness.records.collect import PARENT_PID_VARIABLE
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interruption:
+    """``signal``: the first one received, or None. ``insisted``: a second one came, so do not wait any longer."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self.insisted = False
+
+    def receive(self, number: int, _frame: FrameType | None = None) -> None:
+        """The signal handler."""
+        self.insisted = self.signal is not None
+        self.signal = self.signal or signal.Signals(number)
+
+
+@contextmanager
+def interruption() -> Iterator[Interruption]:
+    """Catch SIGINT, SIGTERM and SIGHUP inside the block; the former handlers come back after it.
+
+    Python allows handlers in the main thread only; elsewhere the block runs without them.
+    """
+    caught = Interruption()
+    outer = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
+    if isinstance(outer, Interruption):  # a signal that came just before belongs to this block as well
+        caught.signal = outer.signal
+    if threading.current_thread() is not threading.main_thread():
+        yield caught
+        return
+    former = {number: signal.signal(number, caught.receive) for number in HANDLED}
+    try:
+        yield caught
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+        if isinstance(outer, Interruption):  # one that came too late for this block is not lost
+            outer.signal = outer.signal or caught.signal
+
 
 POLL_S = 0.05
 MAX_LOOKING = 0.005  # share of the time: a node may have thousands of processes, and its cores are the ranks'

@@ -7,10 +7,9 @@ from contextvars import ContextVar
 
 from pydantic import ValidationError
 
+from harness.experiment.gpu import Frozen, GpuType, gpu_named
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.process_error import quoted_error
-from harness.spec.frozen import Frozen
-from harness.spec.gpu import GpuType, gpu_named
 
 TIMEOUT_S = 10.0
 NO_BINDING = "No module named 'pynvml'"

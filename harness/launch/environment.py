@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Literal
 
 from harness.errors import BadRequestError, raise_all
+from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment_conflicts import Setting, conflicts, has_expandable_segments
 from harness.launch.environment_rows import ALLOCATOR, ROWS, Asked, Row
 from harness.records.redact import MASK, is_secret_name, redact
-from harness.spec.experiment import ExperimentSpec
 
 Source = Literal["table", "your shell", "spec.env", "--pass_env", "inherited"]
 

@@ -9,8 +9,8 @@ from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.launch.processes import PROC, Process, identify, is_alive
-from harness.records.atomic import write_atomically
-from harness.records.owner import OWNER, RELEASED, Owner
+from harness.records.rank import OWNER, RELEASED, Owner
+from harness.records.store import write_atomically
 from harness.records.strict_json import read_document
 
 _BOOT_ID = PROC / "sys" / "kernel" / "random" / "boot_id"

@@ -1,15 +1,37 @@
-"""A launch as a value: what will be started, with which environment, and how long it may take."""
+"""A launch as a value: what is started, with which arguments and limits."""
 
 import math
 import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.launch.environment import EnvVar, child_environment
-from harness.launch.rendezvous import ANY_HOST, DEFAULT_PORT, Rendezvous, local_ranks, node_problems, settle
-from harness.launch.request import LaunchRequest
+from harness.experiment.experiment import ExperimentSpec
+from harness.launch.environment import EnvVar, Host, child_environment
+from harness.launch.rendezvous import ANY_HOST, DEFAULT_PORT, Nodes, Rendezvous, local_ranks, node_problems, settle
+
+HANG_TIMEOUT_S = 600.0
+SAMPLE_INTERVAL_MS = 50
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """``timeout_s`` None: as long as it takes. ``hang_timeout_s`` is the floor of the watchdog's patience.
+
+    ``sample_interval_ms`` 0: no GPU memory sampler, and no figure of the memory in use on the device.
+    ``replay_from``: the recorded run folder of the replay launcher.
+    """
+
+    spec: ExperimentSpec
+    run_dir: Path
+    host: Host
+    nodes: Nodes = field(default_factory=Nodes)
+    pass_env: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    hang_timeout_s: float = HANG_TIMEOUT_S
+    sample_interval_ms: int = SAMPLE_INTERVAL_MS
+    replay_from: Path | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import socket
 from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError, raise_all
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 
 LOOPBACK = "127.0.0.1"
 DEFAULT_PORT = 29500  # torchrun's own

@@ -1,16 +1,19 @@
-"""The replay launcher: a recorded run instead of processes, so that judging and reporting run without a machine."""
+"""Plays a recorded run, and chooses the launcher."""
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadRequestError
-from harness.launch.request import LaunchRequest
-from harness.launch.verdict import Ending, verdict
-from harness.records.launch import AgentRecord, LaunchOutcome
+from harness.experiment.experiment import ExperimentSpec
+from harness.launch.heartbeats import Ending, verdict
+from harness.launch.plan import LaunchPlan, LaunchRequest, build_plan
+from harness.launch.supervise import OnProgress, supervise
+from harness.launch.warm import WarmParents
+from harness.records.collect import AgentRecord, LaunchOutcome
 from harness.records.rank import RankRecord
 from harness.records.strict_json import read_document
-from harness.spec.experiment import ExperimentSpec
 
 RECORDED = ("rank_*.json", "rank_*.progress.jsonl", "nvml_*.json", "launch*.json", "outcome*.json")
 
@@ -98,3 +101,20 @@ def _recorded_spec(source: Path) -> ExperimentSpec:
     if not path.is_file():
         raise BadRequestError(f"{source} is no run folder: it has no spec.json", remedy="--from RUN_FOLDER")
     return read_document(path, ExperimentSpec)
+
+
+Plan = LaunchPlan | ReplayPlan
+
+LAUNCHERS: dict[str, Callable[[LaunchRequest], Plan]] = {"torchrun": build_plan, "replay": build_replay}
+
+
+def execute(plan: Plan, *, on_progress: OnProgress, parents: WarmParents | None = None) -> LaunchOutcome:
+    """Run the plan to its end. BadRequestError: a damaged recorded run. RunFailedError: it could not be started.
+
+    ``parents``: start it from a process that has imported everything before.
+    """
+    match plan:
+        case LaunchPlan():
+            return supervise(plan, on_progress, parents)
+        case ReplayPlan():
+            return replay(plan)

@@ -1,22 +1,123 @@
-"""Run a torchrun plan to its end: start it, follow it, stop it when it hangs or is interrupted, say how it went."""
+"""Supervises a launch from start to end, with its sampler and peers."""
 
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.errors import BadRequestError
 from harness.launch import disk
-from harness.launch.crew import Crew
-from harness.launch.heartbeats import Heartbeats, Progress
-from harness.launch.interruption import Interruption, interruption
-from harness.launch.peers import Peers
+from harness.launch.crew import Crew, Interruption, interruption
+from harness.launch.heartbeats import (
+    UNENDED,
+    Ending,
+    Heartbeats,
+    Progress,
+    hang,
+    port_was_taken,
+    read_agent_record,
+    verdict,
+)
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
-from harness.launch.sampling import sampling
-from harness.launch.starting import start_agent, started_afresh
-from harness.launch.verdict import UNENDED, Ending, hang, port_was_taken, read_agent_record, verdict
-from harness.launch.warm import WarmParents
-from harness.records.atomic import write_atomically
-from harness.records.launch import LaunchOutcome
+from harness.launch.warm import WarmParents, start_agent, start_process, started_afresh
+from harness.records.collect import LaunchOutcome, ended_how
+from harness.records.store import write_atomically
+from harness.records.strict_json import read_document
+
+# What this node's ranks get to find out for themselves and leave their own words; NCCL would wait ten minutes.
+GRACE_S = 10.0
+
+
+@dataclass
+class Peers:
+    """The other nodes of ``plan``, which share its run folder; none where there is one node."""
+
+    plan: LaunchPlan
+    grace_s: float = GRACE_S
+    _fallen: dict[int, float] = field(default_factory=dict)
+
+    def reason_to_stop(self, now: float | None = None) -> str:
+        """One sentence once a node has been gone for longer than the grace; else empty. ``now``: monotonic seconds."""
+        now = time.monotonic() if now is None else now
+        for node, path in _outcomes(self.plan):
+            outcome = _ended_badly(path)
+            if outcome is not None and now - self._fallen.setdefault(node, now) >= self.grace_s:
+                return f"node {node} ended {self.grace_s:g} s before: {outcome.reason or outcome.status}"
+        return ""
+
+
+def _outcomes(plan: LaunchPlan) -> tuple[tuple[int, Path], ...]:
+    meet = plan.rendezvous
+    others = (node for node in range(meet.nnodes) if node != meet.node_rank)
+    return tuple((node, plan.outcome_file_of(node)) for node in others)
+
+
+def _ended_badly(path: Path) -> LaunchOutcome | None:
+    """None while it runs, where it ended well, and where its file cannot be read: the ranks will tell then."""
+    if not path.is_file():
+        return None
+    try:
+        outcome = read_document(path, LaunchOutcome)
+    except BadRequestError:
+        return None
+    return None if outcome.status == "ok" else outcome
+
+
+START_S = 10.0
+STOP_S = 5.0
+SAMPLING_POLL_S = 0.02
+
+
+@contextmanager
+def sampling(plan: LaunchPlan, caught: Interruption) -> Iterator[Callable[[], str | None]]:
+    """The sampler around the ranks: they start after its first look, so that what it saw then is not theirs.
+
+    Yields a function that ends the sampler and says why it did not watch the GPUs to the end; None where it did.
+    """
+    if plan.sampler is None or plan.sampler_file is None:
+        yield lambda: None
+        return
+    plan.sampler_file.unlink(missing_ok=True)
+    sampler = start_process(plan, plan.sampler, plan.sampler_log)
+    try:
+        deadline = time.monotonic() + START_S
+        while not plan.sampler_file.exists() and sampler.poll() is None and time.monotonic() < deadline:
+            if caught.signal is not None:
+                break
+            time.sleep(SAMPLING_POLL_S)
+        yield lambda: _unwatched(sampler, plan)
+    finally:
+        _stop_sampler(sampler)
+
+
+def _unwatched(sampler: subprocess.Popen[bytes], plan: LaunchPlan) -> str | None:
+    """Without NVML the sampler ends well and at once: its file says why."""
+    code = sampler.poll()
+    if code is None:
+        if _stop_sampler(sampler):
+            return None
+        how = f"was frozen: it did not end within {STOP_S:g} s"
+    elif code:
+        how = ended_how(code)
+    else:
+        return None
+    return f"the GPUs were not watched to the end: the sampler {how}; see logs/{plan.sampler_log.name}"
+
+
+def _stop_sampler(sampler: subprocess.Popen[bytes]) -> bool:
+    """Terminate the sampler. Return False if it did not end, stuck in the driver or stopped, and had to be killed."""
+    sampler.terminate()
+    try:
+        sampler.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        sampler.kill()
+        sampler.wait()
+        return False
+    return True
+
 
 POLL_S = 0.2
 LOOK_EVERY_S = 1.0

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from harness.launch.plan import LaunchPlan
 from harness.launch.umask import OF_PROCESSES, open_log
-from harness.records.launch import PARENT_PID_VARIABLE, ended_how
+from harness.records.collect import PARENT_PID_VARIABLE, ended_how
 from harness.records.warm import WarmAnswer, WarmRequest
 
 READY_S = 180.0  # torch and megatron come off a shared file system on a cold node

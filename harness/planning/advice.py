@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.planning.search import Plan, Row, recommended
-from harness.spec.recompute import FullRecompute, SelectiveRecompute
 from harness.units import format_percent
 
 Step = Literal["allocator", "modules", "layers", "graphs", "parallelism"]

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.spec.effective import Implementation
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.effective import Implementation
+from harness.experiment.experiment import ExperimentSpec
 
 # Peaks of eager runs of dense models with complete arguments lay within this share of the prediction, but for one model
 # of 0.4 GB: results/accuracy/megatron_lm.json and other_published.json.

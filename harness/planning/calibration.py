@@ -1,18 +1,145 @@
-"""Fits the planner's constants, and nothing else, to measured runs of one GPU type."""
+"""Fits the planner's constants to measured runs by least squares."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log
+from math import exp, log, sqrt
 from statistics import median
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.planning.compose import ChunkCost
-from harness.planning.constants import BOUNDS, BUILT_IN, EFFICIENCIES, Constants, calibrated
-from harness.planning.determined import determined
-from harness.planning.least_squares import least_squares
 from harness.planning.ledger import stage_memory
+from harness.planning.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, Constants, calibrated
 from harness.planning.time_model import likely_seconds
 from harness.records.calibration import FittedConstant
-from harness.spec.experiment import ExperimentSpec
+
+Residuals = Callable[[Sequence[float]], list[float]]
+
+_STEP = 1e-4
+_ENOUGH = 1e-14
+_MAX_ROUNDS = 60
+
+
+def least_squares(
+    residuals: Residuals, start: Sequence[float], bounds: Sequence[tuple[float, float]]
+) -> tuple[float, ...]:
+    """Parameters that make the sum of squared ``residuals`` smallest, sought from ``start`` in their logarithms.
+
+    All values are positive; a parameter that wants to leave its bounds stays on the bound.
+    """
+    limits = [(log(low), log(high)) for low, high in bounds]
+    at = [log(value) for value in start]
+    here = residuals([exp(x) for x in at])
+    damping = 1e-3
+    for _ in range(_MAX_ROUNDS):
+        columns = _slopes(residuals, at, here)
+        step = _solved(_normal(columns, damping), [-_dot(column, here) for column in columns])
+        tried = [min(max(x + d, low), high) for x, d, (low, high) in zip(at, step, limits, strict=True)]
+        there = residuals([exp(x) for x in tried])
+        gained = _dot(here, here) - _dot(there, there)
+        if gained > 0:
+            at, here, damping = tried, there, damping / 5
+            if gained < _ENOUGH:
+                break
+        elif damping > 1e9:
+            break
+        else:
+            damping *= 10
+    return tuple(exp(x) for x in at)
+
+
+def slopes(residuals: Residuals, at: Sequence[float]) -> list[list[float]]:
+    """By how much each residual grows per unit of each parameter's logarithm: a column per parameter."""
+    logs = [log(value) for value in at]
+    return _slopes(residuals, logs, residuals(list(at)))
+
+
+def _slopes(residuals: Residuals, at: list[float], here: list[float]) -> list[list[float]]:
+    columns = []
+    for index in range(len(at)):
+        moved = [exp(x + _STEP * (index == i)) for i, x in enumerate(at)]
+        columns.append([(there - now) / _STEP for there, now in zip(residuals(moved), here, strict=True)])
+    return columns
+
+
+def _normal(columns: list[list[float]], damping: float) -> list[list[float]]:
+    rows = [[_dot(one, other) for other in columns] for one in columns]
+    for index, row in enumerate(rows):
+        row[index] += damping * max(row[index], 1e-12)
+    return rows
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+def _solved(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """Gauss with the largest pivot; the damped normal equations are never singular."""
+    size = len(right)
+    rows = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for i in range(size):
+        pivot = max(range(i, size), key=lambda r: abs(rows[r][i]))
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        for r in range(i + 1, size):
+            factor = rows[r][i] / rows[i][i]
+            rows[r] = [value - factor * above for value, above in zip(rows[r], rows[i], strict=True)]
+    out = [0.0] * size
+    for i in reversed(range(size)):
+        out[i] = (rows[i][-1] - _dot(rows[i][i + 1 : size], out[i + 1 :])) / rows[i][i]
+    return out
+
+
+# A constant has to move some run's step time by this share of its own change, beside all that others explain.
+_LEAST_SLOPE = 0.05
+
+
+def determined(
+    num_runs: int, errors_of: Callable[[Sequence[str]], Residuals]
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Names of the efficiencies that can be fitted, and for the others why not.
+
+    One run tells one of them; several runs tell fewer than there are runs, so that some error is left to be seen. The
+    most telling one is taken first, then the one that tells most beside it (Gram-Schmidt with pivoting).
+    """
+    if not num_runs:
+        return (), dict.fromkeys(EFFICIENCIES, "no run has a step time that is predicted")
+    start = [BUILT_IN.value_of(name) for name in EFFICIENCIES]
+    plain = dict(zip(EFFICIENCIES, slopes(errors_of(EFFICIENCIES), start), strict=True))
+    rest = dict(plain)
+    chosen: list[str] = []
+    most = max(1, num_runs - 1)
+    while rest and len(chosen) < most:
+        best = max(rest, key=lambda name: _largest(rest[name]))
+        if _largest(rest[best]) < _LEAST_SLOPE:
+            break
+        axis = _unit(rest.pop(best))
+        rest = {name: _without(column, axis) for name, column in rest.items()}
+        chosen.append(best)
+    few = f"more than {num_runs} run{'s' * (num_runs > 1)} needed to tell it apart from {', '.join(chosen)}"
+    alike = "its share of a step goes with another constant's in all runs: add runs of other shapes"
+    return tuple(chosen), {
+        name: few if len(chosen) == most and _largest(plain[name]) >= _LEAST_SLOPE else _reason(plain[name], alike)
+        for name in rest
+    }
+
+
+def _reason(plain: list[float], alike: str) -> str:
+    share = _largest(plain)
+    return alike if share >= _LEAST_SLOPE else f"at most {share * 100:.1f} % of a step depends on it"
+
+
+def _largest(column: list[float]) -> float:
+    return max(abs(value) for value in column)
+
+
+def _unit(column: list[float]) -> list[float]:
+    length = sqrt(sum(value * value for value in column))
+    return [value / length for value in column]
+
+
+def _without(column: list[float], axis: list[float]) -> list[float]:
+    along = sum(value * direction for value, direction in zip(column, axis, strict=True))
+    return [value - along * direction for value, direction in zip(column, axis, strict=True)]
+
 
 # From this many runs on each is also predicted by a fit to the others.
 NUM_FOR_LEAVING_OUT = 3

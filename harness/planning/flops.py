@@ -8,11 +8,11 @@ as both do, although frozen weights need no weight gradients.
 
 from dataclasses import dataclass
 
-from harness.spec.effective import EffectiveRecompute
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.layout import chunks
-from harness.spec.model import ModelSpec
-from harness.spec.recompute import FullRecompute, parse_recompute
+from harness.experiment.effective import EffectiveRecompute
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import chunks
+from harness.experiment.model import ModelSpec
+from harness.experiment.recompute import FullRecompute, parse_recompute
 
 FORMULA_VERSION = "model-flops-1"
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 
 GIGA = 1e9
 

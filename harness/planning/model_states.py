@@ -1,16 +1,41 @@
-"""Bytes of parameters, gradients and optimizer state of one rank, and what the optimizer step takes on top.
-
-Bytes per parameter were read off megatron-core 0.16.1's own DistributedDataParallel and DistributedOptimizer, built at
-full size on meta tensors: bf16 weights with bf16 gradients and two data-parallel ranks take 10 bytes per parameter
-between steps and 12 inside one, because `DistributedOptimizer._copy_model_grads_to_main_grads` casts its shard to fp32.
-"""
+"""Bytes of weights, gradients and optimizer states per rank, also under FSDP."""
 
 from dataclasses import dataclass
+from math import ceil
 
-from harness.planning.fsdp import gathered_bytes
+from harness.experiment.experiment import ExperimentSpec, StateDtype
+from harness.experiment.software import Software
 from harness.planning.pieces import Parameters
-from harness.spec.experiment import ExperimentSpec, StateDtype
-from harness.spec.software import Software
+
+_SMALLEST_UNIT = 1_000_000_000
+
+
+def gathered_bytes(spec: ExperimentSpec, parameters: Parameters, gradient_bytes: int) -> int:
+    """Most bytes of whole weights and gradients on a rank whose unsharded stage holds ``parameters``.
+
+    ``gradient_bytes``: of one element of a gradient. The queue of gradients is full late in the backward pass only, so
+    this is an upper bound where activations matter more.
+    """
+    total = parameters.dense + parameters.expert
+    num_layers = max(1, spec.model.num_layers // spec.parallelism.pipeline_model_parallel_size)
+    outside = min(total, _outside_of_layers(spec))
+    layer = (total - outside) / num_layers
+    if not layer:
+        return parameters.stored_bytes
+    communication_unit = max(_SMALLEST_UNIT, 2 * layer)
+    whole_layers = min(num_layers, 1 + ceil(communication_unit / 2 / layer))
+    queued_layers = min(num_layers, 1 + int(communication_unit // layer))
+    weight_bytes = parameters.stored_bytes / total
+    return round(weight_bytes * (outside + whole_layers * layer) + gradient_bytes * queued_layers * layer)
+
+
+def _outside_of_layers(spec: ExperimentSpec) -> int:
+    """Elements of embedding and output layer on one rank that has both; where a stage has one, of that."""
+    model, tp = spec.model, spec.parallelism.tensor_model_parallel_size
+    one = model.padded_vocab_size(tp) // tp * model.hidden_size
+    both = spec.parallelism.pipeline_model_parallel_size == 1 and not model.share_embeddings_and_output_weights
+    return 2 * one if both else one
+
 
 _SIZE: dict[StateDtype, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 

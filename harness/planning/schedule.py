@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal
 
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.layout import num_virtual_stages
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import num_virtual_stages
 
 Pass = Literal["forward", "backward"]
 

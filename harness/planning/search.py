@@ -3,16 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from harness.planning.constants import BUILT_IN, Constants
-from harness.planning.prediction import Prediction, Verdict, predict, verdict
+from harness.experiment.effective import Implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import NoRecompute
+from harness.experiment.software import Software
+from harness.planning.ledger import user_buffer_bytes
+from harness.planning.prediction import BUILT_IN, Constants, Prediction, Verdict, predict, verdict
 from harness.planning.settings import Candidate, Candidates
 from harness.planning.stages import Composer, MissingTraceError
-from harness.planning.workspaces import user_buffer_bytes
 from harness.records.trace import ChunkTrace, TraceCase
-from harness.spec.effective import Implementation
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.recompute import NoRecompute
-from harness.spec.software import Software
 from harness.units import format_bytes
 
 # Differences that no table shows: a thousandth of the step time; a thousandth of the peak, at most 50 MB.

@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from harness.spec.effective import Implementation, computation, effective_recompute
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.layout import chunks
-from harness.spec.recompute import MODULES, FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
-from harness.spec.rules.check import check
-from harness.spec.rules.finding import Finding
-from harness.spec.software import Software
+from harness.experiment.effective import Implementation, computation, effective_recompute
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import chunks
+from harness.experiment.recompute import MODULES, FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
+from harness.experiment.rules.check import check
+from harness.experiment.rules.rule import Finding
+from harness.experiment.software import Software
 
 # Above this many combinations, modules that free almost nothing are tried alone only.
 _MANY = 16

@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from harness.experiment.effective import Implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import Chunk, Stages, chunks
+from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
 from harness.planning.compose import ChunkCost, Ends, compose
 from harness.planning.pieces import (
     Piece,
@@ -16,10 +20,6 @@ from harness.planning.pieces import (
 )
 from harness.planning.trace_cases import CaseMaker, base_policies, kind_of, single
 from harness.records.trace import ChunkTrace, LayerKind, TraceCase
-from harness.spec.effective import Implementation
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.layout import Chunk, Stages, chunks
-from harness.spec.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
 
 
 class MissingTraceError(LookupError):

@@ -2,22 +2,12 @@
 
 from dataclasses import dataclass
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.planning.compose import ChunkCost
-from harness.planning.hardware import (
-    FAST,
-    LAUNCH_S,
-    LIKELY,
-    Efficiency,
-    Group,
-    group_bandwidth,
-    group_size,
-    slowest,
-)
+from harness.planning.hardware import FAST, LAUNCH_S, LIKELY, Efficiency, Group, group_bandwidth, group_size, slowest
 from harness.planning.model_states import owned_parameters, state_bytes
-from harness.planning.pieces import Parameters
+from harness.planning.pieces import Op, Parameters, Work
 from harness.planning.schedule import schedule_of
-from harness.planning.work import Op, Work
-from harness.spec.experiment import ExperimentSpec
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import fields
 
 from harness.errors import BadRequestError
 from harness.recipes.problems import nearest
-from harness.recipes.request import Request
+from harness.recipes.recipe import Request
 from harness.recipes.settings import settable_paths
 
 SHORT_NAMES = {

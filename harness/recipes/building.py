@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.user_buffers import METHOD_KEYS, NAMED, UserBuffers
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.settings import LEAVES, SECTION_MODELS, Layer, Setting
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.user_buffers import METHOD_KEYS, NAMED, UserBuffers
 
 _TYPES = "see recipes/README.md for types and ranges"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import harness
 from harness.errors import BadRequestError
+from harness.experiment.experiment import NAME_PATTERN
 from harness.recipes.problems import nearest
 from harness.recipes.recipe import Recipe
 from harness.recipes.recipe_file import load_recipe
-from harness.spec.experiment import NAME_PATTERN
 
 SWEEPS, SUITES = "sweeps", "suites"
 _NOT_FAMILIES = frozenset({SUITES, SWEEPS})

@@ -4,12 +4,12 @@ import math
 from typing import get_args
 
 from harness.errors import BadRequestError
+from harness.experiment.experiment import CudaGraphSpec
 from harness.recipes.problems import Problems, nearest
+from harness.recipes.recipe import Request
 from harness.recipes.recompute_options import recompute_setting
-from harness.recipes.request import Request
 from harness.recipes.set_values import env_settings, set_settings
 from harness.recipes.settings import LEAVES, Layer, Setting, Value, merge
-from harness.spec.experiment import CudaGraphSpec
 from harness.units import GIB
 
 LEAF_OF_OPTION = {

@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError
+from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.model import ParallelismSpec
 from harness.recipes.problems import Problems, nearest
-from harness.recipes.recipe import TASKS, OperatingPoint, Recipe
-from harness.recipes.request import Request
-from harness.spec.gpu import GPUS
-from harness.spec.parallelism import ParallelismSpec
-from harness.spec.precision import PRECISIONS
+from harness.recipes.recipe import TASKS, OperatingPoint, Recipe, Request
 from harness.units import counted
 
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {

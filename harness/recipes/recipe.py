@@ -1,15 +1,15 @@
-"""What a recipe is: header, operating points, and the settings of each."""
+"""A recipe, and what a user asks of it."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
+from harness.experiment.experiment import NAME_PATTERN, Task
+from harness.experiment.gpu import Frozen
+from harness.experiment.model import Count
 from harness.recipes.settings import Layer
-from harness.spec.experiment import NAME_PATTERN, Task
-from harness.spec.frozen import Frozen
-from harness.spec.model import Count
 from harness.units import counted
 
 TASKS: tuple[str, ...] = get_args(Task)
@@ -70,3 +70,53 @@ class Recipe:
     path: Path
     label: str
     points: tuple[OperatingPoint, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Options as given. None and () mean that the option is absent: an absent option says nothing and clears nothing.
+
+    ``gpu`` is settled by the caller (the machine's GPU type, or ``cpu``); ``point_gpu`` borrows the operating point of
+    another GPU type. ``memory_limit`` is in GiB. ``env`` holds ``KEY=VALUE``, ``set_values`` holds ``section.field=value``.
+    """
+
+    model_recipe_name: str
+    gpu: str
+    model_family_name: str | None = None
+    point_gpu: str | None = None
+    task: str | None = None
+    compute_dtype: str | None = None
+    num_gpus: int | None = None
+    gpus_per_node: int | None = None
+    variant: str | None = None
+    max_steps: int | None = None
+    global_batch_size: int | None = None
+    micro_batch_size: int | None = None
+    seq_length: int | None = None
+    tensor_model_parallel_size: int | None = None
+    pipeline_model_parallel_size: int | None = None
+    context_parallel_size: int | None = None
+    virtual_pipeline_model_parallel_size: int | Literal["none"] | None = None
+    expert_model_parallel_size: int | None = None
+    expert_tensor_parallel_size: int | None = None
+    recompute: str | None = None
+    recompute_modules: str | None = None
+    recompute_num_layers: int | None = None
+    recompute_granularity: str | None = None
+    recompute_method: str | None = None
+    distribute_saved_activations: bool | None = None
+    activation_offload_layers: int | None = None
+    cuda_graph_impl: str | None = None
+    cuda_graph_scope: str | None = None
+    num_layers: int | None = None
+    hidden_size: int | None = None
+    skip_first_percent_time: float | None = None
+    eval_time_start_step: int | None = None
+    eval_time_end_step: int | None = None
+    seed: int | None = None
+    memory_limit: float | None = None
+    memory_snapshot: bool | None = None
+    snapshot_on_oom: bool | None = None
+    env: tuple[str, ...] = ()
+    set_values: tuple[str, ...] = ()
+    recipes_dir: Path | None = None

@@ -4,14 +4,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.recipes.building import build_spec, phrase
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recipe import OperatingPoint, PointKey, Recipe, RecipeHeader
 from harness.recipes.sections import SectionReader
 from harness.recipes.settings import Layer, Setting, merge
 from harness.recipes.strict_yaml import Items, Node, Scalar, Table, plain, read_yaml
-from harness.spec.gpu import GPUS
-from harness.spec.precision import PRECISIONS
 
 _REFUSED = "refused"  # in place of a name that was refused already
 

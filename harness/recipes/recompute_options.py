@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 
 from harness.errors import BadRequestError
+from harness.experiment.recompute import FullRecompute, NoRecompute
 from harness.recipes.problems import Problems, nearest
-from harness.recipes.recompute_text import Policy, policy_from_text, selective
-from harness.recipes.request import Request
+from harness.recipes.recipe import Request
+from harness.recipes.recompute_section import Policy, policy_from_text, selective
 from harness.recipes.settings import Setting
-from harness.spec.recompute import FullRecompute, NoRecompute
 
 _GRANULARITIES = ("selective", "full", "none")
 _METHODS = ("uniform", "block")

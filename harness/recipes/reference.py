@@ -1,4 +1,4 @@
-"""recipes/README.md: every setting with type, default and meaning, written from the models that check recipes."""
+"""Writes recipes/README.md: the reference of recipe, suite and sweep files."""
 
 import types
 from typing import Literal, Union, get_args, get_origin
@@ -6,16 +6,138 @@ from typing import Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from harness.experiment.gpu import GPUS, PRECISIONS, Frozen
+from harness.experiment.recompute import MODULES
+from harness.experiment.user_buffers import METHODS, NAMED, UserBuffers
+from harness.recipes.axes import SHORT_NAMES
+from harness.recipes.find import recipes_dir
 from harness.recipes.meanings import MEANINGS
 from harness.recipes.recipe import PointKey, RecipeHeader
 from harness.recipes.settings import SECTION_MODELS, TOP_SECTIONS
-from harness.recipes.suite_reference import section as suite_section
-from harness.recipes.sweep_reference import section as sweep_section
-from harness.spec.frozen import Frozen
-from harness.spec.gpu import GPUS
-from harness.spec.precision import PRECISIONS
-from harness.spec.recompute import MODULES
-from harness.spec.user_buffers import METHODS, NAMED, UserBuffers
+from harness.recipes.suite import THRESHOLD_METRICS, ExpectedOutcome
+from harness.recipes.suite_file import read_suite, suite_files
+from harness.recipes.sweep_file import read_sweep_file, sweep_files
+
+SUITE_EXAMPLE = """\
+title: Two cases
+source: my own
+defaults:
+  repeats: 3
+  owner: team-x
+  thresholds: {tflops_per_gpu: 0.05}
+  request: {gpu: cpu, max_steps: 5, eval_time_start_step: 2}
+cases:
+  - request: {model_recipe_name: llama3_8b, recompute: [none, mlp]}
+    thresholds: {peak_allocated_bytes: 0.02}
+  - name: moe_under_a_limit
+    request: {model_recipe_name: mixtral_8x7b, memory_limit: 0.2}
+    golden: optional
+    expected: {outcome: oom, until: "2027-01-31", reason: tried for a smaller device}
+"""
+"""A suite that runs anywhere; a test reads and resolves it."""
+
+_SUITE_TEXT = """\
+## Suites
+
+What a nightly job runs is a file: `recipes/suites/<name>.yaml`, or any path. `mbr-perf nightly NAME` runs it, `--dryrun`
+shows its cases. Faults are told with their lines, all at once. A case says what departs from `defaults`: options one by
+one, recompute as one value, thresholds by metric.
+
+```yaml
+{example}```
+
+| key | of | meaning |
+|---|---|---|
+| `title`, `source` | file | what the suite is for, and where its cases are from |
+| `request` | both | long names of `mbr-perf run`'s options and their values; in a case `recompute` may be a list, one case for each |
+| `repeats` | both | runs of the case, 1 where nothing is said |
+| `thresholds` | both | allowed worsening by metric, a fraction; else the GPU type's. Metrics: {metrics} |
+| `golden` | both | `required`, as where nothing is said: inconclusive without one; `optional`: passes without one |
+| `owner` | both | whom to ask |
+| `timeout` | both | seconds for one run |
+| `name` | case | names its folder; else made of recipe, task, precision, GPUs, variant and recompute, as far as said |
+| `expected` | case | a known failure that does not make the night red: `outcome` ({outcomes}), `until`, the last day that it counts, and `reason` |
+
+| suite | cases | about | source |
+|---|---|---|---|
+{files}
+"""
+
+
+def suite_section() -> str:
+    """Markdown, ending in a newline. Lists the suites of this checkout."""
+    return _SUITE_TEXT.format(
+        example=SUITE_EXAMPLE,
+        metrics=", ".join(f"`{name}`" for name in THRESHOLD_METRICS),
+        outcomes=", ".join(f"`{name}`" for name in get_args(ExpectedOutcome)),
+        files="\n".join(_suite_rows()),
+    )
+
+
+def _suite_rows() -> list[str]:
+    directory = recipes_dir()
+    suites = [read_suite(path.stem, directory) for path in suite_files(directory)]
+    return [f"| `{suite.name}` | {len(suite.cases)} | {suite.title} | {suite.source} |" for suite in suites]
+
+
+SWEEP_EXAMPLE = """\
+title: Does recompute buy a larger micro-batch?
+source: a question of my own
+request:
+  model_recipe_name: llama3_8b
+  gpu: cpu
+  num_layers: 4
+  memory_limit: 0.08
+over:
+  recompute: [none, mlp, "full:uniform:1"]
+  mb: [1, 2]
+grid: true
+repeats: 3
+"""
+"""A sweep file that runs anywhere; a test reads and resolves it."""
+
+_SWEEP_TEXT = """\
+## Sweep files
+
+A comparison worth repeating is a file: `recipes/sweeps/<name>.yaml`, or any path. `mbr-perf sweep --file NAME` runs it,
+`--dryrun` shows its cells; what the command line says wins. Faults are told with their lines, all at once.
+
+```yaml
+{example}```
+
+| key | meaning |
+|---|---|
+| `title` | what the comparison is about |
+| `source` | where it is known from |
+| `request` | long names of `mbr-perf run`'s options and their values; `model_recipe_name` is needed |
+| `over` | the values of every axis; `recompute: auto` stands for every setting that differs in effect |
+| `grid` | `true`: every combination; else one change at a time from the control |
+| `repeats` | runs of each cell, interleaved; three or more give intervals of confidence |
+| `control` | `AXIS=VALUE ...` of the cell that the others are held against; else the request itself, without recompute where it is varied |
+
+Axes: `recompute`, {short}, any other long option, `env.NAME`, `section.field`.
+
+| file | about | source |
+|---|---|---|
+{files}
+"""
+
+
+def sweep_section() -> str:
+    """Markdown, ending in a newline. Lists the sweep files of this checkout."""
+    return _SWEEP_TEXT.format(
+        example=SWEEP_EXAMPLE, short=", ".join(f"`{name}`" for name in SHORT_NAMES), files="\n".join(_sweep_rows())
+    )
+
+
+def _sweep_rows() -> list[str]:
+    directory = recipes_dir()
+    rows = []
+    for path in sweep_files(directory):
+        sweep = read_sweep_file(path.stem, directory)
+        rows.append(f"| `{path.stem}` | {sweep.title} | {sweep.source} |")
+    return rows
+
 
 EXAMPLE = """\
 name: tiny

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from harness.errors import BadRequestError
-from harness.recipes.layer_freq import read_layer_freq
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recompute_section import (
     TOP_LEVEL_NAMES,
@@ -12,6 +11,7 @@ from harness.recipes.recompute_section import (
     policy_from_fields,
     read_recompute_text,
 )
+from harness.recipes.set_values import read_layer_freq
 from harness.recipes.settings import SECTION_MODELS, TOP_SECTIONS, Layer, Setting, Value, children
 from harness.recipes.strict_yaml import Items, Node, PlainValue, Table, plain
 

@@ -7,10 +7,10 @@ from typing import Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import Frozen
+from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.recipes.strict_yaml import PlainValue
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.frozen import Frozen
-from harness.spec.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 
 Value = PlainValue | NoRecompute | SelectiveRecompute | FullRecompute
 

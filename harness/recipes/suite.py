@@ -1,10 +1,16 @@
-"""A suite: the cases that a nightly job runs, as one value."""
+"""A suite of cases and the names in it."""
 
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
+from pathlib import Path
 from typing import Literal
 
-from harness.recipes.request import Request
+from harness.errors import BadRequestError
+from harness.experiment.recompute import canonical_text
+from harness.recipes.recipe import Request
+from harness.recipes.recompute_options import recompute_policy
 
 ExpectedOutcome = Literal["oom", "failed", "regression", "inconclusive"]
 THRESHOLD_METRICS = ("tflops_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
@@ -46,3 +52,70 @@ class Suite:
     title: str
     cases: tuple[SuiteCase, ...]
     source: str = ""
+
+
+_MAX_LENGTH = 100
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,+=-]*")
+
+
+def recompute_of(request: Request) -> str | None:
+    """The recompute setting that the request's options ask for, modules in order; None where they ask for none.
+
+    BadRequestError for options that contradict each other or name what there is not.
+    """
+    policy = recompute_policy(request)
+    return None if policy is None else canonical_text(policy)
+
+
+def case_name(given: str, request: Request, recompute: str | None) -> str:
+    """The given name; without one recipe, task, precision, GPUs and variant as far as said, like a golden's name.
+
+    ``recompute`` ends it where it is not None.
+
+    >>> case_name("", Request(model_recipe_name="llama3_8b", gpu="h100", num_gpus=8), "full:block:5")
+    'llama3_8b.8gpu.full-block-5'
+    """
+    count = f"{request.num_gpus}gpu" if request.num_gpus is not None else None
+    stem = Path(request.model_recipe_name).stem
+    parts = (given,) if given else (stem, request.task, request.compute_dtype, count, request.variant)
+    return ".".join(part for part in (*parts, (recompute or "").replace(":", "-")) if part)
+
+
+def require_safe(name: str) -> None:
+    """BadRequestError for a name that could not be a folder's on every file system, or would read as an option."""
+    if len(name) > _MAX_LENGTH:
+        raise BadRequestError(f"name: {len(name)} characters", remedy=f"{_MAX_LENGTH} at most")
+    if not _SAFE.fullmatch(name) or ".." in name or name.endswith("."):
+        raise BadRequestError(
+            f"name: {name!r} cannot be a folder's name",
+            remedy="letters, digits, _ . , + = - only, neither . nor - first, no .. and no . at the end",
+        )
+
+
+def shared_golden_lines(places: Iterable[tuple[str, str, bool]]) -> list[str]:
+    """What to say of cases that share a golden: from each case's name, its golden's place, and whether it must have one.
+
+    >>> cases = [("free", "cpu/a", True), ("limited", "cpu/a", False), ("b", "cpu/b", True)]
+    >>> shared_golden_lines(cases)[0].partition("; ")[2]
+    'that of limited is optional: it passes without one'
+    """
+    by_place: dict[str, list[tuple[str, bool]]] = {}
+    for name, place, is_required in places:
+        by_place.setdefault(place, []).append((name, is_required))
+    return [_shared_line(place, cases) for place, cases in by_place.items() if len(cases) > 1]
+
+
+def _shared_line(place: str, cases: Sequence[tuple[str, bool]]) -> str:
+    optional = [name for name, is_required in cases if not is_required]
+    what_to_do = "say `golden: optional` of all but one, or give them suites of their own, each with its --golden_dir"
+    if len(cases) - len(optional) <= 1:
+        passes = "it passes" if len(optional) == 1 else "they pass"
+        what_to_do = f"that of {_listed(optional)} is optional: {passes} without one"
+    return (
+        f"{_listed([name for name, _ in cases])} share a golden name, {place}: only one of them can have it in one "
+        f"--golden_dir, by `mbr-perf golden promote NIGHT --case NAME`; {what_to_do}"
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

@@ -1,19 +1,42 @@
-"""A suite file: the cases of a nightly job; read strictly, every fault at its line."""
+"""Reads suite files, each case as a request over a recipe."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from harness.recipes.axes import RECOMPUTE_OPTIONS
+from harness.recipes.file_reader import OptionValue
 from harness.recipes.find import SUITES
 from harness.recipes.named_files import NamedFiles
 from harness.recipes.problems import Problems
-from harness.recipes.request import Request
-from harness.recipes.request_layers import laid_over, request_of
+from harness.recipes.recipe import Request
 from harness.recipes.strict_yaml import Items, Node, read_yaml
-from harness.recipes.suite import Suite, SuiteCase
-from harness.recipes.suite_names import case_name, recompute_of, require_safe
+from harness.recipes.suite import Suite, SuiteCase, case_name, recompute_of, require_safe
 from harness.recipes.suite_settings import SETTINGS, Said, SettingsReader
+
+
+def request_of(options: dict[str, OptionValue]) -> Request:
+    """A request that says what ``options`` of a file say, and nothing else."""
+    return Request(**{"model_recipe_name": "", "gpu": "", **options})  # type: ignore[arg-type]
+
+
+def laid_over(base: Request, given: Request) -> Request:
+    """``base`` with what ``given`` says over it, option by option.
+
+    Recompute is one value: whoever says anything about it says all. ``env`` and ``set_values`` meet name by name.
+    """
+    said = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
+    if any(name in said for name in RECOMPUTE_OPTIONS):
+        base = replace(base, **dict.fromkeys(RECOMPUTE_OPTIONS))  # type: ignore[arg-type]
+    for name in ("env", "set_values"):
+        said[name] = _assignments(getattr(base, name), getattr(given, name))
+    return replace(base, **said)
+
+
+def _assignments(base: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ...]:
+    names = {text.partition("=")[0].strip() for text in given}
+    return (*(text for text in base if text.partition("=")[0].strip() not in names), *given)
+
 
 _FILES = NamedFiles(SUITES, "suite", "suite")
 _KEYS = ("title", "source", "defaults", "cases")

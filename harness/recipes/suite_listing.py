@@ -1,15 +1,20 @@
-"""Suites as rows for people and for JSON: all of a directory, and the cases of one."""
+"""Lists suites and selects cases."""
 
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TypedDict
 
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import canonical_text
 from harness.recipes.problems import Problems
 from harness.recipes.resolve import resolve
-from harness.recipes.suite import ExpectedFailure, Suite, SuiteCase
+from harness.recipes.suite import ExpectedFailure, Suite, SuiteCase, recompute_of
 from harness.recipes.suite_file import read_suite, suite_files
-from harness.recipes.suite_names import recompute_of
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.recompute import canonical_text
 
 
 class SuiteRow(TypedDict):
@@ -104,3 +109,49 @@ def _expected(known: ExpectedFailure | None) -> ExpectedRow | None:
     if known is None:
         return None
     return {"outcome": known.outcome, "until": known.until.isoformat(), "reason": known.reason}
+
+
+_SHARD = re.compile(r"([0-9]+)/([0-9]+)")
+_NAMED_AT_MOST = 12
+
+
+def only(suite: Suite, patterns: Sequence[str]) -> Suite:
+    """The cases whose names match any of the shell ``patterns``, in the suite's order; all of them without a pattern.
+
+    BadRequestError naming every pattern that matches no case.
+    """
+    if not patterns:
+        return suite
+    names, problems = [case.name for case in suite.cases], Problems()
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            problems.add(f"--only {pattern}: no case of suite {suite.name} matches", _near(pattern, names))
+    problems.raise_if_any()
+    chosen = (case for case in suite.cases if any(fnmatchcase(case.name, pattern) for pattern in patterns))
+    return replace(suite, cases=tuple(chosen))
+
+
+def shard(suite: Suite, text: str) -> Suite:
+    """Shard ``i/n``: every n-th case from the i-th on, so that each case is in exactly one shard.
+
+    Shards differ by at most one case. BadRequestError for anything but 1 <= i <= n, and for a shard without cases.
+    """
+    match = _SHARD.fullmatch(text)
+    if match is None:
+        raise BadRequestError(f"--shard {text!r}: not of the form i/n", remedy="e.g. --shard 1/4, the first of four")
+    number, of = int(match[1]), int(match[2])
+    if not 1 <= number <= of:
+        raise BadRequestError(f"--shard {text}: there is no such shard", remedy="shards count from 1/n to n/n")
+    cases = suite.cases[number - 1 :: of]
+    if suite.cases and not cases:
+        count = "1 case" if len(suite.cases) == 1 else f"{len(suite.cases)} cases"
+        raise BadRequestError(f"--shard {text}: holds no case: there are {count}", remedy="fewer shards")
+    return replace(suite, cases=cases)
+
+
+def _near(pattern: str, names: Sequence[str]) -> str:
+    close = difflib.get_close_matches(re.sub(r"[*?\[\]]", "", pattern), names, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    more = len(names) - _NAMED_AT_MOST
+    return f"cases: {', '.join(names[:_NAMED_AT_MOST])}{f' and {more} more' if more > 0 else ''}"

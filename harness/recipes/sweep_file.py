@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.recipes.axes import SHORT_NAMES, require_axis
-from harness.recipes.file_reader import FileReader
+from harness.recipes.file_reader import FileReader, OptionValue, as_text
 from harness.recipes.find import SWEEPS
 from harness.recipes.named_files import NamedFiles
-from harness.recipes.option_values import OptionValue, as_text
 from harness.recipes.problems import Problems
-from harness.recipes.recompute_text import policy_from_text
+from harness.recipes.recompute_section import policy_from_text
 from harness.recipes.strict_yaml import Items, Node, read_yaml
 
 AUTO = "auto"

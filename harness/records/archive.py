@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.records.anonymous import Places, shareable
-from harness.records.atomic import write_once
+from harness.records.redact import Places, shareable
+from harness.records.store import write_once
 from harness.units import MIB, format_bytes
 
 MAX_BYTES = 200 * MIB

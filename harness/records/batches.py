@@ -1,17 +1,19 @@
-"""Folders of sweeps and nights on disk: made once, the plan written before the first run, events added as they happen."""
+"""What lies in a folder of many runs: its plan, its events and its entries."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from harness.errors import BadRequestError
-from harness.records.atomic import write_once
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import Frozen
+from harness.experiment.rules.rule import Finding
 from harness.records.folders import folder_meant, new_folder
-from harness.records.store import RECORD, results_dir
-from harness.spec.frozen import Frozen
+from harness.records.run import PredictionRecord
+from harness.records.store import RECORD, results_dir, write_once
 
 EVENTS = "events.jsonl"
 
@@ -86,3 +88,58 @@ def read_events(folder: Path, schema: type[Event]) -> tuple[Event, ...]:
         except ValidationError:
             continue
     return tuple(events)
+
+
+Purpose = Literal["repeat", "retry", "confirm", "aa"]
+"""What a run of an entry is for."""
+
+
+class EntryWords(Frozen):
+    """What a plan says of every entry, whether it may run or not. ``sources`` and ``notes`` are those of its runs."""
+
+    name: str
+    spec: ExperimentSpec | None = None
+    sources: dict[str, str] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    prediction: PredictionRecord | None = None
+    no_prediction: str = ""
+
+
+class PlannedEntry(EntryWords):
+    """An entry that may run: no rule forbids it, and its experiment is known."""
+
+    spec: ExperimentSpec
+
+    @property
+    def force(self) -> tuple[str, ...]:
+        """The rules that were overridden for it."""
+        return tuple(finding.id for finding in self.findings if finding.overridden)
+
+
+class BatchLaunch(Frozen):
+    """How the runs are launched, in the words of `mbr-perf run`; ``pass_env`` holds names, never values.
+
+    With several nodes the others follow the first through the shared folder; address and port are where they meet.
+    """
+
+    launcher: str = "torchrun"
+    replay_from: str | None = None
+    timeout_s: float | None = None
+    hang_timeout_s: float = 600.0
+    sample_interval_ms: int = 50
+    pass_env: tuple[str, ...] = ()
+    nnodes: int = 1
+    master_addr: str | None = None
+    master_port: int | None = None
+
+
+class BatchGate(Frozen):
+    """How the runs are compared with golden values, in the words of `mbr-perf run`."""
+
+    golden_values_path: str | None = None
+    timing_threshold: float | None = None
+    memory_threshold: float | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+    require_golden: bool = False

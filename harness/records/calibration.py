@@ -4,10 +4,10 @@ from pathlib import Path
 
 from pydantic import Field
 
+from harness.experiment.gpu import Frozen
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.store import results_dir
 from harness.records.strict_json import read_document
-from harness.spec.frozen import Frozen
 
 
 class FittedConstant(Frozen):

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from harness.spec.frozen import Frozen
+from harness.experiment.gpu import Frozen
 
 # NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, set clocks and display do not disturb a run.
 POWER_CAP = 0x04

@@ -5,10 +5,9 @@ from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError
-from harness.records.atomic import write_once
-from harness.records.golden import GoldenRecord
-from harness.records.golden_text import golden_text
+from harness.records.golden import GoldenRecord, golden_text
 from harness.records.redact import redact
+from harness.records.store import write_once
 from harness.records.strict_json import read_document, read_each
 
 RETIRED = "retired"

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import harness
 from harness.errors import BadRequestError, ManyProblemsError
-from harness.records.atomic import write_atomically
-from harness.records.golden import GoldenRecord
+from harness.experiment.experiment import ExperimentSpec
+from harness.records.golden import GoldenRecord, differences_text, golden_text, setting_differences
 from harness.records.golden_retired import retired_in_place_of, told_of
-from harness.records.golden_settings import differences_text, setting_differences
-from harness.records.golden_text import golden_text
 from harness.records.redact import redact_shapes
-from harness.records.store import checkout_dir
+from harness.records.store import checkout_dir, write_atomically
 from harness.records.strict_json import read_document, read_each
-from harness.spec.experiment import ExperimentSpec
 
 MEND_GOLDEN = "put it back as git has it, or make it anew with mbr-perf golden promote RUN --reason ..."
 _SHIPPED = Path(harness.__file__).parent / "_data" / "golden"

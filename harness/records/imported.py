@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
-from harness.spec.frozen import Frozen
+from harness.experiment.gpu import Frozen
 
 StartSource = Literal["log", "told", "unknown"]  # of the time at which the job started
 

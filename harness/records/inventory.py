@@ -10,7 +10,7 @@ from typing import Literal
 from harness.errors import BadRequestError
 from harness.records.folders import folders, named
 from harness.records.nights import NIGHT, NIGHTS, NightCase, read_night, told_verdict
-from harness.records.owner import OWNER
+from harness.records.rank import OWNER
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document

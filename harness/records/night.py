@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from harness.records.batch import BatchLaunch, EntryWords, PlannedEntry, Purpose
+from harness.experiment.gpu import Frozen
+from harness.experiment.software import Software
+from harness.records.batches import BatchLaunch, EntryWords, PlannedEntry, Purpose
 from harness.records.job import SlurmOptions
 from harness.records.rank import SCHEMA_VERSION
-from harness.spec.frozen import Frozen
-from harness.spec.software import Software
 
 
 class ExpectedFailureRecord(Frozen):

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.records.batch import Purpose
-from harness.records.batches import NIGHT_FOLDERS, read_events
+from harness.records.batches import NIGHT_FOLDERS, Purpose, read_events
 from harness.records.night import Case, NightEvent, NightPlan
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_record

@@ -1,12 +1,40 @@
-"""What one rank leaves behind: raw seconds and bytes, never a derived figure."""
+"""What one rank leaves: its record, its time line, its processor and who holds its folder."""
 
+import platform
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
+from harness.experiment.gpu import Frozen
 from harness.records.clocks import RankClocks
-from harness.records.timeline import MemorySeries
-from harness.spec.frozen import Frozen
+
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def processor_name() -> str:
+    """The kernel's model name, else the architecture."""
+    if not _CPUINFO.is_file():
+        return platform.machine()
+    names = [
+        line.partition(":")[2].strip() for line in _CPUINFO.read_text().splitlines() if line.startswith("model name")
+    ]
+    return names[0] if names else platform.machine()
+
+
+MAX_POINTS = 240  # the width of a picture; a rank's record grows by a few KiB
+
+
+class MemorySeries(Frozen):
+    """The highest bytes within each of consecutive intervals of ``interval_s`` seconds, at most ``MAX_POINTS`` of them.
+
+    ``what`` says what was watched and for how long. The highest point is the exact peak of what was watched.
+    """
+
+    what: str
+    interval_s: float
+    max_bytes: tuple[int, ...]
+
 
 SCHEMA_VERSION = 1
 
@@ -135,3 +163,17 @@ class Heartbeat(Frozen):
     loss: float | None = None
     grad_norm: float | None = None
     ended_s: float | None = None
+
+
+OWNER, RELEASED = "harness.json", "released.json"
+
+
+class Owner(Frozen):
+    """A process of one machine and one boot. ``start_ticks`` is since boot; ids of the kernel's tell boots and containers."""
+
+    schema_version: int = SCHEMA_VERSION
+    hostname: str
+    boot_id: str
+    pid_namespace: str
+    pid: int
+    start_ticks: int

@@ -1,18 +1,53 @@
-"""What one run leaves behind: ``record.json``, the commit point of a run folder."""
+"""The record of a run, with its prediction."""
 
 from typing import Literal
 
 from pydantic import Field
 
+from harness.experiment.effective import EffectiveRecompute
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import Frozen
+from harness.experiment.rules.rule import Finding
 from harness.records.clocks import ClockSamples
 from harness.records.imported import ImportedLog
-from harness.records.prediction import PredictionRecord
-from harness.records.rank import SCHEMA_VERSION, RankRecord
-from harness.records.timeline import MemorySeries
-from harness.spec.effective import EffectiveRecompute
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.frozen import Frozen
-from harness.spec.rules.finding import Finding
+from harness.records.rank import SCHEMA_VERSION, MemorySeries, RankRecord
+
+
+class StagePrediction(Frozen):
+    """Peak of one pipeline stage in bytes; the parts add up to ``total``. ``peak``: which of the three peaks it is."""
+
+    pp_rank: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    transient: int
+    overhead: int
+    total: int
+    peak: str
+
+
+class PredictionRecord(Frozen):
+    """A prediction as values. Seconds are None where none are predicted (cpu); ``range_bytes`` is (low, high).
+
+    ``recompute_flops`` and ``model_flops`` are per step over all GPUs.
+    """
+
+    peak_bytes: int
+    range_bytes: tuple[int, int]
+    stages: tuple[StagePrediction, ...]
+    model_flops: int
+    recompute_flops: int
+    step_time_s: float | None = None
+    step_time_range_s: tuple[float, float] | None = None
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def worst_stage(self) -> StagePrediction:
+        """The stage with the highest peak."""
+        return max(self.stages, key=lambda stage: stage.total)
+
 
 REPLAYED = "replayed from "  # how the note of a run begins in which nothing was measured
 

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import BadRequestError, ManyProblemsError
+from harness.experiment.gpu import Frozen
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.redact import redact_shapes
-from harness.spec.frozen import Frozen
 from harness.units import counted
 
 Document = TypeVar("Document", bound=Frozen)

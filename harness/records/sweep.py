@@ -9,11 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.records.batch import BatchGate, BatchLaunch, EntryWords, PlannedEntry
+from harness.experiment.gpu import Frozen
+from harness.experiment.software import Software
+from harness.records.batches import BatchGate, BatchLaunch, EntryWords, PlannedEntry
 from harness.records.imported import LAUNCHER as IMPORT
 from harness.records.rank import SCHEMA_VERSION
-from harness.spec.frozen import Frozen
-from harness.spec.software import Software
 
 
 class Axis(Frozen):

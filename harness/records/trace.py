@@ -1,14 +1,17 @@
-"""What the no-GPU tracer is asked, and what it answers: bytes, FLOPs and communication of model chunks."""
+"""Traces on disk, of whole steps too, and the fingerprint of the source that made them."""
 
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from harness.spec.effective import Implementation
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.frozen import Frozen
-from harness.spec.model import Size
-from harness.spec.precision import PeakKey
+from harness.experiment.effective import Implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import Frozen, PeakKey
+from harness.experiment.model import Size
 
 SCHEMA_VERSION = 1
 
@@ -127,3 +130,59 @@ class TraceFile(Frozen):
     chunks: dict[str, ChunkTrace] = Field(default_factory=dict)
     refused: dict[str, str] = Field(default_factory=dict)
     seconds: float
+
+
+class ExactRequest(Frozen):
+    """Input of ``python -m harness.engine.trace --exact``: a whole job, and the pipeline ranks to trace, in this order."""
+
+    schema_version: int = SCHEMA_VERSION
+    spec: ExperimentSpec
+    implementation: Implementation
+    pp_ranks: tuple[Size, ...]
+
+
+class ExactStage(Frozen):
+    """One rank of a pipeline stage through one step of megatron-core's own schedule.
+
+    ``peak_bytes``: highest sum of all tensors but parameters, their quantised copies and gradient buffers.
+    """
+
+    pp_rank: int
+    peak_bytes: int
+    num_parameters: int
+    seconds: float
+
+
+class ExactFile(Frozen):
+    """The answer, written anew after every rank. ``refused``: megatron-core's or the tracer's reason to decline."""
+
+    schema_version: int = SCHEMA_VERSION
+    stages: tuple[ExactStage, ...] = ()
+    refused: str | None = Field(default=None)
+
+
+def tree_stamps(root: Path) -> Iterator[str]:
+    """A file, or all files below a folder, each with size and time of change; byte code is no input."""
+    if not root.is_dir():
+        yield file_stamp(root)
+        return
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(files):
+            yield file_stamp(os.path.join(folder, name))  # noqa: PTH118 several times faster than Path, for many files
+
+
+def file_stamp(path: str | Path) -> str:
+    """One line that another content changes, ``none`` at its end where there is no file."""
+    try:
+        status = os.stat(path)  # noqa: PTH116 as above
+    except OSError:
+        return f"{path} none"
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
+
+
+def megatron_core_stamps() -> Iterator[str]:
+    """Of the megatron-core that would be imported, which is not: a checkout may change while its version does not."""
+    found = find_spec("megatron")
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        yield from tree_stamps(Path(folder) / "core")

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from harness.spec.frozen import Frozen
+from harness.experiment.gpu import Frozen
 
 
 class WarmRequest(Frozen):

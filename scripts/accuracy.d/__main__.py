@@ -19,10 +19,9 @@ from page import Page
 
 from harness.errors import ExitCode
 from harness.launch.environment import Host, this_host
-from harness.records.atomic import write_atomically
-from harness.records.store import results_dir
-from harness.report.console import Console
-from harness.runner.machine import installed_software
+from harness.records.store import results_dir, write_atomically
+from harness.run.machine import installed_software
+from harness.showing.printing import Console
 
 FOLDER = results_dir() / "accuracy"
 INPUTS = FOLDER / "inputs"

@@ -8,8 +8,8 @@ import sections
 from pydantic import ValidationError
 from sections import InexpressibleError
 
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.gpu import GPUS
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import GPUS
 
 Row = Mapping[str, Any]
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.process_error import quoted_error
 from harness.records.run import RunRecord
-from harness.runner.machine import installed_software
-from harness.runner.prediction import predict
-from harness.spec.experiment import ExperimentSpec
+from harness.run.machine import installed_software
+from harness.run.predicting.prediction import predict
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _run(variant: Variant, recompute: str, host: Host) -> RunRecord:
 
 def _said(variant: Variant, recompute: str, host: Host, *more: str) -> dict[str, Any]:
     command = (
-        host.python, "-m", "harness.cli.app", "run", "-mr", variant.recipe, "-g", "cpu", *variant.options,
+        host.python, "-m", "harness.app", "run", "-mr", variant.recipe, "-g", "cpu", *variant.options,
         "--recompute", recompute, "--max_steps", "2", *more, "--json",
     )  # fmt: skip
     done = subprocess.run(

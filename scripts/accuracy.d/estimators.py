@@ -6,12 +6,12 @@ from typing import Any
 
 from page import Page, signed
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
-from harness.recipes.request import Request
+from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
-from harness.runner.machine import software_for
-from harness.runner.prediction import predict
-from harness.spec.experiment import ExperimentSpec
+from harness.run.machine import software_for
+from harness.run.predicting.prediction import predict
 
 # Recipes of this repository by the names in the recorded cases, and whose operating point is borrowed; all pretrain.
 MODELS = {"llama3_8b": None, "llama3_70b": None, "llama31_405b": None, "mixtral_8x7b": "a100", "qwen3_235b_a22b": None}

@@ -7,13 +7,13 @@ from typing import Any
 
 from page import Page
 
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import Host
-from harness.recipes.request import Request
+from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
-from harness.runner.machine import software_for
-from harness.runner.prediction import predict
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.recompute import parse_recompute
+from harness.run.machine import software_for
+from harness.run.predicting.prediction import predict
 
 POINT = Request(
     model_recipe_name="llama3_70b", gpu="h100", task="sft", compute_dtype="fp8_cs", num_gpus=32, global_batch_size=32

@@ -11,16 +11,16 @@ from arguments import read
 from rivals import formula_bytes
 from sections import InexpressibleError
 
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import LayoutError
 from harness.launch.environment import Host
 from harness.planning.assumptions import is_routed_naturally
 from harness.planning.ledger import StageMemory
 from harness.planning.prediction import Prediction, predict
 from harness.planning.stages import Composer, MissingTraceError
 from harness.records.trace import TraceCase
-from harness.runner.tracing import Tracing, trace_cache
-from harness.spec.effective import Implementation, settled_implementation
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.layout import LayoutError
+from harness.run.predicting.tracer import Tracing, trace_cache
 
 
 @dataclass

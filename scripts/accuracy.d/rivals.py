@@ -5,8 +5,8 @@ distributed optimizer; activations of one fixed recompute setting (core attentio
 neither recompute modules nor precision, and knows no full recompute. Held against its recorded outputs in a test.
 """
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.planning.ledger import StageMemory
-from harness.spec.experiment import ExperimentSpec
 
 _STATE_BYTES, _UNSHARED_BYTES, _SHARED_BYTES = 18, 6, 12
 

@@ -21,8 +21,7 @@ from sweep_cells import sweep_cells
 
 from harness.errors import ExitCode
 from harness.records.store import results_dir
-from harness.report.console import Console
-from harness.report.printing import plain_table, print_lines, show
+from harness.showing.printing import Console, plain_table, print_lines, show
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
     "startup_help": help_text,

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from harness.engine import cpu_backend
 from harness.engine.rank_log import RankLog
-from harness.records.atomic import write_atomically
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
+from harness.records.store import write_atomically
 
 if TYPE_CHECKING:  # torch is imported once transformer-engine is out of the way
     import torch

@@ -9,11 +9,11 @@ from statistics import median
 from processes import mbr_perf, timed
 from result import Result
 
+from harness.night.history.files import history_dir, history_path
+from harness.night.history.index import INDEX
+from harness.night.history.record import HistoryFigure, HistoryRecord
+from harness.night.history.store import read_history
 from harness.planning.flops import FORMULA_VERSION
-from harness.records.histories import read_history
-from harness.records.history import HistoryFigure, HistoryRecord
-from harness.records.history_files import history_dir, history_path
-from harness.records.history_index import INDEX
 
 CASES, NIGHTS, RUNS_PER_NIGHT = 10, 200, 5
 REPEATS = 5

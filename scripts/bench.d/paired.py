@@ -11,12 +11,11 @@ from statistics import median
 from processes import BenchmarkFailedError
 
 from harness.launch.environment import this_host
-from harness.launch.execute import execute
 from harness.launch.plan import LaunchPlan
-from harness.recipes.request import Request
-from harness.runner.machine import settled_gpu
-from harness.runner.request import RunRequest
-from harness.runner.understanding import Understood, understand
+from harness.launch.replay import execute
+from harness.recipes.recipe import Request
+from harness.run.machine import settled_gpu
+from harness.run.understanding import RunRequest, Understood, understand
 
 PAIRS = 400
 WARM_UP = 5

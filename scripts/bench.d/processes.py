@@ -38,7 +38,7 @@ def timed(command: Sequence[str], env: dict[str, str] | None = None) -> Timed:
 
 def mbr_perf(*arguments: str) -> tuple[str, ...]:
     """The command line of the product under this interpreter."""
-    return (sys.executable, "-m", "harness.cli.app", *arguments)
+    return (sys.executable, "-m", "harness.app", *arguments)
 
 
 def cpu_seconds(pid: int) -> float:

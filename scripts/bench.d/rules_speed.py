@@ -9,15 +9,14 @@ from typing import Any
 from pydantic import ValidationError
 from result import Result
 
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.recompute import MODULES
+from harness.experiment.rules.check import check
+from harness.experiment.software import Software
 from harness.recipes.building import build_spec
 from harness.recipes.find import all_recipe_files, recipes_dir
 from harness.recipes.recipe_file import load_recipe
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.gpu import GPUS
-from harness.spec.precision import PRECISIONS
-from harness.spec.recompute import MODULES
-from harness.spec.rules.check import check
-from harness.spec.software import Software
 
 REQUESTS = 10_000
 GOAL_MS = 5.0

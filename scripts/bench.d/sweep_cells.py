@@ -14,14 +14,13 @@ from result import Result
 from harness.launch.environment import this_host
 from harness.launch.rendezvous import Nodes
 from harness.launch.warm import WarmParents
-from harness.recipes.request import Request
-from harness.records.launch import LaunchOutcome
+from harness.recipes.recipe import Request
+from harness.records.collect import LaunchOutcome
 from harness.records.strict_json import read_document
-from harness.runner.launched import Launch, launched
-from harness.runner.machine import settled_gpu
-from harness.runner.prediction import KeptPrediction
-from harness.runner.request import RunRequest
-from harness.runner.understanding import understand
+from harness.run.launched import Launch, launched
+from harness.run.machine import settled_gpu
+from harness.run.predicting.prediction import KeptPrediction
+from harness.run.understanding import RunRequest, understand
 
 SETTINGS = ("none", "core_attn", "mlp", "full:uniform:1")
 ROUNDS = 2

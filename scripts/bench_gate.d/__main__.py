@@ -12,11 +12,9 @@ from gate_trials import CASES_PER_NIGHT, THRESHOLD
 from result import machine
 
 from harness.errors import ExitCode
-from harness.records.atomic import write_atomically
-from harness.records.store import results_dir
-from harness.report.console import Console
-from harness.report.printing import plain_table, print_lines, show
-from harness.runner.provenance import git_commit
+from harness.records.store import results_dir, write_atomically
+from harness.run.provenance import git_commit
+from harness.showing.printing import Console, plain_table, print_lines, show
 
 
 def main() -> int:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.analysis.night.evidence import Reference
-from harness.analysis.night.noise import KnownNoise, known_noise
+from harness.night.noise import KnownNoise, known_noise
+from harness.night.rules import Reference
 
 LEVEL = 700.0
 _STUDENT_DEGREES = 4

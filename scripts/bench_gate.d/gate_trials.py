@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 
 from gate_draws import Drawn, Scenario, draws
 
-from harness.analysis.gate import Verdict, compare_values
-from harness.analysis.metrics import METRICS
-from harness.analysis.night.inputs import FALSE_ALARMS_PER_NIGHT
-from harness.analysis.night.time_rule import TimeLimits, is_suspicious, judge_time
+from harness.judging.gate import Verdict, compare_values
+from harness.judging.metrics import METRICS
+from harness.night.rules import TimeLimits, is_suspicious, judge_time
+from harness.night.values import FALSE_ALARMS_PER_NIGHT
 
 CASES_PER_NIGHT = 50
 THRESHOLD = 0.05

@@ -3,11 +3,11 @@
 from case import Check, judged
 from runs import Ran
 
-from harness.analysis.derive import derive
-from harness.analysis.peaks import bare_uuid
 from harness.errors import ExitCode
+from harness.judging.derive import derive
+from harness.judging.peaks import bare_uuid
 from harness.records.run import RunRecord
-from harness.runner.outcome_of_ranks import built_otherwise
+from harness.run.ranks import built_otherwise
 from harness.units import format_bytes
 
 # Recompute replays the same kernels, so the first loss differs only by the order of atomic additions; after that,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pynvml
 
 from harness.engine.nvml_device import Gpu, reason_of
-from harness.records.atomic import write_atomically
+from harness.records.store import write_atomically
 
 
 def main() -> int:

@@ -13,11 +13,11 @@ from phases import markdown
 from rich.console import Console
 
 from harness.errors import BadRequestError, ExitCode, raise_all
-from harness.records.atomic import write_atomically
+from harness.records.store import write_atomically
 from harness.records.strict_json import once_each
-from harness.report.figures import ABSENT
-from harness.report.printing import plain_table, print_lines, show
-from harness.runner.provenance import git_commit
+from harness.run.provenance import git_commit
+from harness.showing.figures import ABSENT
+from harness.showing.printing import plain_table, print_lines, show
 from harness.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from harness.engine.process import die_with_parent
-from harness.records.atomic import write_atomically
+from harness.records.store import write_atomically
 from harness.units import GIB, MIB
 
 CONTROL = 12 * MIB  # larger than 10 MiB, so that torch gives each a place of its own in a large segment

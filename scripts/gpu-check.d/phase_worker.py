@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.engine.process import die_with_parent, dump_stacks_on_signal
 from harness.engine.rank_log import RankLog
-from harness.records.atomic import write_atomically
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
+from harness.records.store import write_atomically
 
 if TYPE_CHECKING:
     import torch

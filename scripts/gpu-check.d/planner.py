@@ -13,21 +13,20 @@ from runs import Runs, timed_out
 from shapes import Shape
 
 from harness.errors import BadRequestError, HarnessError
+from harness.experiment.effective import settled_implementation
+from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Nodes
 from harness.launch.warm import WarmParents
 from harness.planning.search import Traces, required_cases
 from harness.planning.settings import Candidate, candidates
 from harness.planning.stages import MissingTraceError
-from harness.recipes.request import Request
+from harness.recipes.recipe import Request
 from harness.records.run import RunRecord
-from harness.runner.launched import Launch, launched
-from harness.runner.prediction import KeptPrediction
-from harness.runner.request import RunRequest
-from harness.runner.tracing import Tracing, trace_cache
-from harness.runner.understanding import Settled, understand
-from harness.spec.effective import settled_implementation
-from harness.spec.recompute import FullRecompute, SelectiveRecompute
+from harness.run.launched import Launch, launched
+from harness.run.predicting.prediction import KeptPrediction
+from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.run.understanding import RunRequest, Settled, understand
 
 WORKER = "phase_worker.py"
 STEPS = 2

@@ -114,7 +114,7 @@ class Runs:
 def command_of(host: Host, options: Sequence[str], run_dir: Path, timeout_s: float) -> tuple[str, ...]:
     """Return the command of a run of mbr-perf into the new folder ``run_dir``."""
     limit = ("--timeout", f"{timeout_s:.0f}", "--json")
-    return (host.python, "-m", "harness.cli.app", "run", *options, "--run_dir", str(run_dir), *limit)
+    return (host.python, "-m", "harness.app", "run", *options, "--run_dir", str(run_dir), *limit)
 
 
 def finished(command: Sequence[str], env: Mapping[str, str], folder: Path, timeout_s: float) -> Ran:

@@ -12,7 +12,7 @@ from machine import Target
 from runs import Runs
 from shapes import Shape
 
-from harness.launch.verdict import UNENDED
+from harness.launch.heartbeats import UNENDED
 from harness.records.run import RunRecord
 
 NUM_GPUS = 2

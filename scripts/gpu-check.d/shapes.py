@@ -7,12 +7,11 @@ from typing import Any
 
 from machine import Target
 
-from harness.recipes.request import Request
-from harness.runner.request import RunRequest
-from harness.runner.understanding import Settled, settle
-from harness.spec.effective import effective_recompute, settled_implementation
-from harness.spec.recompute import MODULES, parse_recompute
-from harness.spec.rules.check import check
+from harness.experiment.effective import effective_recompute, settled_implementation
+from harness.experiment.recompute import MODULES, parse_recompute
+from harness.experiment.rules.check import check
+from harness.recipes.recipe import Request
+from harness.run.understanding import RunRequest, Settled, settle
 
 FULL = ("full:uniform:1", "full:block:1")
 POINTS_OF = "h100"  # the recipes keep their points under one GPU type; every other type borrows them

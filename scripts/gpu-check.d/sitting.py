@@ -22,12 +22,12 @@ from snapshots import read_snapshots
 from training import train_settings, weigh_sampler
 
 from harness.errors import BadRequestError, ExitCode, HarnessError, raise_all
+from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import this_host
 from harness.launch.warm import WarmParents
 from harness.records.redact import redact_shapes
 from harness.records.store import results_dir
-from harness.report.console import Console, visible
-from harness.spec.recompute import parse_recompute
+from harness.showing.printing import Console, visible
 
 HERE = Path(__file__).parent
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from harness.records.atomic import write_atomically
+from harness.records.store import write_atomically
 from harness.units import MIB
 
 COUNTERS = {

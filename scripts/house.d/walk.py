@@ -35,5 +35,5 @@ print(len(entered))
 
 def files_entered(command: tuple[str, ...]) -> int:
     """Files in which the command calls a function."""
-    words = (sys.executable, "-c", _WALK, "harness.cli.app", json.dumps(command))
+    words = (sys.executable, "-c", _WALK, "harness.app", json.dumps(command))
     return int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.clocks import clock_doubts, combined_clocks, rank_clocks, run_clocks
+from harness.judging.clocks import clock_doubts, combined_clocks, rank_clocks, run_clocks
 from harness.records.clocks import CLOCK_REASONS, SLOWDOWNS, ClockSamples
 from harness.records.rank import Device, StepRecord
 from harness.records.run import DeviceSample, NodeSample

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.compare import GateOptions, WindowOptions, compare_runs, find_reference
-from harness.analysis.derive import derive
-from harness.analysis.gate import Verdict
-from harness.analysis.history.record import history_record
-from harness.analysis.outcome import comparison_outcome, run_outcome
-from harness.analysis.promotion import promote
 from harness.errors import BadRequestError
+from harness.judging.compare import GateOptions, WindowOptions, compare_runs, find_reference
+from harness.judging.derive import derive
+from harness.judging.gate import Verdict, comparison_outcome, run_outcome
+from harness.judging.promotion import promote
+from harness.night.history.record import history_record
 from harness.records.clocks import ClockSamples
 from harness.records.goldens import GoldenSearch, find_golden, golden_text, write_golden
 from harness.records.rank import Device, StepRecord

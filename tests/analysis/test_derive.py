@@ -2,12 +2,12 @@
 
 import pytest
 
-from harness.analysis.derive import combine, derive, summarize
-from harness.analysis.peaks import Peak
+from harness.experiment.experiment import MeasureSpec
+from harness.judging.derive import combine, derive, summarize
+from harness.judging.peaks import Peak
 from harness.planning.flops import model_flops_per_step, recompute_flops_per_step
 from harness.records.rank import Device, MemoryRecord
 from harness.records.run import DeviceSample, NodeSample
-from harness.spec.experiment import MeasureSpec
 
 
 def tiny(make_spec, **changes):

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.derive import derive
-from harness.analysis.gate import Thresholds, Verdict, compare_values, default_thresholds, judge, no_golden
-from harness.analysis.likeness import Likeness
-from harness.analysis.metrics import METRICS
 from harness.errors import BadRequestError
+from harness.judging.derive import derive
+from harness.judging.gate import Thresholds, Verdict, compare_values, default_thresholds, judge, no_golden
+from harness.judging.likeness import Likeness
+from harness.judging.metrics import METRICS
 from harness.planning.flops import model_flops_per_step
 from harness.records.rank import MemoryRecord, StepRecord
 

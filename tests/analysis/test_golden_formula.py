@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.compare import GateOptions, compare_runs
-from harness.analysis.derive import derive
-from harness.analysis.golden_formula import in_todays_formula
+from harness.judging.compare import GateOptions, compare_runs, in_todays_formula
+from harness.judging.derive import derive
 from harness.records.golden import GoldenMetric
 from harness.records.goldens import GoldenSearch
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from harness.analysis.derive import derive
-from harness.analysis.gate import Thresholds, Verdict, judge
-from harness.analysis.likeness import impossible_names, likeness
 from harness.errors import BadRequestError
+from harness.judging.derive import derive
+from harness.judging.gate import Thresholds, Verdict, judge
+from harness.judging.likeness import impossible_names, likeness
 from harness.records.golden import MeasuredOn
 
 VALUES = {"tflops_per_gpu": 690.0, "peak_allocated_bytes": 58e9, "counted_flops_per_step": 32_000_000}

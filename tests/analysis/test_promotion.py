@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from harness.analysis.promotion import PromotionOptions, promote
 from harness.errors import BadRequestError
+from harness.judging.promotion import PromotionOptions, promote
 from harness.records.golden import GoldenMetric
 from harness.records.run import REPLAYED
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.sweep.judge import judge_sweep
 from harness.records.rank import Failure, MemoryRecord
 from harness.records.run import RunRecord
 from harness.records.sweeps import read_sweep
+from harness.sweep.judge import judge_sweep
 from harness.units import GIB
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"

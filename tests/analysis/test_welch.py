@@ -2,8 +2,7 @@
 
 import pytest
 
-from harness.analysis.student_t import t_cumulative, t_quantile
-from harness.analysis.welch import half_width, time_change
+from harness.judging.statistics import half_width, t_cumulative, t_quantile, time_change
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.app import main
+from harness.app import main
 from harness.records.store import write_record
 
 ROOT = Path(__file__).parents[2]

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import this_host
+from harness.night.plan import plan_night
+from harness.night.request import NightRequest
 from harness.records.batches import EVENTS
 from harness.records.golden import GoldenMetric
 from harness.records.goldens import write_golden
 from harness.records.nights import read_night, run_dir_of
 from harness.records.rank import Failure
-from harness.runner.night.planning import plan_night
-from harness.runner.night.request import NightRequest
-from harness.spec.experiment import ExperimentSpec
 from tests.conftest import build_golden, build_rank, layers_of
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from harness import __version__
-from harness.cli.app import app, spelled
+from harness.app import app, spelled
 
 # The options that scripts rely on, as in Megatron-Bridge's performance scripts.
 CONTRACT = """
@@ -126,7 +126,7 @@ def test_a_group_without_a_command_answers_with_its_help(mbr_perf):
 
 
 def test_a_reader_that_goes_away_is_no_error():
-    command = f"{sys.executable} -m harness.cli.app recipes show llama3_70b --json | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m harness.app recipes show llama3_70b --json | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["bash", "-c", command], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
@@ -144,4 +144,4 @@ def test_a_reader_that_goes_away_is_no_error():
 def test_answers_come_at_once(cpu_seconds, arguments, limit):
     """In units of importing the libraries that a command is made of, for machines differ."""
     libraries = cpu_seconds("-c", "import pydantic, rich.console, typer, yaml")
-    assert cpu_seconds("-m", "harness.cli.app", *arguments) < limit * libraries
+    assert cpu_seconds("-m", "harness.app", *arguments) < limit * libraries

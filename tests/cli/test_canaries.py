@@ -184,7 +184,7 @@ def test_neither_the_shell_nor_an_exception_of_a_rank_reaches_a_file_under_any_u
     apex = f"import os\nif 'RANK' not in os.environ:\n    raise ImportError\nraise RuntimeError({SAID!r})\n"
     (tmp_path / "packages" / "apex.py").write_text(apex)
     results = tmp_path / "results"
-    command = [sys.executable, "-m", "harness.cli.app", "run", "-mr", "llama3_8b", "-g", "cpu", "--max_steps", "2"]
+    command = [sys.executable, "-m", "harness.app", "run", "-mr", "llama3_8b", "-g", "cpu", "--max_steps", "2"]
     command += ["--pass_env", "HF_TOKEN", "--results_dir", str(results), "--json"]
     env = os.environ | {"PYTHONPATH": str(tmp_path / "packages")}
     done = subprocess.run(command, cwd=ROOT, env=env, umask=0, capture_output=True, text=True, timeout=300, check=False)
@@ -219,7 +219,7 @@ def test_a_trained_sweep_with_a_cell_out_of_memory_leaves_none_of_shell_remote_o
     recipe, results = tmp_path / TOKEN / "dense.yaml", tmp_path / "sk-CANARYresults0123456789" / "results"
     recipe.parent.mkdir()
     shutil.copy(ROOT / "recipes" / "llama" / "llama3_8b.yaml", recipe)
-    command = [sys.executable, "-m", "harness.cli.app", "sweep", "-mr", str(recipe), "-g", "cpu", "--num_layers", "4"]
+    command = [sys.executable, "-m", "harness.app", "sweep", "-mr", str(recipe), "-g", "cpu", "--num_layers", "4"]
     command += ["-sl", "256", "-ms", "5", "--eval_time_start_step", "2", "--memory_limit", "0.0563", "--no_prune"]
     command += ["--over", "recompute=mlp; none", "--results_dir", str(results), "--pass_env", "HF_TOKEN", "--json"]
     env = os.environ | {"PYTHONPATH": str(checkout)}

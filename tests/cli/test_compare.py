@@ -9,9 +9,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from harness.cli.app import spelled
-from harness.cli.compare import compare
+from harness.app import spelled
 from harness.errors import BadRequestError
+from harness.imports.compare.ask import compare
 from harness.records.goldens import golden_text
 from harness.records.store import write_record
 
@@ -137,12 +137,10 @@ def test_two_answers_to_one_question_are_refused(results, golden):
 
 
 def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
-    script = "import sys, harness.cli.compare, harness.cli.golden; print([m for m in sys.modules if m.startswith('harness.')])"
+    script = "import sys, harness.imports.compare.ask, harness.goldens.ask; print([m for m in sys.modules if m.startswith('harness.')])"
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
-    assert (
-        loaded.strip()
-        == "['harness.cli', 'harness.cli.options', 'harness.cli.short_options', 'harness.cli.foreign_options', "
-        "'harness.cli.option_groups', 'harness.cli.option_types', 'harness.cli.compare', 'harness.cli.golden_export', 'harness.cli.golden_promote', 'harness.cli.golden']"
+    assert loaded.strip() == (
+        "['harness.imports', 'harness.imports.compare', 'harness.asking', 'harness.asking.options', 'harness.asking.spelling', 'harness.imports.compare.options', 'harness.imports.compare.ask', 'harness.goldens', 'harness.goldens.promote', 'harness.goldens.ask']"
     )
 
 
@@ -155,7 +153,7 @@ def test_a_record_of_a_newer_version_or_half_of_one_exits_2_and_is_named(results
     path.unlink()
     path.write_text(change(text))
     done = subprocess.run(
-        [sys.executable, "-m", "harness.cli.app", "compare", RUN_ID, str(golden(709.93)), "--results_dir", str(results)],
+        [sys.executable, "-m", "harness.app", "compare", RUN_ID, str(golden(709.93)), "--results_dir", str(results)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2

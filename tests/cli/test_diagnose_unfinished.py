@@ -8,8 +8,7 @@ import sys
 import pytest
 
 from harness.launch.ownership import claim
-from harness.records.owner import OWNER
-from harness.records.rank import Failure, Heartbeat
+from harness.records.rank import OWNER, Failure, Heartbeat
 from tests.analysis.diagnosis.conftest import FULL
 
 CLAIM = "import sys, time; from pathlib import Path; from harness.launch.ownership import claim; claim(Path(sys.argv[1])); time.sleep(600)"
@@ -88,7 +87,7 @@ def test_a_folder_in_which_nothing_has_begun_is_refused(mbr_perf, tmp_path, make
 
 
 def test_ctrl_c_answers_by_what_was_read():
-    command = [sys.executable, "-m", "harness.cli.app", "diagnose", "-", "--json"]
+    command = [sys.executable, "-m", "harness.app", "diagnose", "-", "--json"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdin.write(f"{FULL}\n".encode())
         process.stdin.flush()

@@ -26,7 +26,7 @@ def doctor(library, tmp_path):
             script.write_text("\n".join(state) + "\n")
         environment = {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_NVML_STATE": str(script)}
         options = ["--results_dir", str(results or tmp_path / "results"), *(["--json"] if as_json else [])]
-        command = [sys.executable, "-m", "harness.cli.app", "doctor", *options]
+        command = [sys.executable, "-m", "harness.app", "doctor", *options]
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
     return run

@@ -6,8 +6,8 @@ import subprocess
 
 from typer.testing import CliRunner
 
-from harness.cli.golden import app
 from harness.errors import BadRequestError
+from harness.goldens.ask import app
 from harness.records.goldens import read_golden
 
 NAME = "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.json"

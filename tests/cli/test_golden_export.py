@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from harness.analysis.compare import WindowOptions
-from harness.analysis.foreign.speed import window_of
-from harness.records.foreign.golden_file import read_foreign_golden
+from harness.imports.compare.speed import window_of
+from harness.imports.golden.file import read_foreign_golden
+from harness.judging.compare import WindowOptions
 from harness.records.goldens import golden_text
 from harness.records.store import write_record
 from tests.analysis.foreign.logs import bridge_log, memory_gb

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.records.histories import read_history, write_history
+from harness.night.history.store import read_history, write_history
 from tests.conftest import build_kept
 
 ROOT = Path(__file__).parents[2]
@@ -244,7 +244,7 @@ def test_without_the_extra_there_are_no_points_and_the_way_to_have_them(results)
     """In a process of its own, in which neither ruptures nor scipy can be imported."""
     program = (
         "import sys; sys.modules['ruptures'] = None; sys.modules['scipy'] = None\n"
-        "from harness.cli.app import main; main(sys.argv[1:])"
+        "from harness.app import main; main(sys.argv[1:])"
     )
     command = [sys.executable, "-c", program, "history", CASE, "--results_dir", str(results)]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

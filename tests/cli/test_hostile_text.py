@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from harness.records.rank import Failure
-from harness.report.console import Console, visible
+from harness.showing.printing import Console, visible
 from tests.cli.night_recordings import Stage
 from tests.cli.test_slurm import RECIPE, ROOT
 from tests.snapshot_pickles import Allocator, written

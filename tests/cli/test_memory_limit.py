@@ -22,7 +22,7 @@ def _train(tmp_path_factory):
 
     def run(*arguments):
         results = tmp_path_factory.mktemp("results")
-        command = [sys.executable, "-m", "harness.cli.app", "run", *SMALL, "--results_dir", str(results), "--json"]
+        command = [sys.executable, "-m", "harness.app", "run", *SMALL, "--results_dir", str(results), "--json"]
         done = subprocess.run(
             [*command, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=180, check=False
         )

@@ -5,10 +5,10 @@ import re
 
 import pytest
 
+from harness.batch.folder import holding
+from harness.night.history.store import read_history
 from harness.records.batches import EVENTS
-from harness.records.histories import read_history
 from harness.records.nights import run_dir_of
-from harness.runner.batch.folder import holding
 from tests.cli.night_recordings import OOM, PORT_TAKEN, RECIPE, SECONDS, Stage, cut_short
 
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from harness.records.histories import read_history
+from harness.night.history.store import read_history
 from tests.cli.night_recordings import PORT_TAKEN, SECONDS, Stage, cut_short
 
 FIRST = 3  # number of the first A/A run of a case of three repeats

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.histories import read_history
+from harness.night.history.store import read_history
 from harness.records.nights import read_night
 
 ROOT = Path(__file__).parents[2]
-COMMAND = (sys.executable, "-m", "harness.cli.app", "nightly")
+COMMAND = (sys.executable, "-m", "harness.app", "nightly")
 
 
 def first_committed(results, process):

@@ -9,8 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from harness.cli.option_groups import takes
-from harness.cli.short_options import WholeShortOptions
+from harness.asking.options import takes
+from harness.asking.spelling import WholeShortOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ def cache(tmp_path_factory):
 def plan(cache):
     def run(*options: str, columns: int = 80) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "XDG_CACHE_HOME": str(cache), "COLUMNS": str(columns)}
-        command = (sys.executable, "-m", "harness.cli.app", "plan", *options)
+        command = (sys.executable, "-m", "harness.app", "plan", *options)
         return subprocess.run(command, capture_output=True, text=True, timeout=300, env=env, check=False)
 
     return run

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.cli.plan_command import spread
+from harness.asking.spelling import spread
 
 MANY = {"--exact": "recommended", "--calibrate": None, "--over": None}
 

@@ -18,7 +18,7 @@ def _halted(tmp_path):
     library = compiled("halved_write.c", tmp_path / "halved_write.so", "-ldl")
 
     def run(folder, look, *words):
-        command = [sys.executable, "-m", "harness.cli.app", *map(str, words)]
+        command = [sys.executable, "-m", "harness.app", *map(str, words)]
         env = {**os.environ, "LD_PRELOAD": str(library), "HALVE_BELOW": str(folder)}
         seen = []
         with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL) as process:

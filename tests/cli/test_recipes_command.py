@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli.recipes import app
+from harness.catalogue.recipes import app
 from harness.errors import BadRequestError
 
 

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from harness.launch.environment import this_host
-from harness.recipes.request import Request
-from harness.records.batch import BatchLaunch
-from harness.records.batches import SWEEP_FOLDERS
+from harness.recipes.recipe import Request
+from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.rank import Failure
 from harness.records.store import write_record
 from harness.records.sweeps import run_dir_of
-from harness.runner.sweep.ab import ab_request
-from harness.runner.sweep.planning import plan_sweep
-from harness.runner.sweep.request import SweepRequest
+from harness.sweep.ab import ab_request
+from harness.sweep.plan import plan_sweep
+from harness.sweep.request import SweepRequest
 from tests.analysis.diagnosis.conftest import FRAGMENTED
 from tests.conftest import layers_of
 

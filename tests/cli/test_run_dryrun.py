@@ -2,10 +2,10 @@
 
 import json
 
-from harness.cli.asking import run_request
-from harness.cli.options import ExperimentOptions, JudgeOptions, LaunchOptions
+from harness.asking.options import ExperimentOptions, JudgeOptions, LaunchOptions
+from harness.asking.requests import run_request
 from harness.launch.environment import this_host
-from harness.runner.understanding import understand
+from harness.run.understanding import understand
 
 PORT = 29511
 REQUEST = ("-m", "llama", "-mr", "llama3_8b", "-g", "cpu", "--recompute_modules", "core_attn,layernorm")

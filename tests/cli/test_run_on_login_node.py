@@ -41,7 +41,7 @@ def login_node(tmp_path):
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
 
     def run(*arguments):
-        command = [sys.executable, "-m", "harness.cli.app", *map(str, arguments)]
+        command = [sys.executable, "-m", "harness.app", *map(str, arguments)]
         return subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
         )

@@ -28,7 +28,7 @@ REQUEST = ("run", "-m", "llama", "-mr", "llama3_8b", "-g", "cpu", "--recompute_m
 
 
 def command(results, *arguments):
-    return [sys.executable, "-m", "harness.cli.app", *REQUEST, "--results_dir", str(results), *arguments]
+    return [sys.executable, "-m", "harness.app", *REQUEST, "--results_dir", str(results), *arguments]
 
 
 def train(results, *arguments):

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.job import JobRecord, SlurmOptions, SubmittedRecord
-from harness.records.jobs import read_job, read_submitted, write_job, write_submitted
+from harness.records.job import (
+    JobRecord,
+    SlurmOptions,
+    SubmittedRecord,
+    read_job,
+    read_submitted,
+    write_job,
+    write_submitted,
+)
 from harness.records.store import read_run
 
 ROOT = Path(__file__).parents[2]

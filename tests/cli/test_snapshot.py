@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.app import main
+from harness.app import main
 from tests.snapshot_pickles import MIB, Allocator, fragmented, trained, written
 
 

@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from harness.launch.environment import this_host
-from harness.recipes.request import Request
-from harness.records.batch import BatchLaunch
-from harness.records.batches import SWEEP_FOLDERS
-from harness.records.prediction import PredictionRecord, StagePrediction
+from harness.recipes.recipe import Request
+from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.rank import Failure
+from harness.records.run import PredictionRecord, StagePrediction
 from harness.records.store import write_record
 from harness.records.sweeps import read_sweep, run_dir_of
-from harness.runner.sweep.over import split_over
-from harness.runner.sweep.planning import plan_sweep
-from harness.runner.sweep.request import SweepRequest
+from harness.sweep.plan import plan_sweep
+from harness.sweep.request import SweepRequest, split_over
 from tests.conftest import layers_of
 
 RECIPE = Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml"
@@ -252,7 +250,7 @@ def test_a_recording_that_lacks_a_cell_is_told_before_anything_runs(recorded, mb
 def test_two_sweeps_at_once_in_one_results_folder_do_not_disturb_each_other(recorded, sweep, tmp_path):
     source = recorded(repeats=2, ends={"mlp": CRASH})
     results = tmp_path / "together"
-    command = [sys.executable, "-m", "harness.cli.app", "sweep", "-mr", RECIPE, "-g", "cpu", "--over", OVER, "--repeats", "2",
+    command = [sys.executable, "-m", "harness.app", "sweep", "-mr", RECIPE, "-g", "cpu", "--over", OVER, "--repeats", "2",
                "--launcher", "replay", "--from", source, "--results_dir", results, "--json"]  # fmt: skip
     both = [subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) for _ in range(2)]
     answers = [

@@ -18,7 +18,7 @@ def statuses(tmp_path, name, *smaller):
     command = [
         sys.executable,
         "-m",
-        "harness.cli.app",
+        "harness.app",
         "sweep",
         "--file",
         name,

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.batch.nodes import Follower
 from harness.errors import RunFailedError
 from harness.launch.ownership import claim, is_held, release
 from harness.launch.rendezvous import free_port
 from harness.records.sweeps import read_sweep
-from harness.runner.batch.nodes import Follower
-from harness.runner.sweep.run import follow_sweep
-from harness.runner.sweep.showing import SweepDisplay
+from harness.sweep.run import follow_sweep
+from harness.sweep.show import SweepDisplay
 
 ROOT = Path(__file__).parents[2]
 SWEEP = (
@@ -29,7 +29,7 @@ SWEEP = (
 @pytest.mark.long
 def test_two_nodes_run_every_cell_together(tmp_path):
     folder = tmp_path / "shared"
-    command = [sys.executable, "-m", "harness.cli.app", *SWEEP, "--sweep_dir", str(folder), "--master_port",
+    command = [sys.executable, "-m", "harness.app", *SWEEP, "--sweep_dir", str(folder), "--master_port",
                str(free_port()), "--json"]  # fmt: skip
     nodes = []
     for rank in (1, 0):
@@ -82,11 +82,11 @@ def test_a_folder_is_held_from_claim_to_release_and_again(tmp_path):
 def test_a_node_of_a_resumed_sweep_takes_no_part_in_what_a_killed_one_left(tmp_path):
     """A claim that was never let go of, and a run that it had begun: the second node waits for node 0's new claim."""
     folder, port = tmp_path / "shared", str(free_port())
-    start = [sys.executable, "-m", "harness.cli.app", *SWEEP, "--sweep_dir", str(folder), "--master_port", port]
+    start = [sys.executable, "-m", "harness.app", *SWEEP, "--sweep_dir", str(folder), "--master_port", port]
     with subprocess.Popen(start, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as alone:
         wait_for(folder / "cells" / "000" / "0" / "harness.json")
         alone.kill()
-    resume = [sys.executable, "-m", "harness.cli.app", "sweep", "--resume", str(folder)]
+    resume = [sys.executable, "-m", "harness.app", "sweep", "--resume", str(folder)]
     with (
         subprocess.Popen([*resume, "--node_rank", "1"], cwd=ROOT, stderr=subprocess.DEVNULL) as second,
         subprocess.Popen(resume, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first,

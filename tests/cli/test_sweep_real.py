@@ -24,7 +24,7 @@ TIMEOUT_S = 400
 
 
 def command(*arguments):
-    return [sys.executable, "-m", "harness.cli.app", "sweep", *map(str, arguments)]
+    return [sys.executable, "-m", "harness.app", "sweep", *map(str, arguments)]
 
 
 def answered(*arguments):

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.batch.plan import DueRun
+from harness.batch.slurm.submission import SlurmRequest
 from harness.launch.environment import this_host
-from harness.records.batch import BatchLaunch
+from harness.records.batches import BatchLaunch
 from harness.records.job import SlurmOptions
-from harness.runner.batch.plan import DueRun
-from harness.runner.batch.slurm.submission import SlurmRequest
-from harness.runner.sweep.batch import SweepBatch
-from harness.runner.sweep.slurm import sweep_job
+from harness.sweep.batch import SweepBatch
+from harness.sweep.slurm import sweep_job
 
 SWEEP = ("sweep", "-mr", "llama3_8b", "-g", "cpu", "--over", "recompute=none; mlp", "--launcher", "slurm")
 

@@ -1,9 +1,8 @@
 """Small models of each kind, and the recompute settings that act on them."""
 
-from harness.spec.experiment import ExperimentSpec, KernelSpec
-from harness.spec.model import MlaModel, ModelSpec, MoeModel
-from harness.spec.parallelism import BatchSpec, ParallelismSpec
-from harness.spec.recompute import parse_recompute
+from harness.experiment.experiment import ExperimentSpec, KernelSpec
+from harness.experiment.model import BatchSpec, MlaModel, ModelSpec, MoeModel, ParallelismSpec
+from harness.experiment.recompute import parse_recompute
 
 SIZES = {"num_layers": 4, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 128}
 MOE = {"num_moe_experts": 4, "moe_router_topk": 2, "moe_ffn_hidden_size": 64, "moe_aux_loss_coeff": 0.01}

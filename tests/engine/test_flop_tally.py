@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch")
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from harness.engine.flop_tally import FlopTally  # noqa: E402
+from harness.engine.memory import FlopTally  # noqa: E402
 from harness.engine.storage_watch import watched_peak_bytes  # noqa: E402
 
 pytestmark = pytest.mark.train

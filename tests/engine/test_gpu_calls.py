@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.spec.recompute import parse_recompute
-from harness.spec.software import parse_version
+from harness.experiment.recompute import parse_recompute
+from harness.experiment.software import parse_version
 from tests.conftest import TINY, build_spec
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]

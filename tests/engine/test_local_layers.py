@@ -58,7 +58,7 @@ def _norm():
     from harness.engine import cpu_backend
 
     cpu_backend.block_transformer_engine()
-    from harness.engine.local_layers import Norm
+    from harness.engine.model import Norm
 
     def build(normalization, *, zero_centered=False, sequence_parallel=False, dtype=torch.float32):
         config = SimpleNamespace(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.engine.nvml_processes import Neighbours, descends_from
+from harness.engine.nvml_device import Neighbours, descends_from
 from harness.records.run import DeviceSample, NodeSample
 from tests.native_libraries import scripted_nvml
 

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
-from harness.spec.effective import settled_implementation
-from harness.spec.experiment import ExperimentSpec, KernelSpec
-from harness.spec.model import MlaModel, ModelSpec, MoeModel
-from harness.spec.parallelism import BatchSpec
-from harness.spec.recompute import FullRecompute, NoRecompute, SelectiveRecompute
-from harness.spec.rules.check import check
-from harness.spec.software import Software
+from harness.experiment.effective import settled_implementation
+from harness.experiment.experiment import ExperimentSpec, KernelSpec
+from harness.experiment.model import BatchSpec, MlaModel, ModelSpec, MoeModel
+from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
+from harness.experiment.rules.check import check
+from harness.experiment.software import Software
 
 _conftest = importlib.util.spec_from_file_location("engine_conftest", Path(__file__).parent / "conftest.py")
 engine = importlib.util.module_from_spec(_conftest)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.spec.experiment import DdpSpec, TrainSpec
+from harness.experiment.experiment import DdpSpec, TrainSpec
 from tests.engine import shapes
 from tests.engine.conftest import torchrun
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from harness.spec.recompute import FullRecompute, SelectiveRecompute, parse_recompute
+from harness.experiment.recompute import FullRecompute, SelectiveRecompute, parse_recompute
 
 _spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
 shapes = importlib.util.module_from_spec(_spec)

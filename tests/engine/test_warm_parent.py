@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness.launch.environment import Host
-from harness.launch.execute import execute
-from harness.launch.plan import build_plan
-from harness.launch.request import LaunchRequest
+from harness.launch.plan import LaunchRequest, build_plan
+from harness.launch.replay import execute
 from harness.launch.warm import WarmParents
-from harness.records.launch import AgentRecord
+from harness.records.collect import AgentRecord
 from harness.records.rank import RankRecord
 
 _spec = importlib.util.spec_from_file_location("shapes", Path(__file__).parent / "shapes.py")
@@ -24,7 +23,7 @@ _spec.loader.exec_module(shapes)
 DENSE, GROUPED, experiment = shapes.DENSE, shapes.GROUPED, shapes.experiment
 
 ROOT = Path(__file__).parents[2]
-FORK_SAFETY = "import torch{}; from harness.engine.fork_safety import why_not_forkable; print(why_not_forkable())"
+FORK_SAFETY = "import torch{}; from harness.engine.process import why_not_forkable; print(why_not_forkable())"
 HAND_OVER = (
     "from torch.distributed.elastic.multiprocessing import api; {}; "
     "from harness.engine.prepared_ranks import why_not_to_be_handed_over; print(why_not_to_be_handed_over())"

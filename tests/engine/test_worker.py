@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.records.collect import read_heartbeats
 from harness.records.rank import RankRecord
-from harness.spec.experiment import ExperimentSpec
 
 ROOT = Path(__file__).parents[2]
 MODEL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 128}

@@ -73,7 +73,7 @@ def _mbr_perf(started):
     """`mbr-perf` to its end in a process of its own."""
 
     def answer(*words):
-        with started((sys.executable, "-m", "harness.cli.app", *map(str, words))) as running:
+        with started((sys.executable, "-m", "harness.app", *map(str, words))) as running:
             return Answer(*running.ended())
 
     return answer

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from harness.engine.process import be_parent_of_children, die_with_parent, dump_stacks_on_signal
-from harness.records.atomic import write_atomically
+from harness.records.store import write_atomically
 
 STEP_S = 0.05
 

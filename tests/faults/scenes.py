@@ -11,14 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.launch.environment import this_host
-from harness.recipes.request import Request
-from harness.records.batch import BatchLaunch
-from harness.records.batches import SWEEP_FOLDERS
+from harness.recipes.recipe import Request
+from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.sweep import SweepPlan
 from harness.records.sweeps import made_sweep_dir
-from harness.runner.sweep.over import split_over
-from harness.runner.sweep.planning import plan_sweep
-from harness.runner.sweep.request import SweepRequest
+from harness.sweep.plan import plan_sweep
+from harness.sweep.request import SweepRequest, split_over
 from tests.faults.stage import RECIPE, ROOT, SETTINGS, Stage
 
 SMALL = (
@@ -77,7 +75,7 @@ class Training(Scene):
         return sweep_dir, self.command("sweep", *SMALL, *over)
 
     def command(self, *words: object) -> tuple[str, ...]:
-        return (sys.executable, "-m", "harness.cli.app", *map(str, words))
+        return (sys.executable, "-m", "harness.app", *map(str, words))
 
 
 class Played(Scene):

@@ -30,7 +30,7 @@ class Stage:
 
     def command(self, *words: object) -> list[str]:
         """``mbr-perf`` with that interpreter as its own."""
-        called = f"import sys; sys.executable = {str(self.python)!r}; from harness.cli.app import main; main()"
+        called = f"import sys; sys.executable = {str(self.python)!r}; from harness.app import main; main()"
         return [sys.executable, "-c", called, *map(str, words)]
 
     def run_command(self, results: Path, *options: object) -> list[str]:

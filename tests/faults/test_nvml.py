@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from harness.records.golden_text import golden_text
+from harness.records.golden import golden_text
 from harness.records.store import read_run
 from tests.faults.at_work import PATIENCE_S
 from tests.faults.victims import victims

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Rendezvous, free_port
-from harness.spec.experiment import ExperimentSpec
 
 FOLDER = Path(__file__).parent
 MODEL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 256}

@@ -5,9 +5,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from harness.launch.environment import EnvVar
-from harness.launch.execute import execute
 from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Rendezvous, free_port
+from harness.launch.replay import execute
 from harness.launch.warm import WarmParents
 
 warm = sys.argv[1] == "--warm"

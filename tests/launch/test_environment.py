@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import EnvVar, child_environment, recordable, this_host
 from harness.launch.environment_rows import ROWS
-from harness.spec.experiment import ExperimentSpec
 
 MakeSpec = Callable[..., ExperimentSpec]
 CANARY = "hf_CANARYcanary0123456789"

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from harness.launch.interruption import interruption
+from harness.launch.crew import interruption
 
 
 def test_a_signal_that_came_just_before_an_inner_block_ends_that_block_too():

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from harness.launch.ownership import claim, life_of, this_process
-from harness.records.owner import OWNER, Owner
+from harness.records.rank import OWNER, Owner
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from harness.launch.peers import Peers
 from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Rendezvous
-from harness.records.atomic import write_atomically
-from harness.records.launch import LaunchOutcome
+from harness.launch.supervise import Peers
+from harness.records.collect import LaunchOutcome
+from harness.records.store import write_atomically
 
 
 def second_of_three(make_plan: Callable[..., LaunchPlan]) -> LaunchPlan:

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
-from harness.launch.plan import LaunchPlan, build_plan
+from harness.launch.plan import LaunchPlan, LaunchRequest, build_plan
 from harness.launch.rendezvous import Nodes, free_port, settle
-from harness.launch.request import LaunchRequest
-from harness.spec.experiment import ExperimentSpec
 
 MakeSpec = Callable[..., ExperimentSpec]
 TWO_NODES = Nodes(nnodes=2, node_rank=1, master_addr="node-0")

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
-from harness.launch.execute import LAUNCHERS, execute
-from harness.launch.request import LaunchRequest
-from harness.records.launch import LaunchOutcome
+from harness.launch.plan import LaunchRequest
+from harness.launch.replay import LAUNCHERS, execute
+from harness.records.collect import LaunchOutcome
 from harness.records.rank import Failure, RankRecord
-from harness.spec.experiment import ExperimentSpec
 
 MakeSpec = Callable[..., ExperimentSpec]
 

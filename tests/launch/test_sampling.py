@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from harness.launch.execute import execute
 from harness.launch.plan import LaunchPlan
+from harness.launch.replay import execute
 
 MakePlan = Callable[..., LaunchPlan]
 

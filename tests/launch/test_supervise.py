@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch.execute import execute
-from harness.launch.heartbeats import Progress
+from harness.launch.heartbeats import UNENDED, Progress
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import identify, is_alive
-from harness.launch.verdict import UNENDED
-from harness.records.launch import LaunchOutcome
+from harness.launch.replay import execute
+from harness.records.collect import LaunchOutcome
 
 MakePlan = Callable[..., LaunchPlan]
 HARNESS = Path(__file__).parent / "scripted_harness.py"

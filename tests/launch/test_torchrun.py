@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from harness.launch.environment import EnvVar
-from harness.launch.execute import execute
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import identify, is_alive
-from harness.records.launch import AgentRecord, LaunchOutcome
+from harness.launch.replay import execute
+from harness.records.collect import AgentRecord, LaunchOutcome
 
 pytestmark = pytest.mark.train
 MakePlan = Callable[..., LaunchPlan]

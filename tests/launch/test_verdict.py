@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.launch.verdict import first_failure, port_was_taken, verdict
-from harness.records.launch import AgentRecord, LaunchOutcome, RankExit
+from harness.launch.heartbeats import first_failure, port_was_taken, verdict
+from harness.records.collect import AgentRecord, LaunchOutcome, RankExit
 
 
 def ended(*exits: tuple[int, int, str | None], first: int) -> AgentRecord:

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from harness.launch.environment import EnvVar
-from harness.launch.execute import execute
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import descendants, identify, is_alive
+from harness.launch.replay import execute
 from harness.launch.warm import WarmParents
-from harness.records.launch import AgentRecord, LaunchOutcome
+from harness.records.collect import AgentRecord, LaunchOutcome
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 Plans = Callable[..., LaunchPlan]

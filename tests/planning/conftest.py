@@ -57,7 +57,7 @@ def by_hand():
 @pytest.fixture
 def spec_of():
     """Specs with hidden sizes that fit what is traced by hand; see `build_spec` of the tests' root."""
-    from harness.spec.experiment import ExperimentSpec
+    from harness.experiment.experiment import ExperimentSpec
 
     def make(**changes) -> ExperimentSpec:
         fields = {

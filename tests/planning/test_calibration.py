@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from harness.planning.calibration import Observation, fit, left_out
-from harness.planning.constants import BOUNDS, BUILT_IN, EFFICIENCIES, Constants, calibrated
 from harness.planning.hardware import LIKELY
+from harness.planning.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, Constants, calibrated
 from harness.planning.stages import Composer
 from harness.planning.time_model import likely_seconds
 from harness.records.trace import OpCost

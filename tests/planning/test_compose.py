@@ -4,6 +4,7 @@ from harness.planning.compose import Ends, PassSizes, compose
 from harness.planning.pieces import (
     Parameters,
     Piece,
+    Work,
     end_piece,
     frame_piece,
     layer_piece,
@@ -11,7 +12,6 @@ from harness.planning.pieces import (
     offloaded_piece,
     unit_piece,
 )
-from harness.planning.work import Work
 from harness.records.trace import ChunkTrace, OpCost
 
 NOTHING = Piece(saved=0, forward_over=0, backward_over=0, persistent=0, parameters=Parameters(), work=Work())

@@ -2,13 +2,13 @@
 
 import pytest
 
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import this_host
 from harness.planning.stages import Composer
 from harness.planning.trace_cases import CaseMaker
 from harness.records.trace import TraceCase
-from harness.runner.tracing import Tracing
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.recompute import parse_recompute
+from harness.run.predicting.tracer import Tracing
 
 LAYERS = 4
 SETTINGS = ("none", "core_attn", "mlp", "full:uniform:1", "full:uniform:2", "full:uniform:4", "full:block:2")

@@ -2,13 +2,13 @@
 
 import pytest
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import this_host
 from harness.planning.ledger import deferred_bytes
 from harness.planning.prediction import predict
 from harness.planning.schedule import instants, schedule_of
 from harness.planning.stages import Composer
-from harness.runner.tracing import Tracing
-from harness.spec.experiment import ExperimentSpec
+from harness.run.predicting.tracer import Tracing
 
 # Megatron-LM's functional test gpt3_mcore_te_tp2_pp2_defer_embedding_wgrad_compute: the highest `mem-max-allocated-bytes`
 # of the last rank, on A100, of the files golden_values_dev_dgx_a100.json and golden_values_lts_dgx_a100.json.

@@ -2,14 +2,13 @@
 
 import pytest
 
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import this_host
-from harness.planning.exact import exact_peaks, exact_spec
 from harness.planning.stages import Composer
-from harness.records.exact import ExactFile, ExactRequest, ExactStage
-from harness.runner.tracer_process import TracerProcess
-from harness.runner.tracing import Tracing
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.recompute import parse_recompute
+from harness.planning.trace_cases import exact_peaks, exact_spec
+from harness.records.trace import ExactFile, ExactRequest, ExactStage
+from harness.run.predicting.tracer import TracerProcess, Tracing
 
 IMPLEMENTATION = "transformer_engine"
 DENSE = {

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.experiment.effective import effective_recompute
+from harness.experiment.model import ModelSpec
 from harness.planning.flops import (
     achieved_tflops,
     layer_flops,
@@ -12,8 +14,6 @@ from harness.planning.flops import (
     recompute_flops_per_step,
     utilization,
 )
-from harness.spec.effective import effective_recompute
-from harness.spec.model import ModelSpec
 
 REFERENCE = json.loads((Path(__file__).parents[1] / "data/flops/model_flops.json").read_text())
 CASES = [pytest.param(case, id=f"{case['model']}-{case['seq_length']}") for case in REFERENCE["cases"]]

@@ -1,7 +1,6 @@
 import pytest
 
-from harness.planning.fsdp import gathered_bytes
-from harness.planning.model_states import model_states
+from harness.planning.model_states import gathered_bytes, model_states
 from harness.planning.pieces import Parameters
 
 FSDP = {"use_megatron_fsdp": True, "grad_reduce_in_fp32": False}

@@ -2,10 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.planning.ledger import stage_memory
+from harness.experiment.recompute import parse_recompute
+from harness.planning.ledger import stage_memory, workspace_bytes
 from harness.planning.stages import Composer
-from harness.planning.workspaces import workspace_bytes
-from harness.spec.recompute import parse_recompute
 
 TE = "transformer_engine"
 

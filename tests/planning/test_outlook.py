@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.analysis.diagnosis.outlook import asked_row, outlook_of
+from harness.diagnose.plan import asked_row, outlook_of
+from harness.experiment.recompute import parse_recompute
+from harness.experiment.software import Software
 from harness.planning.search import Limits, plan, required_cases
 from harness.planning.settings import candidates
-from harness.spec.recompute import parse_recompute
-from harness.spec.software import Software
 from tests.planning.conftest import row_of
 
 TE = "transformer_engine"

@@ -2,13 +2,12 @@ from dataclasses import replace
 
 import pytest
 
+from harness.experiment.software import Software
 from harness.planning.advice import advice, module_worths, safe_instead, why_none
-from harness.planning.constants import OUTSIDE_ALLOCATOR_BYTES
-from harness.planning.prediction import verdict
+from harness.planning.ledger import user_buffer_bytes
+from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES, verdict
 from harness.planning.search import Limits, Traces, dominated, plan, required_cases
 from harness.planning.settings import candidates
-from harness.planning.workspaces import user_buffer_bytes
-from harness.spec.software import Software
 from harness.units import format_bytes, format_percent
 from tests.planning.conftest import row_of
 

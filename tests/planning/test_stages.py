@@ -1,8 +1,8 @@
 import pytest
 
+from harness.experiment.recompute import NoRecompute, SelectiveRecompute, parse_recompute
 from harness.planning.stages import Composer, MissingTraceError
 from harness.planning.trace_cases import CaseMaker
-from harness.spec.recompute import NoRecompute, SelectiveRecompute, parse_recompute
 
 TE = "transformer_engine"
 

@@ -2,13 +2,12 @@ from dataclasses import replace
 
 import pytest
 
+from harness.experiment.gpu import GPUS
 from harness.planning.compose import ChunkCost, PassSizes
 from harness.planning.hardware import LIKELY, LINKS, group_bandwidth
-from harness.planning.pieces import Parameters
+from harness.planning.pieces import Parameters, Work
 from harness.planning.time_model import step_time
-from harness.planning.work import Work
 from harness.records.trace import OpCost
-from harness.spec.gpu import GPUS
 
 H100 = GPUS["h100"]
 ONE_SECOND_OF_GEMM = round(H100.peak_flops["bf16"] * LIKELY.gemm_bf16)

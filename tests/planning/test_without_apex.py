@@ -2,10 +2,10 @@
 
 import pytest
 
+from harness.experiment.software import Software
 from harness.planning.assumptions import APEX_MISSING, APEX_THERE
 from harness.planning.prediction import predict
 from harness.planning.stages import Composer
-from harness.spec.software import Software
 
 TE = "transformer_engine"
 

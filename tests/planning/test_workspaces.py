@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.planning.workspaces import user_buffer_bytes, workspace_bytes
+from harness.planning.ledger import user_buffer_bytes, workspace_bytes
 
 MIB = 1024**2
 FIXED = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

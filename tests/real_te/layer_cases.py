@@ -1,9 +1,9 @@
 """Every kind of layer under every legal recompute setting and every precision, as cases to trace."""
 
+from harness.experiment.recompute import FullRecompute, SelectiveRecompute
+from harness.experiment.software import Software
 from harness.planning.settings import candidates
 from harness.records.trace import TraceCase
-from harness.spec.recompute import FullRecompute, SelectiveRecompute
-from harness.spec.software import Software
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11.0")
 PRECISIONS = {

@@ -18,7 +18,7 @@ def main() -> None:
     folder, asked, out = map(Path, sys.argv[1:])
     loading.prepare(folder)
     from harness.engine.tracing.building import Groups
-    from harness.spec.experiment import ExperimentSpec
+    from harness.experiment.experiment import ExperimentSpec
 
     groups = Groups()
     specs = {name: ExperimentSpec.model_validate_json(spec) for name, spec in json.loads(asked.read_text()).items()}

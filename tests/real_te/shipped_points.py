@@ -3,15 +3,15 @@
 from dataclasses import dataclass
 
 from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.rules.check import check
+from harness.experiment.software import Software
 from harness.planning.trace_cases import CaseMaker, base_policies
 from harness.recipes.find import all_recipe_files, recipes_dir
+from harness.recipes.recipe import Request
 from harness.recipes.recipe_file import load_recipe
-from harness.recipes.request import Request
 from harness.recipes.resolve import resolve_recipe
 from harness.records.trace import TraceCase
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.rules.check import check
-from harness.spec.software import Software
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11.0")
 IMPLEMENTATION = "transformer_engine"

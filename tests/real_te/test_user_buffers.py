@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.planning.workspaces import user_buffer_bytes
-from harness.spec.user_buffers import UserBuffers
+from harness.experiment.user_buffers import UserBuffers
+from harness.planning.ledger import user_buffer_bytes
 
 pytestmark = pytest.mark.train
 PROGRAM = Path(__file__).parent / "made_buffers.py"

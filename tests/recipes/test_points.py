@@ -5,9 +5,8 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.recipes.points import choose_point, weak_scaled
-from harness.recipes.recipe import Recipe
+from harness.recipes.recipe import Recipe, Request
 from harness.recipes.recipe_file import load_recipe
-from harness.recipes.request import Request
 from harness.recipes.resolve import resolve_recipe
 
 HEAD = """\

@@ -1,16 +1,13 @@
 from pathlib import Path
 
 from harness.recipes.meanings import MEANINGS
-from harness.recipes.recipe import PointKey, RecipeHeader
+from harness.recipes.recipe import PointKey, RecipeHeader, Request
 from harness.recipes.recipe_file import load_recipe
-from harness.recipes.reference import EXAMPLE, render
-from harness.recipes.request import Request
+from harness.recipes.reference import EXAMPLE, SUITE_EXAMPLE, SWEEP_EXAMPLE, render
 from harness.recipes.resolve import resolve, resolve_recipe
 from harness.recipes.settings import SECTION_MODELS
 from harness.recipes.suite_file import read_suite
-from harness.recipes.suite_reference import EXAMPLE as SUITE_EXAMPLE
 from harness.recipes.sweep_file import read_sweep_file
-from harness.recipes.sweep_reference import EXAMPLE as SWEEP_EXAMPLE
 
 README = Path(__file__).parents[2] / "recipes" / "README.md"
 

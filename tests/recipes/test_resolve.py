@@ -1,7 +1,7 @@
 import pytest
 
 from harness.errors import BadRequestError, ManyProblemsError
-from harness.recipes.request import Request
+from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve, resolve_recipe
 
 

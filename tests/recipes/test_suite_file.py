@@ -4,9 +4,9 @@ from datetime import date
 
 import pytest
 
-from harness.analysis.metrics import METRICS
 from harness.errors import HarnessError
-from harness.recipes.request import Request
+from harness.judging.metrics import METRICS
+from harness.recipes.recipe import Request
 from harness.recipes.suite import THRESHOLD_METRICS, ExpectedFailure
 from harness.recipes.suite_file import read_suite
 

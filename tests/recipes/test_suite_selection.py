@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import BadRequestError, HarnessError
-from harness.recipes.request import Request
+from harness.recipes.recipe import Request
 from harness.recipes.suite import Suite, SuiteCase
-from harness.recipes.suite_selection import only, shard
+from harness.recipes.suite_listing import only, shard
 
 
 def suite_of(*names):

@@ -10,8 +10,8 @@ import time
 from itertools import count
 from pathlib import Path
 
-from harness.records.histories import write_history
-from harness.records.history import HistoryFigure, HistoryRecord
+from harness.night.history.record import HistoryFigure, HistoryRecord
+from harness.night.history.store import write_history
 
 _LATER_S = 37e-6
 

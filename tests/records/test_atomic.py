@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.atomic import write_atomically, write_once
+from harness.records.store import write_atomically, write_once
 
 
 def test_the_new_content_replaces_the_old(tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from harness.records.collect import collect, read_heartbeats
-from harness.records.launch import AgentRecord, LaunchOutcome, RankExit
+from harness.records.collect import AgentRecord, LaunchOutcome, RankExit, collect, read_heartbeats
 from harness.records.rank import Failure, StepRecord
 from harness.records.run import NodeSample
 

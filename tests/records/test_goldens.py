@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
-from harness.records.golden_settings import leaves
-from harness.records.golden_text import golden_text
+from harness.records.golden import golden_text, leaves
 from harness.records.goldens import (
     GoldenChange,
     find_golden,

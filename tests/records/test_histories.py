@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError, RunFailedError
-from harness.records.histories import read_history, survey_history, write_history
+from harness.night.history.store import read_history, survey_history, write_history
 
 ROOT = Path(__file__).parents[2]
 WRITER = Path(__file__).with_name("history_writer.py")

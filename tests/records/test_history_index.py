@@ -5,8 +5,8 @@ import sqlite3
 
 import pytest
 
-from harness.records.histories import read_history, survey_history, write_history
-from harness.records.history_index import INDEX, indexed_stamps, keep_text, kept_text
+from harness.night.history.index import INDEX, indexed_stamps, keep_text, kept_text
+from harness.night.history.store import read_history, survey_history, write_history
 
 
 @pytest.fixture(name="results")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from harness.records.source_tree import megatron_core_stamps, tree_stamps
+from harness.records.trace import megatron_core_stamps, tree_stamps
 
 
 @pytest.fixture

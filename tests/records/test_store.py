@@ -10,8 +10,15 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError, RunFailedError
-from harness.records.atomic import write_atomically, write_once
-from harness.records.store import checkout_dir, new_run_dir, read_run, results_dir, write_record
+from harness.records.store import (
+    checkout_dir,
+    new_run_dir,
+    read_run,
+    results_dir,
+    write_atomically,
+    write_once,
+    write_record,
+)
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 ROOT = Path(__file__).parents[2]
@@ -147,7 +154,7 @@ def test_a_full_disk_keeps_the_old_content_and_leaves_nothing_behind(tmp_path):
     path = tmp_path / "golden.json"
     write_atomically(path, "old")
     script = (
-        "import resource, signal, sys; from pathlib import Path; from harness.records.atomic import write_atomically\n"
+        "import resource, signal, sys; from pathlib import Path; from harness.records.store import write_atomically\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
         "write_atomically(Path(sys.argv[1]), 'x' * 100_000)"
     )
@@ -161,7 +168,7 @@ def test_a_killed_writer_leaves_the_old_content_or_the_new(tmp_path):
     path = tmp_path / "record.json"
     write_atomically(path, json.dumps({"n": -1, "fill": "x" * 200_000}))
     script = (
-        "import json, sys; from pathlib import Path; from harness.records.atomic import write_atomically\n"
+        "import json, sys; from pathlib import Path; from harness.records.store import write_atomically\n"
         "print('go', flush=True)\n"
         "for n in range(10**6): write_atomically(Path(sys.argv[1]), json.dumps({'n': n, 'fill': 'x' * 200_000}))"
     )

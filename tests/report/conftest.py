@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.derive import combine, derive
-from harness.analysis.gate import Verdict
-from harness.analysis.likeness import Difference
-from harness.analysis.metrics import METRICS
-from harness.analysis.night.values import CaseFinding, CaseRun, CaseVerdict, Evidence, NightVerdict
 from harness.errors import ExitCode
+from harness.judging.derive import combine, derive
+from harness.judging.gate import Verdict
+from harness.judging.likeness import Difference
+from harness.judging.metrics import METRICS
+from harness.night.values import CaseFinding, CaseRun, CaseVerdict, Evidence, NightVerdict
 from harness.records.collect import collect
 from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.run import RunRecord

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness.report.results_terminal import print_ailments
+from harness.results.show import print_ailments
 
 
 def test_a_hint_that_is_in_the_message_too_is_printed_once_and_in_line():

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from harness.report.cell_progress import cell_progress
+from harness.showing.progress import cell_progress
 
 
 class Clock:

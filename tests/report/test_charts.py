@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.sweep.judge import judge_sweep
-from harness.records.rank import MemoryRecord
+from harness.records.rank import MemoryRecord, MemorySeries
 from harness.records.sweeps import SweepData, read_sweep
-from harness.records.timeline import MemorySeries
-from harness.report.charts.available import obstacle
-from harness.report.charts.placing import Placed, Spot, place, text_width
+from harness.showing.charts.drawing import obstacle
+from harness.showing.charts.placing import Placed, Spot, place, text_width
+from harness.sweep.judge import judge_sweep
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 draws = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -72,7 +71,7 @@ def _specs() -> dict[str, Any]:
 
 
 def drawn(data: SweepData) -> dict[str, Any]:
-    from harness.report.charts.gallery import pictures
+    from harness.sweep.pictures.gallery import pictures
 
     return {
         picture.name: json.loads(picture.vega_lite) if picture.vega_lite else picture.missing
@@ -133,7 +132,7 @@ def test_bars_of_a_rank_add_up_to_what_the_device_held(make_spec, make_rank, mak
 
 @draws
 def test_only_allocated_bytes_on_a_processor_is_said():
-    from harness.report.charts.rank_memory import rank_memory
+    from harness.sweep.pictures.rank_memory import rank_memory
 
     data = read_sweep(RECORDED)
 
@@ -209,7 +208,7 @@ def test_cells_that_find_no_room_at_the_edge_are_counted(make_spec, make_rank, m
 
 @draws
 def test_the_drawing_library_is_not_ended_or_broken_by_its_own_text():
-    from harness.report.charts import rendering
+    from harness.showing.charts import drawing as rendering
 
     library = rendering.library()
 
@@ -221,8 +220,8 @@ def test_the_drawing_library_is_not_ended_or_broken_by_its_own_text():
 @draws
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node to read scripts with")
 def test_the_scripts_of_the_page_are_javascript(tmp_path):
-    from harness.report.charts import rendering
-    from harness.report.charts.gallery import pictures
+    from harness.showing.charts import drawing as rendering
+    from harness.sweep.pictures.gallery import pictures
 
     data = read_sweep(RECORDED)
     drawn_here = pictures(data, judge_sweep(data))
@@ -238,7 +237,7 @@ def test_the_scripts_of_the_page_are_javascript(tmp_path):
 def test_pictures_say_what_they_leave_out_and_number_runs_as_the_console_does(
     make_spec, make_rank, make_record, make_cell, make_sweep
 ):
-    from harness.report.charts.gallery import pictures
+    from harness.sweep.pictures.gallery import pictures
 
     series = MemorySeries(interval_s=0.1, max_bytes=(1 << 30, 2 << 30), what="allocated bytes")
 
@@ -263,7 +262,7 @@ def test_pictures_say_what_they_leave_out_and_number_runs_as_the_console_does(
 
 @draws
 def test_bars_of_cells_that_save_time_stay_inside_the_picture(make_spec, make_rank, make_record, make_cell, make_sweep):
-    from harness.report.charts.price_of_memory import price_of_memory
+    from harness.sweep.pictures.gallery import price_of_memory
 
     def cell(name: str, seconds: float, peak_bytes: int) -> Any:
         spec = make_spec(recompute=name)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-ASKED = "from harness.report.charts.available import obstacle; print(obstacle())"
+ASKED = "from harness.showing.charts.drawing import obstacle; print(obstacle())"
 
 
 def test_a_limit_of_addresses_that_the_engine_dies_of_is_told():

@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.analysis.gate import Finding, Verdict
-from harness.analysis.metrics import Summary
-from harness.report.figures import BY_NAME, allowed_change, change, figure, spread
+from harness.judging.gate import Finding, Verdict
+from harness.judging.metrics import Summary
+from harness.showing.figures import BY_NAME, allowed_change, change, figure, spread
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 from rich.console import Console
 
 from harness.errors import ExitCode
-from harness.report.findings import check_document, print_check
-from harness.spec.effective import effective_recompute
-from harness.spec.rules.finding import Finding
+from harness.experiment.effective import effective_recompute
+from harness.experiment.rules.rule import Finding
+from harness.showing.findings import check_document, print_check
 
 REFUSED = Finding(
     id="R09", severity="error", message="mla_up_proj needs multi-latent attention", fix="drop mla_up_proj",

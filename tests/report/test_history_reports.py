@@ -4,16 +4,13 @@ import json
 
 import pytest
 
-from harness.analysis.history.case_history import CaseHistory, level_changes
-from harness.analysis.history.change_points import ChangePoint
-from harness.analysis.history.series import series_of
-from harness.analysis.history.trend import trend
-from harness.analysis.night.golden_band import GoldenBand
-from harness.report.charts.trend import trend_picture
-from harness.report.csv_text import csv_text
-from harness.report.figures import BY_NAME
-from harness.report.history_csv import history_csv
-from harness.report.sparkline import sparkline
+from harness.night.history.cases import CaseHistory, level_changes
+from harness.night.history.changes import ChangePoint, trend
+from harness.night.history.chart import trend_picture
+from harness.night.history.files import history_csv
+from harness.night.history.series import series_of
+from harness.night.outcome import GoldenBand
+from harness.showing.figures import BY_NAME, csv_text, sparkline
 
 METRIC = BY_NAME["tflops_per_gpu"]
 
@@ -62,7 +59,7 @@ def test_a_history_without_figures_is_a_header():
 
 
 def series_of_nothing():
-    from harness.analysis.history.series import Series
+    from harness.night.history.series import Series
 
     return Series("h100/x", "f", ())
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.compare import GateOptions, compare_runs
-from harness.analysis.outcome import comparison_outcome, run_outcome
+from harness.judging.compare import GateOptions, compare_runs
+from harness.judging.gate import comparison_outcome, run_outcome
 from harness.records.goldens import GoldenSearch
 from harness.records.rank import Failure
-from harness.report import json
+from harness.showing import json
 
 RUN_KEYS = {
     "schema_version", "run_id", "outcome", "exit_code", "run_dir", "spec", "effective", "metrics", "ranks", "comparison",

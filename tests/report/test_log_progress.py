@@ -4,7 +4,7 @@ import itertools
 
 from harness.records.logs.lines import log_lines
 from harness.records.logs.passage import Passage
-from harness.report.log_progress import LogProgress
+from harness.showing.progress import LogProgress
 
 
 def test_a_file_that_was_read_at_once_has_no_progress(tmp_path, capsys):

@@ -8,11 +8,9 @@ from urllib.parse import unquote
 import pytest
 
 from harness.errors import ExitCode
-from harness.report.night_html import night_html
-from harness.report.night_index import read_nights
-from harness.report.night_index_html import index_html, write_index
-from harness.report.night_outputs import Outputs
-from harness.report.night_reports import write_night_reports
+from harness.night.index import index_html, read_nights, write_index
+from harness.night.page import night_html
+from harness.night.reports import Outputs, write_night_reports
 
 HOSTILE = "x\"'><script>alert(1)</script>&#"
 VOID = {"meta", "br"}

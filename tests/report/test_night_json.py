@@ -3,8 +3,8 @@
 import json
 from dataclasses import replace
 
-from harness.report.json import text
-from harness.report.night_json import night_document
+from harness.night.document import night_document
+from harness.showing.json import text
 
 
 def test_the_keys_of_the_contract_are_there(night, tmp_path):

@@ -5,9 +5,9 @@ from xml.etree import ElementTree as Xml
 
 import pytest
 
-from harness.analysis.gate import Verdict
 from harness.errors import ExitCode
-from harness.report.night_junit import night_junit
+from harness.judging.gate import Verdict
+from harness.night.junit import night_junit
 
 ATTRIBUTES = {
     "testsuites": {"name", "time", "tests", "failures", "errors"},

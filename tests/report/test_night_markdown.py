@@ -6,13 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.errors import ExitCode
-from harness.report.night_markdown import (
-    SUMMARY_LIMIT_BYTES,
-    append_summary,
-    append_whole,
-    night_markdown,
-    night_summary,
-)
+from harness.night.page import SUMMARY_LIMIT_BYTES, append_summary, append_whole, night_markdown, night_summary
 
 HOSTILE = "a|b\n# c <script>alert(1)</script> [x](http://y) `z` **d**"
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError, ExitCode
-from harness.report.console import visible
-from harness.report.night_outputs import Outputs, require_outputs
-from harness.report.night_reports import write_night_reports
+from harness.night.reports import Outputs, require_outputs, write_night_reports
+from harness.showing.printing import visible
 
 
 def test_the_night_keeps_every_report_in_its_own_folder(written_night):

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from harness.analysis.gate import Verdict
-from harness.analysis.night.values import Evidence
 from harness.errors import ExitCode
-from harness.report.night_rows import night_rows
-from harness.report.night_terminal import print_night
-from harness.report.night_words import answer, change_text
+from harness.judging.gate import Verdict
+from harness.night.rows import night_rows
+from harness.night.show import print_night
+from harness.night.values import Evidence
+from harness.night.words import answer, change_text
 from tests.report.conftest import improved
 
 HOSTILE = "[bold]x[/] | <script>alert(1)</script>"

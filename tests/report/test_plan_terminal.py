@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.software import Software
+from harness.plan.document import plan_document
+from harness.plan.over import print_layouts
+from harness.plan.show import print_plan, size_unit
 from harness.planning.advice import advice
 from harness.planning.prediction import Prediction
 from harness.planning.search import Limits, Traces, plan, required_cases
 from harness.planning.settings import candidates
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
-from harness.report.plan_json import plan_document
-from harness.report.plan_sweep import print_layouts
-from harness.report.plan_terminal import print_plan, size_unit
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.software import Software
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
 TE = "transformer_engine"

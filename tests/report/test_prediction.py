@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from harness.analysis.derive import derive
-from harness.records.prediction import PredictionRecord, StagePrediction
-from harness.records.run import RunRecord
-from harness.report.prediction import misfit_line, prediction_document, prediction_line, whole_run
+from harness.judging.derive import derive
+from harness.records.run import PredictionRecord, RunRecord, StagePrediction
+from harness.run.predicting.shown import misfit_line, prediction_document, prediction_line, whole_run
 
 
 def stage(pp_rank, activations):

@@ -5,7 +5,7 @@ import itertools
 
 from rich.console import Console
 
-from harness.report.progress import step_progress
+from harness.showing.progress import step_progress
 
 
 def told(reports, *, terminal=False, every_s=0.01):

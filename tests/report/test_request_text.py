@@ -1,8 +1,8 @@
 """A request in words."""
 
-from harness.report.request_text import effect_lines, explanation, finding_lines, request_lines
-from harness.spec.effective import effective_recompute, settled_implementation
-from harness.spec.rules.finding import Finding
+from harness.experiment.effective import effective_recompute, settled_implementation
+from harness.experiment.rules.rule import Finding
+from harness.showing.request_text import effect_lines, explanation, finding_lines, request_lines
 
 
 def effect_of(spec):

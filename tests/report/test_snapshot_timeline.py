@@ -3,9 +3,9 @@
 import json
 from typing import Any
 
-from harness.analysis.snapshots.summary import summarise
-from harness.analysis.snapshots.values import DeviceMemory
-from harness.report.charts.snapshot_timeline import snapshot_timeline
+from harness.diagnose.snapshots.chart import snapshot_timeline
+from harness.diagnose.snapshots.child import summarise
+from harness.diagnose.snapshots.values import DeviceMemory
 from tests.snapshot_pickles import Allocator, trained
 
 

@@ -11,17 +11,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.analysis.sweep.judge import judge_sweep
 from harness.errors import BadRequestError
 from harness.records.sweeps import SweepData, read_sweep
-from harness.report.charts.available import obstacle
-from harness.report.console import visible
-from harness.report.sweep_csv import sweep_csv
-from harness.report.sweep_html import sweep_html
-from harness.report.sweep_json import sweep_document
-from harness.report.sweep_markdown import sweep_markdown
-from harness.report.sweep_reports import write_reports, write_tables
-from harness.report.sweep_terminal import print_sweep
+from harness.showing.charts.drawing import obstacle
+from harness.showing.printing import visible
+from harness.sweep.document import sweep_csv, sweep_document
+from harness.sweep.judge import judge_sweep
+from harness.sweep.page import sweep_html, sweep_markdown
+from harness.sweep.reports import write_reports, write_tables
+from harness.sweep.show import print_sweep
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 HOSTILE = "=1+1 | `x` [bold]<script>alert(1)</script> </script>"
@@ -124,8 +122,8 @@ def test_json_names_the_reference_that_stands_in_for_the_control(recorded):
 
 
 def test_json_metrics_are_those_of_a_run(recorded):
-    from harness.analysis.derive import derive
-    from harness.report.json import metrics_document
+    from harness.judging.derive import derive
+    from harness.showing.json import metrics_document
 
     cell = sweep_document(judge_sweep(recorded))["cells"][1]
 

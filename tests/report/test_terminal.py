@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.analysis.compare import GateOptions, compare_runs
-from harness.analysis.outcome import run_outcome
+from harness.judging.compare import GateOptions, compare_runs
+from harness.judging.gate import run_outcome
 from harness.records.goldens import GoldenSearch
 from harness.records.rank import Failure
-from harness.report.rank_table import MAX_ROWS
-from harness.report.terminal import print_run
+from harness.run.result import MAX_ROWS, print_run
 
 RUN_DIR = Path("results/runs/20260102T030405Z-llama3_70b-0a1b2c3d")
 

@@ -8,9 +8,8 @@ import sys
 import time
 from typing import Any
 
-from harness.analysis.snapshots.fields import SnapshotFormatError
-from harness.analysis.snapshots.safe_pickle import RefusedPickleError, load_plain
-from harness.analysis.snapshots.summary import summarise
+from harness.diagnose.snapshots.child import RefusedPickleError, load_plain, summarise
+from harness.diagnose.snapshots.fields import SnapshotFormatError
 from tests.snapshot_pickles import MLP, fragmented, trained
 
 _ODD: tuple[Any, ...] = (

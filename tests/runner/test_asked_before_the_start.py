@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from harness.batch.drafts import ask_megatron
 from harness.launch.environment import Host
-from harness.recipes.request import Request
+from harness.night.cases import draft_cases
+from harness.night.request import NightRequest
+from harness.recipes.recipe import Request
 from harness.recipes.suite_file import read_suite
-from harness.recipes.suite_selection import only
-from harness.runner.batch.drafts import ask_megatron
-from harness.runner.night.cases import draft_cases
-from harness.runner.night.request import NightRequest
-from harness.runner.sweep.over import split_over
-from harness.runner.sweep.planning import plan_sweep
-from harness.runner.sweep.request import SweepRequest
+from harness.recipes.suite_listing import only
+from harness.sweep.plan import plan_sweep
+from harness.sweep.request import SweepRequest, split_over
 
 # It refuses mlp, breaks at what is asked with A_SETTING=2, and knows neither GPUs nor how to trace.
 SCRIPT = """

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from harness.launch.ownership import claim
-from harness.runner.at_work import others_at_work
+from harness.run.at_work import others_at_work
 
 CLAIM = "import sys; from pathlib import Path; from harness.launch.ownership import claim\n" \
         "for folder in sys.argv[1:]: claim(Path(folder))\n" \

@@ -7,16 +7,16 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import this_host
-from harness.planning.constants import BUILT_IN
-from harness.recipes.request import Request
+from harness.planning.prediction import BUILT_IN
+from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
 from harness.records.calibration import Calibration, FittedConstant, calibration_path, find_calibration
 from harness.records.rank import Coordinates
 from harness.records.store import write_record
-from harness.runner.calibration import CalibrationRequest, calibrate, constants_for
-from harness.runner.machine import installed_software
-from harness.runner.planner_version import planner_fingerprint, traced_with
-from harness.runner.prediction import predict
+from harness.run.machine import installed_software
+from harness.run.predicting.calibration import CalibrationRequest, calibrate, constants_for
+from harness.run.predicting.exact import planner_fingerprint, traced_with
+from harness.run.predicting.prediction import predict
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from harness.launch.environment import child_environment, this_host
 from harness.launch.rendezvous import Nodes
 from harness.recipes.building import build_spec
 from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
-from harness.recipes.request import Request
-from harness.runner.checking import check_request
-from harness.runner.request import RunRequest
+from harness.recipes.recipe import Request
+from harness.run.checking import check_request
+from harness.run.understanding import RunRequest
 
 # Without NVML: asking it takes longer than the rest of a check.
 HOST = replace(this_host(), python="/bin/false")

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ExitCode
+from harness.experiment.software import Software
 from harness.launch.devices import DetectedGpu, Detection
 from harness.launch.environment import this_host
-from harness.runner import doctor
-from harness.runner.examination import Line
-from harness.spec.software import Software
+from harness.results import examine as doctor
+from harness.run.software_fit import Line
 from harness.units import GIB
 
 

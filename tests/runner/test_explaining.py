@@ -2,12 +2,12 @@
 
 import pytest
 
-from harness.analysis.derive import derive
-from harness.analysis.explain.explanation import explain
-from harness.analysis.explain.run import run_side
-from harness.analysis.history.record import Occasion, history_record
-from harness.records.histories import write_history
-from harness.runner.explaining import with_history
+from harness.explain.judge import explain
+from harness.explain.references import with_history
+from harness.explain.run import run_side
+from harness.judging.derive import derive
+from harness.night.history.record import Occasion, history_record
+from harness.night.history.store import write_history
 
 NIGHTS = ((2.48, 2.52), (2.50, 2.54), (2.46, 2.50))
 

@@ -7,11 +7,11 @@ import pytest
 from harness.launch.ownership import claim, this_process
 from harness.records.batches import SWEEP_FOLDERS
 from harness.records.inventory import inventory
-from harness.records.owner import OWNER
+from harness.records.rank import OWNER
 from harness.records.store import new_run_dir, write_record
 from harness.records.sweep import PlannedCell, SweepPlan
 from harness.records.sweeps import run_dir_of
-from harness.runner.housekeeping import examine_results, move_to_trash
+from harness.results.housekeeping import examine_results, move_to_trash
 
 
 @pytest.fixture(name="results")

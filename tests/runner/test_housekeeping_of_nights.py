@@ -7,8 +7,8 @@ from harness.records.batches import NIGHT_FOLDERS
 from harness.records.folders import folders
 from harness.records.night import NightPlan, PlannedCase
 from harness.records.nights import run_dir_of
-from harness.records.owner import OWNER
-from harness.runner.housekeeping import examine_results, move_to_trash
+from harness.records.rank import OWNER
+from harness.results.housekeeping import examine_results, move_to_trash
 
 
 @pytest.fixture(name="night")

@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
-from harness.runner.machine import installed_software, require_machine, settled_gpu, software_for, software_here
+from harness.run.machine import installed_software, require_machine, settled_gpu, software_for, software_here
 
 PROGRAM = """#!{python}
 import sys

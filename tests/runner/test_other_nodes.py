@@ -4,7 +4,7 @@ import threading
 import time
 
 from harness.launch.rendezvous import Nodes
-from harness.runner.other_nodes import wait_for_other_nodes
+from harness.run.launched import wait_for_other_nodes
 
 
 def test_one_node_waits_for_nobody(tmp_path):

@@ -2,19 +2,12 @@
 
 import pytest
 
-from harness.analysis.clocks import with_clocks
-from harness.records.launch import LaunchOutcome
+from harness.experiment.effective import effective_recompute, settled_implementation
+from harness.judging.clocks import with_clocks
+from harness.records.collect import LaunchOutcome
 from harness.records.rank import Coordinates, Device, Failure, LayerRecompute
 from harness.records.run import DeviceSample, NodeSample
-from harness.runner.outcome_of_ranks import (
-    built_otherwise,
-    disagreements,
-    doubts,
-    frozen_loss,
-    recorded_throughout,
-    status_of,
-)
-from harness.spec.effective import effective_recompute, settled_implementation
+from harness.run.ranks import built_otherwise, disagreements, doubts, frozen_loss, recorded_throughout, status_of
 
 OK = LaunchOutcome(status="ok", exit_code=0)
 FAILED = LaunchOutcome(status="failed", exit_code=1, reason="rank 0 exited with code 1")

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from harness.planning.constants import OUTSIDE_ALLOCATOR_BYTES
+from harness.experiment.software import Software
+from harness.plan.run import Layout, Planned
+from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES
 from harness.planning.search import Limits, Traces, plan, required_cases
 from harness.planning.settings import candidates
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
-from harness.runner.plan import Layout, Planned
-from harness.spec.software import Software
 
 TE = "transformer_engine"
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")

@@ -6,18 +6,17 @@ from time import monotonic
 
 import pytest
 
+from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import this_host
 from harness.launch.rendezvous import Nodes
-from harness.recipes.request import Request
+from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
-from harness.report.prediction import prediction_document
-from harness.runner.machine import installed_software
-from harness.runner.prediction import NOT_TRACED, predict, predict_with, predicting
-from harness.runner.request import RunRequest
-from harness.runner.showing import Display
-from harness.runner.tracing import Tracing, trace_cache
-from harness.runner.understanding import understand
-from harness.spec.recompute import parse_recompute
+from harness.run.machine import installed_software
+from harness.run.predicting.prediction import NOT_TRACED, predict, predict_with, predicting
+from harness.run.predicting.shown import prediction_document
+from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.run.show import Display
+from harness.run.understanding import RunRequest, understand
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.runner.provenance import container_of
+from harness.run.provenance import container_of
 
 
 @pytest.mark.parametrize(

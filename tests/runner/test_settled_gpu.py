@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import this_host
-from harness.runner.machine import settled_gpu
+from harness.run.machine import settled_gpu
 
 
 @pytest.fixture(name="answering")

@@ -2,10 +2,10 @@
 
 import pytest
 
+from harness.experiment.software import Software
 from harness.launch.devices import DetectedGpu, Detection
-from harness.runner.machine import declared_requirements
-from harness.runner.software_fit import Declared, cuda_line, cuda_of, software_lines
-from harness.spec.software import Software
+from harness.run.machine import declared_requirements
+from harness.run.software_fit import Declared, cuda_line, cuda_of, software_lines
 
 DECLARED = Declared(
     {

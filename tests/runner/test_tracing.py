@@ -12,9 +12,9 @@ import pytest
 
 from harness.errors import RunFailedError
 from harness.launch.environment import this_host
-from harness.planning.trace_cache import TraceCache
+from harness.planning.compose import TraceCache
 from harness.records.trace import TraceCase
-from harness.runner.tracing import Tracing
+from harness.run.predicting.tracer import Tracing
 
 # Declines every case, but for the tracer that is asked for one of `fatal`, which dies and then prints noise.
 SCRIPTED = """#!{python}

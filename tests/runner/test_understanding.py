@@ -7,9 +7,8 @@ import pytest
 
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.launch.environment import Host
-from harness.recipes.request import Request
-from harness.runner.request import RunRequest
-from harness.runner.understanding import settle, understand
+from harness.recipes.recipe import Request
+from harness.run.understanding import RunRequest, settle, understand
 
 REPLAYED = str(Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml")
 

@@ -14,7 +14,7 @@ REPLAYS = ROOT / "tests" / "data" / "replay"
 def test_a_shell_that_closes_nothing_leaves_nothing_open(tmp_path: Path) -> None:
     results = tmp_path / "results"
     recorded = ("-mr", REPLAYS / "replayed.yaml", "-g", "cpu", "--launcher", "replay", "--from", REPLAYS / "ok")
-    command = [sys.executable, "-m", "harness.cli.app", "run", *map(str, recorded), "--results_dir", str(results)]
+    command = [sys.executable, "-m", "harness.app", "run", *map(str, recorded), "--results_dir", str(results)]
     done = subprocess.run(command, cwd=ROOT, umask=0, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     left = [results, *results.rglob("*")]

@@ -68,8 +68,8 @@ def test_signals_go_to_own_processes_only():
 
 def test_every_console_shows_what_would_steer_it():
     makers = {path for path, tree in TREES.items() if "Console" in set(calls(tree))}
-    assert Path("harness/runner/showing.py") in makers
-    own = "from harness.report.console import Console"
+    assert Path("harness/run/show.py") in makers
+    own = "from harness.showing.printing import Console"
     assert {str(path) for path in makers if own not in SOURCES[path]} == set()
 
 

@@ -70,7 +70,7 @@ class Cluster:
 
     @staticmethod
     def command(*words: object) -> list[str]:
-        return [sys.executable, "-m", "harness.cli.app", *(str(word) for word in words)]
+        return [sys.executable, "-m", "harness.app", *(str(word) for word in words)]
 
     def job(self, job_id: str) -> dict[str, str]:
         """What the controller says of a job: ``JobState``, ``Reason``, ``ExitCode``, ``Restarts``."""

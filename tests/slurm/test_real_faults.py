@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from harness.analysis.night.infrastructure import infrastructure_fault
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.state import job_state
-from harness.records.jobs import read_submitted
+from harness.night.due import infrastructure_fault
+from harness.records.job import read_submitted
 from harness.records.store import read_run
 
 pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.long]

@@ -11,9 +11,8 @@ import pytest
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.slurm.job import slurm_job
-from harness.records.batch import BatchLaunch
-from harness.records.job import JobRecord, SlurmOptions
-from harness.records.jobs import read_job
+from harness.records.batches import BatchLaunch
+from harness.records.job import JobRecord, SlurmOptions, read_job
 from harness.records.redact import redact
 
 CANARY, DOS = "canary", "\r\n"
@@ -54,7 +53,7 @@ def test_what_a_shell_or_a_request_holds_arrives_in_a_real_job_as_it_is(slurm, r
     assert done.returncode == 0, done.stderr
     assert slurm.ended(results.job_id())["JobState"] == "COMPLETED"
     words = (tmp_path / "words").read_text().split("\0")
-    assert words[:4] == ["-m", "harness.runner.batch.slurm.task", "--job_dir", str(results.jobs[0])]
+    assert words[:4] == ["-m", "harness.batch.slurm.task", "--job_dir", str(results.jobs[0])]
     job = read_job(Path(words[3]))
     assert {f"NASTY_{number}": value for number, value in enumerate(NASTY)} == job.runs[0].spec.env
     for node in ("0", "1"):

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.recompute import parse_recompute
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import parse_recompute
 
 SHORT = {
     "tp": "parallelism.tensor_model_parallel_size",

@@ -1,8 +1,8 @@
 import pytest
 
-from harness.spec.effective import computation, effective_recompute, settled_implementation
-from harness.spec.recompute import MODULES
-from harness.spec.software import Software
+from harness.experiment.effective import computation, effective_recompute, settled_implementation
+from harness.experiment.recompute import MODULES
+from harness.experiment.software import Software
 
 MCORE_016 = Software(megatron_core="0.16.1", transformer_engine="2.11")
 MCORE_018 = Software(megatron_core="0.18.0", transformer_engine="2.12")

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.golden import GoldenRecord
-from harness.records.golden_settings import setting_differences, spec_like
-from harness.spec.experiment import FORMER_VALUES, ExperimentSpec, TrainSpec
+from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec, TrainSpec
+from harness.records.golden import GoldenRecord, setting_differences, spec_like
 
 ROOT = Path(__file__).parents[2]
 # Made by version 0.1.0 at commit 7492481, from the requests of conftest.py.

@@ -1,10 +1,9 @@
 import pytest
 
-from harness.spec.layout import Chunk, LayoutError, chunks, layout_problem, num_virtual_stages
-from harness.spec.layout_string import LayoutSyntaxError, parse_layout
-from harness.spec.model import ModelSpec
-from harness.spec.parallelism import ParallelismSpec
-from harness.spec.software import parse_version
+from harness.experiment.layout import Chunk, LayoutError, chunks, layout_problem, num_virtual_stages
+from harness.experiment.layout_string import LayoutSyntaxError, parse_layout
+from harness.experiment.model import ModelSpec, ParallelismSpec
+from harness.experiment.software import parse_version
 
 DEEPSEEK_V3 = "Et*3|(tt|)*29m|L"
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.spec.layout import chunks, layout_problem
-from harness.spec.layout_string import parse_layout
-from harness.spec.model import ModelSpec
-from harness.spec.parallelism import ParallelismSpec
-from harness.spec.software import parse_version
+from harness.experiment.layout import chunks, layout_problem
+from harness.experiment.layout_string import parse_layout
+from harness.experiment.model import ModelSpec, ParallelismSpec
+from harness.experiment.software import parse_version
 
 pytestmark = [
     pytest.mark.train,

@@ -1,8 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from harness.spec.experiment import ExperimentSpec, KernelSpec
-from harness.spec.user_buffers import NAMED, UserBuffers, tuned_for
+from harness.experiment.experiment import ExperimentSpec, KernelSpec
+from harness.experiment.user_buffers import NAMED, UserBuffers, tuned_for
 
 H100_70B = "userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192"
 

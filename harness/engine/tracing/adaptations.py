@@ -12,7 +12,7 @@ from torch.utils._device import _device_constructors
 from harness.engine import cpu_backend
 from harness.engine.cpu_backend import Adaptation
 from harness.engine.tracing import collectives, kernels, offloading, routing
-from harness.engine.tracing.place import PLACE
+from harness.engine.tracing.routing import PLACE
 from harness.engine.tracing.tracer import active, fusible
 
 _FACTORIES = ("empty", "zeros", "ones", "full", "tensor", "arange", "randn")

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from harness.experiment.effective import Implementation
+from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.records.trace import TraceCase, TraceRequest
-from harness.spec.effective import Implementation
-from harness.spec.recompute import FullRecompute, SelectiveRecompute
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from harness.engine.config import transformer_config
 from harness.engine.model import gpt_model
 from harness.engine.tracing.chunk import Batch, Chunk
-from harness.engine.tracing.place import PLACE
+from harness.engine.tracing.routing import PLACE
+from harness.experiment.effective import Implementation
+from harness.experiment.experiment import ExperimentSpec, OffloadSpec
+from harness.experiment.model import ParallelismSpec
 from harness.records.trace import TraceCase
-from harness.spec.effective import Implementation
-from harness.spec.experiment import ExperimentSpec, OffloadSpec
-from harness.spec.parallelism import ParallelismSpec
 
 
 def stage_spec(case: TraceCase, implementation: Implementation) -> ExperimentSpec:

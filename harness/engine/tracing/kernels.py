@@ -3,8 +3,8 @@
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own spelling)
 
-from harness.engine.tracing.place import PLACE
-from harness.engine.tracing.tally import peak_key, tensor_bytes
+from harness.engine.tracing.collectives import peak_key, tensor_bytes
+from harness.engine.tracing.routing import PLACE
 from harness.engine.tracing.tracer import active
 
 aten = torch.ops.aten

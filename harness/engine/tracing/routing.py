@@ -1,8 +1,4 @@
-"""Token routing with known counts: every rank sends and receives the same, scaled by the imbalance asked for.
-
-Dropless megatron-core sizes its buffers by counts that it reads back from the device. Without data they are set: each
-rank sends its tokens evenly, and the traced rank receives ``imbalance`` times its even share.
-"""
+"""Routing of tokens to experts without data."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -10,10 +6,31 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
+from typing import Literal
 
 import torch
 
-from harness.engine.tracing.place import PLACE
+
+@dataclass
+class Place:
+    """``device``: meta, or cpu for a check on real tensors. ``target``: whose kernels decide what is saved."""
+
+    device: torch.device
+    target: Literal["cpu", "cuda"] = "cuda"
+
+    @property
+    def is_real(self) -> bool:
+        """Whether tensors have data."""
+        return self.device.type == "cpu"
+
+    @property
+    def stands_for_cuda(self) -> bool:
+        """Whether the kernels of a GPU are imitated."""
+        return self.target == "cuda"
+
+
+# One per process: megatron asks for the device from many places, none of which can be handed an argument.
+PLACE = Place(torch.device("meta"))
 
 
 @dataclass

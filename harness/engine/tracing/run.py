@@ -12,13 +12,12 @@ from megatron.core.transformer.moe import moe_utils
 from harness.engine.tracing import offloading
 from harness.engine.tracing.assumptions import notes_of, refusal
 from harness.engine.tracing.building import Groups, build, stage_config, stage_spec
-from harness.engine.tracing.parameters import count
-from harness.engine.tracing.place import PLACE
-from harness.engine.tracing.routing import ROUTING
+from harness.engine.tracing.chunk import count
+from harness.engine.tracing.routing import PLACE, ROUTING
+from harness.experiment.effective import Implementation, effective_recompute
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.software import Software
 from harness.records.trace import ChunkTrace, TraceCase, TraceRequest
-from harness.spec.effective import Implementation, effective_recompute
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.software import Software
 
 _INSTALLED = Software(megatron_core=metadata.version("megatron-core"))
 

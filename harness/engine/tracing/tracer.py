@@ -9,11 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.engine.tracing import collectives
+from harness.engine.tracing.collectives import Op, Tally, peak_key, tensor_bytes, tensors_in
 from harness.engine.tracing.flops import classify
 from harness.engine.tracing.ledger import StorageLedger
-from harness.engine.tracing.tally import Op, Tally, peak_key, tensor_bytes, tensors_in
+from harness.experiment.gpu import PeakKey
 from harness.records.trace import CommGroup, OpKind, Phase
-from harness.spec.precision import PeakKey
 
 aten = torch.ops.aten
 

@@ -15,15 +15,15 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from harness.engine.batches import MicroBatch, batches_of_chunks
 from harness.engine.model import build_chunks
 from harness.engine.tracing.building import stage_config
+from harness.engine.tracing.chunk import attach_main_grads, workspaces
 from harness.engine.tracing.ledger import StorageLedger
-from harness.engine.tracing.parameters import attach_main_grads, workspaces
-from harness.engine.tracing.place import PLACE
+from harness.engine.tracing.routing import PLACE
 from harness.engine.tracing.run import set_up
 from harness.engine.tracing.tracer import Tracer
 from harness.engine.training import forward_step
-from harness.records.exact import ExactFile, ExactRequest, ExactStage
-from harness.spec.effective import Implementation
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.effective import Implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.records.trace import ExactFile, ExactRequest, ExactStage
 
 
 def trace_ranks(request: ExactRequest, keep: Callable[[ExactFile], None]) -> None:

@@ -126,7 +126,7 @@ class SlurmJob:
                 f"--container-image={shlex.quote(asked.container_image)}",
                 f"--container-mounts={shlex.quote(mounts)}",
             ]
-        module = "harness.runner.sweep.task" if record.sweep_dir else "harness.runner.batch.slurm.task"
+        module = "harness.sweep.run" if record.sweep_dir else "harness.batch.slurm.task"
         words = (self.python, "-m", module, "--job_dir", record.job_dir)
         return [
             f"srun --nodes={record.nnodes} --ntasks={record.nnodes} --ntasks-per-node=1 --export=ALL",

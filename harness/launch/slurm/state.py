@@ -1,12 +1,73 @@
-"""From what Slurm's commands say to the state of a job: a table from evidence to states, exit codes never alone."""
+"""States and reasons of Slurm jobs."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from harness.launch.slurm.commands import Said, Slurm
-from harness.launch.slurm.words import ENDED, HELD, LAUNCH_REASONS, NEVER, STATES, Kind
 from harness.records.job import SubmittedRecord
+
+Kind = Literal[
+    "queued", "running", "finished", "failed", "timeout", "node_fail", "out_of_memory", "launch_failed", "cancelled",
+    "preempted", "purged", "unreachable",
+]  # fmt: skip
+
+# Kinds after which nothing of the job runs any more.
+ENDED: frozenset[Kind] = frozenset(
+    {"finished", "failed", "timeout", "node_fail", "out_of_memory", "launch_failed", "cancelled", "preempted", "purged"}
+)
+# Of those, the ones in which Slurm knows better than the ranks why they ended.
+SLURM_ENDED_IT: frozenset[Kind] = frozenset(
+    {"timeout", "node_fail", "out_of_memory", "launch_failed", "cancelled", "preempted"}
+)
+
+STATES: dict[str, Kind] = {
+    "PENDING": "queued",
+    "CONFIGURING": "queued",
+    "REQUEUED": "queued",
+    "REQUEUE_FED": "queued",
+    "REQUEUE_HOLD": "queued",
+    "SPECIAL_EXIT": "queued",
+    "RESV_DEL_HOLD": "queued",
+    "RUNNING": "running",
+    "COMPLETING": "running",
+    "RESIZING": "running",
+    "SIGNALING": "running",
+    "STAGE_OUT": "running",
+    "STOPPED": "running",
+    "SUSPENDED": "running",
+    "COMPLETED": "finished",
+    "FAILED": "failed",
+    "TIMEOUT": "timeout",
+    "DEADLINE": "timeout",
+    "NODE_FAIL": "node_fail",
+    "BOOT_FAIL": "node_fail",
+    "LAUNCH_FAILED": "launch_failed",
+    "RECONFIG_FAIL": "launch_failed",
+    "OUT_OF_MEMORY": "out_of_memory",
+    "CANCELLED": "cancelled",
+    "REVOKED": "cancelled",
+    "PREEMPTED": "preempted",
+}
+
+# A failed job whose reason says that its script never came to run; signal 53 is Slurm's for a log that it cannot open.
+LAUNCH_REASONS = frozenset({"JobLaunchFailure", "RaisedSignal:53(Real-time_signal_19)"})
+
+# Reasons for which a job waits that no waiting cures: it asks for what it can never have.
+NEVER = frozenset({
+    "AccountNotAllowed", "AssocMaxCpuPerJobLimit", "AssocMaxGRESPerJob", "AssocMaxMemPerJob", "AssocMaxNodePerJobLimit",
+    "AssocMaxWallDurationPerJobLimit", "BadConstraints", "DependencyNeverSatisfied", "InvalidAccount", "InvalidQOS",
+    "MaxMemPerLimit", "PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "QOSMaxCpuPerJobLimit",
+    "QOSMaxGRESPerJob", "QOSMaxMemoryPerJob", "QOSMaxNodePerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed",
+})  # fmt: skip
+
+# Reasons that a person put there, or must take away.
+HELD = frozenset({
+    "JobHeldAdmin", "JobHeldUser", "JobHoldMaxRequeue", "ReservationDeleted", "launch_failed_requeued_held",
+    "job_requeued_in_held_state", "PartitionDown", "PartitionInactive",
+})  # fmt: skip
+
 
 _FIELD = re.compile(r"(?:^|\s)(JobState|Reason|Restarts|ExitCode|NodeList|ArrayTaskId)=(\S*)")
 _GONE = ("Invalid job id", "Invalid job ids", "Invalid job array")

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.graphs import captures_iteration
+from harness.experiment.layout_string import parse_layout
+from harness.experiment.recompute import canonical_text
 from harness.recipes.foreign.container_fields import NOT_IN_CONTAINERS
 from harness.recipes.settings import LEAVES, SECTION_MODELS
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.graphs import captures_iteration
-from harness.spec.layout_string import parse_layout
-from harness.spec.recompute import canonical_text
 
 
 @dataclass(frozen=True)

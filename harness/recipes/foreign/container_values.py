@@ -4,12 +4,12 @@ Each function takes the container and the path of the setting that its row in `c
 """
 
 from harness.errors import BadRequestError
+from harness.experiment.recompute import NoRecompute
 from harness.recipes.foreign.container_file import Container
 from harness.recipes.recompute_section import Field as RecomputeField
 from harness.recipes.recompute_section import policy_from_fields
 from harness.recipes.settings import Value
 from harness.recipes.strict_yaml import PlainValue
-from harness.spec.recompute import NoRecompute
 
 _DTYPES = {
     "torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8",

@@ -1,5 +1,6 @@
-"""Log files, folders of logs and standard input as cleaned lines, in memory that does not grow with the input."""
+"""Lines of a log: cleaned, taken apart and numbered."""
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -8,13 +9,71 @@ from pathlib import Path
 from typing import cast
 
 from harness.errors import BadRequestError
-from harness.records.logs.cleaning import cleaned
-from harness.records.logs.glued import records_in
 from harness.records.logs.passage import Passage, counted
-from harness.records.logs.pieces import numbered_pieces
 from harness.records.logs.prefixes import PrefixReader
-from harness.records.logs.refusal import PEEK_BYTES, why_refused
-from harness.records.logs.sources import LogSource, log_sources
+from harness.records.logs.sources import PEEK_BYTES, LogSource, log_sources, why_refused
+
+# ECMA-48: control sequences, commands to the terminal such as its title, and the short escapes.
+_ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")
+_CONTROLS = bytes(code for code in (*range(0x20), 0x7F) if code != ord("\t"))
+_LATE_CONTROLS = re.compile("[\x80-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+def cleaned(raw: bytes) -> str:
+    """The text of a line; a byte that is no UTF-8 becomes U+FFFD. Characters that turn writing round go, too."""
+    if b"\x1b" in raw:
+        raw = _ESCAPES.sub(b"", raw)
+    raw = raw.translate(None, _CONTROLS)
+    text = raw.decode(errors="replace")
+    return text if text.isascii() else _LATE_CONTROLS.sub("", text)
+
+
+# How records of training logs begin; a line is cut before each. Inside JSON these are somebody's words.
+_BEGINNING = re.compile(
+    r"\[(?:rank|default)\d{1,6}\]:"
+    r"|\[Rank \d{1,6}\] \(after \d"
+    r"|\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\]\s]{0,16}\] iteration\s"
+    r"|Step Time : "
+    r"|Traceback \(most recent call last\):"
+)
+# Without any of these nothing begins inside a line: looking for them is much cheaper.
+_SIGNS = ("[", "Step Time : ", "Traceback (")
+_BETWEEN_OBJECTS = re.compile(r'(?<=\})(?=\{")')
+
+
+def records_in(text: str) -> Iterator[str]:
+    """The records of a line, in order; the line itself where nothing begins inside it."""
+    if not text.startswith("{") and not any(sign in text[1:] for sign in _SIGNS):
+        yield text
+        return
+    start = 0
+    boundary = _BETWEEN_OBJECTS if text.startswith("{") else _BEGINNING
+    for match in boundary.finditer(text, 1):
+        yield text[start : match.start()].strip()
+        start = match.start()
+    yield text[start:]
+
+
+MAX_PIECE_BYTES = 1 << 16
+
+
+def numbered_pieces(stream: BufferedReader) -> Iterator[tuple[int, bytes]]:
+    """Every line with its number, without its end; what a carriage return overwrites comes apart, as do long lines.
+
+    A long line is cut at the last space of its second half, or at the end of a hole in the file, where there is one.
+    """
+    number, rest = 1, b""
+    while raw := stream.readline(MAX_PIECE_BYTES - len(rest)):
+        line, rest = rest + raw, b""
+        is_cut = not raw.endswith(b"\n") and len(line) >= MAX_PIECE_BYTES
+        if is_cut and (cut := max(line.rfind(blank, MAX_PIECE_BYTES // 2) for blank in (b" ", b"\0"))) > 0:
+            line, rest = line[:cut], line[cut:]
+        for segment in line.rstrip(b"\r\n").split(b"\r"):
+            if segment:
+                yield number, segment
+        number += raw.endswith(b"\n")
+    if rest:
+        yield number, rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.diagnosis.values import Case, RankFigures, Saying
-from harness.analysis.oom.classify import Ending, classify
-from harness.records.prediction import PredictionRecord, StagePrediction
+from harness.diagnose.values import Case, RankFigures, Saying
+from harness.judging.oom.classify import Ending, classify
+from harness.records.run import PredictionRecord, StagePrediction
 from harness.units import GIB
 
 FRAGMENTED = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.diagnosis.ab_outcome import ab_outcome
+from harness.diagnose.of_sweep import ab_outcome
 from harness.records.rank import Failure
 from tests.analysis.diagnosis.conftest import FRAGMENTED
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.diagnosis.commands import command, trial_command
+from harness.diagnose.commands import command, trial_command
 from harness.launch.environment import this_host
-from harness.recipes.request import Request
-from harness.runner.request import RunRequest
-from harness.runner.understanding import settle
+from harness.recipes.recipe import Request
+from harness.run.understanding import RunRequest, settle
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from harness.analysis.diagnosis.decide import diagnose
-from harness.analysis.diagnosis.outlook import Outlook
-from harness.analysis.diagnosis.trial import allocator_trial
-from harness.analysis.diagnosis.values import Change, FailedRank
-from harness.analysis.oom.verdict import OomVerdict
+from harness.diagnose.judge import diagnose
+from harness.diagnose.plan import Outlook
+from harness.diagnose.stages import allocator_trial
+from harness.diagnose.values import Change, FailedRank
+from harness.judging.oom.verdict import OomVerdict
 from harness.units import GIB
 from tests.analysis.diagnosis.conftest import FRAGMENTED, FULL
 

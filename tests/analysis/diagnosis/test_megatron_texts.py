@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.diagnosis.decide import diagnose
-from harness.analysis.diagnosis.layout_texts import LAYOUT_TEXTS, RANKS
-from harness.analysis.diagnosis.megatron_texts import MEGATRON_TEXTS
-from harness.analysis.diagnosis.symptom import Facts
-from harness.analysis.diagnosis.symptoms import is_telling, recognised
-from harness.analysis.diagnosis.values import FailedRank
-from harness.spec.rules.rulebook import entries
+from harness.diagnose.judge import diagnose
+from harness.diagnose.megatron_texts import LAYOUT_TEXTS, MEGATRON_TEXTS, RANKS
+from harness.diagnose.seen import Facts
+from harness.diagnose.symptoms import is_telling, recognised
+from harness.diagnose.values import FailedRank
+from harness.experiment.rules.rulebook import entries
 
 TEXTS = (*MEGATRON_TEXTS, *LAYOUT_TEXTS)
 IN_SOURCE = [row for row in TEXTS if row.file]

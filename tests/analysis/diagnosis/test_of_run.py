@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.diagnosis.of_run import case_of_run
+from harness.diagnose.of_run import case_of_run
 from harness.records.imported import ImportedLog
 from harness.records.rank import Failure
 from tests.analysis.diagnosis.conftest import FRAGMENTED

@@ -4,12 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from harness.analysis.diagnosis.decide import diagnose
-from harness.analysis.diagnosis.outlook import Outlook
-from harness.analysis.diagnosis.refusals import Rulings
-from harness.analysis.diagnosis.values import Change
+from harness.diagnose.judge import diagnose
+from harness.diagnose.plan import Outlook, rulings_on
+from harness.diagnose.values import Change, Rulings
 from harness.launch.environment import this_host
-from harness.runner.diagnosing.rulings import rulings_on
 from harness.units import GIB
 from tests.analysis.diagnosis.conftest import FRAGMENTED, FULL
 

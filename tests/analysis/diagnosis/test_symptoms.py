@@ -2,8 +2,8 @@
 
 import pytest
 
-from harness.analysis.diagnosis.symptom import Facts
-from harness.analysis.diagnosis.symptoms import SYMPTOMS, is_telling, recognised
+from harness.diagnose.seen import Facts
+from harness.diagnose.symptoms import SYMPTOMS, is_telling, recognised
 from tests.analysis.diagnosis.conftest import FRAGMENTED, FULL
 
 GRAPHS = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}

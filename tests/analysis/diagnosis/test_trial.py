@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.diagnosis.trial import allocator_trial
+from harness.diagnose.stages import allocator_trial
 from tests.analysis.diagnosis.conftest import FRAGMENTED, FULL
 
 ON, OFF = {"expandable_segments": True}, {"expandable_segments": False}

@@ -5,14 +5,13 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from harness.analysis.explain.effects import EFFECTS
-from harness.analysis.explain.explanation import explain
-from harness.analysis.explain.golden import golden_side
-from harness.analysis.explain.run import run_side
-from harness.analysis.explain.values import GROUPS
-from harness.analysis.promotion import promote
-from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
-from harness.records.golden_settings import spec_like
+from harness.explain.contrast import golden_side
+from harness.explain.effects import EFFECTS
+from harness.explain.judge import explain
+from harness.explain.run import run_side
+from harness.explain.values import GROUPS
+from harness.judging.promotion import promote
+from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn, spec_like
 from harness.records.rank import Device
 from harness.records.run import DeviceSample, NodeSample
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.compare import WindowOptions
-from harness.analysis.foreign.convergence import LossLimits, judge_loss
-from harness.analysis.foreign.judging import judge_log
-from harness.analysis.foreign.values import ForeignThresholds
-from harness.analysis.gate import overall
 from harness.errors import BadRequestError
-from harness.records.foreign.golden_file import read_foreign_golden
-from harness.records.foreign.log_reader import read_logs
+from harness.imports.compare.convergence import LossLimits, judge_loss
+from harness.imports.compare.judge import judge_log
+from harness.imports.compare.values import ForeignThresholds
+from harness.imports.golden.file import read_foreign_golden
+from harness.imports.log.reader import read_logs
+from harness.judging.compare import WindowOptions
+from harness.judging.gate import overall
 from tests.analysis.foreign.logs import bridge_log, memory_gb
 
 CASES = json.loads((Path(__file__).parents[2] / "data/bridge/foreign.json").read_text())

@@ -12,21 +12,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from harness.analysis.compare import WindowOptions
-from harness.analysis.foreign.convergence import LossLimits
-from harness.analysis.foreign.judging import judge_log
-from harness.analysis.foreign.values import ForeignThresholds
-from harness.analysis.outcome import comparison_outcome
 from harness.errors import BadRequestError
-from harness.records.foreign.bridge_actuals import actuals_of, bridge_text, downsample, merge
-from harness.records.foreign.bridge_golden import read_bridge
-from harness.records.foreign.golden_file import read_foreign_golden
-from harness.records.foreign.log_reader import LogReader
+from harness.imports.compare.convergence import LossLimits
+from harness.imports.compare.judge import judge_log
+from harness.imports.compare.show import foreign_document, print_foreign
+from harness.imports.compare.values import ForeignThresholds
+from harness.imports.golden.actuals import actuals_of, bridge_text, downsample, merge
+from harness.imports.golden.bridge import read_bridge
+from harness.imports.golden.file import read_foreign_golden
+from harness.imports.log.reader import LogReader
+from harness.judging.compare import WindowOptions
+from harness.judging.gate import comparison_outcome
 from harness.records.logs.lines import lines_of
 from harness.records.logs.sources import LogSource
-from harness.report import json as report_json
-from harness.report.foreign_json import foreign_document
-from harness.report.foreign_terminal import print_foreign
+from harness.showing import json as report_json
 from tests.analysis.foreign.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb, step_time
 
 WHOLE = [

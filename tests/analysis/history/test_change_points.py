@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.history.change_points import MAX_NIGHTS, ChangePoint, change_points, obstacle
+from harness.night.history.changes import MAX_NIGHTS, ChangePoint, change_points, obstacle
 
 ROOT = Path(__file__).parents[3]
 
@@ -60,7 +60,7 @@ def test_of_very_many_nights_the_newest_are_searched():
 def test_what_is_not_installed_is_named_with_how_to_install_it():
     program = (
         "import sys; sys.modules['ruptures'] = None; sys.modules['scipy'] = None\n"
-        "from harness.analysis.history.change_points import obstacle; print(obstacle())"
+        "from harness.night.history.changes import obstacle; print(obstacle())"
     )
     told = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == (

@@ -1,7 +1,7 @@
 """What history keeps of a run."""
 
-from harness.analysis.derive import derive
-from harness.analysis.history.record import Occasion, history_record
+from harness.judging.derive import derive
+from harness.night.history.record import Occasion, history_record
 from harness.planning.flops import FORMULA_VERSION
 
 

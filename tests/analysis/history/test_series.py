@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from harness.analysis.history.cases import case_summaries, named_case
-from harness.analysis.history.changes import changes, notable
-from harness.analysis.history.series import nights_of, series_of
-from harness.analysis.metrics import METRICS
 from harness.errors import BadRequestError
-from harness.records.history import HistoryFigure
+from harness.judging.metrics import METRICS
+from harness.night.history.cases import case_summaries, named_case
+from harness.night.history.changes import changes, notable
+from harness.night.history.record import HistoryFigure
+from harness.night.history.series import nights_of, series_of
 
 
 @pytest.fixture

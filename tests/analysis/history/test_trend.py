@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from harness.analysis.history.trend import LOOK_BACK, Trend, trend
+from harness.night.history.changes import LOOK_BACK, Trend, trend
 
 
 def nights(num, *, seed, noise=0.01):

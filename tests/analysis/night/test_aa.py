@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.derive import derive
-from harness.analysis.gate import Verdict
-from harness.analysis.night.aa import AA_ALPHA, judge_aa
-from harness.analysis.night.aa_evidence import pairs_that_show, two_sample_t
-from harness.analysis.night.inputs import CaseMaterial
-from harness.analysis.night.judge import judge_night
-from harness.analysis.night.values import CaseRun
 from harness.errors import ExitCode
+from harness.judging.derive import derive
+from harness.judging.gate import Verdict
+from harness.night.aa import AA_ALPHA, judge_aa, pairs_that_show, two_sample_t
+from harness.night.judge import judge_night
+from harness.night.values import CaseMaterial, CaseRun
 from harness.records.goldens import GoldenSearch
 from harness.records.night import AaPlan, ExpectedFailureRecord, NightPlan, PlannedCase, aa_label
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.derive import derive
-from harness.analysis.history.record import Occasion, history_record
-from harness.analysis.night.case import judge_case, suspected
-from harness.analysis.night.inputs import CaseMaterial, NightRules
-from harness.analysis.night.values import CaseRun
 from harness.errors import ExitCode
+from harness.judging.derive import derive
+from harness.night.case import judge_case, suspected
+from harness.night.history.record import Occasion, history_record
+from harness.night.values import CaseMaterial, CaseRun, NightRules
 from harness.records.golden import GoldenMetric
 from harness.records.goldens import GoldenSearch
 from harness.records.night import ExpectedFailureRecord, PlannedCase, RefusedCase

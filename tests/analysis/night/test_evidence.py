@@ -6,9 +6,9 @@ import statistics
 import pytest
 from scipy import stats
 
-from harness.analysis.night.evidence import Reference, evidence_of
-from harness.analysis.night.noise import known_noise
-from harness.analysis.student_t import f_upper_tail, t_upper_tail
+from harness.judging.statistics import f_upper_tail, t_upper_tail
+from harness.night.noise import known_noise
+from harness.night.rules import Reference, evidence_of
 
 ALIKE = [700.0, 707.0, 693.0, 703.0, 697.0]
 

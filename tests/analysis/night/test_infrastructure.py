@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.night.infrastructure import fault_in, infrastructure_fault
+from harness.night.due import fault_in, infrastructure_fault
 from harness.records.rank import Failure
 from harness.records.run import NodeSample
 

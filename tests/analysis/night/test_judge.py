@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.derive import derive
-from harness.analysis.night.inputs import CaseMaterial, rules_of
-from harness.analysis.night.judge import judge_night
-from harness.analysis.night.values import CaseRun
 from harness.errors import ExitCode
+from harness.judging.derive import derive
+from harness.night.judge import judge_night
+from harness.night.values import CaseMaterial, CaseRun, rules_of
 from harness.records.goldens import GoldenSearch
 from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 

@@ -4,10 +4,9 @@ import math
 
 import pytest
 
-from harness.analysis.metrics import METRICS
-from harness.analysis.night.evidence import Reference
-from harness.analysis.night.noise import known_noise
-from harness.analysis.night.time_rule import TimeLimits, is_suspicious, judge_time
+from harness.judging.metrics import METRICS
+from harness.night.noise import known_noise
+from harness.night.rules import Reference, TimeLimits, is_suspicious, judge_time
 
 THROUGHPUT = next(metric for metric in METRICS if metric.name == "tflops_per_gpu")
 SHAPE = [0.99, 1.01, 1.0, 1.005, 0.995]

@@ -5,11 +5,9 @@ The labels follow the rules' reasoning on hand-written texts; none of them was p
 
 import pytest
 
-from harness.analysis.oom.allocator_text import allocator_figures
-from harness.analysis.oom.classify import Ending, classify
-from harness.analysis.oom.figures import ProcessMemory
-from harness.analysis.oom.sizes import size_bytes
-from harness.analysis.oom.thresholds import THRESHOLDS, threshold
+from harness.judging.oom.allocator_text import ProcessMemory, allocator_figures, size_bytes
+from harness.judging.oom.classify import Ending, classify
+from harness.judging.oom.verdict import THRESHOLDS, threshold
 
 MIB, GIB = 1024**2, 1024**3
 HINT_2_0 = (" If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  See "

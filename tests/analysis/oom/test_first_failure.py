@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.oom.failure_scan import MAX_RANKS, MAX_TEXT, FailureScan
-from harness.analysis.oom.failure_signs import sign_of
-from harness.analysis.oom.first_failure import first_failure
+from harness.judging.oom.failure_scan import MAX_RANKS, MAX_TEXT, FailureScan
+from harness.judging.oom.failure_signs import sign_of
+from harness.judging.oom.first_failure import first_failure
 from harness.records.logs.lines import LogLine, log_lines
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.analysis.oom.allocator_text import allocator_figures
-from harness.analysis.oom.classify import Ending, classify
-from harness.analysis.oom.first_failure import first_failure
-from harness.analysis.oom.sizes import EIB
-from harness.analysis.oom.verdict import NEXT_EXPERIMENT
+from harness.judging.oom.allocator_text import EIB, allocator_figures
+from harness.judging.oom.classify import Ending, classify
+from harness.judging.oom.first_failure import first_failure
+from harness.judging.oom.verdict import NEXT_EXPERIMENT
 from harness.records.logs.lines import LogLine
 
 SIZES = st.sampled_from(

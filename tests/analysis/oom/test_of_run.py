@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.oom.of_run import expandable_segments, oom_of_run
+from harness.judging.oom.classify import expandable_segments, oom_of_run
 from harness.records.rank import Failure
 
 FRAGMENTED = (

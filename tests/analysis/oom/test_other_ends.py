@@ -2,9 +2,8 @@
 
 import pytest
 
-from harness.analysis.oom.classify import Ending, classify
-from harness.analysis.oom.first_failure import first_failure
-from harness.analysis.oom.other_ends import KNOWN_ENDS
+from harness.judging.oom.classify import KNOWN_ENDS, Ending, classify
+from harness.judging.oom.first_failure import first_failure
 from harness.records.logs.lines import log_lines
 
 TRACEBACK = "Traceback (most recent call last):"

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.snapshots.modules import BACKWARD, ROWS, UNKNOWN, Frame, module_of, site_of
-from harness.spec.recompute import MODULES
+from harness.diagnose.snapshots.stacks import BACKWARD, ROWS, UNKNOWN, Frame, module_of, site_of
+from harness.experiment.recompute import MODULES
 
 MCORE = "/v/lib/python3.12/site-packages/megatron/core/"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.analysis.snapshots.summary import summarise
+from harness.diagnose.snapshots.child import summarise
 from tests.snapshot_pickles import fragmented, trained
 
 pytestmark = pytest.mark.train

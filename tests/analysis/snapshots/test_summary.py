@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.analysis.snapshots.fields import SnapshotFormatError
-from harness.analysis.snapshots.summary import summarise
-from harness.analysis.snapshots.values import DeviceMemory
+from harness.diagnose.snapshots.child import summarise
+from harness.diagnose.snapshots.fields import SnapshotFormatError
+from harness.diagnose.snapshots.values import DeviceMemory
 from harness.units import GIB, MIB
 from tests.snapshot_pickles import CORE_ATTN, MLP, WEIGHTS, Allocator, Block, fragmented, trained
 

@@ -1,8 +1,8 @@
 """Why a request failed, from snapshots made by hand."""
 
-from harness.analysis.oom.verdict import OomVerdict
-from harness.analysis.snapshots.summary import summarise
-from harness.analysis.snapshots.verdict import verdict
+from harness.diagnose.snapshot import verdict
+from harness.diagnose.snapshots.child import summarise
+from harness.judging.oom.verdict import OomVerdict
 from harness.units import GIB, MIB
 from tests.snapshot_pickles import MLP, Allocator, fragmented
 

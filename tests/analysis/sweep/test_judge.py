@@ -5,14 +5,13 @@ import io
 
 import pytest
 
-from harness.analysis.machine import elsewhere
-from harness.analysis.sweep.judge import judge_sweep
-from harness.analysis.sweep.values import SweepVerdict
-from harness.records.prediction import PredictionRecord
-from harness.report.sweep_csv import sweep_csv
-from harness.report.sweep_json import sweep_document
-from harness.report.sweep_remarks import closing_lines
-from harness.report.sweep_rows import rows
+from harness.judging.saving import elsewhere
+from harness.records.run import PredictionRecord
+from harness.sweep.document import sweep_csv, sweep_document
+from harness.sweep.judge import judge_sweep
+from harness.sweep.remarks import closing_lines
+from harness.sweep.rows import rows
+from harness.sweep.values import SweepVerdict
 from harness.units import GIB
 
 

@@ -22,7 +22,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 cpu_backend.install()
 
-from harness.engine.local_layers import FlashCoreAttention, UnfusedCoreAttention
+from harness.engine.model import FlashCoreAttention, UnfusedCoreAttention
 
 SEQ, BATCH = 48, 2
 # Heads, key/value groups, channels of q and k, channels of v, scale (None: 1/sqrt of the channels).

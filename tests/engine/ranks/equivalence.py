@@ -30,7 +30,7 @@ from harness.engine.config import transformer_config
 from harness.engine.effective import read_back
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.training import Trainer
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 
 
 def canonical_name(name, modules):

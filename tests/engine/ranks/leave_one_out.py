@@ -29,7 +29,7 @@ from harness.engine import rank_run
 from harness.engine.config import transformer_config
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.training import Trainer
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 
 PATIENCE_S = 30.0
 

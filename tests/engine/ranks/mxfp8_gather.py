@@ -25,7 +25,7 @@ param_and_grad_buffer.is_mxfp8tensor = lambda _parameter: True
 from harness.engine.config import transformer_config
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.training import Trainer
-from harness.spec.experiment import DdpSpec
+from harness.experiment.experiment import DdpSpec
 from tests.engine import shapes
 
 

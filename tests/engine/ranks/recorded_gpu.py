@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from harness.engine import cpu_backend  # noqa: E402
 from harness.engine.rank_log import RankLog  # noqa: E402
-from harness.spec.experiment import ExperimentSpec  # noqa: E402
+from harness.experiment.experiment import ExperimentSpec  # noqa: E402
 
 CPU, PLAIN_TYPE = torch.device("cpu"), torch.Tensor.type
 calls: list[str] = []

@@ -21,7 +21,7 @@ from harness.engine import rank_run  # noqa: E402
 from harness.engine.config import transformer_config  # noqa: E402
 from harness.engine.model import build_chunks, wrap_ddp  # noqa: E402
 from harness.engine.training import Trainer  # noqa: E402
-from harness.spec.experiment import ExperimentSpec  # noqa: E402
+from harness.experiment.experiment import ExperimentSpec  # noqa: E402
 
 
 def verdict(spec):

@@ -1,10 +1,9 @@
 """Published models at full width, and experiments on them."""
 
+from harness.experiment.experiment import ExperimentSpec, KernelSpec
+from harness.experiment.model import BatchSpec, MlaModel, ModelSpec, MoeModel, ParallelismSpec
+from harness.experiment.recompute import parse_recompute
 from harness.records.trace import TraceCase
-from harness.spec.experiment import ExperimentSpec, KernelSpec
-from harness.spec.model import MlaModel, ModelSpec, MoeModel
-from harness.spec.parallelism import BatchSpec, ParallelismSpec
-from harness.spec.recompute import parse_recompute
 
 LLAMA3_70B = ModelSpec(num_layers=80, hidden_size=8192, ffn_hidden_size=28672, num_attention_heads=64,
                        num_query_groups=8, vocab_size=128256)  # fmt: skip

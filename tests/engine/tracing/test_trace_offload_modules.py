@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.experiment.experiment import OffloadSpec
 from harness.planning.stages import Composer
-from harness.spec.experiment import OffloadSpec
 
 pytestmark = pytest.mark.train
 

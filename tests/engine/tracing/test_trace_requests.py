@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
+from harness.experiment.experiment import OffloadSpec
 from harness.records.trace import TraceRequest
-from harness.spec.experiment import OffloadSpec
 
 pytestmark = pytest.mark.train
 

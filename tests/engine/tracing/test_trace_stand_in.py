@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 import pytest
 
-from harness.spec.experiment import OffloadSpec
+from harness.experiment.experiment import OffloadSpec
 
 pytestmark = pytest.mark.train
 

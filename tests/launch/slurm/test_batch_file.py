@@ -8,7 +8,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.launch.slurm.job import slurm_job
-from harness.records.batch import BatchLaunch
+from harness.records.batches import BatchLaunch
 from harness.records.job import JobRecord, SlurmOptions
 from harness.records.store import checkout_dir
 
@@ -138,7 +138,7 @@ def test_a_container_sees_results_and_checkout_where_they_are(make_job):
     assert f"{checkout}:{checkout}" in text
     assert "/scratch/results:/scratch/results" in text
     assert ",/data:/data:ro \\\n" in text
-    assert "  python3 -m harness.runner.batch.slurm.task " in text
+    assert "  python3 -m harness.batch.slurm.task " in text
 
 
 def test_every_value_that_no_file_can_hold_is_named_at_once(make_job):

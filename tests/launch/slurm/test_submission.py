@@ -2,13 +2,13 @@
 
 import pytest
 
-from harness.analysis.night.infrastructure import fault_in
+from harness.batch.slurm.submission import prepare, submit_prepared
 from harness.errors import BadRequestError, RunFailedError
 from harness.launch.environment import Host
 from harness.launch.slurm.commands import NotSubmittedError, Slurm
 from harness.launch.slurm.job import slurm_job
+from harness.night.due import fault_in
 from harness.records.job import JobRecord, SlurmOptions
-from harness.runner.batch.slurm.submission import prepare, submit_prepared
 
 DOWN = "Batch job submission failed: Unable to contact slurm controller (connect failure)"
 LATE = "Batch job submission failed: Socket timed out on send/recv operation"

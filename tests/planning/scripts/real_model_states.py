@@ -24,9 +24,9 @@ from harness.engine.config import transformer_config
 from harness.engine.memory import static_bytes
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.storage_watch import watched_peak_bytes
-from harness.engine.tracing.parameters import count
+from harness.engine.tracing.chunk import count
 from harness.engine.training import Trainer
-from harness.spec.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec
 
 
 def measured(spec):

@@ -3,9 +3,8 @@
 import pytest
 
 from harness.errors import BadRequestError
-from harness.records.foreign.attempts import Attempts
-from harness.records.foreign.log_reader import read_logs
-from harness.records.foreign.values import Iteration
+from harness.imports.log.reader import read_logs
+from harness.imports.log.values import Attempts, Iteration
 from tests.analysis.foreign.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb, step_time
 
 

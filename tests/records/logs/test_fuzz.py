@@ -5,9 +5,7 @@ import io
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.records.logs.cleaning import cleaned
-from harness.records.logs.lines import lines_of
-from harness.records.logs.pieces import MAX_PIECE_BYTES, numbered_pieces
+from harness.records.logs.lines import MAX_PIECE_BYTES, cleaned, lines_of, numbered_pieces
 from harness.records.logs.prefixes import PrefixReader
 from harness.records.logs.sources import LogSource
 

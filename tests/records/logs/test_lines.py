@@ -6,8 +6,7 @@ import re
 import pytest
 
 from harness.errors import BadRequestError
-from harness.records.logs.lines import LogLine, log_lines
-from harness.records.logs.pieces import MAX_PIECE_BYTES
+from harness.records.logs.lines import MAX_PIECE_BYTES, LogLine, log_lines
 from harness.records.logs.sources import rank_in_path
 
 

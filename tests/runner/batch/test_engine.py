@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import pytest
 
+from harness.batch.engine import LocalRuns, TimeLimit, play
+from harness.batch.plan import Batch, DueRun, PlannedRun
 from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.software import Software
 from harness.launch.environment import this_host
-from harness.records.batch import BatchLaunch, PlannedEntry
+from harness.records.batches import BatchLaunch, PlannedEntry
 from harness.records.store import RECORD, read_record
-from harness.runner.batch.engine import LocalRuns, TimeLimit, play
-from harness.runner.batch.plan import Batch, DueRun, PlannedRun
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.software import Software
 
 REPLAYS = Path(__file__).parents[2] / "data" / "replay"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.batch.folder import holding
 from harness.errors import BadRequestError
-from harness.runner.batch.folder import holding
 
 
 def test_a_folder_in_which_nothing_can_be_written_is_refused_with_the_reason(tmp_path):

@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.batch.repeats import run_experiment
 from harness.errors import ExitCode
-from harness.recipes.request import Request
+from harness.recipes.recipe import Request
 from harness.records.store import read_record
-from harness.runner.batch.repeats import run_experiment
-from harness.runner.request import RunRequest
-from harness.runner.showing import Display
+from harness.run.show import Display
+from harness.run.understanding import RunRequest
 
 REPLAYS = Path(__file__).parents[2] / "data" / "replay"
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.night.due import due_round, due_runs
 from harness.records.night import NightPlan, PlannedCase, RefusedCase
 from harness.records.nights import NightCase, NightData, NightRun
 from harness.records.rank import Failure
-from harness.runner.night.due import due_round, due_runs
 
 PORT_TAKEN = Failure(kind="error", message="RuntimeError: EADDRINUSE: address already in use", phase="start")
 CRASH = Failure(kind="error", message="ValueError: no", phase="step", step=3)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.snapshots.difference import difference
+from harness.diagnose.snapshots.reading import SnapshotLimits, fullest_device, looks_like_a_snapshot, snapshot_summary
+from harness.diagnose.snapshots.values import difference
 from harness.errors import BadRequestError
-from harness.runner.snapshots.reading import SnapshotLimits, fullest_device, looks_like_a_snapshot, snapshot_summary
 from harness.units import MIB
 from tests.snapshot_pickles import trained, written
 
@@ -166,7 +166,7 @@ def test_reading_ends_at_the_time_limit(tmp_path: Path):
 
 def test_a_shell_that_allows_less_memory_is_kept_to(tmp_path: Path):
     path = written(tmp_path / "a.pickle", trained().snapshot())
-    child = f"{sys.executable} -m harness.runner.snapshots.child a {path.stat().st_size} {2**40} < {path}"
+    child = f"{sys.executable} -m harness.diagnose.snapshots.child a {path.stat().st_size} {2**40} < {path}"
     done = subprocess.run(["bash", "-c", f"ulimit -v 4000000; {child}"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout[:8]) == (0, '{"file":'), done.stderr
 

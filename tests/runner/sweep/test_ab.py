@@ -4,11 +4,11 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.launch.environment import this_host
-from harness.recipes.request import Request
-from harness.records.batch import BatchLaunch
-from harness.runner.sweep.ab import ab_request
-from harness.runner.sweep.planning import plan_sweep
-from harness.runner.sweep.request import SweepRequest
+from harness.recipes.recipe import Request
+from harness.records.batches import BatchLaunch
+from harness.sweep.ab import ab_request
+from harness.sweep.plan import plan_sweep
+from harness.sweep.request import SweepRequest
 
 ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
 EXPANDABLE = "expandable_segments:True"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from harness.records.prediction import PredictionRecord, StagePrediction
 from harness.records.rank import Failure
+from harness.records.run import PredictionRecord, StagePrediction
 from harness.records.sweep import PlannedCell
-from harness.runner.sweep.batch import lessons
+from harness.sweep.batch import lessons
 from harness.units import GIB
 
 OOM = Failure(kind="oom", message="not enough memory", phase="forward_backward", step=1)

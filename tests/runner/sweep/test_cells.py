@@ -2,9 +2,9 @@
 
 import pytest
 
-from harness.recipes.request import Request
-from harness.runner.sweep.axes import Expansion, control_values, name_of
-from harness.runner.sweep.over import read_axes, split_over
+from harness.recipes.recipe import Request
+from harness.sweep.axes import Expansion, control_values, name_of
+from harness.sweep.request import read_axes, split_over
 
 ASKED = Request(model_recipe_name="llama3_70b", gpu="h100")
 

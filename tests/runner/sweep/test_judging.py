@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from harness.analysis.compare import GateOptions
-from harness.analysis.sweep.judge import judge_sweep
 from harness.errors import ExitCode
+from harness.judging.compare import GateOptions
 from harness.records.goldens import golden_text
-from harness.runner.sweep.judging import sweep_exit_code
+from harness.sweep.judge import judge_sweep
+from harness.sweep.reports import sweep_exit_code
 
 
 @pytest.fixture(name="cells")
@@ -36,7 +36,7 @@ def _golden_file(tmp_path, make_spec, make_record, make_golden) -> Any:
 
 
 def tflops_of(record: Any) -> float:
-    from harness.analysis.derive import derive
+    from harness.judging.derive import derive
 
     summary = derive(record).tflops_per_gpu
     assert summary is not None

@@ -9,14 +9,14 @@ import sys
 import time
 from pathlib import Path
 
-from harness.launch.verdict import UNENDED
-from harness.recipes.request import Request
+from harness.experiment.effective import effective_recompute
+from harness.experiment.software import Software
+from harness.launch.heartbeats import UNENDED
+from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
 from harness.records.rank import Coordinates, Device, Failure, LayerRecompute, MemoryRecord, RankRecord, StepRecord
 from harness.records.run import DeviceSample, NodeSample, Provenance, RunRecord
 from harness.records.store import write_record
-from harness.spec.effective import effective_recompute
-from harness.spec.software import Software
 
 GB = 10**9
 FAULT = os.environ.get("SCRIPTED_FAULT", "")
@@ -93,7 +93,7 @@ def place(spec, rank):
 
 
 def main(argv):
-    assert argv[:3] == ["-m", "harness.cli.app", "run"]
+    assert argv[:3] == ["-m", "harness.app", "run"]
     options = options_of(argv[3:])
     if FAULT == "endless":
         time.sleep(60)

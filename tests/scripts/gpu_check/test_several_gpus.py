@@ -6,10 +6,10 @@ import pytest
 from several_gpus import LAYOUTS, compare_layouts
 from shapes import Shape
 
-from harness.recipes.request import Request
+from harness.experiment.rules.check import check
+from harness.experiment.software import Software
+from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
-from harness.spec.rules.check import check
-from harness.spec.software import Software
 
 NAMES = [f"parallel.{layout.name}" for layout in LAYOUTS]
 

@@ -2,7 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from harness.spec.recompute import SelectiveRecompute
+from harness.experiment.recompute import SelectiveRecompute
 
 
 class Case(NamedTuple):

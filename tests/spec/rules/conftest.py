@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from harness.spec.experiment import ExperimentSpec
-from harness.spec.rules.check import check
-from harness.spec.rules.finding import Finding
-from harness.spec.software import Software
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.rules.check import check
+from harness.experiment.rules.rule import Finding
+from harness.experiment.software import Software
 from tests.spec.rules.cases import CASES, Case
 from tests.spec.rules.releases import RAISED_BY_CONFIG, installed_megatron_core, is_of_installed_release
 

@@ -2,10 +2,9 @@
 
 import pytest
 
-from harness.spec.gpu import GPUS
-from harness.spec.precision import PRECISIONS
-from harness.spec.rules.closed import CLOSED_BY_CONSTRUCTION
-from harness.spec.rules.table import RULES
+from harness.experiment.gpu import GPUS, PRECISIONS
+from harness.experiment.rules.check import RULES
+from harness.experiment.rules.rulebook import CLOSED_BY_CONSTRUCTION
 
 # The numbering of what is known about megatron-core, per section, without gaps.
 KNOWN = {"R": 22, "T": 30, "F": 11, "Q": 11, "G": 33, "P": 32, "A": 24, "B": 17, "V": 14, "K": 28}

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.spec.recompute import MODULES
-from harness.spec.rules.check import check
-from harness.spec.software import Software, parse_version
+from harness.experiment.recompute import MODULES
+from harness.experiment.rules.check import check
+from harness.experiment.software import Software, parse_version
 
 # Modules of megatron-core that no model of the recipes has: mbr-perf does not offer them. Release since which it has them.
 NOT_OFFERED = {"gdp_in_proj": "0.20", "gdp_qkv": "0.20", "mhc": "0.20"}

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.spec.rules.check import check
-from harness.spec.rules.finding import SEVERITIES
-from harness.spec.software import Software
+from harness.experiment.rules.check import check
+from harness.experiment.rules.rule import SEVERITIES
+from harness.experiment.software import Software
 
 VERSIONS = [None, "0.16.0", "0.16.1", "0.17.0", "0.18.2", "0.19.0", "0.20.0.dev0", "0.21.0"]
 RECOMPUTE = ["none", "core_attn", "layernorm", "mlp,moe", "moe_act,shared_experts", "mla_up_proj", "gdn_norm_out",
@@ -76,7 +76,7 @@ def _seconds(spec) -> float:
 
 
 def test_the_rules_import_neither_torch_nor_megatron():
-    code = "import sys, harness.spec.rules.check, harness.spec.rules.closed; " \
+    code = "import sys, harness.experiment.rules.check, harness.experiment.rules.rulebook; " \
            "sys.exit(any(m in sys.modules for m in ('torch', 'megatron', 'transformer_engine', 'pynvml')))"  # fmt: skip
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

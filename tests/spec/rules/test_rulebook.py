@@ -5,9 +5,8 @@ import re
 import pytest
 
 from harness.errors import BadRequestError
-from harness.spec.rules.closed import CLOSED_BY_CONSTRUCTION
-from harness.spec.rules.rulebook import entries, entries_named, readable
-from harness.spec.rules.table import RULES
+from harness.experiment.rules.check import RULES
+from harness.experiment.rules.rulebook import CLOSED_BY_CONSTRUCTION, entries, entries_named, readable
 
 
 @pytest.mark.parametrize(

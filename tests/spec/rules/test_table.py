@@ -3,13 +3,12 @@
 import pytest
 
 from harness.errors import BadRequestError
-from harness.spec.effective import settled_implementation
-from harness.spec.recompute import SelectiveRecompute
-from harness.spec.rules.check import check
-from harness.spec.rules.rule import Rule
-from harness.spec.rules.situation import Situation
-from harness.spec.rules.table import RULES
-from harness.spec.software import Software
+from harness.experiment.effective import settled_implementation
+from harness.experiment.recompute import SelectiveRecompute
+from harness.experiment.rules.check import RULES, check
+from harness.experiment.rules.rule import Rule
+from harness.experiment.rules.situation import Situation
+from harness.experiment.software import Software
 
 
 def named(findings) -> set[tuple[str, str]]:

@@ -13,11 +13,10 @@ trace.prepare(transformer_engine=False)
 
 from harness.engine.tracing.building import Groups, build, stage_config
 from harness.engine.tracing.run import prepared
+from harness.experiment.experiment import ExperimentSpec, KernelSpec
+from harness.experiment.model import BatchSpec, ModelSpec, ParallelismSpec
+from harness.experiment.recompute import parse_recompute
 from harness.records.trace import TraceCase
-from harness.spec.experiment import ExperimentSpec, KernelSpec
-from harness.spec.model import ModelSpec
-from harness.spec.parallelism import BatchSpec, ParallelismSpec
-from harness.spec.recompute import parse_recompute
 
 MODELS = {"22B": (6144, 64, 4), "175B": (12288, 96, 1), "530B": (20480, 128, 1)}  # hidden size, heads, micro-batch
 SETTINGS = (

@@ -5,14 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from harness.analysis.night.infrastructure import infrastructure_fault
+from harness.batch.folder import fresh_folder
+from harness.batch.slurm.collecting import collect_ended
+from harness.batch.slurm.runs import task_runs
 from harness.launch.slurm.state import TaskState, from_scontrol
-from harness.records.job import JobAttempt, JobRecord, JobRun, SlurmOptions, SubmittedRecord, attempt_path
-from harness.records.jobs import write_submitted
+from harness.night.due import infrastructure_fault
+from harness.records.job import (
+    JobAttempt,
+    JobRecord,
+    JobRun,
+    SlurmOptions,
+    SubmittedRecord,
+    attempt_path,
+    write_submitted,
+)
 from harness.records.store import read_run
-from harness.runner.batch.folder import fresh_folder
-from harness.runner.batch.slurm.collecting import collect_ended
-from harness.runner.batch.slurm.runs import task_runs
 
 SAID = Path(__file__).parents[3] / "data" / "slurm" / "said"
 REPLAYS = Path(__file__).parents[3] / "data" / "replay"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.batch.slurm.place import told_by
 from harness.launch.slurm.state import from_scontrol
-from harness.runner.batch.slurm.place import told_by
 
 
 def told(state: str, reason: str, nnodes: int = 2) -> str:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.batch.slurm.following import Watched, wait_for
+from harness.batch.slurm.showing import JobDisplay
 from harness.errors import RunFailedError
 from harness.launch.slurm.commands import Slurm
 from harness.records.job import JobRecord, JobRun, SlurmOptions, SubmittedRecord
 from harness.records.store import read_run
-from harness.runner.batch.slurm.following import Watched, wait_for
-from harness.runner.batch.slurm.showing import JobDisplay
-from harness.runner.showing import Display
+from harness.run.show import Display
 
 SAID = Path(__file__).parents[3] / "data" / "slurm" / "said"
 DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"

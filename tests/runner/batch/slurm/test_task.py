@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from harness.batch.slurm.place import slurm_place
+from harness.batch.slurm.task import main
 from harness.errors import BadRequestError
-from harness.records.batch import BatchLaunch
+from harness.experiment.experiment import ExperimentSpec
+from harness.records.batches import BatchLaunch
 from harness.records.job import JOB, JobAttempt, JobRecord, JobRun, SlurmOptions, attempt_path, time_limit_note
 from harness.records.store import read_run
 from harness.records.strict_json import read_document
-from harness.runner.batch.slurm.place import slurm_place
-from harness.runner.batch.slurm.task import main
-from harness.spec.experiment import ExperimentSpec
 
 REPLAYS = Path(__file__).parents[3] / "data" / "replay"
 

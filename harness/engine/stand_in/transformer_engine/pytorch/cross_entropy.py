@@ -3,7 +3,7 @@
 import torch
 import torch.distributed as dist
 
-from harness.engine.tracing.tally import tensor_bytes
+from harness.engine.tracing.collectives import tensor_bytes
 from harness.engine.tracing.tracer import active
 
 

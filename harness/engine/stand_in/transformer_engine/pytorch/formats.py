@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.engine.tracing.tally import tensor_bytes
+from harness.engine.tracing.collectives import tensor_bytes
 from harness.engine.tracing.tracer import active
-from harness.spec.precision import PeakKey
+from harness.experiment.gpu import PeakKey
 from transformer_engine.common import recipe as recipes
 from transformer_engine.pytorch.machine import MACHINE
 

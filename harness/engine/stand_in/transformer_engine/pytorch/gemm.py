@@ -2,8 +2,8 @@
 
 import torch
 
+from harness.engine.tracing.collectives import peak_key
 from harness.engine.tracing.flops import gemm_flops
-from harness.engine.tracing.tally import peak_key
 from harness.engine.tracing.tracer import active
 from transformer_engine.pytorch.formats import QuantFormat
 

@@ -3,7 +3,7 @@
 import torch
 from torch.nn import Parameter
 
-from harness.engine.tracing.tally import peak_key, tensor_bytes
+from harness.engine.tracing.collectives import peak_key, tensor_bytes
 from harness.engine.tracing.tracer import active
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from harness.engine.tracing.tally import tensor_bytes
+from harness.engine.tracing.collectives import tensor_bytes
 from harness.engine.tracing.tracer import active
 
 

@@ -2,8 +2,8 @@
 
 import torch
 
+from harness.engine.tracing.collectives import peak_key, tensor_bytes
 from harness.engine.tracing.flops import attention_flops
-from harness.engine.tracing.tally import peak_key, tensor_bytes
 from harness.engine.tracing.tracer import active
 
 

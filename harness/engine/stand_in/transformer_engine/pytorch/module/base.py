@@ -3,7 +3,7 @@
 import torch
 from torch.nn import Parameter
 
-from harness.engine.tracing.tally import tensor_bytes
+from harness.engine.tracing.collectives import tensor_bytes
 from harness.engine.tracing.tracer import active
 from transformer_engine.pytorch.formats import QuantFormat, format_of
 from transformer_engine.pytorch.fp8 import FP8GlobalStateManager

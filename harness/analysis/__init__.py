@@ -1,1 +1,0 @@
-"""Judge: from raw records to figures, and from figures to a verdict."""

@@ -1,1 +1,0 @@
-"""Judging logs of Megatron-Bridge and Megatron-LM by golden values of theirs."""

@@ -1,1 +1,0 @@
-"""What earlier runs of a case say."""

@@ -1,1 +1,0 @@
-"""Judge of a night: cases, their noise, the rules of evidence."""

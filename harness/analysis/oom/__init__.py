@@ -1,1 +1,0 @@
-"""Why memory ran out: torch's and its libraries' texts read, classified in a fixed order, and the next experiment."""

@@ -1,1 +1,0 @@
-"""Judge of a sweep: cells, the Pareto set, the recommendation."""

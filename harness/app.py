@@ -1,0 +1,177 @@
+"""The `mbr-perf` command: its sub-commands, the spelling of options, and the one place where errors become exit codes."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+from harness import __version__
+from harness.asking.spelling import PlanCommand, SweepCommand, WholeShortOptions
+from harness.catalogue import recipes, rules
+from harness.diagnose import ask as diagnose
+from harness.diagnose.snapshots import ask as snapshot
+from harness.errors import BadRequestError, ExitCode, HarnessError
+from harness.explain import ask as explain
+from harness.goldens import ask as golden
+from harness.imports import ask as import_command
+from harness.imports.compare import ask as compare
+from harness.imports.compare.options import CompareCommand
+from harness.jobs import ask as jobs
+from harness.launch.umask import closed_to_others
+from harness.night import ask as nightly
+from harness.night.history import ask as history
+from harness.plan import ask as plan
+from harness.results import ask as report
+from harness.results import ask as results
+from harness.results import doctor
+from harness.runs import ask as run
+from harness.runs import check
+from harness.showing.streams import readers_may_leave
+from harness.sweep import ask as sweep
+
+# Which package has the class depends on the version of typer; each hands out this child of it.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+_REMOVED = {
+    ("nightly", name): 'see README.md, "Slack and Prometheus": short programs send the document of `nightly --json` on'
+    for name in ("--jsonl", "--prometheus", "--webhook")
+}
+"""Options of former releases by command, and what to do instead."""
+
+
+def refuse_removed(arguments: Sequence[str]) -> None:
+    """Raise BadRequestError for options that no longer exist, before anything else is read."""
+    names = (argument.partition("=")[0] for argument in arguments[1:])
+    for name in names:
+        if remedy := _REMOVED.get((arguments[0], name)):
+            raise BadRequestError(f"{arguments[0]} {name}: this option was removed", remedy=remedy)
+
+
+class AskedGroup(typer.core.TyperGroup):
+    """The outermost group of commands: usage errors of all leave it as BadRequestError."""
+
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """Parse what stands before the command."""
+        with _usage_errors_told():
+            return super().make_context(*given, **more)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse what stands behind it, and do it."""
+        with _usage_errors_told():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_errors_told() -> Iterator[None]:
+    """Messages quote what was typed, an assignment perhaps. A group without a command answers with its help, no error."""
+    from harness.records.redact import redact
+
+    try:
+        yield
+    except _UsageError as raised:
+        error: Any = raised
+        context = error.ctx
+        if context is not None and error.message == context.get_help():
+            raise
+        remedy = f"try '{context.command_path} {context.help_option_names[0]}' for help" if context else ""
+        raise BadRequestError(redact(error.format_message()), remedy=remedy) from error
+
+
+app = typer.Typer(
+    name="mbr-perf",
+    cls=AskedGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(*, value: bool) -> None:
+    if value:
+        print(f"mbr-perf {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=lambda value: _version(value=value), is_eager=True, help="Print it.")
+    ] = False,
+) -> None:
+    """Performance harness for activation-recompute sweeps on megatron-core.
+
+    Exit codes: 0 passed, 1 bug, 2 wrong request, 3 run failed, 4 out of memory, 5 regression, 6 inconclusive,
+    7 improvement (only with --fail_on_improvement), 130 and 143 interrupted.
+    """
+
+
+app.command("run", cls=WholeShortOptions)(run.run)
+app.command("sweep", cls=SweepCommand)(sweep.sweep)
+app.command("nightly")(nightly.nightly)
+app.command("plan", cls=PlanCommand)(plan.plan)
+app.command("check", cls=WholeShortOptions)(check.check)
+app.command("compare", cls=CompareCommand)(compare.compare)
+app.command("explain")(explain.explain)
+app.command("diagnose", cls=WholeShortOptions)(diagnose.diagnose)
+app.command("import", cls=import_command.ImportCommand)(import_command.import_log)
+app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
+app.command("snapshot")(snapshot.snapshot)
+app.add_typer(golden.app, name="golden")
+app.add_typer(history.app, name="history")
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(recipes.app, name="recipes")
+app.add_typer(results.app, name="results")
+app.add_typer(rules.app, name="rules")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its code. Options may be spelled with `_` or with `-`."""
+    arguments = spelled(sys.argv[1:] if argv is None else argv)
+    with readers_may_leave(), closed_to_others():
+        try:
+            refuse_removed(arguments)
+            app(args=arguments, prog_name="mbr-perf")
+        except HarnessError as error:
+            _tell(error, as_json="--json" in arguments)
+            sys.exit(int(error.exit_code))
+        except KeyboardInterrupt:
+            sys.exit(int(ExitCode.INTERRUPTED))
+
+
+def spelled(arguments: Sequence[str]) -> list[str]:
+    """Long option names with ``_``: `--recompute-modules=mlp` becomes `--recompute_modules=mlp`; values stay."""
+    out: list[str] = []
+    for position, argument in enumerate(arguments):
+        if argument == "--":
+            return [*out, *arguments[position:]]
+        name, equals, value = argument.partition("=")
+        if name.startswith("--") and len(name) > 2:
+            name = "--" + name[2:].replace("-", "_")
+        out.append(name + equals + value)
+    return out
+
+
+def _tell(error: HarnessError, *, as_json: bool) -> None:
+    """Messages quote what was typed, which logs of CI keep: without what looks like a secret."""
+    from harness.records.redact import redact_shapes
+
+    if as_json:
+        import json
+
+        document = {"schema_version": 1, "error": redact_shapes(error.message), "remedy": redact_shapes(error.remedy),
+                    "exit_code": int(error.exit_code)}  # fmt: skip
+        print(json.dumps(document, indent=2))
+    from harness.showing.printing import visible
+
+    print(f"error: {visible(redact_shapes(str(error)))}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""Options that several commands take: their types and groups."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+_SIZES = "Sizes and batch"
+_RECOMPUTE = "Recompute, offloading, CUDA graphs"
+_JUDGE = "Judging"
+_LAUNCH = "Launching"
+_OUTPUT = "Output"
+_NODES = "Several nodes"
+
+
+def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> typer.models.OptionInfo:
+    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar)  # type: ignore[no-any-return]
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class ExperimentOptions:
+    """What to run."""
+
+    model_family_name: Annotated[str | None, typer.Option("--model_family_name", "-m", metavar="FAMILY",
+        help="Model family, e.g. llama; checked against the recipe.")] = None
+    model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
+        help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file.")]
+    task: Annotated[str | None, typer.Option("--task", metavar="TASK",
+        help="pretrain (default), sft or peft.")] = None
+    gpu: Annotated[str | None, typer.Option("--gpu", "-g", metavar="GPU",
+        help="h100, h200, a100, b200, b300, gb200, gb300, l40s or cpu. Default: what this machine has; cpu "
+        "without a GPU.")] = None
+    point_gpu: Annotated[str | None, typer.Option("--point_gpu", metavar="GPU",
+        help="Use the recipe's operating point of another GPU type.")] = None
+    compute_dtype: Annotated[str | None, typer.Option("--compute_dtype", "-c", metavar="DTYPE",
+        help="bf16, fp8_cs, fp8_ds, fp8_sc, fp8_mx, nvfp4; fp32 on cpu.")] = None
+    num_gpus: Annotated[int | None, typer.Option("--num_gpus", "-ng", metavar="N",
+        help="GPUs in all. Default: what the operating point says.")] = None
+    gpus_per_node: Annotated[int | None, typer.Option("--gpus_per_node", "-gn", metavar="N",
+        help="Default: the GPU type's.")] = None
+    variant: Annotated[str | None, typer.Option("--variant", "-cv", metavar="NAME",
+        help="A named variant of the operating point.")] = None
+    set_values: Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE",
+        help="Any setting, e.g. --set kernels.attention_backend=unfused. Repeatable.")] = None
+    env: Annotated[list[str] | None, typer.Option("--env", "-E", metavar="KEY=VALUE",
+        help="A variable of the ranks' environment. Repeatable.")] = None
+    recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR",
+        help="Directory of recipe families.")] = None
+    max_steps: Annotated[int | None, _option("--max_steps", "-ms", metavar="N", help="Training steps.", panel=_SIZES)] = None
+    global_batch_size: Annotated[int | None, _option("--global_batch_size", "-gb", metavar="N", panel=_SIZES,
+        help="Samples per step over all GPUs.")] = None
+    micro_batch_size: Annotated[int | None, _option("--micro_batch_size", "-mb", metavar="N", panel=_SIZES,
+        help="Samples per micro-batch and GPU.")] = None
+    seq_length: Annotated[int | None, _option("--seq_length", "-sl", metavar="N", help="Tokens per sample.", panel=_SIZES)] = None
+    tensor_model_parallel_size: Annotated[int | None, _option("--tensor_model_parallel_size", "-tp", metavar="N", panel=_SIZES,
+        help="TP; also turns sequence parallelism on above 1, off at 1.")] = None
+    pipeline_model_parallel_size: Annotated[int | None, _option("--pipeline_model_parallel_size", "-pp", metavar="N",
+        help="PP.", panel=_SIZES)] = None
+    context_parallel_size: Annotated[int | None, _option("--context_parallel_size", "-cp", metavar="N", help="CP.", panel=_SIZES)] = None
+    virtual_pipeline_model_parallel_size: Annotated[str | None, _option("--virtual_pipeline_model_parallel_size", "-vp",
+        metavar="N|none", help="Model chunks per pipeline stage; none turns interleaving off.", panel=_SIZES)] = None
+    expert_model_parallel_size: Annotated[int | None, _option("--expert_model_parallel_size", "-ep", metavar="N",
+        help="EP.", panel=_SIZES)] = None
+    expert_tensor_parallel_size: Annotated[int | None, _option("--expert_tensor_parallel_size", "-et", metavar="N",
+        help="ETP; megatron-core's default is TP.", panel=_SIZES)] = None
+    num_layers: Annotated[int | None, _option("--num_layers", metavar="N", help="Decoder layers.", panel=_SIZES)] = None
+    hidden_size: Annotated[int | None, _option("--hidden_size", metavar="N", help="Hidden size.", panel=_SIZES)] = None
+    seed: Annotated[int | None, _option("--seed", metavar="N", help="Seed of weights and data.", panel=_SIZES)] = None
+    memory_limit: Annotated[float | None, _option("--memory_limit", metavar="GIB", panel=_SIZES,
+        help="Hold every rank to this much memory; one that needs more ends as out of memory "
+        "(exit 4). On cpu the first two steps are watched for it: measure from step 2 on, e.g. with --eval_time_start_step 2.")] = None
+    memory_snapshot: Annotated[bool | None, _option("--memory_snapshot", panel=_SIZES,
+        help="On a GPU: after the last step run one more and record it with torch's allocator, "
+        "a file ranks/snapshot_NNN.pickle per rank for `mbr-perf snapshot`.")] = None
+    snapshot_on_oom: Annotated[bool | None, _option("--snapshot_on_oom", panel=_SIZES,
+        help="On a GPU: record from the beginning, and write that file when memory runs out. Slows steps, so the run is "
+        "not judged.")] = None
+    recompute_modules: Annotated[str | None, _option("--recompute_modules", metavar="LIST|none", panel=_RECOMPUTE,
+        help="Selective recompute of these modules, e.g. core_attn,layernorm; none keeps every activation.")] = None
+    recompute_num_layers: Annotated[int | None, _option("--recompute_num_layers", "-rl", metavar="N", panel=_RECOMPUTE,
+        help="Full recompute of N layers; alone it means block, as in Megatron-Bridge.")] = None
+    recompute_granularity: Annotated[str | None, _option("--recompute_granularity", metavar="selective|full",
+        help="megatron-core's recompute_granularity.", panel=_RECOMPUTE)] = None
+    recompute_method: Annotated[str | None, _option("--recompute_method", metavar="uniform|block", panel=_RECOMPUTE,
+        help="uniform: all layers in units of N; block: the first N of each chunk.")] = None
+    recompute: Annotated[str | None, _option("--recompute", metavar="TEXT", panel=_RECOMPUTE,
+        help="The whole setting in one word: none, core_attn,mlp, full:uniform:1, full:block:4.")] = None
+    distribute_saved_activations: Annotated[bool | None, _option("--distribute_saved_activations/--no_distribute_saved_activations",
+        help="Split saved layer inputs over TP (full recompute only).", panel=_RECOMPUTE)] = None
+    activation_offload_layers: Annotated[int | None, _option("--activation_offload_layers", "-ol", metavar="N",
+        help="Offload activations of N layers to the host.", panel=_RECOMPUTE)] = None
+    cuda_graph_impl: Annotated[str | None, _option("--cuda_graph_impl", metavar="IMPL",
+        help="none, local, transformer_engine or full_iteration.", panel=_RECOMPUTE)] = None
+    cuda_graph_scope: Annotated[str | None, _option("--cuda_graph_scope", metavar="LIST", panel=_RECOMPUTE,
+        help="attn, mlp, moe, moe_router, moe_preprocess, mamba or full_iteration.")] = None
+    force: Annotated[list[str] | None, typer.Option("--force", metavar="RULE_ID",
+        help="Run although this rule calls it an error; recorded. Repeatable.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeOptions:
+    """How to judge."""
+
+    golden_values_path: Annotated[Path | None, _option("--golden_values_path", metavar="PATH", panel=_JUDGE,
+        help="A golden file or a folder of them. Default: the stored golden of these settings, if there is one.")] = None
+    require_golden: Annotated[bool, _option("--require_golden", panel=_JUDGE, help="Exit 6 when there is no golden.")] = False
+    timing_threshold: Annotated[float | None, _option("--timing_threshold", metavar="FRACTION", panel=_JUDGE,
+        help="Allowed loss of throughput. Default 0.05; on cpu 0.15, 0.10 with three repeats.")] = None
+    memory_threshold: Annotated[float | None, _option("--memory_threshold", metavar="FRACTION", panel=_JUDGE,
+        help="Allowed growth of peak memory. Default 0.05; on cpu 0.005.")] = None
+    accept_difference: Annotated[list[str] | None, _option("--accept_difference", metavar="NAME", panel=_JUDGE,
+        help="Compare although this differs from the golden's: a package, software (all of them), driver_version, device_name, or a setting. Repeatable.")] = None
+    fail_on_improvement: Annotated[bool, _option("--fail_on_improvement", panel=_JUDGE,
+        help="Exit 7 on an improvement beyond the threshold.")] = False
+    skip_first_percent_time: Annotated[float | None, _option("--skip_first_percent_time", metavar="FRACTION", panel=_JUDGE,
+        help="Share of the steps that does not count.")] = None
+    eval_time_start_step: Annotated[int | None, _option("--eval_time_start_step", metavar="STEP", panel=_JUDGE,
+        help="First step that counts, from 0; overrides the share.")] = None
+    eval_time_end_step: Annotated[int | None, _option("--eval_time_end_step", metavar="STEP", panel=_JUDGE,
+        help="First step that no longer counts.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalLaunchOptions:
+    """How to launch on this node."""
+
+    launcher: Annotated[str, _option("--launcher", metavar="NAME", help="torchrun, slurm or replay.", panel=_LAUNCH)] = "torchrun"
+    replay_from: Annotated[Path | None, _option("--from", metavar="RUN", help="Recorded run folder of the replay launcher.", panel=_LAUNCH)] = None
+    timeout: Annotated[float | None, _option("--timeout", metavar="SECONDS", help="Time limit of the run.", panel=_LAUNCH)] = None
+    hang_timeout: Annotated[float, _option("--hang_timeout", metavar="SECONDS", panel=_LAUNCH,
+        help="A rank this long without a sign of life hangs; at least 20 steps are allowed.")] = 600.0
+    sample_interval_ms: Annotated[int, _option("--sample_interval_ms", metavar="MS", panel=_LAUNCH,
+        help="How often the memory in use on the GPUs is looked at; 0: never, and that figure is missing.")] = 50
+    pass_env: Annotated[list[str] | None, _option("--pass_env", metavar="NAME", panel=_LAUNCH,
+        help="Hand this variable of your shell to the ranks; it is never recorded. Repeatable.")] = None
+    results_dir: Annotated[Path | None, _option("--results_dir", metavar="DIR", panel=_LAUNCH,
+        help="Where runs are kept. Default: results of the checkout, else ./results.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions(LocalLaunchOptions):
+    """How to launch, and how often."""
+
+    repeats: Annotated[int, _option("--repeats", metavar="N", panel=_LAUNCH,
+        help="Run N times and compare the median of the runs' medians.")] = 1
+    nnodes: Annotated[int, _option("--nnodes", metavar="N", help="Nodes; run the same command on each.", panel=_LAUNCH)] = 1
+    node_rank: Annotated[int, _option("--node_rank", metavar="R", help="Number of this node.", panel=_LAUNCH)] = 0
+    master_addr: Annotated[str | None, _option("--master_addr", metavar="HOST", help="Address of node 0.", panel=_LAUNCH)] = None
+    master_port: Annotated[int | None, _option("--master_port", metavar="PORT", help="Default: a free port; 29500 with several nodes.", panel=_LAUNCH)] = None
+    run_dir: Annotated[Path | None, _option("--run_dir", metavar="DIR", panel=_LAUNCH,
+        help="Run folder, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutput:
+    """What to print."""
+
+    dryrun: Annotated[bool, _option("--dryrun", "--dry_run", "-d", panel=_OUTPUT,
+        help="Print the plan that would run, with its environment and configuration; start nothing.")] = False
+    explain: Annotated[bool, _option("--explain", panel=_OUTPUT, help="Print where every setting comes from.")] = False
+    as_json: Annotated[bool, _option("--json", panel=_OUTPUT, help="One JSON document on stdout.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepNodes:
+    """Which nodes take part."""
+
+    nnodes: Annotated[int, typer.Option("--nnodes", metavar="N", rich_help_panel=_NODES,
+        help="Nodes; run the same command on each.")] = 1
+    node_rank: Annotated[int, typer.Option("--node_rank", metavar="R", rich_help_panel=_NODES,
+        help="Number of this node. All but 0 take everything from the plan of node 0, and end when it ends.")] = 0
+    master_addr: Annotated[str | None, typer.Option("--master_addr", metavar="HOST", rich_help_panel=_NODES,
+        help="Address of node 0.")] = None
+    master_port: Annotated[int | None, typer.Option("--master_port", metavar="PORT", rich_help_panel=_NODES,
+        help="Default: a free port; 29500 with several nodes.")] = None
+    sweep_dir: Annotated[Path | None, typer.Option("--sweep_dir", metavar="DIR", rich_help_panel=_NODES,
+        help="Folder of the sweep, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
+# fmt: on
+
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+GoldenDir = Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")]
+Results = Annotated[
+    Path | None,
+    typer.Option(
+        "--results_dir", metavar="DIR", help="Where runs are kept. Default: results of the checkout, else ./results."
+    ),
+]
+
+
+def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate ``command(group_a, group_b, ...)`` so that typer sees the fields of all groups as its options."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def call(**options: Any) -> None:
+            values = [group(**{f.name: options[f.name] for f in fields(group)}) for group in groups]
+            command(*values)
+
+        parameters, hints = [], {}
+        for group in groups:
+            group_hints = get_type_hints(group, include_extras=True)
+            for f in fields(group):
+                default = inspect.Parameter.empty if f.default is MISSING else f.default
+                hints[f.name] = group_hints[f.name]
+                parameters.append(
+                    inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[f.name])
+                )
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        call.__annotations__ = hints
+        call.__doc__, call.__name__ = command.__doc__, command.__name__
+        return call
+
+    return decorate

@@ -1,0 +1,171 @@
+"""The engine: rounds of due runs, one after the other on this machine, until nothing is due, time is up, or a signal comes."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGINT
+from typing import Generic, Protocol
+
+from harness.batch.launches import unstarted_record
+from harness.batch.plan import Batch, DueRun, Entry, Shows
+from harness.errors import HarnessError
+from harness.experiment.software import Software
+from harness.judging.derive import derive
+from harness.launch.crew import Interruption, interruption
+from harness.launch.disk import full_disk_told
+from harness.launch.warm import WarmParents
+from harness.records.run import RunRecord
+from harness.records.store import write_record
+from harness.run.launched import Ran, launched
+from harness.showing.figures import BY_NAME, figure
+from harness.showing.progress import CellProgress
+
+Catching = Callable[[], AbstractContextManager[Interruption]]
+
+_SHOWN = ("step_time_s", "peak_allocated_bytes")
+
+
+@dataclass(frozen=True)
+class Round:
+    """How a round ended. ``signal``: the signal that ended it, if one did; ``is_last``: time is up."""
+
+    signal: int | None = None
+    is_last: bool = False
+
+
+class Runner(Protocol[Entry]):
+    """Does rounds: one run after the other on this machine, or all of them as jobs of a cluster."""
+
+    def run(self, due: Sequence[DueRun[Entry]]) -> Round:
+        """Do these runs; when this returns, each is committed by a ``record.json`` in its folder, also where it failed.
+
+        Calls `Batch.starts` before each run. After a run that ended badly it starts no further run of that entry in this
+        round. A run that was not committed is due again. Where a round commits nothing, the batch ends and can be resumed.
+        """
+
+
+def play(batch: Batch[Entry], runner: Runner[Entry], catching: Catching = interruption) -> int | None:
+    """Do rounds until nothing is due, a round gets nothing done, time is up, or a signal comes.
+
+    Returns the number of that signal, else None.
+    """
+    before: Sequence[DueRun[Entry]] | None = None
+    with catching() as caught:
+        while (due := batch.due()) and due != before:
+            if caught.signal is not None:
+                batch.interrupted("a signal between two rounds")
+                return int(caught.signal)
+            done = runner.run(due)
+            if done.signal is not None or done.is_last:
+                return done.signal
+            before = due
+    return None
+
+
+@dataclass
+class TimeLimit:
+    """Minutes after which no further run is started; a run is expected to take as long as those before it."""
+
+    minutes: float
+    _began: float = field(default_factory=time.monotonic)
+    _seconds: list[float] = field(default_factory=list)
+
+    def took(self, seconds: float) -> None:
+        """A run has ended."""
+        self._seconds.append(seconds)
+
+    def why_over(self) -> str:
+        """Why no further run is started; empty where there is time."""
+        elapsed_s = time.monotonic() - self._began
+        expected = sum(self._seconds) / len(self._seconds) if self._seconds else 0.0
+        if elapsed_s + expected <= self.minutes * 60:
+            return ""
+        return (
+            f"--max_minutes {self.minutes:g}: {elapsed_s / 60:.1f} minutes are over, "
+            f"and a run takes about {expected / 60:.1f}"
+        )
+
+
+@dataclass
+class LocalRuns(Generic[Entry]):
+    """A `Runner` on this machine. ``parents`` None starts every run afresh."""
+
+    batch: Batch[Entry]
+    progress: Shows
+    parents: WarmParents | None = None
+    limit: TimeLimit | None = None
+    catching: Catching = interruption
+
+    def run(self, due: Sequence[DueRun[Entry]]) -> Round:
+        """One after the other; a signal ends the round."""
+        closed: dict[str, str] = {}
+        with self.progress(len(due)) as progress, self.catching() as caught:
+            for place, one in enumerate(due):
+                if (signal := _received(caught)) is not None:
+                    return Round(signal)
+                if one.entry.name in closed:
+                    progress.finish(f"{self.batch.planned(one).title}: not started, {closed[one.entry.name]}")
+                    continue
+                if self.limit and (over := self.limit.why_over()):
+                    self.batch.out_of_time([run for run in due[place:] if run.entry.name not in closed], over)
+                    progress.say(over)
+                    return Round(is_last=True)
+                ran = self._one(one, progress)
+                signal = ran.signal or _received(caught)
+                for name, why in self.batch.ended(one, ran):
+                    progress.say(f"  {name} is not tried: {why}")
+                    closed[name] = "for it would run out of memory"
+                if ran.record.status == "interrupted":
+                    self.batch.interrupted(ran.record.failure or "interrupted", one)
+                    return Round(signal or int(SIGINT))
+                if signal is not None:
+                    return Round(signal)
+                if ran.record.status != "ok":
+                    closed[one.entry.name] = "for one before it did not end well"
+        return Round()
+
+    def _one(self, due: DueRun[Entry], progress: CellProgress) -> Ran:
+        began = time.monotonic()
+        self.batch.starts(due)
+        run_dir = self.batch.make_folder(due)
+        try:
+            ran = self._launched(due, run_dir, progress)
+        except HarnessError as error:
+            if not self.batch.outlives_failed_starts:
+                raise
+            ran = Ran(self._unstarted(due, error), run_dir, None)
+        if self.limit:
+            self.limit.took(time.monotonic() - began)
+        progress.finish(run_line(ran.record))
+        return ran
+
+    def _launched(self, due: DueRun[Entry], run_dir: Path, progress: CellProgress) -> Ran:
+        launch = self.batch.launch_of(due, run_dir)
+        following = self.batch.following(due, launch, progress)
+        return launched(
+            launch, progress=following, prediction=lambda: self.batch.prediction(due, launch), parents=self.parents
+        )
+
+    def _unstarted(self, due: DueRun[Entry], error: HarnessError) -> RunRecord:
+        """Commit a failed run, so that one entry that cannot start does not stop the others. RunFailedError: disk full."""
+        run, software = self.batch.job_run(due), self.batch.planned(due).software or Software()
+        record = unstarted_record(run, str(error), host=self.batch.host, software=software)
+        with full_disk_told(Path(run.run_dir)):
+            write_record(Path(run.run_dir), record)
+        return record
+
+
+def _received(caught: Interruption) -> int | None:
+    return int(caught.signal) if caught.signal is not None else None
+
+
+def run_line(record: RunRecord) -> str:
+    """``ok: 213 ms per step, 152 MiB allocated``, or what went wrong."""
+    if record.status != "ok":
+        first = (record.failure or "no failure recorded").splitlines()[0]
+        return f"{record.status.replace('oom', 'out of memory')}: {first}"
+    metrics = derive(record)
+    step, peak = (figure(BY_NAME[name], BY_NAME[name].read(metrics)) for name in _SHOWN)
+    return f"ok: {step} per step, {peak} allocated"

@@ -1,0 +1,127 @@
+"""From what a plan on disk says of a run to its launch, or to the record of a run that was never launched."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.experiment.effective import effective_recompute, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.rules.check import check
+from harness.experiment.rules.rule import Finding
+from harness.experiment.software import Software
+from harness.launch.environment import Host
+from harness.launch.plan import LaunchPlan, LaunchRequest
+from harness.launch.rendezvous import Nodes
+from harness.launch.replay import LAUNCHERS
+from harness.records.batches import BatchLaunch, PlannedEntry
+from harness.records.collect import collect
+from harness.records.job import JobRun
+from harness.records.run import RunRecord
+from harness.run.launched import placed
+from harness.run.machine import software_for, software_here
+from harness.run.provenance import Clock, provenance
+from harness.run.understanding import Understood, rule_problem
+
+
+def nodes_of(launch: BatchLaunch, node_rank: int = 0) -> Nodes:
+    """One of the nodes that launch every run together."""
+    return Nodes(launch.nnodes, node_rank, launch.master_addr, launch.master_port)
+
+
+def num_nodes(spec: ExperimentSpec) -> int:
+    """Nodes for all ranks: one where they fit on it, else as many as ``gpus_per_node`` asks for."""
+    return max(1, -(-spec.num_gpus // spec.gpus_per_node))
+
+
+def launch_request(
+    spec: ExperimentSpec, launch: BatchLaunch, run_dir: Path, host: Host, nodes: Nodes, replay_from: Path | None
+) -> LaunchRequest:
+    """What the launcher is asked for: one run of ``spec`` with the limits of a plan."""
+    return LaunchRequest(
+        spec=spec,
+        run_dir=run_dir,
+        host=host,
+        nodes=nodes,
+        pass_env=launch.pass_env,
+        timeout_s=launch.timeout_s,
+        hang_timeout_s=launch.hang_timeout_s,
+        sample_interval_ms=launch.sample_interval_ms,
+        replay_from=replay_from,
+    )
+
+
+def understood_again(
+    planned: PlannedEntry | JobRun,
+    launcher: str,
+    request: LaunchRequest,
+    software: Software,
+    findings: tuple[Finding, ...] | None = None,
+) -> Understood:
+    """A planned run as `understand` leaves it: nothing is resolved again.
+
+    Without ``findings`` the rules judge it again, by ``software``. BadRequestError where the launch cannot be planned, or
+    where a rule forbids it.
+    """
+    spec, plan = request.spec, LAUNCHERS[launcher](request)
+    implementation = settled_implementation(spec)
+    if findings is None:
+        env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
+        force = frozenset(planned.force)
+        findings = check(spec, software, env=env, implementation=implementation, force=force, sources=planned.sources)
+        raise_all([rule_problem(finding) for finding in findings if finding.blocks])
+    return Understood(
+        spec=spec,
+        sources=planned.sources,
+        notes=planned.notes,
+        findings=findings,
+        effective=effective_recompute(spec, implementation, software),
+        software=software,
+        launcher=launcher,
+        launch=request,
+        plan=plan,
+    )
+
+
+_NOT_ASKED = ("apex", None)  # plans of earlier releases do not record it
+
+
+def require_same_software(before: Mapping[str, Software], host: Host, what: str, *, measures_here: bool) -> None:
+    """BadRequestError naming each package that changed since the ``what`` to be resumed began; ``before``: by GPU type.
+
+    ``measures_here`` False: its runs are replays or jobs, so that this machine needs no driver.
+    """
+    for gpu, then in before.items():
+        now = software_here(gpu, host) if measures_here else software_for(gpu, host)[0]
+        changed = [
+            f"{name} {version or 'absent'}, now {getattr(now, name) or 'absent'}"
+            for name, version in vars(then).items()
+            if getattr(now, name) != version and (name, version) != _NOT_ASKED
+        ]
+        if changed:
+            raise BadRequestError(
+                f"--resume: the {what} began with {'; '.join(changed)}: its runs would not be comparable",
+                remedy=f"resume it with the software it began with, or start a new {what}",
+            )
+
+
+def unstarted_record(
+    run: JobRun, failure: str, *, host: Host, software: Software, findings: Iterable[Finding] = ()
+) -> RunRecord:
+    """A failed run that was never launched, with ``failure`` as its reason; its ranks are recorded as lost."""
+    spec, collected = run.spec, collect(Path(run.run_dir), run.spec.num_gpus)
+    ranks = placed(collected.ranks, spec)
+    return RunRecord(
+        run_id=run.run_id,
+        status="failed",
+        spec=spec,
+        sources=run.sources,
+        fingerprint=spec.fingerprint,
+        effective=effective_recompute(spec, settled_implementation(spec), software),
+        ranks=ranks,
+        nodes=collected.nodes,
+        failure=failure,
+        findings=tuple(findings),
+        notes=(*run.notes, *collected.notes),
+        no_prediction="nothing was launched",
+        provenance=provenance(Clock.start(), None, ranks, collected.nodes, host),
+    )

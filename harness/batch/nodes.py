@@ -1,0 +1,129 @@
+"""A further node of a batch: it takes part in every run that the first node starts in the shared folder."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from signal import SIGTERM, Signals
+
+from harness.batch.plan import Batch, DueRun, Entry, Shows
+from harness.errors import ExitCode, RunFailedError
+from harness.launch.crew import interruption
+from harness.launch.ownership import is_held, owner_of
+from harness.launch.warm import WarmParents
+from harness.records.batches import BatchLaunch
+from harness.records.store import RECORD
+from harness.run.launched import launched
+from harness.showing.progress import CellProgress
+
+PATIENCE_S = 900.0  # the first node predicts all entries before the first run
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Where the nodes of a batch meet, as said anew; None: as its plan says."""
+
+    master_addr: str | None = None
+    master_port: int | None = None
+
+    def of(self, launch: BatchLaunch) -> BatchLaunch:
+        """The launch with the address and the port that were said anew."""
+        return launch.model_copy(update={name: value for name, value in vars(self).items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Follower:
+    """Which node this is, where the batch lies, and for how many seconds nothing may happen there.
+
+    ``settle_s``: how long the follower mistrusts a claim that it finds. A process that was killed long ago may have left it;
+    node 0 then renews it.
+    """
+
+    folder: Path
+    node_rank: int
+    meeting: Meeting = field(default_factory=Meeting)
+    is_warm: bool = True
+    patience_s: float = PATIENCE_S
+    settle_s: float = 0.0
+
+
+Opened = Callable[[], tuple[Batch[Entry], tuple[DueRun[Entry], ...]]]
+"""Reads the plan in the folder: the batch, checked for this node, and every run that it may start."""
+
+
+def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -> ExitCode:
+    """Take part until the first node lets go of the folder, whose plan is the file ``mark``. Only the first node answers.
+
+    RunFailedError where the first node does not begin, or falls silent. BadRequestError where this node cannot take part.
+    """
+    folder = follower.folder
+    with interruption() as caught:
+
+        def awaited(what: Callable[[], bool]) -> bool:
+            """Wait for ``what``. False after a signal. RunFailedError when patience ends."""
+            deadline = time.monotonic() + follower.patience_s
+            while not what():
+                if caught.signal is not None:
+                    return False
+                if time.monotonic() > deadline:
+                    raise RunFailedError(f"{folder}: node 0 has done nothing for {follower.patience_s:g} s")
+                time.sleep(_POLL_S)
+            return True
+
+        signal: int | None = None
+        found, looked = owner_of(folder), time.monotonic()
+        awaited(lambda: owner_of(folder) != found or time.monotonic() - looked >= follower.settle_s)
+        if awaited(lambda: (folder / mark).is_file() and is_held(folder)):
+            batch, runs = opened()
+            signal = _take_part(follower, batch, runs, shows, awaited)
+        signal = signal or (int(caught.signal) if caught.signal is not None else None)
+    if signal is None:
+        return ExitCode.OK
+    return ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
+
+
+def _take_part(
+    follower: Follower,
+    batch: Batch[Entry],
+    runs: tuple[DueRun[Entry], ...],
+    shows: Shows,
+    awaited: Callable[[Callable[[], bool]], bool],
+) -> int | None:
+    """Take part in every open run, until the first node lets go of the batch. Returns the signal that ended a run."""
+    with ExitStack() as stack:
+        warm = follower.is_warm and all(batch.planned(one).launch.launcher == "torchrun" for one in runs)
+        parents = stack.enter_context(WarmParents()) if warm else None
+        progress = stack.enter_context(shows(len(runs)))
+        while awaited(lambda: _open(follower, batch, runs) is not None or not is_held(follower.folder)):
+            one = _open(follower, batch, runs)
+            if one is None:
+                return None
+            signal = _run(follower, batch, one, progress, parents)
+            if signal is not None:
+                return signal
+    return None
+
+
+def _open(follower: Follower, batch: Batch[Entry], runs: tuple[DueRun[Entry], ...]) -> DueRun[Entry] | None:
+    """The run that the first node has begun in this sitting and that this node has not taken part in."""
+    holder = owner_of(follower.folder)
+    for one in runs:
+        run_dir = batch.planned(one).run_dir
+        own = run_dir / "ranks" / f"outcome_node_{follower.node_rank:03d}.json"
+        if not (run_dir / RECORD).exists() and not own.exists():
+            owner = owner_of(run_dir)
+            if owner is not None and owner == holder:
+                return one
+    return None
+
+
+def _run(
+    follower: Follower, batch: Batch[Entry], one: DueRun[Entry], progress: CellProgress, parents: WarmParents | None
+) -> int | None:
+    launch = batch.launch_of(one, batch.planned(one).run_dir, follower.node_rank)
+    following = batch.following(one, launch, progress)
+    ran = launched(launch, progress=following, prediction=lambda: batch.prediction(one, launch), parents=parents)
+    progress.finish(f"interrupted by {Signals(ran.signal).name}" if ran.signal else "done here")
+    return ran.signal

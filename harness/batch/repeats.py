@@ -1,0 +1,158 @@
+"""`mbr-perf run`: the repeats of one request, which is understood once."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from typing_extensions import override
+
+from harness.batch.engine import LocalRuns, play
+from harness.batch.plan import Batch, DueRun, PlannedRun
+from harness.errors import BadRequestError, ExitCode
+from harness.judging.gate import status_exit_code
+from harness.launch.crew import Interruption
+from harness.launch.environment import this_host
+from harness.launch.plan import LaunchPlan
+from harness.records.batches import BatchLaunch, PlannedEntry
+from harness.records.goldens import find_golden
+from harness.run.experiment import judge, require_megatron, run_folder
+from harness.run.launched import Following, Launch, Ran
+from harness.run.machine import require_machine
+from harness.run.predicting.prediction import KeptPrediction, predicting
+from harness.run.show import Display
+from harness.run.understanding import RunRequest, Understood, understand
+from harness.showing.progress import CellProgress, Show
+
+DueRepeat = DueRun[PlannedEntry]
+
+
+@dataclass
+class Repeats(Batch[PlannedEntry]):
+    """The runs of one request, each in a run folder of its own. They stop at the first that does not end well."""
+
+    request: RunRequest
+    understood_once: Understood
+    display: Display
+    command: ClassVar[Literal["run", "sweep", "nightly"]] = "run"
+    ran: list[Ran] = field(default_factory=list)
+
+    @override
+    def due(self) -> tuple[DueRepeat, ...]:
+        """Those that have not run in this process: the repeats of a request are not resumed."""
+        if any(one.record.status != "ok" for one in self.ran):
+            return ()
+        entry = entry_of(self.request, self.understood_once)
+        return tuple(DueRun(entry, number) for number in range(len(self.ran), self.request.repeats))
+
+    @override
+    def planned(self, due: DueRepeat) -> PlannedRun:
+        """A run's folder is made when it starts, and names the run."""
+        launch, software = launch_words(self.request, self.request.nodes.nnodes), self.understood_once.software
+        return PlannedRun(Path("RUN"), "RUN", due.entry.name, launch, software)
+
+    @override
+    def make_folder(self, due: DueRepeat) -> Path:
+        """As `mbr-perf run` names it."""
+        return run_folder(self.request)
+
+    @override
+    def recorded(self, due: DueRepeat) -> Path | None:
+        """As the request says."""
+        return self.request.replay_from
+
+    @override
+    def launch_of(self, due: DueRepeat, run_dir: Path, node_rank: int = 0) -> Launch:
+        """What was understood before the first run, in this folder."""
+        return Launch(self.understood_once.in_folder(run_dir), run_dir, run_dir.name, self.request.nodes)
+
+    @override
+    def ended(self, due: DueRepeat, ran: Ran) -> tuple[()]:
+        """Remember it for the verdict."""
+        self.ran.append(ran)
+        return ()
+
+    @override
+    @contextmanager
+    def prediction(self, due: DueRepeat, launch: Launch) -> Iterator[Callable[[int | None], KeptPrediction]]:
+        """Made before the run or beside it; says so where the run will not fit."""
+        understood = launch.understood
+        with predicting(understood, launch.nodes, lambda kept: self.display.foretold(understood, kept)) as predicted:
+            yield predicted
+
+    @override
+    def following(self, due: DueRepeat, launch: Launch, progress: CellProgress) -> Following:
+        """The bar of a single run."""
+        return self.display.progress
+
+
+def run_experiment(request: RunRequest, display: Display) -> ExitCode:
+    """Train ``request.repeats`` times, judge the runs together, print the answer; the exit code is the verdict's."""
+    host = this_host()
+    understood = understand(request, host, request.run_dir or Path("RUN"))
+    if isinstance(understood.plan, LaunchPlan):
+        require_machine(understood.spec, host, understood.plan.num_local_ranks, understood.software)
+        require_megatron(understood, understood.plan)
+        find_golden(understood.spec, request.gate.golden_values_path)  # one that cannot be read is told before the run
+    if request.nodes.nnodes > 1 and request.run_dir is None:
+        raise BadRequestError(
+            f"--nnodes {request.nodes.nnodes} needs a run folder that all nodes see",
+            remedy="give every node the same --run_dir on a shared file system",
+        )
+    require_one_folder(request)
+    display.understood(understood)
+    batch = Repeats(Path(), host, request, understood, display)
+    # A signal between two runs ends this process as usual: what was measured is committed.
+    play(batch, LocalRuns(batch, lambda _: nullcontext(_Silent()), catching=_uncaught), _uncaught)
+    if request.nodes.node_rank > 0:
+        return status_exit_code(batch.ran[-1].record.status, batch.ran[-1].signal)
+    return judge(batch.ran, request.gate, request.results_dir, display)
+
+
+def _uncaught() -> AbstractContextManager[Interruption]:
+    return nullcontext(Interruption())
+
+
+class _Silent:
+    """No progress over several runs: every run shows its own."""
+
+    def start(self, title: str, num_steps: int) -> Show:
+        """Never called: `Repeats.following` shows the bar of a single run."""
+        raise NotImplementedError
+
+    def finish(self, line: str) -> None:
+        """Nothing."""
+
+    def say(self, line: str) -> None:
+        """Nothing."""
+
+
+def entry_of(request: RunRequest, understood: Understood) -> PlannedEntry:
+    """The request as an entry of a plan; its name is that of the recipe."""
+    return PlannedEntry(
+        name=Path(request.asked.model_recipe_name).stem,
+        spec=understood.spec,
+        sources=understood.sources,
+        notes=understood.notes,
+        findings=understood.findings,
+    )
+
+
+def launch_words(request: RunRequest, nnodes: int) -> BatchLaunch:
+    """How each run is launched, in the words of a plan on disk."""
+    return BatchLaunch(
+        launcher="torchrun",
+        timeout_s=request.timeout_s,
+        hang_timeout_s=request.hang_timeout_s,
+        sample_interval_ms=request.sample_interval_ms,
+        pass_env=request.pass_env,
+        nnodes=nnodes,
+        master_port=request.nodes.master_port,
+    )
+
+
+def require_one_folder(request: RunRequest) -> None:
+    """BadRequestError where one folder is named for several runs."""
+    if request.run_dir is not None and request.repeats > 1:
+        raise BadRequestError("--run_dir names one run, --repeats makes several", remedy="leave one of them out")

@@ -1,0 +1,1 @@
+"""Many runs as Slurm jobs."""

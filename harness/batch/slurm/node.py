@@ -1,0 +1,153 @@
+"""One run of a Slurm job on one of its nodes: understood anew from its spec, launched, and committed by the first node."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.batch.folder import make_folder
+from harness.batch.launches import launch_request, understood_again, unstarted_record
+from harness.batch.slurm.place import SlurmPlace, why_slurm_ended_it
+from harness.errors import BadRequestError, RunFailedError
+from harness.experiment.software import Software
+from harness.launch.crew import Interruption
+from harness.launch.environment import Host
+from harness.launch.heartbeats import Progress
+from harness.launch.plan import LaunchPlan
+from harness.launch.rendezvous import Nodes, free_port, local_ranks
+from harness.launch.warm import WarmParents
+from harness.records.collect import LaunchOutcome
+from harness.records.job import MEETING, JobRecord, JobRun, Meeting
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, write_atomically, write_record
+from harness.records.strict_json import read_document
+from harness.run.checking import in_one_sentence
+from harness.run.experiment import require_megatron
+from harness.run.launched import Launch, launched
+from harness.run.machine import require_machine, software_for
+from harness.run.predicting.prediction import KeptPrediction, predicting
+from harness.run.understanding import Understood
+
+BEGIN_PATIENCE_S = 900.0  # a node may start much later, e.g. while an image is fetched; the first one also predicts
+COMMIT_PATIENCE_S = 300.0
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class NodeOfJob:
+    """The part of this node in the job. ``caught``: the signal that ends it, if one came."""
+
+    job: JobRecord
+    place: SlurmPlace
+    master_addr: str
+    host: Host
+    caught: Interruption
+    parents: WarmParents | None = None
+
+    def run(self, run: JobRun) -> RunRecord:
+        """Take part in it until the first node has committed it. RunFailedError where that never comes."""
+        if self.place.node_rank > 0:
+            return self._follow(run)
+        run_dir = Path(run.run_dir)
+        make_folder(run_dir)
+        nodes = Nodes(master_port=self.job.launch.master_port)
+        if self.job.nnodes > 1:
+            nodes = Nodes(self.job.nnodes, 0, self.master_addr, self.job.launch.master_port or free_port())
+        try:
+            launch = self._launch_of(run, nodes)
+        except BadRequestError as error:
+            return self.refuse(run, _on_one_line(error))
+        if nodes.nnodes > 1 and nodes.master_port is not None:
+            meeting = Meeting(master_addr=self.master_addr, master_port=nodes.master_port)
+            write_atomically(run_dir / MEETING, meeting.model_dump_json(indent=1) + "\n")
+        return self._launched(launch, run)
+
+    def refuse(self, run: JobRun, why: str) -> RunRecord:
+        """Commit a failed record that says why nothing was launched."""
+        record = self._amended(unstarted_record(run, why, host=self.host, software=self._software(run)))
+        write_record(Path(run.run_dir), record)
+        return record
+
+    def _follow(self, run: JobRun) -> RunRecord:
+        run_dir = Path(run.run_dir)
+        record, meeting = run_dir / RECORD, run_dir / MEETING
+        self.await_(lambda: meeting.is_file() or record.is_file(), BEGIN_PATIENCE_S, f"{run_dir}: node 0 did not begin")
+        if not record.is_file():
+            told = read_document(meeting, Meeting)
+            nodes = Nodes(self.job.nnodes, self.place.node_rank, told.master_addr, told.master_port)
+            try:
+                self._launched(self._launch_of(run, nodes), run)
+            except BadRequestError as error:  # the first node reads it, ends its ranks and commits
+                outcome = LaunchOutcome(status="failed", reason=f"nothing was launched there: {_on_one_line(error)}")
+                path = run_dir / "ranks" / f"outcome_node_{nodes.node_rank:03d}.json"
+                write_atomically(path, outcome.model_dump_json(indent=1) + "\n")
+        self.await_(record.is_file, COMMIT_PATIENCE_S, f"{run_dir}: node 0 did not commit the run", heeds_signals=False)
+        return read_document(record, RunRecord)
+
+    def await_(self, what: Callable[[], bool], patience_s: float, told: str, *, heeds_signals: bool = True) -> None:
+        """Until it comes to pass. RunFailedError, saying ``told``, when patience ends or a signal comes before."""
+        deadline = time.monotonic() + patience_s
+        while not what():
+            if heeds_signals and self.caught.signal is not None:
+                raise RunFailedError(f"{told} before {self.caught.signal.name} came")
+            if time.monotonic() > deadline:
+                raise RunFailedError(f"{told} within {patience_s:g} s")
+            time.sleep(_POLL_S)
+
+    def _launch_of(self, run: JobRun, nodes: Nodes) -> Launch:
+        """BadRequestError, all at once, for what forbids the run on this node."""
+        how, software = self.job.launch, self._software(run)
+        replay_from = Path(how.replay_from) if how.replay_from else None
+        request = launch_request(run.spec, how, Path(run.run_dir), self.host, nodes, replay_from)
+        understood = understood_again(run, "replay" if replay_from else "torchrun", request, software)
+        if isinstance(understood.plan, LaunchPlan):
+            require_machine(run.spec, self.host, local_ranks(run.spec, nodes), software)
+            require_megatron(understood, understood.plan)
+        return Launch(understood, request.run_dir, run.run_id, nodes, self.job.command)
+
+    def _launched(self, launch: Launch, run: JobRun) -> RunRecord:
+        @contextmanager
+        def following(_: Understood) -> Iterator[Callable[[Progress], None]]:
+            yield lambda _: None  # the submitter reads the ranks' own heartbeats
+
+        @contextmanager
+        def foretelling() -> Iterator[Callable[[int | None], KeptPrediction]]:
+            if run.prediction is not None or run.no_prediction:
+                yield lambda _: KeptPrediction(run.prediction, run.no_prediction)
+                return
+            with predicting(launch.understood, launch.nodes) as foretold:
+                yield foretold
+
+        ran = launched(
+            launch, progress=following, prediction=foretelling, parents=self.parents, amended=self._amended
+        )  # fmt: skip
+        return ran.record
+
+    def _amended(self, record: RunRecord) -> RunRecord:
+        """With the job's number, and with Slurm's reason where it ended the run."""
+        place = self.place
+        task = f", task {place.task}" if self.job.num_tasks > 1 else ""
+        known: dict[str, object] = {"notes": (*record.notes, f"Slurm job {place.job_id}{task} on {place.nodes}")}
+        image = self.job.slurm.container_image
+        if image is not None:
+            known["provenance"] = record.provenance.model_copy(update={"container": image})
+        # An agent that Slurm's signal met before it could handle it fails by itself, and the signal came here as well.
+        ended = record.status == "interrupted" or (record.status == "failed" and self.caught.signal is not None)
+        why = why_slurm_ended_it(self.job, place, self.host) if ended else ""
+        if why:
+            known |= {"status": "failed", "failure": f"{why}; {record.failure or 'interrupted'}"}
+        return record.model_copy(update=known)
+
+    def _software(self, run: JobRun) -> Software:
+        """What is installed on this node."""
+        return software_for(run.spec.gpu, self.host)[0]
+
+    def with_parents(self, parents: WarmParents | None) -> "NodeOfJob":
+        """The same node, with processes from which runs are forked."""
+        return replace(self, parents=parents)
+
+
+def _on_one_line(error: BadRequestError) -> str:
+    """Rules add lines of their own to what should be done."""
+    return " ".join(line.strip() for line in in_one_sentence(error).splitlines())

@@ -1,0 +1,205 @@
+"""Rounds of a batch on a cluster: one Slurm job per entry with all its runs, submitted at once, waited for, collected."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Generic
+
+from harness.batch.engine import Round
+from harness.batch.launches import num_nodes, unstarted_record
+from harness.batch.plan import Batch, DueRun, Entry
+from harness.batch.slurm.following import Watched, wait_for, watched
+from harness.batch.slurm.runs import committed_runs, drop_unstarted, task_runs
+from harness.batch.slurm.showing import JobDisplay
+from harness.batch.slurm.submission import JobRequest, found_again, prepare, submit
+from harness.errors import BadRequestError, HarnessError, RunFailedError
+from harness.launch.slurm.commands import NotSubmittedError, Slurm, names_wrong_option
+from harness.launch.slurm.job import slurm_job
+from harness.launch.slurm.state import job_state
+from harness.records.job import SCRIPT, JobRecord, SlurmOptions, job_dirs, new_job_dir, read_job, read_submitted
+from harness.records.run import RunRecord
+from harness.records.store import write_record
+from harness.run.machine import software_for
+
+_CANCEL_PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True)
+class JobPerEntry(Generic[Entry]):
+    """A `Runner` on a cluster. ``results``: where jobs are kept, absolute.
+
+    It waits for jobs of this batch that are still at work, e.g. after a kill of the process that submitted them, and does
+    not submit them again. A signal cancels the jobs; a resumed batch submits them anew. Where someone else cancels the job
+    of an entry, or Slurm does not say whether the job is queued, the entry stays due and this process leaves it alone.
+    The folder of its runs identifies an entry.
+    """
+
+    batch: Batch[Entry]
+    options: SlurmOptions
+    results: Path
+    display: JobDisplay
+    _left_alone: set[Path] = field(default_factory=set)
+
+    def run(self, due: Sequence[DueRun[Entry]]) -> Round:
+        """All entries at once; a signal ends the round."""
+        controller, watching = Slurm(self.batch.host.shell), list[Watched]()
+        at_work = self._jobs_at_work()
+        was_over = {folder for folder, job_dir in at_work.items() if _is_over(job_dir, controller)}
+        for of_entry in by_entry(due):
+            folder = self._folder(of_entry[0])
+            if folder in self._left_alone:
+                continue
+            job_dir = at_work.get(folder) or self._submitted(of_entry, controller, is_first=not watching)
+            if job_dir is not None:
+                watching.append(watched(job_dir))
+        waited = wait_for(watching, controller, self.display)
+        if waited.signal is not None:
+            self._cancel(watching, controller)
+            self.batch.interrupted(f"signal {waited.signal}; its jobs were cancelled")
+        self._note_committed(due, watching)
+        if waited.signal is None:
+            self._note_cancelled(due, watching, was_over)
+        return Round(waited.signal)
+
+    def _folder(self, due: DueRun[Entry]) -> Path:
+        return self.batch.planned(due).run_dir.parent
+
+    def _submitted(self, due: Sequence[DueRun[Entry]], controller: Slurm, *, is_first: bool) -> Path | None:
+        """The folder of the job; None where Slurm refuses the job, cannot be reached, or does not say whether it is queued.
+
+        In the first two cases the first run is recorded as failed. BadRequestError where Slurm refuses the very first job
+        for an option that all jobs share.
+        """
+        for one in due:
+            self.batch.make_folder(one)
+        asked = entry_job(self.batch, due, self.options, self.results)
+        record = asked.record(new_job_dir(self.results, asked.label))
+        self.batch.starts(due[0])
+        try:
+            submitted = submit(prepare(record, self.batch.host), controller)
+        except BadRequestError as error:
+            if is_first and names_wrong_option(error.message):
+                drop_unstarted(record.runs)
+                raise
+            self._unstarted(record, error)
+            return None
+        except NotSubmittedError as error:
+            self._unstarted(record, error)
+            return None
+        except RunFailedError as error:
+            self._leave_alone(due[0], str(error))
+            return None
+        self.display.submitted(record, submitted)
+        return Path(record.job_dir)
+
+    def _leave_alone(self, due: DueRun[Entry], why: str) -> None:
+        self._left_alone.add(self._folder(due))
+        self.display.says(f"{due.entry.name}: {why}")
+
+    def _unstarted(self, job: JobRecord, error: HarnessError) -> None:
+        run, host = job.runs[0], self.batch.host
+        software, _ = software_for(run.spec.gpu, host)
+        write_record(Path(run.run_dir), unstarted_record(run, error.message, host=host, software=software))
+        drop_unstarted(job.runs[1:])
+        self.display.says(f"{run.run_id}: {error}")
+
+    def _jobs_at_work(self) -> dict[Path, Path]:
+        """By entry, the newest submitted job of this batch that still has a run to commit."""
+        found = dict[Path, Path | None]()
+        for job_dir in job_dirs(self.results):
+            job = read_job(job_dir)
+            if job.what != self.batch.command or job.subject != str(self.batch.folder):
+                continue
+            folder = Path(job.runs[0].run_dir).parent
+            if read_submitted(job_dir) or self._taken_up(job, folder):
+                is_open = any(task.due is not None for task in task_runs(job))
+                found[folder] = job_dir if is_open else None
+        return {folder: job_dir for folder, job_dir in found.items() if job_dir is not None}
+
+    def _taken_up(self, job: JobRecord, folder: Path) -> bool:
+        """Whether Slurm took the job without confirming it. Leaves the entry alone where Slurm does not answer now."""
+        if not (Path(job.job_dir) / SCRIPT).exists() or all(one.due is None for one in task_runs(job)):
+            return False
+        host = self.batch.host
+        try:
+            return found_again(slurm_job(job, host), Slurm(host.shell)) is not None
+        except RunFailedError as error:
+            self._left_alone.add(folder)
+            self.display.says(f"{folder.name}: {error}")
+            return False
+
+    def _cancel(self, watching: Sequence[Watched], controller: Slurm) -> None:
+        """End the jobs and collect what they leave; the wait for that is bounded."""
+        open_jobs = [one for one in watching if _is_open(one)]
+        for one in open_jobs:
+            controller.cancel(one.submitted)
+            one.asked_s = None  # ask anew at once
+        deadline = time.monotonic() + _CANCEL_PATIENCE_S
+        while open_jobs and time.monotonic() < deadline:
+            wait_for(open_jobs, controller, self.display, timeout_s=0.0)
+            open_jobs = [one for one in open_jobs if _is_open(one)]
+            time.sleep(0.5)
+
+    def _note_committed(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched]) -> None:
+        """Note the later runs of a job once they are committed, because the job decides whether they start."""
+        done = {run.run_dir for one in watching for run, _ in committed_runs(one.job)}
+        for one in due:
+            if str(self.batch.planned(one).run_dir) in done:
+                self.batch.starts(one)
+
+    def _note_cancelled(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched], was_over: set[Path]) -> None:
+        """Note jobs that someone cancelled from outside; this process does not start them again.
+
+        ``was_over``: entries whose job had ended before this process began, which was started to run them again.
+        """
+        ended = {
+            run.run_dir: (one, record)
+            for one in watching
+            for run, record in committed_runs(one.job)
+            if record.status == "interrupted"
+        }
+        for one in due:
+            run_dir = str(self.batch.planned(one).run_dir)
+            if run_dir in ended:
+                reason = _by_hand(*ended[run_dir])
+                self.batch.cancelled(one, reason)
+                if self._folder(one) not in was_over:
+                    again = f"mbr-perf {self.batch.command} --resume {self.batch.folder} runs it again"
+                    self._leave_alone(one, f"{reason}; {again}")
+
+
+def by_entry(due: Sequence[DueRun[Entry]]) -> Iterator[Sequence[DueRun[Entry]]]:
+    """The due runs of each entry, in the order of their first runs."""
+    for name in dict.fromkeys(one.entry.name for one in due):
+        yield [one for one in due if one.entry.name == name]
+
+
+def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: SlurmOptions, results: Path) -> JobRequest:
+    """One job for the runs of one entry, one after the other."""
+    entry = due[0].entry
+    return JobRequest(
+        what=batch.command,
+        subject=batch.folder,
+        label=entry.name,
+        specs=(entry.spec,),
+        runs=tuple(batch.job_run(one) for one in due),
+        launch=batch.planned(due[0]).launch.model_copy(update={"nnodes": num_nodes(entry.spec)}),
+        options=options,
+        results=results,
+    )
+
+
+def _by_hand(one: Watched, record: RunRecord) -> str:
+    """That the job was cancelled by hand, with the user where Slurm names one."""
+    told = record.failure or ""
+    detail = told.removeprefix("Slurm: CANCELLED") if told.startswith("Slurm: CANCELLED") else ""
+    return f"Slurm: CANCELLED by hand (job {one.submitted.job_id}{f':{detail}' if detail else ''})"
+
+
+def _is_over(job_dir: Path, controller: Slurm) -> bool:
+    return all(state.has_ended for state in job_state(controller, watched(job_dir).submitted))
+
+
+def _is_open(one: Watched) -> bool:
+    return any(task.due is not None for task in task_runs(one.job))

@@ -1,0 +1,1 @@
+"""What there is to ask for: recipes, suites, sweeps and rules."""

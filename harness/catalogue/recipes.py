@@ -1,0 +1,108 @@
+"""`mbr-perf recipes`: list recipes, show one, check recipe files, list suites."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.asking.options import Json
+
+if TYPE_CHECKING:
+    from harness.showing.printing import Console
+
+app = typer.Typer(no_args_is_help=True, help="List, show and check recipes; list suites.")
+Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory of recipe families.")]
+
+
+@app.command("list")
+def list_recipes(recipes_dir: Directory = None, as_json: Json = False) -> None:
+    """Every recipe with its size, and the GPUs, precisions and counts that it has operating points for."""
+    from harness.recipes.listing import summaries
+
+    rows = summaries(recipes_dir)
+    if as_json:
+        _print_json({"recipes": rows})
+        return
+    from harness.catalogue.show import print_recipes
+
+    print_recipes(_console(), rows)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A recipe name or the path of a recipe file.")],
+    recipes_dir: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """The model of a recipe and all its operating points."""
+    from harness.recipes.find import open_recipe
+    from harness.recipes.listing import details
+
+    recipe = open_recipe(name, recipes_dir)
+    if as_json:
+        _print_json(details(recipe))
+        return
+    from harness.catalogue.show import print_recipe
+
+    print_recipe(_console(), recipe)
+
+
+@app.command()
+def validate(
+    paths: Annotated[list[Path] | None, typer.Argument(help="Recipe files; all recipes when none is given.")] = None,
+    recipes_dir: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """Check recipe files: every key, every value, every operating point, and the rules of megatron-core 0.16.1.
+
+    Exits 2 with all problems. A published point that breaks a rule is listed, with the rule; a run of it is refused.
+    """
+    from harness.errors import raise_all
+    from harness.recipes.resolve import check_files
+
+    checked, problems = check_files(paths or [], recipes_dir)
+    if as_json:
+        _print_json({"checked": checked, "problems": [{"message": p.message, "remedy": p.remedy} for p in problems]})
+        if problems:
+            raise typer.Exit(int(problems[0].exit_code))
+        return
+    raise_all(problems)
+    from harness.catalogue.show import print_checked
+
+    print_checked(_console(), checked)
+
+
+@app.command()
+def suites(
+    name: Annotated[
+        str | None, typer.Argument(help="A suite's name or the path of its file; without one, all.")
+    ] = None,
+    recipes_dir: Directory = None,
+    as_json: Json = False,
+) -> None:
+    """The suites of nightly jobs, or the cases of one. Exits 2 with every fault of the file."""
+    from harness.catalogue.show import print_suite, print_suites
+    from harness.recipes.suite_file import read_suite
+    from harness.recipes.suite_listing import case_rows, suite_row, suite_rows
+
+    if name is None:
+        rows = suite_rows(recipes_dir)
+        _print_json({"suites": rows}) if as_json else print_suites(_console(), rows)
+        return
+    suite = read_suite(name, recipes_dir)
+    if as_json:
+        _print_json({**suite_row(suite), "cases": case_rows(suite)})
+        return
+    print_suite(_console(), suite)
+
+
+def _console() -> "Console":
+    from harness.showing.printing import Console
+
+    return Console(highlight=False)
+
+
+def _print_json(document: dict[str, object]) -> None:
+    from harness.showing import json
+
+    print(json.text({"schema_version": json.SCHEMA_VERSION, **document}))

@@ -1,0 +1,51 @@
+"""`mbr-perf rules`: what the rule table knows."""
+
+from typing import Annotated
+
+import typer
+
+from harness.asking.options import Json
+
+app = typer.Typer(no_args_is_help=True, help="List the rules, and explain one.")
+
+
+@app.command("list")
+def list_rules(
+    severity: Annotated[
+        str | None,
+        typer.Option("--severity", help="Only error, warning or note; closed: rules that no request can break."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Every rule: id, severity, what it says."""
+    from harness.experiment.rules.rulebook import entries
+    from harness.showing.json import print_rules, rules_document
+
+    found = entries(severity)
+    if as_json:
+        from harness.showing import json
+
+        print(json.text(rules_document(found)))
+        return
+    from harness.showing.printing import Console
+
+    print_rules(Console(highlight=False), found)
+
+
+@app.command()
+def show(
+    rule: Annotated[str, typer.Argument(metavar="ID", help="A rule id, e.g. T08.")], as_json: Json = False
+) -> None:
+    """One rule: what it means, the fix, megatron-core's words, the versions it holds for, and the evidence."""
+    from harness.experiment.rules.rulebook import entries_named
+    from harness.showing.json import print_rule, rules_document
+
+    found = entries_named(rule)
+    if as_json:
+        from harness.showing import json
+
+        print(json.text(rules_document(found)))
+        return
+    from harness.showing.printing import Console
+
+    print_rule(Console(highlight=False), found)

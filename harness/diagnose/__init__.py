@@ -1,0 +1,1 @@
+"""Why a job failed, and what to change."""

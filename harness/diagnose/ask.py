@@ -1,0 +1,123 @@
+"""`mbr-perf diagnose`: why a job failed, and what to try next."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.asking.options import ExperimentOptions, Json, Results, takes
+
+if TYPE_CHECKING:
+    from harness.diagnose.of_sweep import SweepOverview
+    from harness.diagnose.run import DiagnoseRequest
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class DiagnoseOptions:
+    """What failed."""
+
+    paths: Annotated[list[str], typer.Argument(metavar="PATH...",
+        help="A run or sweep of ours (folder or id), logs of one job (files, folders, - for stdin), or memory snapshots.")]
+    against: Annotated[list[str] | None, typer.Option("--against", metavar="PATH",
+        help="Another job to hold it against: a run, or its logs. Repeatable.")] = None
+    no_plan: Annotated[bool, typer.Option("--no_plan", help="Do not ask the planner: a second or two less.")] = False
+    results_dir: Results = None
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedOptions(ExperimentOptions):
+    """What the job was whose logs are given, so that the planner can say what was to be expected."""
+
+    model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
+        help="The recipe of a job that left logs only; with the other options, its settings. Runs say them themselves.")] = ""
+# fmt: on
+
+
+@takes(DiagnoseOptions, LoggedOptions)
+def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
+    """Say why a job failed: the kind of failure, on which rank and when, how sure that is, and the next experiment.
+
+    Exits 0 with a diagnosis, also that memory was not it; 2 for a wrong request; 6 where nothing can be concluded; 130
+    after Ctrl-C while logs were read, with an answer by what was read.
+    """
+    from harness.diagnose.document import as_one_failure, sweep_of, sweep_overview
+
+    request = _request(what, asked)
+    sweep, overview = sweep_of(request), None
+    if sweep is not None:
+        overview = sweep_overview(sweep)
+        one = as_one_failure(request, sweep, overview)
+        if one is None:
+            raise typer.Exit(_tell_overview(overview, as_json=what.as_json))
+        request = one
+    raise typer.Exit(_tell(request, overview, as_json=what.as_json))
+
+
+def _tell_overview(overview: "SweepOverview", *, as_json: bool) -> int:
+    from harness.diagnose.document import exit_code_of_overview
+
+    code = exit_code_of_overview(overview)
+    if as_json:
+        from harness.showing import json
+        from harness.sweep.page import overview_document
+
+        print(json.text(overview_document(overview, code)))
+    else:
+        from harness.showing.printing import Console
+        from harness.sweep.page import print_overview
+
+        print_overview(Console(highlight=False), overview)
+    return int(code)
+
+
+def _tell(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_json: bool) -> int:
+    """The answer on one job; of an A/B also how A and B ended."""
+    from dataclasses import replace
+
+    from harness.diagnose.run import diagnosed, exit_code_of
+    from harness.errors import ExitCode
+    from harness.launch.environment import this_host
+
+    answer = diagnosed(request, this_host())
+    if overview is not None and overview.ab is not None:
+        told = [line for line in overview.ab.lines if line not in answer.evidence]
+        answer = replace(answer, evidence=(*told, *answer.evidence))
+    answer = replace(answer, evidence=(*request.passage.notes, *answer.evidence))
+    code = ExitCode.INTERRUPTED if request.passage.is_stopped else exit_code_of(answer)
+    if as_json:
+        from harness.diagnose.document import diagnosis_document
+        from harness.showing import json
+
+        print(json.text(diagnosis_document(answer, code)))
+    else:
+        from harness.diagnose.show import print_diagnosis
+        from harness.showing.printing import Console
+
+        print_diagnosis(Console(highlight=False), answer)
+    return int(code)
+
+
+def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
+    """The options as one value. BadRequestError for settings without a recipe, and for a recipe without a GPU."""
+    from harness.asking.requests import experiment_request, given_options
+    from harness.diagnose.run import DiagnoseRequest
+    from harness.errors import BadRequestError
+    from harness.records.logs.passage import Passage
+    from harness.showing.progress import LogProgress
+
+    given = given_options(asked, but={"model_recipe_name"})
+    if given and not asked.model_recipe_name:
+        raise BadRequestError(f"{', '.join(given)} without a recipe", remedy="name it with -mr RECIPE")
+    if asked.model_recipe_name and not asked.gpu:
+        told = f"-mr {asked.model_recipe_name}: on which GPUs the job ran is not told by this machine"
+        raise BadRequestError(told, remedy="name them, e.g. -g h100, or -g cpu")
+    return DiagnoseRequest(
+        paths=tuple(what.paths),
+        against=tuple(what.against or ()),
+        asked=experiment_request(asked) if asked.model_recipe_name else None,
+        results_dir=what.results_dir,
+        plans=not what.no_plan,
+        passage=Passage(on_progress=LogProgress()),
+    )

@@ -1,0 +1,162 @@
+"""Command lines to paste: the job again, with one thing changed."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from harness.diagnose.values import Case
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.recompute import FullRecompute, parse_recompute
+from harness.units import GIB
+
+ALLOCATOR_TRIAL = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+_SPELLED = {
+    "cuda_graph.impl": "--cuda_graph_impl",
+    "cuda_graph.scope": "--cuda_graph_scope",
+    "offload.cpu_offloading_num_layers": "--activation_offload_layers",
+}
+_FLAGS = frozenset({"measure.memory_snapshot", "measure.snapshot_on_oom"})
+_MEASURED = frozenset({
+    "measure.max_steps", "measure.skip_first_percent_time", "measure.eval_time_start_step", "measure.eval_time_end_step",
+})  # fmt: skip
+_STDIN = "-"
+_MOST_PATHS = 4  # more than these make no line to paste
+_SELECTING = ("point_gpu", "variant", "recipes_dir")
+_HANDLED = frozenset({"recipe", "family", "task", "gpu", "num_gpus", "compute_dtype", "recompute", *_SELECTING})
+
+
+def command(
+    case: Case,
+    verb: str,
+    *more: str,
+    recompute: str | None = None,
+    graphs: str | None = None,
+    paths: Sequence[str] = (),
+) -> str:
+    """``mbr-perf <verb> <paths>`` with the settings of the job; ``recompute`` and ``graphs`` replace its own.
+
+    "" without a spec.
+    """
+    spec, sources = case.spec, dict(case.sources)
+    if spec is None:
+        return ""
+    words = [
+        "mbr-perf",
+        verb,
+        *paths,
+        "-mr",
+        _recipe(spec, sources),
+        "--task",
+        spec.task,
+        "-g",
+        spec.gpu,
+        "-c",
+        spec.compute_dtype,
+    ]
+    words += ["-ng", str(spec.num_gpus)]
+    for name in _SELECTING:
+        words += sources.get(name, "").split(" ", 1) if name in sources else []
+    if verb == "plan":  # measures nothing, and takes no window
+        sources = {path: source for path, source in sources.items() if path not in _MEASURED}
+    given = _given(spec, sources)
+    if graphs is not None:
+        given = {name: value for name, value in given.items() if not name.startswith("--cuda_graph")}
+        given["--cuda_graph_impl"] = [graphs]
+    for name, values in given.items():
+        words += [word for value in values for word in (name, value)] or [name]
+    words += ["--recompute", recompute if recompute is not None else _recompute(spec)]
+    words += [word for rule in case.forced if verb == "run" for word in ("--force", rule)]
+    return shlex.join([*words, *more])
+
+
+def can_be_named(case: Case) -> bool:
+    """Whether a line to paste can give the job's logs again."""
+    return 0 < len(case.paths) <= _MOST_PATHS and _STDIN not in case.paths
+
+
+def ask_again(case: Case) -> str:
+    """The diagnosis again, with words in capitals for the settings that were not told."""
+    asked = ("-mr", "RECIPE", "-g", "GPU", "-c", "DTYPE", "-ng", "GPUS", "--recompute", "SETTING")
+    return shlex.join(["mbr-perf", "diagnose", *case.paths, *asked, *case.asked_with])
+
+
+def trial_command(case: Case) -> str:
+    """The A/B that shows whether fragmentation was the cause."""
+    if case.spec is None:
+        return ""
+    register = ("-E", "NCCL_GRAPH_REGISTER=0") if _must_unregister(case.spec) else ()
+    return command(case, "run", *register, "--ab", ALLOCATOR_TRIAL)
+
+
+def trial_specs(spec: ExperimentSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
+    """The settings of A and B of that trial."""
+    env = spec.env | ({"NCCL_GRAPH_REGISTER": "0"} if _must_unregister(spec) else {})
+    values = ("", "expandable_segments:True")
+    a, b = (spec.model_copy(update={"env": env | {"PYTORCH_CUDA_ALLOC_CONF": value}}) for value in values)
+    return a, b
+
+
+def changed(spec: ExperimentSpec, *, recompute: str | None = None, graphs: str | None = None) -> ExperimentSpec:
+    """The settings that `command` asks for with the same arguments."""
+    update: dict[str, object] = {}
+    if recompute is not None:
+        update["recompute"] = parse_recompute(recompute)
+    if graphs is not None:
+        update["cuda_graph"] = CudaGraphSpec.model_validate({"impl": graphs})
+    return spec.model_copy(update=update)
+
+
+def _must_unregister(spec: ExperimentSpec) -> bool:
+    return spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
+
+
+def _recompute(spec: ExperimentSpec) -> str:
+    text = spec.recompute.text
+    return text.removesuffix(":distributed") if isinstance(spec.recompute, FullRecompute) else text
+
+
+def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> str:
+    """The name of a recipe of the recipes' folder, the path of another."""
+    file = sources.get("recipe", "").rpartition(":")[0]
+    folder = PurePath(sources.get("recipes_dir", "recipes")).name
+    is_named = file == f"{folder}/{spec.family}/{spec.recipe}.yaml"
+    return file if file.endswith((".yaml", ".yml")) and not is_named else spec.recipe
+
+
+def _given(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """What came from the command line, or was varied, as options with their values."""
+    found: dict[str, list[str]] = {}
+    for path, source in sources.items():
+        if path in _HANDLED or not source.startswith("--"):
+            continue
+        if path.startswith("env."):
+            name = path.removeprefix("env.")
+            found.setdefault("-E", []).append(f"{name}={spec.env.get(name, '')}")
+        elif path == "measure.memory_limit_bytes" and spec.measure.memory_limit_bytes is not None:
+            found["--memory_limit"] = [f"{spec.measure.memory_limit_bytes / GIB:.6g}"]
+        elif (value := _text(_at(spec, path))) is not None:
+            option = source.split()[0]
+            if option == "--set":
+                found.setdefault("--set", []).append(f"{path}={value}")
+            elif path in _FLAGS:
+                found |= {option: []} if value == "true" else {}
+            elif option == _SPELLED.get(path, f"--{path.rpartition('.')[2]}"):
+                found[option] = [value]
+    return found
+
+
+def _at(spec: ExperimentSpec, path: str) -> object:
+    value: object = spec
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    return value
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return ",".join(str(each) for each in value) or None
+    return str(value) if isinstance(value, (int, float, str)) else None

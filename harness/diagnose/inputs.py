@@ -1,0 +1,103 @@
+"""What `diagnose` was given, sorted: runs and sweeps of ours, training logs, snapshots of memory."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.diagnose.snapshots.reading import looks_like_a_snapshot
+from harness.errors import BadRequestError, raise_all
+from harness.records.logs.sources import STDIN
+from harness.records.other_kinds import Kind, refuse_other_kinds
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, read_run, results_dir
+from harness.records.sweeps import SWEEP, read_sweep, run_dir_of
+
+_TAKEN: tuple[Kind, ...] = ("run", "sweep")
+_SPEC, _PICKLE = "spec.json", ".pickle"
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A run with its record; ``folder`` is None where only the record was given."""
+
+    record: RunRecord
+    folder: Path | None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """``unfinished``: run folders without a record. ``logs`` are all of one job."""
+
+    runs: tuple[Committed, ...] = ()
+    unfinished: tuple[Path, ...] = ()
+    logs: tuple[str, ...] = ()
+    snapshots: tuple[Path, ...] = ()
+
+    @property
+    def num_jobs(self) -> int:
+        """Runs, and the logs as one more."""
+        return len(self.runs) + len(self.unfinished) + bool(self.logs)
+
+
+def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inputs:
+    """Paths, ids of runs and sweeps, ``-`` for standard input. BadRequestError names all that are none of them."""
+    runs: list[Committed] = []
+    unfinished: list[Path] = []
+    logs: list[str] = []
+    snapshots: list[Path] = []
+    problems: list[BadRequestError] = []
+    for reference in dict.fromkeys(references):
+        try:
+            path = reference if reference == STDIN else located(reference, results)
+            if isinstance(path, str):
+                logs.append(path)
+            elif path.is_dir() and (path / SWEEP).is_file():
+                runs += _of_sweep(path)
+            elif path.name == RECORD or (path / RECORD).is_file():
+                runs.append(Committed(read_run(path), path if path.is_dir() else path.parent))
+            elif path.is_dir() and (path / _SPEC).is_file():
+                unfinished.append(path)
+            elif looks_like_a_snapshot(path) or (path.suffix == _PICKLE and path.is_file()):
+                snapshots.append(path)
+            else:
+                refuse_other_kinds(path.absolute(), _TAKEN, failed=True)
+                logs.append(reference)
+        except BadRequestError as problem:
+            problems.append(problem)
+    raise_all(problems)
+    return Inputs(tuple(runs), tuple(unfinished), tuple(logs), tuple(snapshots))
+
+
+def located(reference: str, results: Path | None) -> Path:
+    """The path, or the folder of results whose id begins or ends so. BadRequestError for neither."""
+    path = Path(reference)
+    if path.exists():
+        return path
+    root = results_dir(results)
+    found = [
+        folder
+        for kind in ("runs", "sweeps")
+        for folder in sorted((root / kind).glob("*"))
+        if reference
+        and folder.is_dir()
+        and (folder.name.startswith(reference) or folder.name.endswith(f"-{reference}"))
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = ", ".join(folder.name for folder in found[-5:])
+        raise BadRequestError(f"{reference!r} is ambiguous: {len(found)} runs and sweeps", remedy=f"one of: {listed}")
+    refuse_other_kinds(reference, _TAKEN, results, failed=True)
+    raise BadRequestError(
+        f"{reference}: no such file or folder, and no run or sweep of that id in {root}",
+        remedy="name a run, a sweep, a log, a folder of logs, a snapshot, or - for standard input",
+    )
+
+
+def _of_sweep(folder: Path) -> list[Committed]:
+    data = read_sweep(folder)
+    begun = (run_dir_of(folder, cell.planned.index, n) for cell in data.cells for n in range(data.plan.repeats))
+    found = [Committed(read_run(run_dir), run_dir) for run_dir in begun if (run_dir / RECORD).is_file()]
+    if not found:
+        raise BadRequestError(f"{folder}: none of its runs is there yet", remedy=f"mbr-perf sweep --resume {folder}")
+    return found

@@ -1,0 +1,150 @@
+"""Training logs of any origin as a case: what failed first, and what was said of speed and memory before."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+
+from harness.diagnose.symptoms import is_telling
+from harness.diagnose.values import Case, FailedRank, RankFigures, Saying, Status
+from harness.experiment.experiment import ExperimentSpec
+from harness.imports.log.values import ForeignLog
+from harness.judging.oom.classify import is_non_finite
+from harness.judging.oom.first_failure import FirstFailure, RankFailure
+from harness.judging.oom.verdict import OomVerdict
+from harness.judging.statistics import median
+from harness.records.logs.lines import LogLine
+from harness.records.redact import redact
+
+_MOST_SAYINGS = 200
+_MOST_NAMED = 8
+_LONGEST = 2000
+_EXPANDABLE = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF\s{0,3}[=:]\s{0,3}['\"]?[^\s'\"]{0,200}expandable_segments:(True|False)",
+                         re.IGNORECASE)  # fmt: skip
+# torch's own advice in the message, which says what is not set rather than what is.
+_ADVICE = re.compile(r"try setting PYTORCH_|If reserved but unallocated memory is large", re.IGNORECASE)
+_LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
+# Skipped steps count as iterations: those before the window warm up.
+_WARM_UP_SHARE = 0.5
+
+
+class Listener:
+    """Passes lines on and keeps the few that symptoms are known by."""
+
+    def __init__(self) -> None:
+        self.sayings: list[Saying] = []
+        self.expandable_segments: bool | None = None
+        self.num_lines = 0
+
+    def over(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
+        """The same lines."""
+        for line in lines:
+            self.num_lines += 1
+            if "ALLOC_CONF" in line.text and not _ADVICE.search(line.text):
+                told = _EXPANDABLE.search(line.text)
+                if told:
+                    self.expandable_segments = told[1].lower() == "true"
+            if len(self.sayings) < _MOST_SAYINGS and is_telling(line.text):
+                self.sayings.append(Saying(redact(line.text[:_LONGEST]), line.where))
+            yield line
+
+
+def case_of_log(
+    name: str, log: ForeignLog, first: FirstFailure | None, heard: Listener, spec: ExperimentSpec | None = None
+) -> Case:
+    """What the lines told, with the settings if they are known."""
+    return Case(
+        name=name,
+        origin="log",
+        status=_status(log, first),
+        verdict=first.verdict if first else OomVerdict("not_oom", "medium", "no line shows how the job ended"),
+        failed=_failed(first) if first else None,
+        spec=spec,
+        ranks=_ranks(log, first, spec),
+        tflops_per_gpu=_late([one.tflops_per_gpu for one in log.iterations]),
+        step_time_s=_late([one.step_time_s for one in log.iterations]),
+        has_nan=any(
+            one.nan_iterations or (one.loss is not None and not math.isfinite(one.loss)) for one in log.iterations
+        )
+        or (first is not None and is_non_finite(first.failure.text)),
+        expandable_segments=heard.expandable_segments,
+        sayings=tuple(heard.sayings),
+        notes=(*_others(first), *log.notes),
+    )
+
+
+def _others(first: FirstFailure | None) -> list[str]:
+    """How many more ranks failed: in the same way, and because of the first."""
+    if first is None:
+        return []
+    told = []
+    if first.also:
+        told.append(f"{len(first.also)} more failed in the same way: {_named(first.also)}")
+    if first.victims:
+        told.append(
+            f"{len(first.victims)} more failed by weaker evidence, likely as a consequence: {_named(first.victims)}"
+        )
+    return told
+
+
+def _named(failures: Iterable[RankFailure]) -> str:
+    names = [f"rank {one.rank}" if one.rank is not None else one.where for one in failures]
+    return ", ".join(names[:_MOST_NAMED]) + (" ..." if len(names) > _MOST_NAMED else "")
+
+
+def _status(log: ForeignLog, first: FirstFailure | None) -> Status:
+    if first is not None:
+        return "oom" if first.verdict.is_oom else "failed"
+    return "ok" if log.ended or (log.iterations and log.truncated is None) else "unknown"
+
+
+def _failed(first: FirstFailure) -> FailedRank:
+    failure = first.failure
+    in_phase = f"in {failure.phase}" if failure.phase else ""
+    after = f"after iteration {failure.after_step}" if failure.after_step is not None else ""
+    when = " ".join(part for part in (in_phase, after) if part)
+    return FailedRank(failure.rank, failure.kind, failure.text, when, failure.where, _place(first))
+
+
+def _place(first: FirstFailure) -> str:
+    """``GPU 3 of node07``; the GPU as the process counts those it sees."""
+    failure, figures = first.failure, first.verdict.figures
+    texts = (failure.text, *(line.text for line in failure.evidence))
+    local = next((match[1] for match in map(_LOCAL_RANK.search, texts) if match), None)
+    device = figures.device if figures else None
+    parts = (f"GPU {device}" if device is not None else "", f"local rank {local}" if local is not None else "")
+    known = ", ".join(part for part in parts if part)
+    return " of ".join(part for part in (known, failure.host or "") if part)
+
+
+def _ranks(log: ForeignLog, first: FirstFailure | None, spec: ExperimentSpec | None) -> tuple[RankFigures, ...]:
+    """Peaks of the ranks that reported memory, and the ranks that ran out of it."""
+    full = set()
+    if first is not None and first.failure.kind == "oom":
+        full = {failure.rank for failure in (first.failure, *first.also) if failure.rank is not None}
+    peaks: dict[int, tuple[int | None, int | None]] = dict.fromkeys(sorted(full), (None, None))
+    for one in log.memory:
+        before = peaks.get(one.rank, (None, None))
+        peaks[one.rank] = (_larger(before[0], one.max_allocated_bytes), _larger(before[1], one.max_reserved_bytes))
+    return tuple(
+        RankFigures(rank, stage_of(rank, spec), allocated, reserved, has_oom=rank in full)
+        for rank, (allocated, reserved) in sorted(peaks.items())
+    )
+
+
+def stage_of(rank: int, spec: ExperimentSpec | None) -> int | None:
+    """The pipeline stage of a rank in megatron-core's default order, in which stages vary slowest."""
+    if spec is None or rank >= spec.num_gpus:
+        return None
+    return rank * spec.parallelism.pipeline_model_parallel_size // spec.num_gpus
+
+
+def _larger(one: int | None, other: int | None) -> int | None:
+    known = [size for size in (one, other) if size is not None]
+    return max(known, default=None)
+
+
+def _late(values: list[float | None]) -> float | None:
+    """The median of the second half, where warming up is over."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    late = known[int(len(known) * _WARM_UP_SHARE) :]
+    return median(late) if late else None

@@ -1,0 +1,194 @@
+"""Diagnoses a sweep and an A/B comparison."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.diagnose.of_run import case_of_run
+from harness.diagnose.stages import allocator_trial
+from harness.diagnose.values import Case
+from harness.experiment.gpu import GPUS, GpuType
+from harness.judging.statistics import MIN_RUNS, TimeChange, median
+from harness.records.store import RECORD
+from harness.records.sweep import PlannedCell
+from harness.records.sweeps import CellData, SweepData, run_dir_of
+from harness.sweep.judge import judge_sweep
+from harness.sweep.values import CellVerdict
+from harness.units import format_bytes, format_percent, format_seconds
+
+_REPEAT = f"--repeats {MIN_RUNS} gives an interval"
+
+
+def change_told(a: CellVerdict, b: CellVerdict, gpu: GpuType) -> str:
+    """Time and memory of B against A, the control, each with what is noise; empty where nothing is known of them."""
+    versus = b.vs_control
+    if versus is None:
+        return b.no_comparison and f"not compared: {b.no_comparison}"
+    told = []
+    if versus.time is not None:
+        told.append(
+            f"{format_percent(versus.time.fraction)} step time ({_time(versus.time, (_spread(a), _spread(b)), gpu)})"
+        )
+    if versus.memory is not None:
+        noise = f" (within the noise: equal runs differ by {format_bytes(versus.memory.noise_bytes)})"
+        saved = versus.memory.saved_bytes
+        more = f"{format_bytes(abs(saved))} {'less' if saved > 0 else 'more'} peak memory" if saved else "the same peak"
+        told.append(f"{more}{noise if saved and versus.memory.is_noise else ''}")
+    return ", ".join(told)
+
+
+def _time(change: TimeChange, spreads: Iterable[float | None], gpu: GpuType) -> str:
+    if change.interval is not None:
+        low, high = (format_percent(end) for end in change.interval)
+        side = "beyond the noise" if change.is_settled else "within the noise"
+        return f"{side}: the 95 % interval is {low} to {high}"
+    known = [(spread, "steps or runs of one side spread by") for spread in spreads if spread is not None]
+    known += [(gpu.timing_threshold, "equal runs on a CPU differ by up to")] if gpu.is_cpu else []
+    if not known:
+        return f"too few runs to tell it from noise: {_REPEAT}"
+    noise, basis = max(known)
+    if abs(change.fraction) <= noise:
+        return f"within the noise: {basis} {noise * 100:.1f} %; {_REPEAT}"
+    return f"more than the noise that is known: {basis} {noise * 100:.1f} %; {_REPEAT}"
+
+
+def _spread(cell: CellVerdict) -> float | None:
+    """Relative spread over steps; where there are several runs, over their medians."""
+    summary = cell.metrics.step_time_s if cell.metrics else None
+    return summary.stdev / summary.mean if summary and summary.stdev is not None and summary.mean else None
+
+
+_AB_ENDED = {"ok": "ended well", "oom": "ran out of memory", "failed": "failed", "interrupted": "was interrupted"}
+
+
+@dataclass(frozen=True, slots=True)
+class AbOutcome:
+    """``differs``: whether A and B ended differently; None where one of them did not run. ``confirmed``: as in a trial."""
+
+    differs: bool | None
+    confirmed: bool | None
+    lines: tuple[str, ...]
+
+
+def ab_outcome(data: SweepData) -> AbOutcome:
+    """From the runs on disk; A is the control."""
+    cells = {letter: [case_of_run(run) for run in cell.runs] for letter, cell in zip("AB", _cells(data), strict=False)}
+    if len(cells) < 2 or not all(cells.values()):
+        return AbOutcome(None, None, ("A/B: not both have run, so nothing can be said.",))
+    told = [f"{letter} ({_name(data, letter)}): {_summary(cases)}" for letter, cases in cells.items()]
+    endings = [frozenset(case.status for case in cases) for cases in cells.values()]
+    differs = endings[0] != endings[1]
+    told.append(f"A and B ended {'differently' if differs else 'alike'}.")
+    if endings == [{"ok"}, {"ok"}] and (change := _change(data)):
+        told.append(f"B against A: {change}.")
+    trial = allocator_trial([case for cases in cells.values() for case in cases])
+    if trial is not None:
+        told.append(trial.told)
+    return AbOutcome(differs, trial.confirmed if trial else None, tuple(told))
+
+
+def _cells(data: SweepData) -> tuple[CellData, ...]:
+    return tuple(sorted(data.cells, key=lambda cell: cell.planned.name != data.plan.control))[:2]
+
+
+def _name(data: SweepData, letter: str) -> str:
+    return _cells(data)["AB".index(letter)].planned.name
+
+
+def _summary(cases: Sequence[Case]) -> str:
+    counts = {status: sum(case.status == status for case in cases) for status in _AB_ENDED}
+    told = [f"{count} of {len(cases)} {_AB_ENDED[status]}" for status, count in counts.items() if count]
+    seconds, peak = _step_time(cases), _peak(cases)
+    told += [f"{format_seconds(seconds)} a step"] if seconds is not None else []
+    told += [f"peak {format_bytes(peak)}"] if peak is not None else []
+    return ", ".join(told)
+
+
+def _change(data: SweepData) -> str:
+    """As the sweep's table has it."""
+    verdict = judge_sweep(data)
+    a, b = (verdict.cell(cell.planned.name) for cell in _cells(data))
+    return change_told(a, b, GPUS[data.plan.gpu])
+
+
+def _step_time(cases: Sequence[Case]) -> float | None:
+    known = [case.step_time_s for case in cases if case.step_time_s is not None]
+    return median(known) if known else None
+
+
+def _peak(cases: Sequence[Case]) -> int | None:
+    return max((case.peak_bytes for case in cases if case.peak_bytes is not None), default=None)
+
+
+_ENDED = {"ok": "ended well", "oom": "out of memory", "failed": "failed", "interrupted": "interrupted"}
+_AB_CELLS = 2
+_LONGEST = 160
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """``oom_class`` and ``confidence``: by the record alone; None where memory was not it. ``told``: one line."""
+
+    run_dir: Path
+    cell: str
+    status: str
+    oom_class: str | None
+    confidence: str | None
+    rank: int | None
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOverview:
+    """``failed``: all runs that did not end well. ``ab``: of two cells that differ in one thing."""
+
+    sweep_dir: Path
+    title: str
+    counts: tuple[tuple[str, int], ...]
+    failed: tuple[FailedRun, ...]
+    ab: AbOutcome | None
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether anything can be said: an A/B of which one side did not run says nothing."""
+        return bool(self.failed) or self.ab is None or self.ab.differs is not None
+
+
+def overview_of(data: SweepData, killed: Sequence[tuple[Path, str, str]] = ()) -> SweepOverview:
+    """From the records on disk. ``killed``: runs without a record, as folder, cell and what became of them."""
+    failed, counts = [], Counter[str]()
+    for cell in data.cells:
+        for run_dir, record in zip(_committed(data, cell.planned.index), cell.runs, strict=True):
+            counts[_ENDED[record.status]] += 1
+            if record.status == "ok":
+                continue
+            case = case_of_run(record)
+            verdict = case.verdict
+            kind = f"{verdict.oom_class} ({verdict.confidence})" if case.has_oom else ""
+            failed.append(
+                FailedRun(
+                    run_dir=run_dir,
+                    cell=cell.planned.name,
+                    status=_ENDED[record.status],
+                    oom_class=verdict.oom_class if case.has_oom else None,
+                    confidence=verdict.confidence if case.has_oom else None,
+                    rank=case.failed.rank if case.failed else None,
+                    told=(kind or record.failure or "no word of it").splitlines()[0][:_LONGEST],
+                )
+            )
+    counts["without a record"] += len(killed)
+    failed += [FailedRun(run_dir, cell, "no record", None, None, None, told) for run_dir, cell, told in killed]
+    told_counts = tuple((name, count) for name, count in counts.items() if count)
+    return SweepOverview(data.sweep_dir, data.plan.title, told_counts, tuple(failed), _ab(data))
+
+
+def _committed(data: SweepData, cell: int) -> list[Path]:
+    folders = (run_dir_of(data.sweep_dir, cell, repeat) for repeat in range(data.plan.repeats))
+    return [folder for folder in folders if (folder / RECORD).is_file()]
+
+
+def _ab(data: SweepData) -> AbOutcome | None:
+    """Two cells that were to run and differ in one thing are an A/B, however they were asked for."""
+    asked = [cell for cell in data.cells if isinstance(cell.planned, PlannedCell)]
+    return ab_outcome(data) if len(asked) == len(data.cells) == _AB_CELLS and len(data.plan.axes) == 1 else None

@@ -1,0 +1,167 @@
+"""Predicts what each fix would do before it is recommended."""
+
+from dataclasses import dataclass, replace
+
+from harness.diagnose.stages import unexplained_bytes
+from harness.diagnose.values import Case, Change, Rulings
+from harness.errors import BadRequestError, HarnessError, ManyProblemsError
+from harness.experiment.effective import settled_implementation
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.layout import LayoutError
+from harness.experiment.recompute import canonical_text
+from harness.experiment.rules.check import check
+from harness.experiment.rules.rule import Finding
+from harness.launch.environment import Host, child_environment
+from harness.launch.rendezvous import Nodes, local_ranks
+from harness.planning.assumptions import is_routed_naturally
+from harness.planning.search import Limits, Plan, Row, plan, required_cases
+from harness.planning.settings import candidates
+from harness.run.machine import software_for
+from harness.run.predicting.calibration import constants_for
+from harness.run.predicting.tracer import Tracing, trace_cache
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """``change`` None: nothing fits, or the job as it is does (``fits_already``), or nothing was planned (``problem``).
+
+    ``budget_bytes``: what was to be fitted into.
+    """
+
+    change: Change | None = None
+    fits_already: bool = False
+    budget_bytes: int | None = None
+    problem: str = ""
+
+
+def outlook_of(plan: Plan) -> Outlook:
+    """The recommended setting that fits; without CUDA graphs where only so one does. None that is merely tight."""
+    budget = plan.limits.budget_bytes
+    asked = asked_row(plan)
+    if asked is None or asked.prediction is None:
+        reason = asked.reason if asked else "the planner does not know its recompute setting"
+        return Outlook(budget_bytes=budget, problem=f"what the job needs as it is cannot be predicted ({reason})")
+    if asked.verdict == "FITS":
+        return Outlook(fits_already=True, budget_bytes=budget)
+    if plan.recommended is not None and plan.recommended.verdict == "FITS":
+        return Outlook(_change(plan.recommended), budget_bytes=budget)
+    other = plan.without_graphs.recommended if plan.without_graphs else None
+    if other is not None and other.verdict == "FITS":
+        return Outlook(_change(other, ("cuda_graph_impl", "none")), budget_bytes=budget)
+    return Outlook(budget_bytes=budget)
+
+
+def asked_row(plan: Plan) -> Row | None:
+    """The row of the job's own setting."""
+    own = canonical_text(plan.spec.recompute)
+    return next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == own), None)
+
+
+def _change(row: Row, *more: tuple[str, str]) -> Change:
+    assert row.prediction is not None
+    cost, changes = "step time" if row.prediction.time else "FLOPs", (("recompute", row.text), *more)
+    return Change(row.text, changes, row.prediction.peak_bytes, row.overhead, cost)
+
+
+_PATIENCE_S = 300.0
+
+
+def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
+    """The case with a prediction, kept or made now, and what would fit. Without a spec both are as they were.
+
+    Never raises for what the planner cannot do: that is told in the case and in the outlook.
+    """
+    spec = case.spec
+    if spec is None:
+        return case, None
+    try:
+        made = _plan(spec, host, capacity_bytes=_capacity(case))
+        asked = asked_row(made)
+        if case.prediction is None and asked is not None:
+            case = _with_prediction(case, made)
+        more = unexplained_bytes(case)
+        capacity = _capacity(case)
+        if more is not None and more > 0 and capacity is not None and case.has_oom:
+            made = _plan(spec, host, capacity_bytes=max(0, capacity - more))
+    except (HarnessError, OSError, LayoutError) as problem:
+        told = str(problem).splitlines()[0]
+        return replace(case, no_prediction=case.no_prediction or told), Outlook(problem=told)
+    return case, outlook_of(made) if made.limits.capacity_bytes is not None else None
+
+
+def _with_prediction(case: Case, made: Plan) -> Case:
+    asked = asked_row(made)
+    assert asked is not None
+    if asked.prediction is None:
+        return replace(case, no_prediction=asked.reason)
+    return replace(case, prediction=asked.prediction.record(), no_prediction="")
+
+
+def _capacity(case: Case) -> int | None:
+    """What the device has, by the failure's own text where it says so."""
+    told = case.verdict.figures.total_bytes if case.verdict.figures else None
+    known = [size for size in (told, case.spec.capacity_bytes if case.spec else None) if size]
+    return min(known, default=None)
+
+
+def _plan(spec: ExperimentSpec, host: Host, *, capacity_bytes: int | None) -> Plan:
+    made = _plan_as_asked(spec, host, capacity_bytes)
+    fits = made.recommended is not None and made.recommended.verdict == "FITS"
+    if spec.cuda_graph.impl == "none" or fits or capacity_bytes is None:
+        return made
+    eager = spec.model_copy(update={"cuda_graph": CudaGraphSpec()})
+    return replace(made, without_graphs=_plan_as_asked(eager, host, capacity_bytes))
+
+
+def _plan_as_asked(spec: ExperimentSpec, host: Host, capacity_bytes: int | None) -> Plan:
+    software, implementation = software_for(spec.gpu, host)[0], settled_implementation(spec)
+    found = candidates(spec, software, implementation)
+    tracing = Tracing(host, trace_cache(host.shell), timeout_s=_PATIENCE_S)
+    traces = tracing.traces(required_cases(found, implementation), implementation, uneven=is_routed_naturally(spec))
+    limits = Limits(capacity_bytes)
+    return plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
+
+
+def rulings_on(case: Case, host: Host) -> Rulings:
+    """By the software that a run on the job's GPUs would find, as `run` judges it. Without a spec nothing is refused."""
+    spec = case.spec
+    if spec is None:
+        return Rulings()
+    software = software_for(spec.gpu, host)[0]
+
+    def refused(asked: ExperimentSpec, env: dict[str, str] | None) -> tuple[Finding, ...]:
+        found = check(asked, software, env=env, implementation=settled_implementation(asked))
+        return tuple(finding for finding in found if finding.blocks and finding.id not in case.forced)
+
+    def start(asked: ExperimentSpec) -> tuple[Finding, ...]:
+        env, problems = _environment(asked, host)
+        return (*problems, *refused(asked, env))
+
+    return Rulings(refused(_as_known(case, spec), None), start)
+
+
+def _as_known(case: Case, spec: ExperimentSpec) -> ExperimentSpec:
+    """Of a job of others, without the variables that only the recipe would set."""
+    said = dict(case.sources)
+    if not case.is_told:
+        return spec
+    env = {name: value for name, value in spec.env.items() if said.get(f"env.{name}", "").startswith("--")}
+    return spec.model_copy(update={"env": env})
+
+
+def _environment(spec: ExperimentSpec, host: Host) -> tuple[dict[str, str] | None, tuple[Finding, ...]]:
+    """The variables that ranks would have, started from this shell; what contradicts the spec among them."""
+    nodes = Nodes(nnodes=max(1, -(-spec.num_gpus // spec.gpus_per_node)))
+    try:
+        found = child_environment(
+            spec, host.shell, (), local_ranks(spec, nodes), num_cores=host.num_cores, nnodes=nodes.nnodes
+        )
+    except ManyProblemsError as error:
+        return None, tuple(map(_finding, error.problems))
+    except BadRequestError as error:
+        return None, (_finding(error),)
+    return {variable.name: variable.value for variable in found}, ()
+
+
+def _finding(problem: BadRequestError) -> Finding:
+    return Finding(id="LAUNCH", severity="error", message=problem.message, fix=problem.remedy)

@@ -1,0 +1,226 @@
+"""Diagnoses a log, a run, a sweep or a snapshot."""
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+
+from harness.diagnose.inputs import Committed, Inputs, sorted_inputs
+from harness.diagnose.judge import diagnose
+from harness.diagnose.of_log import Listener, case_of_log
+from harness.diagnose.of_run import case_of_run, expandable_segments
+from harness.diagnose.plan import planned, rulings_on
+from harness.diagnose.seen import Facts, loss_of_speed
+from harness.diagnose.snapshot import of_snapshots_alone, told_beside
+from harness.diagnose.stages import Trial, allocator_trial
+from harness.diagnose.unfinished import case_of_unfinished
+from harness.diagnose.values import Case, Diagnosis, is_doubted
+from harness.errors import BadRequestError, ExitCode
+from harness.experiment.experiment import ExperimentSpec
+from harness.imports.log.reader import LogReader
+from harness.judging.oom.first_failure import first_failure
+from harness.launch.environment import Host
+from harness.recipes.recipe import Request
+from harness.records.logs.lines import LogLine, log_lines
+from harness.records.logs.passage import Passage
+from harness.records.strict_json import read_document
+from harness.run.understanding import RunRequest, settle
+
+
+@contextmanager
+def stopped_by_ctrl_c(passage: Passage) -> Iterator[None]:
+    """The first Ctrl-C stops ``passage``, the second ends the program; outside of the block both do as before."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        passage.is_stopped = True
+        passage.notes.append(f"Interrupted: this is by the first {passage.num_bytes / 1e6:.1f} MB of the logs.")
+        signal.signal(signal.SIGINT, before)
+
+    if not callable(before):  # ignored, as by a shell that starts us in the background
+        yield
+        return
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@dataclass(frozen=True)
+class DiagnoseRequest:
+    """``asked``: the settings of a job that left logs only. ``against``: another job. ``plans``: whether to ask the planner.
+
+    ``passage``: how far the reading of logs is, and whether to stop it.
+    """
+
+    paths: tuple[str, ...]
+    against: tuple[str, ...] = ()
+    asked: Request | None = None
+    results_dir: Path | None = None
+    plans: bool = True
+    passage: Passage = field(default_factory=Passage, compare=False)
+
+
+def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
+    """The answer. BadRequestError for what cannot be read, and for more jobs than one and another to hold it against."""
+    inputs = sorted_inputs(request.paths, request.results_dir)
+    other = sorted_inputs(request.against, request.results_dir)
+    given = _given_spec(request, inputs, host)
+    if not inputs.num_jobs:
+        return _of_snapshots_alone(inputs, other)
+    cases = _cases(inputs, given, request.passage, host)
+    trial = allocator_trial(cases)
+    if trial is None:
+        cases = [*cases, *_cases(other, None, request.passage, host)]
+        trial = allocator_trial(cases) if len(cases) > 1 else None
+    case, reference = _chosen(cases, trial)
+    case = replace(case, asked_with=_asked_with(request, case))
+    rulings, outlook = rulings_on(case, host), None
+    if request.plans and case.spec is not None and not is_doubted(case, rulings):
+        case, outlook = planned(case, host)
+    answer = diagnose(case, reference, outlook, trial, rulings)
+    snapshots = (*inputs.snapshots, *other.snapshots) or _own_snapshot(case, inputs)
+    if snapshots:
+        answer = replace(answer, evidence=(*answer.evidence, *told_beside(case, snapshots)))
+    return answer
+
+
+def _asked_with(request: DiagnoseRequest, case: Case) -> tuple[str, ...]:
+    """All of the request beside the case's logs and the settings that a command spells."""
+    is_main = set(case.paths) <= set(request.paths)
+    beside = [path for path in request.paths if path not in case.paths] if is_main else []
+    against = request.against if is_main else (*request.paths, *request.against)
+    options = (
+        ("--results_dir", request.results_dir),
+        *(("--against", path) for path in against if path not in case.paths),
+    )
+    words = [word for name, value in options if value is not None for word in (name, str(value))]
+    return (*beside, *words, *(() if request.plans else ("--no_plan",)))
+
+
+def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:
+    """What the failed rank of a run of ours left with `--snapshot_on_oom`."""
+    folder = next((one.folder for one in inputs.runs if one.record.run_id == case.name), None)
+    if folder is None or not case.has_oom or case.failed is None or case.failed.rank is None:
+        return ()
+    path = folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"
+    return (path,) if path.is_file() else ()
+
+
+def _of_snapshots_alone(inputs: Inputs, other: Inputs) -> Diagnosis:
+    if other.num_jobs:
+        raise BadRequestError("--against names a job, and there are only snapshots", remedy="name the job first")
+    return of_snapshots_alone((*inputs.snapshots, *other.snapshots))
+
+
+def exit_code_of(answer: Diagnosis) -> ExitCode:
+    """0 where something can be said, also that memory was not it; 6 where not."""
+    return ExitCode.OK if answer.is_conclusive else ExitCode.INCONCLUSIVE
+
+
+def _given_spec(request: DiagnoseRequest, inputs: Inputs, host: Host) -> "_Given | None":
+    """The settings of the options. BadRequestError where runs say themselves what they were."""
+    if request.asked is None:
+        return None
+    if not inputs.logs:
+        raise BadRequestError(
+            "-mr and its options are for logs: a run says itself what it was", remedy="leave them out"
+        )
+    settled = settle(RunRequest(asked=request.asked), host)
+    return _Given(settled.spec, tuple(settled.sources.items()))
+
+
+@dataclass(frozen=True)
+class _Given:
+    spec: ExperimentSpec
+    sources: tuple[tuple[str, str], ...]
+
+
+def _cases(inputs: Inputs, given: _Given | None, passage: Passage, host: Host) -> list[Case]:
+    found = [_of_run(one, passage) for one in inputs.runs]
+    found += [_of_unfinished(folder, passage, host) for folder in inputs.unfinished]
+    if inputs.logs:
+        case = _of_logs(inputs.logs, given.spec if given else None, passage)
+        found.append(_with_settings(case, given) if given else case)
+    return found
+
+
+def _with_settings(case: Case, given: _Given) -> Case:
+    """The case with what the options say. What a recipe sets in the environment is not known of a job of others."""
+    said = dict(given.sources)
+    env = {name: value for name, value in given.spec.env.items() if said.get(f"env.{name}", "").startswith("--")}
+    expandable = case.expandable_segments
+    if expandable is None:
+        expandable = expandable_segments(env, is_known=False)
+    return replace(case, sources=given.sources, expandable_segments=expandable, is_told=True)
+
+
+def _of_run(run: Committed, passage: Passage) -> Case:
+    """A run's record; where it does not speak of memory, its logs may."""
+    case = case_of_run(run.record)
+    logs = run.folder / "logs" if run.folder else None
+    if case.status not in ("failed", "oom") or case.has_oom or logs is None or not _has_files(logs):
+        return case
+    heard = _of_logs((str(logs),), case.spec, passage)
+    if not heard.has_oom:
+        return case
+    return replace(case, verdict=heard.verdict, failed=heard.failed, sayings=(*case.sayings, *heard.sayings))
+
+
+def _of_unfinished(folder: Path, passage: Passage, host: Host) -> Case:
+    spec = read_document(folder / "spec.json", ExperimentSpec)
+    logs = folder / "logs"
+    heard = _of_logs((str(logs),), spec, passage) if _has_files(logs) else None
+    return case_of_unfinished(folder, spec, heard, host)
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(path.is_file() and path.suffix == ".log" for path in folder.iterdir())
+
+
+def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage) -> Case:
+    """One pass over the lines, which may be gigabytes or a pipe."""
+    reader, listener = LogReader(), Listener()
+
+    def lines() -> Iterator[LogLine]:
+        for line in listener.over(log_lines(paths, passage=passage)):
+            reader.feed(line)
+            yield line
+
+    gpu = spec.gpu_type if spec else None
+    with stopped_by_ctrl_c(passage):
+        first = first_failure(lines(), device_bytes=gpu.memory_bytes if gpu and not gpu.is_cpu else None)
+    name = "standard input" if tuple(paths) == ("-",) else ", ".join(paths)
+    return replace(case_of_log(name, reader.finish(), first, listener, spec), paths=tuple(map(str, paths)))
+
+
+def _chosen(cases: Sequence[Case], trial: Trial | None) -> tuple[Case, Case | None]:
+    """The job to speak of, and the other: the one that failed, else the slower one."""
+    if trial is not None and (trial.confirmed is not None or len(cases) > 2):
+        failed = [case for case in cases if case.has_oom] or list(cases)
+        # After a refuted trial the run with expandable segments tells more: nothing is fragmented in it.
+        best = max(failed, key=lambda case: bool(case.expandable_segments)) if trial.confirmed is False else failed[0]
+        return best, None
+    if len(cases) > 2:
+        raise BadRequestError(
+            f"{len(cases)} jobs: one is diagnosed at a time, against one other at most",
+            remedy="name one or two runs; all logs together are those of one job, --against LOG... of another",
+        )
+    if len(cases) == 1:
+        return cases[0], None
+    one, other = cases
+    if _has_failed(one) != _has_failed(other):
+        return (one, other) if _has_failed(one) else (other, one)
+    lost = loss_of_speed(Facts(one, other))
+    return (other, one) if lost is not None and lost < 0 else (one, other)
+
+
+def _has_failed(case: Case) -> bool:
+    return case.status not in ("ok", "unknown") or case.failed is not None

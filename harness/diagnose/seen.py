@@ -1,0 +1,282 @@
+"""A symptom, and those that memory, speed and settings show."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.diagnose.of_run import expandable_segments
+from harness.diagnose.values import Case, RankFigures, Recognised, Saying
+from harness.experiment.graphs import captures_iteration
+from harness.experiment.recompute import FullRecompute
+from harness.units import format_bytes, format_percent
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One job, and a second one to hold it against where there are two."""
+
+    case: Case
+    reference: Case | None = None
+
+    def said(self, pattern: re.Pattern[str]) -> Saying | None:
+        """The first line that says so."""
+        return next((saying for saying in self.case.sayings if pattern.search(saying.text)), None)
+
+
+@dataclass(frozen=True)
+class Symptom:
+    """One row. ``seen``: what was seen in the settings and figures, empty where nothing was.
+
+    ``text``: how megatron-core or its launcher says it, where it does; a match in a log is enough. ``confirm``: how to
+    be sure. ``most``: how that line tells the largest value that is accepted, for the fix.
+    """
+
+    id: str
+    symptom: str
+    cause: str
+    confirm: str
+    fix: str
+    seen: Callable[[Facts], str] = lambda _: ""
+    text: re.Pattern[str] | None = None
+    most: re.Pattern[str] | None = None
+
+    def recognised(self, facts: Facts) -> Recognised | None:
+        """The row with its evidence, or None."""
+        said = facts.said(self.text) if self.text else None
+        seen = self.seen(facts)
+        told = f"{said.where} says: {_short(said.text)}" if said else ""
+        evidence = "; ".join(part for part in (told, seen) if part)
+        if not evidence:
+            return None
+        most = self.most.search(said.text) if self.most and said else None
+        fix = f"{self.fix}, here {most[1]}" if most else self.fix
+        return Recognised(self.id, self.symptom, self.cause, self.confirm, fix, evidence, said is not None)
+
+
+def _short(text: str, limit: int = 160) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+_HEADROOM = 0.05  # of the device: less room on another rank tells nothing
+_ON_THE_DEVICE = frozenset({"fragmentation", "capacity", "cuda_graph_pools", "outside_allocator"})
+
+
+def is_device_oom(case: Case) -> bool:
+    """Whether the device, or what was asked to stand for a smaller one, was full of this job alone."""
+    is_stand_in = case.spec is not None and case.spec.measure.memory_limit_bytes is not None
+    return case.verdict.oom_class in _ON_THE_DEVICE or (case.verdict.oom_class == "self_imposed_limit" and is_stand_in)
+
+
+def one_rank_beside_headroom(facts: Facts) -> str:
+    """Exactly one rank is out of memory, the others are known to hold less; expandable segments are not known to be on."""
+    case = facts.case
+    full = [rank for rank in case.ranks if rank.has_oom]
+    if len(full) != 1 or not is_device_oom(case) or case.expandable_segments or case.is_on_cpu:
+        return ""
+    held = [size for rank in case.ranks if not rank.has_oom and (size := _held(rank)) is not None]
+    total = _total(case)
+    if not held or total is None or max(held) > total * (1 - _HEADROOM):
+        return ""
+    others = len(held)
+    return (
+        f"only rank {full[0].rank}; the other {others} held at most {format_bytes(max(held))} of {format_bytes(total)}; "
+        f"{_allocator(case)}"
+    )
+
+
+def _allocator(case: Case) -> str:
+    if case.expandable_segments is False:
+        return "no expandable segments"
+    if case.spec is not None and expandable_segments(case.spec.env, is_known=False):
+        return "the recipe sets expandable segments; whether the job had them is not in its logs"
+    return "expandable segments are not known to be on"
+
+
+def with_expandable_segments(facts: Facts) -> str:
+    """The device was full with expandable segments on."""
+    case = facts.case
+    if case.verdict.oom_class not in ("capacity", "fragmentation") or not case.expandable_segments:
+        return ""
+    return "PYTORCH_CUDA_ALLOC_CONF has expandable_segments:True"
+
+
+def predicted_too_large(facts: Facts) -> str:
+    """The likely peak does not fit; the largest part of the worst stage is named. A job that ran shows the contrary."""
+    case = facts.case
+    capacity = case.spec.capacity_bytes if case.spec else None
+    if case.prediction is None or capacity is None or case.status == "ok":
+        return ""
+    if case.prediction.peak_bytes <= capacity:
+        return ""
+    stage = case.prediction.worst_stage
+    parts = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
+    largest = max(parts, key=lambda name: int(getattr(stage, name)))
+    size = format_bytes(getattr(stage, largest))
+    told = f"{format_bytes(case.prediction.peak_bytes)} of {format_bytes(capacity)} on stage {stage.pp_rank}"
+    return f"{told}, most of it {largest} ({size})"
+
+
+def layernorm_still_oom(facts: Facts) -> str:
+    """Out of memory, with layernorm among the modules and nothing that frees much."""
+    case = facts.case
+    if not is_device_oom(case) or "layernorm" not in case.modules or case.modules & {"mlp", "moe"}:
+        return ""
+    told = f"recompute_modules are {','.join(sorted(case.modules))}"
+    reference = facts.reference
+    if reference is not None and "layernorm" not in reference.modules and reference.peak_bytes and case.peak_bytes:
+        told += f"; the peak moved from {format_bytes(reference.peak_bytes)} to {format_bytes(case.peak_bytes)}"
+    return told
+
+
+def recompute_still_oom(facts: Facts) -> str:
+    """Out of memory for want of capacity, with recompute in place."""
+    case = facts.case
+    if case.spec is None or case.spec.recompute.text == "none" or not is_device_oom(case):
+        return ""
+    if case.verdict.oom_class not in ("capacity", "self_imposed_limit"):
+        return ""
+    optimizer = "" if case.spec.optimizer.use_distributed_optimizer else "; the optimizer is not distributed"
+    return f"recompute is {case.spec.recompute.text}{optimizer}"
+
+
+def _held(rank: RankFigures) -> int | None:
+    return rank.reserved_bytes if rank.reserved_bytes is not None else rank.allocated_bytes
+
+
+def _total(case: Case) -> int | None:
+    told = case.verdict.figures.total_bytes if case.verdict.figures else None
+    return told if told is not None else case.spec.capacity_bytes if case.spec else None
+
+
+_DROP = 0.15  # of the utilization, from which mlp is named as its cause
+NOTICEABLE = 0.02  # below it runs differ anyway
+
+
+def loss_of_speed(facts: Facts) -> float | None:
+    """By how much less TFLOP/s/GPU the job reaches than the other; None where either is not known."""
+    reference = facts.reference
+    if reference is None or not facts.case.tflops_per_gpu or not reference.tflops_per_gpu:
+        return None
+    return 1 - facts.case.tflops_per_gpu / reference.tflops_per_gpu
+
+
+def drop_with_mlp(facts: Facts) -> str:
+    """Measured against a job without mlp; alone, the FLOPs that recompute adds are too many."""
+    case, reference = facts.case, facts.reference
+    if "mlp" not in case.modules or case.has_oom:
+        return ""
+    lost = loss_of_speed(facts)
+    if lost is not None and reference is not None and "mlp" not in reference.modules:
+        return _versus(case, reference) if lost > _DROP else ""
+    return _by_flops(case)
+
+
+def _by_flops(case: Case) -> str:
+    """Recompute's share of all that is computed; only where nothing was measured to hold the job against."""
+    if case.prediction is None or not case.prediction.model_flops or case.status != "ok":
+        return ""
+    executed = case.prediction.model_flops + case.prediction.recompute_flops
+    share = case.prediction.recompute_flops / executed
+    return f"{share:.0%} of the FLOPs are recomputed ones, by the prediction" if share > _DROP else ""
+
+
+def core_attn_beside_mlp(facts: Facts) -> str:
+    """Both modules; against mlp alone where there is such a job."""
+    case, reference = facts.case, facts.reference
+    if not {"mlp", "core_attn"} <= case.modules or case.has_oom:
+        return ""
+    if reference is not None and reference.modules == case.modules - {"core_attn"}:
+        lost = loss_of_speed(facts)
+        return _versus(case, reference) if lost is not None and lost > 0 else ""
+    return f"recompute_modules are {','.join(sorted(case.modules))}"
+
+
+def slow_with_full(facts: Facts) -> str:
+    """Against a job without full recompute; alone, by the FLOPs."""
+    case, reference = facts.case, facts.reference
+    if case.spec is None or not isinstance(case.spec.recompute, FullRecompute) or case.has_oom:
+        return ""
+    lost = loss_of_speed(facts)
+    if lost is not None and reference is not None:
+        is_other = reference.spec is None or not isinstance(reference.spec.recompute, FullRecompute)
+        return _versus(case, reference) if is_other and lost > NOTICEABLE else ""
+    return _by_flops(case)
+
+
+def more_tensor_parallelism(facts: Facts) -> str:
+    """Slower than a job with less TP."""
+    case, reference, lost = facts.case, facts.reference, loss_of_speed(facts)
+    if (
+        case.has_oom
+        or case.spec is None
+        or reference is None
+        or reference.spec is None
+        or lost is None
+        or lost <= _DROP
+    ):
+        return ""
+    ours, theirs = (one.parallelism.tensor_model_parallel_size for one in (case.spec, reference.spec))
+    return f"TP {ours} against {theirs}: {_versus(case, reference)}" if ours > theirs else ""
+
+
+def virtual_stages(facts: Facts) -> str:
+    """Two jobs that differ in interleaving, one of which ran out of memory."""
+    case, reference = facts.case, facts.reference
+    if case.spec is None or reference is None or reference.spec is None or case.has_oom == reference.has_oom:
+        return ""
+    ours, theirs = (one.parallelism.virtual_pipeline_model_parallel_size for one in (case.spec, reference.spec))
+    if ours == theirs:
+        return ""
+    told = f"VPP {ours} here, {theirs} there"
+    if case.peak_bytes is not None and reference.peak_bytes is not None:
+        told += f"; peaks {format_bytes(case.peak_bytes)} and {format_bytes(reference.peak_bytes)}"
+    if case.expandable_segments != reference.expandable_segments:
+        told += "; expandable segments differ too"
+    return told
+
+
+def _versus(case: Case, reference: Case) -> str:
+    ours, theirs = case.tflops_per_gpu, reference.tflops_per_gpu
+    assert ours is not None and theirs is not None
+    return f"{ours:.1f} TFLOP/s/GPU against {theirs:.1f} of {reference.name} ({format_percent(ours / theirs - 1)})"
+
+
+def full_recompute_with_graphs(facts: Facts) -> str:
+    """Whole layers, and graphs of less than the iteration."""
+    spec = facts.case.spec
+    if spec is None or not isinstance(spec.recompute, FullRecompute) or spec.cuda_graph.impl == "none":
+        return ""
+    if captures_iteration(spec.cuda_graph):
+        return ""
+    scope = ",".join(spec.cuda_graph.scope) or "whole layers"
+    return f"recompute {spec.recompute.text} with cuda_graph_impl={spec.cuda_graph.impl} of {scope}"
+
+
+def pipeline_with_offloading(facts: Facts) -> str:
+    """Whole layers offloaded over several stages."""
+    spec = facts.case.spec
+    if spec is None or not spec.offload.cpu_offloading_num_layers:
+        return ""
+    stages = spec.parallelism.pipeline_model_parallel_size
+    return f"{spec.offload.cpu_offloading_num_layers} layers are offloaded with PP {stages}" if stages > 1 else ""
+
+
+def user_buffers_with_expandable_segments(facts: Facts) -> str:
+    """Both asked for."""
+    spec = facts.case.spec
+    if spec is None or not spec.ddp.nccl_ub or not facts.case.expandable_segments:
+        return ""
+    return "ddp.nccl_ub is on, and so are expandable segments"
+
+
+def nan_with_fp8(facts: Facts) -> str:
+    """A loss or a gradient that is not finite, FP8 and recompute."""
+    case = facts.case
+    if case.spec is None or not case.has_nan or case.spec.recompute.text == "none":
+        return ""
+    if "fp8" not in case.spec.compute_dtype:
+        return ""
+    with_norm = (
+        "layernorm is among the modules" if "layernorm" in case.modules else "layernorm is not among the modules"
+    )
+    return f"a loss or a gradient is not finite with {case.spec.compute_dtype} and recompute {case.spec.recompute.text}; {with_norm}"

@@ -1,0 +1,173 @@
+"""Draws the memory of a snapshot over time."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import altair as alt
+
+from harness.diagnose.snapshots.values import DeviceMemory, Levels
+from harness.errors import BadRequestError
+from harness.records.store import write_bytes_atomically
+from harness.showing.charts import drawing as look
+from harness.showing.charts.drawing import Picture, memory_unit, obstacle, time_unit
+from harness.showing.charts.placing import text_width
+from harness.showing.figures import escape, html_page
+
+_HEIGHT = 320
+_COLOURS = (look.BLUE, look.VERMILION)
+_KINDS = {"allocated (as requested)": [1, 0], "reserved": [5, 3]}
+_BAND_COLOURS = ("#EEF3F8", "#FBF3E4")
+_LANES = 2
+_HEADROOM = 1.13  # the names of phases stand there
+
+
+def snapshot_timeline(devices: tuple[tuple[str, DeviceMemory], ...]) -> Picture:
+    """One or two devices, each with what it is called. Phases are those of the first that has any.
+
+    Two histories are laid upon each other from their beginnings, so that equal steps lie upon each other.
+    """
+    title, name = "Memory of torch's allocator over time", "snapshot_timeline"
+    shown = [(called, device.levels) for called, device in devices if device.levels is not None]
+    if not shown:
+        problem = next((device.history_problem for _, device in devices if device.history_problem), "")
+        missing = "No history was recorded: torch.cuda.memory._record_memory_history comes first."
+        return Picture(name, title, "", None, f"Not drawn: {problem}." if problem else missing)
+    unit, scale = memory_unit([one.peak_reserved_bytes for _, one in shown])
+    is_timed = all(one.clock == "s" for _, one in shown)
+    clock, seconds = time_unit([_length(one) for _, one in shown]) if is_timed else ("events", 1.0)
+    across = f"Time since the history begins ({clock})" if is_timed else "Events since the history begins"
+    rows = [row for called, one in shown for row in _rows(called, one, scale, seconds)]
+    layers = [*_phase_layers(shown, seconds, is_timed=is_timed), *_line_layers(rows, shown, across, unit)]
+    chart = alt.layer(*layers).properties(width=look.WIDTH, height=_HEIGHT)
+    left_out = [called for called, device in devices if device.levels is None]
+    return Picture(name, title, _caption(shown, left_out), look.specification(chart, title, _peaks(shown, scale, unit)))
+
+
+def _length(one: Levels) -> float:
+    return one.interval * len(one.allocated_bytes)
+
+
+def _rows(called: str, one: Levels, scale: float, seconds: float) -> list[look.Row]:
+    kinds = zip(_KINDS, (one.allocated_bytes, one.reserved_bytes), strict=True)
+    return [
+        {"of": called, "kind": kind, "time": place * one.interval / seconds, "memory": value / scale}
+        for kind, values in kinds
+        for place, value in enumerate((*values, values[-1]))  # the last interval has a width as well
+    ]
+
+
+def _line_layers(rows: list[look.Row], shown: list[tuple[str, Levels]], across: str, unit: str) -> list[alt.Chart]:
+    names, kinds = [called for called, _ in shown], list(_KINDS)
+    highest = max(1e-6, *(float(row["memory"] or 0) for row in rows))
+    legend = alt.Legend(orient="top", labelLimit=360)
+    lines = (
+        alt.Chart(look.data(rows))
+        .mark_line(interpolate="step-after", strokeWidth=1.6)
+        .encode(
+            x=alt.X("time:Q", title=across, scale=alt.Scale(nice=False)),
+            y=alt.Y("memory:Q", title=f"Memory ({unit})", scale=alt.Scale(domain=[0, highest * _HEADROOM], nice=False)),
+            color=alt.Color("of:N", title=None, legend=legend if len(names) > 1 else None,
+                            scale=alt.Scale(domain=names, range=list(_COLOURS[: len(names)]))),
+            strokeDash=alt.StrokeDash("kind:N", title=None, legend=legend,
+                                      scale=alt.Scale(domain=kinds, range=list(_KINDS.values()))),
+            tooltip=["of:N", "kind:N", alt.Tooltip("time:Q", title=across, format=".5g"),
+                     alt.Tooltip("memory:Q", title=unit, format=".4g")],
+        )
+    )  # fmt: skip
+    return [lines]
+
+
+def _phase_layers(shown: list[tuple[str, Levels]], seconds: float, *, is_timed: bool) -> list[alt.Chart]:
+    """A band per phase, its name at the top where there is room for it."""
+    source = next((one for _, one in shown if one.phases), None)
+    if source is None or not is_timed:
+        return []
+    longest = max(_length(one) for _, one in shown)
+    free_from = [0.0] * _LANES
+    rows: list[look.Row] = []
+    for number, phase in enumerate(source.phases):
+        left, right = (at / longest * look.WIDTH for at in (phase.start_s, phase.end_s))
+        name = look.shortened(phase.name)
+        lane = next(
+            (at for at in range(_LANES) if free_from[at] <= left and left + text_width(name) < look.WIDTH), None
+        )
+        if lane is not None:
+            free_from[lane] = left + text_width(name) + 6
+        rows.append({
+            "from": phase.start_s / seconds, "to": phase.end_s / seconds, "name": phase.name,
+            "label": name if lane is not None else "", "colour": _BAND_COLOURS[number % 2], "top": 9 + 13 * (lane or 0),
+            "width": right - left,
+        })  # fmt: skip
+    bands = alt.Chart(look.data(rows))
+    return [
+        bands.mark_rect(opacity=0.8).encode(x="from:Q", x2="to:Q", color=alt.Color("colour:N", scale=None), tooltip="name:N"),
+        bands.mark_text(align="left", dx=3, fontSize=10, color=look.GREY).encode(x="from:Q", y=alt.Y("top:Q", scale=None), text="label:N"),
+    ]  # fmt: skip
+
+
+def _peaks(shown: list[tuple[str, Levels]], scale: float, unit: str) -> str:
+    texts = [
+        f"{look.shortened(called)}: peak {one.peak_allocated_bytes / scale:.2f} {unit} allocated, "
+        f"{one.peak_reserved_bytes / scale:.2f} {unit} reserved"
+        for called, one in shown
+    ]
+    return "; ".join(texts)
+
+
+def _caption(shown: list[tuple[str, Levels]], left_out: list[str]) -> str:
+    events = ", ".join(f"{one.num_events:,}" for _, one in shown)
+    text = f"Highest level of each interval, from {events} recorded events. Allocated is what was requested, before rounding."
+    if len(shown) > 1 and any(one.phases for _, one in shown):
+        text += f" Phases are those of {next(called for called, one in shown if one.phases)}."
+    if left_out:
+        text += f" No history, so not drawn: {', '.join(left_out)}."
+    return text
+
+
+def require_timeline(path: Path) -> None:
+    """BadRequestError for a name that says no format, and where nothing can be drawn."""
+    if path.suffix not in _WRITERS:
+        raise BadRequestError(f"--timeline {path}: of no known format", remedy=f"name a file *{', *'.join(_WRITERS)}")
+    if obstacle():
+        raise BadRequestError(f"--timeline {path}: {obstacle()}")
+
+
+def write_timeline(devices: Sequence[tuple[str, DeviceMemory]], lines: Sequence[str], path: Path) -> Path:
+    """Write it, replacing what is there; ``lines`` is what the page says besides. BadRequestError: no history, no room."""
+    require_timeline(path)
+
+    picture = snapshot_timeline(tuple(devices))
+    if picture.vega_lite is None:
+        raise BadRequestError(f"--timeline {path}: {picture.missing}")
+    try:
+        write_bytes_atomically(path, _WRITERS[path.suffix](picture, picture.vega_lite, lines))
+    except OSError as error:
+        raise BadRequestError(f"--timeline {path}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def _html(picture: Picture, _: str, lines: Sequence[str]) -> bytes:
+    from harness.showing.charts import drawing as rendering
+
+    body = [
+        f"<h1>{escape(picture.title)}</h1>",
+        f'<figure><div id="{picture.name}"></div><figcaption>{escape(picture.caption)}</figcaption></figure>',
+        f"<pre>{escape(chr(10).join(lines))}</pre>" if lines else "",
+        *(f"<script>{script}</script>" for script in (rendering.library(), rendering.embedding([picture]))),
+    ]
+    return html_page(picture.title, body, runs_scripts=True).encode()
+
+
+def _png(_picture: Picture, vega_lite: str, _lines: Sequence[str]) -> bytes:
+    from harness.showing.charts import drawing as rendering
+
+    return rendering.png(vega_lite)
+
+
+def _svg(_picture: Picture, vega_lite: str, _lines: Sequence[str]) -> bytes:
+    from harness.showing.charts import drawing as rendering
+
+    return rendering.svg(vega_lite).encode()
+
+
+_WRITERS: dict[str, Callable[[Picture, str, Sequence[str]], bytes]] = {".html": _html, ".png": _png, ".svg": _svg}

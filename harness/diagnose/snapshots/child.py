@@ -1,0 +1,164 @@
+"""Reads a snapshot in a process of its own, without running code from the file."""
+
+import gc
+import pickle
+import resource
+import sys
+from collections.abc import Mapping
+from typing import IO, Any, NoReturn
+
+from harness.diagnose.snapshots.blocks import Blocks, Live, blocks_by_device
+from harness.diagnose.snapshots.fields import SnapshotFormatError, mapping, sequence, spans_by_device
+from harness.diagnose.snapshots.history import History, play
+from harness.diagnose.snapshots.stacks import Owner, Stacks
+from harness.diagnose.snapshots.values import DeviceMemory, Holder, SnapshotSummary
+
+
+class RefusedPickleError(ValueError):
+    """The file is no pickle of plain values; nothing that it asked for was looked up or called."""
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Refuses every way in which a pickle can name code: globals, extension codes, persistent ids and buffers."""
+
+    def find_class(self, module: str, name: str) -> NoReturn:
+        """Every global comes by here, those of the extension registry as well."""
+        raise RefusedPickleError(f"it asks for {_shown(module)}.{_shown(name)}, and a snapshot holds plain values only")
+
+    def persistent_load(self, pid: Any) -> NoReturn:
+        """Objects that live outside of the file."""
+        del pid
+        raise RefusedPickleError("it refers to objects outside of the file, and a snapshot holds plain values only")
+
+    def get_extension(self, code: int) -> NoReturn:
+        """The extension registry of Python's own unpickler; C's goes to :meth:`find_class`, or finds no such code."""
+        raise RefusedPickleError(f"it uses extension code {code}, and a snapshot holds plain values only")
+
+
+def load_plain(stream: IO[bytes]) -> object:
+    """The value in ``stream``. RefusedPickleError for anything but plain values and for damaged files; MemoryError."""
+    try:
+        return _PlainUnpickler(stream, buffers=None).load()
+    except RefusedPickleError:
+        raise
+    # What C's unpickler raises for damaged files is not told apart any further by its documentation.
+    except (
+        pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError,
+        RecursionError, ImportError,
+    ) as error:  # fmt: skip
+        raise RefusedPickleError(
+            f"it is damaged, cut short or no pickle ({type(error).__name__}: {_shown(str(error))})"
+        ) from error
+
+
+def _shown(text: str) -> str:
+    """Text of a file that is not trusted, for people: short, and without control characters."""
+    return "".join(char if char.isprintable() else "?" for char in text[:120])
+
+
+MOST_HOLDERS = 1000  # of a device; the rest becomes one row
+REST = Owner("others", "")
+
+
+def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummary:
+    """All devices that have memory or a history. SnapshotFormatError, with the place of what is wrong."""
+    content = mapping(snapshot, "the snapshot")
+    if "segments" not in content:
+        raise SnapshotFormatError("it has no 'segments', which every memory snapshot of torch has")
+    stacks = Stacks()
+    blocks, phases = blocks_by_device(content, stacks), spans_by_device(content)
+    histories = {
+        device: play(
+            sequence(entries, f"device_traces[{device}]"), blocks.get(device, Blocks()), phases.get(device, ()), stacks,
+            f"device_traces[{device}]",
+        )
+        for device, entries in enumerate(sequence(content.get("device_traces") or (), "device_traces"))
+        if entries
+    }  # fmt: skip
+    devices = sorted({*blocks, *histories})
+    return SnapshotSummary(
+        file=file,
+        file_bytes=file_bytes,
+        devices=tuple(_device(d, blocks.get(d, Blocks()), histories.get(d, History())) for d in devices),
+    )
+
+
+def _device(number: int, blocks: Blocks, history: History) -> DeviceMemory:
+    return DeviceMemory(
+        device=number,
+        num_segments=blocks.num_segments,
+        num_blocks=blocks.num_blocks,
+        reserved_bytes=blocks.reserved,
+        allocated_bytes=blocks.allocated,
+        pending_bytes=blocks.pending,
+        releasable_bytes=blocks.releasable,
+        stranded_bytes=blocks.stranded,
+        private_free_bytes=blocks.private_free,
+        rounding_bytes=None if blocks.requested is None else blocks.allocated - blocks.requested,
+        largest_free_bytes=blocks.largest_free,
+        has_expandable_segments=blocks.has_expandable,
+        private_pools=blocks.private_pools,
+        holders=_holders(blocks.live, history.at_peak),
+        failure=history.failure,
+        num_failures=history.num_failures,
+        levels=history.levels,
+        history_problem=history.problem,
+    )
+
+
+def _holders(live: Mapping[Owner, Live], at_peak: Mapping[Owner, Live] | None) -> tuple[Holder, ...]:
+    """The largest first, by what they hold now or held at the peak, whichever is more."""
+    peak = at_peak or {}
+    nothing = Live()
+
+    def weight(owner: Owner) -> int:
+        return max(live.get(owner, nothing).num_bytes, peak.get(owner, nothing).num_bytes)
+
+    owners = sorted({*live, *peak}, key=lambda owner: (-weight(owner), owner))
+    rows = [(owner, [live.get(owner, nothing)], [peak.get(owner, nothing)]) for owner in owners[:MOST_HOLDERS]]
+    if rest := owners[MOST_HOLDERS:]:
+        rows.append((REST, [live.get(o, nothing) for o in rest], [peak.get(o, nothing) for o in rest]))
+    return tuple(
+        Holder(
+            module=owner.module,
+            site=owner.site,
+            live_bytes=sum(one.num_bytes for one in now),
+            num_live=sum(one.count for one in now),
+            peak_bytes=None if at_peak is None else sum(one.num_bytes for one in then),
+            num_peak=None if at_peak is None else sum(one.count for one in then),
+        )
+        for owner, now, then in rows
+    )
+
+
+def main() -> int:
+    """Read, summarise, print."""
+    name, num_bytes, limit_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    _, hardest = resource.getrlimit(resource.RLIMIT_AS)
+    if hardest != resource.RLIM_INFINITY:  # a shell's `ulimit -v`, which nobody may raise
+        limit_bytes = min(limit_bytes, hardest)
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # pipes are no files: it can write nothing
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    gc.disable()  # millions of small objects live to the end: looking for cycles takes longer than all else
+    try:
+        answer, code = summarise(load_plain(sys.stdin.buffer), file=name, file_bytes=num_bytes).model_dump_json(), 0
+    except (RefusedPickleError, SnapshotFormatError) as error:
+        answer, code = str(error), 2
+    except MemoryError:
+        answer, code = (
+            f"opening it takes more than the {limit_bytes / 1e9:.1f} GB that {num_bytes / 1e6:.1f} MB may take",
+            2,
+        )
+    except RecursionError:
+        answer, code = "its values are nested too deeply", 2
+    sys.stdout.write(answer + "\n")
+    sys.stdout.flush()
+    return code
+
+
+if __name__ == "__main__":
+    # The values are thrown away with the process: taking them apart one by one would take seconds.
+    import os
+
+    os._exit(main())

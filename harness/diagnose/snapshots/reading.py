@@ -1,0 +1,136 @@
+"""Snapshots of torch's CUDA allocator, opened in a process of their own that can neither run code nor fill the machine."""
+
+import stat
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.diagnose.snapshots.values import DeviceMemory, SnapshotSummary
+from harness.errors import BadRequestError, raise_all
+from harness.records.process_error import quoted_error
+from harness.units import GIB
+
+_CAP_BYTES = 2 * GIB
+_NOT_A_SNAPSHOT = "expected a file of torch.cuda.memory._dump_snapshot"
+
+
+@dataclass(frozen=True)
+class SnapshotLimits:
+    """What opening a file of a given size may take.
+
+    Dicts take about three times the bytes of their pickle (results/benchmarks/snapshot_memory.json); a minute per 100 MB.
+    """
+
+    largest_file_bytes: int = _CAP_BYTES
+    memory_base_bytes: int = 512 * 1024**2
+    memory_per_byte: float = 6.0
+    time_base_s: float = 30.0
+    time_per_byte_s: float = 60e-8
+
+    def memory_bytes(self, num_bytes: int) -> int:
+        """Address space of the process."""
+        return self.memory_base_bytes + int(self.memory_per_byte * num_bytes)
+
+    def time_s(self, num_bytes: int) -> float:
+        """Wall time of the process."""
+        return self.time_base_s + self.time_per_byte_s * num_bytes
+
+
+def looks_like_a_snapshot(path: Path) -> bool:
+    """Whether the file begins as pickles of Python 3 do: cheap, and no proof. False for what cannot be read, or only once."""
+    if not path.is_file():
+        return False
+    try:
+        with path.open("rb") as file:
+            head = file.read(2)
+    except OSError:
+        return False
+    return len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5
+
+
+def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> SnapshotSummary:
+    """What the file holds. BadRequestError, with the file: unreadable, too large, hostile, damaged, or no snapshot."""
+    limits = limits or SnapshotLimits()
+    try:
+        status = path.stat()
+        _require_file(path, status.st_mode)
+        num_bytes = status.st_size
+        if num_bytes == 0:
+            raise BadRequestError(f"{path}: is empty", remedy="it was cut short: is the disk full, was the job killed?")
+        if num_bytes > limits.largest_file_bytes:
+            raise BadRequestError(
+                f"{path}: {num_bytes / 1e6:.0f} MB, and files up to {limits.largest_file_bytes / 1e6:.0f} MB are opened",
+                remedy="record a shorter history: a smaller max_entries of _record_memory_history",
+            )
+        return _summary_of(_answer(path, num_bytes, limits), path)
+    except FileNotFoundError as error:
+        raise BadRequestError(f"{path}: no such file", remedy=_NOT_A_SNAPSHOT) from error
+    except OSError as error:
+        raise BadRequestError(f"{path}: cannot be read: {error.strerror}", remedy=_NOT_A_SNAPSHOT) from error
+
+
+def _require_file(path: Path, mode: int) -> None:
+    """BadRequestError, with the snapshots in it for a folder: what is no file has no size that limits could be taken from."""
+    if stat.S_ISREG(mode):
+        return
+    if not stat.S_ISDIR(mode):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a device" if not stat.S_ISSOCK(mode) else "a socket"
+        raise BadRequestError(f"{path}: {kind}, no file", remedy=f"{_NOT_A_SNAPSHOT}; copy what comes into one first")
+    found = sorted([*path.glob("*.pickle"), *path.glob("ranks/*.pickle")])[:3]
+    listed = f"name one of its files, e.g. {', '.join(map(str, found))}" if found else "it holds no *.pickle"
+    raise BadRequestError(f"{path}: a folder", remedy=f"{_NOT_A_SNAPSHOT}; {listed}")
+
+
+def snapshot_summaries(paths: Iterable[Path]) -> list[SnapshotSummary]:
+    """One summary per file. BadRequestError with all that cannot be read, as for :func:`snapshot_summary`."""
+    found, problems = list[SnapshotSummary](), list[BadRequestError]()
+    for path in paths:
+        try:
+            found.append(snapshot_summary(path))
+        except BadRequestError as problem:
+            problems.append(problem)
+    raise_all(problems)
+    return found
+
+
+def fullest_device(summary: SnapshotSummary) -> DeviceMemory:
+    """The device with most reserved; a process of training has one. BadRequestError for a snapshot without any."""
+    if not summary.devices:
+        raise BadRequestError(f"{summary.file}: it holds no memory of any device", remedy="take it while tensors live")
+    return max(summary.devices, key=lambda device: (device.reserved_bytes, device.levels is not None))
+
+
+def _answer(path: Path, num_bytes: int, limits: SnapshotLimits) -> str:
+    limit, seconds = limits.memory_bytes(num_bytes), limits.time_s(num_bytes)
+    # -P: nothing of the folder that happens to be current is imported.
+    command = [sys.executable, "-P", "-m", "harness.diagnose.snapshots.child", str(path), str(num_bytes), str(limit)]
+    with path.open("rb") as file:
+        try:
+            done = subprocess.run(command, stdin=file, capture_output=True, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise BadRequestError(
+                f"{path}: reading it took more than {seconds:.0f} s", remedy=_NOT_A_SNAPSHOT
+            ) from error
+    answer = done.stdout.decode("utf-8", "replace").strip()
+    if done.returncode == 2 and answer:
+        raise BadRequestError(f"{path}: {answer}", remedy=_NOT_A_SNAPSHOT)
+    if done.returncode != 0:
+        what = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        raise BadRequestError(
+            f"{path}: reading it ended with {what} ({quoted_error(done.stderr)}; it may take {limit / 1e9:.1f} GB)",
+            remedy=_NOT_A_SNAPSHOT,
+        )
+    return answer
+
+
+def _summary_of(answer: str, path: Path) -> SnapshotSummary:
+    try:
+        return SnapshotSummary.model_validate_json(answer)
+    except ValidationError as error:
+        raise BadRequestError(
+            f"{path}: its summary is not whole: {error.errors()[0]['msg']}", remedy=_NOT_A_SNAPSHOT
+        ) from error

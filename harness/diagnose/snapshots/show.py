@@ -1,0 +1,231 @@
+"""Shows a snapshot in a terminal, as JSON and as a page."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.text import Text
+
+from harness.diagnose.snapshot import verdict
+from harness.diagnose.snapshots.chart import require_timeline, write_timeline
+from harness.diagnose.snapshots.reading import fullest_device, snapshot_summaries, snapshot_summary
+from harness.diagnose.snapshots.values import DeviceMemory, Holder, SnapshotDifference, SnapshotSummary, difference
+from harness.judging.oom.verdict import OomVerdict
+from harness.showing import json
+from harness.showing.json import SCHEMA_VERSION, Document
+from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.units import counted, format_bytes
+
+_MOST_MODULES, _MOST_SITES, _MOST_POOLS = 12, 12, 3
+
+
+def print_snapshot(
+    console: Console, summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None
+) -> None:
+    """The fullest device; others are named in a line."""
+    print_lines(console, snapshot_lines(summary, device, verdict))
+    _print_holders(console, device)
+
+
+def snapshot_lines(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> list[str]:
+    """All but the tables."""
+    others = [str(one.device) for one in summary.devices if one.device != device.device]
+    also = f" (also in it: device {', '.join(others)})" if others else ""
+    return [f"Snapshot  {summary.file}, device {device.device}{also}", *_failed(device, verdict), *_sums(device)]
+
+
+def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> list[str]:
+    if verdict is None:
+        told = device.history_problem or "it holds no failed request"
+        if not device.levels and not device.history_problem:
+            told = "it holds no history, so no failed request"
+        return [f"Failure   {told}"]
+    more = f" ({device.num_failures} failed; this is the last)" if device.num_failures > 1 else ""
+    return [f"Failure   {verdict.line}{more}", f"          {verdict.reason}", f"Next      {verdict.next_experiment}"]
+
+
+def _sums(device: DeviceMemory) -> list[str]:
+    expandable = ", expandable" if device.has_expandable_segments else ""
+    rows = [
+        (
+            "reserved",
+            device.reserved_bytes,
+            f"{counted(device.num_segments, 'segment')}, {counted(device.num_blocks, 'block')}{expandable}",
+        ),
+        ("allocated", device.allocated_bytes, _rounding(device)),
+        ("pending", device.pending_bytes, "freed, another stream may still use it"),
+        ("releasable", device.releasable_bytes, "empty_cache gives it back"),
+        ("stranded", device.stranded_bytes, "free beside something live in its segment"),
+        ("private free", device.private_free_bytes, _pools(device)),
+        ("largest free", device.largest_free_bytes, "one block, private pools left out"),
+    ]
+    always = ("reserved", "allocated", "stranded", "largest free")
+    return [
+        "",
+        *(f"{name:<13}{format_bytes(size):>12}  {why}" for name, size, why in rows if size or name in always),
+        "",
+    ]
+
+
+def _rounding(device: DeviceMemory) -> str:
+    if device.rounding_bytes is None:
+        return "in use; the snapshot does not tell what was requested"
+    return f"in use, {format_bytes(device.rounding_bytes)} of it rounding"
+
+
+def _pools(device: DeviceMemory) -> str:
+    pools = device.private_pools
+    named = [f"{one.pool} {format_bytes(one.reserved_bytes)}" for one in pools[:_MOST_POOLS]]
+    more = f" and {len(pools) - _MOST_POOLS} more" if len(pools) > _MOST_POOLS else ""
+    return f"in private pools (CUDA graphs), reserved: {', '.join(named)}{more}"
+
+
+def _print_holders(console: Console, device: DeviceMemory) -> None:
+    at_peak = device.levels is not None
+    when = (
+        f"at the peak of the history ({format_bytes(device.levels.peak_allocated_bytes)})" if device.levels else "now"
+    )
+    columns = ("Module", "Held now", "At peak") if at_peak else ("Module", "Held now")
+    table = plain_table(*columns, right=("Held now", "At peak"))
+    modules = by_module(device.holders)
+    for module, live, peak in modules[:_MOST_MODULES]:
+        table.add_row(Text(module), format_bytes(live), *([format_bytes(peak)] if at_peak else []))
+    print_lines(console, [f"Who held memory {when}, by megatron-core's modules:"])
+    show(console, table)
+    print_lines(console, _rest(len(modules), _MOST_MODULES))
+    table = plain_table(
+        "Module",
+        "Site",
+        "Blocks",
+        "Held now",
+        *(["At peak"] if at_peak else []),
+        right=("Blocks", "Held now", "At peak"),
+    )
+    for one in device.holders[:_MOST_SITES]:
+        peak_cells = [format_bytes(one.peak_bytes or 0)] if at_peak else []
+        table.add_row(
+            Text(one.module),  # names come from a file that is not trusted: no markup
+            Text(one.site),
+            str(max(one.num_live, one.num_peak or 0)),
+            format_bytes(one.live_bytes),
+            *peak_cells,
+        )
+    print_lines(console, ["", "The sites that hold most:"])
+    show(console, table)
+    print_lines(console, _rest(len(device.holders), _MOST_SITES))
+
+
+def by_module(holders: Sequence[Holder]) -> list[tuple[str, int, int]]:
+    """Module, bytes now and at the peak; the largest first."""
+    sums: dict[str, list[int]] = {}
+    for one in holders:
+        of = sums.setdefault(one.module, [0, 0])
+        of[0] += one.live_bytes
+        of[1] += one.peak_bytes or 0
+    return sorted(((name, live, peak) for name, (live, peak) in sums.items()), key=lambda row: (-max(row[1:]), row[0]))
+
+
+def print_difference(console: Console, names: tuple[str, str], found: SnapshotDifference) -> None:
+    """What the second holds more than the first."""
+    when = "at the peaks of their histories, as requested" if found.at_peak else "when they were taken"
+    total = found.after_bytes - found.before_bytes
+    print_lines(
+        console,
+        [f"A {names[0]}: {format_bytes(found.before_bytes)}", f"B {names[1]}: {format_bytes(found.after_bytes)}",
+         f"B holds {signed(total)} than A {when}.", ""],
+    )  # fmt: skip
+    if not found.modules:
+        print_lines(console, ["No module and no site differs."])
+        return
+    for title, rows in (("Module", found.modules), ("Site", found.sites)):
+        table = plain_table(title, "A", "B", "B - A", right=("A", "B", "B - A"))
+        for row in rows[:_MOST_SITES]:
+            name = row.module if title == "Module" else f"{row.module}: {row.site}".removesuffix(": ")
+            change = ("+" if row.more_bytes > 0 else "-") + format_bytes(abs(row.more_bytes))
+            table.add_row(Text(name), format_bytes(row.before_bytes), format_bytes(row.after_bytes), change)
+        show(console, table)
+        print_lines(console, [*_rest(len(rows), _MOST_SITES), ""])
+
+
+def signed(num_bytes: int) -> str:
+    """``1.00 GiB more`` or ``less``."""
+    return f"{format_bytes(abs(num_bytes))} {'more' if num_bytes >= 0 else 'less'}"
+
+
+def _rest(count: int, shown: int) -> list[str]:
+    return [f"and {counted(count - shown, 'more row')} (--json has them)"] if count > shown else []
+
+
+def snapshot_document(
+    summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None
+) -> Document:  # fmt: skip
+    """``device`` is the one that ``verdict`` is about; ``verdict`` is null where nothing failed."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        **summary.model_dump(mode="json"),
+        "device": device.device,
+        "verdict": _verdict(verdict),
+    }
+
+
+def difference_document(summaries: tuple[SnapshotSummary, SnapshotSummary], found: SnapshotDifference) -> Document:
+    """Rows with ``more_bytes``: what the second, ``after``, holds more than the first."""
+    dumped = found.model_dump(mode="json")
+    for kind, rows in (("modules", found.modules), ("sites", found.sites)):
+        dumped[kind] = [{**row.model_dump(mode="json"), "more_bytes": row.more_bytes} for row in rows]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "before": summaries[0].file,
+        "after": summaries[1].file,
+        "difference": dumped,
+    }
+
+
+def _verdict(verdict: OomVerdict | None) -> dict[str, object] | None:
+    if verdict is None:
+        return None
+    return {
+        "class": verdict.oom_class,
+        "confidence": verdict.confidence,
+        "reason": verdict.reason,
+        "next_experiment": verdict.next_experiment,
+        "request_bytes": verdict.request_bytes,
+    }
+
+
+def show_snapshot(path: Path, *, timeline: Path | None, as_json: bool) -> None:
+    """One file. BadRequestError for what cannot be read or drawn."""
+    if timeline is not None:
+        require_timeline(timeline)
+    summary = snapshot_summary(path)
+    device = fullest_device(summary)
+    found = verdict(device)
+    if as_json:
+        print(json.text(snapshot_document(summary, device, found)))  # noqa: T201
+    else:
+        print_snapshot(Console(highlight=False), summary, device, found)
+    if timeline is not None:
+        _draw([(path.name, device)], snapshot_lines(summary, device, found), timeline)
+
+
+def show_difference(before: Path, after: Path, *, timeline: Path | None, as_json: bool) -> None:
+    """Two files, each at its fullest device. BadRequestError for what cannot be read or drawn."""
+    if timeline is not None:
+        require_timeline(timeline)
+    first, second = snapshot_summaries((before, after))
+    summaries = first, second
+    devices = fullest_device(summaries[0]), fullest_device(summaries[1])
+    found = difference(*devices)
+    if as_json:
+        print(json.text(difference_document(summaries, found)))  # noqa: T201
+    else:
+        print_difference(Console(highlight=False), (str(before), str(after)), found)
+    if timeline is not None:
+        names = [before.name, after.name]
+        if names[0] == names[1]:
+            names = [f"A {before}", f"B {after}"]
+        _draw(list(zip(names, devices, strict=True)), [], timeline)
+
+
+def _draw(devices: Sequence[tuple[str, DeviceMemory]], lines: Sequence[str], path: Path) -> None:
+    print(f"wrote {write_timeline(devices, lines, path)}", file=sys.stderr)  # noqa: T201

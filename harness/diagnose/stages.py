@@ -1,0 +1,141 @@
+"""Memory by pipeline stage, and a trial of a layout with other stages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.diagnose.of_log import stage_of
+from harness.diagnose.seen import is_device_oom
+from harness.diagnose.values import Case
+from harness.experiment.experiment import ExperimentSpec
+from harness.records.run import StagePrediction
+from harness.units import format_bytes, format_percent
+
+_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
+_MOST_PARTS = 4
+_UNEVEN = 0.10  # of the fullest stage, below which stages count as equal
+
+
+def needed_bytes(case: Case) -> int | None:
+    """What the failed rank held in tensors, with the request that failed; its recorded peak where no text says more."""
+    figures = case.verdict.figures
+    if figures and figures.allocated_bytes is not None:
+        return figures.allocated_bytes + (figures.tried_bytes or 0)
+    rank = case.failed.rank if case.failed else None
+    held = (
+        next((one.allocated_bytes for one in case.ranks if one.rank == rank), None)
+        if rank is not None
+        else case.peak_bytes
+    )
+    return None if held is None else held + (case.verdict.request_bytes or 0 if case.has_oom else 0)
+
+
+def stage_of_failure(case: Case) -> StagePrediction | None:
+    """The prediction for the failed rank's stage; for the worst stage where no rank is known."""
+    if case.prediction is None:
+        return None
+    rank = case.failed.rank if case.failed else None
+    told = next((one.pp_rank for one in case.ranks if one.rank == rank and one.pp_rank is not None), None)
+    stage = told if told is not None else stage_of(rank, case.spec) if rank is not None else None
+    found = next((one for one in case.prediction.stages if one.pp_rank == stage), None)
+    return found or case.prediction.worst_stage
+
+
+def unexplained_bytes(case: Case) -> int | None:
+    """What the failed rank needed beyond its prediction; None where either is not known."""
+    needed, stage = needed_bytes(case), stage_of_failure(case)
+    return None if needed is None or stage is None else needed - stage.total
+
+
+def stage_evidence(case: Case) -> tuple[str, ...]:
+    """At most three sentences: predicted, there and unexplained; the stages."""
+    stage = stage_of_failure(case)
+    if stage is None or case.prediction is None:
+        return (f"No prediction: {case.no_prediction}.",) if case.no_prediction and case.spec else ()
+    return tuple(filter(None, (_predicted(stage), _there(case), _imbalance(case))))
+
+
+def _predicted(stage: StagePrediction) -> str:
+    parts = sorted(_PARTS, key=lambda name: -int(getattr(stage, name)))[:_MOST_PARTS]
+    listed = ", ".join(f"{name} {format_bytes(getattr(stage, name))}" for name in parts if getattr(stage, name))
+    return f"Predicted for pipeline stage {stage.pp_rank}: {format_bytes(stage.total)} ({listed})."
+
+
+def _there(case: Case) -> str:
+    needed, more = needed_bytes(case), unexplained_bytes(case)
+    if needed is None or more is None:
+        return ""
+    what = "It needed" if case.has_oom else "It held"
+    if more < 0:
+        why = " (it ended before its peak)" if case.has_oom else ""
+        return f"{what} {format_bytes(needed)}, {format_bytes(-more)} less than predicted{why}."
+    return f"{what} {format_bytes(needed)}: {format_bytes(more)} are unexplained by the prediction."
+
+
+def _imbalance(case: Case) -> str:
+    assert case.prediction is not None
+    predicted = {stage.pp_rank: stage.total for stage in case.prediction.stages}
+    measured: dict[int, int] = {}
+    for rank in case.ranks:
+        if rank.pp_rank is not None and rank.allocated_bytes is not None:
+            measured[rank.pp_rank] = max(measured.get(rank.pp_rank, 0), rank.allocated_bytes)
+    told = [_unevenness("predicted", predicted), _unevenness("measured", measured) if not case.has_oom else ""]
+    listed = "; ".join(filter(None, told))
+    return f"Stages are uneven: {listed}." if listed else ""
+
+
+def _unevenness(kind: str, stages: dict[int, int]) -> str:
+    if len(stages) < 2:
+        return ""
+    full, empty = max(stages, key=lambda stage: stages[stage]), min(stages, key=lambda stage: stages[stage])
+    share = stages[empty] / stages[full] - 1
+    if -share < _UNEVEN:
+        return ""
+    return (
+        f"{kind} {format_bytes(stages[full])} on stage {full}, {format_bytes(stages[empty])} on stage {empty} "
+        f"({format_percent(share)})"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """``confirmed``: whether fragmentation was the cause; None where the runs do not show it. ``told``: why, in one sentence."""
+
+    confirmed: bool | None
+    told: str
+
+
+def allocator_trial(cases: Sequence[Case]) -> Trial | None:
+    """Judge runs of one job, some without and some with expandable segments; None where they are no such trial."""
+    without = [case for case in cases if case.expandable_segments is False]
+    with_them = [case for case in cases if case.expandable_segments is True]
+    if not without or not with_them or len(without) + len(with_them) != len(cases):
+        return None
+    if not _are_alike(cases):
+        return Trial(None, "The runs differ in more than the allocator: nothing is proved about fragmentation.")
+    full = [case for case in without if is_device_oom(case)]
+    still = [case for case in with_them if is_device_oom(case)]
+    well = [case for case in with_them if case.status == "ok"]
+    before, after = f"{len(full)} of {len(without)} runs without", f"{len(still)} of {len(with_them)} with"
+    counts = f"{before} expandable segments ran out of memory, {after} them"
+    if not full:
+        return Trial(None, f"{counts}: without a failure nothing is shown.")
+    if len(full) == len(without) and len(well) == len(with_them):
+        return Trial(True, f"{counts}: fragmentation is confirmed.")
+    if len(still) == len(with_them):
+        return Trial(False, f"{counts}: fragmentation is refuted.")
+    return Trial(None, f"{counts}: too mixed to tell; repeat it with --repeats 3.")
+
+
+def _are_alike(cases: Sequence[Case]) -> bool:
+    """Whether all known settings but the allocator's variables agree."""
+    known = [_but_allocator(case.spec) for case in cases if case.spec]
+    return len(known) in (0, len(cases)) and all(one == known[0] for one in known)
+
+
+def _but_allocator(spec: ExperimentSpec) -> dict[str, object]:
+    env = {
+        name: value
+        for name, value in spec.env.items()
+        if not name.endswith("_ALLOC_CONF") and name != "NCCL_GRAPH_REGISTER"
+    }
+    return spec.model_copy(update={"env": env}).identity()

@@ -1,0 +1,1 @@
+"""What is asked: frozen values in megatron-core's names."""

@@ -1,0 +1,269 @@
+"""What a recompute setting will really do in this model, against what was asked."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import Frozen
+from harness.experiment.graphs import captured_checkpoints, captures_iteration, is_local
+from harness.experiment.layout import chunks
+from harness.experiment.recompute import MODULES, FullRecompute, SelectiveRecompute
+from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software, Version, parse_version
+
+Implementation = Literal["transformer_engine", "local"]
+
+NO_SOFTWARE = Software()
+
+
+class EffectiveRecompute(Frozen):
+    """What recompute really does: modules in effect with their layer counts, and the inert ones with the reason.
+
+    ``num_layers`` and ``modules`` count the transformer layers of the whole job, those inside MTP layers included;
+    ``full_layers`` decoder layers only, and ``full_layers_of_chunk[pp_rank][vp_stage]`` says where they are. ``notes``
+    are modules that act but gain nothing.
+    """
+
+    recompute: str
+    modules: dict[str, int] = Field(default_factory=dict)
+    full_layers: int = 0
+    num_layers: int
+    inert_modules: dict[str, str] = Field(default_factory=dict)
+    implementation: str
+    full_layers_of_chunk: tuple[tuple[int, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def does_nothing(self) -> bool:
+        """Whether a run would equal one without recompute although recompute was asked for."""
+        return self.recompute != "none" and not self.modules and not self.full_layers
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """The layers of a model as recompute sees them; MTP layers are of the kind of the last decoder layer."""
+
+    spec: ExperimentSpec
+    implementation: Implementation
+    version: Version
+
+    @property
+    def pattern(self) -> tuple[int, ...]:
+        pattern = self.spec.model.moe_layer_pattern
+        return pattern + pattern[-1:] * (self.spec.model.mtp_num_layers or 0)
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.pattern)
+
+    @property
+    def moe(self) -> int:
+        return sum(self.pattern)
+
+    @property
+    def dense(self) -> int:
+        return self.num_layers - self.moe
+
+
+_Reason = str
+_Effect = int | _Reason
+
+
+def settled_implementation(spec: ExperimentSpec) -> Implementation:
+    """``kernels.transformer_impl``, with ``auto`` read as: local on a processor, transformer_engine on a GPU."""
+    asked = spec.kernels.transformer_impl
+    if asked != "auto":
+        return asked
+    return "local" if spec.gpu_type.is_cpu else "transformer_engine"
+
+
+def effective_recompute(
+    spec: ExperimentSpec, implementation: Implementation, software: Software = NO_SOFTWARE
+) -> EffectiveRecompute:
+    """Which modules act on how many layers of the whole job, from the wiring of megatron-core's layer specs.
+
+    A ``software`` without megatron-core stands for the release this harness is tested with. Raises LayoutError for full
+    recompute of a model that cannot be cut as asked.
+    """
+    version = parse_version(software.megatron_core or ASSUMED_MEGATRON_CORE)
+    layers = _Layers(spec, implementation, version)
+    if isinstance(spec.recompute, SelectiveRecompute):
+        return _selective(layers, spec.recompute.modules)
+    if isinstance(spec.recompute, FullRecompute):
+        return _full(layers, spec.recompute)
+    return EffectiveRecompute(recompute="none", num_layers=layers.num_layers, implementation=implementation)
+
+
+def computation(spec: ExperimentSpec, software: Software = NO_SOFTWARE) -> object:
+    """What recompute settings of one request are compared by: modules, or the checkpointed units of every chunk."""
+    effect = effective_recompute(spec, settled_implementation(spec), software)
+    policy = spec.recompute
+    if not isinstance(policy, FullRecompute) or effect.does_nothing:
+        return effect.modules
+    units = tuple(
+        tuple(_units(policy, len(chunk.layers)) for chunk in stage) for stage in chunks(spec.model, spec.parallelism)
+    )
+    mtp_is_recomputed = bool(spec.model.mtp_num_layers) and policy.method == "uniform"
+    return units, policy.distribute_saved_activations, mtp_is_recomputed
+
+
+def _units(policy: FullRecompute, num_layers: int) -> tuple[int, ...]:
+    if policy.method == "block":
+        return (1,) * min(policy.num_layers, num_layers)
+    whole, rest = divmod(num_layers, policy.num_layers)
+    return (policy.num_layers,) * whole + ((rest,) if rest else ())
+
+
+def _full(layers: _Layers, policy: FullRecompute) -> EffectiveRecompute:
+    spec = layers.spec
+    of_chunk = tuple(
+        tuple(sum(_units(policy, len(chunk.layers))) for chunk in stage)
+        for stage in chunks(spec.model, spec.parallelism)
+    )
+    notes: tuple[str, ...] = ()
+    if spec.model.mtp_num_layers and policy.method == "block":
+        notes = ("MTP layers are not recomputed: megatron-core has no block recompute for them",)
+    return EffectiveRecompute(
+        recompute=policy.text,
+        full_layers=sum(map(sum, of_chunk)),
+        num_layers=layers.num_layers,
+        implementation=layers.implementation,
+        full_layers_of_chunk=of_chunk,
+        notes=notes,
+    )
+
+
+def _selective(layers: _Layers, modules: tuple[str, ...]) -> EffectiveRecompute:
+    effects = {module: _effect(layers, module) for module in modules}
+    active = {module: effect for module, effect in effects.items() if isinstance(effect, int)}
+    return EffectiveRecompute(
+        recompute=",".join(modules),
+        modules=active,
+        num_layers=layers.num_layers,
+        inert_modules={module: effect for module, effect in effects.items() if isinstance(effect, str)},
+        implementation=layers.implementation,
+        notes=_notes(layers, active),
+    )
+
+
+def _effect(layers: _Layers, module: str) -> _Effect:
+    row = MODULES.get(module)
+    if row is None or layers.version < parse_version(row.since_mcore):
+        return "this megatron-core has no such module"
+    effect = _WIRING[module](layers)
+    if isinstance(effect, str):
+        return effect
+    return _switched_off(layers, module) or effect
+
+
+def _core_attn(layers: _Layers) -> _Effect:
+    return layers.num_layers
+
+
+def _layernorm(layers: _Layers) -> _Effect:
+    if layers.implementation == "local" or layers.spec.model.mla:
+        return layers.num_layers
+    if not layers.moe:
+        return "every norm is fused into the linear layer behind it"
+    if pre_mlp_norm_stays_in_graph(layers.spec):
+        return "the router graph returns the norm's output, and the input norm is fused into the QKV projection"
+    return layers.moe
+
+
+def _mlp(layers: _Layers) -> _Effect:
+    return layers.dense or "every layer is an MoE layer; mlp covers dense layers only"
+
+
+def _moe(layers: _Layers) -> _Effect:
+    return layers.moe or "the model has no MoE layer"
+
+
+def _moe_act(layers: _Layers) -> _Effect:
+    moe = layers.spec.model.moe
+    if moe and not moe.moe_grouped_gemm:
+        return "only grouped GEMM experts have it; moe_grouped_gemm is off"
+    if moe and layers.implementation == "local" and not layers.version < parse_version("0.17"):
+        return "the local experts of this megatron-core run one after the other, without it"
+    return _moe(layers)
+
+
+def _shared_experts(layers: _Layers) -> _Effect:
+    moe = layers.spec.model.moe
+    if moe and moe.moe_shared_expert_intermediate_size is None:
+        return "the MoE layers have no shared experts"
+    if moe and layers.spec.kernels.moe_shared_expert_overlap:
+        return "overlapped shared experts never pass through the checkpoint"
+    return _moe(layers)
+
+
+def _mla_up_proj(layers: _Layers) -> _Effect:
+    return layers.num_layers if layers.spec.model.mla else "the model has no multi-latent attention"
+
+
+def _gdn_norm_out(_layers: _Layers) -> _Effect:
+    return "the model has no gated delta net layer"
+
+
+_WIRING: dict[str, Callable[[_Layers], _Effect]] = {
+    "core_attn": _core_attn,
+    "layernorm": _layernorm,
+    "mlp": _mlp,
+    "moe": _moe,
+    "moe_act": _moe_act,
+    "shared_experts": _shared_experts,
+    "mla_up_proj": _mla_up_proj,
+    "gdn_norm_out": _gdn_norm_out,
+}
+
+
+def pre_mlp_norm_stays_in_graph(spec: ExperimentSpec) -> bool:
+    """Whether a transformer_engine router graph keeps the pre-MLP norm's output in a static buffer (G28)."""
+    graph, kernels = spec.cuda_graph, spec.kernels
+    if graph.impl != "transformer_engine" or "moe_router" not in graph.scope or spec.model.moe is None:
+        return False
+    if spec.model.moe.moe_shared_expert_intermediate_size and kernels.moe_shared_expert_overlap:
+        return True
+    return "moe_preprocess" not in graph.scope or kernels.moe_token_dispatcher_type in ("allgather", "flex")
+
+
+def _switched_off(layers: _Layers, module: str) -> _Reason | None:
+    """Why megatron-core leaves a module out that the model has."""
+    spec, version = layers.spec, layers.version
+    graph = spec.cuda_graph
+    if module == "moe" and (graph.impl == "local" or (captures_iteration(graph) and version < parse_version("0.18"))):
+        return "MoELayer switches it off under local CUDA graphs"
+    if module == "moe" and spec.kernels.overlap_moe_expert_parallel_comm:
+        return "the expert-parallel overlap schedule bypasses MoELayer.forward"
+    if MODULES[module].discards_output and is_local(graph) and version < parse_version("0.17"):
+        return "megatron-core 0.16 leaves it off once local CUDA graphs are captured"
+    quantized = spec.precision.peak in ("fp8", "fp4") and module != "core_attn"
+    if captured_checkpoints(graph, (module,)) and not version < parse_version("0.18") and not quantized:
+        return "megatron-core runs no checkpoint while a CUDA graph is captured"
+    return None
+
+
+def _flash_effect(layers: _Layers) -> str:
+    """What recomputing an attention without scores does to memory.
+
+    transformer-engine copies V beside rotated Q and K and lets the QKV projection go (2.11 `get_qkv_layout`); a checkpoint
+    holds on to V as a view of it. Llama3-70B at TP 4: 18.6 MB more per layer of 281 MB.
+    """
+    model = layers.spec.model
+    rotates_copies = model.position_embedding_type == "rope" and model.mla is None
+    if layers.implementation == "transformer_engine" and rotates_copies:
+        return "frees nothing: it keeps the QKV projection alive and costs memory"
+    return "frees almost nothing"
+
+
+def _notes(layers: _Layers, active: dict[str, int]) -> tuple[str, ...]:
+    notes = []
+    if "core_attn" in active and layers.spec.kernels.attention_backend != "unfused":
+        notes.append(f"core_attn: flash and fused attention save no scores, so this {_flash_effect(layers)}")
+    notes += [
+        f"{inner}: lies inside moe, so it runs a third time and frees nothing more"
+        for inner in ("shared_experts", "moe_act")
+        if "moe" in active and inner in active
+    ]
+    return tuple(notes)

@@ -1,0 +1,239 @@
+"""ExperimentSpec: all that is asked of one run, and its fingerprint."""
+
+import hashlib
+import json
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from harness.experiment.gpu import GPUS, PRECISIONS, Former, Frozen, GpuType, Precision, former_values
+from harness.experiment.model import BatchSpec, Count, ModelSpec, ParallelismSpec, Size
+from harness.experiment.recompute import NoRecompute, RecomputePolicy, canonical_text
+from harness.experiment.user_buffers import UserBufferConfig
+
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_.-]{0,63}$"  # of recipes and families, which become names of files and folders
+
+Name = Annotated[str, Field(pattern=rf"{NAME_PATTERN}|^$")]  # empty: of no recipe, as a trace is
+
+Task = Literal["pretrain", "sft", "peft"]
+StateDtype = Literal["fp32", "bf16", "fp16", "fp8"]
+
+
+class OptimizerSpec(Frozen):
+    """Adam state and gradients. Dtypes other than fp32 need ``use_precision_aware_optimizer``."""
+
+    use_distributed_optimizer: bool = True
+    use_precision_aware_optimizer: bool = False
+    main_params_dtype: StateDtype = "fp32"
+    main_grads_dtype: StateDtype = "fp32"
+    exp_avg_dtype: StateDtype = "fp32"
+    exp_avg_sq_dtype: StateDtype = "fp32"
+    lr: float = Field(default=1e-4, gt=0)
+    weight_decay: float = Field(default=0.01, ge=0)
+    clip_grad: float = Field(default=1.0, ge=0)
+
+
+class DdpSpec(Frozen):
+    """`DistributedDataParallelConfig` settings, and when the pipeline's stages start their collectives.
+
+    ``bucket_size`` None is the default of megatron's launcher: 40M elements, or 1M per data-parallel rank if more.
+    """
+
+    grad_reduce_in_fp32: bool = True
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    align_grad_reduce: Annotated[bool, Former(False)] = False
+    align_param_gather: Annotated[bool, Former(False)] = False
+    bucket_size: Annotated[Count | None, Former(None)] = None
+    average_in_collective: bool = False
+    nccl_ub: bool = False
+    use_megatron_fsdp: bool = False
+
+    @property
+    def gathers_in_forward(self) -> bool:
+        """Whether forward pre-hooks of megatron-core's DDP gather parameters. Megatron-FSDP gathers without such hooks."""
+        return self.overlap_param_gather and not self.use_megatron_fsdp
+
+
+class OffloadSpec(Frozen):
+    """Activations moved to host memory: whole layers, or named modules (fine-grained)."""
+
+    cpu_offloading_num_layers: Size = 0
+    offload_modules: tuple[str, ...] = ()
+
+
+class CudaGraphSpec(Frozen):
+    """CUDA graph capture. ``scope`` is empty for whole layers."""
+
+    impl: Literal["none", "local", "transformer_engine", "full_iteration"] = "none"
+    scope: tuple[Literal["full_iteration", "attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"], ...] = ()
+    warmup_steps: Count = 3
+
+
+class KernelSpec(Frozen):
+    """Which implementation runs. ``auto`` is settled before launch by what the machine has, and recorded."""
+
+    transformer_impl: Literal["auto", "transformer_engine", "local"] = "auto"
+    attention_backend: Literal["auto", "flash", "fused", "unfused"] = "auto"
+    gradient_accumulation_fusion: bool = True
+    cross_entropy_loss_fusion: bool = True
+    cross_entropy_fusion_impl: Annotated[Literal["te", "native"], Former("te")] = "te"
+    tp_comm_overlap: bool = False
+    tp_comm_overlap_cfg: Annotated[UserBufferConfig | None, Former(None)] = None
+    moe_token_dispatcher_type: Literal["alltoall", "allgather", "flex"] = "alltoall"  # noqa: S105 (a dispatcher of tokens)
+    moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] | None = None
+    moe_permute_fusion: bool = False
+    moe_shared_expert_overlap: bool = False
+    overlap_moe_expert_parallel_comm: bool = False
+    moe_expert_capacity_factor: float | None = None
+    moe_pad_expert_input_to_capacity: bool = False
+
+
+class TrainSpec(Frozen):
+    """The training loop. ``manual_gc`` collects garbage on all ranks at the same steps, never between."""
+
+    manual_gc: bool = False
+    manual_gc_interval: Size = 0
+
+
+class MeasureSpec(Frozen):
+    """How many steps run and which of them count. The window is [start, end), 0-based, after the skipped share.
+
+    ``memory_limit_bytes`` holds every rank to less memory than its device has; a rank that needs more ends as out of
+    memory. ``memory_snapshot``: after the last step one more is run and recorded, which costs the measured ones nothing.
+    ``snapshot_on_oom`` records from the beginning, which slows every step: such a run is not judged.
+    """
+
+    max_steps: Annotated[int, Field(ge=1)] = 50
+    skip_first_percent_time: float = Field(default=0.7, ge=0, lt=1)
+    eval_time_start_step: Size | None = None
+    eval_time_end_step: Size | None = None
+    seed: Size = 1234
+    memory_limit_bytes: Count | None = None
+    memory_snapshot: bool = False
+    snapshot_on_oom: bool = False
+
+    @model_validator(mode="after")
+    def _asked_window_holds_a_step(self) -> "MeasureSpec":
+        start, end = self.window
+        asked = self.eval_time_start_step is not None or self.eval_time_end_step is not None
+        if asked and start >= end:
+            raise ValueError(f"the window [{start}, {end}) of {self.max_steps} steps holds none")
+        return self
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """First and one past the last step that count; step 0 never does unless asked for by number."""
+        start = self.eval_time_start_step
+        if start is None:
+            start = max(1, int(self.max_steps * self.skip_first_percent_time))
+        end = self.max_steps if self.eval_time_end_step is None else min(self.eval_time_end_step, self.max_steps)
+        return start, end
+
+
+class ExperimentSpec(Frozen):
+    """One experiment, complete. Constructing it touches nothing outside."""
+
+    recipe: Name
+    family: Name
+    task: Task = "pretrain"
+    gpu: str
+    num_gpus: Count
+    gpus_per_node: Count
+    compute_dtype: str
+    model: ModelSpec
+    parallelism: ParallelismSpec = ParallelismSpec()
+    batch: BatchSpec
+    recompute: RecomputePolicy = NoRecompute()
+    optimizer: OptimizerSpec = OptimizerSpec()
+    ddp: DdpSpec = DdpSpec()
+    offload: OffloadSpec = OffloadSpec()
+    cuda_graph: CudaGraphSpec = CudaGraphSpec()
+    kernels: KernelSpec = KernelSpec()
+    env: dict[str, str] = Field(default_factory=dict)
+    train: Annotated[TrainSpec, Former(TrainSpec())] = TrainSpec()
+    measure: MeasureSpec = MeasureSpec()
+
+    @model_validator(mode="after")
+    def _rows_exist(self) -> "ExperimentSpec":
+        if self.gpu not in GPUS:
+            raise ValueError(f"unknown GPU type {self.gpu!r}; known: {', '.join(GPUS)}")
+        if self.compute_dtype not in PRECISIONS:
+            raise ValueError(f"unknown compute dtype {self.compute_dtype!r}; known: {', '.join(PRECISIONS)}")
+        return self
+
+    @property
+    def gpu_type(self) -> GpuType:
+        """The row of ``gpu``."""
+        return GPUS[self.gpu]
+
+    @property
+    def precision(self) -> Precision:
+        """The row of ``compute_dtype``."""
+        return PRECISIONS[self.compute_dtype]
+
+    @property
+    def makes_user_buffers(self) -> bool:
+        """Whether tp_comm_overlap has something to overlap; ``kernels.transformer_impl`` must be settled.
+
+        With multi-latent attention megatron-core itself switches it off: its projections have no buffers.
+        """
+        p, k = self.parallelism, self.kernels
+        overlaps = k.tp_comm_overlap and k.transformer_impl != "local" and not self.gpu_type.is_cpu
+        return overlaps and p.tensor_model_parallel_size > 1 and p.sequence_parallel and self.model.mla is None
+
+    @property
+    def user_buffer_shape(self) -> tuple[int, int]:
+        """Tokens of a micro-batch on a context-parallel rank, and hidden size: elements of one user buffer."""
+        tokens = self.batch.seq_length * self.batch.micro_batch_size // self.parallelism.context_parallel_size
+        return tokens, self.model.hidden_size
+
+    @property
+    def data_parallel_size(self) -> int:
+        """Copies of the dense model."""
+        return self.parallelism.data_parallel_size(self.num_gpus)
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches per step and GPU."""
+        return self.batch.num_microbatches(self.data_parallel_size)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step over all GPUs."""
+        return self.batch.global_batch_size * self.batch.seq_length
+
+    @property
+    def slug(self) -> str:
+        """``<recipe>.<task>.<dtype>.<n>gpu.<recompute>``, the stem of its golden file."""
+        recompute = canonical_text(self.recompute)
+        return f"{self.recipe}.{self.task}.{self.compute_dtype}.{self.num_gpus}gpu.{recompute}"
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """What a rank may use: the memory limit or the GPU's memory, whichever is less; None where neither is known."""
+        known = (self.measure.memory_limit_bytes, self.gpu_type.memory_bytes)
+        return min((size for size in known if size), default=None)
+
+    def identity(self) -> dict[str, object]:
+        """Everything that decides a result. Steps and window do not; the seed does (it routes tokens to experts).
+
+        A memory limit does on a GPU, where the allocator frees and retries near it; on a processor it only ends runs.
+        """
+        fields = self.without_former()
+        fields["measure"] = {"seed": self.measure.seed}
+        if self.measure.memory_limit_bytes is not None and not self.gpu_type.is_cpu:
+            fields["measure"] |= {"memory_limit_bytes": self.measure.memory_limit_bytes}
+        fields["recompute"] = canonical_text(self.recompute)
+        del fields["gpus_per_node"], fields["family"]
+        return fields
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits of :meth:`identity`; equal fingerprints may be compared."""
+        canonical = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+FORMER_VALUES = dict(former_values(ExperimentSpec))
+"""By dotted path, the value that versions without the field used."""

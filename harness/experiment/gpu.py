@@ -1,0 +1,187 @@
+"""GPU types and precisions, as tables."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.units import GB, GIB, TERA
+
+PeakKey = Literal["fp32", "bf16", "fp8", "fp4"]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """One `--compute_dtype`. ``transformer_config`` holds MCore 0.16 field names; ``min_capability`` a CUDA (major, minor)."""
+
+    name: str
+    title: str
+    peak: PeakKey
+    params_dtype: Literal["fp32", "bf16"]
+    min_capability: tuple[int, int] | None
+    transformer_config: dict[str, str | bool | int] = field(default_factory=dict)
+    fp8_param_gather: bool = False
+    min_transformer_engine: str | None = None
+    source: str = "Megatron-Bridge mixed_precision.py; megatron-core fp8_utils.py"
+
+    @property
+    def params_bytes(self) -> int:
+        """Bytes of one element of ``params_dtype``."""
+        return 4 if self.params_dtype == "fp32" else 2
+
+
+PRECISIONS: dict[str, Precision] = {
+    row.name: row
+    for row in (
+        Precision("fp32", "FP32 (CPU runs)", "fp32", "fp32", None, source="no GPU recipe uses it"),
+        Precision("bf16", "BF16", "bf16", "bf16", (8, 0)),
+        Precision(
+            "fp8_cs", "FP8 current scaling", "fp8", "bf16", (8, 9),
+            {"fp8": "hybrid", "fp8_recipe": "tensorwise", "fp8_param": True}, True, "2.2.0",
+        ),
+        Precision(
+            "fp8_ds", "FP8 delayed scaling", "fp8", "bf16", (8, 9),
+            {"fp8": "hybrid", "fp8_recipe": "delayed", "fp8_amax_history_len": 1024, "fp8_amax_compute_algo": "max",
+             "fp8_param": True}, True, "1.0.0",
+        ),
+        Precision(
+            "fp8_sc", "FP8 block-wise (sub-channel) scaling", "fp8", "bf16", (9, 0),
+            {"fp8": "hybrid", "fp8_recipe": "blockwise"}, False, "2.3.0",
+        ),
+        Precision(
+            "fp8_mx", "MXFP8", "fp8", "bf16", (10, 0),
+            {"fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param": True}, True, "2.1.0",
+        ),
+        Precision(
+            "nvfp4", "NVFP4", "fp4", "bf16", (10, 0),
+            {"fp4": "e2m1", "fp4_recipe": "nvfp4", "fp4_param": True}, False, "2.7.0",
+        ),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GpuType:
+    """One `-g`. Peaks are dense (no sparsity), FLOP/s; bandwidth bytes/s; ``name_pattern`` matches NVML's product name.
+
+    ``timing_threshold`` and ``memory_threshold`` are the default gates. They are wider or tighter than 5 % only where
+    repeated runs were measured to need it.
+    """
+
+    name: str
+    title: str
+    peak_flops: dict[PeakKey, float]
+    memory_bytes: int
+    memory_bandwidth: float
+    capability: tuple[int, int] | None
+    gpus_per_node: int
+    default_compute_dtype: str
+    name_pattern: str | None
+    source: str
+    timing_threshold: float = 0.05
+    memory_threshold: float = 0.05
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether ranks run on the host processor through gloo."""
+        return self.capability is None
+
+    def is_at_least(self, major: int) -> bool:
+        """Whether it is of this compute capability or a later one; 9 is Hopper, 10 Blackwell. The CPU is of none."""
+        return self.capability is not None and self.capability[0] >= major
+
+
+def _peaks(bf16: float, fp8: float | None = None, fp4: float | None = None) -> dict[PeakKey, float]:
+    peaks: dict[PeakKey, float] = {"bf16": bf16 * TERA}
+    if fp8:
+        peaks["fp8"] = fp8 * TERA
+    if fp4:
+        peaks["fp4"] = fp4 * TERA
+    return peaks
+
+
+GPUS: dict[str, GpuType] = {
+    row.name: row
+    for row in (
+        GpuType("a100", "A100 80GB SXM", _peaks(312), 80 * GIB, 2.039e12, (8, 0), 8, "bf16", r"\bA100\b.*80GB",
+                "NVIDIA A100 data sheet"),
+        GpuType("h100", "H100 80GB SXM", _peaks(989.4, 1978.9), 80 * GIB, 3.35e12, (9, 0), 8, "bf16", r"\bH100\b(?! PCIe| NVL)",
+                "NVIDIA H100 data sheet (halved: it prints sparse figures)"),
+        GpuType("h200", "H200 141GB SXM", _peaks(989.4, 1978.9), 141 * GB, 4.8e12, (9, 0), 8, "bf16", r"\bH200\b(?! NVL)",
+                "NVIDIA H200 data sheet (halved)"),
+        GpuType("b200", "HGX B200", _peaks(2250, 4500, 9000), 180 * GB, 7.7e12, (10, 0), 8, "bf16", r"\bB200\b",
+                "NVIDIA HGX B200 data sheet, per GPU at 1,000 W"),
+        GpuType("b300", "HGX B300", _peaks(2250, 4500, 13125), 270 * GB, 7.7e12, (10, 3), 8, "bf16", r"\bB300\b",
+                "NVIDIA HGX B300 data sheet, per GPU"),
+        GpuType("gb200", "GB200 NVL72", _peaks(2500, 5000, 10000), 186 * GB, 8.0e12, (10, 0), 4, "bf16", r"\bGB200\b",
+                "NVIDIA GB200 NVL72 data sheet / 72 GPUs"),
+        GpuType("gb300", "GB300 NVL72", _peaks(2500, 5000, 15000), 279 * GB, 8.0e12, (10, 3), 4, "bf16", r"\bGB300\b",
+                "NVIDIA GB300 NVL72 data sheet / 72 GPUs"),
+        GpuType("l40s", "L40S 48GB PCIe", _peaks(362.05, 733), 48 * GB, 0.864e12, (8, 9), 8, "bf16", r"\bL40S\b",
+                "NVIDIA L40S data sheet"),
+        GpuType("cpu", "this machine's processor, gloo", {}, 0, 0.0, None, 8, "fp32", None,
+                "thresholds: identical CPU runs differ by 4 to 12 % in time and by some KiB in memory",
+                timing_threshold=0.15, memory_threshold=0.005),
+    )
+}  # fmt: skip
+
+
+def gpu_named(product_name: str) -> GpuType | None:
+    """The row whose pattern matches NVML's product name (`NVIDIA H100 80GB HBM3`); None for an unknown product."""
+    for row in GPUS.values():
+        if row.name_pattern and re.search(row.name_pattern, product_name):
+            return row
+    return None
+
+
+@dataclass(frozen=True)
+class Former:
+    """Marks a field that earlier versions lacked, with the value that they acted on.
+
+    A fingerprint leaves the field out at this value, so that it equals the fingerprint of an earlier version.
+    """
+
+    value: object
+
+
+class Frozen(BaseModel):
+    """Strict and immutable: an unknown key, a wrong type, NaN or infinity does not construct."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=())
+
+    def without_former(self) -> dict[str, Any]:
+        """The JSON form without fields at their former value (:class:`Former`)."""
+        fields = self.model_dump(mode="json")
+        for name, info in type(self).model_fields.items():
+            value = getattr(self, name)
+            if Former(value) in info.metadata:
+                del fields[name]
+            elif isinstance(value, Frozen):
+                fields[name] = value.without_former()
+        return fields
+
+
+def former_values(model: type[Frozen], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """The marked fields of ``model`` and of the models in it, by dotted path."""
+    for name, info in model.model_fields.items():
+        marks = [mark.value for mark in info.metadata if isinstance(mark, Former)]
+        for value in marks:
+            yield from _leaves(value, prefix + name)
+        for section in () if marks else _sections(info.annotation):
+            yield from former_values(section, f"{prefix}{name}.")
+
+
+def _leaves(value: object, path: str) -> Iterator[tuple[str, object]]:
+    if not isinstance(value, Frozen):
+        yield path, value
+        return
+    for name in type(value).model_fields:
+        yield from _leaves(getattr(value, name), f"{path}.{name}")
+
+
+def _sections(annotation: object) -> Iterator[type[Frozen]]:
+    for arm in get_args(annotation) or (annotation,):
+        if isinstance(arm, type) and issubclass(arm, Frozen):
+            yield arm

@@ -1,0 +1,306 @@
+"""Which layers every (pipeline rank, virtual stage) holds.
+
+The arithmetic is that of megatron-core 0.16 (`transformer_config.py` for the checks, `transformer_block.py`
+get_num_layers_to_build and `pipeline_parallel_layer_layout.py` for the cut), which checks half of it only once GPUs run.
+"""
+
+from dataclasses import dataclass
+
+from harness.errors import BadRequestError
+from harness.experiment.layout_string import LayoutSyntaxError, parse_layout
+from harness.experiment.model import ModelSpec, ParallelismSpec
+from harness.experiment.software import Version, parse_version
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One model chunk. ``layers`` are the global, 0-based numbers of its decoder layers."""
+
+    layers: tuple[int, ...]
+    has_embedding: bool = False
+    has_loss: bool = False
+    mtp_layers: int = 0
+
+
+Stages = tuple[tuple[Chunk, ...], ...]
+
+
+class LayoutError(BadRequestError):
+    """The model cannot be cut this way: ``rule`` of the rule table, and megatron-core's text where it has one.
+
+    ``newer_text`` is that of megatron-core 0.17 and later, where it differs.
+    """
+
+    def __init__(self, rule: str, message: str, mcore_text: str | None = None, newer_text: str | None = None) -> None:
+        super().__init__(message, remedy=f"rule {rule}")
+        self.rule = rule
+        self._texts = (mcore_text, newer_text or mcore_text)
+
+    def mcore_text(self, version: Version) -> str | None:
+        """What this megatron-core would say."""
+        return self._texts[not version < parse_version("0.17")]
+
+
+def chunks(model: ModelSpec, parallelism: ParallelismSpec) -> Stages:
+    """``stages[pp_rank][vp_stage]``; LayoutError for the first problem, the one megatron-core would stop at."""
+    layout = parallelism.pipeline_model_parallel_layout
+    if layout is None and not _has_uneven_ends(parallelism) and not _has_accounting(parallelism):
+        _check_interleaving(parallelism)  # the config checks no even split; the others it checks before groups exist
+    if layout is not None:
+        stages = _cut_by_layout(model, parallelism, layout)
+    else:
+        cut = _cut_with_uneven_ends if _has_uneven_ends(parallelism) else _cut_evenly
+        stages = _numbered(cut(model, parallelism), model.mtp_num_layers or 0)
+    _check_interleaving(parallelism)
+    return stages
+
+
+def layout_problem(model: ModelSpec, parallelism: ParallelismSpec) -> LayoutError | None:
+    """What :func:`chunks` would raise, or None."""
+    try:
+        chunks(model, parallelism)
+    except LayoutError as problem:
+        return problem
+    return None
+
+
+def num_virtual_stages(parallelism: ParallelismSpec) -> int:
+    """Model chunks per pipeline rank, also where only the layout string tells; 1 without interleaving."""
+    if parallelism.virtual_pipeline_model_parallel_size or parallelism.pipeline_model_parallel_layout is None:
+        return parallelism.num_virtual_stages
+    try:
+        num_stages = len(parse_layout(parallelism.pipeline_model_parallel_layout))
+    except LayoutSyntaxError:
+        return 1
+    return max(1, num_stages // parallelism.pipeline_model_parallel_size)
+
+
+def _has_uneven_ends(par: ParallelismSpec) -> bool:
+    return par.num_layers_in_first_pipeline_stage is not None or par.num_layers_in_last_pipeline_stage is not None
+
+
+def _has_accounting(par: ParallelismSpec) -> bool:
+    return par.account_for_embedding_in_pipeline_split or par.account_for_loss_in_pipeline_split
+
+
+def _check_interleaving(par: ParallelismSpec) -> None:
+    if num_virtual_stages(par) > 1 and par.pipeline_model_parallel_size == 1:
+        raise LayoutError(
+            "A12",
+            f"{num_virtual_stages(par)} virtual stages need pipeline_model_parallel_size > 1",
+            "pipeline-model-parallel size should be greater than 1 with interleaved schedule",
+        )
+
+
+def _numbered(sizes: list[list[int]], num_mtp: int) -> Stages:
+    """Number the layers of ``sizes[pp_rank][vp_stage]``: through all ranks of a virtual stage, then the next stage."""
+    pp_size, vp_size = len(sizes), len(sizes[0])
+    cut: list[list[Chunk]] = [[] for _ in range(pp_size)]
+    first = 0
+    for vp_stage in range(vp_size):
+        for pp_rank in range(pp_size):
+            size = sizes[pp_rank][vp_stage]
+            is_last = (pp_rank, vp_stage) == (pp_size - 1, vp_size - 1)
+            cut[pp_rank].append(
+                Chunk(
+                    layers=tuple(range(first, first + size)),
+                    has_embedding=(pp_rank, vp_stage) == (0, 0),
+                    has_loss=is_last,
+                    mtp_layers=num_mtp if is_last else 0,
+                )
+            )
+            first += size
+    return tuple(tuple(stage) for stage in cut)
+
+
+def _cut_evenly(model: ModelSpec, par: ParallelismSpec) -> list[list[int]]:
+    """Equal stages; embedding and loss may each count as one layer of the first and last chunk."""
+    pp, vp = par.pipeline_model_parallel_size, par.num_virtual_stages
+    extra = par.account_for_embedding_in_pipeline_split + par.account_for_loss_in_pipeline_split
+    counted = model.num_layers + extra
+    per_stage, left = divmod(counted, pp)
+    if left:
+        raise _uneven_stages(model.num_layers, extra, par)
+    per_chunk, left = divmod(per_stage, vp)
+    if left:
+        raise _uneven_chunks(per_stage, extra, vp)
+    sizes = [[per_chunk] * vp for _ in range(pp)]
+    sizes[0][0] -= par.account_for_embedding_in_pipeline_split
+    sizes[-1][-1] -= par.account_for_loss_in_pipeline_split
+    return sizes
+
+
+def _uneven_stages(num_layers: int, extra: int, par: ParallelismSpec) -> LayoutError:
+    pp = par.pipeline_model_parallel_size
+    if not extra:
+        return LayoutError(
+            "P08",
+            f"num_layers {num_layers} is not a multiple of pipeline_model_parallel_size {pp}",
+            "num_layers should be divisible by pipeline_model_parallel_size",
+            f"num_layers={num_layers} should be divisible by config.pipeline_model_parallel_size={pp}",
+        )
+    counted = num_layers + extra
+    interleaved = par.virtual_pipeline_model_parallel_size is not None
+    text = (
+        f"num_layers: {counted} after enableaccount_for_embedding_in_pipeline_split or "
+        f"account_for_loss_in_pipeline_split must be divisibleby pipeline_model_parallel_size {pp}"
+        if interleaved
+        else f"number of middle layers: {counted} must be divisible by middle pipeline_model_parallel_size {pp}"
+    )
+    message = f"num_layers {num_layers} and {extra} for embedding and loss make {counted}, not a multiple of PP {pp}"
+    return LayoutError("P16", message, text)
+
+
+def _uneven_chunks(per_stage: int, extra: int, vp: int) -> LayoutError:
+    message = f"{per_stage} layers per pipeline stage are not a multiple of virtual_pipeline_model_parallel_size {vp}"
+    if not extra:
+        gap = " " * 13  # megatron-core's text carries the indentation of its source
+        return LayoutError(
+            "P09", message, f"num_layers_per_pipeline_rank {per_stage}{gap}should be divisible by vp_size {vp}"
+        )
+    text = (
+        f"number of layers on each pipeline rank: {per_stage}(after enable account_for_embedding_in_pipeline_split or "
+        f"account_for_loss_in_pipeline_split) must be divisible byvirtual_pipeline_model_parallel_size{vp}"
+    )
+    return LayoutError("P16", f"{message} (embedding and loss counted)", text)
+
+
+def _cut_with_uneven_ends(model: ModelSpec, par: ParallelismSpec) -> list[list[int]]:
+    """Given sizes of the first and/or last stage; the other stages share the rest."""
+    if _has_accounting(par):
+        raise LayoutError(
+            "P10",
+            "num_layers_in_first/last_pipeline_stage and account_for_embedding/loss_in_pipeline_split exclude each other",
+            "num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage cannot beset at the same time "
+            "with account_for_embedding_in_pipeline_splitand account_for_loss_in_pipeline_split",
+        )
+    pp, vp = par.pipeline_model_parallel_size, par.num_virtual_stages
+    first, last = par.num_layers_in_first_pipeline_stage, par.num_layers_in_last_pipeline_stage
+    _check_end("first", first, vp)
+    _check_end("last", last, vp)
+    middle_layers = model.num_layers - (first or 0) - (last or 0)
+    middle_stages = pp - (first is not None) - (last is not None)
+    per_middle = _middle_size(middle_layers, middle_stages, vp)
+    per_stage = [first] if first is not None else []
+    per_stage += [per_middle] * middle_stages
+    per_stage += [last] if last is not None else []
+    return [[layers // vp] * vp for layers in per_stage]
+
+
+def _check_end(end: str, layers: int | None, vp: int) -> None:
+    if layers is not None and layers % vp:
+        raise LayoutError(
+            "P15",
+            f"num_layers_in_{end}_pipeline_stage {layers} is not a multiple of "
+            f"virtual_pipeline_model_parallel_size {vp}",
+            f"number of layers at {end} stage: {layers}must be divisible by virtual pipelineparallel degree {vp}",
+        )
+
+
+def _middle_size(layers: int, stages: int, vp: int) -> int:
+    """Layers of one middle stage."""
+    if layers < 0 or stages < 0 or bool(layers) != bool(stages):
+        text = f"Mismatch: {layers} middle layers remaining but {stages} middle PP stages available."
+        raise LayoutError("P15", f"first and last stage leave {layers} layers for {stages} stages between them", text)
+    if not stages:
+        return 0
+    if layers % stages:
+        raise LayoutError(
+            "P15",
+            f"{layers} layers between first and last stage are not a multiple of the {stages} stages there",
+            f"number of layers at middle stage: {layers} must be divisible bythe middle pipeline model parallel size "
+            f"{stages}",
+        )
+    per_middle = layers // stages
+    if per_middle % vp:
+        raise LayoutError(
+            "P15",
+            f"{per_middle} layers per middle stage are not a multiple of virtual_pipeline_model_parallel_size {vp}",
+            f"number of layers on each middle pipeline rank:{per_middle} must be divisible by virtualpipeline "
+            f"parallel degree {vp}",
+        )
+    return per_middle
+
+
+def _cut_by_layout(model: ModelSpec, par: ParallelismSpec, text: str) -> Stages:
+    if _has_uneven_ends(par) or _has_accounting(par):
+        raise LayoutError(
+            "P11",
+            "pipeline_model_parallel_layout says everything; drop num_layers_in_* and account_for_*",
+            "pipeline_model_parallel_layout cannot be set with other pipeline layout arguments.",
+        )
+    try:
+        flat = parse_layout(text)
+    except LayoutSyntaxError as error:
+        raise LayoutError(
+            "P13", f"pipeline_model_parallel_layout {text!r}: {error}", f"Invalid layer character: {error.character}"
+        ) from error
+    pp = par.pipeline_model_parallel_size
+    if len(flat) % pp:
+        raise LayoutError(
+            "P12",
+            f"pipeline_model_parallel_layout {text!r} has {len(flat)} stages, not a multiple of PP {pp}",
+            "pipeline_model_parallel_layout must be divisible by pipeline_model_parallel_size "
+            f"(len(layout)={len(flat)}, pipeline_model_parallel_size={pp})",
+        )
+    _check_vp_of_layout(par, len(flat) // pp)
+    _check_contents(flat, pp, model)
+    return _stages_of_layout(flat, pp)
+
+
+def _check_vp_of_layout(par: ParallelismSpec, found: int) -> None:
+    asked = par.virtual_pipeline_model_parallel_size
+    # 1 means no interleaving; only then may a single row of stages disagree with nothing.
+    if asked is not None and asked != found:
+        raise LayoutError(
+            "P14",
+            f"the layout has {found} chunks per pipeline rank, virtual_pipeline_model_parallel_size says {asked}",
+            "virtual_pipeline_model_parallel_size conflicts with pipeline_model_parallel_layout, "
+            f"(self.virtual_pipeline_model_parallel_size={asked},  detected_vpp_size={found})",
+        )
+
+
+def _check_contents(flat: tuple[str, ...], pp: int, model: ModelSpec) -> None:
+    layers, num_mtp = "".join(flat), model.mtp_num_layers or 0
+    checks = (
+        (layers.startswith("E"), "the first layer must be E", "The first layer must be embedding"),
+        (layers.endswith("L"), "the last layer must be L", "The last layer must be loss"),
+        (layers.count("E") == 1, "E must occur once", "Embedding must be specified exactly once"),
+        (layers.count("L") == 1, "L must occur once", "Loss must be specified exactly once"),
+        (
+            layers.count("t") == model.num_layers,
+            f"{layers.count('t')} decoder layers for num_layers {model.num_layers}",
+            f"Number of decoder layers {layers.count('t')}must match num_layers {model.num_layers}",
+        ),
+        (
+            layers.count("m") == num_mtp,
+            f"{layers.count('m')} MTP layers for mtp_num_layers {num_mtp}",
+            "Number of mtp layers in layout must match mtp_num_layers",
+        ),
+        ("t" not in layers.partition("m")[2], "t follows m", "decoder layers must be placed before MTP layers"),
+        (
+            not any("m" in stage for stage in flat[:-pp]),
+            "m must be in the last virtual stage",
+            "Currently we restrict that the MTP should be always in the last ",
+        ),
+        (
+            all(stage.count("m") in (0, num_mtp) for stage in flat),
+            "all m must be in one stage",
+            "All of the MTP layers must be in the same one virtual pipeline stage",
+        ),
+    )
+    for holds, message, text in checks:
+        if not holds:
+            raise LayoutError("P13", f"pipeline_model_parallel_layout: {message}", text)
+
+
+def _stages_of_layout(flat: tuple[str, ...], pp: int) -> Stages:
+    cut: list[list[Chunk]] = [[] for _ in range(pp)]
+    first = 0
+    for index, stage in enumerate(flat):
+        size = stage.count("t")
+        cut[index % pp].append(
+            Chunk(tuple(range(first, first + size)), "E" in stage, "L" in stage, mtp_layers=stage.count("m"))
+        )
+        first += size
+    return tuple(tuple(stage) for stage in cut)

@@ -1,0 +1,173 @@
+"""The model and its parallel sizes."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from harness.experiment.gpu import Former, Frozen
+
+Count = Annotated[int, Field(ge=1)]
+Size = Annotated[int, Field(ge=0)]
+
+
+class MoeModel(Frozen):
+    """Mixture-of-experts part (`TransformerConfig` names). ``moe_layer_freq``: every n-th layer, or one 0/1 per layer."""
+
+    num_moe_experts: Count
+    moe_router_topk: Count
+    moe_ffn_hidden_size: Count
+    moe_layer_freq: Count | tuple[Literal[0, 1], ...] = 1
+    moe_shared_expert_intermediate_size: Count | None = None
+    moe_router_load_balancing_type: Literal["aux_loss", "seq_aux_loss", "none"] = "aux_loss"
+    moe_aux_loss_coeff: float = Field(default=0.0, ge=0)
+    moe_router_pre_softmax: bool = False
+    moe_router_score_function: Literal["softmax", "sigmoid"] = "softmax"
+    moe_router_num_groups: Count | None = None
+    moe_router_group_topk: Count | None = None
+    moe_router_topk_scaling_factor: float | None = None
+    moe_router_enable_expert_bias: bool = False
+    moe_router_bias_update_rate: float = 1e-3
+    moe_router_dtype: Literal["fp32", "fp64"] | None = None
+    moe_router_force_load_balancing: bool = False
+    moe_grouped_gemm: bool = True
+
+
+class MlaModel(Frozen):
+    """Multi-latent attention (`MLATransformerConfig` names). Other attention always has the fused rotary embedding."""
+
+    q_lora_rank: Count | None
+    kv_lora_rank: Count
+    qk_head_dim: Count
+    qk_pos_emb_head_dim: Count
+    v_head_dim: Count
+    rope_type: Literal["rope", "yarn"] = "yarn"
+    rotary_scaling_factor: float = 40.0
+    original_max_position_embeddings: Count = 4096
+    mscale: float = 1.0
+    mscale_all_dim: float = 1.0
+    apply_rope_fusion: Annotated[bool, Former(False)] = False
+
+
+class ModelSpec(Frozen):
+    """A GPT model. Sizes are counts of elements; dropouts are probabilities."""
+
+    num_layers: Count
+    hidden_size: Count
+    ffn_hidden_size: Count
+    num_attention_heads: Count
+    num_query_groups: Count | None = None
+    kv_channels: Count | None = None
+    vocab_size: Count
+    make_vocab_size_divisible_by: Count = 128
+    share_embeddings_and_output_weights: bool = False
+    gated_linear_unit: bool = True
+    activation_func: Literal["silu", "gelu"] = "silu"
+    add_bias_linear: bool = False
+    normalization: Literal["RMSNorm", "LayerNorm"] = "RMSNorm"
+    layernorm_epsilon: float = Field(default=1e-5, gt=0)
+    layernorm_zero_centered_gamma: bool = False
+    qk_layernorm: bool = False
+    position_embedding_type: Literal["rope", "learned_absolute", "none"] = "rope"
+    rotary_base: Count = 10000
+    rotary_percent: float = Field(default=1.0, gt=0, le=1)
+    rope_scaling_factor: float | None = None
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
+    hidden_dropout: float = Field(default=0.0, ge=0, lt=1)
+    mtp_num_layers: Count | None = None
+    mtp_loss_scaling_factor: float = 0.1
+    moe: MoeModel | None = None
+    mla: MlaModel | None = None
+
+    @model_validator(mode="after")
+    def _layer_pattern_is_complete(self) -> "ModelSpec":
+        freq = self.moe.moe_layer_freq if self.moe else 1
+        if isinstance(freq, tuple) and len(freq) != self.num_layers:
+            raise ValueError(f"moe_layer_freq has {len(freq)} entries for num_layers {self.num_layers}")
+        if self.kv_channels is None and self.mla is None and self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads {self.num_attention_heads}; "
+                "set kv_channels"
+            )
+        return self
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of one attention head (`kv_channels`)."""
+        return self.kv_channels or self.hidden_size // self.num_attention_heads
+
+    @property
+    def query_groups(self) -> int:
+        """Key/value heads; equal to the attention heads without grouped-query attention."""
+        return self.num_query_groups or self.num_attention_heads
+
+    @property
+    def moe_layer_pattern(self) -> tuple[int, ...]:
+        """One 0 (dense) or 1 (MoE) per decoder layer, as megatron-core reads `moe_layer_freq`."""
+        if self.moe is None:
+            return (0,) * self.num_layers
+        freq = self.moe.moe_layer_freq
+        if isinstance(freq, tuple):
+            return freq
+        return tuple(1 if i % freq == 0 else 0 for i in range(self.num_layers))
+
+    def padded_vocab_size(self, tensor_model_parallel_size: int) -> int:
+        """Vocabulary rounded up to a multiple of ``make_vocab_size_divisible_by * TP``."""
+        unit = self.make_vocab_size_divisible_by * tensor_model_parallel_size
+        return -(-self.vocab_size // unit) * unit
+
+
+class ParallelismSpec(Frozen):
+    """Parallel sizes in megatron-core's names. ``expert_tensor_parallel_size`` None means equal to TP.
+
+    ``defer_embedding_wgrad_compute`` moves the output layer's weight gradients into the pipeline's flush, at most
+    ``wgrad_deferral_limit`` micro-batches of them (0: all).
+    """
+
+    tensor_model_parallel_size: Count = 1
+    pipeline_model_parallel_size: Count = 1
+    virtual_pipeline_model_parallel_size: Count | None = None
+    context_parallel_size: Count = 1
+    expert_model_parallel_size: Count = 1
+    expert_tensor_parallel_size: Count | None = None
+    sequence_parallel: bool = False
+    pipeline_model_parallel_layout: str | None = None
+    account_for_embedding_in_pipeline_split: bool = False
+    account_for_loss_in_pipeline_split: bool = False
+    num_layers_in_first_pipeline_stage: Count | None = None
+    num_layers_in_last_pipeline_stage: Count | None = None
+    microbatch_group_size_per_vp_stage: Count | None = None
+    defer_embedding_wgrad_compute: Annotated[bool, Former(False)] = False
+    wgrad_deferral_limit: Annotated[Size, Former(0)] = 0
+
+    @property
+    def model_parallel_size(self) -> int:
+        """GPUs that hold one copy of the dense model: TP x PP x CP."""
+        return self.tensor_model_parallel_size * self.pipeline_model_parallel_size * self.context_parallel_size
+
+    @property
+    def expert_tensor_size(self) -> int:
+        """`expert_tensor_parallel_size`, which megatron-core defaults to TP."""
+        return self.expert_tensor_parallel_size or self.tensor_model_parallel_size
+
+    @property
+    def num_virtual_stages(self) -> int:
+        """Model chunks per pipeline rank (1 without interleaving)."""
+        return self.virtual_pipeline_model_parallel_size or 1
+
+    def data_parallel_size(self, num_gpus: int) -> int:
+        """Copies of the dense model on ``num_gpus`` GPUs; 0 when not even one fits."""
+        return num_gpus // self.model_parallel_size
+
+
+class BatchSpec(Frozen):
+    """Samples per micro-batch and GPU, samples per step over all GPUs, tokens per sample."""
+
+    micro_batch_size: Count
+    global_batch_size: Count
+    seq_length: Annotated[int, Field(ge=2)]
+
+    def num_microbatches(self, data_parallel_size: int) -> int:
+        """Micro-batches of one step on one GPU: GBS / (MBS x DP); 0 where not one model copy fits."""
+        if data_parallel_size == 0:
+            return 0
+        return self.global_batch_size // (self.micro_batch_size * data_parallel_size)

@@ -1,0 +1,152 @@
+"""The recompute policy as one value, and the table of modules that can be recomputed."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from harness.experiment.gpu import Frozen
+
+
+@dataclass(frozen=True)
+class RecomputeModule:
+    """One name of `recompute_modules`. ``acts_on`` lists the layer parts that have it; ``discards_output`` its kind."""
+
+    name: str
+    reexecutes: str
+    acts_on: str
+    discards_output: bool
+    since_mcore: str = "0.16"
+
+
+MODULES: dict[str, RecomputeModule] = {
+    row.name: row
+    for row in (
+        RecomputeModule("core_attn", "attention scores, softmax and context", "every layer", discards_output=False),
+        RecomputeModule("layernorm", "input and pre-MLP norms that are modules of their own",
+                        "norms not fused into a linear", discards_output=True),
+        RecomputeModule("mlp", "the dense feed-forward block", "dense layers", discards_output=False),
+        RecomputeModule("moe", "router, dispatch, experts, combine, shared experts", "MoE layers", discards_output=False),
+        RecomputeModule("moe_act", "the experts' activation function", "MoE layers with grouped GEMM",
+                        discards_output=True),
+        RecomputeModule("shared_experts", "the shared experts", "MoE layers with shared experts", discards_output=False),
+        RecomputeModule("mla_up_proj", "MLA up-projections and RoPE", "multi-latent attention", discards_output=True),
+        RecomputeModule("gdn_norm_out", "output norm of gated delta net", "gated delta net layers",
+                        discards_output=True, since_mcore="0.19"),
+    )
+}  # fmt: skip
+
+
+class NoRecompute(Frozen):
+    """Every activation is kept: the control of a sweep."""
+
+    granularity: Literal["none"] = "none"
+
+    @property
+    def text(self) -> str:
+        """The stable spelling used on the command line, in file names and in JSON."""
+        return "none"
+
+
+class SelectiveRecompute(Frozen):
+    """Named modules inside every layer are recomputed."""
+
+    granularity: Literal["selective"] = "selective"
+    modules: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _each_module_once(self) -> "SelectiveRecompute":
+        if len(set(self.modules)) != len(self.modules):
+            raise ValueError(f"recompute_modules names a module twice: {','.join(self.modules)}")
+        return self
+
+    @property
+    def text(self) -> str:
+        """The modules as they were asked for."""
+        return ",".join(self.modules)
+
+
+class FullRecompute(Frozen):
+    """Whole layers are recomputed: all of them in units of N (uniform), or the first N of each chunk (block)."""
+
+    granularity: Literal["full"] = "full"
+    method: Literal["uniform", "block"]
+    num_layers: Annotated[int, Field(ge=1)]
+    distribute_saved_activations: bool = False
+
+    @property
+    def text(self) -> str:
+        """The stable spelling, e.g. ``full:uniform:1``; ``:distributed`` when the saved inputs are split over TP."""
+        suffix = ":distributed" if self.distribute_saved_activations else ""
+        return f"full:{self.method}:{self.num_layers}{suffix}"
+
+
+def canonical_text(policy: "NoRecompute | SelectiveRecompute | FullRecompute") -> str:
+    """The spelling with modules in alphabetical order, so that equal settings have equal fingerprints and files."""
+    if isinstance(policy, SelectiveRecompute):
+        return ",".join(sorted(policy.modules))
+    return policy.text
+
+
+RecomputePolicy = Annotated[NoRecompute | SelectiveRecompute | FullRecompute, Field(discriminator="granularity")]
+
+
+class RecomputeFields(Frozen):
+    """megatron-core's recompute fields, all of them, so that nothing is left over from an earlier layer."""
+
+    recompute_granularity: Literal["selective", "full"] | None = None
+    recompute_method: Literal["uniform", "block"] | None = None
+    recompute_num_layers: int | None = None
+    recompute_modules: tuple[str, ...] = ()
+    distribute_saved_activations: bool = False
+
+
+def megatron_fields(policy: NoRecompute | SelectiveRecompute | FullRecompute) -> RecomputeFields:
+    """The policy as megatron-core fields."""
+    match policy:
+        case NoRecompute():
+            return RecomputeFields()
+        case SelectiveRecompute(modules=modules):
+            return RecomputeFields(recompute_granularity="selective", recompute_modules=modules)
+        case FullRecompute():
+            return RecomputeFields(
+                recompute_granularity="full",
+                recompute_method=policy.method,
+                recompute_num_layers=policy.num_layers,
+                distribute_saved_activations=policy.distribute_saved_activations,
+            )
+
+
+def parse_recompute(text: str) -> NoRecompute | SelectiveRecompute | FullRecompute:
+    """Read the stable spelling; ValueError names what is wrong and what is allowed.
+
+    >>> parse_recompute("mlp,core_attn").text
+    'mlp,core_attn'
+    """
+    text = text.strip()
+    if text == "none":
+        return NoRecompute()
+    if text.startswith("full"):
+        return _parse_full(text)
+    modules = tuple(part.strip() for part in text.split(","))
+    if not all(modules):
+        raise ValueError(f"recompute {text!r} has an empty module name; write 'none' for no recompute")
+    unknown = [m for m in modules if m not in MODULES]
+    if unknown:
+        raise ValueError(f"unknown recompute module {', '.join(map(repr, unknown))}; known: {', '.join(MODULES)}")
+    return SelectiveRecompute(modules=modules)
+
+
+def _parse_full(text: str) -> FullRecompute:
+    parts = text.split(":")
+    if (
+        len(parts) not in (3, 4)
+        or parts[1] not in ("uniform", "block")
+        or not parts[2].isdecimal()
+        or int(parts[2]) < 1
+    ):
+        raise ValueError(f"recompute {text!r} is not full:uniform:N or full:block:N with N >= 1")
+    if len(parts) == 4 and parts[3] != "distributed":
+        raise ValueError(f"recompute {text!r}: the fourth part can only be 'distributed'")
+    method: Literal["uniform", "block"] = "uniform" if parts[1] == "uniform" else "block"
+    return FullRecompute(method=method, num_layers=int(parts[2]), distribute_saved_activations=len(parts) == 4)

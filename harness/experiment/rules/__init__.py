@@ -1,0 +1,1 @@
+"""What megatron-core refuses, ignores or gets wrong, as a table."""

@@ -1,0 +1,107 @@
+"""Judges a situation by all rules."""
+
+from collections.abc import Mapping, Set
+from difflib import get_close_matches
+
+from harness.errors import BadRequestError, raise_all
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.rules import (
+    bugs,
+    cuda_graph,
+    effect,
+    environment,
+    experts,
+    machine,
+    offload,
+    optimizer,
+    parallel,
+    precision,
+    recompute,
+    user_buffers,
+)
+from harness.experiment.rules.rule import SEVERITIES, Finding, Rule
+from harness.experiment.rules.situation import Situation
+from harness.experiment.software import Software
+
+_EVERYWHERE: tuple[Rule, ...] = (
+    *effect.RULES,
+    *recompute.RULES,
+    *offload.RULES,
+    *precision.RULES,
+    *cuda_graph.RULES,
+    *parallel.RULES,
+    *experts.RULES,
+    *optimizer.RULES,
+    *user_buffers.RULES,
+    *environment.RULES,
+    *bugs.RULES,
+    *machine.RUN_RULES,
+)
+
+RULES: tuple[Rule, ...] = (*_EVERYWHERE, *machine.CPU_RULES)
+
+
+def applicable(situation: Situation) -> tuple[Rule, ...]:
+    """The rows to judge: those about processors only where ranks run on one."""
+    return RULES if situation.gpu.is_cpu else _EVERYWHERE
+
+
+# Warnings about a value that does nothing without a switch: rule -> dotted paths of the value and of the switch.
+_IDLE = {
+    "B04b": ("kernels.tp_comm_overlap_cfg", "kernels.tp_comm_overlap"),
+    "B18a": ("ddp.align_grad_reduce", "ddp.overlap_grad_reduce"),
+    "B18b": ("ddp.align_param_gather", "ddp.overlap_param_gather"),
+    "B19": ("ddp.bucket_size", "ddp.overlap_grad_reduce"),
+    "B20": ("train.manual_gc_interval", "train.manual_gc"),
+    "P35": ("parallelism.wgrad_deferral_limit", "parallelism.defer_embedding_wgrad_compute"),
+}
+
+
+def check(
+    spec: ExperimentSpec,
+    software: Software,
+    *,
+    env: Mapping[str, str] | None = None,
+    implementation: Implementation | None = None,
+    force: frozenset[str] = frozenset(),
+    sources: Mapping[str, str] | None = None,
+) -> tuple[Finding, ...]:
+    """Every rule that ``spec`` violates, errors first. A finding with ``blocks`` means: start nothing.
+
+    ``env`` is the environment the ranks will have; without it only ``spec.env`` is judged. ``implementation`` is the
+    settled kernels.transformer_impl. ``force`` names errors to go past; BadRequestError for an id that is no rule.
+    ``sources`` says who set each value: a recipe's value whose switch an option turned off is a note, not a warning.
+    """
+    _know_all(force)
+    situation = Situation(spec, software, implementation or settled_implementation(spec), env)
+    findings = [finding for rule in applicable(situation) if (finding := rule.judge(situation))]
+    findings = [_noted(finding, sources or {}) for finding in findings]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
+    return tuple(_forced(finding) if finding.id in force else finding for finding in findings)
+
+
+def _know_all(force: frozenset[str]) -> None:
+    known = {rule.id for rule in RULES}
+    raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])
+
+
+def _unknown(identifier: str, known: Set[str]) -> BadRequestError:
+    near = get_close_matches(identifier.upper(), sorted(known), n=3)
+    hint = f"near: {', '.join(near)}; " if near else ""
+    return BadRequestError(
+        f"--force {identifier}: no such rule",
+        remedy=f"{hint}`mbr-perf check` names those violated, `mbr-perf rules list` has them all",
+    )
+
+
+def _noted(finding: Finding, sources: Mapping[str, str]) -> Finding:
+    value, switch = _IDLE.get(finding.id, ("", ""))
+    if not sources.get(switch, "").startswith("-") or sources.get(value, "-").startswith("-"):
+        return finding
+    fix = f"nothing to do: the recipe sets it, and {sources[switch]} turns its switch off"
+    return finding.model_copy(update={"severity": "note", "fix": fix})
+
+
+def _forced(finding: Finding) -> Finding:
+    return finding.model_copy(update={"overridden": True}) if finding.severity == "error" else finding

@@ -1,0 +1,163 @@
+"""Activations in host memory, whole layers and named modules, against recompute and the rest."""
+
+from harness.experiment.rules.rule import Rule, Values
+from harness.experiment.rules.situation import Situation
+
+_CONFIG = "transformer_config.py"
+_MODULES = ("core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear")
+_INSIDE_EXPERTS = frozenset({"moe_act", "expert_fc1", "fused_group_mlp"})
+
+
+def _offloads_layers(s: Situation) -> bool:
+    return s.offload.cpu_offloading_num_layers > 0
+
+
+def _named(s: Situation) -> frozenset[str]:
+    return frozenset(s.offload.offload_modules)
+
+
+def _unknown(s: Situation) -> Values | None:
+    known = set(_MODULES)
+    if not s.mcore_before("0.19"):
+        known.add("fused_group_mlp")
+    if not s.mcore_before("0.20.0dev0"):
+        known.add("gdp_qkv")
+    unknown = sorted(_named(s) - known)
+    if not unknown:
+        return None
+    listed = "{" + ", ".join(map(repr, unknown)) + "}"
+    return {"unknown": ", ".join(unknown), "known": ", ".join(sorted(known)), "listed": listed}
+
+
+def _inside_recomputed_experts(s: Situation) -> Values | None:
+    inside = sorted(_named(s) & _INSIDE_EXPERTS)
+    if not inside or "moe" not in s.modules:
+        return None
+    return {"inside": ", ".join(inside), "listed": "{" + ", ".join(map(repr, inside)) + "}"}
+
+
+def _absent_parts(s: Situation) -> Values | None:
+    """Named parts that no layer of the model has, from the wiring of the transformer_engine layer spec."""
+    present = set(_MODULES) | {"fused_group_mlp", "gdp_qkv"}
+    if s.moe is None:
+        present -= {"expert_fc1", "moe_act", "mlp_norm"}
+    if s.model.mla is None:
+        present.discard("attn_norm")
+    absent = sorted(_named(s) - present)
+    return {"absent": ", ".join(absent)} if absent and s.uses_te else None
+
+
+def _graph_offload_conflict(s: Situation) -> Values | None:
+    """The refusals of megatron-core from 0.18 on, in its order."""
+    if not s.offload.offload_modules or s.graph.impl == "none":
+        return None
+    if s.graphs_locally and (refused := _local_graph_offload_conflict(s)):
+        return refused
+    if "moe" in s.graph.scope:
+        text = "Token-drop MoE is temporarily not supported with activation offloading."
+        return {"why": "the moe scope captures what is to be offloaded", "mcore": text}
+    if s.graphs_iteration:
+        must = "a non-negative integer" if s.mcore_before("0.20.0dev0") else "set"
+        text = (
+            f"fine_grained_offloading_max_inflight_offloads must be {must} when using fine-grained activation offloading "
+            "with full-iteration CUDA graphs"
+        )
+        return {"why": "a captured iteration needs a limit that this harness does not set", "mcore": text}
+    return None
+
+
+def _local_graph_offload_conflict(s: Situation) -> Values | None:
+    """Releases before 0.19 allow none, later ones what lies inside experts outside captured layers."""
+    if s.mcore_before("0.19"):
+        text = (
+            "fine-grained activation offloading is only supported with transformer_engine CUDA graph implementation or "
+            "local CUDA graph implementation with full_iteration scope."
+        )
+        return {"why": f"megatron-core {s.mcore_name} offloads with transformer_engine graphs only", "mcore": text}
+    outside = sorted(_named(s) - _INSIDE_EXPERTS)
+    if outside:
+        text = (
+            "fine-grained activation offloading with cuda_graph_impl='local' only supports offload_modules "
+            f"'expert_fc1', 'moe_act', and 'fused_group_mlp'. Unsupported offload_modules: {outside}."
+        )
+        return {"why": f"local graphs do not allow {', '.join(outside)}", "mcore": text}
+    if not s.graph.scope:
+        text = (
+            "fine-grained activation offloading with cuda_graph_impl='local' is not supported with whole-layer "
+            "CUDA graph capture."
+        )
+        return {"why": "whole layers are captured", "mcore": text}
+    return None
+
+
+RULES = (
+    Rule("R16", "error", lambda s: _offloads_layers(s) and s.spec.recompute.granularity != "none",
+         "cpu_offloading_num_layers {s.offload.cpu_offloading_num_layers} together with recompute "
+         "{s.spec.recompute.text}",
+         "use one of the two, or name modules in offload.offload_modules",
+         f"{_CONFIG}:1149", "run",
+         "CPU offloading does not work when activation recomputation is enabled"),
+    Rule("R17", "error", lambda s: s.offload.cpu_offloading_num_layers >= s.model.num_layers,
+         "cpu_offloading_num_layers {s.offload.cpu_offloading_num_layers} of {s.model.num_layers} layers",
+         "leave at least one layer on the device",
+         f"{_CONFIG}:1137", "run",
+         "CPU offloading can be done only for layers less than {s.model.num_layers}"),
+    Rule("R18", "error", lambda s: _offloads_layers(s) and s.pp > 1,
+         "offloading of layers with PP {s.pp}",
+         "use -pp 1, or name modules in offload.offload_modules",
+         f"{_CONFIG}:1144", "run",
+         "Currently there is no support for Pipeline parallelism with CPU offloading"),
+    Rule("R19", "error", lambda s: _offloads_layers(s) and s.te_is_missing and not s.gpu.is_cpu,
+         "offloading of layers needs transformer-engine, and none is installed",
+         "install transformer-engine",
+         "transformer_block.py:317", "source",
+         "CPU Offloading is enabled when TE is not present"),
+    Rule("F01", "error", lambda s: _offloads_layers(s) and bool(s.offload.offload_modules),
+         "offloading of layers and of modules exclude each other",
+         "keep one of cpu_offloading_num_layers and offload_modules",
+         f"{_CONFIG}:1268", "run",
+         "fine_grained_activation_offloading cannot be enabled with cpu_offloading."),
+    Rule("F03", "error", _unknown,
+         "offload_modules {unknown}: megatron-core {s.mcore_name} has no such module",
+         "known: {known}",
+         f"{_CONFIG}:1273", "run",
+         "Invalid choices for offload_modules: {listed}. Allowed modules are: "),
+    Rule("F04", "error", lambda s: "attn_proj" in _named(s) and "core_attn" not in _named(s),
+         "attn_proj cannot be offloaded without core_attn, whose output is its input",
+         "add core_attn",
+         f"{_CONFIG}:1287", "run",
+         "attn_proj cannot be set to offload_modules alone without core_attn because the input of attn_proj is the "
+         "output of core_attn, which is needed in core_attn.backward()."),
+    Rule("F05", "error", lambda s: bool(s.offload.offload_modules) and not s.uses_te and not s.gpu.is_cpu,
+         "offload_modules with the local layers",
+         "use kernels.transformer_impl=transformer_engine",
+         "megatron/training/arguments.py at core_v0.16.1", "source",
+         "Fine-grained activation offloading is only supported with transformer_engine implementation"),
+    Rule("F07", "warning", lambda s: "core_attn" in _named(s) and "core_attn" in s.modules,
+         "core_attn is to be offloaded and recomputed: it is recomputed, and never offloaded",
+         "keep one of the two",
+         "transformer/attention.py:1134", "source"),
+    Rule("F08", "warning", lambda s: bool(s.offload.offload_modules) and s.full is not None,
+         "full recompute stores nothing inside layers that could be offloaded",
+         "keep one of the two",
+         "transformer_block.py:446", "source"),
+    Rule("F09", "error", _inside_recomputed_experts,
+         "{inside}: offloaded inside experts that moe recompute runs again",
+         "drop moe, or do not offload {inside}",
+         f"Megatron-LM main {_CONFIG}:2165", "source", until="0.19"),
+    Rule("F09", "error", _inside_recomputed_experts,
+         "{inside}: offloaded inside experts that moe recompute runs again",
+         "drop moe, or do not offload {inside}",
+         f"Megatron-LM main {_CONFIG}:2165", "source",
+         "Cannot offload {listed} while recomputing the entire MoE layer. 'moe' in recompute_modules wraps the full "
+         "MoE forward in a checkpoint, so offloading activations inside it is redundant and will cause errors.",
+         since="0.19"),
+    Rule("F11", "error", _graph_offload_conflict,
+         "offload_modules with {s.graph.impl} CUDA graphs: {why}",
+         "drop the graphs, or the offloading",
+         f"Megatron-LM main {_CONFIG}:2930", "source", "{mcore}", since="0.18"),
+    Rule("F12", "warning", _absent_parts,
+         "offload_modules {absent}: no layer of this model has them as modules of their own",
+         "drop them",
+         "transformer_layer.py:448", "source"),
+)  # fmt: skip

@@ -1,0 +1,105 @@
+"""Reduced precision against the GPU, transformer-engine and the shapes of the model."""
+
+from harness.experiment.gpu import PRECISIONS
+from harness.experiment.rules.rule import Rule, Values
+from harness.experiment.rules.situation import Situation
+
+_CONFIG = "transformer_config.py"
+_TE = "transformer_engine/pytorch/fp8.py and module/linear.py"
+
+# What the quantised GEMMs of a recipe need of the token and of the feature dimension.
+_MULTIPLES = {"delayed": (8, 16), "tensorwise": (8, 16), "blockwise": (8, 16), "mxfp8": (32, 32), "nvfp4": (16, 16)}
+
+
+def _gpu_too_old(s: Situation) -> Values | None:
+    needed, found = s.spec.precision.min_capability, s.gpu.capability
+    if needed is None or found is None or found >= needed:
+        return None
+    usable = [p.name for p in PRECISIONS.values() if p.min_capability is not None and p.min_capability <= found]
+    return {"needed": _dotted(needed), "found": _dotted(found), "usable": ", ".join(usable)}
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def _moe_fp8_needs_newer_te(s: Situation) -> Values | None:
+    if not s.fp8 or s.moe is None:
+        return None
+    found = s.software.transformer_engine
+    if s.te_before("1.7.0.dev0"):
+        text = f"Only transformer-engine>=1.7.0 supports MoE FP8 training, but your version is {found}."
+        return {"needed": "1.7", "found": found, "mcore": text}
+    if s.moe.moe_grouped_gemm and s.te_before("1.11.0"):
+        text = f"Only transformer-engine>=1.11.0 supports FP8 grouped gemm, but your version is {found}."
+        return {"needed": "1.11", "found": found, "mcore": text}
+    return None
+
+
+def _te_too_old(s: Situation) -> Values | None:
+    needed = s.spec.precision.min_transformer_engine
+    if needed is None or s.gpu.is_cpu:
+        return None
+    if s.te_is_missing:
+        return {"needed": needed, "found": "none is installed"}
+    if s.te_before(f"{needed}.dev0"):
+        return {"needed": needed, "found": f"{s.software.transformer_engine} is installed"}
+    return None
+
+
+def _features(s: Situation) -> dict[str, int]:
+    """Widths of the GEMMs of one TP rank."""
+    heads, groups = s.model.num_attention_heads, s.model.query_groups
+    features = {"hidden_size": s.model.hidden_size, "ffn_hidden_size / TP": s.model.ffn_hidden_size // s.tp}
+    if s.model.mla is None:
+        features["query, key and value / TP"] = (heads + 2 * groups) * s.model.head_dim // s.tp
+    if s.moe is not None:
+        features["moe_ffn_hidden_size / ETP"] = s.moe.moe_ffn_hidden_size // s.etp
+    return features
+
+
+def _shapes_do_not_fit(s: Situation) -> Values | None:
+    recipe = s.spec.precision.transformer_config.get("fp8_recipe") or s.spec.precision.transformer_config.get(
+        "fp4_recipe"
+    )
+    if recipe is None:
+        return None
+    token_unit, feature_unit = _MULTIPLES[str(recipe)]
+    tokens = s.batch.micro_batch_size * s.batch.seq_length // s.cp
+    wrong = [f"{name} {size} of {feature_unit}" for name, size in _features(s).items() if size % feature_unit]
+    if tokens % token_unit:
+        wrong.append(f"tokens per micro-batch {tokens} of {token_unit}")
+    return {"wrong": ", ".join(wrong)} if wrong else None
+
+
+RULES = (
+    Rule("Q07", "error", _moe_fp8_needs_newer_te,
+         "FP8 experts need transformer-engine {needed}; {found} is installed",
+         "upgrade transformer-engine",
+         f"{_CONFIG}:1599", "source", "{mcore}"),
+    Rule("Q10", "error", lambda s: "moe_act" in s.modules and s.quantized and not s.uses_te,
+         "moe_act under {s.spec.compute_dtype} needs transformer-engine's grouped experts",
+         "use kernels.transformer_impl=transformer_engine, or drop moe_act",
+         "transformer/moe/experts.py:106", "source"),
+    Rule("Q12", "error", _gpu_too_old,
+         "{s.spec.compute_dtype} needs compute capability {needed}; {s.gpu.name} has {found}",
+         "use one of {usable}",
+         "transformer_engine/pytorch/fp8.py", "source"),
+    Rule("Q13", "error", _te_too_old,
+         "{s.spec.compute_dtype} needs transformer-engine {needed}; {found}",
+         "upgrade transformer-engine",
+         "fp8_utils.py:536; megatron/training/arguments.py at core_v0.16.1", "source"),
+    Rule("Q14", "error", lambda s: s.quantized and not s.uses_te and not s.gpu.is_cpu,
+         "{s.spec.compute_dtype} with the local layers would train in bf16",
+         "use kernels.transformer_impl=transformer_engine",
+         f"{_CONFIG}:985", "source"),
+    Rule("Q15", "error", _shapes_do_not_fit,
+         "{s.spec.compute_dtype} GEMMs need multiples: {wrong}",
+         "change the sizes or the parallelism, or use bf16",
+         _TE, "source",
+         "FP8 execution requires the product of all dimensions except the last to be divisible by"),
+    Rule("Q16", "note", lambda s: s.spec.compute_dtype == "fp8_sc" and s.gpu.is_at_least(10),
+         "fp8_sc on {s.gpu.name}: newer transformer-engine emulates block scaling through MXFP8 there",
+         "prefer fp8_mx",
+         "transformer_engine/pytorch/fp8.py", "source"),
+)  # fmt: skip

@@ -1,0 +1,230 @@
+"""Recompute against the model, precision and schedule: what megatron-core refuses, ignores or gets wrong."""
+
+from difflib import get_close_matches
+from math import gcd
+
+from harness.experiment.recompute import MODULES
+from harness.experiment.rules.rule import Rule, Values
+from harness.experiment.rules.situation import Situation
+from harness.experiment.software import parse_version
+
+_CONFIG = "transformer_config.py"
+_ISSUES = "https://github.com/NVIDIA/Megatron-LM/issues"
+_PULLS = "https://github.com/NVIDIA/Megatron-LM/pull"
+
+
+def _known_modules(s: Situation) -> list[str]:
+    return [m.name for m in MODULES.values() if not s.mcore < parse_version(m.since_mcore)]
+
+
+def _unknown_modules(s: Situation) -> Values | None:
+    known = _known_modules(s)
+    unknown = sorted(set(s.modules) - set(known))
+    if not unknown:
+        return None
+    near = [match for name in unknown for match in get_close_matches(name, known, n=1)]
+    return {
+        "unknown": ", ".join(unknown),
+        "listed": "{" + ", ".join(map(repr, unknown)) + "}",
+        "hint": f"did you mean {', '.join(near)}? " if near else "",
+        "known": ", ".join(known),
+    }
+
+
+def _needs_save_original_input(s: Situation) -> bool:
+    """Both modules make the next linear keep its unquantised input, which delayed scaling refuses."""
+    return s.fp8 and not {"moe_act", "layernorm"}.isdisjoint(s.modules)
+
+
+_TE_TEXT = "moe_act and layernorm recompute for fp8 needs transformer-engine>=2.6.0dev0, but your version is {found}."
+
+
+def _fp8_needs_newer_te(s: Situation) -> Values | None:
+    if not _needs_save_original_input(s) or s.fp8_recipe == "delayed":
+        return None
+    if s.te_is_missing:
+        needed = _TE_TEXT.format(found="0.0.0")
+        compared = "'>=' not supported between instances of 'NoneType' and 'Version'"
+        return {"found": "none is installed", "mcore": compared if s.mcore_before("0.17") else needed}
+    if s.te_before("2.6.0dev0"):
+        found = s.software.transformer_engine
+        return {"found": f"{found} is installed", "mcore": _TE_TEXT.format(found=found)}
+    return None
+
+
+def _shared_experts_overlap(s: Situation) -> bool:
+    has_shared = s.moe is not None and s.moe.moe_shared_expert_intermediate_size is not None
+    return "shared_experts" in s.modules and has_shared and s.kernels.moe_shared_expert_overlap
+
+
+def _block_is_clamped(s: Situation) -> Values | None:
+    if not s.full or s.full.method != "block" or not s.chunk_sizes or s.full.num_layers <= min(s.chunk_sizes):
+        return None
+    return {"smallest": min(s.chunk_sizes), "largest": max(s.chunk_sizes)}
+
+
+def _uniform_does_not_divide(s: Situation) -> Values | None:
+    if not s.full or s.full.method != "uniform" or not s.chunk_sizes:
+        return None
+    bad = sorted({size for size in s.chunk_sizes if size % s.full.num_layers})
+    if not bad:
+        return None
+    common = gcd(*s.chunk_sizes)
+    divisors = [n for n in range(1, common + 1) if common % n == 0]
+    return {"bad": bad[0], "sizes": ", ".join(map(str, bad)), "divisors": ", ".join(map(str, divisors))}
+
+
+def _inert(s: Situation, module: str) -> Values | None:
+    reason = s.effective.inert_modules.get(module) if s.effective else None
+    return {"reason": reason} if reason else None
+
+
+def _moe_modules_on_dense(s: Situation) -> Values | None:
+    named = [m for m in s.modules if m in ("moe", "shared_experts")]
+    return {"named": ", ".join(named)} if named and s.moe is None else None
+
+
+def _mtp_full(s: Situation, method: str) -> bool:
+    return s.full is not None and s.full.method == method and bool(s.model.mtp_num_layers)
+
+
+RULES = (
+    Rule("R06", "error",
+         lambda s: s.full is not None and s.full.distribute_saved_activations and s.par.sequence_parallel,
+         "distribute_saved_activations with sequence_parallel: the hidden state is already split",
+         "drop one of the two; keep sequence_parallel",
+         f"{_CONFIG}:1186", "run",
+         "distribute_saved_activations: True must be false when sequence parallel is enabled: True"),
+    Rule("R07", "error", _unknown_modules,
+         "recompute_modules {unknown}: megatron-core {s.mcore_name} has no such module",
+         "{hint}known: {known}",
+         f"{_CONFIG}:1196", "run",
+         "Invalid choices for recompute_modules: {listed}. Allowed modules are: "),
+    Rule("R08", "error",
+         lambda s: "moe_act" in s.modules and not (s.moe and s.moe.moe_grouped_gemm),
+         "moe_act needs experts in one grouped GEMM",
+         "set model.moe.moe_grouped_gemm, or drop moe_act",
+         f"{_CONFIG}:1213", "run",
+         "moe_act in recompute_modules is only supported with moe_grouped_gemm."),
+    Rule("R09", "error",
+         lambda s: "mla_up_proj" in s.modules and s.model.mla is None,
+         "mla_up_proj needs multi-latent attention; this model has none",
+         "drop mla_up_proj",
+         f"{_CONFIG}:1218", "run",
+         "mla_up_proj in recompute_modules is only supported with multi_latent_attention."),
+    Rule("R10", "warning",
+         lambda s: "core_attn" in s.modules and s.kernels.attention_backend != "unfused",
+         "core_attn with flash or fused attention runs the attention again and frees almost nothing",
+         "drop core_attn, or measure it against mlp before keeping it",
+         f"{_CONFIG}:1224; {_ISSUES}/1225", "run",
+         "If you are using transformer_engine as the transformer implementation, the core_attn is from "
+         "transformer_engine and may be the fused version. For fused attention, you have no need to set 'core_attn' "
+         "to recompute. Please check that the core_attn recompute is really needed."),
+    Rule("R11", "error", _shared_experts_overlap,
+         "shared_experts cannot be recomputed while moe_shared_expert_overlap runs them beside the dispatch",
+         "set kernels.moe_shared_expert_overlap=false, or drop shared_experts",
+         f"{_CONFIG}:1232", "run",
+         "shared_experts recompute cannot work with --moe-shared-expert-overlap."),
+    Rule("R12", "error",
+         lambda s: _needs_save_original_input(s) and s.fp8_recipe == "delayed",
+         "layernorm and moe_act cannot be recomputed under FP8 delayed scaling",
+         "use fp8_cs, fp8_sc or fp8_mx, or drop the two modules",
+         f"{_CONFIG}:1241; {_ISSUES}/1860", "run",
+         "Delayed scaling does not support moe_act and layernorm recompute for fp8."),
+    Rule("R13", "error", _fp8_needs_newer_te,
+         "layernorm and moe_act recompute under FP8 need transformer-engine 2.6; {found}",
+         "upgrade transformer-engine, or drop the two modules",
+         f"{_CONFIG}:1248", "run", "{mcore}"),
+    Rule("R20", "error",
+         lambda s: s.full is not None and s.graph.impl != "none" and not s.graphs_iteration,
+         "full recompute with CUDA graphs of single layers",
+         "drop the graphs, use --cuda_graph_impl full_iteration, or name modules instead",
+         f"{_CONFIG}:1780", "run",
+         "full recompute is only supported with full iteration CUDA graph."),
+    Rule("R21", "error",
+         lambda s: s.full is not None and s.overlaps_experts,
+         "full recompute with overlap_moe_expert_parallel_comm: that schedule runs parts of layers itself",
+         "name modules of the attention side instead, or drop the overlap",
+         f"{_CONFIG}:1871; {_ISSUES}/5869", "run",
+         "disable full recomputation when enabling overlap_moe_expert_parallel_comm"),
+    Rule("R22", "error",
+         lambda s: "moe" in s.modules and s.overlaps_experts,
+         "moe recompute with overlap_moe_expert_parallel_comm is accepted and never runs",
+         "drop moe, or drop the overlap",
+         "models/gpt/fine_grained_callables.py:477", "source", until="0.17"),
+    Rule("R22", "error",
+         lambda s: "moe" in s.modules and s.overlaps_experts,
+         "moe recompute with overlap_moe_expert_parallel_comm",
+         "drop moe, or drop the overlap",
+         f"Megatron-LM main {_CONFIG}:3030", "source",
+         "disable moe in recompute_modules when enabling overlap_moe_expert_parallel_comm", since="0.17"),
+    Rule("R23", "error",
+         lambda s: "gdn_norm_out" in s.modules,
+         "gdn_norm_out needs gated delta net layers; no model of this harness has them",
+         "drop gdn_norm_out",
+         f"Megatron-LM main {_CONFIG}", "source",
+         "gdn_norm_out in recompute_modules is only supported with experimental_attention_variant='gated_delta_net'.",
+         since="0.19"),
+    Rule("T07", "warning", _block_is_clamped,
+         "full:block:{s.full.num_layers} on chunks of {smallest} to {largest} layers: smaller chunks recompute all",
+         "recompute_num_layers counts per model chunk; use at most {smallest}",
+         "transformer_block.py:446", "run"),
+    Rule("T08", "error", _uniform_does_not_divide,
+         "full:uniform:{s.full.num_layers} does not divide model chunks of {sizes} layers",
+         "use one of {divisors}, full:block, or megatron-core 0.17",
+         f"transformer_block.py:532; {_PULLS}/3562", "run",
+         "index {bad} is out of range", until="0.17"),
+    Rule("T10", "warning",
+         lambda s: s.full is not None and s.full.distribute_saved_activations and s.tp == 1,
+         "distribute_saved_activations with TP 1 copies every saved input and splits nothing",
+         "drop distribute_saved_activations",
+         "transformer_block.py:500", "source"),
+    Rule("T11", "warning", _moe_modules_on_dense,
+         "{named}: accepted on a dense model, and does nothing",
+         "drop it",
+         f"{_CONFIG}:1196", "run"),
+    Rule("T12", "warning",
+         lambda s: "shared_experts" in s.modules and s.moe is not None
+         and s.moe.moe_shared_expert_intermediate_size is None,
+         "shared_experts: accepted, but this model has none",
+         "drop shared_experts",
+         "transformer/moe/moe_layer.py:158", "run"),
+    Rule("T13", "warning", lambda s: _inert(s, "mlp"),
+         "mlp does nothing: {reason}",
+         "use moe_act, shared_experts or moe",
+         "transformer_layer.py:445", "source"),
+    Rule("T14", "warning", lambda s: _inert(s, "layernorm") if s.moe is None else None,
+         "layernorm does nothing: {reason}",
+         "drop layernorm",
+         "transformer_layer.py:384", "source"),
+    Rule("T16", "error",
+         lambda s: _mtp_full(s, "uniform") and s.full is not None and s.full.num_layers != 1,
+         "full:uniform:{s.full.num_layers} on a model with MTP layers fails in the first forward",
+         "use full:uniform:1 or full:block",
+         "transformer/multi_token_prediction.py:846", "run",
+         "recompute_num_layers must be 1 for MTP recompute"),
+    Rule("T17", "warning", lambda s: _mtp_full(s, "block"),
+         "full:block leaves the MTP layers alone; their activations stay",
+         "use full:uniform:1 if the last stage is the one that does not fit",
+         "transformer/multi_token_prediction.py:850", "run",
+         "recompute_method == 'block' is not supported for MTP yet. Skipping recompute."),
+    Rule("T18", "error",
+         lambda s: (_mtp_full(s, "uniform") or _mtp_full(s, "block")) and s.quantized,
+         "full recompute of MTP layers under {s.spec.compute_dtype} silently drops gradients",
+         "use megatron-core 0.18, bf16, or name modules instead",
+         f"{_PULLS}/4593, {_PULLS}/4765, {_PULLS}/4766", "issue", until="0.18"),
+    Rule("T21", "note",
+         lambda s: s.full is not None and s.full.method == "block" and s.quantized and s.spec.task == "peft",
+         "full:block under {s.spec.compute_dtype} skips layers while nothing requires a gradient: frozen embeddings "
+         "shift the block",
+         "expect the block to begin at the first trained layer",
+         "transformer_block.py:551", "source"),
+    Rule("T25", "warning", lambda s: {"moe", "shared_experts"} <= set(s.modules),
+         "shared_experts inside moe: they run three times and free nothing more",
+         "drop shared_experts",
+         "transformer/moe/moe_layer.py:432", "run"),
+    Rule("T26", "warning", lambda s: {"moe", "moe_act"} <= set(s.modules),
+         "moe_act inside moe: the activation runs three times and frees nothing more",
+         "drop moe_act",
+         "transformer/moe/experts.py:738", "run"),
+)  # fmt: skip

@@ -1,0 +1,146 @@
+"""How transformer-engine overlaps tensor-parallel communication with matrix products: one buffer per GEMM."""
+
+import re
+from typing import Annotated, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from harness.experiment.gpu import Frozen
+from harness.experiment.model import Count
+
+
+class BulkOverlap(Frozen):
+    """Communication runs beside an independent GEMM. Defaults are transformer-engine's."""
+
+    method: Literal["bulk"]
+    num_sm: Count = 16
+    cga_size: Count = 2
+    set_sm_margin: bool = True
+
+
+class RingExchangeOverlap(Frozen):
+    """Point-to-point copies between GEMM chunks. Defaults are transformer-engine's."""
+
+    method: Literal["ring_exchange"]
+    num_sm: Count = 1
+    cga_size: Count = 1
+    set_sm_margin: bool = False
+    aggregate: bool = False
+
+
+class PipelineOverlap(Frozen):
+    """A reduce-scatter in ``num_splits`` parts behind the GEMM. Defaults are transformer-engine's."""
+
+    method: Literal["pipeline"]
+    num_sm: Count = 16
+    cga_size: Count = 2
+    num_splits: Count = 4
+    set_sm_margin: bool = True
+    fp8_buf: bool = False
+
+
+_Gather = RingExchangeOverlap
+_Scatter = Annotated[PipelineOverlap | RingExchangeOverlap, Field(discriminator="method")]
+
+
+class UserBuffers(Frozen):
+    """The buffers of ``ub_cfgs`` in `initialize_ub`; a GEMM that is left out keeps transformer-engine's default.
+
+    Each GEMM takes the methods that its layer runs. `qkv_dgrad` and `fc1_dgrad` are `bulk`: another method also needs
+    `tp_comm_overlap_rs_dgrad`, which mbr-perf leaves off, as Megatron-Bridge does. The layer would use a buffer for
+    reduce-scatter to gather.
+    """
+
+    qkv_fprop: _Gather | None = None
+    qkv_dgrad: BulkOverlap | None = None
+    qkv_wgrad: BulkOverlap | None = None
+    proj_fprop: _Scatter | None = None
+    proj_dgrad: _Gather | None = None
+    fc1_fprop: _Gather | None = None
+    fc1_dgrad: BulkOverlap | None = None
+    fc1_wgrad: BulkOverlap | None = None
+    fc2_fprop: _Scatter | None = None
+    fc2_dgrad: _Gather | None = None
+
+    @property
+    def ub_cfgs(self) -> dict[str, dict[str, object]]:
+        """The argument of `initialize_ub`."""
+        return self.model_dump(exclude_none=True)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Known configurations with these very buffers; two of them may be equal."""
+        return tuple(name for name, buffers in NAMED.items() if buffers == self)
+
+    def __str__(self) -> str:
+        """GEMMs with their SMs by method, as in ``bulk qkv_dgrad 4 SMs, fc1_dgrad 2 SMs; pipeline proj_fprop 24 SMs``."""
+        by_method: dict[str, list[str]] = {}
+        for name, buffer in self:
+            if buffer is not None:
+                sms = f"{name} {buffer.num_sm} SM{'s' if buffer.num_sm > 1 else ''}"
+                by_method.setdefault(buffer.method, []).append(sms)
+        return "; ".join(f"{method} {', '.join(gemms)}" for method, gemms in by_method.items())
+
+
+METHODS = (BulkOverlap, RingExchangeOverlap, PipelineOverlap)
+
+METHOD_KEYS: dict[str, tuple[str, ...]] = {
+    get_args(method.model_fields["method"].annotation)[0]: tuple(method.model_fields) for method in METHODS
+}
+"""Keys that a GEMM may hold, by its method."""
+
+
+def _tuned(bulk: tuple[int, int, int, int], proj_fprop: int | None, fc2_fprop: int | None) -> UserBuffers:
+    """SMs of qkv_dgrad, qkv_wgrad, fc1_dgrad and fc1_wgrad; of the two pipelined GEMMs, or None for a ring exchange."""
+    ring = RingExchangeOverlap(method="ring_exchange")
+    qkv_dgrad, qkv_wgrad, fc1_dgrad, fc1_wgrad = (
+        BulkOverlap(method="bulk", num_sm=num_sm, set_sm_margin=False) for num_sm in bulk
+    )
+    return UserBuffers(
+        qkv_fprop=ring, proj_dgrad=ring, fc1_fprop=ring, fc2_dgrad=ring,
+        qkv_dgrad=qkv_dgrad, qkv_wgrad=qkv_wgrad, fc1_dgrad=fc1_dgrad, fc1_wgrad=fc1_wgrad,
+        proj_fprop=_scatter(proj_fprop), fc2_fprop=_scatter(fc2_fprop),
+    )  # fmt: skip
+
+
+def _scatter(num_sm: int | None) -> PipelineOverlap | RingExchangeOverlap:
+    if num_sm is None:
+        return RingExchangeOverlap(method="ring_exchange", set_sm_margin=True)
+    return PipelineOverlap(method="pipeline", num_sm=num_sm)
+
+
+NAMED: dict[str, UserBuffers] = {
+    "userbuffers_bf16_h100_h8192_tp4_mbs1_seqlen8192": _tuned((4, 24, 2, 4), 24, 16),
+    "userbuffers_fp8_h100_h8192_tp4_mbs1_seqlen8192": _tuned((4, 24, 2, 4), None, None),
+    "userbuffers_bf16_b200_h8192_tp2_mbs1_seqlen8192": _tuned((16, 24, 2, 4), 32, 16),
+    "userbuffers_fp8_b200_h8192_tp2_mbs1_seqlen8192": _tuned((4, 24, 2, 4), None, None),
+    "userbuffers_bf16_h100_h16384_tp8_cp2_mbs1_seqlen8192": _tuned((2, 24, 2, 2), 24, 8),
+    "userbuffers_fp8_h100_h16384_tp8_cp2_mbs1_seqlen8192": _tuned((2, 24, 2, 2), None, None),
+    "userbuffers_bf16_b200_h16384_tp4_cp2_mbs1_seqlen8192": _tuned((8, 24, 2, 2), 32, 8),
+    "userbuffers_fp8_b200_h16384_tp4_cp2_mbs1_seqlen8192": _tuned((8, 32, 2, 8), None, None),
+    "userbuffers_bf16_h100_h12288_tp4_mbs1_seqlen2048": _tuned((4, 4, 2, 4), 24, None),
+}
+"""Configurations under Megatron-Bridge's names (its training/comm_overlap.py at 067f987)."""
+
+_NAME = re.compile(r"userbuffers_(bf16|fp8)_([a-z]+\d+)_h(\d+)_tp(\d+)(?:_cp(\d+))?_mbs(\d+)_seqlen(\d+)")
+
+
+def tuned_for(name: str) -> dict[str, str | int]:
+    """What the name of a row of ``NAMED`` says that its buffers were tuned for."""
+    match = _NAME.fullmatch(name)
+    assert match is not None  # a test reads every row
+    precision, gpu, *sizes = match.groups(default="1")
+    keys = ("hidden size", "TP", "CP", "micro-batch", "sequence")
+    return {"GPU": gpu, "precision": precision, **dict(zip(keys, map(int, sizes), strict=True))}
+
+
+def _by_name(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if value not in NAMED:
+        raise ValueError("must be a mapping of GEMMs, or the name of a known configuration")
+    return NAMED[value]
+
+
+UserBufferConfig = Annotated[UserBuffers, BeforeValidator(_by_name)]
+"""A mapping, or the name of a row of ``NAMED``."""

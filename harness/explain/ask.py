@@ -1,0 +1,64 @@
+"""`mbr-perf explain`: why a run is not like its golden, a published number, or another run."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from harness.asking.options import GoldenDir, Json, Results, takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    """What to hold against what."""
+
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a record.json, or the start of a run's id.")]
+    golden: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="GOLDEN",
+            help="A golden (file or name), another run, or REVISION:NAME. Default: the golden of the run's settings.",
+        ),
+    ] = None
+    golden_dir: GoldenDir = None
+    results_dir: Results = None
+    as_json: Json = False
+
+
+@takes(ExplainOptions)
+def explain(what: ExplainOptions) -> None:
+    """Say why a run differs from its golden, a published number or another run.
+
+    Everything that both recorded is compared; what differs is listed by how much it usually moves, each with whether it
+    can explain the sign and the size of the change. Exits 0 whatever is found; compare gives the verdict.
+    """
+    from harness.errors import BadRequestError
+    from harness.explain.judge import explain as explained
+    from harness.explain.references import named, stored_golden, with_history
+    from harness.recipes.problems import Problems
+
+    problems, ours, theirs = Problems(), None, None
+    with problems.collecting():
+        ours = named(what.run, what.results_dir, what.golden_dir)
+    with problems.collecting():
+        theirs = named(what.golden, what.results_dir, what.golden_dir) if what.golden is not None else None
+    problems.raise_if_any()
+    assert ours is not None  # else it is a problem
+    if ours.run is None:
+        raise BadRequestError(f"{what.run}: a golden, not a run", remedy="the run first: mbr-perf explain RUN GOLDEN")
+    theirs = theirs or stored_golden(ours.run, what.golden_dir)
+    found = explained(with_history(ours.side(), ours.run, what.results_dir), theirs.side(ours.run.spec))
+    if what.as_json:
+        from harness.explain.values import explain_document
+        from harness.showing import json
+
+        print(json.text(explain_document(found)))
+    else:
+        from harness.explain.show import print_explanation
+        from harness.judging.derive import derive
+        from harness.run.predicting.shown import prediction_line, whole_run
+        from harness.showing.printing import Console
+
+        runs = [one.run for one in (ours, theirs) if one.run is not None]
+        told = [prediction_line(run.prediction, run.no_prediction, whole_run(run, derive(run))) for run in runs]
+        print_explanation(Console(highlight=False), found, told)

@@ -1,0 +1,201 @@
+"""Facts of two sides, side by side."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from harness.experiment.effective import EffectiveRecompute, effective_recompute, settled_implementation
+from harness.experiment.experiment import FORMER_VALUES, ExperimentSpec
+from harness.experiment.layout import LayoutError
+from harness.experiment.recompute import canonical_text, parse_recompute
+from harness.explain.values import ABSENT, GROUPS, IMAGE, NONE_SEEN, Contrast, Departure, Group, Key, Side
+from harness.planning import flops
+from harness.planning.flops import FORMULA_VERSION
+from harness.records.golden import GoldenRecord, leaves, spec_like
+
+# Readings of which no two are ever equal: relative differences up to this are the same.
+_TOLERANCES = {"sm_clock_min_mhz": 0.01, "sm_clock_max_mhz": 0.01, "max_power_w": 0.05, "spread_of_steps": 0.5}
+_STEADY_PERCENT = 2.0  # steps that spread by less are steady, whatever the other side's spread by
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+# Worth telling even where the other side recorded nothing of the kind.
+_EVIDENCE: frozenset[Key] = frozenset({
+    ("clocks", "throttling"), ("processes", "foreign_processes"), ("memory", "alloc_retries"), ("ranks", "slow_rank"),
+})  # fmt: skip
+
+
+def contrast(ours: Side, theirs: Side) -> Contrast:
+    """Every fact of either side, once: as a departure, as the same, or as recorded on one side only."""
+    departures: list[Departure] = []
+    same: Counter[Group] = Counter()
+    missing: tuple[list[Key], list[Key]] = ([], [])
+    for key in _keys(ours, theirs):
+        here, there = _value(ours, key), _value(theirs, key)
+        if here is not None and there is not None:
+            if _alike(key, here, there):
+                same[key[0]] += 1
+            else:
+                departures.append(_departure(ours, key, here, there))
+            continue
+        if _is_evidence(key, theirs) and (here or there) != NONE_SEEN:
+            departures.append(_departure(ours, key, here, there))
+        missing[0 if here is None else 1].append(key)
+    recorded = {group for group, _ in (*ours.facts, *theirs.facts)} | ours.closed | theirs.closed
+    neither = tuple(group for group in GROUPS if group not in recorded)
+    return Contrast(_variables_once(departures), dict(same), tuple(missing[0]), tuple(missing[1]), neither)
+
+
+def _is_evidence(key: Key, theirs: Side) -> bool:
+    """A module that is inert here may have acted where the published figure was measured; our goldens would agree."""
+    group, name = key
+    return key in _EVIDENCE or (group == "recompute" and name.startswith("inert.") and theirs.kind == "published")
+
+
+def _variables_once(departures: list[Departure]) -> tuple[Departure, ...]:
+    """A variable that was asked for is told as one of the environment, and only there where both sides recorded that."""
+    seen = {each.name for each in departures if each.group == "environment"}
+    told = []
+    for each in departures:
+        name = each.name.removeprefix("env.")
+        if each.group != "settings" or name == each.name:
+            told.append(each)
+        elif name not in seen:
+            told.append(replace(each, group="environment", name=name))
+    return tuple(told)
+
+
+def _keys(ours: Side, theirs: Side) -> list[Key]:
+    """Groups in the order of the table of groups, names by alphabet."""
+    order = list(GROUPS)
+    return sorted({*ours.facts, *theirs.facts}, key=lambda key: (order.index(key[0]), key[1]))
+
+
+def _value(side: Side, key: Key) -> str | None:
+    """Return the recorded text; None where the side did not record the group whole.
+
+    What such a group lacks is ``none``. A setting from before the field was there has its former value.
+    """
+    group, name = key
+    if key in side.facts or group not in side.closed:
+        return side.facts.get(key)
+    return str(FORMER_VALUES[name]) if group == "settings" and name in FORMER_VALUES else ABSENT
+
+
+def _departure(ours: Side, key: Key, here: str | None, there: str | None) -> Departure:
+    group, name = key
+    source = ours.sources.get(name, "") if group == "settings" else ""
+    return Departure(group, name, here, there, source)
+
+
+def _alike(key: Key, here: str, there: str) -> bool:
+    tolerance = _TOLERANCES.get(key[1])
+    one, other = _NUMBER.match(here), _NUMBER.match(there)
+    if tolerance is None or one is None or other is None:
+        return here == there
+    if key[1] == "spread_of_steps" and max(float(one[0]), float(other[0])) < _STEADY_PERCENT:
+        return True
+    return abs(float(one[0]) - float(other[0])) <= tolerance * max(abs(float(one[0])), abs(float(other[0])))
+
+
+_LABELS = ("recipe", "task", "compute_dtype", "num_gpus")
+
+
+def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = None) -> Side:
+    """The golden; ``like`` lends a published one the settings that its source does not state.
+
+    A step time that is not stored is worked out from the throughput where the formula is ours or not stated.
+    """
+    spec = spec_like(golden, like)
+    stored = {name: metric.value for name, metric in golden.metrics.items()}
+    derived = _step_time(golden, spec)
+    closed: set[Group] = {"settings"} if golden.fingerprint else set()
+    if golden.measured_on.environment is not None:
+        closed.add("environment")
+    return Side(
+        name=name,
+        kind="golden" if golden.kind == "measured" else "published",
+        metrics=stored | derived,
+        facts=_facts(golden),
+        closed=frozenset(closed),
+        num_runs=golden.num_runs,
+        spreads={n: m.relative_spread for n, m in golden.metrics.items() if m.relative_spread is not None},
+        numbers=_numbers(golden),
+        spec=spec,
+        effective=_effective(spec),
+        derived=frozenset(derived),
+        caveats=(
+            *golden.caveats,
+            *(f"promoted in spite of {why}" for why in golden.overridden),
+            *_borrowed(golden, spec),
+        ),
+    )
+
+
+def _borrowed(golden: GoldenRecord, spec: ExperimentSpec | None) -> tuple[str, ...]:
+    if golden.fingerprint is not None or spec is None:
+        return ()
+    return ("for arithmetic, settings that its source does not state are taken to be the run's",)
+
+
+def _step_time(golden: GoldenRecord, spec: ExperimentSpec | None) -> dict[str, float]:
+    throughput = golden.metrics.get("tflops_per_gpu")
+    formula_is_ours = golden.formula_version in (None, FORMULA_VERSION)
+    if spec is None or throughput is None or "step_time_s" in golden.metrics or not formula_is_ours:
+        return {}
+    return {"step_time_s": flops.model_flops_per_step(spec) / (throughput.value * spec.num_gpus * 1e12)}
+
+
+def _effective(spec: ExperimentSpec | None) -> EffectiveRecompute | None:
+    if spec is None:
+        return None
+    try:
+        return effective_recompute(spec, settled_implementation(spec))
+    except LayoutError:
+        return None
+
+
+def _numbers(golden: GoldenRecord) -> dict[str, float]:
+    clock = golden.measured_on.sm_clock_mhz
+    return {} if clock is None else {"sm_clock_min_mhz": clock}
+
+
+def _facts(golden: GoldenRecord) -> dict[Key, str]:
+    where = golden.measured_on
+    asked = leaves(golden.spec) | {name: str(getattr(golden, name)) for name in _LABELS}
+    asked["recompute"] = canonical_text(parse_recompute(golden.recompute))
+    found: dict[Group, Mapping[str, str | None]] = {
+        "device": {"gpu": golden.gpu, "device_name": where.device_name},
+        "settings": {name: value for name, value in asked.items() if name != "gpu"},
+        "environment": where.environment or {},
+        "software": {
+            **{name: version or ABSENT for name, version in where.versions.items()},
+            **({} if where.environment is None else {IMAGE: where.container or ABSENT}),
+        },
+        "driver": {"driver_version": where.driver_version},
+        "window": _window(golden),
+        "place": {"hosts": ", ".join(where.hostnames) or None},
+        "formula": {"formula_version": golden.formula_version},
+        **(_health(golden) if golden.kind == "measured" else {}),
+    }
+    return {
+        (group, name): value for group, facts in found.items() for name, value in facts.items() if value is not None
+    }
+
+
+def _health(golden: GoldenRecord) -> dict[Group, dict[str, str | None]]:
+    """No run that was seen to be throttled or to share its GPU is ever promoted; it was looked at where clocks were read."""
+    clock = golden.measured_on.sm_clock_mhz
+    if clock is None:
+        return {}
+    return {
+        "clocks": {"throttling": NONE_SEEN, "sm_clock_min_mhz": f"{clock:.0f} MHz"},
+        "processes": {"foreign_processes": NONE_SEEN},
+    }
+
+
+def _window(golden: GoldenRecord) -> dict[str, str | None]:
+    window = golden.window
+    return {
+        "max_steps": None if golden.max_steps is None else str(golden.max_steps),
+        "window": None if window is None else f"[{window[0]}, {window[1]})",
+    }

@@ -1,0 +1,134 @@
+"""Finds the two sides of an explanation and explains their difference."""
+
+import math
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
+from harness.explain.contrast import golden_side
+from harness.explain.run import run_side
+from harness.explain.values import Side
+from harness.judging.metrics import METRICS
+from harness.night.history.record import case_of
+from harness.night.history.store import read_history
+from harness.night.noise import KnownNoise
+from harness.night.noise_history import noise_of
+from harness.records.golden import GoldenRecord, spec_like
+from harness.records.goldens import find_golden, golden_dir, named_golden
+from harness.records.other_kinds import refuse_other_kinds
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, read_run, results_dir
+from harness.units import counted
+
+_GIT_TIMEOUT_S = 30
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a reference means: exactly one of ``run`` and ``golden``, under the ``name`` that reports give it."""
+
+    name: str
+    run: RunRecord | None = None
+    golden: GoldenRecord | None = None
+
+    @property
+    def spec(self) -> ExperimentSpec | None:
+        """The experiment behind it; None for a published golden."""
+        return self.run.spec if self.run is not None else spec_like(self.golden) if self.golden is not None else None
+
+    def side(self, like: ExperimentSpec | None = None) -> Side:
+        """As one side of a comparison; ``like`` lends a published golden what it does not state."""
+        if self.run is not None:
+            return run_side(self.run)
+        assert self.golden is not None
+        return golden_side(self.name, self.golden, like)
+
+
+def named(reference: str, results: Path | None = None, goldens: Path | None = None) -> Named:
+    """A run (folder, record or id), a golden (file or name), or ``REVISION:NAME``, a golden as git has it there.
+
+    BadRequestError for a reference that means none of these; a run's folder goes before a golden of the same name.
+    """
+    path = Path(reference)
+    if path.name == RECORD or (path / RECORD).is_file():
+        return Named(reference, run=read_run(path, results))
+    try:
+        where, golden = named_golden(reference, goldens)
+        return Named(_short(where, golden_dir(goldens)), golden=golden)
+    except BadRequestError:
+        if path.is_file():
+            refuse_other_kinds(reference, ("run",), results)
+            raise
+    if ":" in reference:
+        return _at_revision(reference, golden_dir(goldens))
+    try:
+        return Named(reference, run=read_run(reference, results))
+    except BadRequestError as error:
+        refuse_other_kinds(reference, ("run",), results)
+        raise BadRequestError(
+            f"{reference!r} is neither a golden nor a run: {error.message}",
+            remedy=f"{error.remedy}; mbr-perf golden list prints the goldens",
+        ) from error
+
+
+def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:
+    """The golden of the run's own settings; BadRequestError says why there is none."""
+    search = find_golden(run.spec, goldens, run.sources)
+    if search.golden is None:
+        raise BadRequestError(search.note, remedy="name a golden or another run: mbr-perf explain RUN GOLDEN")
+    assert search.path is not None
+    return Named(_short(search.path, golden_dir(goldens)), golden=search.golden)
+
+
+def _short(path: Path, folder: Path) -> str:
+    """The name that `golden list` prints, without .json, for a file below the folder; else the path."""
+    return str(path.relative_to(folder).with_suffix("")) if path.is_relative_to(folder) else str(path)
+
+
+def _at_revision(reference: str, folder: Path) -> Named:
+    """``HEAD~1:h100/<slug>``: the file below the folder of goldens, as git has it at that revision."""
+    revision, _, name = reference.partition(":")
+    if not revision or revision.startswith("-") or not name:
+        raise BadRequestError(f"{reference!r}: neither a golden, a run, nor REVISION:NAME of a golden")
+    stem = name.removesuffix(".json")
+    try:
+        done = subprocess.run(
+            ("git", "-C", str(folder), "cat-file", "blob", f"{revision}:./{stem}.json"),  # noqa: S607 (the user's own git)
+            capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BadRequestError(f"{reference}: git cannot be asked: {error}") from error
+    if done.returncode != 0:
+        told = done.stderr.strip().splitlines()
+        raise BadRequestError(
+            f"{reference}: git has no such file below {folder}: {told[0] if told else 'no reason given'}",
+            remedy=f"git -C {folder} log --oneline -- . lists the commits that touched goldens",
+        )
+    try:
+        return Named(reference, golden=GoldenRecord.model_validate_json(done.stdout))
+    except ValidationError as error:
+        raise BadRequestError(
+            f"{reference}: no golden that this version reads: {error.error_count()} problems"
+        ) from error
+
+
+def with_history(side: Side, record: RunRecord, results: Path | None = None) -> Side:
+    """The run's side with the spread of one run as nights of its settings, device and software show it, where they do."""
+    history = read_history(results_dir(results), case=case_of(record.spec), fingerprint=record.fingerprint)
+    start = record.provenance.started_at
+    known = {m.name: noise_of(history, m.name, record, since=start, before=start) for m in METRICS}
+    found = {name: noise for name, noise in known.items() if noise is not None and noise.within_df + noise.night_df > 0}
+    if not found:
+        return side
+    runs = max(round((noise.night_df + 1) * noise.runs_per_night) for noise in found.values())
+    basis = f"about {counted(runs, 'run')} of earlier nights"
+    return replace(side, spreads={name: spread_of_one(noise) for name, noise in found.items()}, spread_basis=basis)
+
+
+def spread_of_one(noise: KnownNoise) -> float:
+    """Relative standard deviation of one run of any night: that of means of nights, plus what their runs averaged out."""
+    return math.sqrt(noise.night_sd**2 + noise.within_sd**2 * (1 - 1 / noise.runs_per_night))

@@ -1,0 +1,204 @@
+"""All that a run recorded, as one side of a comparison."""
+
+import math
+from collections import Counter
+
+from harness.explain.values import ABSENT, IMAGE, NONE_SEEN, Group, Key, Side
+from harness.judging.clocks import rank_clocks
+from harness.judging.derive import derive
+from harness.judging.likeness import SOFTWARE, hostnames, measured_device, own_devices
+from harness.judging.metrics import METRICS, Metrics
+from harness.judging.peaks import bare_uuid
+from harness.judging.statistics import median
+from harness.planning.flops import FORMULA_VERSION
+from harness.records.golden import leaves
+from harness.records.imported import IMPORTED
+from harness.records.run import REPLAYED, RunRecord
+from harness.units import counted
+
+_ALWAYS: tuple[Group, ...] = ("settings", "recompute", "software")
+_OF_THE_IMPORT: frozenset[Key] = frozenset(
+    {("device", "device_name"), ("place", "hosts"), ("harness", "mbr_perf"), ("harness", "git_commit"),
+     ("harness", "command"), *(("software", name) for name in (*SOFTWARE, IMAGE))}
+)  # fmt: skip
+SLOW_RANK = 0.02  # a rank whose own steps take this much longer than the middle rank's is worth a line
+
+
+def run_side(record: RunRecord, name: str = "") -> Side:
+    """The run with everything that its ranks, its sampler and its harness wrote down. Figures only of one that ended well."""
+    metrics = derive(record)
+    numbers = _numbers(record) | _steadiness(metrics)
+    facts: dict[Key, str] = {}
+    for group, found in _facts(record, metrics, numbers).items():
+        facts |= {(group, key): value for key, value in found.items()}
+    closed = {*_ALWAYS, *(("environment",) if record.provenance.environment else ())}
+    if record.imported is not None:  # whose log says nothing of the machine and its software
+        facts = {key: value for key, value in facts.items() if key not in _OF_THE_IMPORT}
+        closed -= {"software"}
+    return Side(
+        name=name or record.run_id,
+        kind="run",
+        metrics=_figures(record, metrics),
+        facts=facts,
+        closed=frozenset(closed),
+        numbers=numbers,
+        sources=record.sources,
+        spec=record.spec,
+        effective=record.effective,
+        caveats=_caveats(record, metrics),
+    )
+
+
+def _figures(record: RunRecord, metrics: Metrics) -> dict[str, float]:
+    if record.status != "ok":
+        return {}
+    read = {metric.name: metric.read(metrics) for metric in METRICS}
+    return {name: value for name, value in read.items() if value is not None and math.isfinite(value) and value > 0}
+
+
+def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
+    ended = (
+        []
+        if record.status == "ok"
+        else [f"the run ended as {record.status}: {record.failure or 'no failure recorded'}"]
+    )
+    doubts = [f"suspect: {why}" for why in record.suspect]
+    short = {text for name, text in metrics.problems.items() if name == "step_time_s"}
+    return (*ended, *doubts, *sorted(short), *(note for note in record.notes if note.startswith((REPLAYED, IMPORTED))))
+
+
+def _facts(record: RunRecord, metrics: Metrics, numbers: dict[str, float]) -> dict[Group, dict[str, str]]:
+    spec, where = record.spec, record.provenance
+    asked = leaves(spec.identity())
+    return {
+        "device": {"gpu": spec.gpu, "device_name": measured_device(record) or ABSENT},
+        "settings": {name: value for name, value in asked.items() if name != "gpu"},
+        "recompute": _recompute(record),
+        "clocks": _clocks(record, numbers),
+        "processes": _processes(record),
+        "memory": _memory(record, metrics),
+        "ranks": _ranks(record, numbers),
+        "environment": where.environment,
+        "software": {name: version or ABSENT for name, version in {**where.versions, IMAGE: where.container}.items()},
+        "driver": {"driver_version": where.driver_version} if where.driver_version else {},
+        "window": _window(record, numbers),
+        "place": {"hosts": ", ".join(hostnames(record)), "gpus_per_node": str(spec.gpus_per_node)},
+        "formula": {"formula_version": FORMULA_VERSION},
+        "harness": {
+            "mbr_perf": where.mbr_perf,
+            **({"git_commit": where.git_commit} if where.git_commit else {}),
+            "command": " ".join(where.command),
+        },
+    }
+
+
+def _recompute(record: RunRecord) -> dict[str, str]:
+    """What the layers do, as reckoned and, where ranks read it back, as built on the first copy of every stage."""
+    effect = record.effective
+    acting = {f"acts.{name}": f"{count} of {effect.num_layers} layers" for name, count in effect.modules.items()}
+    inert = {f"inert.{name}": reason for name, reason in effect.inert_modules.items()}
+    full = {"full_layers": f"{effect.full_layers} of {effect.num_layers}"} if effect.full_layers else {}
+    built: Counter[str] = Counter()
+    for rank in record.ranks:
+        if rank.recompute and (rank.coordinates.tp, rank.coordinates.dp, rank.coordinates.cp) == (0, 0, 0):
+            built.update(rank.recompute.modules)
+    return {
+        "implementation": effect.implementation,
+        **acting,
+        **inert,
+        **full,
+        **{f"built.{name}": counted(count, "layer") for name, count in built.items()},
+    }
+
+
+def _numbers(record: RunRecord) -> dict[str, float]:
+    each = rank_clocks(record.ranks, record.nodes, record.spec.measure.window).values()
+    clocks = [own.sm_clock_mhz for own in each if own.sm_clock_mhz]
+    power = [device.max_power_w for _, device in own_devices(record) if device.max_power_w]
+    numbers = {"sm_clock_min_mhz": min(clocks), "sm_clock_max_mhz": max(clocks)} if clocks else {}
+    if power:
+        numbers["max_power_w"] = max(power)
+    start, end = record.spec.measure.window
+    times = [median(own) for rank in record.ranks if (own := [s.seconds for s in rank.steps if start <= s.step < end])]
+    if len(times) > 1:
+        numbers["imbalance"] = max(times) / median(times) - 1
+    return numbers
+
+
+def _clocks(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
+    devices = own_devices(record)
+    if not devices:
+        return {}
+    each = rank_clocks(record.ranks, record.nodes, record.spec.measure.window)
+    slowed = {
+        bare_uuid(rank.device.uuid): each[rank.rank].slowdowns
+        for rank in record.ranks
+        if rank.rank in each and rank.device and rank.device.uuid
+    }
+    throttled = [
+        f"GPU {device.index} of {host}: {', '.join(slowdowns)}"
+        for host, device in devices
+        if (slowdowns := slowed.get(bare_uuid(device.uuid)))
+    ]
+    units = {"sm_clock_min_mhz": "MHz", "sm_clock_max_mhz": "MHz", "max_power_w": "W"}
+    return {
+        "throttling": "; ".join(throttled) or NONE_SEEN,
+        **{name: f"{numbers[name]:.0f} {unit}" for name, unit in units.items() if name in numbers},
+    }
+
+
+def _processes(record: RunRecord) -> dict[str, str]:
+    devices = own_devices(record)
+    if not devices:
+        return {}
+    foreign = [
+        f"GPU {device.index} of {host}: {', '.join(device.foreign_processes)}"
+        for host, device in devices
+        if device.foreign_processes
+    ]
+    unknown = sum(device.num_unidentified_processes for _, device in devices)
+    untold = {"unidentified_processes": str(unknown)} if unknown else {}
+    return {"foreign_processes": "; ".join(foreign) or NONE_SEEN, **untold}
+
+
+def _memory(record: RunRecord, metrics: Metrics) -> dict[str, str]:
+    retries = [rank.memory.num_alloc_retries for rank in record.ranks if rank.memory]
+    known = [count for count in retries if count is not None]
+    found = {"alloc_retries": str(sum(known)) if sum(known) else NONE_SEEN} if known else {}
+    for name in ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes"):
+        peak = getattr(metrics, name)
+        if peak is not None:
+            found[f"worst_rank.{name}"] = f"rank {peak.rank} (stage {peak.stage})"
+    return found
+
+
+def _ranks(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
+    """The rank whose own steps take longest; waiting for the others is part of every rank's steps, so it shows little."""
+    if "imbalance" not in numbers:
+        return {}
+    if numbers["imbalance"] < SLOW_RANK:
+        return {"slow_rank": NONE_SEEN}
+    start, end = record.spec.measure.window
+    own = {rank.rank: [s.seconds for s in rank.steps if start <= s.step < end] for rank in record.ranks}
+    slowest = max((rank for rank in own if own[rank]), key=lambda rank: median(own[rank]))
+    place = next(rank for rank in record.ranks if rank.rank == slowest)
+    excess = numbers["imbalance"] * 100
+    return {
+        "slow_rank": f"rank {slowest} (stage {place.coordinates.pp}, {place.hostname}): "
+        f"{excess:.1f} % longer than the middle rank"
+    }
+
+
+def _steadiness(metrics: Metrics) -> dict[str, float]:
+    steps = metrics.step_time_s
+    return {"spread_of_steps": steps.stdev / steps.mean} if steps and steps.stdev is not None else {}
+
+
+def _window(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
+    start, end = record.spec.measure.window
+    spread = numbers.get("spread_of_steps")
+    return {
+        "max_steps": str(record.spec.measure.max_steps),
+        "window": f"[{start}, {end})",
+        **({} if spread is None else {"spread_of_steps": f"{spread * 100:.1f} %"}),
+    }

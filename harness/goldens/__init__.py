@@ -1,0 +1,1 @@
+"""Golden values: promote, retire, diff, export."""

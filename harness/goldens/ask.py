@@ -1,0 +1,179 @@
+"""The `golden` command: list, show, diff, retire, export."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.asking.options import GoldenDir, Json, Results
+from harness.goldens.promote import promote
+
+
+def export(
+    name: Annotated[str, typer.Argument(help="A golden (file, or name as `golden list` prints it), or a run.")],
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="bridge: Megatron-Bridge's golden JSON.")
+    ] = "bridge",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there. Default: stdout.")
+    ] = None,
+    golden_dir: GoldenDir = None,
+    results_dir: Results = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on stdout, with what to know about it.")
+    ] = False,
+) -> None:
+    """Write a golden, or a run, as golden values of Megatron-Bridge.
+
+    A run has its steps and losses; a golden has medians only, which every step then carries.
+    """
+    import sys
+
+    from harness.errors import BadRequestError
+    from harness.goldens.export import export_bridge, write_export
+    from harness.showing import json
+
+    if form != "bridge":
+        raise BadRequestError(f"--format {form!r}: no such format", remedy="--format bridge")
+    exported = export_bridge(name, results_dir, golden_dir)
+    if output is not None:
+        write_export(output, exported)
+    if as_json:
+        print(json.text({
+            "schema_version": json.SCHEMA_VERSION, "format": form, "path": None if output is None else str(output),
+            "document": exported.document, "notes": list(exported.notes),
+        }))  # fmt: skip
+        return
+    for note in exported.notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"Written: {output}" if output is not None else exported.text, end="\n" if output is not None else "")
+
+
+if TYPE_CHECKING:
+    from harness.showing.printing import Console
+
+app = typer.Typer(
+    no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare, retire and export them."
+)
+
+
+app.command("promote")(promote)
+app.command("export")(export)
+
+
+@app.command("list")
+def list_goldens(
+    retired: Annotated[bool, typer.Option("--retired", help="Those that were taken out of force instead.")] = False,
+    golden_dir: GoldenDir = None,
+    as_json: Json = False,
+) -> None:
+    """Every golden with its kind, the number of runs behind it, and when it was promoted.
+
+    Exits 6 when a file cannot be read; the others are listed.
+    """
+    from harness.errors import ExitCode
+    from harness.goldens.show import print_goldens
+    from harness.records import golden_retired, goldens
+    from harness.showing import json
+
+    folder = goldens.golden_dir(golden_dir)
+    found, unread = golden_retired.list_retired(folder) if retired else goldens.list_goldens(folder)
+    if as_json:
+        print(json.text(json.goldens_document(found, unread)))
+    else:
+        print_goldens(_console(), found, folder, retired=retired, unread=unread)
+    if unread:
+        raise typer.Exit(int(ExitCode.INCONCLUSIVE))
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="A golden file, or its name as `golden list` prints it.")],
+    golden_dir: GoldenDir = None,
+    as_json: Json = False,
+) -> None:
+    """The values of one golden, where they were measured, and who promoted them why."""
+    from harness.goldens.show import print_golden
+    from harness.records.goldens import named_golden
+    from harness.showing import json
+
+    path, golden = named_golden(name, golden_dir)
+    if as_json:
+        print(json.text(json.golden_document(path, golden)))
+    else:
+        print_golden(_console(), path, golden)
+
+
+@app.command()
+def diff(
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A golden (file or name), a run, or REVISION:NAME.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="Likewise.")],
+    markdown: Annotated[
+        str | None, typer.Option("--markdown", metavar="FILE", help="As Markdown for a pull request; - is stdout.")
+    ] = None,
+    golden_dir: GoldenDir = None,
+    results_dir: Results = None,
+    as_json: Json = False,
+) -> None:
+    """What is not the same in two goldens: values, settings, machine and software.
+
+    REVISION:NAME is the golden as git has it there, e.g. HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.
+    """
+    from harness.errors import BadRequestError
+    from harness.explain.references import named
+    from harness.goldens import json as golden_json
+    from harness.goldens import show as golden_markdown
+    from harness.goldens.promote import leave_markdown
+    from harness.goldens.show import print_difference
+    from harness.recipes.problems import Problems
+    from harness.showing import json
+
+    if as_json and markdown == "-":
+        raise BadRequestError("--json and --markdown - both want stdout", remedy="name a file for one of them")
+    problems, found = Problems(), []
+    for reference in (before, after):
+        with problems.collecting():
+            found.append(named(reference, results_dir, golden_dir))
+    problems.raise_if_any()
+    first, second = found
+    sides = first.side(second.spec), second.side(first.spec)
+    if markdown:
+        leave_markdown(markdown, golden_markdown.difference_markdown(*sides))
+    if as_json:
+        print(json.text(golden_json.difference_document(*sides)))
+    elif markdown != "-":
+        print_difference(_console(), *sides)
+
+
+@app.command()
+def retire(
+    name: Annotated[str, typer.Argument(help="A golden file, or its name as `golden list` prints it.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why nothing is to be compared with it any more.")],
+    author: Annotated[str | None, typer.Option("--author", help="Default: git's user.name, else the OS user.")] = None,
+    golden_dir: GoldenDir = None,
+    as_json: Json = False,
+) -> None:
+    """Take a golden out of force: it moves to the folder `retired`, and runs of its settings have none."""
+    from datetime import UTC, datetime
+
+    from harness.goldens import json as golden_json
+    from harness.goldens.promote import author_or_default
+    from harness.records import golden_retired
+    from harness.records.goldens import named_golden, read_golden, writable_golden_dir
+    from harness.showing import json
+    from harness.showing.printing import print_lines
+
+    folder = writable_golden_dir(golden_dir)
+    path, golden = named_golden(name, folder)
+    now, who = datetime.now(UTC), author_or_default(author)
+    target = golden_retired.retire(folder, path, golden, reason=reason, author=who, now=now)
+    if as_json:
+        print(json.text(golden_json.retired_document(target, read_golden(target), path)))
+    else:
+        print_lines(_console(), [f"Retired: {path}", f"It lies at {target} now. It counts once both are committed."])
+
+
+def _console() -> "Console":
+    from harness.showing.printing import Console
+
+    return Console(highlight=False)

@@ -1,0 +1,150 @@
+"""A golden or a run of ours as golden values of Megatron-Bridge."""
+
+import math
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import BadRequestError
+from harness.experiment.experiment import MeasureSpec
+from harness.explain.references import named
+from harness.imports.golden.actuals import Document, bridge_text
+from harness.imports.golden.bridge import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS
+from harness.judging.derive import derive
+from harness.judging.window import window_of
+from harness.planning.flops import achieved_tflops, model_flops_per_step
+from harness.records.golden import GoldenRecord
+from harness.records.imported import ImportedLog
+from harness.records.run import RunRecord
+from harness.records.store import write_atomically
+from harness.units import GB, counted
+
+_PEAKS = {"max_alloc": "peak_allocated_bytes", "max_reserved": "peak_reserved_bytes"}
+_NO_ALLOC = (
+    "no alloc: Megatron-Bridge checks memory only where a golden has it; its max_alloc is that of a log's first report, "
+    "ours of the whole run"
+)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The document, and what somebody who uses it should know."""
+
+    document: Document
+    notes: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """As a file holds it."""
+        return bridge_text(self.document)
+
+
+def export_bridge(reference: str, results: Path | None = None, goldens: Path | None = None) -> Exported:
+    """The golden or run that ``reference`` names. BadRequestError where it has no time of a step."""
+    found = named(reference, results, goldens)
+    if found.run is not None:
+        return of_run(found.run)
+    assert found.golden is not None
+    return of_golden(found.name, found.golden)
+
+
+def of_golden(name: str, golden: GoldenRecord) -> Exported:
+    """Every step carries the golden's medians, for it stores no steps."""
+    stored = {metric: one.value for metric, one in golden.metrics.items()}
+    step: Document = {}
+    if "step_time_s" in stored:
+        step[TIME_MS] = stored["step_time_s"] * 1000
+    if "tflops_per_gpu" in stored:
+        step[THROUGHPUT] = stored["tflops_per_gpu"]
+    if not step:
+        raise BadRequestError(
+            f"{name}: has neither throughput nor step time, and golden values of Megatron-Bridge are steps",
+            remedy="export the run that it comes from: mbr-perf golden export RUN",
+        )
+    count = golden.max_steps or MeasureSpec().max_steps
+    notes = [
+        f"each of {counted(count, 'step')} carries the median: a golden stores no steps",
+        "no losses: a golden stores none",
+    ]
+    if TIME_MS not in step:
+        notes.append(f"no {TIME_MS!r}, without which Megatron-Bridge's evaluator does not read a golden")
+    document: Document = {str(number): dict(step) for number in range(count)}
+    return _with_memory(document, {key: stored.get(metric) for key, metric in _PEAKS.items()}, notes)
+
+
+def of_run(run: RunRecord) -> Exported:
+    """The steps as they were, and the last stage's loss; of an imported log the steps that it names."""
+    if run.status != "ok":
+        raise BadRequestError(f"{run.run_id}: ended as {run.status}; no golden comes of it", remedy=_remedy(run))
+    losses, notes = _losses(run), list[str]()
+    steps = _imported_steps(run, run.imported, notes) if run.imported else _steps(run)
+    document: Document = {
+        str(number): step if number not in losses else {LOSS: losses[number], **step} for number, step in steps.items()
+    }
+    metrics = derive(run)
+    found = {key: getattr(metrics, metric) for key, metric in _PEAKS.items()}
+    values = {key: None if peak is None else peak.value for key, peak in found.items()}
+    notes += [f"{key}: {metrics.problems[metric]}" for key, metric in _PEAKS.items() if metric in metrics.problems]
+    return _with_memory(document, values, [*notes, *([] if losses else ["no losses: the run recorded none"])])
+
+
+def _steps(run: RunRecord) -> dict[int, Document]:
+    """The slowest rank's time of every step, and the throughput that it means."""
+    window = window_of(run.ranks, run.spec.num_gpus, 0, run.spec.measure.max_steps)
+    if window.missing or not window.seconds:
+        raise BadRequestError(f"{run.run_id}: {window.problem or 'no step'}", remedy=_remedy(run))
+    flops = model_flops_per_step(run.spec)
+    return {
+        number: {TIME_MS: seconds * 1000, THROUGHPUT: achieved_tflops(flops, seconds, run.spec.num_gpus)}
+        for number, seconds in enumerate(window.seconds)
+    }
+
+
+def _imported_steps(run: RunRecord, imported: ImportedLog, notes: list[str]) -> dict[int, Document]:
+    """Iteration N of the log as step N-1, as Megatron-Bridge counts; throughput is the log's own where it has any."""
+    clock = next((rank for rank in run.ranks if rank.rank == imported.clock_rank), None)
+    seconds = {step.step: step.seconds for step in clock.steps} if clock else {}
+    own = {one.step: one.tflops_per_gpu for one in imported.throughput}
+    if not seconds:
+        raise BadRequestError(f"{run.run_id}: no iteration of the log has a time", remedy=_remedy(run))
+    flops = model_flops_per_step(run.spec)
+    ours = {} if own else {n: achieved_tflops(flops, s, run.spec.num_gpus) for n, s in seconds.items()}
+    notes.append(f"iteration N of the log is step N-1; throughput is {'its own' if own else 'ours, for it has none'}")
+    if len(seconds) < run.spec.measure.max_steps:
+        notes.append(f"{len(seconds)} of {run.spec.measure.max_steps} steps: those that the log names")
+    throughput, found = own or ours, dict[int, Document]()
+    for number, value in seconds.items():
+        found[number] = {TIME_MS: value * 1000}
+        if number in throughput:
+            found[number][THROUGHPUT] = throughput[number]
+    return found
+
+
+def _remedy(run: RunRecord) -> str:
+    if run.imported is None:
+        return "name a run that ended well: mbr-perf results list"
+    logs = " ".join(shlex.quote(file.name) for file in run.imported.files)
+    return f"mbr-perf compare --log {logs} --actuals FILE writes what there is of the log"
+
+
+def write_export(path: Path, exported: Exported) -> None:
+    """BadRequestError where the file cannot be written; what was there is kept."""
+    try:
+        write_atomically(path, exported.text)
+    except OSError as error:
+        raise BadRequestError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a writable folder with -o"
+        ) from error
+
+
+def _with_memory(document: Document, values: dict[str, int | float | None], notes: list[str]) -> Exported:
+    known = {key: value / GB for key, value in values.items() if value is not None}
+    if not known:
+        return Exported(document, (*notes, "no memory"))
+    return Exported(document | known | {OF_WHOLE_RUN: 1}, (*notes, _NO_ALLOC))
+
+
+def _losses(run: RunRecord) -> dict[int, float]:
+    """By step; the ranks that know a loss know the same."""
+    told = ((step.step, step.loss) for rank in run.ranks for step in rank.steps)
+    return {number: loss for number, loss in told if loss is not None and math.isfinite(loss)}

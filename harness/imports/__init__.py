@@ -1,0 +1,1 @@
+"""Logs and golden values of other tools."""

@@ -1,0 +1,194 @@
+"""Judges the memory and the loss of a log against a golden file of others."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+from harness.imports.compare.convergence import LossLimits, judge_loss
+from harness.imports.compare.speed import judge_speed, window_of
+from harness.imports.compare.values import COUNTERS, METRIC, ForeignComparison, ForeignThresholds, Judged
+from harness.imports.golden.bridge import OF_THE_FIRST_REPORT, bridge_report
+from harness.imports.golden.values import ForeignGolden
+from harness.imports.log.values import ForeignLog, RankMemory, WorstRank
+from harness.judging.compare import WindowOptions
+from harness.judging.gate import Comparison, Finding, Verdict, compare_values, overall
+
+
+def judge_memory(log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds) -> Judged:
+    """One finding per counter that either side has."""
+    findings, notes = [], []
+    for name, counter in COUNTERS.items():
+        finding, told = (
+            _against_one_value(name, counter, log, golden, allowed)
+            if golden.format == "bridge"
+            else _against_series(name, counter, log, golden, allowed)
+        )
+        findings += [finding] if finding else []
+        notes += told
+    return Judged(tuple(findings), tuple(dict.fromkeys(notes)))
+
+
+def worst_ranks(log: ForeignLog) -> dict[str, WorstRank]:
+    """The largest report of each counter over all ranks and iterations, by the metric's name."""
+    found = {name: log.worst(counter) for name, counter in COUNTERS.items()}
+    return {name: worst for name, worst in found.items() if worst is not None}
+
+
+def _against_one_value(
+    name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds
+) -> tuple[Finding | None, list[str]]:
+    report = bridge_report(log, counter, of_whole_run=golden.of_whole_run)
+    stored = golden.memory.get(counter)
+    current = _bytes(report, counter) if report else None
+    if stored is None:
+        return _only_current(name, current), []
+    if current is None:
+        return _missing(name, stored, allowed, _absent(log)), []
+    finding = compare_values(METRIC[name], current, stored, allowed.memory)
+    worst = log.worst(counter)
+    later = []
+    if report and worst and worst.value > current * (1 + allowed.memory) and counter in OF_THE_FIRST_REPORT:
+        later = [
+            f"{METRIC[name].title}: the golden is of a log's first report; after iteration {worst.iteration} rank "
+            f"{worst.rank} has {worst.value / 1e9:.5g} GB ({worst.where})"
+        ]
+    return finding, later
+
+
+def _against_series(
+    name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds
+) -> tuple[Finding | None, list[str]]:
+    """Megatron-LM's goldens are of the last rank; the last that reports is on the same pipeline stage."""
+    series, told = golden.memory_by_iteration.get(counter), _telling(log.memory, counter)
+    if not series:
+        report = max(told, key=lambda one: _bytes(one, counter), default=None)
+        return _only_current(name, _bytes(report, counter) if report else None), []
+    both = [one for one in told if one.iteration in series]
+    if not both:
+        stored = series[max(series)]
+        listed = ", ".join(str(number) for number in sorted({one.iteration for one in told})[:5])
+        why = (
+            f"the log reports memory after iterations {listed}; the golden has no value of these (--log-memory-interval 1)"
+            if told
+            else _absent(log)
+        )
+        return _missing(name, stored, allowed, why), []
+    report = max(both, key=lambda one: (one.rank, one.iteration))
+    finding = compare_values(METRIC[name], _bytes(report, counter), series[report.iteration], allowed.memory)
+    return finding, [
+        f"Memory: rank {report.rank} after iteration {report.iteration} ({report.where}); the golden is of the last rank"
+    ]
+
+
+def _telling(reports: Iterable[RankMemory], counter: str) -> list[RankMemory]:
+    return [one for one in reports if getattr(one, counter) is not None]
+
+
+def _bytes(report: RankMemory, counter: str) -> int:
+    value: int = getattr(report, counter)
+    return value
+
+
+def _only_current(name: str, current: int | None) -> Finding | None:
+    if current is None:
+        return None
+    return Finding(name, current, None, None, None, Verdict.NOT_GATED, "the golden has no such value")
+
+
+def _missing(name: str, stored: int, allowed: ForeignThresholds, why: str) -> Finding:
+    finding = compare_values(METRIC[name], None, stored, allowed.memory)
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=why)
+
+
+def _absent(log: ForeignLog) -> str:
+    return (
+        "no rank reports it in the log" if log.memory else "no line '[Rank N] (after N iterations) memory' in the log"
+    )
+
+
+def judge_log(
+    log: ForeignLog,
+    golden: ForeignGolden,
+    window: WindowOptions,
+    allowed: ForeignThresholds,
+    loss_limits: LossLimits | None = None,
+    failure: str | None = None,
+) -> ForeignComparison:
+    """All findings and the outcome. ``loss_limits`` None: losses are not held against the golden's.
+
+    A log that is of no whole run, or in which a loss is NaN or missing, leaves nothing to conclude of speed and memory.
+    ``failure``: how the job ended, where the log says that it failed.
+    """
+    steps = window_of(golden, window)
+    speed = judge_speed(log, golden, steps, allowed)
+    memory = judge_memory(log, golden, allowed)
+    doubts = tuple(_doubts(log, golden, failure))
+    findings = (
+        *_doubted((*speed.findings, *memory.findings), doubts),
+        *_gradients(log),
+        *(_losses(log, golden, loss_limits) if loss_limits else ()),
+    )
+    notes = (*log.notes, *golden.notes, *speed.notes, *memory.notes)
+    return ForeignComparison(
+        log, golden, steps, Comparison(findings, overall(findings)), worst_ranks(log), doubts, notes
+    )
+
+
+def _doubted(findings: Iterable[Finding], doubts: tuple[str, ...]) -> list[Finding]:
+    """Findings that were judged say what stands against that; reasons of their own go first."""
+    if not doubts:
+        return list(findings)
+    return [
+        one
+        if one.verdict in (Verdict.NOT_GATED, Verdict.INCONCLUSIVE)
+        else replace(one, change=None, verdict=Verdict.INCONCLUSIVE, reason="; ".join(doubts))
+        for one in findings
+    ]
+
+
+def _doubts(log: ForeignLog, golden: ForeignGolden, failure: str | None) -> Iterable[str]:
+    if failure:
+        yield failure
+    if log.truncated:
+        yield log.truncated
+    missing = _missing_losses(log, golden)
+    if missing:
+        yield missing
+
+
+def _missing_losses(log: ForeignLog, golden: ForeignGolden) -> str | None:
+    """Both trainers leave the loss out of the line where it is NaN."""
+    due = [one for one in log.iterations if one.skipped_iterations == 0]
+    told = [one for one in due if one.loss is not None]
+    if not told and not golden.has_loss:
+        return None
+    broken = [one for one in due if one.loss is None or not math.isfinite(one.loss) or one.nan_iterations]
+    if not broken:
+        return None
+    first = broken[0]
+    what = "missing, as where it is NaN" if first.loss is None else f"{first.loss}"
+    if first.nan_iterations:
+        what = f"NaN in {first.nan_iterations} iterations"
+    rest = f" and of {len(broken) - 1} more" if len(broken) > 1 else ""
+    return f"the loss of iteration {first.number}{rest} is {what} ({first.where})"
+
+
+def _gradients(log: ForeignLog) -> tuple[Finding, ...]:
+    """The norm of the gradients must be a number wherever it is printed. The value is how many are none."""
+    told = [one for one in log.iterations if one.grad_norm is not None]
+    if not told:
+        return ()
+    broken = [one for one in told if one.grad_norm is not None and not math.isfinite(one.grad_norm)]
+    if not broken:
+        return (Finding("grad_norm_non_finite", 0, None, None, 0, Verdict.PASS, f"{len(told)} iterations"),)
+    first = broken[0]
+    reason = f"{len(broken)} of {len(told)}, first {first.grad_norm} in iteration {first.number} ({first.where})"
+    return (Finding("grad_norm_non_finite", len(broken), None, None, 0, Verdict.REGRESSION, reason),)
+
+
+def _losses(log: ForeignLog, golden: ForeignGolden, limits: LossLimits) -> tuple[Finding, ...]:
+    """All steps of which the golden has a loss."""
+    known = {one.number: one.loss for one in log.iterations}
+    steps = [number for number, step in golden.steps.items() if step.loss is not None]
+    current = [known.get(number) for number in steps]
+    return judge_loss(steps, current, [step.loss for step in golden.steps.values() if step.loss is not None], limits)

@@ -1,0 +1,198 @@
+"""Shows a comparison with a golden file of others."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+from rich.text import Text
+
+from harness.errors import ExitCode
+from harness.imports.compare.values import METRIC, ForeignComparison
+from harness.imports.log.values import ForeignLog
+from harness.judging.gate import Finding, Outcome, Verdict
+from harness.showing import figures
+from harness.showing.json import SCHEMA_VERSION, Document
+from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.units import counted, format_bytes, format_percent
+
+
+@dataclass(frozen=True)
+class _Check:
+    """A row that is no metric: how its values and its limit are shown."""
+
+    title: str
+    value: Callable[[float], str]
+    allowed: Callable[[float], str]
+
+
+def _share(value: float) -> str:
+    return f"{value * 100:.1f} %"
+
+
+_CHECKS = {
+    "grad_norm_non_finite": _Check("Gradient norms not finite", lambda value: f"{value:.0f}", lambda _: "0"),
+    "loss_correlation": _Check("Loss: correlation", lambda value: f"{value:.4f}", lambda limit: f"at least {limit:g}"),
+    "loss_points": _Check("Loss: points out of tolerance", _share, lambda limit: f"at most {_share(limit)}"),
+    "loss_final": _Check("Loss: last", lambda value: f"{value:.6g}", lambda limit: f"within {_share(limit)}"),
+    "loss_outliers": _Check("Loss: outliers", _share, lambda limit: f"at most {_share(limit)}"),
+}
+
+
+def title(name: str) -> str:
+    """What the metric or check is called."""
+    return METRIC[name].title if name in METRIC else _CHECKS[name].title
+
+
+def cells(finding: Finding) -> tuple[str, str, str, str, str]:
+    """Title, the log's value, the golden's, the change, and what is allowed."""
+    if finding.metric in METRIC:
+        metric = METRIC[finding.metric]
+        return (
+            metric.title,
+            figures.figure(metric, finding.current),
+            figures.figure(metric, finding.golden),
+            figures.change(finding),
+            _allowed(finding),
+        )
+    check = _CHECKS[finding.metric]
+    current, golden = (figures.ABSENT if one is None else check.value(one) for one in (finding.current, finding.golden))
+    limit = figures.ABSENT if finding.threshold is None else check.allowed(finding.threshold)
+    return check.title, current, golden, figures.change(finding), limit
+
+
+def _allowed(finding: Finding) -> str:
+    if finding.threshold is None:
+        return figures.ABSENT
+    higher = METRIC[finding.metric].better == "higher"
+    return format_percent(-finding.threshold if higher else finding.threshold)
+
+
+_NAMES = {
+    "bridge": "Megatron-Bridge",
+    "megatron-lm": "Megatron-LM",
+    None: "neither Megatron-Bridge nor Megatron-LM for sure",
+}
+_STYLES = {
+    "pass": "green", "improvement": "cyan", "regression": "bold red", "inconclusive": "yellow", "not_gated": "dim",
+}  # fmt: skip
+_RIGHT = ("Log", "Golden", "Change", "Allowed")
+_MOST_SOURCES = 3
+
+
+def print_foreign(
+    console: Console, log: ForeignLog, judged: ForeignComparison | None, verdict: tuple[Outcome, ExitCode]
+) -> None:
+    """What was read, the findings, the reasons, what is worth knowing, and the verdict last."""
+    print_lines(console, [_log_line(log)])
+    if judged is None:
+        print_lines(console, [f"Note: {note}" for note in log.notes])
+        print_lines(console, [f"In doubt: {log.truncated}"] if log.truncated else [], style="yellow")
+        print_lines(console, ["Not compared: no golden was named"])
+        return
+    print_lines(console, [_golden_line(judged)])
+    table = plain_table("Metric", *_RIGHT, "Verdict", right=_RIGHT)
+    for finding in judged.comparison.findings:
+        word = finding.verdict.value
+        table.add_row(*cells(finding), Text(word.replace("_", " "), style=_STYLES[word]))
+    show(console, table)
+    print_lines(console, _reasons(judged.comparison.findings))
+    told = " ".join(finding.reason for finding in judged.comparison.findings)
+    print_lines(console, [f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in told], style="yellow")
+    print_lines(console, _worst(judged))
+    print_lines(console, [f"Note: {note}" for note in judged.notes])
+    outcome, exit_code = verdict
+    if outcome == "improvement":
+        print_lines(
+            console, ["Note: the golden may be due for renewal; --actuals FILE writes this log's values as one"]
+        )
+    console.print()
+    ending = f" (exit {int(exit_code)})  {judged.golden_path}"
+    console.print(Text.assemble((outcome.upper(), _STYLES.get(outcome, "")), ending), soft_wrap=True)
+
+
+def _log_line(log: ForeignLog) -> str:
+    shown = ", ".join(log.sources[:_MOST_SOURCES])
+    more = f" and {len(log.sources) - _MOST_SOURCES} more" if len(log.sources) > _MOST_SOURCES else ""
+    if not log.iterations:
+        return f"Log {shown}{more}: no iterations in {counted(log.num_lines, 'line')}"
+    first, last = log.iterations[0].number, log.iterations[-1].number
+    total = f" of {log.total}" if log.total else ""
+    return f"Log {shown}{more}: {_NAMES[log.format]}, iterations {first} to {last}{total}"
+
+
+def _golden_line(judged: ForeignComparison) -> str:
+    golden, window = judged.golden, judged.window
+    count = len(window.iterations)
+    return (
+        f"Golden {golden.path}: {_NAMES[golden.format]}, {golden.layout}, {counted(len(golden.steps), 'step')}; "
+        f"window: steps [{window.start}, {window.end}), {count} of them"
+    )
+
+
+def _reasons(findings: Sequence[Finding]) -> Iterable[str]:
+    """One line per reason with all that share it; what was not judged says so in the table already."""
+    shared: dict[str, list[str]] = {}
+    for finding in findings:
+        is_told = finding.verdict is not Verdict.NOT_GATED or finding.metric not in METRIC
+        if finding.reason and is_told and not (finding.verdict is Verdict.PASS and not finding.current):
+            shared.setdefault(finding.reason, []).append(title(finding.metric))
+    return [f"{', '.join(titles)}: {reason}" for reason, titles in shared.items()]
+
+
+def _worst(judged: ForeignComparison) -> Iterable[str]:
+    """The largest report of every counter, where several ranks tell it."""
+    ranks = len({one.rank for one in judged.log.memory})
+    if ranks < 2:
+        return []
+    told = [
+        f"{METRIC[name].title.lower()} {format_bytes(worst.value)} on rank {worst.rank} after iteration {worst.iteration}"
+        for name, worst in judged.worst.items()
+    ]
+    return [f"Most memory of {ranks} ranks: {'; '.join(told)}"] if told else []
+
+
+def foreign_document(log: ForeignLog, judged: ForeignComparison | None, verdict: tuple[Outcome, ExitCode]) -> Document:
+    """The keys of `compare`, with what was read of the log and the golden. Seconds, TFLOP/s/GPU and bytes."""
+    outcome, exit_code = verdict
+    document: Document = {
+        "schema_version": SCHEMA_VERSION,
+        "outcome": outcome,
+        "exit_code": int(exit_code),
+        "log": _log(log),
+        "comparison": [],
+        "golden": None,
+        "window": None,
+        "doubts": [log.truncated] if log.truncated else [],
+        "notes": list(log.notes),
+    }
+    if judged is None:
+        return document
+    golden = judged.golden
+    return document | {
+        "comparison": [
+            asdict(one) | {"verdict": one.verdict.value, "reason": one.reason or None}
+            for one in judged.comparison.findings
+        ],
+        "golden": {
+            "path": str(golden.path), "format": golden.format, "layout": golden.layout, "num_steps": len(golden.steps),
+        },
+        "window": asdict(judged.window),
+        "doubts": list(judged.doubts),
+        "notes": list(judged.notes),
+    }  # fmt: skip
+
+
+def _log(log: ForeignLog) -> Document:
+    counters = ("allocated_bytes", "max_allocated_bytes", "reserved_bytes", "max_reserved_bytes", "device_used_bytes")
+    worst = {name: log.worst(name) for name in counters}
+    return {
+        "format": log.format,
+        "sources": list(log.sources),
+        "first_iteration": log.iterations[0].number if log.iterations else None,
+        "last_iteration": log.iterations[-1].number if log.iterations else None,
+        "num_iterations": len(log.iterations),
+        "total_iterations": log.total,
+        "world_size": log.world_size,
+        "truncated": log.truncated,
+        "restarts": list(log.restarts),
+        "worst_memory": {name: asdict(one) for name, one in worst.items() if one},
+    }

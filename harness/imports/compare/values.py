@@ -1,0 +1,73 @@
+"""The rows of a comparison with foreign golden values, and what it comes to."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.imports.golden.values import ForeignGolden
+from harness.imports.log.values import ForeignLog, WorstRank
+from harness.judging.gate import Comparison, Finding
+from harness.judging.metrics import METRICS, Metric, Metrics
+
+
+def _in_no_run(_metrics: Metrics) -> None:
+    return None
+
+
+_OWN = {metric.name: metric for metric in METRICS}
+# In the order in which they are reported. The peak's name in a log is that of torch's counter.
+FOREIGN_METRICS: tuple[Metric, ...] = (
+    _OWN["tflops_per_gpu"],
+    _OWN["step_time_s"],
+    Metric("allocated_bytes", "Allocated", "bytes", "lower", "memory", _in_no_run),
+    _OWN["peak_allocated_bytes"],
+    _OWN["peak_reserved_bytes"],
+)
+METRIC = {metric.name: metric for metric in FOREIGN_METRICS}
+COUNTERS = {
+    "allocated_bytes": "allocated_bytes",
+    "peak_allocated_bytes": "max_allocated_bytes",
+    "peak_reserved_bytes": "max_reserved_bytes",
+}
+
+
+@dataclass(frozen=True)
+class ForeignThresholds:
+    """Allowed relative worsening. The defaults are Megatron-Bridge's."""
+
+    time: float = 0.05
+    memory: float = 0.05
+
+
+@dataclass(frozen=True)
+class Window:
+    """The golden's iterations that count, from step ``start`` to before step ``end``, counted from 0."""
+
+    start: int
+    end: int
+    iterations: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Findings of one kind with what a reader should know about them."""
+
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ForeignComparison:
+    """A log against a golden. ``worst``: the largest report of each counter over ranks and iterations."""
+
+    log: ForeignLog
+    golden: ForeignGolden
+    window: Window
+    comparison: Comparison
+    worst: dict[str, WorstRank]
+    doubts: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def golden_path(self) -> Path:
+        """The file it was held against."""
+        return self.golden.path

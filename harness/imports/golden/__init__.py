@@ -1,0 +1,1 @@
+"""Golden files of Megatron-LM and Megatron-Bridge."""

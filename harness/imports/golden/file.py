@@ -1,0 +1,105 @@
+"""Recognises and reads golden files of others."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import BadRequestError, raise_all
+from harness.imports.golden.bridge import MAY_BE_NAN, looks_like_bridge, read_bridge
+from harness.imports.golden.values import ForeignGolden, GoldenStep, number, problem, read_plain, shown
+
+_TIME, _THROUGHPUT, _LOSS = "iteration-time", "throughput", "lm loss"
+_MEMORY = {
+    "mem-allocated-bytes": "allocated_bytes",
+    "mem-max-allocated-bytes": "max_allocated_bytes",
+    "mem-reserved-bytes": "reserved_bytes",
+}
+_STEP = re.compile(r"\d{1,9}")
+_MISSING = {"nan", "inf", "-inf"}
+
+Series = dict[int, float]
+
+
+def looks_like_megatron_lm(document: Mapping[str, object]) -> bool:
+    """Whether metrics hold values by step."""
+    return any(isinstance(one, dict) and "values" in one and "start_step" in one for one in document.values())
+
+
+def read_megatron_lm(path: Path, document: Mapping[str, object]) -> ForeignGolden:
+    """The golden in ``document``; metrics that logs do not print are left out and named in its notes."""
+    found: list[BadRequestError] = []
+    known = (_TIME, _THROUGHPUT, _LOSS, *_MEMORY)
+    series = {name: _series(path, name, document[name], found) for name in known if name in document}
+    raise_all(found[:10])
+    numbers = sorted({step for name in (_TIME, _THROUGHPUT, _LOSS) for step in series.get(name, {})})
+    if not numbers:
+        raise BadRequestError(
+            f"{path}: neither {_TIME} nor {_LOSS} has a value; its metrics: {', '.join(map(repr, list(document)[:10]))}"
+        )
+    steps = {
+        step: GoldenStep(*(series.get(name, {}).get(step) for name in (_TIME, _THROUGHPUT, _LOSS))) for step in numbers
+    }
+    memory = {
+        field: {step: round(value) for step, value in series[name].items()}
+        for name, field in _MEMORY.items()
+        if name in series
+    }
+    left_out = sorted(set(document) - set(known))
+    notes = (f"not in any log, not compared: {', '.join(left_out)}",) if left_out else ()
+    return ForeignGolden(path, "megatron-lm", "per metric", steps, memory_by_iteration=memory, notes=notes)
+
+
+def _series(path: Path, name: str, metric: object, found: list[BadRequestError]) -> Series:
+    """Values by step; those that were not recorded are left out."""
+    if not isinstance(metric, dict) or "values" not in metric:
+        found.append(problem(path, (name,), f"must be an object with values, is {shown(metric)}"))
+        return {}
+    values = metric["values"]
+    if isinstance(values, list):
+        values = _numbered(path, name, metric, values, found)
+    if not isinstance(values, dict):
+        found.append(problem(path, (name, "values"), f"must be an object of steps, is {shown(values)}"))
+        return {}
+    read: Series = {}
+    for key, value in values.items():
+        if not _STEP.fullmatch(key):
+            found.append(problem(path, (name, "values", key), "no step"))
+        elif not (isinstance(value, str) and value.lower() in _MISSING):
+            parsed = number(path, (name, "values", key), value, found)
+            if parsed is not None:
+                read[int(key)] = parsed
+    return dict(sorted(read.items()))
+
+
+def _numbered(
+    path: Path, name: str, metric: Mapping[str, object], values: list[object], found: list[BadRequestError]
+) -> dict[str, object]:
+    """Values in a row, as older files have them, by their steps."""
+    start, interval = metric.get("start_step"), metric.get("step_interval")
+    if not (isinstance(start, int) and isinstance(interval, int) and start >= 0 and interval > 0):
+        found.append(problem(path, (name,), "values in a row need start_step and step_interval"))
+        return {}
+    return {str(start + index * interval): value for index, value in enumerate(values)}
+
+
+Format = Literal["auto", "bridge", "megatron-lm"]
+
+
+def read_foreign_golden(path: Path, form: Format = "auto") -> ForeignGolden:
+    """The golden values in the file. BadRequestError for what cannot be read, naming the file and the key."""
+    document = read_plain(path, MAY_BE_NAN)
+    if document.keys() >= {"fingerprint", "promoted_by", "metrics"}:
+        raise BadRequestError(
+            f"{path}: a golden of mbr-perf, not of Megatron-Bridge or Megatron-LM",
+            remedy="mbr-perf golden export NAME --format bridge writes one that a log can be held against",
+        )
+    if form == "megatron-lm" or (form == "auto" and looks_like_megatron_lm(document)):
+        if form != "auto" and not looks_like_megatron_lm(document) and looks_like_bridge(document):
+            raise BadRequestError(
+                f"{path}: looks like Megatron-Bridge's, not like Megatron-LM's", remedy="--format auto"
+            )
+        return read_megatron_lm(path, document)
+    if form == "bridge" and looks_like_megatron_lm(document):
+        raise BadRequestError(f"{path}: looks like Megatron-LM's, not like Megatron-Bridge's", remedy="--format auto")
+    return read_bridge(path, document)

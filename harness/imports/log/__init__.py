@@ -1,0 +1,1 @@
+"""Training logs of Megatron-LM and Megatron-Bridge."""

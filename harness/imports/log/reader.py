@@ -1,0 +1,197 @@
+"""Training logs of Megatron-Bridge and Megatron-LM, read line by line into what they say of each iteration."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from harness.imports.log.lines import EndLine, IterationLine, MemoryLine, StepTimeLine, WorldSizeLine, records_of
+from harness.imports.log.values import (
+    Attempts,
+    ForeignLog,
+    Iteration,
+    LogFormat,
+    RankMemory,
+    StepTime,
+    WaitingStepTimes,
+    in_order,
+)
+from harness.records.logs.lines import LogLine, log_lines
+from harness.records.logs.sources import log_sources
+from harness.units import counted
+
+_ALL_RANKS = "allranks"
+# One report per rank and iteration; beyond this the last ones are left out and said to be.
+_MAX_MEMORY_REPORTS = 200_000
+
+
+def read_logs(paths: Iterable[str | Path]) -> ForeignLog:
+    """The log of one job, from files, folders of them, or ``-``.
+
+    Where a path holds ``allranks``, as the launcher of Megatron-Bridge names the file that holds every rank's output,
+    only such files are read. BadRequestError for what cannot be read as text.
+    """
+    reader, lines = opened_logs(paths)
+    for _ in lines:
+        pass
+    return reader.finish()
+
+
+def opened_logs(paths: Iterable[str | Path]) -> "tuple[LogReader, Iterator[LogLine]]":
+    """As :func:`read_logs`, for those who want to see the lines too: the reader takes every line that is drawn."""
+    sources = log_sources(paths)
+    chosen = [one for one in sources if _ALL_RANKS in one.name] or list(sources)
+    reader = LogReader()
+    reader.sources = [one.name for one in chosen]
+    if len(chosen) < len(sources):
+        reader.notes.append(
+            f"{counted(len(sources) - len(chosen), 'other file')} left out: {chosen[0].name} holds all ranks"
+        )
+    return reader, _fed(reader, log_lines([one.path or "-" for one in chosen]))
+
+
+def _fed(reader: "LogReader", lines: Iterator[LogLine]) -> Iterator[LogLine]:
+    for line in lines:
+        reader.feed(line)
+        yield line
+
+
+class LogReader:
+    """Takes lines in order; :meth:`finish` says what they told. Memory grows with iterations and ranks, not with lines."""
+
+    def __init__(self) -> None:
+        self.sources: list[str] = []
+        self.notes: list[str] = []
+        self._attempts = Attempts()
+        self._waiting: dict[str, WaitingStepTimes] = {}
+        self._memory: list[RankMemory] = []
+        self._num_memory = self._num_cut = self._num_lines = 0
+        self._first_cut = ""
+        self._first_time: str | None = None
+        self._last_time: str | None = None
+        self._total: int | None = None
+        self._world_size: int | None = None
+        self._ended = False
+        self._signs: dict[LogFormat, int] = {"bridge": 0, "megatron-lm": 0}
+
+    def feed(self, line: LogLine) -> None:
+        """One line of the log."""
+        self._num_lines += 1
+        if line.time:
+            self._first_time, self._last_time = self._first_time or line.time, line.time
+        for record in records_of(line.text):
+            match record:
+                case IterationLine():
+                    self._iteration(line, record)
+                case StepTimeLine():
+                    self._signs["bridge"] += 1
+                    self._waiting_in(line.source).add(StepTime(record, line.source, line.number))
+                case MemoryLine():
+                    self._memory_report(line, record)
+                case WorldSizeLine(world_size=size):
+                    self._world_size = self._world_size or size
+                case EndLine():
+                    self._ended = True
+
+    def finish(self) -> ForeignLog:
+        """Everything that was read."""
+        iterations = self._with_lone_step_times(self._attempts.iterations())
+        times: list[str | None] = [one.time for one in iterations if one.time]
+        times = times or [self._first_time, self._last_time]
+        return ForeignLog(
+            format=self._format(),
+            sources=tuple(self.sources),
+            iterations=iterations,
+            memory=tuple(self._memory),
+            total=self._total,
+            world_size=self._world_size,
+            ended=self._ended,
+            restarts=tuple(self._attempts.restarts),
+            num_lines=self._num_lines,
+            first_time=times[0],
+            last_time=times[-1],
+            notes=(*self.notes, *self._attempts.all_notes(), *self._notes_at_the_end()),
+        )
+
+    def _iteration(self, line: LogLine, read: IterationLine) -> None:
+        self._total, self._ended = read.total, False
+        if read.is_cut:
+            self._num_cut += 1
+            self._first_cut = self._first_cut or line.where
+        if line.time and "." in line.time:
+            self._signs["megatron-lm"] += 1
+        milliseconds = read.fields.get("elapsed time per iteration (ms)")
+        seconds = None if milliseconds is None else milliseconds / 1000
+        tflops = read.fields.get("throughput per GPU (TFLOP/s/GPU)")
+        step = self._waiting_in(line.source).take(seconds)
+        if tflops is None and step is not None:
+            tflops = step.line.tflops_per_gpu
+        self._attempts.add(
+            Iteration(
+                read.number,
+                line.where,
+                step_time_s=seconds,
+                tflops_per_gpu=tflops,
+                loss=read.fields.get("lm loss"),
+                grad_norm=read.fields.get("grad norm"),
+                consumed_samples=_count(read.fields.get("consumed samples")),
+                global_batch_size=_count(read.fields.get("global batch size")),
+                skipped_iterations=_count(read.fields.get("number of skipped iterations")) or 0,
+                nan_iterations=_count(read.fields.get("number of nan iterations")) or 0,
+                rank=line.rank,
+                time=line.time,
+            )
+        )
+
+    def _memory_report(self, line: LogLine, read: MemoryLine) -> None:
+        self._signs["bridge" if read.is_decimal else "megatron-lm"] += 1
+        self._num_memory += 1
+        if len(self._memory) < _MAX_MEMORY_REPORTS:
+            self._memory.append(RankMemory(read.rank, read.iteration, line.where, **read.bytes_of))
+
+    def _waiting_in(self, source: str) -> WaitingStepTimes:
+        return self._waiting.setdefault(source, WaitingStepTimes())
+
+    def _with_lone_step_times(self, iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
+        """Rank 0's lines from a file of its own: bound only where every one agrees with the other rank's times."""
+        if any(one.tflops_per_gpu is not None for one in iterations):
+            return iterations
+        left = [waiting for waiting in self._waiting.values() if waiting.left()]
+        if len(left) != 1 or not iterations:
+            return iterations
+        steps = list(left[0].left())
+        if left[0].unbound or not in_order(steps, [one.step_time_s for one in iterations]):
+            return iterations
+        left[0].take(None)
+        left[0].unbound = 0
+        self.notes.append(
+            f"{counted(len(steps), 'line')} of 'Step Time' in {steps[0].source}, bound in order; every time agrees"
+        )
+        return tuple(
+            replace(one, tflops_per_gpu=step.line.tflops_per_gpu) for one, step in zip(iterations, steps, strict=True)
+        )
+
+    def _format(self) -> LogFormat | None:
+        """Only Bridge prints ``Step Time`` or memory in GB; only Megatron-LM prints memory in MB or fractions of seconds."""
+        if self._signs["bridge"]:
+            return "bridge"
+        return "megatron-lm" if self._signs["megatron-lm"] else None
+
+    def _notes_at_the_end(self) -> list[str]:
+        notes = []
+        if self._num_cut:
+            notes.append(f"{counted(self._num_cut, 'line')} of iterations cut short, first {self._first_cut}")
+        if len(self._memory) < self._num_memory:
+            notes.append(f"{self._num_memory - len(self._memory)} of {self._num_memory} reports of memory left out")
+        lost = [(one.unbound + len(one.left()), one.first_unbound or one.left()[0])
+                for one in self._waiting.values() if one.unbound or one.left()]  # fmt: skip
+        if lost:
+            first = lost[0][1]
+            count = sum(number for number, _ in lost)
+            notes.append(
+                f"{counted(count, 'line')} of 'Step Time' without an iteration, first {first.source}:{first.number}"
+            )
+        return notes
+
+
+def _count(value: float | None) -> int | None:
+    return int(value) if value is not None and abs(value) < 1e15 else None

@@ -1,0 +1,161 @@
+"""Training logs of Megatron-Bridge and Megatron-LM as run records; nothing is measured, and nothing is made up."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import harness
+from harness.errors import BadRequestError, ExitCode, raise_all
+from harness.experiment.effective import effective_recompute, settled_implementation
+from harness.experiment.layout import LayoutError
+from harness.experiment.rules.check import check
+from harness.imports.log.reader import read_logs
+from harness.imports.log.values import ForeignLog
+from harness.imports.ranks import UNKNOWN, clock_rank, rank_records
+from harness.imports.request import ImportRequest
+from harness.imports.source import disagreements, notes_on, source_of
+from harness.imports.times import Ending, JobTimes, ending, job_times
+from harness.judging.oom.first_failure import FirstFailure, first_failure
+from harness.launch.environment import Host, this_host
+from harness.recipes.recipe import Request
+from harness.records.imported import log_files
+from harness.records.logs.lines import log_lines
+from harness.records.logs.sources import STDIN
+from harness.records.redact import redact
+from harness.records.run import Provenance, RunRecord
+from harness.records.store import new_run_dir, results_dir, write_atomically, write_record
+from harness.run.experiment import judge
+from harness.run.launched import Ran, placed
+from harness.run.predicting.prediction import cached_prediction_of
+from harness.run.show import Display
+from harness.run.understanding import RunRequest, Settled, settle
+
+REFUSED = "these settings are refused by rule "
+
+
+@dataclass(frozen=True)
+class ReadLog:
+    """A job's log with what it shows of the job's end."""
+
+    log: ForeignLog
+    failure: FirstFailure | None
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A log and the settings of its job, which go together."""
+
+    read: ReadLog
+    settled: Settled
+    host: Host
+    times: JobTimes
+
+
+def import_run(request: ImportRequest, display: Display) -> ExitCode:
+    """Make a run folder of a log, judge it as `run` judges its own, print the answer; the exit code is the verdict's.
+
+    BadRequestError for a log that says nothing of a training job, or contradicts the settings.
+    """
+    draft = drafted(read(request.logs), request.asked, this_host(), request.started_at)
+    run_dir = new_run_dir(results_dir(request.results_dir), f"{Path(request.asked.model_recipe_name).stem}-imported")
+    record = committed(recorded(draft, run_dir.name), run_dir)
+    return judge([Ran(record, run_dir, None)], request.gate, request.results_dir, display)
+
+
+def read(logs: Sequence[str]) -> ReadLog:
+    """The log of one job. BadRequestError for what cannot be read, and where no line is of a training job."""
+    if STDIN in logs:
+        raise BadRequestError(
+            "a log that is imported is a file: its checksum is kept", remedy="save it, and name the file"
+        )
+    found = ReadLog(read_logs(logs), first_failure(log_lines(logs)))
+    if not found.log.iterations and found.failure is None:
+        raise BadRequestError(
+            f"{', '.join(logs)}: no line of a training iteration, and none of a failure",
+            remedy="name the log of the rank that prints iterations, which is the last one, or the folder of all",
+        )
+    return found
+
+
+def drafted(found: ReadLog, asked: Request, host: Host, started_at: datetime | None) -> Draft:
+    """The settings of the job, whose steps are those that the log announces. BadRequestError where the two disagree."""
+    if not asked.gpu:
+        raise BadRequestError("a log does not say what it was measured on", remedy="name the GPU with -g, e.g. -g h100")
+    last = found.log.iterations[-1].number if found.log.iterations else None
+    steps = asked.max_steps or found.log.total or last
+    settled = settle(RunRequest(asked=replace(asked, max_steps=steps)), host)
+    sources = dict(settled.sources)
+    if asked.max_steps is None and steps is not None:
+        sources["measure.max_steps"] = "the log"
+    raise_all(disagreements(found.log, settled.spec))
+    times = job_times(found.log, started_at, datetime.now(UTC))
+    return Draft(found, replace(settled, sources=sources), host, times)
+
+
+def committed(record: RunRecord, run_dir: Path) -> RunRecord:
+    """The record, once it is written into a folder that is there and holds no run."""
+    write_atomically(run_dir / "spec.json", record.spec.model_dump_json(indent=1) + "\n")
+    write_record(run_dir, record)
+    return record
+
+
+def recorded(draft: Draft, run_id: str) -> RunRecord:
+    """The log as a run's record. BadRequestError for a model that cannot be cut as asked."""
+    log, failure, spec = draft.read.log, draft.read.failure, draft.settled.spec
+    software, implementation = draft.settled.software, settled_implementation(spec)
+    try:
+        effective = effective_recompute(spec, implementation, software)
+    except LayoutError as error:
+        raise BadRequestError(f"the model cannot be cut as asked: {error}") from error
+    ended: Ending = ending(log, failure, spec.measure.max_steps)
+    ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
+    clock, now = clock_rank(log, spec.num_gpus), datetime.now(UTC).isoformat(timespec="seconds")
+    imported = source_of(log, clock, log_files(log.sources), ranks, spec, draft.times.source, now)
+    prediction = cached_prediction_of(spec, software, draft.host)
+    return RunRecord(
+        run_id=run_id,
+        status=ended.status,
+        spec=spec,
+        sources=draft.settled.sources,
+        fingerprint=spec.fingerprint,
+        effective=effective,
+        ranks=placed(ranks, spec),
+        failure=ended.failure,
+        notes=(
+            *notes_on(log, imported),
+            draft.times.note,
+            *draft.settled.notes,
+            *refusals(draft.settled),
+            *ended.notes,
+        ),
+        prediction=prediction.kept.prediction,
+        no_prediction=prediction.kept.reason,
+        imported=imported,
+        provenance=_provenance(draft.times),
+    )
+
+
+def refusals(settled: Settled) -> tuple[str, ...]:
+    """What refuses the settings that a log was given, as notes: the log is there, so that the job ran, maybe otherwise."""
+    found = check(settled.spec, settled.software, implementation=settled_implementation(settled.spec))
+    return tuple(
+        f"{REFUSED}{finding.id}: {finding.message} (fix: {finding.fix}); look whether the job ran with them"
+        for finding in found
+        if finding.blocks
+    )
+
+
+def _provenance(times: JobTimes) -> Provenance:
+    """When it ran and by what command it was imported; nothing of this machine, where the job did not run."""
+    return Provenance(
+        started_at=times.started_at,
+        finished_at=times.finished_at,
+        duration_s=times.duration_s,
+        command=tuple(redact(argument) for argument in sys.argv),
+        mbr_perf=harness.__version__,
+        hostname=UNKNOWN,
+        platform=UNKNOWN,
+        processor=UNKNOWN,
+    )

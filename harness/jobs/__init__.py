@@ -1,0 +1,1 @@
+"""Slurm jobs of mbr-perf."""

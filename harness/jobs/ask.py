@@ -1,0 +1,172 @@
+"""`mbr-perf jobs`: Slurm jobs of ours: list, submit, ask, wait for, cancel, and read their logs."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.asking.options import Json
+
+if TYPE_CHECKING:
+    from harness.errors import ExitCode
+    from harness.launch.slurm.commands import Slurm
+    from harness.records.job import JobRecord
+    from harness.showing.printing import Console
+
+app = typer.Typer(no_args_is_help=True, help="Slurm jobs: list, submit, ask, wait for, cancel them; their logs.")
+
+Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
+    help="Where jobs are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
+Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's folder, the start of its id, or its number in Slurm.")]
+
+
+@app.command("list")
+def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
+    """Every job: what it is for, its runs, how it stands. Slurm is asked about those that are not done."""
+    from harness.batch.slurm.standing import standings
+    from harness.jobs.show import print_jobs
+    from harness.records import store
+
+    results = store.results_dir(results_dir)
+    found = standings(results, _slurm())
+    if as_json:
+        _print_json({"results_dir": str(results), "jobs": [one.document() for one in found]})
+        return
+    rows = [
+        (Path(one.job.job_dir).name, one.submitted.job_id if one.submitted else "-", one.job.what,
+         str(len(one.job.runs)) if one.job.runs else "-", one.text)
+        for one in found
+    ]  # fmt: skip
+    print_jobs(_console(), rows, str(results))
+
+
+@app.command()
+def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
+    """Submit a job that --no_submit prepared, as its files lie there."""
+    from harness.batch.slurm.showing import JobDisplay
+    from harness.batch.slurm.submission import submit_prepared
+    from harness.launch.environment import this_host
+    from harness.records.job import job_dir_of, read_job
+    from harness.run.show import Display
+
+    job_dir = job_dir_of(job, results_dir)
+    submitted = submit_prepared(job_dir, this_host(), _slurm())
+    JobDisplay(Display(as_json=as_json)).detached(read_job(job_dir), submitted)
+
+
+@app.command()
+def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
+    """How a job stands: Slurm's state and reason, and each of its runs."""
+    from harness.batch.slurm.standing import standing
+    from harness.jobs.show import print_job
+    from harness.records.job import job_dir_of
+
+    found = standing(job_dir_of(job, results_dir), _slurm())
+    if as_json:
+        _print_json(found.document())
+        return
+    submitted = found.submitted
+    facts = [("Job", found.job.job_dir), ("For", _purpose(found.job)), ("State", found.text)]
+    if submitted:
+        facts.insert(1, ("Slurm", f"{submitted.job_id}, submitted {submitted.submitted_at}"))
+    print_job(_console(), facts, [(one.run.run_id, one.text) for one in found.runs])
+
+
+@app.command()
+def wait(
+    job: Job,
+    timeout: Annotated[
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="Wait no longer; exit 6.")
+    ] = None,
+    results_dir: Results = None,
+    as_json: Json = False,
+) -> None:
+    """Wait until a job has ended, collect what it left, and judge it: the answer and exit code of `run`, or of `sweep`."""
+    from harness.batch.slurm.following import wait_and_judge
+    from harness.batch.slurm.repeats import judge_runs
+    from harness.batch.slurm.showing import JobDisplay
+    from harness.records.job import job_dir_of
+    from harness.run.show import Display
+    from harness.sweep.show import SweepDisplay
+    from harness.sweep.slurm import answer_job
+
+    display = JobDisplay(Display(as_json=as_json))
+
+    def judge(record: "JobRecord") -> "ExitCode":
+        return answer_job(record, SweepDisplay(as_json)) if record.what == "sweep" else judge_runs(record, display)
+
+    raise typer.Exit(int(wait_and_judge(job_dir_of(job, results_dir), _slurm(), display, judge, timeout)))
+
+
+@app.command()
+def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
+    """Cancel a job. Its ranks are asked to end and leave what they measured; `jobs wait` collects it."""
+    from harness.batch.slurm.standing import cancel as cancel_job
+    from harness.records.job import job_dir_of
+    from harness.showing.printing import print_lines
+
+    job_dir = job_dir_of(job, results_dir)
+    submitted = cancel_job(job_dir, _slurm())
+    if as_json:
+        _print_json({"job_dir": str(job_dir), "job_id": submitted.job_id, "is_cancelled": True})
+    else:
+        print_lines(_console(), [f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"])
+
+
+@app.command()
+def logs(
+    job: Job,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    rank: Annotated[
+        int | None, typer.Option("--rank", min=0, metavar="N", help="Those of this rank, not the job's own.")
+    ] = None,
+    results_dir: Results = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The files and their sizes as one JSON document.")] = False,
+) -> None:
+    """The job's own log, or those of one rank. Which file it is goes to stderr."""
+    from harness.batch.slurm.standing import follow_logs, logs_document, show_logs
+    from harness.errors import BadRequestError
+    from harness.records.job import job_dir_of, read_job
+
+    if as_json and follow:
+        raise BadRequestError("--json lists the files once, --follow goes on", remedy="leave one of them out")
+
+    def write(text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    job_dir = job_dir_of(job, results_dir)
+    record = read_job(job_dir)
+    if as_json:
+        _print_json(logs_document(record, rank))
+    elif follow:
+        follow_logs(job_dir, record, rank, _slurm(), write, tell)
+    else:
+        show_logs(record, rank, write, tell)
+
+
+def _purpose(job: "JobRecord") -> str:
+    return job.what if job.what == "run" else f"{job.what} {job.subject}"
+
+
+def _slurm() -> "Slurm":
+    from harness.launch.environment import this_host
+    from harness.launch.slurm.commands import Slurm
+
+    return Slurm(this_host().shell)
+
+
+def _console() -> "Console":
+    from harness.showing.printing import Console
+
+    return Console(highlight=False)
+
+
+def _print_json(document: dict[str, object]) -> None:
+    from harness.showing import json
+
+    print(json.text({"schema_version": json.SCHEMA_VERSION, **document}))

@@ -1,0 +1,150 @@
+"""GPU clocks over the window of steps: the median SM clock, the time under the power cap, and slowdowns, rank by rank."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean, median
+
+from harness.judging.peaks import bare_uuid
+from harness.records.clocks import CLOCK_REASONS, IDLE, POWER_CAP, SLOWDOWNS, ClockSamples, RankClocks
+from harness.records.rank import RankRecord
+from harness.records.run import DeviceSample, NodeSample
+from harness.units import format_seconds
+
+# A sampler may be late by a slow disk or a busy driver; longer silence leaves a part of the window unknown.
+_LONGEST_GAP_S = 10.0
+_GAP_IN_INTERVALS = 5
+
+
+@dataclass(frozen=True)
+class RunClocks:
+    """The rank with the lowest median SM clock, and the one that spent most time under the power cap (a share, 0 to 1).
+
+    Over repeats both are medians of the runs' figures, and the ranks are those of the first run. ``over`` is ``run`` where
+    the times of steps or samples were not recorded, so that the figures cover the whole run.
+    """
+
+    sm_clock_mhz: float | None
+    slowest_rank: int | None
+    power_cap_share: float | None
+    most_capped_rank: int | None
+    over: str
+
+
+def rank_clocks(
+    ranks: Iterable[RankRecord], nodes: Iterable[NodeSample], window: tuple[int, int]
+) -> dict[int, RankClocks]:
+    """What NVML saw of each rank's GPU over the steps [start, end), by rank; a GPU without any sample is left out."""
+    devices = {bare_uuid(device.uuid): device for node in nodes for device in node.devices if device.num_samples}
+    found = {}
+    for rank in ranks:
+        uuid = rank.device.uuid if rank.device else None
+        device = devices.get(bare_uuid(uuid)) if uuid else None
+        if device is not None:
+            found[rank.rank] = _over(_span(rank, window), device)
+    return found
+
+
+def with_clocks(
+    ranks: tuple[RankRecord, ...], nodes: Sequence[NodeSample], window: tuple[int, int]
+) -> tuple[RankRecord, ...]:
+    """The ranks with what NVML saw of their GPUs over the window, as a run's record keeps it."""
+    found = rank_clocks(ranks, nodes, window)
+    return tuple(rank.model_copy(update={"clocks": found.get(rank.rank)}) for rank in ranks)
+
+
+def run_clocks(each: Mapping[int, RankClocks]) -> RunClocks | None:
+    """Return the clocks that set the pace of a run, from the clocks of its ranks; None where NVML gave none."""
+    clocks = {rank: own.sm_clock_mhz for rank, own in each.items() if own.sm_clock_mhz is not None}
+    shares = {rank: own.power_cap_share for rank, own in each.items() if own.power_cap_share is not None}
+    if not clocks and not shares:
+        return None
+    slowest = min(clocks, key=lambda rank: clocks[rank], default=None)
+    capped = max(shares, key=lambda rank: shares[rank], default=None)
+    return RunClocks(
+        sm_clock_mhz=None if slowest is None else clocks[slowest],
+        slowest_rank=slowest,
+        power_cap_share=None if capped is None else shares[capped],
+        most_capped_rank=capped,
+        over="run" if any(own.over == "run" for own in each.values()) else "window",
+    )
+
+
+def combined_clocks(runs: Sequence[RunClocks | None]) -> RunClocks | None:
+    """Combine the clocks of repeats. None where a run has no clocks."""
+    present = [run for run in runs if run is not None]
+    if not present or len(present) < len(runs):
+        return None
+    clocks = [run.sm_clock_mhz for run in present if run.sm_clock_mhz is not None]
+    shares = [run.power_cap_share for run in present if run.power_cap_share is not None]
+    return RunClocks(
+        sm_clock_mhz=median(clocks) if len(clocks) == len(runs) else None,
+        slowest_rank=present[0].slowest_rank,
+        power_cap_share=median(shares) if len(shares) == len(runs) else None,
+        most_capped_rank=present[0].most_capped_rank,
+        over="run" if any(run.over == "run" for run in present) else "window",
+    )
+
+
+def clock_doubts(own: RankClocks) -> list[str]:
+    """Return why the clocks of one GPU make its times unreliable. The power cap does not: a busy GPU works at its limit."""
+    found = []
+    if own.slowdowns:
+        found.append(f"was throttled: {', '.join(own.slowdowns)}")
+    if own.over == "run" or own.window_s is None:
+        return found
+    if not own.num_samples:
+        found.append(f"was not sampled inside the window of steps, which took {format_seconds(own.window_s)}")
+    elif (own.longest_gap_s or 0.0) > max(_LONGEST_GAP_S, _GAP_IN_INTERVALS * (own.interval_s or 0.0)):
+        found.append(f"was not sampled for {own.longest_gap_s:.0f} s of the {own.window_s:.0f} s window of steps")
+    return found
+
+
+def _span(rank: RankRecord, window: tuple[int, int]) -> tuple[float, float] | None:
+    """Return start of the first and end of the last step of the window; None where a step has no time."""
+    start, end = window
+    steps = [step for step in rank.steps if start <= step.step < end]
+    ends = [step.ended_s for step in steps if step.ended_s is not None]
+    if not steps or len(ends) < len(steps):
+        return None
+    return min(ended - step.seconds for ended, step in zip(ends, steps, strict=True)), max(ends)
+
+
+def _over(span: tuple[float, float] | None, device: DeviceSample) -> RankClocks:
+    samples = device.clocks
+    if samples is None:
+        slowdowns = tuple(reason for reason in device.throttle_reasons if reason != CLOCK_REASONS[POWER_CAP])
+        return RankClocks(
+            over="run",
+            num_samples=device.num_samples,
+            sm_clock_mhz=device.median_sm_clock_mhz,
+            slowdowns=slowdowns,
+        )
+    start, end = span or (float("-inf"), float("inf"))
+    looks = zip(samples.times_s, samples.sm_clocks_mhz, samples.reasons, strict=True)
+    inside = [(clock, reasons) for at, clock, reasons in looks if start <= at <= end]
+    busy = [(clock, reasons) for clock, reasons in inside if not (reasons or 0) & IDLE]
+    clocks = [clock for clock, _ in busy if clock is not None]
+    capped = [bool(reasons & POWER_CAP) for _, reasons in busy if reasons is not None]
+    seen = {name for _, reasons in inside for bit, name in CLOCK_REASONS.items() if (reasons or 0) & bit}
+    return RankClocks(
+        over="run" if span is None else "window",
+        num_samples=len(inside),
+        num_busy_samples=len(busy),
+        sm_clock_mhz=float(median(clocks)) if clocks else None,
+        power_cap_share=round(mean(capped), 4) if capped else None,
+        slowdowns=tuple(name for name in SLOWDOWNS if name in seen),
+        **({} if span is None else _coverage(samples, span)),
+    )
+
+
+def _coverage(samples: ClockSamples, span: tuple[float, float]) -> dict[str, float]:
+    """Return the length of the window and its longest stretch without a sample."""
+    start, end = span
+    edges = [start, *(at for at in samples.times_s if start < at < end), end]
+    gaps = [after - before for before, after in pairwise(samples.times_s)]
+    return {
+        "window_s": round(end - start, 3),
+        "longest_gap_s": round(max(after - before for before, after in pairwise(edges)), 3),
+        "interval_s": round(median(gaps), 3) if gaps else 0.0,
+    }

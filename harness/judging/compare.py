@@ -1,0 +1,186 @@
+"""Compares recorded runs with golden values in one formula version."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec, MeasureSpec
+from harness.judging.clocks import RunClocks
+from harness.judging.derive import combine, derive
+from harness.judging.gate import Comparison, default_thresholds, judge, no_golden, require_fractions
+from harness.judging.likeness import Likeness, likeness
+from harness.judging.metrics import Metrics
+from harness.judging.promotion import promote
+from harness.planning import flops
+from harness.planning.flops import FORMULA_VERSION
+from harness.records.batches import BatchGate
+from harness.records.golden import GoldenRecord
+from harness.records.goldens import GoldenSearch, find_golden
+from harness.records.other_kinds import read_only_run, refuse_other_kinds
+from harness.records.run import RunRecord
+
+
+def in_todays_formula(search: GoldenSearch, spec: ExperimentSpec) -> GoldenSearch:
+    """The golden with TFLOP/s by :data:`FORMULA_VERSION` and a caveat that says so.
+
+    ``spec``: what is compared with it. As it is where it has that version already, is of other settings than ``spec``, or
+    says no step time.
+    """
+    golden = search.golden
+    if golden is None or not _can_be_reckoned(golden, spec):
+        return search
+    seconds_s = golden.metrics["step_time_s"].value
+    value = flops.achieved_tflops(flops.model_flops_per_step(spec), seconds_s, spec.num_gpus)
+    reckoned = golden.metrics["tflops_per_gpu"].model_copy(update={"value": value})
+    told = f"TFLOP/s by {FORMULA_VERSION} from the golden's step time; it was stored by {golden.formula_version}"
+    changed = golden.model_copy(
+        update={
+            "metrics": {**golden.metrics, "tflops_per_gpu": reckoned},
+            "formula_version": FORMULA_VERSION,
+            "caveats": (*golden.caveats, told),
+        }
+    )
+    return replace(search, golden=changed)
+
+
+def _can_be_reckoned(golden: GoldenRecord, spec: ExperimentSpec) -> bool:
+    return (
+        golden.formula_version not in (None, FORMULA_VERSION)
+        and golden.fingerprint == spec.fingerprint
+        and "step_time_s" in golden.metrics
+        and "tflops_per_gpu" in golden.metrics
+    )
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """How strictly to judge. Thresholds None: the GPU row's. ``require_golden``: no golden is inconclusive, not fine.
+
+    ``golden_values_path``: a golden file, or a folder of them; naming it requires a golden.
+    """
+
+    golden_values_path: Path | None = None
+    timing_threshold: float | None = None
+    memory_threshold: float | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+    require_golden: bool = False
+
+    @property
+    def names_one_golden(self) -> bool:
+        """Whether ``golden_values_path`` is a file, which is for one cell of a sweep at most."""
+        return self.golden_values_path is not None and self.golden_values_path.is_file()
+
+    @property
+    def record(self) -> BatchGate:
+        """The same in the words of a plan on disk, which names its golden from the root."""
+        path = self.golden_values_path
+        return BatchGate(**vars(self) | {"golden_values_path": str(path.absolute()) if path else None})
+
+    @classmethod
+    def of(cls, gate: BatchGate) -> "GateOptions":
+        """What a plan on disk says."""
+        path = gate.golden_values_path
+        return cls(**gate.model_dump() | {"golden_values_path": Path(path) if path else None})
+
+    def __post_init__(self) -> None:
+        """Thresholds are fractions, also where no golden will be found to apply them to."""
+        require_fractions(timing=self.timing_threshold, memory=self.memory_threshold)
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """Steps that count, where the command line says otherwise than the run; the meaning is `MeasureSpec`'s."""
+
+    skip_first_percent_time: float | None = None
+    eval_time_start_step: int | None = None
+    eval_time_end_step: int | None = None
+
+    def over(self, measure: MeasureSpec) -> MeasureSpec:
+        """The run's own window with the given parts replaced. BadRequestError for values out of range."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        try:
+            return MeasureSpec(**measure.model_dump() | given)
+        except ValidationError as error:
+            listed = "; ".join(f"{_options(problem['loc'], given)}: {problem['msg']}" for problem in error.errors())
+            raise BadRequestError(
+                listed, remedy=f"the run has steps 0 to {measure.max_steps - 1}; the skipped share is below 1"
+            ) from error
+
+
+_AS_MEASURED = WindowOptions()
+
+
+def _options(place: tuple[int | str, ...], given: Iterable[str]) -> str:
+    """The option at fault, or all that were given where they do not fit together."""
+    return ", ".join(f"--{name}" for name in (place or given))
+
+
+def find_reference(
+    reference: str | None, record: RunRecord, options: GateOptions, results: Path | None
+) -> GoldenSearch:
+    """What to hold ``record`` against: a golden file or folder, another run, or the stored golden of its settings.
+
+    A run as reference stands for a golden promoted from it, and is refused for the same reasons.
+    """
+    if reference is None:
+        return find_golden(record.spec, options.golden_values_path, record.sources)
+    path = Path(reference)
+    if path.exists() and path.name != "record.json" and not (path / "record.json").exists():
+        refuse_other_kinds(path.absolute(), ("run",), results)
+        return find_golden(record.spec, path, record.sources)
+    other = read_only_run(reference, results)
+    golden = promote([other], reason="reference run", author="compare", now=datetime.now(UTC)).golden
+    return GoldenSearch(golden, path if path.exists() else Path(other.run_id))
+
+
+def compare_runs(
+    records: Sequence[RunRecord], search: GoldenSearch, options: GateOptions, window: WindowOptions = _AS_MEASURED
+) -> tuple[Metrics, Comparison]:
+    """The figures of one run, or of repeats together, and the verdict. BadRequestError for repeats that are none.
+
+    Without a golden only runs that ended well are fine.
+    """
+    fingerprints = {record.fingerprint for record in records}
+    if len(fingerprints) != 1:
+        raise BadRequestError(f"repeats must have the same settings; fingerprints: {', '.join(sorted(fingerprints))}")
+    metrics = combine([derive(record, window.over(record.spec.measure)) for record in records])
+    doubts = tuple(dict.fromkeys(doubt for record in records for doubt in _doubts(record)))
+    search = in_todays_formula(search, records[0].spec)
+    golden = search.golden
+    if golden is None:
+        required = options.require_golden or options.golden_values_path is not None or search.is_damaged
+        ended = sorted({record.status for record in records} - {"ok"})
+        note = f"the run ended as {', '.join(ended)}; {search.note}" if ended else search.note
+        return metrics, no_golden(metrics, note, required=required or bool(ended))
+    thresholds = default_thresholds(
+        records[0].spec,
+        min(len(records), golden.num_runs),
+        timing=options.timing_threshold,
+        memory=options.memory_threshold,
+    )
+    alike = _likeness_of_all(records, search, options.accept_differences, metrics.clocks)
+    comparison = judge(metrics, golden, thresholds, likeness=alike, doubts=doubts)
+    if any(record.status != "ok" for record in records):  # figures so far, of which a change says nothing
+        comparison = replace(comparison, findings=tuple(replace(one, change=None) for one in comparison.findings))
+    return metrics, replace(comparison, golden_path=str(search.path), note=search.note)
+
+
+def _doubts(record: RunRecord) -> list[str]:
+    doubts = [f"suspect: {why}" for why in record.suspect]
+    if record.status != "ok":
+        doubts.insert(0, f"the run ended as {record.status}: {record.failure or 'no failure recorded'}")
+    return doubts
+
+
+def _likeness_of_all(
+    records: Sequence[RunRecord], search: GoldenSearch, accept: tuple[str, ...], clocks: RunClocks | None
+) -> Likeness:
+    assert search.golden is not None
+    each = [likeness(record, search.golden, accept, clocks) for record in records]
+    differences = tuple(dict.fromkeys(difference for alike in each for difference in alike.differences))
+    return Likeness(differences, each[0].caveats)

@@ -1,0 +1,161 @@
+"""Metrics as one table: where each value is read and what is better; speeds at the mean step."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from harness.judging.clocks import RunClocks
+from harness.judging.peaks import Peak
+from harness.planning.flops import FORMULA_VERSION
+
+Better = Literal["higher", "lower", "equal"]
+GateKind = Literal["time", "memory", "exact"]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A per-step figure over the window [start, end). ``n`` counts steps; ``stdev`` is the sample's, None from one.
+
+    Over repeated runs ``median`` is the median of the runs' medians and ``stdev`` their spread.
+    """
+
+    median: float
+    mean: float
+    stdev: float | None
+    n: int
+    window: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Everything derived from one run, or from repeats of it. Bytes, seconds, FLOPs; ``mfu`` and ``hfu`` fractions.
+
+    ``problems`` says, by metric name, why a figure is absent or no basis for a verdict. ``clocks`` is None where no GPU was
+    sampled.
+    """
+
+    tflops_per_gpu: Summary | None
+    step_time_s: Summary | None
+    tokens_per_s_per_gpu: Summary | None
+    peak_allocated_bytes: Peak | None
+    peak_reserved_bytes: Peak | None
+    peak_device_bytes: Peak | None
+    counted_flops_per_step: int | None
+    mfu: float | None
+    hfu: float | None
+    loss_first: float | None
+    loss_last: float | None
+    model_flops_per_step: int
+    recompute_flops_per_step: int
+    clocks: RunClocks | None = None
+    problems: dict[str, str] = field(default_factory=dict)
+    formula_version: str = FORMULA_VERSION
+    num_runs: int = 1
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One row. ``gate`` names the threshold that applies; None: reported only. ``read`` gives the figure or None."""
+
+    name: str
+    title: str
+    unit: str
+    better: Better
+    gate: GateKind | None
+    read: Callable[[Metrics], float | None]
+
+    @property
+    def kind(self) -> GateKind:
+        """What it is a figure of; the rows without a gate are the throughput in other units."""
+        return self.gate or "time"
+
+
+def _median_of(name: str) -> Callable[[Metrics], float | None]:
+    def read(metrics: Metrics) -> float | None:
+        summary: Summary | None = getattr(metrics, name)
+        return None if summary is None else summary.median
+
+    return read
+
+
+def _peak_of(name: str) -> Callable[[Metrics], float | None]:
+    def read(metrics: Metrics) -> float | None:
+        peak: Peak | None = getattr(metrics, name)
+        return None if peak is None else peak.value
+
+    return read
+
+
+def _value_of(name: str) -> Callable[[Metrics], float | None]:
+    def read(metrics: Metrics) -> float | None:
+        value: float | None = getattr(metrics, name)
+        return value
+
+    return read
+
+
+# Step time and token rate are the throughput in other units: gating them too would report one change three times.
+METRICS: tuple[Metric, ...] = (
+    Metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s/GPU", "higher", "time", _median_of("tflops_per_gpu")),
+    Metric("step_time_s", "Step time", "s", "lower", None, _median_of("step_time_s")),
+    Metric("tokens_per_s_per_gpu", "Tokens/s/GPU", "token/s/GPU", "higher", None, _median_of("tokens_per_s_per_gpu")),
+    Metric("peak_allocated_bytes", "Peak allocated", "bytes", "lower", "memory", _peak_of("peak_allocated_bytes")),
+    Metric("peak_reserved_bytes", "Peak reserved", "bytes", "lower", "memory", _peak_of("peak_reserved_bytes")),
+    Metric("peak_device_bytes", "Peak device used", "bytes", "lower", "memory", _peak_of("peak_device_bytes")),
+    Metric("counted_flops_per_step", "Counted work", "FLOP/step", "equal", "exact", _value_of("counted_flops_per_step")),
+    Metric("mfu", "MFU", "fraction", "higher", None, _value_of("mfu")),
+    Metric("hfu", "HFU", "fraction", "higher", None, _value_of("hfu")),
+)  # fmt: skip
+SUMMARY_METRICS = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
+PEAK_METRICS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Mean over repeats of each run's median step time, and the rates at it: of TFLOP/s, MFU and HFU the harmonic mean.
+
+    Runs of 0.1 s and 0.3 s per step, with 100 tokens per GPU, have 0.2 s and 500 token/s. One run has its own medians.
+    None where any run lacks the figure. The mean, because Welch's interval is one of a difference of means.
+    """
+
+    step_time_s: float | None
+    tflops_per_gpu: float | None
+    tokens_per_s_per_gpu: float | None
+    mfu: float | None
+    hfu: float | None
+    num_runs: int
+
+
+def speed_of(runs: Sequence[Metrics], tokens_per_gpu: float) -> Speed | None:
+    """The speed of repeats, with ``tokens_per_gpu`` in each step of theirs; None for no runs."""
+    if not runs:
+        return None
+    times = _all([run.step_time_s.median if run.step_time_s else None for run in runs])
+    mean_s = statistics.fmean(times) if times else None
+    return Speed(
+        step_time_s=mean_s,
+        tflops_per_gpu=_rate([run.tflops_per_gpu.median if run.tflops_per_gpu else None for run in runs]),
+        tokens_per_s_per_gpu=tokens_per_gpu / mean_s if mean_s else None,
+        mfu=_rate([run.mfu for run in runs]),
+        hfu=_rate([run.hfu for run in runs]),
+        num_runs=len(runs),
+    )
+
+
+def cell_figure(metric: Metric, metrics: Metrics | None, speed: Speed | None) -> float | None:
+    """What is shown of repeats for that metric: their speed where it is one of speed, else the runs' figure."""
+    found: dict[str, float | None] = asdict(speed) if speed else {}
+    if metric.name in found:
+        return found[metric.name]
+    return metric.read(metrics) if metrics else None
+
+
+def _all(values: Sequence[float | None]) -> list[float] | None:
+    present = [value for value in values if value is not None]
+    return present if len(present) == len(values) else None
+
+
+def _rate(values: Sequence[float | None]) -> float | None:
+    present = _all(values)
+    return statistics.harmonic_mean(present) if present else None

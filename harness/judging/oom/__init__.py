@@ -1,0 +1,1 @@
+"""Why a job ran out of memory, from its log and records."""

@@ -1,0 +1,255 @@
+"""Scans a log for messages of failure, wrapped ones too, with the rank, place and time of each."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+
+from harness.judging.oom.allocator_text import allocator_figures, message_start
+from harness.judging.oom.failure_signs import FailureKind, Sign, SummaryEntry, TorchrunSummary, sign_of
+from harness.records.logs.lines import LogLine
+from harness.records.rank import Phase
+
+_MAX_LINES = 24  # the longest message at 40 columns
+_MAX_TEXT = 8000
+
+
+def is_cut_off(text: str) -> bool:
+    """Whether a text that says out of memory lacks the figures at the end of torch's message, which all releases print."""
+    if len(text) >= _MAX_TEXT:
+        return False
+    figures = allocator_figures(text)
+    if figures is None:
+        return text.rstrip().endswith("CUDA out of memory.") or "OutOfMemoryError" in text
+    return figures.reserved_bytes is None and not figures.is_beyond_counting and not figures.is_rejected
+
+
+@dataclass(slots=True)
+class WrappedMessage:
+    """A message that began on ``line`` and is not at its end. Lines of other ranks may come in between."""
+
+    line: LogLine
+    text: str
+    num_lines: int = 1
+
+    def add(self, line: LogLine) -> str | None:
+        """The whole text once its end is there; None before."""
+        if (line.source, line.rank) != (self.line.source, self.line.rank):
+            return None
+        self.text, self.num_lines = f"{self.text} {line.text}"[:_MAX_TEXT], self.num_lines + 1
+        return None if is_cut_off(self.text) else self.text
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the end will not come any more."""
+        return self.num_lines >= _MAX_LINES or len(self.text) >= _MAX_TEXT
+
+
+_ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,12})/")
+_FRAME = re.compile(r'File "([^"]{1,500})", line \d{1,7}, in (\S{1,100})')
+# File or function of a frame -> phase, in the names of Megatron-LM and Megatron-Bridge. Of a traceback the innermost counts.
+_PHASES: tuple[tuple[re.Pattern[str], Phase], ...] = (
+    (re.compile(r"init_process_group|initialize_megatron|initialize_model_parallel|_initialize_distributed"),
+     "init_process_group"),
+    (re.compile(r"get_megatron_optimizer|optimizer/__init__\.py| _?setup_optimizer"), "build_optimizer"),
+    (re.compile(r"optimizer\S{0,200}\.py (?:step|step_with_ready_grads)$"), "optimizer_step"),
+    (re.compile(r" (?:get_model|setup_model\w*|provide_distributed_model|model_provider|provide)$"), "build_model"),
+    (re.compile(r"schedules\.py | (?:forward_step|forward_backward\w*|backward_step|custom_backward|backward)$"),
+     "forward_backward"),
+)  # fmt: skip
+
+
+_EXPANDABLE = re.compile(
+    r"(?<!try setting )PYTORCH_(?:CUDA_)?ALLOC_CONF\W{1,8}[^\s\"']{0,200}expandable_segments:\s?(True|False)", re.I
+)
+
+
+def finished_step(text: str) -> int | None:
+    """The iteration whose end a training log reports in this line."""
+    match = _ITERATION.search(text) if "iteration" in text else None
+    return int(match[1]) if match else None
+
+
+def phase_of_frame(text: str) -> tuple[bool, Phase | None]:
+    """Whether the line is a frame of a traceback, and the phase of training that it belongs to, if any."""
+    match = _FRAME.search(text) if "File " in text else None
+    if match is None:
+        return False, None
+    frame = f"{match[1]} {match[2]}"
+    return True, next((phase for pattern, phase in _PHASES if pattern.search(frame)), None)
+
+
+def expandable_segments_in(text: str) -> bool | None:
+    """What a line says of torch's allocator; its advice to set them, in the message itself, says nothing."""
+    match = _EXPANDABLE.search(text) if "expandable_segments:" in text else None
+    return match[1].lower() == "true" if match else None
+
+
+MAX_TEXT = 8000  # characters of a failure's text that are kept: enough for a list of many processes
+MAX_FAILURES = 10_000
+MAX_RANKS = 65_536  # that are followed at once: of more, the one that was seen first is begun anew
+_TRACEBACK = "Traceback (most recent call last)"
+# glog, as torch's C++ and elastic write it: E0821 14:03:27.481093
+_GLOG_TIME = re.compile(r"\[?[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,9})?)")
+
+
+@dataclass(frozen=True, slots=True)
+class RankFailure:
+    """How one rank failed. ``rank`` and ``host`` are None where the logs do not tell.
+
+    ``after_step``: the last step that the log shows as finished before. ``evidence``: the lines, most telling first.
+    """
+
+    kind: FailureKind
+    rank: int | None
+    host: str | None
+    text: str
+    evidence: tuple[LogLine, ...]
+    after_step: int | None = None
+    phase: Phase | None = None
+    time: str | None = None
+    exit_code: int | None = None
+    weight: int = 0
+
+    @property
+    def where(self) -> str:
+        """File and line of the best evidence."""
+        return self.evidence[0].where
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What one rank's lines in one file have shown so far; the place of a traceback stands until training goes on."""
+
+    in_traceback: bool = False
+    phase: Phase | None = None
+    frame: LogLine | None = None
+    time: str | None = None
+
+
+@dataclass(slots=True)
+class FailureScan:
+    """Fed with every line; ``found`` has the first failure of each rank and kind, ``listed`` torchrun's table."""
+
+    source: str = ""
+    last_step: int | None = None
+    largest_step: int | None = None
+    expandable_segments: bool | None = None
+    ranks: dict[int | None, _Rank] = field(default_factory=dict)
+    summary: TorchrunSummary = field(default_factory=TorchrunSummary)
+    found: dict[tuple[object, ...], RankFailure] = field(default_factory=dict)
+    kept: Counter[FailureKind] = field(default_factory=Counter)
+    listed: list[SummaryEntry] = field(default_factory=list)
+    wrapped: tuple[tuple[object, ...], WrappedMessage] | None = None
+    entry: SummaryEntry | None = None  # of torchrun's table, whose traceback follows it
+
+    def feed(self, line: LogLine) -> None:
+        """Take in the next line."""
+        if line.source != self.source:
+            self.source, self.last_step, self.ranks, self.summary = line.source, None, {}, TorchrunSummary()
+            self.entry = None
+        elif line.text.startswith("====="):
+            self.entry = None
+        step = finished_step(line.text)
+        if step is not None:
+            self.last_step, self.largest_step = step, max(step, self.largest_step or 0)
+            self.ranks.pop(line.rank, None)
+        if self.expandable_segments is None:
+            self.expandable_segments = expandable_segments_in(line.text)
+        state = self._state_of(line.rank)
+        state.time = _comparable_time(line) or state.time
+        self._unwrap(line)
+        if entry := self.summary.feed(line):
+            self._list(entry)
+        elif not self._follow_traceback(state, line) and (sign := sign_of(line.text, in_traceback=state.in_traceback)):
+            self._note(sign, line, state)
+
+    def _state_of(self, rank: int | None) -> _Rank:
+        state = self.ranks.get(rank)
+        if state is None:
+            if len(self.ranks) >= MAX_RANKS:
+                del self.ranks[next(iter(self.ranks))]
+            state = self.ranks[rank] = _Rank()
+        return state
+
+    def _follow_traceback(self, state: _Rank, line: LogLine) -> bool:
+        """Whether the line is the head or a frame of a traceback, which in themselves show nothing."""
+        if line.text.startswith(_TRACEBACK):
+            state.in_traceback, state.phase, state.frame = True, None, None
+            return True
+        is_frame, phase = phase_of_frame(line.text)
+        if is_frame:
+            state.phase, state.frame = phase or state.phase, line
+        return is_frame
+
+    def _note(self, sign: Sign, line: LogLine, state: _Rank) -> None:
+        rank = line.rank if line.rank is not None else sign.rank
+        host = line.host
+        if rank is None and state.in_traceback and self.entry:
+            rank, host = self.entry.sign.rank, self.entry.host
+        failure = RankFailure(
+            kind=sign.kind,
+            rank=rank,
+            host=host,
+            text=_from_message(line.text),
+            evidence=tuple(_short(one) for one in (line, state.frame if sign.weight == 0 else None) if one),
+            after_step=self.last_step,
+            phase=state.phase if sign.weight == 0 else None,
+            time=state.time,
+            exit_code=sign.exit_code,
+            weight=sign.weight,
+        )
+        state.in_traceback = False
+        key = (line.source if rank is None else None, rank, host, sign.kind, sign.weight)
+        if sign.kind == "oom" and key not in self.found and is_cut_off(failure.text):
+            self.wrapped = key, WrappedMessage(line, failure.text)
+        self._keep(key, failure)
+
+    def _unwrap(self, line: LogLine) -> None:
+        """Give a message that was broken over lines its whole text, once that is there."""
+        if self.wrapped is None:
+            return
+        key, message = self.wrapped
+        text = message.add(line)
+        if text is not None and key in self.found:
+            self.found[key] = replace(self.found[key], text=text)
+        if text is not None or message.is_given_up:
+            self.wrapped = None
+
+    def _list(self, entry: SummaryEntry) -> None:
+        sign = entry.sign
+        failure = RankFailure(
+            sign.kind, sign.rank, entry.host, _from_message(entry.line.text), (_short(entry.line),), self.last_step,
+            time=_month_first(entry.time), exit_code=sign.exit_code, weight=sign.weight,
+        )  # fmt: skip
+        self._keep((None, sign.rank, "torchrun", sign.kind, sign.weight), failure)
+        self.entry = entry
+        if len(self.listed) < MAX_FAILURES:
+            self.listed.append(entry)
+
+    def _keep(self, key: tuple[object, ...], failure: RankFailure) -> None:
+        """The first of each key, and of each kind as many as ``MAX_FAILURES``: lost peers must not crowd out the cause."""
+        if key not in self.found and self.kept[failure.kind] < MAX_FAILURES:
+            self.found[key] = failure
+            self.kept[failure.kind] += 1
+
+
+def _short(line: LogLine) -> LogLine:
+    return line if len(line.text) <= MAX_TEXT else replace(line, text=_from_message(line.text))
+
+
+def _comparable_time(line: LogLine) -> str | None:
+    """``08-21 14:03:27.48``: without the year, which glog does not write, so that all clocks of a job compare."""
+    if line.time:
+        return _month_first(line.time)
+    match = _GLOG_TIME.match(line.text)
+    return f"{match[1]}-{match[2]} {match[3]}" if match else None
+
+
+def _month_first(time: str | None) -> str | None:
+    return time[5:].replace("T", " ").replace(",", ".").rstrip("Z") if time and len(time) >= 19 else None
+
+
+def _from_message(text: str) -> str:
+    """A text without end from where torch's message in it begins."""
+    start = (message_start(text) or 0) if len(text) > MAX_TEXT else 0
+    return text[start : start + MAX_TEXT]

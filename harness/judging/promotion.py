@@ -1,0 +1,269 @@
+"""Decides whether runs may become a golden, and how far they may spread."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from harness.errors import BadRequestError, raise_all
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import canonical_text
+from harness.judging import statistics
+from harness.judging.derive import combine, derive
+from harness.judging.gate import default_thresholds
+from harness.judging.likeness import SOFTWARE, measured_device, measured_on
+from harness.judging.metrics import METRICS, PEAK_METRICS, SUMMARY_METRICS, Metric, Metrics
+from harness.planning.flops import FORMULA_VERSION
+from harness.records.golden import GoldenMetric, GoldenRecord, differences_text, setting_differences
+from harness.records.goldens import GoldenChange, golden_changes
+from harness.records.redact import redact
+from harness.records.run import REPLAYED, RunRecord
+from harness.units import format_percent
+
+# At half the threshold one of twenty equal runs lies beyond it (two standard deviations), whatever the golden says.
+MOST_OF_THRESHOLD = 0.5
+
+
+def wide_spreads(
+    spec: ExperimentSpec, metrics: Mapping[str, GoldenMetric], num_runs: int, thresholds: Mapping[str, float]
+) -> tuple[str, ...]:
+    """One sentence, with numbers, per gated time metric whose repeats differ by more than half the threshold.
+
+    ``thresholds``: by metric name, where it is not the GPU row's. Repeats of memory metrics are held by the gate itself.
+    """
+    row = default_thresholds(spec, num_runs).time
+    found = []
+    for metric in METRICS:
+        stored = metrics.get(metric.name)
+        if metric.gate != "time" or stored is None or stored.relative_spread is None:
+            continue
+        threshold = thresholds.get(metric.name, row)
+        if stored.relative_spread > MOST_OF_THRESHOLD * threshold:
+            found.append(_sentence(metric.name, stored.relative_spread, num_runs, threshold))
+    return tuple(found)
+
+
+def _sentence(name: str, spread: float, num_runs: int, threshold: float) -> str:
+    most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
+    return (
+        f"{name}: {num_runs} runs spread by {spread * 100:.1f} % (standard deviation), more than {most}, "
+        f"half the {threshold * 100:g} % that it is to guard"
+    )
+
+
+def spread_problems(wide: Sequence[str]) -> list[BadRequestError]:
+    """The sentences of :func:`wide_spreads` as refusals."""
+    remedy = (
+        "find what disturbs the runs and repeat them, or store other metrics with --only; "
+        "--accept_spread promotes all the same, and is put on record"
+    )
+    return [BadRequestError(each, remedy=remedy) for each in wide]
+
+
+_SIGNIFICANT_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """A new golden and what it changes against the one it replaces."""
+
+    golden: GoldenRecord
+    changes: tuple[GoldenChange, ...]
+
+
+@dataclass(frozen=True)
+class PromotionOptions:
+    """What a person may say beyond the reason.
+
+    ``replace_other``: also a golden of other settings. ``only``: the metrics to store, all without it. ``accept_spread``:
+    also repeats that differ too much. ``thresholds``: what the golden is to guard, by metric, where not the GPU row's.
+    """
+
+    replace_other: bool = False
+    only: tuple[str, ...] = ()
+    accept_spread: bool = False
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    night_id: str | None = None
+
+
+_PLAIN = PromotionOptions()
+
+
+def promote(
+    records: Sequence[RunRecord],
+    *,
+    reason: str,
+    author: str,
+    now: datetime,
+    before: GoldenRecord | None = None,
+    options: PromotionOptions = _PLAIN,
+) -> Promotion:
+    """Golden values from one run or repeats of it: medians of run medians, highest peaks, spread over the runs.
+
+    BadRequestError lists every reason against it: a failed, suspect, short or unfinished run, a run named twice,
+    other settings or another machine among the runs, FLOPs that differ, no reason given, a golden of other settings in
+    the same place, a metric to store that is none, repeats that differ by more than half of what the golden is to guard.
+    """
+    each = [derive(record) for record in records]
+    other = _other_settings(records[0], before) if records and not options.replace_other else []
+    mixed = _mixed(records, each)
+    stored = _metrics(each, options.only) if records else {}
+    wide = wide_spreads(records[0].spec, stored, len(records), options.thresholds) if records and not mixed else ()
+    raise_all(
+        [
+            *_request_problems(records, reason, author),
+            *mixed,
+            *_unfit(records, each),
+            *other,
+            *_unknown(options.only),
+            *([] if options.accept_spread else spread_problems(wide)),
+        ]
+    )
+    golden = _golden(records, stored, (redact(reason.strip()), redact(author.strip()), now)).model_copy(
+        update={"overridden": wide, "night_id": options.night_id, **_of_logs(records, each)}
+    )
+    return Promotion(golden, golden_changes(before, golden))
+
+
+def _metrics(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:
+    together = combine(each)
+    stored = {m.name: _stored(m, each, together) for m in METRICS if _is_stored(m) and (not only or m.name in only)}
+    return {name: value for name, value in stored.items() if value}
+
+
+def _unknown(only: tuple[str, ...]) -> list[BadRequestError]:
+    known = [metric.name for metric in METRICS if _is_stored(metric)]
+    return [
+        BadRequestError(f"--only {n}: no such metric", remedy=f"one of {', '.join(known)}")
+        for n in only
+        if n not in known
+    ]
+
+
+def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadRequestError]:
+    """File names hold recipe, task, precision, count and recompute; a proxy with fewer layers has the same name."""
+    if before is None or before.fingerprint in (None, record.fingerprint):
+        return []
+    different = setting_differences(before, record.spec, record.fingerprint)
+    return [
+        BadRequestError(
+            f"the golden there is for other settings: {differences_text(different)}",
+            remedy="keep them apart with --golden_dir, or replace it with --replace_other",
+        )
+    ]
+
+
+def _golden(
+    records: Sequence[RunRecord], stored: dict[str, GoldenMetric], signature: tuple[str, str, datetime]
+) -> GoldenRecord:
+    first, (reason, author, now) = records[0], signature
+    spec = first.spec
+    return GoldenRecord(
+        kind="measured",
+        recipe=spec.recipe,
+        task=spec.task,
+        gpu=spec.gpu,
+        compute_dtype=spec.compute_dtype,
+        num_gpus=spec.num_gpus,
+        recompute=canonical_text(spec.recompute),
+        fingerprint=first.fingerprint,
+        spec=spec.identity(),
+        metrics=stored,
+        measured_on=measured_on(records),
+        formula_version=FORMULA_VERSION,
+        run_ids=tuple(record.run_id for record in records),
+        num_runs=len(records),
+        promoted_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        promoted_by=author,
+        reason=reason,
+        max_steps=spec.measure.max_steps,
+        window=spec.measure.window,
+    )
+
+
+def _of_logs(records: Sequence[RunRecord], each: Sequence[Metrics]) -> dict[str, object]:
+    """What marks a golden that was never measured here: it is external, and says what its logs did not."""
+    logs = [record.imported for record in records if record.imported is not None]
+    if not logs:
+        return {}
+    files = ", ".join(f"{file.name} (sha256 {file.sha256[:12]})" for log in logs for file in log.files)
+    short = {
+        f"{name}: {metrics.problems[name]}" for metrics in each for name in PEAK_METRICS if _is_short(metrics, name)
+    }
+    unsaid = dict.fromkeys(text for log in logs for text in log.unsaid)
+    return {"kind": "external", "source": f"training logs: {files}", "caveats": (*sorted(short), *unsaid)}
+
+
+def _is_short(metrics: Metrics, name: str) -> bool:
+    return name in metrics.problems and getattr(metrics, name) is not None
+
+
+def _is_stored(metric: Metric) -> bool:
+    return metric.gate is not None or metric.name in SUMMARY_METRICS
+
+
+def _stored(metric: Metric, each: Sequence[Metrics], together: Metrics) -> GoldenMetric | None:
+    value = metric.read(together)
+    if value is None or value <= 0:
+        return None
+    values = [v for run in each if (v := metric.read(run)) is not None]
+    spread = statistics.relative_spread(values)
+    return GoldenMetric(
+        value=value if isinstance(value, int) else float(f"{value:.{_SIGNIFICANT_DIGITS}g}"),
+        relative_spread=None if spread is None else round(spread, 6),
+    )
+
+
+def _request_problems(records: Sequence[RunRecord], reason: str, author: str) -> list[BadRequestError]:
+    problems = []
+    if not records:
+        problems.append(BadRequestError("no run to promote"))
+    if not reason.strip():
+        problems.append(BadRequestError("--reason is empty", remedy="say why this becomes the value to hold others to"))
+    if not author.strip():
+        problems.append(BadRequestError("--author is empty", remedy="pass --author, or set git config user.name"))
+    ids = [record.run_id for record in records]
+    twice = sorted({run for run in ids if ids.count(run) > 1})
+    problems += [BadRequestError(f"run {run} is named twice; one run has no spread") for run in twice]
+    return problems
+
+
+def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadRequestError]:
+    """Repeats are repeats only of the same work on the same machine with the same software."""
+    traits: dict[str, set[str]] = {
+        "settings (fingerprint)": {record.fingerprint for record in records},
+        "counted FLOPs": {str(metrics.counted_flops_per_step) for metrics in each},
+        "device": {str(measured_device(record)) for record in records},
+        "driver": {str(record.provenance.driver_version) for record in records},
+        "container": {str(record.provenance.container) for record in records},
+    }
+    traits |= {name: {str(record.provenance.versions.get(name)) for record in records} for name in SOFTWARE}
+    return [
+        BadRequestError(f"the runs differ in {name}: {', '.join(sorted(values))}", remedy="promote runs of one kind")
+        for name, values in traits.items()
+        if len(values) > 1
+    ]
+
+
+def _unfit(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadRequestError]:
+    return [
+        BadRequestError(f"run {record.run_id}: {problem}")
+        for record, metrics in zip(records, each, strict=True)
+        for problem in _run_problems(record, metrics)
+    ]
+
+
+def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
+    problems = [f"suspect: {why}" for why in record.suspect]
+    problems += [note for note in record.notes if note.startswith(REPLAYED)]
+    if record.status != "ok":
+        problems.append(f"is {record.status}: {record.failure or 'no failure recorded'}")
+    is_log = record.imported is not None  # which tells of some ranks only, and its golden says so
+    if not is_log and (len(record.ranks) < record.spec.num_gpus or not all(rank.finished for rank in record.ranks)):
+        problems.append("not every rank finished")
+    for metric in METRICS:
+        present = metric.read(metrics) is not None
+        if is_log and metric.gate == "memory":
+            continue
+        if metric.gate and metric.name in metrics.problems and (present or metric.gate == "time"):
+            problems.append(f"{metric.name}: {metrics.problems[metric.name]}")
+    return problems

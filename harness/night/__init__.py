@@ -1,0 +1,1 @@
+"""Suites of cases against golden values, night by night."""

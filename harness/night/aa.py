@@ -1,0 +1,172 @@
+"""The A/A of a night: what it proves and what it leaves in doubt."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.judging import statistics
+from harness.judging.derive import combine, derive
+from harness.judging.gate import Verdict, default_thresholds
+from harness.judging.metrics import METRICS, GateKind, Metric, Metrics
+from harness.judging.statistics import t_quantile, t_upper_tail
+from harness.night.rules import SMALLEST_EFFECT, judge_memory
+from harness.night.values import AaFinding, AaVerdict, CaseRun
+from harness.records.night import Case, aa_label
+from harness.records.run import RunRecord
+from harness.units import format_percent, format_share
+
+MAX_PAIRS = 50
+"""More would keep the machine longer than they make the A/A surer: these find half the noise of one run."""
+
+
+@dataclass(frozen=True)
+class TwoSampleT:
+    """Means of either side, (second - first) / first, and how likely chance alone makes as much; ``noise`` of one run.
+
+    ``p_value`` is two-sided; ``noise`` is the standard deviation within the sides over the mean of all runs; ``error`` that of
+    ``change`` with its ``degrees`` of freedom.
+    """
+
+    first: float
+    second: float
+    change: float
+    p_value: float
+    noise: float
+    error: float
+    degrees: int
+
+    def visible(self, alpha: float) -> float:
+        """The smallest relative change whose p-value would be ``alpha``."""
+        return self.error * t_quantile(1 - alpha / 2, self.degrees)
+
+
+def two_sample_t(first: Sequence[float], second: Sequence[float]) -> TwoSampleT:
+    """Student's t of two samples with one variance (two runs on each side at least), values above 0.
+
+    Worked example: (100, 102) against (103, 105) differ by 3 with a standard error of 1.414: t = 2.12 with 2 degrees of
+    freedom, p = 0.168.
+    """
+    a, b = statistics.mean(first), statistics.mean(second)
+    squares = math.fsum((x - a) ** 2 for x in first) + math.fsum((x - b) ** 2 for x in second)
+    degrees = len(first) + len(second) - 2
+    variance = squares / degrees
+    error = math.sqrt(variance * (1 / len(first) + 1 / len(second)))
+    p_value = float(a == b) if error == 0 else min(1.0, 2 * t_upper_tail(abs(b - a) / error, degrees))
+    noise = math.sqrt(variance) / statistics.mean((*first, *second))
+    return TwoSampleT(a, b, b / a - 1, p_value, noise, error / a, degrees)
+
+
+def pairs_that_show(change: float, noise: float, alpha: float) -> int | None:
+    """The fewest pairs whose smallest visible change is ``change`` where one run varies by ``noise``; None: over MAX_PAIRS."""
+    return next((pairs for pairs in range(2, MAX_PAIRS + 1) if _visible(pairs, noise, alpha) <= change), None)
+
+
+def _visible(pairs: int, noise: float, alpha: float) -> float:
+    return noise * math.sqrt(2 / pairs) * t_quantile(1 - alpha / 2, 2 * pairs - 2)
+
+
+AA_ALPHA = 0.01
+"""The largest two-sided p-value at which the labels count as different."""
+
+_Sides = tuple[list[Metrics], list[Metrics]]  # of A and of A'
+
+
+def judge_aa(case: Case, runs: Sequence[CaseRun], numbers: range) -> AaVerdict:
+    """Whether the A/A of ``case`` holds, whose ``runs`` have these ``numbers``; not where it is not whole or says nothing."""
+    num_pairs = len(numbers) // 2
+    fault = _fault(runs, numbers)
+    if fault:
+        return AaVerdict(case.name, num_pairs, tuple(runs), doubts={"time": f"tonight's own A/A {fault}"})
+    records = {run.number: run.record for run in runs if run.record is not None}
+    by_label: dict[str, list[Metrics]] = {"A": [], "A'": []}
+    for place, number in enumerate(numbers):
+        by_label[aa_label(place)].append(derive(records[number]))
+    findings = tuple(_findings(case, records[numbers.start], (by_label["A"], by_label["A'"])))
+    return AaVerdict(case.name, num_pairs, tuple(runs), findings, _doubts(findings))
+
+
+def _fault(runs: Sequence[CaseRun], numbers: range) -> str:
+    """Why there is nothing to compare; empty where there is."""
+    done = {run.number for run in runs if run.record is not None and run.record.status != "interrupted"}
+    for run in runs:
+        if fault := _ended_badly(run):
+            return f"failed: run {run.number}: {fault}"
+    if not done.issuperset(numbers):
+        return f"is not whole: {len(done)} of {len(numbers)} runs are there"
+    return next((text for run in runs if run.record and (text := _tells_nothing(run.record, run.number))), "")
+
+
+def _ended_badly(run: CaseRun) -> str:
+    if run.cancelled:
+        return run.cancelled
+    if run.record is None or run.record.status in ("ok", "interrupted"):
+        return ""
+    told = (run.record.failure or run.record.status).strip().splitlines()[0]
+    return f"out of memory: {told}" if run.record.status == "oom" else told
+
+
+def _tells_nothing(record: RunRecord, number: int) -> str:
+    if record.suspect:
+        return f"says nothing: run {number} is suspect: {'; '.join(record.suspect)}"
+    problem = derive(record).problems.get("tflops_per_gpu")
+    return f"says nothing: run {number}: {problem}" if problem else ""
+
+
+def _findings(planned: Case, like: RunRecord, sides: _Sides) -> Iterable[AaFinding]:
+    for metric in METRICS:
+        first, second = ([metric.read(one) for one in side] for side in sides)
+        if metric.gate is None or all(value is None for value in (*first, *second)):
+            continue
+        limit = default_thresholds(like.spec, len(first)).of(metric.gate)
+        if metric.gate != "exact":
+            limit = planned.thresholds.get(metric.name, limit)
+        if metric.gate == "time":
+            own = planned.thresholds.get(metric.name, default_thresholds(like.spec, planned.repeats).of("time"))
+            yield _time(metric, first, second, own)
+        else:
+            yield _repeating(metric, second, sides, limit)
+
+
+def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float | None], threshold: float) -> AaFinding:
+    limit = min(SMALLEST_EFFECT, threshold)
+    a, b = ([value for value in side if value is not None] for side in (first, second))
+    if len(a) < len(first) or len(b) < len(second):
+        return AaFinding(metric.name, None, None, None, None, None, limit, holds=False)
+    found = two_sample_t(a, b)
+    visible, differs = found.visible(AA_ALPHA), abs(found.change) > limit and found.p_value <= AA_ALPHA
+    is_blind = not differs and visible > threshold
+    return AaFinding(
+        metric.name, found.first, found.second, found.change, found.p_value, found.noise, limit,
+        not differs and not is_blind, visible=visible, threshold=threshold, is_blind=is_blind,
+    )  # fmt: skip
+
+
+def _repeating(metric: Metric, second: Sequence[float | None], sides: _Sides, limit: float) -> AaFinding:
+    """Peaks and counted work: A' against the worst of A, as a case against its golden."""
+    a, b = (metric.read(combine(side)) for side in sides)
+    if a is None:
+        return AaFinding(metric.name, a, b, None, None, None, limit, holds=False)
+    judged = judge_memory(metric, second, b, a, limit)
+    return AaFinding(metric.name, a, b, judged.change, None, None, limit, judged.verdict is Verdict.PASS)
+
+
+def _doubts(findings: Iterable[AaFinding]) -> dict[GateKind, str]:
+    """Each kind of metric is in doubt by its own; the first of a kind is told."""
+    rows = {metric.name: metric for metric in METRICS}
+    found: dict[GateKind, str] = {}
+    for finding in findings:
+        metric = rows[finding.metric]
+        if metric.gate is not None and not finding.holds:
+            found.setdefault(metric.gate, f"tonight's own A/A {_told(metric, finding)}")
+    return found
+
+
+def _told(metric: Metric, finding: AaFinding) -> str:
+    """``differs: TFLOP/s/GPU by +4.2 % (p 0.0021)``."""
+    if finding.change is None:
+        return f"says nothing: {metric.title} is not known of all runs"
+    if finding.is_blind and finding.visible is not None and finding.threshold is not None:
+        shows = f"only a change of {metric.title} of {format_share(finding.visible)} would show"
+        return f"could not tell: {shows}, the threshold is {format_share(finding.threshold)}"
+    p_value = "" if finding.p_value is None else f" (p {finding.p_value:.2g})"
+    return f"differs: {metric.title} by {format_percent(finding.change)}{p_value}"

@@ -1,0 +1,201 @@
+"""Judges one case, and what differs from its golden."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from harness.errors import ExitCode
+from harness.judging.compare import GateOptions, compare_runs
+from harness.judging.derive import derive
+from harness.judging.gate import Comparison, Finding, Verdict, default_thresholds
+from harness.judging.likeness import SOFTWARE, Difference, Likeness, possible_names
+from harness.judging.metrics import METRICS, Metric, Metrics, Speed, speed_of
+from harness.night.history.record import CaseOutcome
+from harness.night.noise_history import noise_of
+from harness.night.outcome import bad_end, effective_runs, exit_code_of, expectation, figures_outcome
+from harness.night.rules import Reference, TimeLimits, is_suspicious, judge_memory, judge_time
+from harness.night.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
+from harness.records.golden import GoldenRecord
+from harness.records.run import REPLAYED, RunRecord
+
+_MACHINE = (*SOFTWARE, "device_name", "driver_version")
+
+
+def drift_of(records: Sequence[RunRecord], golden: GoldenRecord, alike: Likeness) -> tuple[Difference, ...]:
+    """Device, driver and packages as `analysis.likeness` found them, then container and variables of the ranks; no settings.
+
+    Older goldens keep neither container nor variables: these are then no drift.
+    """
+    found = [difference for difference in alike.differences if difference.name in _MACHINE]
+    stored, image = golden.measured_on.environment, golden.measured_on.container
+    if stored is not None:
+        images = [record.provenance.container for record in records]
+        found += [Difference("container", image, here, blocks=False) for here in images if here != image]
+        found += [d for record in records for d in _variables(record, stored)]
+    return tuple(dict.fromkeys(found))
+
+
+def _variables(record: RunRecord, stored: dict[str, str]) -> list[Difference]:
+    here = record.provenance.environment
+    names = sorted(here.keys() | stored.keys())
+    return [
+        Difference(f"environment.{name}", stored.get(name), here.get(name), blocks=False)
+        for name in names
+        if stored.get(name) != here.get(name)
+    ]
+
+
+_METRIC = {metric.name: metric for metric in METRICS}
+_JUDGED = (Verdict.PASS, Verdict.REGRESSION, Verdict.IMPROVEMENT)
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """What the runs that ended well measured, and what that says."""
+
+    metrics: Metrics
+    speed: Speed | None
+    comparison: Comparison
+    findings: tuple[CaseFinding, ...]
+
+
+def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
+    """The verdict on a case, from whatever runs of it there are; asked again with more runs, it may say otherwise.
+
+    How runs ended comes before what they measured: one that failed or ran out of memory is the outcome, unless a retry
+    took its place. Then the worst finding over the metric table: throughput by `analysis.time_rule`, memory and
+    counted work by `analysis.memory_rule`. Pure: nothing is read or written.
+    """
+    counting = effective_runs(case.runs)
+    counted = tuple(run.record for run in counting if run.record and run.record.status == "ok")
+    figures = _figures(case, counted, rules) if counted else None
+    outcome, reason, cause = _outcome(case, counting, figures)
+    expected = case.planned.expected if counting or case.planned.refused else None
+    is_expected, remark = expectation(
+        expected,
+        outcome,
+        rules.today,
+        ended_well=bool(counted) and outcome not in ("failed", "oom") and not rules.doubts,
+    )
+    exit_code = exit_code_of(outcome, fail_on_improvement=rules.fail_on_improvement)
+    comparison = figures.comparison if figures else None
+    golden = comparison.golden if comparison else None
+    return CaseVerdict(
+        planned=case.planned,
+        outcome=outcome,
+        exit_code=ExitCode.OK if is_expected else exit_code,
+        reason=reason,
+        findings=figures.findings if figures else (),
+        runs=tuple(case.runs),
+        counted=counted,
+        metrics=figures.metrics if figures else None,
+        speed=figures.speed if figures else None,
+        golden_path=str(case.golden.path) if case.golden.golden else None,
+        is_golden_damaged=case.golden.is_damaged,
+        drift=drift_of(counted, golden, comparison.likeness) if golden and comparison else (),
+        caveats=(*(comparison.likeness.caveats if comparison else ()), *_replays(counted)),
+        is_expected=is_expected,
+        is_infrastructure=cause is not None and bool(cause.infrastructure),
+        remark=remark,
+    )
+
+
+def suspected(verdict: CaseVerdict) -> bool:
+    """Whether further runs should confirm a regression: a figure looks like one, and the suite does not expect it.
+
+    Also a case that passes may be suspected: with a change that is not yet shown, but probable.
+    """
+    if verdict.is_expected or verdict.outcome in ("failed", "oom"):
+        return False
+    return any(_looks_worse(finding) for finding in verdict.findings)
+
+
+def _looks_worse(finding: CaseFinding) -> bool:
+    metric = _METRIC[finding.metric]
+    if metric.gate == "time":
+        return is_suspicious(metric, finding)
+    return metric.gate == "memory" and finding.verdict is Verdict.REGRESSION
+
+
+def _figures(case: CaseMaterial, counted: Sequence[RunRecord], rules: NightRules) -> _Figures:
+    search = case.golden
+    accept = possible_names(rules.accept_differences, counted[0], search.golden) if search.golden else ()
+    options = GateOptions(accept_differences=accept, require_golden=case.planned.is_golden_required)
+    metrics, comparison = compare_runs(counted, search, options)
+    each = [derive(record) for record in counted]
+    findings = tuple(
+        _unless_in_doubt(_refined(finding, each, metrics, comparison.golden, case, rules), rules)
+        for finding in comparison.findings
+    )
+    spec = counted[0].spec
+    return _Figures(metrics, speed_of(each, spec.tokens_per_step / spec.num_gpus), comparison, findings)
+
+
+def _unless_in_doubt(finding: CaseFinding, rules: NightRules) -> CaseFinding:
+    """A verdict of a kind that the night itself puts in doubt is none."""
+    gate = _METRIC[finding.metric].gate
+    doubt = rules.doubts.get(gate) if gate else None
+    if doubt is None or finding.verdict not in _JUDGED:
+        return finding
+    return replace(finding, verdict=Verdict.INCONCLUSIVE, reason=doubt)
+
+
+def _refined(
+    plain: Finding,
+    each: Sequence[Metrics],
+    together: Metrics,
+    golden: GoldenRecord | None,
+    case: CaseMaterial,
+    rules: NightRules,
+) -> CaseFinding:
+    """The plain gate's finding, judged over all runs where two real figures may be compared at all."""
+    metric = _METRIC[plain.metric]
+    if golden is None or plain.verdict not in _JUDGED or plain.golden is None:
+        return CaseFinding(**vars(plain))
+    like, values = _first(case), [metric.read(metrics) for metrics in each]
+    threshold = _threshold(metric, case, golden, len(each), like)
+    if metric.gate != "time":
+        return judge_memory(metric, values, metric.read(together), plain.golden, threshold)
+    reference = Reference(plain.golden, golden.metrics[metric.name].relative_spread, golden.num_runs)
+    noise = noise_of(case.history, metric.name, like, since=golden.promoted_at, before=rules.before)
+    present = [value for value in values if value is not None]
+    return judge_time(metric, present, reference, noise, TimeLimits(threshold, rules.alpha))
+
+
+def _first(case: CaseMaterial) -> RunRecord:
+    return next(run.record for run in case.runs if run.record and run.record.status == "ok")
+
+
+def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_runs: int, like: RunRecord) -> float:
+    """The case's own, else the GPU row's, as the plain gate has it."""
+    assert metric.gate is not None
+    row = default_thresholds(like.spec, min(num_runs, golden.num_runs)).of(metric.gate)
+    return row if metric.gate == "exact" else case.planned.thresholds.get(metric.name, row)
+
+
+def _outcome(
+    case: CaseMaterial, counting: Sequence[CaseRun], figures: _Figures | None
+) -> tuple[CaseOutcome, str, CaseRun | None]:
+    """Outcome, reason, and the run whose bad end it is."""
+    if case.planned.refused:
+        return "failed", case.planned.refused, None
+    ended = bad_end(counting)
+    if ended:
+        return ended[0], _how_it_ended(ended[1]), ended[1]
+    if figures is None:
+        return "inconclusive", "interrupted before a run was done" if counting else "not run yet", None
+    if figures.comparison.golden is None:
+        is_lacking = case.planned.is_golden_required or case.golden.is_damaged
+        outcome: CaseOutcome = "inconclusive" if is_lacking else "pass"
+        return outcome, figures.comparison.note, None
+    return *figures_outcome(figures.findings), None
+
+
+def _how_it_ended(run: CaseRun) -> str:
+    told = run.cancelled or (run.record.failure if run.record else "it left no record")
+    first = (told or "no failure recorded").strip().splitlines()[0]
+    named = f"infrastructure ({run.infrastructure}): " if run.infrastructure else ""
+    return f"run {run.number}: {named}{first}"
+
+
+def _replays(counted: Sequence[RunRecord]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(note for record in counted for note in record.notes if note.startswith(REPLAYED)))

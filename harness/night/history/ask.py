@@ -1,0 +1,188 @@
+"""`mbr-perf history`: figures of a case over the nights, and runs taken into it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.asking.options import GoldenDir, Json, takes
+
+if TYPE_CHECKING:
+    from harness.night.history.cases import CaseHistory
+    from harness.showing.printing import Console
+
+
+class HistoryGroup(typer.core.TyperGroup):
+    """`history CASE` is `history show CASE`; only what is no sub-command is a case."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the missing word in."""
+        return super().parse_args(ctx, args if args[:1] and args[0] in self.commands else ["show", *args])
+
+
+app = typer.Typer(cls=HistoryGroup, help="Figures of a case over the nights. `history CASE` is `history show CASE`.")
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class HistoryOptions:
+    """Which case and figure, which nights, and where to."""
+
+    case: Annotated[str | None, typer.Argument(metavar="CASE",
+        help="A case, a suite's name of it, or a part that only one has. Default: all cases, one line each.")] = None
+    metric: Annotated[str, typer.Option("--metric", metavar="NAME",
+        help="tflops_per_gpu, step_time_s, peak_allocated_bytes, ...")] = "tflops_per_gpu"
+    since: Annotated[str | None, typer.Option("--since", metavar="DATE",
+        help="Nights from then on, ISO-8601, UTC where it names no zone: 2026-01-31.")] = None
+    last: Annotated[int | None, typer.Option("--last", metavar="N", min=1, help="Show the newest N nights.")] = None
+    branch: Annotated[str | None, typer.Option("--branch", metavar="NAME", help="Runs of this branch only.")] = None
+    fingerprint: Annotated[str | None, typer.Option("--fingerprint", metavar="HEX",
+        help="Runs with these settings. Default: those of the newest run.")] = None
+    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE|-",
+        help="Also write CSV as Apache Otava reads it; - writes it to stdout, and nothing else.")] = None
+    per_run: Annotated[bool, typer.Option("--per_run", help="CSV: a row per run instead of per night.")] = False
+    chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.html|png|svg",
+        help="Also draw the trend. Needs mbr-perf[report].")] = None
+    golden_dir: GoldenDir = None
+    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
+        help="Where history is kept. Default: results of the checkout, else ./results.")] = None
+    as_json: Json = False
+# fmt: on
+
+
+@app.command()
+@takes(HistoryOptions)
+def show(asked: HistoryOptions) -> None:
+    """All cases, one line each; or one case: every night, where the level changed and with what, the newest night.
+
+    Change points need mbr-perf[stats] and three nights on either side; the last night is judged by its gate.
+    `mbr-perf history add RUN...` takes runs in; `show` may be left out.
+    """
+    _require_sense(asked)
+    if asked.case is None:
+        _show_cases(asked)
+    else:
+        _show_case(asked, asked.case)
+
+
+@app.command()
+def add(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs, sweeps or nights, record files, or ids.")],
+    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
+        help="Where runs and history are kept. Default: results of the checkout, else ./results.")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Take runs into history, of a sweep or a night all of them; failed and suspect ones too, with their status. Each once.
+
+    A nightly job does this by itself.
+    """
+    from harness.night.history.document import added_document, print_added
+    from harness.night.history.store import add_runs
+    from harness.records import store
+
+    additions = add_runs(runs, store.results_dir(results_dir))
+    rows = [(one.record, one.path, one.is_new) for one in additions]
+    if as_json:
+        _print_json(added_document(rows))
+    else:
+        print_added(_console(), rows)
+
+
+def _require_sense(asked: HistoryOptions) -> None:
+    """Every option that does not go with another, at once. BadRequestError."""
+    from harness.errors import BadRequestError, raise_all
+    from harness.night.history.chart import require_chart
+
+    of_case = {"--csv": asked.csv, "--chart": asked.chart, "--last": asked.last, "--branch": asked.branch,
+               "--fingerprint": asked.fingerprint, "--per_run": asked.per_run or None}  # fmt: skip
+    given = [name for name, value in of_case.items() if value is not None]
+    problems = []
+    if asked.case is None and given:
+        problems.append(BadRequestError(f"{', '.join(given)}: of which case?", remedy="mbr-perf history CASE ..."))
+    if asked.per_run and asked.csv is None:
+        problems.append(BadRequestError("--per_run is about the rows of --csv, which is not given"))
+    if asked.csv == "-" and asked.as_json:
+        problems.append(BadRequestError("--csv - and --json both want stdout", remedy="name a file for one of them"))
+    if asked.chart is not None:
+        try:
+            require_chart(asked.chart)
+        except BadRequestError as error:
+            problems.append(error)
+    raise_all(problems)
+
+
+def _show_cases(asked: HistoryOptions) -> None:
+    from harness.night.history.document import cases_document
+    from harness.night.history.run import list_cases, metric_named, moment
+    from harness.night.history.show import print_cases
+    from harness.records import store
+
+    results, metric = store.results_dir(asked.results_dir), metric_named(asked.metric)
+    cases, reading = list_cases(results, metric, moment(asked.since))
+    _narrate(reading.notes)
+    if asked.as_json:
+        _print_json(cases_document(cases, metric, results, reading.notes))
+    else:
+        print_cases(_console(), cases, metric, results)
+
+
+def _show_case(asked: HistoryOptions, case: str) -> None:
+    from harness.night.history.document import case_document
+    from harness.night.history.run import HistoryRequest, case_history, metric_named, moment
+    from harness.night.history.show import print_case
+    from harness.records import store
+
+    history, notes = case_history(
+        HistoryRequest(
+            case=case,
+            metric=metric_named(asked.metric),
+            results=store.results_dir(asked.results_dir),
+            since=moment(asked.since),
+            last=asked.last,
+            fingerprint=asked.fingerprint,
+            branch=asked.branch,
+            golden_dir=asked.golden_dir,
+        )
+    )
+    _narrate(notes)
+    _write_files(asked, history)
+    if asked.as_json:
+        _print_json(case_document(history, notes))
+    elif asked.csv != "-":
+        print_case(_console(), history)
+
+
+def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
+    from harness.night.history.chart import write_chart
+    from harness.night.history.files import history_csv, write_csv
+    from harness.showing.printing import visible
+
+    if asked.chart is not None:
+        _narrate([f"chart: {write_chart(history, asked.chart)}"])
+    if asked.csv is not None:
+        text, notes = history_csv(history, per_run=asked.per_run)
+        _narrate(notes)
+        if asked.csv == "-":
+            print(visible(text), end="")
+        else:
+            _narrate([f"CSV: {write_csv(Path(asked.csv), text)}"])
+
+
+def _narrate(lines: Iterable[str]) -> None:
+    from harness.showing.printing import Console, print_lines
+
+    print_lines(Console(stderr=True, highlight=False), lines)
+
+
+def _console() -> "Console":
+    from harness.showing.printing import Console
+
+    return Console(highlight=False)
+
+
+def _print_json(document: dict[str, object]) -> None:
+    from harness.showing import json
+
+    print(json.text(document))

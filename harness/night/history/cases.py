@@ -1,0 +1,167 @@
+"""The history of one case: its measurements and its changes."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.errors import BadRequestError
+from harness.judging.metrics import Metric
+from harness.night.history.changes import Change, ChangePoint, Trend, changes, notable, trend
+from harness.night.history.record import HistoryRecord
+from harness.night.history.series import Night, Series, series_of
+from harness.night.outcome import GoldenBand
+from harness.recipes.problems import nearest
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class NamedCase:
+    """What a name means: a case, and of it the runs of ``suite_case`` only where the name is a suite's."""
+
+    case: str
+    suite_case: str = ""
+
+    def has(self, record: HistoryRecord) -> bool:
+        """Whether a run is of it."""
+        return record.case == self.case and self.suite_case in ("", record.suite_case)
+
+
+@dataclass(frozen=True)
+class CaseSummary:
+    """A case with the settings of its newest run. ``value``: of the last night that has the figure; None without any.
+
+    ``num_others``: runs of the case that have other settings, and are in no row.
+    """
+
+    series: Series
+    num_runs: int
+    num_others: int
+    last_started_at: str
+    last_outcome: str
+    value: float | None
+    trend: Trend | None
+
+
+def case_summaries(records: Sequence[HistoryRecord], metric: Metric) -> tuple[CaseSummary, ...]:
+    """Every case of ``records``, which are in order of time, by name; cases of suites that share settings are told apart."""
+    by_case: dict[str, list[HistoryRecord]] = {}
+    for record in records:
+        by_case.setdefault(record.case, []).append(record)
+    return tuple(_summary(*one, metric) for case in sorted(by_case) for one in _told_apart(by_case[case]))
+
+
+def _told_apart(records: Sequence[HistoryRecord]) -> list[tuple[Series, int]]:
+    """One series, or one for each of several suite cases, and one of the runs outside suites; each with its number of runs."""
+    names = sorted({record.suite_case for record in records})
+    if len(set(names) - {""}) < 2:
+        return [(series_of(records), len(records))]
+    each = {name: [one for one in records if one.suite_case == name] for name in names}
+    return [(series_of(runs, suite_case=name), len(runs)) for name, runs in each.items()]
+
+
+def named_case(name: str, records: Iterable[HistoryRecord]) -> NamedCase:
+    """The case that ``name`` means: its name, that of a suite's case, or a part that only one of them has.
+
+    BadRequestError for none or several; it names the nearest.
+    """
+    called: dict[str, set[str]] = {}
+    for record in records:
+        called.setdefault(record.case, set()).update({record.suite_case} - {""})
+    if not called:
+        raise BadRequestError(f"no case {name!r}: history is empty", remedy="mbr-perf history add RUN adds a run")
+    for fits in (str.__eq__, str.startswith, str.__contains__):
+        found = sorted(case for case, names in called.items() if any(fits(one, name) for one in (case, *names)))
+        if len(found) == 1:
+            return NamedCase(found[0], _of_suite(name, found[0], called[found[0]], fits))
+        if found:
+            told = ", ".join(found[:_MOST_NAMED]) + (", ..." if len(found) > _MOST_NAMED else "")
+            raise BadRequestError(f"case {name!r} is ambiguous: {len(found)} cases", remedy=f"one of: {told}")
+    known = sorted({one for case, names in called.items() for one in (case, *names)})
+    raise BadRequestError(f"no case {name!r} in history", remedy=_near(name, known))
+
+
+def _of_suite(name: str, case: str, names: Iterable[str], fits: Callable[[str, str], bool]) -> str:
+    """The one case of a suite that is meant; empty where the name fits the case itself, or several."""
+    meant = [one for one in names if fits(one, name)]
+    return meant[0] if len(meant) == 1 and not fits(case, name) else ""
+
+
+def _near(name: str, known: Sequence[str]) -> str:
+    """The nearest of the names, of their recipes where the whole name is too long to be near."""
+    by_recipe = {one.rpartition("/")[2].partition(".")[0]: one for one in known}
+    hint = nearest(name, by_recipe)
+    if hint.startswith("did you mean"):
+        return hint
+    hint = nearest(name, known)
+    return hint if hint.startswith("did you mean") else "`mbr-perf history` lists the cases"
+
+
+def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:
+    measured = series.measured(metric)
+    last = series.nights[-1]
+    num_runs = sum(len(night.records) for night in series.nights)
+    return CaseSummary(
+        series=series,
+        num_runs=num_runs,
+        num_others=num_all - num_runs,
+        last_started_at=last.started_at,
+        last_outcome=last.outcome,
+        value=measured[-1][1] if measured else None,
+        trend=trend([value for _, value in measured], metric.better) if measured else None,
+    )
+
+
+Measured = tuple[tuple[Night, float], ...]
+
+
+@dataclass(frozen=True)
+class LevelChange:
+    """``night``: the first of the new level. ``changed``: what else changed there; ``where`` says so if one night off.
+
+    In noise a search for edges may be one night off: where nothing but the everyday changed, the neighbours are looked at.
+    """
+
+    point: ChangePoint
+    night: Night
+    changed: tuple[Change, ...]
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class CaseHistory:
+    """``measured``: nights that have the figure, oldest first. ``no_points``: why no change points were looked for.
+
+    ``no_golden`` says why there is no ``golden``; ``trend`` is None where nothing was measured.
+    """
+
+    series: Series
+    metric: Metric
+    measured: Measured
+    level_changes: tuple[LevelChange, ...]
+    no_points: str
+    trend: Trend | None
+    golden: GoldenBand | None
+    no_golden: str
+
+    def is_better(self, fraction: float) -> bool | None:
+        """Whether a change in this direction is welcome; None for a figure that should stay equal."""
+        return None if self.metric.better == "equal" else (fraction > 0) == (self.metric.better == "higher")
+
+
+def level_changes(measured: Measured, points: Sequence[ChangePoint]) -> tuple[LevelChange, ...]:
+    """Each point with what changed at it."""
+    return tuple(_explained(measured, point) for point in points)
+
+
+def _explained(measured: Measured, point: ChangePoint) -> LevelChange:
+    nights = [night for night, _ in measured]
+    here = _changes_at(nights, point.index)
+    for offset, where in ((0, ""), (-1, "one night before"), (1, "one night after")):
+        found = _changes_at(nights, point.index + offset)
+        if notable(found):
+            return LevelChange(point, nights[point.index], found, where)
+    return LevelChange(point, nights[point.index], here)
+
+
+def _changes_at(nights: Sequence[Night], index: int) -> tuple[Change, ...]:
+    return changes(nights[index - 1], nights[index]) if 0 < index < len(nights) else ()

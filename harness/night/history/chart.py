@@ -1,0 +1,245 @@
+"""Draws trends of throughput and memory."""
+
+import math
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import altair as alt
+
+from harness.errors import BadRequestError
+from harness.night.history.cases import CaseHistory, LevelChange
+from harness.night.history.changes import changes, notable, setup_of
+from harness.night.history.files import started
+from harness.night.history.series import Night
+from harness.night.history.show import level_change_text
+from harness.night.outcome import GoldenBand
+from harness.records.store import write_bytes_atomically
+from harness.showing.charts import drawing as look
+from harness.showing.charts.drawing import Picture, memory_unit, obstacle, time_unit
+from harness.showing.figures import escape, figure, html_page
+from harness.units import counted, format_percent
+
+_HEIGHT = 340
+_GOOD, _BAD, _UNSURE = "passed, or not judged", "regression, failed or out of memory", "inconclusive"
+_MOST_TICKS = 12
+_FAR = 1.5
+_STATES = (_GOOD, _UNSURE, _BAD)
+_COLOURS = (look.BLUE, look.ORANGE, look.VERMILION)
+_SHAPES = ("circle", "triangle-up", "cross")
+_BAD_OUTCOMES = ("regression", "failed", "oom", "interrupted")
+
+
+def trend_picture(history: CaseHistory) -> Picture:
+    """One point per night that has the figure; the bar through it spans the runs of the night."""
+    metric, series = history.metric, history.series
+    title, name = f"{metric.title} over {counted(len(series.nights), 'night')}", "trend"
+    if not history.measured:
+        return Picture(name, title, "", None, f"No night of this case has {metric.name}.")
+    unit, scale = _unit(history)
+    rows = _rows(history, scale)
+    golden, edges = _golden_layers(history, scale), _edge_layers(history)
+    axis = metric.title if metric.title == unit else f"{metric.title} ({unit})"
+    chart = alt.layer(*golden, *edges, *_night_layers(rows, axis, _domain(history, rows, scale)))
+    sized = chart.properties(width=look.WIDTH, height=_HEIGHT)
+    return Picture(name, title, _caption(history), look.specification(sized, title, series.case))
+
+
+def _unit(history: CaseHistory) -> tuple[str, float]:
+    values = [value for _, value in history.measured]
+    match history.metric.unit:
+        case "bytes":
+            return memory_unit(values)
+        case "s":
+            return time_unit(values)
+        case unit:
+            return unit, 1.0
+
+
+def _rows(history: CaseHistory, scale: float) -> list[look.Row]:
+    nights = history.series.nights
+    return [
+        _row(history, night, nights[number - 1] if number else None, scale)
+        for number, night in enumerate(nights)
+        if night.value(history.metric.name) is not None
+    ]
+
+
+def _row(history: CaseHistory, night: Night, before: Night | None, scale: float) -> look.Row:
+    metric = history.metric
+    values, value, spread = night.values(metric.name), night.value(metric.name), night.spread(metric.name)
+    assert value is not None
+    setup = setup_of(night)
+    return {
+        "time": started(night.records[0]).isoformat(),
+        "value": value / scale,
+        "low": min(values) / scale,
+        "high": max(values) / scale,
+        "state": _state(night),
+        "night": night.id,
+        "figure": figure(metric, value),
+        "spread": "one run" if spread is None else f"{spread * 100:.1f} % between {len(values)} runs",
+        "outcome": night.outcome,
+        "versions": ", ".join(f"{name} {text}" for name, text in night.last.versions.items() if text),
+        **{name: setup[name] or "-" for name in ("driver", "device", "container", "commit", "host")},
+        "changed": "; ".join(change.text for change in notable(changes(before, night))) if before else "",
+    }
+
+
+def _state(night: Night) -> str:
+    if night.outcome in _BAD_OUTCOMES:
+        return _BAD
+    return _UNSURE if night.outcome in ("inconclusive", "suspect") else _GOOD
+
+
+def _golden_in_sight(history: CaseHistory) -> GoldenBand | None:
+    """The golden, unless it is so far off that the nights would be squeezed into a line."""
+    values, golden = [value for _, value in history.measured], history.golden
+    near = golden is not None and golden.low < _FAR * max(values) and golden.high > min(values) / _FAR
+    return golden if near else None
+
+
+def _domain(history: CaseHistory, rows: Sequence[look.Row], scale: float) -> alt.Scale:
+    """Room for every run and for the golden band."""
+    lows, highs = ([float(str(row[side])) for row in rows] for side in ("low", "high"))
+    low, high = min(lows), max(highs)
+    golden = _golden_in_sight(history)
+    if golden:
+        low, high = min(low, golden.low / scale), max(high, golden.high / scale)
+    room = (high - low) * 0.08 or abs(high) * 0.02
+    return alt.Scale(domain=[low - room, high + room], nice=False, zero=False)
+
+
+def _night_layers(rows: Sequence[look.Row], title: str, domain: alt.Scale) -> list[alt.Chart]:
+    base = alt.Chart(look.data(rows))
+    x = _time(rows)
+    y = alt.Y("value:Q", title=title, scale=domain)
+    present = [state for state in _STATES if any(row["state"] == state for row in rows)]
+    legend = alt.Legend(orient="bottom", values=present) if present != [_GOOD] else None
+    shown = ("figure", "night", "time", "outcome", "spread", "changed", "versions", "driver", "device", "container",
+             "commit", "host")  # fmt: skip
+    points = base.mark_point(filled=True, size=60, opacity=1, stroke="white", strokeWidth=0.6).encode(
+        x=x,
+        y=y,
+        color=alt.Color("state:N", title=None, scale=alt.Scale(domain=_STATES, range=_COLOURS), legend=legend),
+        shape=alt.Shape("state:N", title=None, scale=alt.Scale(domain=_STATES, range=_SHAPES), legend=legend),
+        tooltip=[alt.Tooltip(f"{name}:N", title=name) for name in shown],
+    )  # fmt: skip
+    line = base.mark_line(color=look.BLUE, strokeWidth=1, opacity=0.5).encode(x=x, y=y)
+    bars = base.mark_rule(color=look.SKY, strokeWidth=2, opacity=0.7).encode(x=x, y=alt.Y("low:Q"), y2="high:Q")
+    return [bars, line, points]
+
+
+def _time(rows: Sequence[look.Row]) -> alt.X:
+    """Days, in UTC; of less than two of them hours."""
+    first, last = (datetime.fromisoformat(str(rows[at]["time"])) for at in (0, -1))
+    days = (last - first).days
+    scale = alt.Scale(type="utc", padding=12)
+    if days < 2:
+        return alt.X("time:T", title="UTC", scale=scale, axis=alt.Axis(format="%m-%d %H:%M", labelOverlap="greedy"))
+    ticks = alt.TimeIntervalStep(interval="day", step=math.ceil(days / _MOST_TICKS))
+    axis = alt.Axis(format="%Y-%m-%d", tickCount=ticks, labelOverlap="greedy", labelSeparation=6)
+    return alt.X("time:T", title=None, scale=scale, axis=axis)
+
+
+def _golden_layers(history: CaseHistory, scale: float) -> list[alt.Chart]:
+    golden = _golden_in_sight(history)
+    if golden is None:
+        return []
+    row: look.Row = {
+        "low": golden.low / scale, "high": golden.high / scale, "golden": golden.value / scale,
+        "text": f"golden {figure(history.metric, golden.value)} ± {golden.threshold * 100:g} %",
+    }  # fmt: skip
+    base = alt.Chart(look.data([row]))
+    words = base.mark_text(align="left", dx=6, color=look.GREEN, fontSize=look.LABEL_SIZE)
+    return [
+        base.mark_rect(color=look.GREEN, opacity=0.10).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        base.mark_rule(color=look.GREEN, strokeDash=[6, 4]).encode(y="golden:Q"),
+        words.encode(y="golden:Q", x=alt.value(look.WIDTH), text="text:N"),
+    ]
+
+
+def _edge_layers(history: CaseHistory) -> list[look.Chart]:
+    """A line where each level begins, with the change."""
+    if not history.level_changes:
+        return []
+    marks: list[look.Row] = [_edge(found) for found in history.level_changes]
+    base = alt.Chart(look.data(marks))
+    lines = base.mark_rule(color=look.VERMILION, strokeDash=[4, 3], strokeWidth=1.4).encode(
+        x="time:T", tooltip=["change:N", "changed:N"]
+    )
+    words = base.mark_text(align="left", dx=4, color=look.VERMILION, fontSize=look.LABEL_SIZE).encode(
+        x="time:T", y=alt.value(10), text="change:N"
+    )
+    return [alt.layer(lines, words)]
+
+
+def _edge(found: LevelChange) -> look.Row:
+    return {
+        "time": started(found.night.records[0]).isoformat(),
+        "change": format_percent(found.point.fraction),
+        "changed": "; ".join(change.text for change in found.changed) or "nothing that is recorded",
+    }
+
+
+def _caption(history: CaseHistory) -> str:
+    missing = len(history.series.nights) - len(history.measured)
+    told = "Medians over the runs of a night that ended well; bars span the runs. The axis does not begin at zero."
+    if history.golden and not _golden_in_sight(history):
+        told += f" The golden, {figure(history.metric, history.golden.value)}, is far off and not drawn."
+    if history.level_changes:
+        told += " Dashed lines: the level changed."
+    elif history.no_points:
+        told += f" {history.no_points}"
+    return told + (f" Not shown: {counted(missing, 'night')} without the figure." if missing else "")
+
+
+def require_chart(path: Path) -> None:
+    """BadRequestError for a name that says no format, and where nothing can be drawn."""
+    if path.suffix not in CHARTS:
+        raise BadRequestError(f"--chart {path}: of no known format", remedy=f"name a file *{', *'.join(CHARTS)}")
+    if obstacle():
+        raise BadRequestError(f"--chart {path}: {obstacle()}")
+
+
+def write_chart(history: CaseHistory, path: Path) -> Path:
+    """Write it, replacing what is there. BadRequestError as above, where it cannot be written, and for no figures."""
+    require_chart(path)
+
+    picture = trend_picture(history)
+    if picture.vega_lite is None:
+        raise BadRequestError(f"--chart {path}: {picture.missing}", remedy="name another --metric")
+    try:
+        write_bytes_atomically(path, CHARTS[path.suffix](history, picture, picture.vega_lite))
+    except OSError as error:
+        raise BadRequestError(f"--chart {path}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def _html(history: CaseHistory, picture: Picture, _: str) -> bytes:
+    from harness.showing.charts import drawing as rendering
+
+    lines = [level_change_text(history, found).plain for found in history.level_changes]
+    items = "".join(f"<li>{escape(line)}</li>" for line in (*lines, *history.series.notes))
+    body = [
+        f"<h1>{escape(picture.title)}</h1><p>{escape(history.series.case)}</p>",
+        f'<figure><div id="{picture.name}"></div><figcaption>{escape(picture.caption)}</figcaption></figure>',
+        f"<ul>{items}</ul>" if items else "",
+        *(f"<script>{script}</script>" for script in (rendering.library(), rendering.embedding([picture]))),
+    ]
+    return html_page(f"{history.series.case}: {picture.title}", body, runs_scripts=True).encode()
+
+
+def _png(_history: CaseHistory, _picture: Picture, vega_lite: str) -> bytes:
+    from harness.showing.charts import drawing as rendering
+
+    return rendering.png(vega_lite)
+
+
+def _svg(_history: CaseHistory, _picture: Picture, vega_lite: str) -> bytes:
+    from harness.showing.charts import drawing as rendering
+
+    return rendering.svg(vega_lite).encode()
+
+
+CHARTS: dict[str, Callable[[CaseHistory, Picture, str], bytes]] = {".html": _html, ".png": _png, ".svg": _svg}

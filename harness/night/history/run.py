@@ -1,0 +1,144 @@
+"""The history of cases: asked for, judged, shown, and written where somebody wants it."""
+
+import hashlib
+import json as plain_json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.errors import BadRequestError
+from harness.judging.metrics import METRICS, Metric
+from harness.night.history import changes as search
+from harness.night.history.cases import (
+    CaseHistory,
+    CaseSummary,
+    Measured,
+    NamedCase,
+    case_summaries,
+    level_changes,
+    named_case,
+)
+from harness.night.history.changes import ChangePoint, trend
+from harness.night.history.files import history_dir, is_ahead, started
+from harness.night.history.index import keep_text, kept_text
+from harness.night.history.series import Series, series_of
+from harness.night.history.store import HistoryReading, survey_history
+from harness.night.outcome import golden_band
+from harness.recipes.problems import nearest
+from harness.units import counted, utc_time
+
+_MOST_AHEAD = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryRequest:
+    """Which case, figure and nights. ``last``: how many are shown; all since ``since`` are judged. None: all of them."""
+
+    case: str
+    metric: Metric
+    results: Path
+    since: datetime | None = None
+    last: int | None = None
+    fingerprint: str | None = None
+    branch: str | None = None
+    golden_dir: Path | None = None
+
+
+def metric_named(name: str) -> Metric:
+    """The row of the metric table. BadRequestError names the nearest."""
+    by_name = {metric.name: metric for metric in METRICS}
+    if name not in by_name:
+        raise BadRequestError(f"--metric {name}: no such metric", remedy=nearest(name, by_name))
+    return by_name[name]
+
+
+def moment(text: str | None) -> datetime | None:
+    """A date or time as ISO-8601 has it; UTC where it names no zone. BadRequestError for what is none."""
+    if text is None:
+        return None
+    try:
+        return utc_time(text)
+    except ValueError as error:
+        raise BadRequestError(f"--since {text}: not a date", remedy="2026-01-31 or 2026-01-31T02:00:00Z") from error
+
+
+def list_cases(results: Path, metric: Metric, since: datetime | None) -> tuple[tuple[CaseSummary, ...], HistoryReading]:
+    """Every case that history has."""
+    reading = survey_history(results, since=since)
+    return case_summaries(reading.records, metric), replace(reading, notes=(*reading.notes, *_ahead(reading)))
+
+
+def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]:
+    """What history says of the case, and notes on how it was read. BadRequestError where there is no such case."""
+    reading, meant = _meant(request)
+    series = series_of(reading.records, request.fingerprint, request.branch, meant.suite_case)
+    whole = _since(series, request.since)
+    measured = whole.measured(request.metric)
+    points, no_points = _points(request, whole, measured)
+    shown = replace(whole, nights=whole.nights[-request.last :] if request.last else whole.nights)
+    in_sight = {night.id for night in shown.nights}
+    band, no_band = golden_band(shown, request.metric, request.golden_dir)
+    values = [value for _, value in measured]
+    told = CaseHistory(
+        series=shown,
+        metric=request.metric,
+        measured=shown.measured(request.metric),
+        level_changes=tuple(found for found in level_changes(measured, points) if found.night.id in in_sight),
+        no_points=no_points,
+        trend=trend(values, request.metric.better) if values else None,
+        golden=band,
+        no_golden=no_band,
+    )
+    return told, (*reading.notes, *_ahead(reading), *_passed_over(measured))
+
+
+def _ahead(reading: HistoryReading) -> tuple[str, ...]:
+    """Runs that stand for the newest until their day has come."""
+    now = datetime.now(UTC)
+    found = [record for record in reading.records if is_ahead(record, now)]
+    told = (f"{one.case}: run {one.run_id} is dated {one.started_at}, in the future" for one in found[:_MOST_AHEAD])
+    more = [f"and {counted(len(found) - _MOST_AHEAD, 'more run')} so dated"] if len(found) > _MOST_AHEAD else []
+    return (*told, *more, *(["mbr-perf results doctor names their files"] if found else []))
+
+
+def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:
+    """The runs that are asked for, at least one, and by which name. BadRequestError where there is none."""
+    reading = survey_history(request.results, case=request.case)
+    if reading.records:
+        return reading, NamedCase(request.case)
+    meant = named_case(request.case, survey_history(request.results).records)
+    reading = survey_history(request.results, case=meant.case)
+    return replace(reading, records=tuple(record for record in reading.records if meant.has(record))), meant
+
+
+def _passed_over(measured: Measured) -> tuple[str, ...]:
+    rest = len(measured) - search.MAX_NIGHTS
+    return (f"change points of the newest {search.MAX_NIGHTS} nights only; {rest} are older",) if rest > 0 else ()
+
+
+def _since(series: Series, when: datetime | None) -> Series:
+    nights = tuple(night for night in series.nights if when is None or started(night.records[0]) >= when)
+    if not nights:
+        newest = series.nights[-1].started_at
+        raise BadRequestError(f"no night of {series.case} since then", remedy=f"the newest began at {newest}")
+    return replace(series, nights=nights)
+
+
+def _points(request: HistoryRequest, series: Series, measured: Measured) -> tuple[tuple[ChangePoint, ...], str]:
+    """The points, or why they were not looked for. They are kept beside the index: the search takes a second to import."""
+    values = [value for _, value in measured]
+    least = 2 * search.MIN_NIGHTS
+    if len(values) < least:
+        return (), f"No change points: it takes {least} nights with the figure, and there are {len(values)}."
+    folder, subject = history_dir(request.results), f"{series.title} {series.fingerprint} {request.metric.name}"
+    digest = hashlib.sha256(plain_json.dumps([search.METHOD, values]).encode()).hexdigest()
+    kept = kept_text(folder, subject, digest)
+    if kept is not None:
+        return tuple(ChangePoint(*fields) for fields in plain_json.loads(kept)), ""
+    missing = search.obstacle()
+    if missing:
+        return (), missing
+    found = search.change_points(values)
+    fields = [[point.index, point.before, point.after, point.p_value] for point in found]
+    keep_text(folder, subject, digest, plain_json.dumps(fields))
+    return found, ""

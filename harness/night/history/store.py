@@ -1,0 +1,202 @@
+"""Keeps history records on disk and adds runs to them."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from harness.errors import BadRequestError, RunFailedError
+from harness.judging.derive import derive
+from harness.night.history.files import Stamp, history_dir, history_path, history_stamps, read_record, started
+from harness.night.history.index import NoIndexError, indexed_records, indexed_stamps, update_index
+from harness.night.history.record import HistoryRecord, history_record
+from harness.recipes.problems import Problems
+from harness.records.inventory import find_stored
+from harness.records.job import unsubmitted_job_of
+from harness.records.nights import read_night
+from harness.records.run import RunRecord
+from harness.records.store import RECORD, read_run, write_once
+from harness.records.sweeps import read_sweep
+from harness.units import counted
+
+
+@dataclass(frozen=True)
+class HistoryReading:
+    """What history says, oldest first. ``notes``: files that were skipped and why, and how else it was read."""
+
+    records: tuple[HistoryRecord, ...]
+    notes: tuple[str, ...] = ()
+
+
+def write_history(results: Path, record: HistoryRecord) -> Path:
+    """Keep one run; the same record again changes nothing. Safe against kills and any number of writers.
+
+    Write what a night says of a run only once the night is over: RunFailedError where the run is kept with other content,
+    and where nothing can be written.
+    """
+    path = history_path(results, record)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_once(path, record.model_dump_json(indent=1) + "\n")
+    except FileExistsError as error:
+        if not _holds(path, record):
+            raise RunFailedError(
+                f"{path}: is there already with other content, and history is never overwritten",
+                remedy="move that file away first if it is wrong",
+            ) from error
+    except OSError as error:
+        raise RunFailedError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name a writable folder with --results_dir"
+        ) from error
+    return path
+
+
+def read_history(
+    results: Path, case: str | None = None, fingerprint: str | None = None, since: datetime | None = None
+) -> tuple[HistoryRecord, ...]:
+    """The records of :func:`survey_history`, without its notes."""
+    return survey_history(results, case, fingerprint, since).records
+
+
+def survey_history(
+    results: Path, case: str | None = None, fingerprint: str | None = None, since: datetime | None = None
+) -> HistoryReading:
+    """Runs kept below ``results``, of one case and one fingerprint, started at or after ``since`` (with its time zone).
+
+    A file that is damaged or newer than this program is named in the notes and skipped. Sorted by start, then id.
+    """
+    folder = history_dir(results)
+    stamps = history_stamps(folder)
+    try:
+        return _ordered(_through_index(folder, stamps, case, fingerprint), case, fingerprint, since)
+    except NoIndexError:
+        return _ordered(_without_index(folder, stamps), case, fingerprint, since)
+
+
+def _through_index(
+    folder: Path, stamps: Mapping[str, Stamp], case: str | None, fingerprint: str | None
+) -> HistoryReading:
+    """Files that have not changed from the index, the others themselves; then the index is brought up to date."""
+    known = indexed_stamps(folder)
+    changed = {name for name, stamp in stamps.items() if known.get(name) != stamp}
+    gone = known.keys() - stamps.keys()
+    kept = indexed_records(folder, case, fingerprint, without=changed | gone)
+    fresh, notes = _read_files(folder, changed)
+    # A file that cannot be read is tried anew each time: a newer program may read it.
+    stale = gone | (changed & known.keys()) - fresh.keys()
+    if fresh or stale:
+        notes += _updated(folder, fresh, stale, stamps, anew=False)
+    return HistoryReading((*kept, *fresh.values()), notes)
+
+
+def _without_index(folder: Path, stamps: Mapping[str, Stamp]) -> HistoryReading:
+    """Every file; then an index is made of them."""
+    fresh, notes = _read_files(folder, stamps)
+    if fresh:
+        notes += _updated(folder, fresh, (), stamps, anew=True)
+    return HistoryReading(tuple(fresh.values()), notes)
+
+
+def _read_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, HistoryRecord], tuple[str, ...]]:
+    found, notes = dict[str, HistoryRecord](), list[str]()
+    for name in sorted(names):
+        try:
+            found[name] = read_record(folder / name)
+        except BadRequestError as error:
+            notes.append(f"skipped: {error.message.splitlines()[0]}")
+    return found, tuple(notes)
+
+
+def _updated(
+    folder: Path,
+    fresh: Mapping[str, HistoryRecord],
+    stale: Iterable[str],
+    stamps: Mapping[str, Stamp],
+    *,
+    anew: bool,
+) -> tuple[str, ...]:
+    """What is to be said where the index could not be written: history is whole without it, only slower to ask."""
+    try:
+        update_index(folder, fresh, stale, stamps, anew=anew)
+    except (OSError, sqlite3.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        return (f"{counted(len(fresh), 'file')} read one by one, for no index can be kept in {folder}: {why}",)
+    return ()
+
+
+def _ordered(
+    reading: HistoryReading, case: str | None, fingerprint: str | None, since: datetime | None
+) -> HistoryReading:
+    wanted = [
+        (started(record), record.run_id, record)
+        for record in reading.records
+        if case in (None, record.case) and fingerprint in (None, record.fingerprint)
+    ]
+    recent = [one for one in wanted if since is None or one[0] >= since]
+    return HistoryReading(tuple(record for *_, record in sorted(recent, key=lambda one: one[:2])), reading.notes)
+
+
+def _holds(path: Path, record: HistoryRecord) -> bool:
+    try:
+        return read_record(path) == record
+    except BadRequestError:
+        return False
+
+
+@dataclass(frozen=True)
+class Addition:
+    """A run that was asked for. ``is_new`` False: history had it, and what it says stays as it is."""
+
+    record: HistoryRecord
+    path: Path
+    is_new: bool
+
+
+def add_runs(references: Sequence[str], results: Path) -> tuple[Addition, ...]:
+    """Keep every run named: folders, record files or ids, and of a sweep or a night all of its committed runs; each once.
+
+    All are read before the first is kept. BadRequestError with every reference that means no run; RunFailedError where nothing
+    can be written.
+    """
+    problems, runs = Problems(), dict[str, RunRecord]()
+    for reference in references:
+        with problems.collecting():
+            runs |= {run.run_id: run for run in _runs(reference, results)}
+    problems.raise_if_any()
+    return tuple(_added(run, results) for run in runs.values())
+
+
+def _runs(reference: str, results: Path) -> Iterable[RunRecord]:
+    if Path(reference).is_file():
+        return (read_run(reference),)
+    stored = find_stored(reference, results)
+    job_dir = unsubmitted_job_of(stored.path) if stored.state == "incomplete" else None
+    if job_dir is not None:
+        raise BadRequestError(f"{stored.path}: not submitted yet", remedy=f"mbr-perf jobs submit {job_dir}")
+    if stored.kind == "run":
+        return (read_run(stored.path),)
+    runs = tuple(_of_sweep(stored.path) if stored.kind == "sweep" else _of_night(stored.path))
+    if not runs:
+        raise BadRequestError(f"{stored.path}: no run of it was committed ({RECORD})")
+    return runs
+
+
+def _of_sweep(folder: Path) -> Iterator[RunRecord]:
+    for cell in read_sweep(folder).cells:
+        yield from cell.runs
+
+
+def _of_night(folder: Path) -> Iterator[RunRecord]:
+    for case in read_night(folder).cases:
+        yield from (run.record for run in case.runs if run.record is not None)
+
+
+def _added(run: RunRecord, results: Path) -> Addition:
+    record = history_record(run, derive(run))
+    path = history_path(results, record)
+    if path.is_file():
+        kept = read_record(path)
+        if (kept.fingerprint, kept.started_at) == (record.fingerprint, record.started_at):
+            return Addition(kept, path, is_new=False)
+    return Addition(record, write_history(results, record), is_new=True)

@@ -1,0 +1,193 @@
+"""The index of all nights as a page."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from harness.night.page import anchor
+from harness.night.rows import CELL_STYLE, outcome_cell
+from harness.night.words import SPEED, marked
+from harness.records.folders import folders
+from harness.records.store import write_atomically, write_bytes_atomically
+from harness.showing.figures import escape, html_page
+from harness.units import counted, format_percent
+
+JUDGED, PAGE, PLAN = Path("report") / "night.json", Path("report") / "night.html", "night.json"
+
+
+class _Lenient(BaseModel):
+    """What the index needs of a report; newer versions may write more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, allow_inf_nan=False)
+
+
+class IndexFinding(_Lenient):
+    """One metric's change against the golden."""
+
+    metric: str
+    change: float | None = None
+
+
+class IndexCase(_Lenient):
+    """One case of a night."""
+
+    name: str
+    outcome: str
+    exit_code: int
+    is_expected: bool = False
+    is_infrastructure: bool = False
+    refused: str | None = None
+    comparison: tuple[IndexFinding, ...] = ()
+
+    def change(self, metric: str) -> float | None:
+        """Of that metric against the golden."""
+        return next((finding.change for finding in self.comparison if finding.metric == metric), None)
+
+
+class IndexNight(_Lenient):
+    """One night, as ``report/night.json`` has it."""
+
+    suite: str
+    title: str
+    outcome: str
+    exit_code: int
+    started_at: str
+    shard: str | None = None
+    num_runs_missing: int = 0
+    cases: tuple[IndexCase, ...]
+
+
+@dataclass(frozen=True)
+class NightEntry:
+    """A folder of a night. ``night`` is None where there is nothing to show, and ``problem`` says why."""
+
+    folder: Path
+    night: IndexNight | None
+    problem: str = ""
+
+    @property
+    def page(self) -> Path | None:
+        """The night's own page; None where there is none."""
+        path = self.folder / PAGE
+        return path if path.is_file() else None
+
+
+def read_nights(nights_dir: Path) -> tuple[NightEntry, ...]:
+    """Every night below ``nights_dir``, newest first; folders that hold no night are passed over."""
+    found = [path for path in folders(nights_dir) if (path / PLAN).exists() or (path / JUDGED).exists()]
+    return tuple(_entry(folder) for folder in reversed(found))
+
+
+def case_names(entries: Iterable[NightEntry]) -> tuple[str, ...]:
+    """The columns: cases of the newest night first, then those that only older ones had."""
+    return tuple(dict.fromkeys(case.name for entry in entries if entry.night for case in entry.night.cases))
+
+
+def _entry(folder: Path) -> NightEntry:
+    try:
+        return NightEntry(folder, IndexNight.model_validate_json((folder / JUDGED).read_bytes()))
+    except FileNotFoundError:
+        return NightEntry(folder, None, "not judged: still running, or ended before it was")
+    except OSError as error:
+        return NightEntry(folder, None, f"damaged: {JUDGED} cannot be read: {error.strerror}")
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        return NightEntry(folder, None, f"damaged: {JUDGED}: {where}: {first['msg']}")
+
+
+INDEX = "index.html"
+
+_STYLE = f"""{CELL_STYLE}
+body {{ max-width: none; }} a {{ color: inherit; }} .wide {{ max-height: 85vh; overflow: auto; }}
+thead th {{ position: sticky; top: 0; background: #fff; }} td:first-child {{ position: sticky; left: 0; background: #fff; }}
+"""
+
+
+def write_index(nights_dir: Path, folder: Path) -> None:
+    """``index.html`` in ``folder`` and the pages of all nights beside it, so that the folder may be copied anywhere.
+
+    Pages of nights that are gone from ``nights_dir`` stay. OSError where nothing can be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = read_nights(nights_dir)
+    for entry in entries:
+        _copy_page(entry, folder)
+    write_atomically(folder / INDEX, index_html(entries))
+
+
+def index_html(entries: Sequence[NightEntry]) -> str:
+    """The page; a table per suite, the suite with the newest night first. Pages lie beside it, as ``<night>.html``."""
+    suites: dict[str, list[NightEntry]] = {}
+    for entry in entries:
+        if entry.night:
+            suites.setdefault(entry.night.suite, []).append(entry)
+    bad = [entry for entry in entries if entry.night is None]
+    body = [
+        f"<h1>Nights</h1><p>{counted(len(entries), 'night')}, the newest first; the figure is the change of TFLOP/s/GPU "
+        "against the golden.</p>",
+        *(f'<h2>{escape(suite)}</h2><div class="wide">{_table(nights)}</div>' for suite, nights in suites.items()),
+        *(["<h2>Without a verdict</h2>", _problems(bad)] if bad else []),
+    ]
+    return html_page("Nights", body, style=_STYLE)
+
+
+def page_name(entry: NightEntry) -> str:
+    """The file of a night's page beside the index."""
+    return f"{entry.folder.name}.html"
+
+
+def _copy_page(entry: NightEntry, folder: Path) -> None:
+    if entry.page is None:
+        return
+    content, copy = entry.page.read_bytes(), folder / page_name(entry)
+    if not copy.is_file() or copy.read_bytes() != content:
+        write_bytes_atomically(copy, content)
+
+
+def _table(entries: Sequence[NightEntry]) -> str:
+    names = case_names(entries)
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("Night", "Outcome", *names))
+    body = "".join(_row(entry, names) for entry in entries)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _row(entry: NightEntry, names: Sequence[str]) -> str:
+    night = entry.night
+    assert night is not None
+    link = quote(page_name(entry)) if entry.page else ""
+    cases: Mapping[str, IndexCase] = {case.name: case for case in night.cases}
+    shard = f" shard {night.shard}" if night.shard else ""
+    when = escape(f"{night.started_at[:16].replace('T', ' ')}{shard}")
+    due = f", {counted(night.num_runs_missing, 'run')} missing" if night.num_runs_missing else ""
+    cells = [
+        f'<td><a href="{escape(link)}">{when}</a></td>' if link else f"<td>{when}</td>",
+        outcome_cell(night.outcome, f"{night.outcome} (exit {night.exit_code}{due})", is_expected=False),
+        *(_cell(cases.get(name), link) for name in names),
+    ]
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def _cell(case: IndexCase | None, link: str) -> str:
+    if case is None:
+        return '<td class="o-none"></td>'
+    word = "refused" if case.refused else case.outcome
+    text = marked(word, is_infrastructure=case.is_infrastructure, is_expected=case.is_expected)
+    change = case.change(SPEED)
+    there = f"{link}#{quote(anchor(case.name))}" if link else ""
+    beside = "" if change is None else format_percent(change)
+    return outcome_cell(case.outcome, text, is_expected=case.is_expected, link=there, beside=beside)
+
+
+def _problems(entries: Sequence[NightEntry]) -> str:
+    """Why there is nothing to show; a page that was written before the damage is linked."""
+    return f"<ul>{''.join(_problem(entry) for entry in entries)}</ul>"
+
+
+def _problem(entry: NightEntry) -> str:
+    name = escape(entry.folder.name)
+    linked = f'<a href="{escape(quote(page_name(entry)))}">{name}</a>' if entry.page else name
+    return f'<li class="bad">{linked}: {escape(entry.problem)}</li>'

@@ -1,0 +1,157 @@
+"""Judges a night against goldens and history."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from harness.errors import BadRequestError, ExitCode
+from harness.experiment.experiment import ExperimentSpec
+from harness.night.aa import judge_aa
+from harness.night.case import judge_case, suspected
+from harness.night.due import aa_runs, case_runs
+from harness.night.history.record import CaseOutcome, HistoryRecord, case_of
+from harness.night.history.store import read_history
+from harness.night.outcome import WORST_FIRST
+from harness.night.outlook import CaseOutlook
+from harness.night.values import AaVerdict, CaseMaterial, CaseVerdict, NightVerdict, rules_of
+from harness.records.goldens import GoldenSearch, find_golden
+from harness.records.night import Case, NightEvent, NightPlan
+from harness.records.nights import NightCase, NightData
+
+_WORST_CODE_FIRST = (
+    ExitCode.RUN_FAILED,
+    ExitCode.OUT_OF_MEMORY,
+    ExitCode.REGRESSION,
+    ExitCode.INCONCLUSIVE,
+    ExitCode.IMPROVEMENT,
+)
+
+
+def judge_night(
+    night_dir: Path,
+    plan: NightPlan,
+    cases: Sequence[CaseMaterial],
+    *,
+    today: date,
+    events: Sequence[NightEvent] = (),
+    finished_at: str = "",
+    num_due: int = 0,
+) -> NightVerdict:
+    """The verdict on a night. ``cases`` in the plan's order; ``num_due``: runs still to be done.
+
+    The exit code is the worst case's: 3 failed, 4 out of memory, 5 regression, 6 inconclusive (also where runs are still
+    due, or the A/A does not hold), 7 improvement if asked for, else 0. An expected outcome counts as a pass.
+    """
+    aa = _aa(plan, cases)
+    rules = replace(rules_of(plan, today), doubts=aa.doubts if aa else {})
+    verdicts = tuple(judge_case(case, rules) for case in cases)
+    is_open = num_due > 0 or (aa is not None and not aa.holds)
+    codes = {verdict.exit_code for verdict in verdicts} | ({ExitCode.INCONCLUSIVE} if is_open else set())
+    return NightVerdict(
+        night_dir=night_dir,
+        plan=plan,
+        cases=verdicts,
+        events=tuple(events),
+        outcome=_outcome(verdicts, is_open=is_open),
+        exit_code=next((code for code in _WORST_CODE_FIRST if code in codes), ExitCode.OK),
+        finished_at=finished_at,
+        num_due=num_due,
+        aa=aa,
+    )
+
+
+def _aa(plan: NightPlan, cases: Sequence[CaseMaterial]) -> AaVerdict | None:
+    found = [case for case in cases if plan.aa and case.planned.name == plan.aa.case]
+    return judge_aa(found[0].planned, found[0].aa_runs, plan.aa_numbers(found[0].planned)) if found else None
+
+
+def _outcome(verdicts: Sequence[CaseVerdict], *, is_open: bool) -> CaseOutcome:
+    found: set[CaseOutcome] = {"pass" if verdict.is_expected else verdict.outcome for verdict in verdicts}
+    if is_open:
+        found.add("inconclusive")
+    return next((outcome for outcome in WORST_FIRST if outcome in found), "pass")
+
+
+@dataclass
+class NightJudge:
+    """Judges the cases of one night against the goldens and the history of ``results``, which are read once."""
+
+    plan: NightPlan
+    results: Path
+    _history: dict[str, Sequence[HistoryRecord]] = field(default_factory=dict)
+    _goldens: dict[str, GoldenSearch] = field(default_factory=dict)
+
+    def suspicion(self, case: NightCase) -> str:
+        """Why the case looks like a regression so far; empty where it does not.
+
+        The A/A is left out of it: it may be at work still, and the same runs are to be made in whatever order.
+        """
+        verdict = judge_case(self.material(case), rules_of(self.plan, _day_of(self.plan)))
+        if not suspected(verdict):
+            return ""
+        return verdict.reason or "worse than its golden, and not yet shown to be chance"
+
+    def verdict(self, data: NightData, num_due: int) -> NightVerdict:
+        """The verdict on what lies on disk, whole or not."""
+        return judge_night(
+            data.night_dir,
+            data.plan,
+            [self.material(case) for case in data.cases],
+            today=_day_of(data.plan),
+            events=data.events,
+            finished_at=_finished_at(data),
+            num_due=num_due,
+        )
+
+    def material(self, case: NightCase) -> CaseMaterial:
+        """A run that was begun and left no record is due again, and says nothing of the case."""
+        planned, runs = case.planned, tuple(run for run in case_runs(case) if run.record is not None)
+        if planned.spec is None:
+            return CaseMaterial(planned, runs, GoldenSearch(None, None, planned.refused))
+        if planned.name not in self._goldens:
+            self._goldens[planned.name] = golden_of(planned.spec, planned.sources, self.plan.golden_dir)
+            history = read_history(self.results, case=case_of(planned.spec), fingerprint=planned.spec.fingerprint)
+            self._history[planned.name] = [one for one in history if one.night_id != self.plan.night_id]
+        own_aa = tuple(run for run in aa_runs(case) if run.record is not None)
+        return CaseMaterial(planned, runs, self._goldens[planned.name], self._history[planned.name], own_aa)
+
+
+def golden_of(spec: ExperimentSpec, sources: dict[str, str], golden_dir: str | None) -> GoldenSearch:
+    """The golden of a case's settings; one that cannot be read is damaged, with the reason."""
+    try:
+        return find_golden(spec, Path(golden_dir) if golden_dir else None, sources)
+    except BadRequestError as error:
+        return GoldenSearch(None, None, error.message, is_damaged=True)
+
+
+def _finished_at(data: NightData) -> str:
+    """Of a finished night when it was, also when it is judged again."""
+    told = next((event.time for event in reversed(data.events) if event.kind == "finished"), None)
+    return told or datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _day_of(plan: NightPlan) -> date:
+    """The day (UTC) on which the night began: judged again later, it expects what it expected then."""
+    return datetime.fromisoformat(plan.started_at).astimezone(UTC).date()
+
+
+def outlook(plan: NightPlan, results: Path) -> tuple[CaseOutlook, ...]:
+    """One for each case, in the plan's order."""
+    return tuple(_outlook(plan, case, results) for case in plan.cases)
+
+
+def _outlook(plan: NightPlan, case: Case, results: Path) -> CaseOutlook:
+    if case.spec is None:
+        return CaseOutlook(case, None, "", None)
+    golden = golden_of(case.spec, case.sources, plan.golden_dir)
+    runs = read_history(results, case=case_of(case.spec), fingerprint=case.spec.fingerprint)
+    last = _last(runs, plan.suite, case.name)
+    return CaseOutlook(case, golden.path if golden.golden else None, golden.note, last, golden.is_damaged)
+
+
+def _last(runs: Sequence[HistoryRecord], suite: str, case: str) -> HistoryRecord | None:
+    """The newest run of this case of the suite, else of none: how another case of the same settings went says nothing."""
+    own = [run for run in runs if (run.suite, run.suite_case) == (suite, case)]
+    outside = [run for run in runs if not run.suite_case]
+    return next(reversed(own or outside), None)

@@ -1,0 +1,185 @@
+"""A night before it runs: its cases, what they will be held against, and how they went last time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.night.history.record import HistoryRecord
+from harness.recipes.suite import shared_golden_lines
+from harness.records.night import Case, NightPlan
+from harness.showing.figures import ABSENT
+from harness.showing.json import SCHEMA_VERSION, Document
+from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.units import format_bytes
+
+
+@dataclass(frozen=True)
+class CaseOutlook:
+    """A planned case.
+
+    ``no_golden``: why there is none, why it cannot be read, or that its recipe point has changed since. ``last``: its newest
+    run in history. Where this case of this suite has none, that of the same settings outside suites, if there is one.
+    """
+
+    case: Case
+    golden_path: Path | None
+    no_golden: str
+    last: HistoryRecord | None
+    is_golden_damaged: bool = False
+
+
+def print_outlook(console: Console, plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> None:
+    """The table of `nightly --dryrun`, and why cases do not run or have nothing to be held against."""
+    print_lines(console, [plan.title], style="bold")
+    print_lines(console, [f"Note: {note}" for note in plan.notes])
+    table = plain_table("Case", "Setting", "GPUs", "Predicted peak", "Golden", "Last", "Would run", right=_RIGHT)
+    for one in cases:
+        table.add_row(*_row(one))
+    show(console, table)
+    print_lines(
+        console,
+        ["", *_reasons(cases), *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)],
+    )
+
+
+_RIGHT = ("GPUs", "Predicted peak")
+
+
+def _row(one: CaseOutlook) -> tuple[str, ...]:
+    case, spec = one.case, one.case.spec
+    if spec is None:
+        return (case.name, ABSENT, ABSENT, ABSENT, ABSENT, ABSENT, "refused")
+    peak = format_bytes(case.prediction.peak_bytes) if case.prediction else ABSENT
+    setting = f"{spec.recipe} {spec.task} {spec.compute_dtype} {spec.recompute.text}"
+    return (case.name, setting, f"{spec.num_gpus} {spec.gpu}", peak, _golden(one), _last(one.last), _would_run(case))
+
+
+def _golden(one: CaseOutlook) -> str:
+    if one.case.refused:
+        return ABSENT
+    if one.is_golden_damaged:
+        return "damaged"
+    return "no" if one.golden_path is None else "changed" if one.no_golden else "yes"
+
+
+def _last(record: HistoryRecord | None) -> str:
+    """``pass 2026-01-02``: of the case in its night, else of the run."""
+    if record is None:
+        return ABSENT
+    told = f"{record.outcome or record.status} {record.started_at[:10]}"
+    return told if record.suite_case else f"{told} (outside suites)"
+
+
+def _would_run(case: Case) -> str:
+    if case.refused:
+        return "refused"
+    times = "1 run" if case.repeats == 1 else f"{case.repeats} runs"
+    return f"{times}, expected {case.expected.outcome} until {case.expected.until}" if case.expected else times
+
+
+def _reasons(cases: tuple[CaseOutlook, ...]) -> list[str]:
+    return [f"{one.case.name}: refused: {one.case.refused}" for one in cases if one.case.refused]
+
+
+def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:
+    """Whether required or not, such a golden makes its case inconclusive."""
+    lines = [f"{one.case.name}: {one.no_golden}" for one in cases if one.is_golden_damaged and not one.case.refused]
+    if not lines:
+        return []
+    count = "1 golden" if len(lines) == 1 else f"{len(lines)} goldens"
+    return [*lines, f"{count} cannot be read: inconclusive until the file is mended, or put back from git"]
+
+
+def _changed(cases: tuple[CaseOutlook, ...]) -> list[str]:
+    """Such a golden makes its case inconclusive until a new one takes its place."""
+    lines = [f"{one.case.name}: {one.no_golden}" for one in cases if _golden(one) == "changed"]
+    fix = "inconclusive until `mbr-perf golden promote NIGHT --every --replace_other --reason ...` replaces the golden"
+    return [*lines, fix] if lines else []
+
+
+def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
+    """Only where that will make a case inconclusive; one by one only what is more than a file that is not there.
+
+    All that the table has without one are counted, so also those that need none.
+    """
+    without = [one for one in cases if _golden(one) == "no"]
+    lacking = [one for one in without if one.case.is_golden_required]
+    told = [one for one in lacking if not one.no_golden.endswith("is not there")]
+    if not lacking:
+        return []
+    count = "1 case has" if len(without) == 1 else f"{len(without)} cases have"
+    some = f"{len(lacking)} of them " if len(lacking) < len(without) else ""
+    fix = f"{some}inconclusive until `mbr-perf golden promote NIGHT --every --reason ...` makes one{', the golden of the others is optional' * bool(some)}"
+    return [*(f"{one.case.name}: {one.no_golden}" for one in told), f"{count} no golden: {fix}"]
+
+
+def _shared(cases: tuple[CaseOutlook, ...]) -> list[str]:
+    """Cases of which only one can have a golden."""
+    return shared_golden_lines(
+        (one.case.name, f"{one.case.spec.gpu}/{one.case.spec.slug}", one.case.is_golden_required)
+        for one in cases
+        if one.case.spec and not one.case.refused
+    )
+
+
+def _total(plan: NightPlan) -> str:
+    runs = sum(case.repeats for case in plan.cases if not case.refused)
+    refused = sum(bool(case.refused) for case in plan.cases)
+    told = "1 case" if len(plan.cases) == 1 else f"{len(plan.cases)} cases"
+    told += f", {refused} of them refused" if refused else ""
+    return (
+        f"{told}; {'1 run' if runs == 1 else f'{runs} runs'}, then at most {plan.retries} more of a case after a fault of the machines, "
+        f"and {plan.confirm} more of one that looks like a regression{_aa(plan)}"
+    )
+
+
+def _aa(plan: NightPlan) -> str:
+    return f"; {2 * plan.aa.num_pairs} runs of {plan.aa.case} as the night's A/A" if plan.aa else ""
+
+
+def outlook_document(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Document:
+    """`nightly --dryrun --json`."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "dryrun": True,
+        "suite": plan.suite,
+        "title": plan.title,
+        "shard": plan.shard or None,
+        "only": list(plan.only),
+        "confirm": plan.confirm,
+        "retries": plan.retries,
+        "aa": plan.aa.model_dump() if plan.aa else None,
+        "notes": list(plan.notes),
+        "cases": [_document(one) for one in cases],
+    }
+
+
+def _document(one: CaseOutlook) -> Document:
+    case, spec = one.case, one.case.spec
+    return {
+        "name": case.name,
+        "slug": spec.slug if spec else None,
+        "fingerprint": spec.fingerprint if spec else None,
+        "gpu": spec.gpu if spec else None,
+        "num_gpus": spec.num_gpus if spec else None,
+        "recompute": spec.recompute.text if spec else None,
+        "repeats": case.repeats,
+        "timeout_s": case.timeout_s,
+        "refused": case.refused or None,
+        "rules": [finding.id for finding in case.findings if finding.blocks],
+        "owner": case.owner or None,
+        "expected": case.expected.model_dump(mode="json") if case.expected else None,
+        "thresholds": case.thresholds,
+        "is_golden_required": case.is_golden_required,
+        "golden_path": str(one.golden_path) if one.golden_path else None,
+        "no_golden": one.no_golden or None,
+        "last": {
+            "run_id": one.last.run_id,
+            "started_at": one.last.started_at,
+            "outcome": one.last.outcome,
+            "suite_case": one.last.suite_case or None,
+        }
+        if one.last
+        else None,
+        "prediction": case.prediction.model_dump(mode="json") if case.prediction else None,
+        "no_prediction": case.no_prediction or None,
+    }

@@ -1,0 +1,164 @@
+"""From what is asked to the plan of a night: its cases, and which of them cannot run."""
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import harness
+from harness.batch.drafts import ask_megatron
+from harness.batch.launches import num_nodes
+from harness.batch.plan import DueRun
+from harness.errors import BadRequestError, ManyProblemsError
+from harness.experiment.gpu import GPUS
+from harness.judging.likeness import impossible_names
+from harness.launch.devices import one_look
+from harness.launch.environment import Host
+from harness.launch.plan import limit_problems
+from harness.launch.rendezvous import Nodes, local_ranks
+from harness.launch.slurm.values import option_problems
+from harness.night.batch import unstarted_night
+from harness.night.cases import CaseDraft, draft_cases, planned_case, refused_case
+from harness.night.request import NightRequest, aa_problems, with_aa
+from harness.recipes.problems import Problems
+from harness.recipes.suite import Suite
+from harness.recipes.suite_file import read_suite
+from harness.recipes.suite_listing import only, shard
+from harness.records.batches import BatchLaunch
+from harness.records.night import Case, NightPlan, PlannedCase
+from harness.records.redact import redact
+from harness.run.checking import in_one_sentence
+from harness.run.machine import require_machine, software_here
+from harness.run.understanding import launcher_problems
+
+MOST_EXTRA_RUNS = 100
+"""Of one case, to confirm or to retry: more than that is a slip of the keyboard, and may keep the machine for days."""
+
+
+@one_look()
+def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callable[[str], None]) -> NightPlan:
+    """Everything that is decided before the first run; ``night_id`` is empty as long as there is no folder.
+
+    ``starts``: what cannot start on this machine is refused as well, else only what is wrong anywhere. Starts nothing.
+    BadRequestError with every problem of the request, or of the machine where no case can start on it.
+    """
+    suite = chosen_suite(request)
+    if starts and request.slurm is None and request.launch.launcher == "torchrun":
+        for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
+            software_here(gpu, host)
+    tell(f"Checking {_cases(len(suite.cases))} of {suite.name}")
+    drafts: Sequence[CaseDraft] = draft_cases(suite.cases, request, host)
+    unasked = tuple[str, ...]()
+    if starts and request.launch.launcher != "replay" and request.slurm is None:  # a job asks on its nodes
+        drafts, unasked = ask_megatron(drafts, host)
+    plan = _plan(request, suite, drafts, host).model_copy(update={"notes": unasked})
+    return with_aa(_startable(plan, host) if starts else plan, request.aa)
+
+
+def chosen_suite(request: NightRequest) -> Suite:
+    """The cases that this night is about. BadRequestError with every fault of the suite and of the options."""
+    problems, chosen = Problems(), Suite(name="", title="", cases=())
+    for name in ("confirm", "retries"):
+        if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
+            told = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
+            problems.add(told, "it is the runs of one case beyond its repeats")
+    if request.golden_dir is not None and not request.golden_dir.is_dir():
+        problems.add(f"--golden_dir {request.golden_dir}: no such folder")
+    problems.found += impossible_names(request.accept_differences)
+    problems.found += _launch_problems(request.launch)
+    if request.slurm is not None:
+        problems.found += option_problems(request.slurm, request.launch.pass_env)
+    with problems.collecting():
+        chosen = read_suite(request.suite, request.recipes_dir)
+        chosen = only(chosen, request.only)
+    if request.shard:
+        with problems.collecting():
+            chosen = shard(chosen, request.shard)
+    problems.found += aa_problems(request.aa, [case.name for case in chosen.cases])
+    problems.raise_if_any()
+    return chosen
+
+
+def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
+    """What is wrong with the launch of every case alike."""
+    found = launcher_problems(launch.launcher, launch.replay_from)
+    found += limit_problems(launch.timeout_s, launch.hang_timeout_s, launch.sample_interval_ms)
+    if launch.launcher == "replay" and launch.replay_from is None:
+        found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
+    return found
+
+
+def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host: Host) -> NightPlan:
+    return NightPlan(
+        night_id="",
+        suite=suite.name,
+        title=suite.title or suite.name,
+        cases=tuple(planned_case(one, request, host) for one in drafts),
+        confirm=request.confirm,
+        retries=request.retries,
+        shard=request.shard,
+        only=request.only,
+        launch=request.launch,
+        slurm=request.slurm,
+        software={one.checked.spec.gpu: one.checked.software for one in drafts if one.checked},
+        golden_dir=str(request.golden_dir.absolute()) if request.golden_dir else None,
+        accept_differences=request.accept_differences,
+        fail_on_improvement=request.fail_on_improvement,
+        command=tuple(redact(argument) for argument in sys.argv),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        mbr_perf=harness.__version__,
+    )
+
+
+def _startable(plan: NightPlan, host: Host) -> NightPlan:
+    """The plan with cases refused that cannot start here. BadRequestError where that leaves none."""
+    if not plan.planned:
+        each = [f"{case.name}: {case.refused}" for case in plan.cases]
+        told = "\n  ".join([f"every case of {plan.suite} is refused:", *each])
+        raise BadRequestError(told, remedy="change the suite, or choose other cases of it")
+    problems = {case.name: unable(plan, case, host) for case in plan.planned}
+    found = [problem for problem in problems.values() if problem is not None]
+    if found and len(found) == len(problems):
+        reasons = dict.fromkeys(line for one in found for line in _messages(one))
+        raise BadRequestError(
+            "\n  ".join([f"none of the {_cases(len(problems))} of {plan.suite} can start on this machine:", *reasons]),
+            remedy="run them where the GPUs are, or as jobs with --launcher slurm; --dryrun shows what would run",
+        )
+    return plan.model_copy(update={"cases": tuple(_refused(case, problems.get(case.name)) for case in plan.cases)})
+
+
+def _cases(number: int) -> str:
+    return "1 case" if number == 1 else f"{number} cases"
+
+
+def _messages(problem: BadRequestError) -> list[str]:
+    """Without what to do, which is about single runs."""
+    return [one.message for one in problem.problems] if isinstance(problem, ManyProblemsError) else [problem.message]
+
+
+def _refused(case: Case, problem: BadRequestError | None) -> Case:
+    return refused_case(case, in_one_sentence(problem)) if problem else case
+
+
+def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | None:
+    """Why a case cannot start on this machine, everything at once."""
+    problems, nnodes = Problems(), num_nodes(case.spec)
+    if plan.slurm is None and nnodes > 1 and plan.launch.launcher != "replay":
+        return BadRequestError(
+            f"{case.spec.num_gpus} GPUs are {nnodes} nodes", remedy="--launcher slurm runs it as a job"
+        )
+    if plan.slurm is not None and case.sources.get("gpu") == "this machine":
+        problems.add("jobs run on machines that cannot be seen from here", "name the case's GPU: request.gpu")
+    launch = plan.launch
+    if nnodes > 1 and plan.slurm is not None:  # the first of its nodes is known in the job only
+        launch = launch.model_copy(update={"nnodes": nnodes, "master_addr": "HEAD"})
+    with problems.collecting():
+        unstarted_night(plan, host, launch).launch_of(DueRun(case, 0), Path("RUN"))
+    if plan.launch.launcher == "torchrun" and plan.slurm is None:
+        with problems.collecting():
+            require_machine(case.spec, host, local_ranks(case.spec, Nodes()), plan.software.get(case.spec.gpu))
+    try:
+        problems.raise_if_any()
+    except BadRequestError as error:
+        return error
+    return None

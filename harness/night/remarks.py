@@ -1,0 +1,114 @@
+"""What is to be said about the cases of a night below the table: why, what differs, which runs, how to look further."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.judging.gate import Verdict
+from harness.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
+from harness.night.words import finding_text, is_red, one_line, outcome_text
+from harness.showing.figures import BY_NAME
+
+
+@dataclass(frozen=True)
+class Story:
+    """A case: title with its owner, ``said`` in the order in which a person would ask, then paths and commands to copy."""
+
+    case: CaseVerdict
+    title: str
+    said: tuple[str, ...]
+    to_copy: tuple[str, ...]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """All of it."""
+        return (*self.said, *self.to_copy)
+
+
+def stories(verdict: NightVerdict) -> tuple[Story, ...]:
+    """One for each red case, in the plan's order."""
+    return tuple(story(case) for case in verdict.cases if is_red(case))
+
+
+def story(case: CaseVerdict) -> Story:
+    """All there is to say about a case."""
+    owner = f"  (owner: {case.planned.owner})" if case.planned.owner else ""
+    return Story(case, f"{case.planned.name}: {outcome_text(case)}{owner}", tuple(_said(case)), tuple(_to_copy(case)))
+
+
+def further_command(case: CaseVerdict) -> str:
+    """The command that tells more: what differs from the golden, else what one run left; empty without a run."""
+    run_dir = _last_run(case)
+    if run_dir is None:
+        return ""
+    if case.golden_path is not None and case.outcome not in ("failed", "oom"):
+        return f"mbr-perf explain {shlex.quote(str(run_dir))} {shlex.quote(case.golden_path)}"
+    return f"mbr-perf results show {shlex.quote(str(run_dir))}"
+
+
+def drift_text(case: CaseVerdict) -> str:
+    """``torch: golden 2.9.1, here 2.10.0 (accepted)``, all of them."""
+    return "; ".join(f"{each.text}{' (accepted)' if each.accepted else ''}" for each in case.drift)
+
+
+def run_lines(runs: Iterable[CaseRun]) -> tuple[str, ...]:
+    """``repeat ok: <folder>/{0,1,2}``: runs that ended alike in one line, as a shell expands it."""
+    alike: dict[tuple[str, Path], list[str]] = {}
+    for run in runs:
+        alike.setdefault((_kind(run), run.run_dir.parent), []).append(run.run_dir.name)
+    return tuple(f"{kind}: {_folders(parent, names)}" for (kind, parent), names in alike.items())
+
+
+def _kind(run: CaseRun) -> str:
+    """Purpose and status, with the named fault or the reason for which it was started."""
+    status = run.record.status if run.record else "never finished"
+    because = "; ".join(one_line(text) for text in (run.infrastructure, run.reason) if text)
+    return f"{run.purpose} {status}{f' ({because})' if because else ''}"
+
+
+def _folders(parent: Path, names: Sequence[str]) -> str:
+    listed = ",".join(names)
+    return f"{parent}/{listed}" if len(names) == 1 else f"{parent}/{{{listed}}}"
+
+
+def _said(case: CaseVerdict) -> Iterable[str]:
+    told = [finding for finding in case.findings if finding.verdict not in (Verdict.PASS, Verdict.NOT_GATED)]
+    said = "" if told and case.outcome not in ("failed", "oom") else one_line(case.planned.refused or case.reason)
+    if said:
+        yield said
+    yield from _about_findings(told)
+    failures = {one_line(run.record.failure): None for run in case.runs if run.record and run.record.failure}
+    yield from (f"Failure: {failure}" for failure in failures if failure not in said)
+    if case.remark:
+        yield one_line(case.remark)
+    if case.drift:
+        yield f"Unlike the golden's environment: {one_line(drift_text(case))}"
+    yield from (f"Caveat: {one_line(caveat)}" for caveat in case.caveats)
+
+
+def _to_copy(case: CaseVerdict) -> Iterable[str]:
+    yield from (f"Runs: {line}" for line in run_lines(case.runs))
+    command = further_command(case)
+    if command:
+        yield f"Look further: {command}"
+
+
+def _about_findings(findings: Iterable[CaseFinding]) -> Iterable[str]:
+    """What moved, one line each; what allows no verdict once for all the metrics that it touches."""
+    by_reason: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.verdict is Verdict.INCONCLUSIVE and finding.evidence is None:
+            by_reason.setdefault(one_line(finding.reason), []).append(BY_NAME[finding.metric].title)
+        else:
+            yield finding_text(finding)
+    yield from (f"{', '.join(titles)}: {reason}" for reason, titles in by_reason.items())
+
+
+def _last_run(case: CaseVerdict) -> Path | None:
+    """The last run that ended as the case did, else the last one with a record."""
+    is_bad = case.outcome in ("failed", "oom")
+    with_record = [(run.run_dir, run.record) for run in case.runs if run.record]
+    alike = [run_dir for run_dir, record in with_record if (record.status != "ok") == is_bad]
+    chosen = alike or [run_dir for run_dir, _ in with_record]
+    return chosen[-1] if chosen else None

@@ -1,0 +1,158 @@
+"""A night from request to exit code: planned, run in rounds, resumed, judged, reported."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from signal import SIGTERM
+
+from harness.batch.engine import LocalRuns, Runner, play
+from harness.batch.folder import holding
+from harness.batch.launches import require_same_software
+from harness.batch.slurm.rounds import JobPerEntry, by_entry, entry_job
+from harness.batch.slurm.showing import JobDisplay
+from harness.errors import BadRequestError, ExitCode, HarnessError
+from harness.judging.derive import derive
+from harness.launch.disk import full_disk_told
+from harness.launch.environment import Host, this_host
+from harness.launch.slurm.commands import Slurm
+from harness.launch.slurm.job import SlurmJob
+from harness.launch.warm import WarmParents
+from harness.night.batch import NightBatch
+from harness.night.due import due_round
+from harness.night.history.record import Occasion, history_record
+from harness.night.history.store import write_history
+from harness.night.judge import NightJudge, outlook
+from harness.night.plan import plan_night
+from harness.night.reports import Outputs, write_night_reports
+from harness.night.request import NightRequest
+from harness.night.show import NightDisplay
+from harness.night.values import CaseRun, CaseVerdict, NightVerdict
+from harness.records.batches import NIGHT_FOLDERS
+from harness.records.folders import why_unwritable
+from harness.records.job import SlurmOptions
+from harness.records.night import NightPlan, PlannedCase
+from harness.records.nights import NIGHTS, NightCase, NightData, read_night
+from harness.records.store import results_dir
+from harness.run.show import Display
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Who reads the answer of a night: the display, and files beside its own folder."""
+
+    display: NightDisplay
+    outputs: Outputs = field(default_factory=Outputs)
+
+
+def dry_run_night(request: NightRequest, display: NightDisplay) -> ExitCode:
+    """Print the cases, what is known of them and what would run, on Slurm the batch files of the first round.
+
+    Starts nothing; keeps nothing but the index of history. A wrong request (exit code 2) where every case is refused.
+    """
+    host, results = this_host(), results_dir(request.results_dir)
+    if not results.exists() and (why := why_unwritable(results)):
+        raise BadRequestError(f"--results_dir {results}: cannot be made: {why}", remedy="name a writable folder")
+    plan = plan_night(request, host, starts=False, tell=display.says)
+    jobs = night_jobs(plan, plan.slurm, host, results.absolute()) if plan.slurm else ()
+    display.plan(plan, outlook(plan, results), jobs)
+    return ExitCode.OK if plan.planned else ExitCode.BAD_REQUEST
+
+
+def start_night(request: NightRequest, audience: Audience) -> ExitCode:
+    """Plan, write the plan down, run. BadRequestError before anything is started or written."""
+    host = this_host()
+    plan = plan_night(request, host, starts=True, tell=audience.display.says)
+    results = results_dir(request.results_dir).absolute()
+    if plan.slurm is not None and (jobs := night_jobs(plan, plan.slurm, host, results)):
+        Slurm(host.shell).require_options(jobs[0])
+    night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)
+    plan = plan.model_copy(update={"night_id": night_dir.name})
+    with holding(night_dir, "night"):
+        with full_disk_told(night_dir):
+            NIGHT_FOLDERS.write_plan(night_dir, plan)
+        return _run(night_dir, host, plan, audience, request.results_dir)
+
+
+def resume_night(reference: str, results: Path | None, audience: Audience) -> ExitCode:
+    """Run what is missing of a night, exactly as its own plan says, and judge it.
+
+    BadRequestError for a night that another process works on, and where the software is no longer the same.
+    """
+    host, data = this_host(), read_night(reference, results)
+    with holding(data.night_dir, "night"):
+        measures_here = data.plan.slurm is None and data.plan.launch.launcher != "replay"
+        require_same_software(data.plan.software, host, "night", measures_here=measures_here)
+        return _run(data.night_dir.absolute(), host, data.plan, audience, results)
+
+
+def _run(night_dir: Path, host: Host, plan: NightPlan, audience: Audience, results: Path | None) -> ExitCode:
+    judge = NightJudge(plan, _history_home(night_dir, results))
+    night, display = NightBatch(night_dir, host, plan, judge.suspicion), audience.display
+    display.begins(plan, night_dir)
+    with ExitStack() as stack:
+        runner: Runner[PlannedCase]
+        if plan.slurm is None:
+            warm = plan.launch.launcher == "torchrun"
+            runner = LocalRuns(night, display.progress, stack.enter_context(WarmParents()) if warm else None)
+        else:
+            jobs = JobDisplay(Display(as_json=display.as_json))
+            runner = JobPerEntry(night, plan.slurm, judge.results.absolute(), jobs)
+        signal = play(night, runner)
+    return _answer(night, judge, audience, signal)
+
+
+def night_jobs(plan: NightPlan, options: SlurmOptions, host: Host, results: Path) -> tuple[SlurmJob, ...]:
+    """The jobs of the first round, one for each case that can run. BadRequestError for what no batch file can hold."""
+    night = NightBatch(results / NIGHTS / "NIGHT", host, plan)
+    begun = NightData(night.folder, plan, tuple(NightCase(case, ()) for case in plan.cases), ())
+    due = due_round(begun, night.suspicion)
+    return tuple(entry_job(night, of_case, options, results).checked(host) for of_case in by_entry(due))
+
+
+def _history_home(night_dir: Path, results: Path | None) -> Path:
+    """The results folder whose history the night reads and adds to: its own, unless it was copied elsewhere."""
+    return night_dir.parents[1] if night_dir.parent.name == NIGHTS else results_dir(results)
+
+
+def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: int | None) -> ExitCode:
+    """Judge, keep and show what lies on disk, whole or not."""
+    data = read_night(night.folder)
+    num_due = len(due_round(data, judge.suspicion))
+    verdict = judge.verdict(data, num_due)
+    if signal is not None:
+        verdict = replace(verdict, exit_code=ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED)
+    problems = tuple[str, ...]()
+    if not num_due and signal is None and not data.is_finished:
+        problems = keep_history(verdict, judge.results)
+        night.finished(verdict.finished_at)
+    written = write_night_reports(verdict, audience.outputs)
+    for problem in (*problems, *written.problems):
+        audience.display.says(problem)
+    audience.display.result(verdict, written.paths)
+    return verdict.exit_code
+
+
+def keep_history(verdict: NightVerdict, results: Path) -> tuple[str, ...]:
+    """Write the records; what could not be written, in words: that changes no verdict."""
+    problems = []
+    for case in verdict.cases:
+        for run in case.runs:
+            if run.record is not None and run.record.status != "interrupted":
+                try:
+                    write_history(
+                        results, history_record(run.record, derive(run.record), _occasion(verdict, case, run))
+                    )
+                except HarnessError as error:
+                    problems.append(f"history: {error.message}")
+    return tuple(problems)
+
+
+def _occasion(verdict: NightVerdict, case: CaseVerdict, run: CaseRun) -> Occasion:
+    return Occasion(
+        suite=verdict.plan.suite,
+        suite_case=case.planned.name,
+        night_id=verdict.plan.night_id,
+        purpose=run.purpose,
+        outcome=case.outcome,
+        doubts=verdict.aa.doubts if verdict.aa else {},
+    )

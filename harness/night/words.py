@@ -1,0 +1,152 @@
+"""What the reports of a night say in words: outcomes, changes with their evidence, counts, the answer."""
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from harness.errors import ExitCode
+from harness.judging.gate import Verdict
+from harness.night.values import CaseFinding, CaseVerdict, Evidence, NightVerdict
+from harness.showing.figures import ABSENT, BY_NAME, figure
+from harness.units import counted, format_percent, format_share
+
+SPEED = "tflops_per_gpu"
+MUST_EQUAL = "must be equal"
+# Below this a p-value is a statement about the tails of a distribution that nobody has measured.
+_LEAST_P = 1e-9
+_SMALL_P = 1e-3
+_MANY = 5
+_WORST_FIRST = ("failed", "oom", "regression", "inconclusive", "improvement", "pass")
+_ORDER = (Verdict.REGRESSION, Verdict.INCONCLUSIVE, Verdict.IMPROVEMENT, Verdict.PASS, Verdict.NOT_GATED)
+
+
+def is_red(case: CaseVerdict) -> bool:
+    """Whether somebody has to look: what the suite expected is not red."""
+    return case.exit_code is not ExitCode.OK
+
+
+def red_cases(verdict: NightVerdict) -> tuple[CaseVerdict, ...]:
+    """Cases to look at, in the plan's order."""
+    return tuple(case for case in verdict.cases if is_red(case))
+
+
+def outcome_text(case: CaseVerdict) -> str:
+    """``regression``, ``oom (expected)``, ``failed (infrastructure)``, ``refused``."""
+    word = "refused" if case.planned.refused else case.outcome
+    return marked(word, is_infrastructure=case.is_infrastructure, is_expected=case.is_expected)
+
+
+def marked(word: str, *, is_infrastructure: bool, is_expected: bool) -> str:
+    """The word of an outcome with what softens it."""
+    marks = [mark for mark, holds in (("infrastructure", is_infrastructure), ("expected", is_expected)) if holds]
+    return f"{word} ({', '.join(marks)})" if marks else word
+
+
+def headline(verdict: NightVerdict) -> str:
+    """``8 cases: 3 pass, 1 regression, 1 oom (expected)``, the most frequent first."""
+    counts = Counter(outcome_text(case) for case in verdict.cases)
+    told = ", ".join(f"{number} {word}" for word, number in counts.most_common())
+    return f"{counted(len(verdict.cases), 'case')}: {told}" if told else "no cases"
+
+
+def about(verdict: NightVerdict) -> str:
+    """Which night: suite, part of it, from when to when."""
+    plan = verdict.plan
+    parts = [
+        plan.suite,
+        f"shard {plan.shard}" if plan.shard else "",
+        f"only {', '.join(plan.only)}" if plan.only else "",
+    ]
+    return f"{', '.join(part for part in parts if part)}; {_span(plan.started_at, verdict.finished_at)}"
+
+
+def answer(verdict: NightVerdict) -> str:
+    """The one line that a reader in a hurry gets: outcome, exit code, what to look at, the worst first."""
+    worst = sorted(red_cases(verdict), key=lambda case: _WORST_FIRST.index(case.outcome))
+    red = [*_doubted(verdict), *(case.planned.name for case in worst)]
+    more = f" and {len(red) - _MANY} more" if len(red) > _MANY else ""
+    named = f"look at {', '.join(red[:_MANY])}{more}" if red else "nothing to look at"
+    due = f"; unfinished: {counted(verdict.num_due, 'run')} still to do" if verdict.num_due else ""
+    stopped = verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED)
+    word = "INTERRUPTED" if stopped else verdict.outcome.upper()
+    return f"{word} (exit {int(verdict.exit_code)}): {named}{due}"
+
+
+def _doubted(verdict: NightVerdict) -> Iterable[str]:
+    if verdict.aa and not verdict.aa.holds:
+        yield f"the A/A of {verdict.aa.case}"
+
+
+def finding_of(case: CaseVerdict, metric: str) -> CaseFinding | None:
+    """The case's finding about that metric; None where there is none."""
+    return next((finding for finding in case.findings if finding.metric == metric), None)
+
+
+def worst_memory(case: CaseVerdict) -> CaseFinding | None:
+    """The memory finding that says most: the worst verdict, of equals the first of the metric table."""
+    found = [finding for finding in case.findings if BY_NAME[finding.metric].gate == "memory"]
+    return min(found, key=lambda finding: _ORDER.index(finding.verdict), default=None)
+
+
+def change_text(finding: CaseFinding | None) -> str:
+    """``-3.4 %, p 2e-5, 7 against 5 runs``; absent where there are not two numbers."""
+    if finding is None or finding.change is None:
+        return ABSENT
+    told = [format_percent(finding.change), *(_evidence(finding.evidence) if finding.evidence else ())]
+    return ", ".join(told)
+
+
+def finding_text(finding: CaseFinding) -> str:
+    """One metric in a sentence: both values, change, evidence, threshold, and its reason or noise."""
+    metric = BY_NAME[finding.metric]
+    values = f"{metric.title} {figure(metric, finding.current)} against {figure(metric, finding.golden)}"
+    change = f": {change_text(finding)}" if finding.change is not None else ""
+    reason = f". {one_line(finding.reason)}" if finding.reason else _noise(finding.evidence)
+    return f"{values}{change}{_threshold(finding)}{reason}"
+
+
+def threshold_text(finding: CaseFinding) -> str:
+    """``5 %, with evidence 2 %``: what alone calls for attention, and what does where evidence shows it; without signs."""
+    if finding.threshold is None:
+        return ABSENT
+    if BY_NAME[finding.metric].better == "equal":
+        return MUST_EQUAL
+    least = finding.evidence.smallest_change if finding.evidence else None
+    shown = f", with evidence {least * 100:.2g} %" if least is not None and least < finding.threshold else ""
+    return f"{finding.threshold * 100:.3g} %{shown}"
+
+
+def one_line(text: str) -> str:
+    """The text without line breaks: for a table's cell or a line of its own."""
+    return "; ".join(" ".join(line.split()) for line in text.splitlines() if line.strip())
+
+
+def _span(start: str, end: str) -> str:
+    """``2026-01-03 02:00 to 05:41 UTC``; the day of the end where it is another."""
+    first, last = (datetime.fromisoformat(time).astimezone(UTC) for time in (start, end))
+    day = "" if first.date() == last.date() else f"{last:%Y-%m-%d} "
+    return f"{first:%Y-%m-%d %H:%M} to {day}{last:%H:%M} UTC"
+
+
+def _evidence(evidence: Evidence) -> Iterable[str]:
+    if evidence.p_value is not None:
+        yield p_text(evidence.p_value)
+    yield f"{evidence.num_runs} against {counted(evidence.num_golden_runs, 'run')}"
+
+
+def p_text(p_value: float) -> str:
+    """``p 0.031``, ``p 2e-5``."""
+    if p_value < _LEAST_P:
+        return f"p < {_LEAST_P:.0e}".replace("e-0", "e-")
+    return f"p {p_value:.2g}" if p_value >= _SMALL_P else f"p {p_value:.0e}".replace("e-0", "e-")
+
+
+def _noise(evidence: Evidence | None) -> str:
+    if evidence is None or evidence.noise is None:
+        return ""
+    return f"; one run varies by {format_share(evidence.noise)}{f' ({evidence.basis})' if evidence.basis else ''}"
+
+
+def _threshold(finding: CaseFinding) -> str:
+    text = threshold_text(finding)
+    return "" if finding.change is None or text == ABSENT else f"; {'' if text == MUST_EQUAL else 'threshold '}{text}"

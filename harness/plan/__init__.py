@@ -1,0 +1,1 @@
+"""Predicts every setting and recommends one."""

@@ -1,0 +1,180 @@
+"""`mbr-perf plan`: which recompute setting to use, without a GPU."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.asking.options import ExperimentOptions, Json, takes
+
+if TYPE_CHECKING:
+    from harness.plan.request import PlanRequest
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """What must fit, what to vary, and what to print."""
+
+    margin: Annotated[float, typer.Option("--margin", metavar="FRACTION",
+        help="Share of the GPU's memory that must stay free of tensors.")] = 0.06
+    fit_into: Annotated[str | None, typer.Option("--fit_into", metavar="GIB",
+        help="Memory to fit into instead of the GPU's, a number of GiB, e.g. 60.")] = None
+    max_overhead: Annotated[float | None, typer.Option("--max_overhead", metavar="FRACTION",
+        help="Recommend nothing that makes a step longer by more than this.")] = None
+    over: Annotated[list[str] | None, typer.Option("--over", metavar="NAME=N,N...",
+        help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 pp=4,8 vp=none,5.")] = None
+    assume: Annotated[str | None, typer.Option("--assume", metavar="NAME=VERSION,...",
+        help="Judge by the rules for other software, e.g. transformer-engine=none for the local layers.")] = None
+    no_cache: Annotated[bool, typer.Option("--no_cache", help="Trace anew and keep nothing.")] = False
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="SETTING...",
+        help="Plan these settings only, e.g. mlp full:uniform:1; without recompute is always among them.")] = None
+    exact: Annotated[list[str] | None, typer.Option("--exact", metavar="[SETTING...]",
+        help="Also trace whole steps of these settings over megatron-core's own schedule: e.g. mlp full:uniform:1, asked; "
+        "without one: the recommended.")] = None
+    exact_timeout: Annotated[float, typer.Option("--exact_timeout", metavar="SECONDS",
+        help="Give up the whole step of a setting after this long.")] = 300.0
+    calibrate: Annotated[list[str] | None, typer.Option("--calibrate", metavar="RUN...",
+        help="Instead of planning: fit the planner's constants to these runs (folders, ids, sweeps) of one GPU type.")] = None
+    out: Annotated[Path | None, typer.Option("--out", metavar="PATH",
+        help="Where --calibrate keeps what it found. Default: results/calibration/<gpu>.json, which plans and runs use.")] = None
+    no_calibration: Annotated[bool, typer.Option("--no_calibration", help="Plan with the built-in constants.")] = False
+    show_all: Annotated[bool, typer.Option("--all", help="Also print settings that another beats in memory and time.")] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
+    as_json: Json = False
+# fmt: on
+
+
+@takes(ExperimentOptions, PlanOptions)
+def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
+    """Predict peak memory and step time of every recompute setting, and say which to use. Needs no GPU.
+
+    Real megatron-core layers are traced without data. Exits 0 also when nothing fits: that is the answer.
+    """
+    if how.calibrate:
+        _calibrate(asked, how)
+        return
+    from harness.launch.environment import this_host
+    from harness.plan.document import plan_document, print_exact
+    from harness.plan.over import print_layouts
+    from harness.plan.run import plan_request
+    from harness.plan.show import print_plan
+    from harness.showing import json
+    from harness.showing.printing import Console, print_lines
+    from harness.showing.request_text import explanation
+
+    planned = plan_request(_request(asked, how), this_host())
+    layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
+    best = planned.best.name if planned.best else None
+    exact = {setting.text: setting.peaks for setting in planned.exact}
+    if how.as_json:
+        print(json.text(plan_document(layouts, best, exact)))
+        return
+    console = Console(highlight=False)
+    first = planned.layouts[0]
+    if len(layouts) > 1:
+        print_layouts(console, layouts, best)
+    elif first.plan and first.settled:
+        print_plan(console, first.plan, first.settled.notes, show_all=how.show_all or bool(how.only))
+    for text, peaks in exact.items():
+        print_exact(console, text, peaks)
+    if how.explain and first.settled:
+        print_lines(console, ["", *explanation(first.settled.spec, first.settled.sources)])
+
+
+def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
+    """Fit, keep, tell."""
+    from harness.errors import BadRequestError
+    from harness.launch.environment import this_host
+    from harness.plan.document import calibration_document, print_calibration
+    from harness.run.predicting.calibration import CalibrationRequest, calibrate
+    from harness.showing import json
+    from harness.showing.printing import Console
+
+    if asked.model_recipe_name or asked.gpu:
+        raise BadRequestError(
+            "--calibrate plans nothing: the runs say what they were", remedy="leave the recipe and its options out"
+        )
+    request = CalibrationRequest(tuple(how.calibrate or ()), how.out, use_cache=not how.no_cache)
+    calibration, path = calibrate(request, this_host())
+    if how.as_json:
+        print(json.text(calibration_document(calibration, path)))
+    else:
+        print_calibration(Console(highlight=False), calibration, path)
+
+
+def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
+    """The options as one value. BadRequestError for an --over that cannot be read."""
+    from harness.asking.requests import experiment_request
+    from harness.errors import BadRequestError
+    from harness.plan.request import PlanRequest
+
+    if how.out:
+        raise BadRequestError("--out names where --calibrate keeps what it found", remedy="leave it out")
+
+    return PlanRequest(
+        asked=experiment_request(asked),
+        margin=how.margin,
+        fit_into_gib=_gib(how.fit_into),
+        max_overhead=how.max_overhead,
+        over=_over(how.over or []),
+        use_cache=not how.no_cache,
+        assume=how.assume,
+        exact=tuple(how.exact or ()),
+        exact_timeout_s=how.exact_timeout,
+        only=tuple(how.only or ()),
+        use_calibration=not how.no_calibration,
+    )
+
+
+def _gib(text: str | None) -> float | None:
+    """A number of GiB. BadRequestError with the unit for anything else."""
+    from math import isfinite
+
+    from harness.errors import BadRequestError
+
+    try:
+        value = None if text is None else float(text)
+    except ValueError:
+        value = float("nan")
+    if value is not None and not isfinite(value):
+        raise BadRequestError(f"--fit_into {text}: a plain number of GiB", remedy="e.g. --fit_into 60")
+    return value
+
+
+def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
+    """All that is varied. BadRequestError with everything that cannot be read, and for a size that is varied twice."""
+    from harness.errors import BadRequestError, raise_all
+    from harness.recipes.axes import SWEPT
+
+    read, problems = {}, list[BadRequestError]()
+    for text in texts:
+        try:
+            name, values = _swept(text)
+        except BadRequestError as error:
+            problems.append(error)
+            continue
+        if SWEPT[name] in read:
+            problems.append(
+                BadRequestError(f"--over {text}: varied twice", remedy=f"--over {name}=2,4 holds all values")
+            )
+        read[SWEPT[name]] = (name, values)
+    raise_all(problems)
+    return tuple(read.values())
+
+
+def _swept(text: str) -> tuple[str, tuple[int | None, ...]]:
+    """`tp=2,4`, or `vp=none,5`."""
+    from harness.errors import BadRequestError
+    from harness.recipes.axes import SWEPT
+
+    name, _, values = text.partition("=")
+    numbers = [value.strip() for value in values.split(",")]
+    if name not in SWEPT:
+        raise BadRequestError(
+            f"--over {text}: {name!r} cannot be varied", remedy=f"one of {', '.join(SWEPT)}, e.g. tp=2,4"
+        )
+    if not all((n.isdecimal() and int(n) > 0) or (n == "none" and name in ("vp", "vpp")) for n in numbers):
+        raise BadRequestError(f"--over {text}: values are counts", remedy=f"e.g. --over {name}=2,4")
+    return name, tuple(None if n == "none" else int(n) for n in numbers)

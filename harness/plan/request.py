@@ -1,0 +1,77 @@
+"""All that one `mbr-perf plan` asks for, and what is wrong with it whatever the recipe says."""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import product
+
+from harness.errors import BadRequestError, raise_all
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.recompute import MODULES, parse_recompute
+from harness.recipes.recipe import Request
+from harness.run.predicting.exact import ASKED, RECOMMENDED
+from harness.units import GIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """All that `mbr-perf plan` asks for. ``over``: values by name of `harness.recipes.axes.SWEPT`; None turns interleaving off.
+
+    ``exact``: settings to trace whole, each for ``exact_timeout_s``. ``only``: settings to plan, empty for all.
+    """
+
+    asked: Request
+    margin: float = 0.06
+    fit_into_gib: float | None = None
+    max_overhead: float | None = None
+    over: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
+    use_cache: bool = True
+    assume: str | None = None
+    exact: tuple[str, ...] = ()
+    exact_timeout_s: float = 300.0
+    use_calibration: bool = True
+    only: tuple[str, ...] = ()
+
+    def points(self) -> list[dict[str, int | None]]:
+        """Every combination of ``over``, one of nothing without it."""
+        names = [name for name, _ in self.over]
+        return [dict(zip(names, values, strict=True)) for values in product(*(values for _, values in self.over))]
+
+    def capacity_bytes(self, spec: ExperimentSpec) -> int | None:
+        """`--fit_into`, else what the GPU has, or what of it a memory limit leaves; None where nothing is known."""
+        if self.fit_into_gib is not None:
+            return int(self.fit_into_gib * GIB)
+        known = (spec.gpu_type.memory_bytes, spec.measure.memory_limit_bytes)
+        return min((size for size in known if size), default=None)
+
+
+def check_plan(request: PlanRequest) -> None:
+    """BadRequestError with everything that is wrong whatever the recipe says."""
+    problems = []
+    if not 0 <= request.margin < 1:
+        problems.append(BadRequestError(f"--margin {request.margin:g} is no share of the memory", remedy="e.g. 0.06"))
+    if request.fit_into_gib is not None and request.fit_into_gib <= 0:
+        problems.append(BadRequestError(f"--fit_into {request.fit_into_gib:g} must be above 0 GiB"))
+    if request.max_overhead is not None and request.max_overhead < 0:
+        problems.append(
+            BadRequestError(f"--max_overhead {request.max_overhead:g} is no share of the step time", remedy="e.g. 0.1")
+        )
+    if not request.exact_timeout_s > 0:
+        problems.append(BadRequestError(f"--exact_timeout {request.exact_timeout_s:g} must be above 0 seconds"))
+    raise_all([*problems, *_unreadable("--exact", request.exact), *_unreadable("--only", request.only)])
+
+
+def _unreadable(option: str, settings: tuple[str, ...]) -> list[BadRequestError]:
+    problems = []
+    for text in settings:
+        try:
+            parse_recompute("none" if option == "--exact" and text in (ASKED, RECOMMENDED) else text)
+        except ValueError as error:
+            problems.append(BadRequestError(f"{option} {text}: {error}", remedy=_meant(text)))
+    return problems
+
+
+def _meant(text: str) -> str:
+    """The nearest settings of the words in ``text``; empty where none is near."""
+    known = [*MODULES, "none", "full:uniform:1", "full:block:1", ASKED, RECOMMENDED]
+    near = [get_close_matches(word, known, n=1) for word in text.split(",") if word not in known]
+    return f"did you mean {', '.join(repr(each[0]) for each in near if each)}?" if any(near) else ""

@@ -1,0 +1,196 @@
+"""`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.errors import BadRequestError, raise_all
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import CudaGraphSpec
+from harness.experiment.layout import LayoutError
+from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
+from harness.launch.environment import Host
+from harness.plan.request import PlanRequest, check_plan
+from harness.planning.assumptions import is_routed_naturally
+from harness.planning.prediction import BUILT_IN
+from harness.planning.search import Limits, Plan, Traces, plan, required_cases
+from harness.planning.settings import Candidates, candidates
+from harness.recipes.axes import SWEPT
+from harness.records.trace import TraceCase
+from harness.run.predicting.calibration import constants_for
+from harness.run.predicting.exact import ExactSetting, ExactTracing
+from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.run.understanding import RunRequest, Settled, settle
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One point of the sweep: its name, and its plan or the reason why there is none.
+
+    ``eager_traces``: those that were read to plan it without CUDA graphs as well.
+    """
+
+    name: str
+    settled: Settled | None
+    plan: Plan | None
+    problem: str = ""
+    traces: Traces | None = None
+    eager_traces: Traces | None = None
+
+
+@dataclass(frozen=True)
+class Planned:
+    """All layouts in the order asked for. ``best`` is None where nothing fits, or where nothing is judged.
+
+    ``exact``: settings of the best layout, of the first one planned where there is no best, traced whole.
+    """
+
+    layouts: tuple[Layout, ...]
+    exact: tuple[ExactSetting, ...] = ()
+
+    @property
+    def best(self) -> Layout | None:
+        """The layout whose recommended setting takes the shortest time per token; of tight ones only where none fits."""
+        fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]
+        return min(fitting, key=_seconds_per_token, default=None)
+
+
+def plan_request(request: PlanRequest, host: Host) -> Planned:
+    """Predict all settings of all layouts; one tracer run serves them all.
+
+    BadRequestError for a wrong request, for layouts none of which is legal, and without megatron-core.
+    """
+    check_plan(request)
+    found = list(_layouts(request, host))
+    legal = [layout for layout in found if isinstance(layout, _Found)]
+    if not legal:
+        problems = [layout.problem for layout in found if isinstance(layout, Layout)]
+        raise BadRequestError("\n".join(dict.fromkeys(problems)), remedy="`mbr-perf check` explains each rule")
+    tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None)
+    traced = _traced(legal, tracing)
+    planned = Planned(tuple(_planned(request, layout, traced) for layout in found))
+    if len(found) == 1:
+        planned = Planned((_beside_eager(request, planned.layouts[0], tracing),))
+    return replace(planned, exact=_exact(request, planned, host)) if request.exact else planned
+
+
+def _exact(request: PlanRequest, planned: Planned, host: Host) -> tuple[ExactSetting, ...]:
+    layout = planned.best or next(layout for layout in planned.layouts if layout.plan)
+    assert layout.plan and layout.traces
+    tracing = ExactTracing(host, request.exact_timeout_s, settled_implementation(layout.plan.spec))
+    return tracing.settings(layout.plan, request.exact, layout.traces)
+
+
+@dataclass(frozen=True)
+class _Found:
+    name: str
+    settled: Settled
+    candidates: Candidates
+    cases: tuple[TraceCase, ...]
+
+    @property
+    def implementation(self) -> Implementation:
+        return settled_implementation(self.settled.spec)
+
+    @property
+    def kind(self) -> "_Kind":
+        """Which traces it reads: of which layers, and whether also with uneven routing."""
+        return self.implementation, is_routed_naturally(self.settled.spec)
+
+
+def _layouts(request: PlanRequest, host: Host) -> Iterator["_Found | Layout"]:
+    """Every combination asked for; what the machine decides is settled once."""
+    known: Settled | None = None
+    for values in request.points():
+        layout = _found(request, values, host, known)
+        known = known or layout.settled
+        yield layout
+
+
+def _found(
+    request: PlanRequest, values: Mapping[str, int | None], host: Host, known: Settled | None
+) -> "_Found | Layout":
+    """The settings of one layout, or why it has none. BadRequestError where only one layout was asked for."""
+    name = " ".join(f"{key}={value or 'none'}" for key, value in values.items())
+    options = {SWEPT[key]: value if value is not None else "none" for key, value in values.items()}
+    asked = replace(request.asked, **options)  # type: ignore[arg-type]
+    try:
+        settled = settle(RunRequest(asked=asked), host, request.assume, known)
+    except BadRequestError as error:
+        if not values:
+            raise
+        return Layout(name, None, None, f"{error.message}; {error.remedy}" if error.remedy else error.message)
+    return _legal(name, settled, request.only)
+
+
+def _legal(name: str, settled: Settled, only: tuple[str, ...]) -> "_Found | Layout":
+    implementation = settled_implementation(settled.spec)
+    try:
+        found = _chosen(candidates(settled.spec, settled.software, implementation), only)
+    except LayoutError as error:
+        return Layout(name, settled, None, f"{error.rule}: {error.message}")
+    if not any(candidate.is_legal for candidate in found.rows):
+        first = next(finding for finding in found.rows[0].findings if finding.blocks)
+        return Layout(name, settled, None, f"{first.id}: {first.message}; {first.fix}")
+    return _Found(name, settled, found, required_cases(found, implementation))
+
+
+def _chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
+    """The settings of ``only`` and that without recompute; BadRequestError with all that are not among the candidates."""
+    if not only:
+        return found
+    rows = {canonical_text(row.spec.recompute): row for row in found.rows}
+    wanted = {canonical_text(parse_recompute(text)): text for text in only}
+    unknown = [text for key, text in wanted.items() if key not in rows]
+    raise_all([
+        BadRequestError(f"--only {text}: not in this plan, which lists equal settings once",
+                        remedy=f"one of: {' '.join(row.text for row in found.rows)}")
+        for text in unknown
+    ])  # fmt: skip
+    keep = {*wanted, NoRecompute().text}
+    return replace(found, rows=tuple(row for key, row in rows.items() if key in keep))
+
+
+_Kind = tuple[Implementation, bool]
+
+
+def _traced(legal: Sequence["_Found"], tracing: Tracing) -> dict[_Kind, Traces]:
+    """Traces for all layouts of a kind at once, so that what they share is traced once."""
+    cases: dict[_Kind, dict[str, TraceCase]] = {}
+    for layout in legal:
+        cases.setdefault(layout.kind, {}).update({case.key: case for case in layout.cases})
+    return {kind: tracing.traces(tuple(together.values()), kind[0], uneven=kind[1]) for kind, together in cases.items()}
+
+
+def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[_Kind, Traces]) -> Layout:
+    if isinstance(layout, Layout):
+        return layout
+    spec, traces = layout.settled.spec, traced[layout.kind]
+    limits = Limits(request.capacity_bytes(spec), request.margin, request.max_overhead)
+    constants = constants_for(spec.gpu) if request.use_calibration else BUILT_IN
+    made = plan(spec, layout.candidates, traces, limits, layout.implementation, layout.settled.software, constants)
+    return Layout(layout.name, layout.settled, made, traces=traces)
+
+
+def _beside_eager(request: PlanRequest, layout: Layout, tracing: Tracing) -> Layout:
+    """The layout, planned without CUDA graphs as well where they leave no setting whose whole range fits."""
+    made, settled = layout.plan, layout.settled
+    if made is None or settled is None or made.limits.capacity_bytes is None:
+        return layout
+    if made.spec.cuda_graph.impl == "none" or made.safe is not None:
+        return layout
+    eager = replace(settled, spec=made.spec.model_copy(update={"cuda_graph": CudaGraphSpec()}))
+    try:
+        found = _legal(layout.name, eager, request.only)
+    except BadRequestError:  # a setting of --only that computes the same as another without graphs
+        return layout
+    if isinstance(found, Layout):
+        return layout
+    other = _planned(request, found, _traced([found], tracing))
+    return replace(layout, plan=replace(made, without_graphs=other.plan), eager_traces=other.traces)
+
+
+def _seconds_per_token(layout: Layout) -> tuple[bool, float, float]:
+    """Fitting goes before tight; then throughput decides; where no seconds are predicted, the smallest overhead."""
+    assert layout.plan is not None and layout.plan.recommended is not None
+    row = layout.plan.recommended
+    return row.verdict != "FITS", layout.plan.seconds_per_token(row), row.overhead or 0.0

@@ -1,1 +1,0 @@
-"""Logs and golden values that Megatron-Bridge and Megatron-LM wrote, read into values with one set of units."""

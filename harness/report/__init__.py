@@ -1,1 +1,0 @@
-"""Show it: one file per format; bytes and seconds get their units only here."""

@@ -1,0 +1,188 @@
+"""The commands `results` and `report`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.asking.options import Json, takes
+from harness.units import counted
+
+if TYPE_CHECKING:
+    from harness.results.housekeeping import Ailment
+    from harness.showing.printing import Console
+
+app = typer.Typer(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, examine, archive them.")
+
+Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
+    help="Where they are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
+Reference = Annotated[str, typer.Argument(metavar="REF", help="A folder, or the start or last eight digits of an id.")]
+
+
+@app.command("list")
+def list_results(results_dir: Results = None, as_json: Json = False) -> None:
+    """Every run, sweep and night: id, start, outcome, size. Incomplete and damaged ones too."""
+    from harness.records import store
+    from harness.records.inventory import inventory
+    from harness.results.show import entry_document, print_inventory
+
+    results = store.results_dir(results_dir)
+    entries = inventory(results)
+    if as_json:
+        _print_json({"results_dir": str(results), "entries": [entry_document(entry) for entry in entries]})
+    else:
+        print_inventory(_console(), entries, results)
+
+
+@app.command()
+def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
+    """One of them: what became of it, its figures or whether its process still lives, and its files, cells or cases."""
+    from harness.launch.ownership import life_of
+    from harness.records import store
+    from harness.records.inventory import file_sizes, find_stored
+    from harness.records.nights import read_night
+    from harness.records.store import read_run
+    from harness.records.sweeps import read_sweep
+    from harness.results.show import (
+        case_documents,
+        cell_documents,
+        entry_document,
+        print_cases,
+        print_cells,
+        print_entry,
+        print_files,
+        run_figures,
+    )
+
+    entry = find_stored(reference, store.results_dir(results_dir))
+    life, files = life_of(entry.path), file_sizes(entry.path)
+    is_read = entry.state in ("finished", "unfinished")
+    cells = read_sweep(entry.path).cells if is_read and entry.kind == "sweep" else ()
+    cases = read_night(entry.path).cases if is_read and entry.kind == "night" else ()
+    if as_json:
+        process = None if entry.is_committed else {"state": life.state, "reason": life.reason}
+        listed = [{"path": name, "bytes": size} for name, size in files]
+        _print_json({**entry_document(entry), "process": process, "files": listed, "cells": cell_documents(cells),
+                     "cases": case_documents(cases)})  # fmt: skip
+        return
+    facts = [] if entry.is_committed else [("Process", f"{life.state}: {life.reason}")]
+    if entry.state in ("damaged", "newer", "rejected"):
+        facts = [("To do", store.MEND_RECORD)]
+    if entry.kind == "run" and entry.is_committed:
+        facts = run_figures(read_run(entry.path))
+    print_entry(_console(), entry, facts)
+    if cells:
+        print_cells(_console(), cells)
+    elif cases:
+        print_cases(_console(), cases)
+    else:
+        print_files(_console(), files)
+
+
+@app.command()
+def doctor(
+    results_dir: Results = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Move what nobody needs to results/trash; nothing is deleted.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Find what is not in order: runs that were never committed, damaged records, halves of files, strays.
+
+    Exits 0 when all is in order, 6 when something is not. What a living process fills is in order.
+    """
+    from harness.errors import ExitCode
+    from harness.records import store
+    from harness.results.housekeeping import examine_results, move_to_trash
+    from harness.results.show import print_ailments
+
+    results = store.results_dir(results_dir)
+    found = examine_results(results)
+    if fix:
+        found = move_to_trash(found, results)
+    left = [one for one in found if one.moved_to is None]
+    code = ExitCode.INCONCLUSIVE if left else ExitCode.OK
+    if as_json:
+        ailments = [_ailment_document(one) for one in found]
+        _print_json({"results_dir": str(results), "ailments": ailments, "exit_code": int(code)})
+    else:
+        rows = [(one.kind, one.path, one.message, f"moved to {one.moved_to}" if one.moved_to else one.remedy)
+                for one in found]  # fmt: skip
+        print_ailments(_console(), rows, results)
+    raise typer.Exit(int(code))
+
+
+@app.command()
+def archive(
+    reference: Reference,
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="A new file, *.tar.gz.")],
+    max_mib: Annotated[int, typer.Option("--max_mib", min=1, help="Refuse more than this much of files.")] = 200,
+    results_dir: Results = None,
+    as_json: Json = False,
+) -> None:
+    """One file of a run, sweep or night to send to somebody, without secrets and without anybody's home folder.
+
+    The same folder gives the same bytes. Refused: links that lead out of the folder, a run that is still going.
+    """
+    from harness.results.show import give
+    from harness.showing.printing import print_lines
+    from harness.units import MIB, format_bytes
+
+    written = give(reference, output, results_dir, max_bytes=max_mib * MIB)
+    if as_json:
+        _print_json({"path": str(written.path), "files": written.num_files, "bytes": written.num_bytes,
+                     "left_out": list(written.left_out)})  # fmt: skip
+        return
+    told = f"{written.path}: {counted(written.num_files, 'file')}, {format_bytes(written.num_bytes)}"
+    print_lines(_console(), [told, *(f"left out: {line}" for line in written.left_out)])
+
+
+def _ailment_document(ailment: "Ailment") -> dict[str, object]:
+    return {
+        "kind": ailment.kind,
+        "path": str(ailment.path),
+        "message": ailment.message,
+        "remedy": ailment.remedy,
+        "process": ailment.life.state,
+        "moved_to": str(ailment.moved_to) if ailment.moved_to else None,
+    }
+
+
+def _console() -> "Console":
+    from harness.showing.printing import Console
+
+    return Console(highlight=False)
+
+
+def _print_json(document: dict[str, object]) -> None:
+    from harness.showing import json
+
+    print(json.text({"schema_version": json.SCHEMA_VERSION, **document}))
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Which sweep, which formats, where to."""
+
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep's folder, its sweep.json, or the start of its id.")]
+    formats: Annotated[list[str] | None, typer.Option("--format", metavar="NAME,NAME,...",
+        help="html, md, csv, json, png. Default: all of them. Repeatable.")] = None
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to. Default: the sweep's report folder.")] = None
+    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", help="Where sweeps are kept. Default: results of the checkout, else ./results.")] = None
+    as_json: Json = False
+# fmt: on
+
+
+@takes(ReportOptions)
+def report(asked: ReportOptions) -> None:
+    """Judge a sweep again and write its reports: one HTML file that opens offline, Markdown, CSV, JSON, pictures.
+
+    Nothing runs; golden values and formulas are today's. Pictures need the extra mbr-perf[report]. Exits 0 when the
+    reports are written, whatever they say.
+    """
+    from harness.sweep.reports import ReportRequest, report_sweep
+
+    formats = tuple(name.strip() for text in asked.formats or () for name in text.split(",") if name.strip())
+    report_sweep(ReportRequest(asked.sweep, formats, asked.out, asked.results_dir, asked.as_json))

@@ -1,0 +1,183 @@
+"""Examines this machine: what it can run, and what it lacks."""
+
+import os
+import shutil
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+from rich.text import Text
+
+from harness.errors import ExitCode
+from harness.experiment.gpu import GPUS
+from harness.experiment.software import Software, parse_version
+from harness.launch.devices import NO_BINDING, DetectedGpu, Detection, detect_gpus
+from harness.launch.disk import free_bytes
+from harness.launch.environment import Host
+from harness.launch.rendezvous import free_port
+from harness.records.store import write_atomically
+from harness.run.machine import declared_requirements, installed_software
+from harness.run.software_fit import Declared, Line, State, lock_lines, software_lines
+from harness.showing.printing import Console, print_hanging
+from harness.units import GIB, format_bytes
+
+SHARED_MEMORY_BYTES = GIB
+RESULTS_BYTES = GIB
+EARLIEST_PLAUSIBLE_S = 1_735_689_600  # 2025-01-01: a clock before this release is wrong
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 (where NCCL and torch put shared memory)
+OLDEST_PYTHON = (3, 11)
+
+_NO_LIBRARY = "NVML Shared Library Not Found"
+
+
+def examine(host: Host, results: Path, gpus: Detection | None = None) -> tuple[Line, ...]:
+    """Every line, whatever the others say. ``gpus``: those to look at, if they are known; NVML is asked otherwise."""
+    software, declared = installed_software(), Declared(declared_requirements())
+    gpus = detect_gpus(host) if gpus is None else gpus
+    parts: tuple[Iterator[Line], ...] = (
+        python_line(sys.version_info[:2]),
+        software_lines(software, declared, gpus),
+        gpu_lines(gpus),
+        compiler_line(software, gpus, host.shell, Path(sysconfig.get_path("include"))),
+        lock_lines(software, host.shell, time.time()),
+        results_line(results),
+        shared_memory_line(SHARED_MEMORY),
+        clock_line(time.time()),
+        _port(),
+    )
+    return tuple(line for part in parts for line in part)
+
+
+def exit_code(lines: tuple[Line, ...]) -> ExitCode:
+    """2 for a problem, 6 for a warning, else 0."""
+    states = {line.state for line in lines}
+    if "problem" in states:
+        return ExitCode.BAD_REQUEST
+    return ExitCode.INCONCLUSIVE if "warning" in states else ExitCode.OK
+
+
+def python_line(version: tuple[int, ...]) -> Iterator[Line]:
+    """The interpreter that ranks would run with too."""
+    found = f"{'.'.join(map(str, version))} at {sys.executable}"
+    yield Line("Python", "ok" if version >= OLDEST_PYTHON else "problem", found, "use Python 3.11 or newer")
+
+
+def gpu_lines(found: Detection) -> Iterator[Line]:
+    """Driver and each GPU; without any, whether that is because there is none or because it cannot be asked."""
+    if not found.gpus:
+        yield _without_gpu(found.error)
+        return
+    yield Line("NVIDIA driver", "ok" if found.driver else "warning", found.driver or "unknown", "update the driver")
+    for gpu in found.gpus:
+        yield _gpu(gpu)
+
+
+def _without_gpu(error: str | None) -> Line:
+    if error is None or _NO_LIBRARY in error:
+        return Line("GPU", "ok", f"none ({error or 'NVML lists none'}): runs use --gpu cpu")
+    if NO_BINDING in error:
+        found = "none (NVML cannot be asked: its Python binding is not installed)"
+        return Line("GPU", "problem", found, "pip install nvidia-ml-py")
+    found = f"none (NVML cannot be asked: {error})"
+    return Line("GPU", "warning", found, "if this machine has NVIDIA GPUs, nvidia-smi must list them")
+
+
+def _gpu(gpu: DetectedGpu) -> Line:
+    name = f"GPU {gpu.index}"
+    if gpu.error or gpu.name is None:
+        return Line(name, "problem", gpu.error or "NVML gives no name", "nvidia-smi says more; it may need a reset")
+    if gpu.gpu_type is None:
+        known = ", ".join(row for row in GPUS if row != "cpu")
+        return Line(name, "warning", f"{gpu.name}: mbr-perf has no row for it", f"name the nearest with --gpu: {known}")
+    size = format_bytes(gpu.total_bytes) if gpu.total_bytes else "unknown memory"
+    return Line(name, "ok", f"{gpu.name}, {size}: --gpu {gpu.gpu_type.name}")
+
+
+def compiler_line(software: Software, gpus: Detection, shell: Mapping[str, str], headers: Path) -> Iterator[Line]:
+    """Whether there is a compiler for what runs compile; no line where they compile nothing.
+
+    With GPUs, Triton compiles a C file for each of megatron-core's fused functions, with $CC, gcc or clang
+    (triton/runtime/build.py). From megatron-core 0.17 on, output-discarding recompute compiles an extension (rule K18).
+    """
+    name, path = "compiler", shell.get("PATH", os.defpath)
+    header = [] if (headers / "Python.h").is_file() else ["Python.h"]
+    by_triton = bool(gpus.gpus) and software.torch is not None
+    has_cc = bool(shell.get("CC")) or any(shutil.which(tool, path=path) for tool in ("gcc", "clang"))
+    if by_triton and (missing := [*([] if has_cc else ["C compiler"]), *header]):
+        found = f"no {' and no '.join(missing)}: the first step of every GPU run fails, because Triton compiles in it"
+        yield Line(name, "problem", found, "on every node: apt-get install gcc python3-dev, or the like")
+        return
+    by_recompute = software.megatron_core and parse_version(software.megatron_core) >= parse_version("0.17")
+    missing = [tool for tool in ("c++", "ninja") if shutil.which(tool, path=path) is None] + header
+    if by_recompute and missing:
+        found = (
+            f"no {' and no '.join(missing)}: layernorm, moe_act and mla_up_proj recompute fail in the first backward"
+        )
+        yield Line(name, "warning", found, "on every node: apt-get install g++ ninja-build python3-dev, or the like")
+    elif by_recompute:
+        yield Line(name, "ok", "c++, ninja and Python.h")
+    elif by_triton:
+        yield Line(name, "ok", "a C compiler and Python.h")
+
+
+def results_line(results: Path) -> Iterator[Line]:
+    """Whether a file can be written, flushed and renamed there, as records are."""
+    name, other = "results folder", "name a writable one with --results_dir"
+    there = next(folder for folder in (results.absolute(), *results.absolute().parents) if folder.exists())
+    try:
+        probe = there / f".doctor-{os.getpid()}"
+        write_atomically(probe, "probe\n")
+        probe.unlink()
+        free = free_bytes(there)
+    except OSError as error:
+        yield Line(name, "problem", f"{results}: {error.strerror}", other)
+        return
+    state: State = "ok" if free >= RESULTS_BYTES else "warning"
+    found = f"{results}: fsync and atomic rename work, {format_bytes(free)} free"
+    yield Line(name, state, found, f"keep {format_bytes(RESULTS_BYTES)} free, or {other}")
+
+
+def shared_memory_line(folder: Path) -> Iterator[Line]:
+    """A container has 64 MiB unless told otherwise, and NCCL then fails with a bus error."""
+    remedy = "in a container: --shm-size=8g or --ipc=host"
+    if not folder.is_dir():
+        yield Line("shared memory", "warning", f"no {folder}, which NCCL needs within a node", remedy)
+        return
+    size = shutil.disk_usage(folder).total
+    state: State = "ok" if size >= SHARED_MEMORY_BYTES else "warning"
+    yield Line("shared memory", state, f"{format_bytes(size)} at {folder}", remedy)
+
+
+def clock_line(now_s: float) -> Iterator[Line]:
+    """Names of run folders carry the time, and histories are ordered by it."""
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_s))
+    state: State = "ok" if now_s > EARLIEST_PLAUSIBLE_S else "warning"
+    yield Line("clock", state, stamp, "set the clock (timedatectl set-ntp true): run folders carry its time")
+
+
+def _port() -> Iterator[Line]:
+    yield attempt(
+        "port", lambda: f"{free_port()} is free on the loopback interface", "bring the interface up: ip link set lo up"
+    )
+
+
+def attempt(name: str, probe: Callable[[], str], remedy: str) -> Line:
+    """What ``probe`` found, or the error of the operating system as a problem."""
+    try:
+        return Line(name, "ok", probe())
+    except OSError as error:
+        return Line(name, "problem", str(error), remedy)
+
+
+_INDENT = 9  # behind the state
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def print_lines(console: Console, lines: Iterable[tuple[str, str, str, str]]) -> None:
+    """Lines of (name, state, what was found, remedy)."""
+    for name, state, found, remedy in lines:
+        print_hanging(console, Text.assemble((f"{state:<8}", _STYLES[state]), f" {name}: {found}"), _INDENT)
+        if state != "ok" and remedy:
+            print_hanging(console, Text(f"{' ' * _INDENT}{remedy}"), _INDENT)

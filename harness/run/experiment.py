@@ -1,0 +1,68 @@
+"""One run: what would run, what it needs, its folder, and the verdict."""
+
+from pathlib import Path
+
+from harness.errors import BadRequestError, ExitCode
+from harness.judging.compare import GateOptions, compare_runs, find_reference
+from harness.judging.gate import run_outcome
+from harness.launch.environment import this_host
+from harness.launch.plan import LaunchPlan
+from harness.records import store
+from harness.records.goldens import find_golden
+from harness.records.store import RECORD, new_run_dir
+from harness.run.launched import Ran
+from harness.run.megatron_says import megatron_finding
+from harness.run.predicting.prediction import cached_prediction
+from harness.run.show import Display
+from harness.run.understanding import RunRequest, Understood, rule_problem, understand
+
+
+def dry_run(request: RunRequest, display: Display) -> None:
+    """Print what would run. Writes and starts nothing."""
+    run_dir = request.run_dir or store.results_dir(request.results_dir) / "runs" / "RUN"
+    understood = understand(request, this_host(), run_dir, dryrun=True)
+    if isinstance(understood.plan, LaunchPlan):
+        find_golden(understood.spec, request.gate.golden_values_path)  # refused as the run would be
+    display.plan(understood, cached_prediction(understood))
+
+
+def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
+    """The installed megatron-core accepts the configuration; asked before GPUs are taken, which a CPU run does not."""
+    if understood.spec.gpu_type.is_cpu:
+        return
+    variables = {variable.name: variable.value for variable in plan.env}
+    said = megatron_finding(understood.spec, understood.software, understood.host, variables)
+    if said.blocks:
+        raise rule_problem(said)
+
+
+def run_folder(request: RunRequest) -> Path:
+    """A folder without ranks of another run: what they left would be read as this run's."""
+    if request.run_dir is None:
+        recipe = Path(request.asked.model_recipe_name).stem
+        return new_run_dir(store.results_dir(request.results_dir), recipe)
+    if (request.run_dir / RECORD).exists() or any((request.run_dir / "ranks").glob("rank_*")):
+        raise BadRequestError(f"{request.run_dir} already holds a run", remedy="name a new folder")
+    try:
+        for folder in ("ranks", "logs"):
+            (request.run_dir / folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadRequestError(
+            f"--run_dir {request.run_dir}: cannot be made: {error.strerror}", remedy="name a writable folder"
+        ) from error
+    return request.run_dir
+
+
+def judge(runs: list[Ran], gate: GateOptions, results_dir: Path | None, display: Display) -> ExitCode:
+    """Judge the runs of one request together, the last one alone where it ended badly, and print the answer."""
+    records, last = [run.record for run in runs], runs[-1]
+    judged = records if last.record.status == "ok" else [last.record]
+    try:
+        search = find_reference(None, last.record, gate, results_dir)
+        metrics, comparison = compare_runs(judged, search, gate)
+    except BadRequestError as error:
+        raise BadRequestError(str(error), remedy=f"the run itself is kept in {last.run_dir}") from error
+    fail_on_improvement = gate.fail_on_improvement
+    verdict = run_outcome(last.record.status, comparison, fail_on_improvement=fail_on_improvement, signal=last.signal)
+    display.result(last.record, metrics, comparison, verdict, last.run_dir, run_ids=[r.run_id for r in records])
+    return verdict[1]

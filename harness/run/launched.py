@@ -1,0 +1,189 @@
+"""Launches one run here, and asks first whether its folder and GPUs are free."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.judging.clocks import with_clocks
+from harness.launch.disk import full_disk_told
+from harness.launch.heartbeats import Progress
+from harness.launch.ownership import claim
+from harness.launch.plan import LaunchPlan
+from harness.launch.rendezvous import Nodes
+from harness.launch.replay import ReplayPlan, execute
+from harness.launch.warm import WarmParents
+from harness.records.collect import LaunchOutcome, collect
+from harness.records.rank import Coordinates, RankRecord
+from harness.records.redact import redact
+from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
+from harness.records.store import write_atomically, write_record
+from harness.run.at_work import others_at_work
+from harness.run.predicting.prediction import KeptPrediction
+from harness.run.provenance import Clock, provenance
+from harness.run.ranks import status_of, suspicions
+from harness.run.understanding import Understood
+
+
+def placed(ranks: tuple[RankRecord, ...], spec: ExperimentSpec) -> tuple[RankRecord, ...]:
+    """Ranks that ended before they joined megatron's groups, or left heartbeats only, at the place the layout gives."""
+    return tuple(
+        rank
+        if rank.coordinates != Coordinates()
+        else rank.model_copy(update={"coordinates": coordinates(rank.rank, spec)})
+        for rank in ranks
+    )
+
+
+def coordinates(rank: int, spec: ExperimentSpec) -> Coordinates:
+    """The place of a global rank: megatron-core's default order tp-cp-ep-dp-pp, TP fastest (`RankGenerator`)."""
+    p = spec.parallelism
+    tp, cp, dp = p.tensor_model_parallel_size, p.context_parallel_size, spec.data_parallel_size
+    return Coordinates(
+        tp=rank % tp,
+        cp=rank // tp % cp,
+        dp=rank // (tp * cp) % dp,
+        pp=rank // (tp * cp * dp),
+        ep=rank // p.expert_tensor_size % p.expert_model_parallel_size,
+    )
+
+
+PATIENCE_S = 60.0
+_POLL_S = 0.2
+
+
+def wait_for_other_nodes(run_dir: Path, nodes: Nodes, patience_s: float = PATIENCE_S) -> tuple[str, ...]:
+    """Return once every other node has written its outcome, which it does last; notes name those that did not.
+
+    A shared file system may show files late, and samplers of other nodes write for some seconds after their ranks.
+    """
+    others = [rank for rank in range(nodes.nnodes) if rank != nodes.node_rank]
+    outcomes = {rank: run_dir / "ranks" / f"outcome_node_{rank:03d}.json" for rank in others}
+    deadline = time.monotonic() + patience_s
+    while (missing := [rank for rank, path in outcomes.items() if not path.exists()]) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+    return tuple(
+        f"node {rank} left no outcome within {patience_s:g} s; its ranks may be incomplete" for rank in missing
+    )
+
+
+Following = Callable[[Understood], AbstractContextManager[Callable[[Progress], None]]]
+# What was predicted, to be asked with the signal that ended the ranks, if one did.
+Foretelling = Callable[[], AbstractContextManager[Callable[[int | None], KeptPrediction]]]
+# The record to be committed, from the one that the launch alone makes.
+Amending = Callable[[RunRecord], RunRecord]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is launched where. ``run_dir`` is there and holds no run; ``run_id`` is the record's.
+
+    ``command``: the one that a person gave, where it is not that of this process.
+    """
+
+    understood: Understood
+    run_dir: Path
+    run_id: str
+    nodes: Nodes
+    command: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One launch: its committed record, where it lies, and the signal that interrupted it."""
+
+    record: RunRecord
+    run_dir: Path
+    signal: int | None
+
+
+def launched(
+    launch: Launch,
+    *,
+    progress: Following,
+    prediction: Foretelling,
+    parents: WarmParents | None = None,
+    amended: Amending = lambda record: record,
+) -> Ran:
+    """Launch once and, on the first node, commit the record; whatever ends the launch, what ranks measured is on disk.
+
+    ``amended`` puts in what is known of the run beyond its launch, before it is committed. RunFailedError when the disk
+    has no room for it.
+    """
+    clock, run_dir, nodes = Clock.start(), launch.run_dir, launch.nodes
+    understood = launch.understood
+    with full_disk_told(run_dir):
+        write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
+        write_atomically(run_dir / _plan_name(nodes), redact(understood.plan.render()))
+        if nodes.node_rank == 0:
+            claim(run_dir)
+    others = _others(launch)
+    with prediction() as foretold:
+        with progress(understood) as on_progress:
+            outcome = execute(understood.plan, on_progress=on_progress, parents=parents)
+        kept = foretold(outcome.signal)
+    late = wait_for_other_nodes(run_dir, nodes) if nodes.node_rank == 0 else ()
+    shared = tuple(dict.fromkeys((*others, *_others(launch))))  # as it began, and as it ended
+    record = _record(launch, clock, outcome, late, kept)
+    record = amended(record.model_copy(update={"suspect": (*record.suspect, *shared)}))
+    if nodes.node_rank == 0:
+        with full_disk_told(run_dir):
+            write_record(run_dir, record)
+    return Ran(record, run_dir, outcome.signal)
+
+
+def _others(launch: Launch) -> tuple[str, ...]:
+    """Why the figures of a CPU run may be those of a shared machine; who shares a GPU is seen by its sampler."""
+    plan, spec = launch.understood.plan, launch.understood.spec
+    return others_at_work(launch.run_dir) if isinstance(plan, LaunchPlan) and spec.gpu_type.is_cpu else ()
+
+
+def _plan_name(nodes: Nodes) -> str:
+    """The first node's plan has the plain name; nodes share the folder."""
+    return f"plan_node_{nodes.node_rank:03d}.txt" if nodes.node_rank else "plan.txt"
+
+
+def _record(
+    launch: Launch, clock: Clock, outcome: LaunchOutcome, late_nodes: tuple[str, ...], kept: KeptPrediction
+) -> RunRecord:
+    understood = launch.understood
+    spec = understood.spec
+    collected = collect(launch.run_dir, spec.num_gpus)
+    ranks = with_clocks(placed(collected.ranks, spec), collected.nodes, spec.measure.window)
+    status, failure = status_of(outcome, ranks)
+    return RunRecord(
+        run_id=launch.run_id,
+        status=status,
+        spec=spec,
+        sources=understood.sources,
+        fingerprint=spec.fingerprint,
+        effective=understood.effective,
+        ranks=ranks,
+        nodes=collected.nodes,
+        failure=failure,
+        findings=understood.findings,
+        suspect=suspicions(spec, understood.effective, collected, ranks),
+        notes=(*understood.notes, *_replay_note(understood), *outcome.notes, *late_nodes, *collected.notes,
+               *_told(clock.jumped())),
+        prediction=kept.prediction,
+        no_prediction=kept.reason,
+        provenance=_provenance(launch, clock, ranks, collected.nodes),
+    )  # fmt: skip
+
+
+def _told(*sentences: str | None) -> tuple[str, ...]:
+    return tuple(sentence for sentence in sentences if sentence)
+
+
+def _provenance(
+    launch: Launch, clock: Clock, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...]
+) -> Provenance:
+    found = provenance(clock, launch.understood.plan, ranks, nodes, launch.understood.host)
+    return found if launch.command is None else found.model_copy(update={"command": launch.command})
+
+
+def _replay_note(understood: Understood) -> tuple[str, ...]:
+    plan = understood.plan
+    return (redact(f"{REPLAYED}{plan.source}: nothing was measured"),) if isinstance(plan, ReplayPlan) else ()

@@ -1,0 +1,188 @@
+"""The software and hardware of this machine."""
+
+import platform
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
+from importlib.util import find_spec
+from threading import Event
+from typing import TypeVar
+
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import GPUS
+from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume
+from harness.launch.devices import Detection, detect_gpus
+from harness.launch.environment import Host
+from harness.units import counted
+
+TRAINING = {"torch": "2.6", "megatron-core": "0.16"}  # oldest releases that ranks run with; as the extra `train`
+# pip finds the installed harness and adds what its extra `train` lists.
+TRAIN_EXTRA = "pip install 'mbr-perf[train]', or use the environment that trains your models"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def declared_requirements() -> dict[str, tuple[str, ...]]:
+    """What the packages that ranks import require of others, as their metadata have it; absent ones are left out."""
+    names = [name for name in (*TRAINING, "transformer-engine") if _version(name) is not None]
+    return {name: tuple(metadata.requires(name) or ()) for name in names}
+
+
+def installed_software(gpu: str | None = None) -> Software:
+    """Versions from package metadata; nothing of it is imported. ``gpu``: the row of what this machine has.
+
+    Apex only matters beside transformer-engine, and is looked for only there.
+    """
+    transformer_engine = _version("transformer-engine")
+    return Software(
+        megatron_core=_version("megatron-core"),
+        transformer_engine=transformer_engine,
+        apex=find_spec("fused_weight_gradient_mlp_cuda") is not None if transformer_engine else None,
+        torch=_version("torch"),
+        python=platform.python_version(),
+        gpu=gpu,
+    )
+
+
+def software_for(gpu: str, host: Host, assume: str | None = None) -> tuple[Software, tuple[str, ...]]:
+    """What a run on ``gpu`` would find, and notes on what of it is assumed.
+
+    Ranks on this machine find what is installed here. A job for a GPU that this machine lacks, or that it cannot tell of,
+    may run elsewhere: there transformer-engine is taken for granted. What ``assume`` (`--assume`) names replaces either.
+    """
+    found, notes = installed_software(), tuple[str, ...]()
+    if _depends_on_gpus(gpu, found):
+        found, notes = _seen_from(detect_gpus(host), gpu, found)
+    if assume is None:
+        return found, notes
+    unnamed = notes if "transformer-engine" not in assume else ()
+    return parse_assume(assume, found), (*unnamed, f"judged for {assume} (--assume)")
+
+
+def _depends_on_gpus(gpu: str, installed: Software) -> bool:
+    return not GPUS[gpu].is_cpu and installed.transformer_engine is None
+
+
+def _seen_from(found: Detection, gpu: str, installed: Software) -> tuple[Software, tuple[str, ...]]:
+    """What is installed here where the GPUs are, else with what is assumed elsewhere."""
+    if _has(gpu, found):
+        return installed, ()
+    unsure = _unsure(found)
+    where = f"whether this machine has {gpu} cannot be told ({unsure})" if unsure else f"this machine has no {gpu}"
+    assumed = f"transformer-engine {ASSUMED_TRANSFORMER_ENGINE} is assumed where the job runs"
+    note = f"{where}: {assumed} (--assume at `mbr-perf check` says otherwise)"
+    return installed.model_copy(update={"transformer_engine": ASSUMED_TRANSFORMER_ENGINE}), (note,)
+
+
+def _has(gpu: str, found: Detection) -> bool:
+    return any(one.gpu_type is GPUS[gpu] for one in found.gpus)
+
+
+def _unsure(found: Detection) -> str:
+    """Why there may be other GPUs than those that were named; empty where there are none."""
+    return (found.error or "") if found.unanswered else next((gpu.error for gpu in found.gpus if gpu.error), "")
+
+
+def software_here(gpu: str, host: Host) -> Software:
+    """What a run that starts on this machine finds.
+
+    BadRequestError where that depends on the GPUs and NVML does not tell them: a plan made for a machine without would be
+    another than the next one, and its runs not comparable.
+    """
+    software = installed_software()
+    if not _depends_on_gpus(gpu, software):
+        return software
+    found = detect_gpus(host)
+    if not _has(gpu, found) and (unsure := _unsure(found)):
+        raise BadRequestError(
+            f"whether this machine has {gpu} cannot be told: {unsure}",
+            remedy="try again once nvidia-smi lists the GPUs; `plan`, `check` and --dryrun do without",
+        )
+    return _seen_from(found, gpu, software)[0]
+
+
+def settled_gpu(asked: str, host: Host) -> tuple[str, str]:
+    """The GPU row to run on and one line that says why: what was asked, else what NVML names, else cpu.
+
+    BadRequestError for a GPU that no row knows, for GPUs of several types, and for GPUs that cannot be talked to: none
+    of them is assumed, and none is taken for a machine without.
+    """
+    if asked:
+        return asked.lower(), "--gpu"
+    found = detect_gpus(host)
+    names = sorted({gpu.name for gpu in found.gpus if gpu.name})
+    unsure = _unsure(found)
+    if not names and unsure:
+        raise BadRequestError(
+            f"what GPUs this machine has cannot be told: {unsure}", remedy="name one with --gpu, or cpu"
+        )
+    if not names:
+        return "cpu", f"no NVIDIA GPU on this machine ({found.error or 'NVML lists none'})"
+    rows = {gpu.gpu_type.name if gpu.gpu_type else None for gpu in found.gpus if gpu.name}
+    row = next(iter(rows))
+    if len(rows) > 1 or row is None:
+        raise BadRequestError(
+            f"this machine has {', '.join(names)}: not one GPU type that mbr-perf knows", remedy="name one with --gpu"
+        )
+    return row, f"this machine has {names[0]} (NVML)"
+
+
+def require_machine(spec: ExperimentSpec, host: Host, num_local_ranks: int, planned: Software | None = None) -> None:
+    """BadRequestError unless ranks of ``spec`` can start here: packages, and as many GPUs of that type as ranks.
+
+    ``planned``: what the run was judged for; None: nothing yet.
+    """
+    missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
+    if missing:
+        raise BadRequestError(f"{' and '.join(missing)} not installed in {host.python}", remedy=TRAIN_EXTRA)
+    if spec.gpu_type.is_cpu:
+        return
+    _require_gpus(spec, detect_gpus(host), num_local_ranks)
+    if planned and planned.transformer_engine and installed_software().transformer_engine is None:
+        raise BadRequestError(
+            f"planned for transformer-engine {planned.transformer_engine}, which is not installed in {host.python}",
+            remedy="install it, or plan again: NVML did not name this machine's GPUs when this was planned",
+        )
+
+
+def _require_gpus(spec: ExperimentSpec, found: Detection, num_local_ranks: int) -> None:
+    present = [gpu for gpu in found.gpus if gpu.name]
+    if len(present) < num_local_ranks:
+        unsure = _unsure(found)
+        why = f" ({unsure or found.error})" if unsure or found.error else ""
+        again = "try again once nvidia-smi lists the GPUs, or " if unsure else ""
+        raise BadRequestError(
+            f"{counted(num_local_ranks, 'rank')} on this node {'needs a GPU' if num_local_ranks == 1 else 'need as many GPUs'}; it has {len(present)}{why}",
+            remedy=f"{again}run where the GPUs are, or --gpu cpu for the scaled-down point, or --dryrun to see the plan",
+        )
+    others = sorted({gpu.name for gpu in present if gpu.name and gpu.gpu_type is not spec.gpu_type})
+    if others:
+        raise BadRequestError(
+            f"--gpu {spec.gpu}, but this machine has {', '.join(others)}",
+            remedy=f"--gpu of what is there, with --point_gpu {spec.gpu} to use that operating point on it",
+        )
+
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+
+def side_by_side(ask: Callable[[Asked], Answer], asked: Sequence[Asked], num_threads: int, stop: Event) -> list[Answer]:
+    """Answers in the order of ``asked``, at most ``num_threads`` at once.
+
+    Whatever the wait ends with, a Ctrl-C too, sets ``stop`` and drops the calls that have not begun before it is raised:
+    leaving the pool waits for those under way, and ``ask`` is to look at ``stop`` now and then.
+    """
+    with ThreadPoolExecutor(max(1, num_threads)) as pool:
+        try:
+            return list(pool.map(ask, asked))
+        except BaseException:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,1 @@
+"""The prediction beside a run, and what it needs."""

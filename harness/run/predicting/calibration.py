@@ -1,0 +1,231 @@
+"""Calibrations: made of recorded runs, kept by GPU type, found again by who predicts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.software import Software
+from harness.judging import peaks
+from harness.judging.derive import derive
+from harness.launch.environment import Host
+from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_out
+from harness.planning.ledger import user_buffer_bytes
+from harness.planning.model_states import steps_with_torch_adam
+from harness.planning.prediction import BUILT_IN, Constants, calibrated
+from harness.planning.search import Traces
+from harness.planning.stages import Composer, MissingTraceError
+from harness.records.calibration import Calibration, RunErrors, calibration_path, find_calibration
+from harness.records.run import REPLAYED, RunRecord
+from harness.records.store import RECORD, read_run, write_atomically
+from harness.records.trace import TraceCase
+from harness.run.predicting.exact import planner_fingerprint, traced_with, why_of_another_planner
+from harness.run.predicting.tracer import Tracing, trace_cache
+
+
+def constants_for(gpu: str, results: Path | None = None) -> Constants:
+    """The calibrated constants of a GPU type, else those built in, which then say why a kept file is not used.
+
+    BadRequestError for a file that cannot be read.
+    """
+    found = find_calibration(gpu, results)
+    if found is None:
+        return BUILT_IN
+    path = calibration_path(gpu, results)
+    other = why_of_another_planner(found)
+    if other:
+        return replace(BUILT_IN, origin=f"built-in constants: {path} is not used, {other}; calibrate again")
+    names = ", ".join(constant.name for constant in found.constants if constant.value is not None)
+    runs = f"{len(found.runs)} run{'s' * (len(found.runs) > 1)}"
+    origin = f"calibrated on {runs} of {gpu}, {found.made_at[:10]}: {names} ({path}; --no_calibration leaves them)"
+    return calibrated(found.constants, found.time_spread, origin)
+
+
+@dataclass(frozen=True)
+class CalibrationRequest:
+    """All that `plan --calibrate` asks for. ``runs``: run folders, ids, or folders of runs such as sweeps."""
+
+    runs: tuple[str, ...]
+    out: Path | None = None
+    use_cache: bool = True
+
+
+def calibrate(request: CalibrationRequest, host: Host) -> tuple[Calibration, Path]:
+    """Fit, and keep what was found.
+
+    BadRequestError for runs that cannot be read, for several GPU types, and where no constant is determined; then
+    nothing is written.
+    """
+    records = _records(request.runs)
+    gpu = _one_gpu(records)
+    traces = _traces(records, Tracing(host, trace_cache(host.shell) if request.use_cache else None))
+    observed = [(record, _observation(record, traces)) for record in records]
+    refused = {record.run_id: why for record, why in observed if isinstance(why, str)}
+    taken = [(record, run) for record, run in observed if isinstance(run, Observation)]
+    calibration = _calibration(gpu, taken, refused)
+    if all(constant.value is None for constant in calibration.constants):
+        told = [*(f"{run}: {why}" for run, why in refused.items()),
+                *(f"{constant.name}: {constant.reason}" for constant in calibration.constants)]  # fmt: skip
+        raise BadRequestError("these runs determine no constant\n  " + "\n  ".join(told))
+    path = request.out or calibration_path(gpu)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, calibration.model_dump_json(indent=1) + "\n")
+    except OSError as error:
+        raise BadRequestError(
+            f"{path}: cannot be written: {error.strerror}", remedy="name a writable file with --out"
+        ) from error
+    return calibration, path
+
+
+def _records(references: Sequence[str]) -> list[RunRecord]:
+    """The named runs, and those below named folders; each once."""
+    records: dict[str, RunRecord] = {}
+    problems = []
+    for reference in references:
+        folder = Path(reference)
+        within = folder.is_dir() and not (folder / RECORD).exists()
+        paths: list[str | Path] = sorted(folder.rglob(RECORD)) if within else [reference]
+        if not paths:
+            problems.append(BadRequestError(f"--calibrate {reference}: no {RECORD} in it or below"))
+        for path in paths:
+            try:
+                record = read_run(path)
+            except BadRequestError as error:
+                problems.append(error)
+                continue
+            records[record.run_id] = record
+    raise_all(problems)
+    return list(records.values())
+
+
+def _one_gpu(records: Sequence[RunRecord]) -> str:
+    by_gpu: dict[str, list[str]] = {}
+    for record in records:
+        by_gpu.setdefault(record.spec.gpu, []).append(record.run_id)
+    if len(by_gpu) > 1:
+        told = "; ".join(f"{gpu}: {', '.join(runs)}" for gpu, runs in by_gpu.items())
+        raise BadRequestError(f"--calibrate: runs of several GPU types: {told}", remedy="calibrate one at a time")
+    return next(iter(by_gpu))
+
+
+def _traces(records: Sequence[RunRecord], tracing: Tracing) -> dict[Implementation, Traces]:
+    """Traces for all runs that take part, made together."""
+    cases: dict[Implementation, dict[str, TraceCase]] = {}
+    for record in records:
+        if not _unfit(record):
+            implementation = settled_implementation(record.spec)
+            needed = Composer(record.spec, implementation).cases()
+            cases.setdefault(implementation, {}).update({case.key: case for case in needed})
+    return {
+        implementation: tracing.traces(tuple(together.values()), implementation, uneven=False)
+        for implementation, together in cases.items()
+    }
+
+
+def _observation(record: RunRecord, traced: Mapping[Implementation, Traces]) -> Observation | str:
+    """A run as the fit sees it, or why it says nothing about the constants."""
+    why = _unfit(record)
+    if why:
+        return why
+    spec, implementation = record.spec, settled_implementation(record.spec)
+    composer, traces = Composer(spec, implementation), traced[implementation]
+    try:
+        costs = composer.chunk_costs(traces.even)
+    except MissingTraceError:
+        reasons = (traces.refused.get(case.key) for case in composer.cases())
+        return next((reason for reason in reasons if reason), "not traced")
+    metrics = derive(record)
+    timed = metrics.step_time_s and "step_time_s" not in metrics.problems and not spec.gpu_type.is_cpu
+    return Observation(
+        name=record.run_id,
+        spec=spec,
+        costs=costs,
+        peaks=_peaks_by_stage(record),
+        outside=_outside(record),
+        step_s=metrics.step_time_s.median if metrics.step_time_s and timed else None,
+        torch_adam=steps_with_torch_adam(spec, _software(record)),
+    )
+
+
+def _software(record: RunRecord) -> Software | None:
+    """What the ranks found installed; None where they did not say."""
+    versions = next((rank.versions for rank in record.ranks if rank.versions), None)
+    if versions is None:
+        return None
+    return Software(megatron_core=versions.get("megatron-core"), transformer_engine=versions.get("transformer-engine"))
+
+
+def _unfit(record: RunRecord) -> str:
+    if record.status != "ok":
+        return f"the run ended as {record.status}"
+    if any(note.startswith(REPLAYED) for note in record.notes):
+        return "replayed: nothing was measured"
+    if record.suspect:
+        return record.suspect[0]
+    if record.spec.cuda_graph.impl != "none":
+        return "CUDA graphs are not modelled, so its error is not that of a constant"
+    return ""
+
+
+def _peaks_by_stage(record: RunRecord) -> dict[int, int]:
+    """Allocated bytes of the worst rank of every stage."""
+    found: dict[int, int] = {}
+    for rank in record.ranks:
+        value = peaks.allocated(rank)
+        if value is not None:
+            found[rank.coordinates.pp] = max(value, found.get(rank.coordinates.pp, 0))
+    return found
+
+
+def _outside(record: RunRecord) -> tuple[int, ...]:
+    """Context and NCCL of each rank: user buffers are known, and differ from recipe to recipe."""
+    used_of = peaks.device_used(record.nodes)
+    pairs = ((used_of(rank), peaks.reserved(rank)) for rank in record.ranks)
+    buffers = user_buffer_bytes(record.spec)
+    return tuple(used - reserved - buffers for used, reserved in pairs if used is not None and reserved is not None)
+
+
+def _calibration(gpu: str, taken: Sequence[tuple[RunRecord, Observation]], refused: dict[str, str]) -> Calibration:
+    observations = [run for _, run in taken]
+    constants = fit(observations)
+    after = calibrated(constants)
+    rows = tuple(
+        RunErrors(
+            run_id=record.run_id,
+            recompute=record.spec.recompute.text,
+            fingerprint=record.fingerprint,
+            peak_before=run.peak_error(BUILT_IN),
+            peak_after=run.peak_error(after),
+            peak_left_out=run.peak_error(without) if without else None,
+            time_before=run.time_error(BUILT_IN),
+            time_after=run.time_error(after),
+            time_left_out=run.time_error(without) if without else None,
+        )
+        for (record, run), without in zip(taken, left_out(observations), strict=True)
+    )
+    errors = [abs(row.time_left_out) for row in rows if row.time_left_out is not None]
+    return Calibration(
+        gpu=gpu,
+        constants=constants,
+        runs=rows,
+        time_spread=max([LEAST_SPREAD, *errors]) if errors else None,
+        refused=refused,
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        planner=planner_fingerprint(),
+        traced_with=traced_with(),
+        device_names=tuple(sorted({record.provenance.device_name or "" for record, _ in taken} - {""})),
+        versions=_versions([record for record, _ in taken]),
+    )
+
+
+def _versions(records: Sequence[RunRecord]) -> dict[str, tuple[str, ...]]:
+    """Every package with all its versions among the runs."""
+    found: dict[str, set[str]] = {}
+    for record in records:
+        for name, version in record.provenance.versions.items():
+            if version:
+                found.setdefault(name, set()).add(version)
+    return {name: tuple(sorted(versions)) for name, versions in sorted(found.items())}

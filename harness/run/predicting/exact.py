@@ -1,0 +1,142 @@
+"""Traces whole steps, and knows which planner made a prediction."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from threading import Event
+
+import harness
+from harness.errors import BadRequestError, RunFailedError, raise_all
+from harness.experiment.effective import Implementation
+from harness.experiment.recompute import canonical_text, parse_recompute
+from harness.launch.environment import Host
+from harness.planning.compose import source_fingerprint
+from harness.planning.search import Plan, Row, Traces
+from harness.planning.stages import Composer
+from harness.planning.trace_cases import ExactPeak, exact_peaks, exact_spec
+from harness.records.calibration import Calibration
+from harness.records.trace import ExactFile, ExactRequest, ExactStage
+from harness.run.machine import installed_software, side_by_side
+from harness.run.predicting.tracer import TracerLateError, TracerProcess, require_megatron
+
+# Words of `plan --exact` that stand for a setting.
+RECOMMENDED, ASKED = "recommended", "asked"
+
+
+@dataclass(frozen=True)
+class ExactSetting:
+    """One setting traced whole."""
+
+    text: str
+    peaks: tuple[ExactPeak, ...]
+
+
+@dataclass(frozen=True)
+class ExactTracing:
+    """Traces on ``host``, ``timeout_s`` for each setting; ``stop``, once set, ends it."""
+
+    host: Host
+    timeout_s: float
+    implementation: Implementation
+    stop: Event = field(default_factory=Event)
+
+    def settings(self, plan: Plan, names: tuple[str, ...], traces: Traces) -> tuple[ExactSetting, ...]:
+        """The named rows of ``plan``; BadRequestError with all names that are none."""
+        require_megatron(self.host)
+        return tuple(self._setting(row, traces) for row in named_rows(plan, names))
+
+    def _setting(self, row: Row, traces: Traces) -> ExactSetting:
+        """Stages with the highest composed peaks first, because time may run out before the others."""
+        spec = row.candidate.spec
+        costs = Composer(spec, self.implementation).chunk_costs(traces.even)
+        assert row.prediction is not None
+        order = [stage.pp_rank for stage in sorted(row.prediction.stages, key=lambda stage: -stage.total)]
+        num = max(1, min(self.host.num_cores, len(order)))
+        requests = [
+            ExactRequest(
+                spec=exact_spec(spec, self.implementation),
+                implementation=self.implementation,
+                pp_ranks=tuple(order[i::num]),
+            )
+            for i in range(num)
+        ]
+        answers = side_by_side(self._answer, requests, num, self.stop)
+        traced = {stage.pp_rank: stage for stages, _ in answers for stage in stages}
+        problem = next((why for _, why in answers if why), "")
+        return ExactSetting(row.text, exact_peaks(spec, costs, traced, problem, torch_adam=row.prediction.torch_adam))
+
+    def _answer(self, request: ExactRequest) -> tuple[tuple[ExactStage, ...], str]:
+        """The stages that were traced, and why not all."""
+        process = TracerProcess(self.host, self.timeout_s, stop=self.stop)
+        try:
+            answer = ExactFile.model_validate_json(process.answer(request.model_dump_json(), "--exact"))
+        except TracerLateError as late:
+            so_far = ExactFile.model_validate_json(late.so_far) if late.so_far else ExactFile()
+            return so_far.stages, f"not traced within {self.timeout_s:g} s (--exact_timeout)"
+        except RunFailedError as error:
+            return (), str(error)
+        return answer.stages, answer.refused or ""
+
+
+def named_rows(plan: Plan, names: tuple[str, ...]) -> tuple[Row, ...]:
+    """Rows by their text, by ``recommended`` or by ``asked``, each once; BadRequestError with all that are none."""
+    rows: dict[str, Row] = {}
+    problems = []
+    for name in names:
+        row = _named(plan, name)
+        if isinstance(row, Row):
+            rows[row.text] = row
+        else:
+            problems.append(BadRequestError(f"--exact {name}: {row}", remedy=_remedy(plan)))
+    raise_all(problems)
+    return tuple(rows.values())
+
+
+def _named(plan: Plan, name: str) -> Row | str:
+    """The row, or why there is none."""
+    if name == RECOMMENDED:
+        row = plan.recommended or plan.control
+    else:
+        policy = plan.spec.recompute if name == ASKED else parse_recompute(name)
+        wanted = canonical_text(policy)
+        row = next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == wanted), None)
+    if row is None:
+        return "nothing is predicted" if name == RECOMMENDED else "not in this plan, which lists equal settings once"
+    return row if row.prediction else f"not predicted: {row.reason}"
+
+
+def _remedy(plan: Plan) -> str:
+    predicted = [row.text for row in plan.rows if row.prediction]
+    return f"{RECOMMENDED}, {ASKED}, or one of: {' '.join(predicted)}"
+
+
+_PARTS = ("planning", "engine/tracing", "engine/stand_in", "experiment/gpu.py", "experiment/effective.py")
+
+
+@cache
+def planner_fingerprint() -> str:
+    """Of the planner's and the tracer's sources, the built-in constants among them."""
+    return source_fingerprint(Path(harness.__file__).parent, _PARTS, ())
+
+
+def traced_with() -> dict[str, str]:
+    """Versions of what the tracer runs, those that are installed."""
+    found = installed_software()
+    return {
+        name: version
+        for name, version in (("megatron-core", found.megatron_core), ("torch", found.torch))
+        if version is not None
+    }
+
+
+def why_of_another_planner(calibration: Calibration) -> str:
+    """Why it does not fit the planner that is here; empty where it does."""
+    if calibration.planner != planner_fingerprint():
+        return "fitted with another version of the planner"
+    here = traced_with()
+    changed = [
+        f"{name} {calibration.traced_with.get(name)}, here {here.get(name)}"
+        for name in sorted({*here, *calibration.traced_with})
+        if here.get(name) != calibration.traced_with.get(name)
+    ]
+    return f"fitted with {'; '.join(changed)}" if changed else ""

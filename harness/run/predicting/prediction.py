@@ -1,0 +1,146 @@
+"""The prediction that a run keeps beside its measurement: made before the ranks start, or beside them."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+
+from harness.errors import HarnessError
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.software import Software
+from harness.launch.environment import Host, this_host
+from harness.launch.rendezvous import Nodes
+from harness.launch.replay import ReplayPlan
+from harness.planning.assumptions import is_routed_naturally
+from harness.planning.prediction import BUILT_IN, Prediction
+from harness.planning.prediction import predict as predicted
+from harness.planning.stages import Composer, MissingTraceError
+from harness.records.run import PredictionRecord
+from harness.run.predicting.calibration import constants_for
+from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.run.understanding import Understood
+
+# A run may wait this long for its prediction, which it can do without.
+_PATIENCE_S = 120.0
+# What a dry run says, which starts no tracer.
+NOT_TRACED = "nothing is traced yet. Run `mbr-perf plan` with the same options once; later dry runs show the prediction"
+# Ranks come first: a tracer beside them takes what they leave.
+_NICENESS = 15
+
+
+@dataclass(frozen=True)
+class RunPrediction:
+    """A prediction, or the reason why there is none."""
+
+    prediction: Prediction | None
+    reason: str = ""
+
+    @property
+    def kept(self) -> "KeptPrediction":
+        """What a record keeps of it."""
+        return KeptPrediction(self.prediction.record() if self.prediction else None, self.reason)
+
+
+@dataclass(frozen=True)
+class KeptPrediction:
+    """A prediction as records hold it, or the reason why there is none."""
+
+    prediction: PredictionRecord | None
+    reason: str = ""
+
+
+@contextmanager
+def predicting(
+    understood: Understood, nodes: Nodes, before_start: Callable[[KeptPrediction], None] = lambda _: None
+) -> Iterator[Callable[[int | None], KeptPrediction]]:
+    """A function that says what was predicted, to be called once with the signal that ended the ranks, if one did.
+
+    Leaving the block gives up what is not there yet. Only the first node predicts. ``before_start`` is told what is known
+    before the block is entered.
+
+    What the cache holds is ready at once. Else a run on the CPU waits for the tracer, which would take cores from its
+    ranks; on GPUs the tracer runs beside the ranks while they start and train.
+    """
+    spec, implementation = understood.spec, settled_implementation(understood.spec)
+    if nodes.node_rank > 0:
+        yield lambda _: KeptPrediction(None, "the first node predicts")
+        return
+    if isinstance(understood.plan, ReplayPlan):
+        yield lambda _: KeptPrediction(None, "replayed: nothing was measured that a prediction could stand beside")
+        return
+    first = _tracing(understood.host, cached_only=not spec.gpu_type.is_cpu)
+    ready = predict_with(first, spec, understood.software, implementation)
+    if ready.prediction or not first.cached_only:
+        before_start(ready.kept)
+        yield lambda _: ready.kept
+        return
+    stop = Event()
+    beside = _tracing(understood.host, niceness=_NICENESS, stop=stop)
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(predict_with, beside, spec, understood.software, implementation)
+        try:
+            yield lambda signal: _awaited(coming, signal).kept
+        finally:
+            stop.set()
+
+
+def _awaited(coming: "Future[RunPrediction]", signal: int | None) -> RunPrediction:
+    """Who interrupts a run does not wait for its prediction, and who interrupts the wait keeps the run."""
+    if signal is not None and not coming.done():
+        return RunPrediction(None, "interrupted before the tracer was done")
+    try:
+        return coming.result()
+    except KeyboardInterrupt:
+        return RunPrediction(None, "interrupted before the tracer was done")
+
+
+def cached_prediction(understood: Understood) -> RunPrediction:
+    """What can be said at once, starting nothing."""
+    return cached_prediction_of(understood.spec, understood.software, understood.host)
+
+
+def cached_prediction_of(spec: ExperimentSpec, software: Software, host: Host) -> RunPrediction:
+    """As :func:`cached_prediction`, of a settled request."""
+    return predict_with(_tracing(host, cached_only=True), spec, software, settled_implementation(spec))
+
+
+def predict(
+    spec: ExperimentSpec, software: Software, implementation: Implementation, host: Host | None = None
+) -> RunPrediction:
+    """Predict one settled request with built-in constants.
+
+    Never raises for a request that may run, because a run must not fail for it.
+    """
+    tracing = _tracing(host or this_host())
+    return predict_with(tracing, spec, software, implementation, use_calibration=False)
+
+
+def predict_with(
+    tracing: Tracing,
+    spec: ExperimentSpec,
+    software: Software,
+    implementation: Implementation,
+    *,
+    use_calibration: bool = True,
+) -> RunPrediction:
+    """As :func:`predict`, with traces from ``tracing`` and, if asked for, the kept calibration of the GPU type."""
+    try:
+        constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
+        composer = Composer(spec, implementation)
+        traces = tracing.traces(composer.cases(), implementation, uneven=is_routed_naturally(spec))
+        if traces.refused:
+            return RunPrediction(None, next(iter(traces.refused.values())))
+        return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software, constants))
+    except MissingTraceError:
+        return RunPrediction(None, NOT_TRACED)
+    except (HarnessError, OSError) as error:
+        return RunPrediction(None, str(error).splitlines()[0])
+
+
+def _tracing(host: Host, *, cached_only: bool = False, niceness: int = 0, stop: Event | None = None) -> Tracing:
+    return Tracing(
+        host, trace_cache(host.shell), timeout_s=_PATIENCE_S, cached_only=cached_only, niceness=niceness,
+        stop=stop or Event(),
+    )  # fmt: skip

@@ -1,0 +1,205 @@
+"""Starts tracer processes and keeps their traces."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+from pydantic import ValidationError
+
+import harness
+from harness.errors import BadRequestError, RunFailedError
+from harness.experiment.effective import Implementation
+from harness.launch.environment import SAFE_PATH, Host
+from harness.planning.assumptions import IMBALANCE
+from harness.planning.compose import CachedTrace, TraceCache, tracer_fingerprint
+from harness.planning.search import Traces
+from harness.records.collect import PARENT_PID_VARIABLE
+from harness.records.process_error import quoted_error
+from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps
+from harness.run.machine import TRAIN_EXTRA, installed_software, side_by_side
+
+_LOOK_EVERY_S = 0.2
+
+
+class TracerLateError(RunFailedError):
+    """The tracer's time was up. ``so_far``: the answer as far as it had been written, None for nothing."""
+
+    def __init__(self, message: str, so_far: bytes | None) -> None:
+        super().__init__(message)
+        self.so_far = so_far
+
+
+@dataclass(frozen=True)
+class TracerProcess:
+    """How to run the tracer. ``niceness``: how far it gives way to others; ``stop``, once set, ends it."""
+
+    host: Host
+    timeout_s: float
+    niceness: int = 0
+    stop: Event | None = None
+
+    def answer(self, request: str, *flags: str) -> bytes:
+        """The answer file. TracerLateError after ``timeout_s`` or once stopped, RunFailedError when the tracer dies.
+
+        One thread: it computes nothing that more could speed up.
+        """
+        env = {**self.host.shell, **SAFE_PATH, "OMP_NUM_THREADS": "1", PARENT_PID_VARIABLE: str(os.getpid())}
+        with tempfile.TemporaryDirectory(prefix="mbr-perf-trace-") as folder:
+            asked, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
+            asked.write_text(request)
+            module = (self.host.python, "-m", "harness.engine.trace", *flags)
+            late = self._run((*module, "--request", str(asked), "--out", str(answer)), env)
+            found = answer.read_bytes() if answer.exists() else None
+        if late or found is None:
+            raise TracerLateError(late or "the tracer left no answer", found)
+        return found
+
+    def _run(self, command: tuple[str, ...], env: Mapping[str, str]) -> str:
+        """Why it was ended early, or nothing.
+
+        Its own session: a Ctrl-C is for this process, which sets ``stop``. The kernel ends it with the thread that is
+        here, which stays until it has ended.
+        """
+        process = subprocess.Popen(
+            command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        with process:
+            try:
+                if self.niceness:
+                    os.setpriority(os.PRIO_PROCESS, process.pid, self.niceness)
+                told = self._wait(process)
+            finally:
+                process.kill()
+        if told is None:
+            stopped = self.stop is not None and self.stop.is_set()
+            return (
+                "the run ended before the tracer did"
+                if stopped
+                else f"the tracer did not finish within {self.timeout_s:g} s"
+            )
+        if process.returncode != 0:
+            raise RunFailedError(f"the tracer failed (exit {process.returncode}): {quoted_error(told)}")
+        return ""
+
+    def _wait(self, process: subprocess.Popen[str]) -> str | None:
+        """What the tracer wrote to stderr; None when its time is up or nobody wants its answer any more."""
+        end = monotonic() + self.timeout_s
+        while monotonic() < end and not (self.stop and self.stop.is_set()):
+            try:
+                return process.communicate(timeout=_LOOK_EVERY_S)[1]
+            except subprocess.TimeoutExpired:
+                continue
+        return None
+
+
+def require_megatron(host: Host) -> None:
+    """BadRequestError without torch and megatron-core."""
+    missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
+    if missing:
+        raise BadRequestError(
+            f"the planner traces megatron-core, and {' and '.join(missing)} is not installed in {host.python}",
+            remedy=f"no GPU is needed, torch for CPU does: {TRAIN_EXTRA}",
+        )
+
+
+TIMEOUT_S = 900.0
+# A tracer takes two to five seconds to start and a fraction of a second per chunk.
+_CASES_PER_PROCESS = 12
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """Makes traces on ``host``; ``cache`` None makes them all anew.
+
+    ``cached_only``: what is not in the cache stays missing. ``niceness``: how far tracers give way to other processes.
+    ``stop``, once set, ends them.
+    """
+
+    host: Host
+    cache: TraceCache | None
+    timeout_s: float = TIMEOUT_S
+    cached_only: bool = False
+    niceness: int = 0
+    stop: Event = field(default_factory=Event)
+
+    def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, uneven: bool) -> Traces:
+        """Answers to all ``cases``; with ``uneven`` also under unevenly routed tokens, which only chunks with experts notice.
+
+        BadRequestError without torch and megatron-core, RunFailedError when all tracers die. Where one of several does,
+        its cases are refused with the reason, which is not kept.
+        """
+        experts = tuple(case for case in cases if case.layer_kind == "moe") if uneven else ()
+        even, lost = self._all(cases, implementation, 1.0)
+        found = even
+        if experts:
+            unevenly, also_lost = self._all(experts, implementation, IMBALANCE)
+            found, lost = even | unevenly, lost | also_lost
+        refused = {key: trace.refused for key, trace in found.items() if trace.refused}
+        return Traces(_chunks(even), _chunks(found) if experts else None, refused | lost)
+
+    def _all(
+        self, cases: tuple[TraceCase, ...], implementation: Implementation, imbalance: float
+    ) -> tuple[dict[str, CachedTrace], dict[str, str]]:
+        """What was answered, and why tracers died that should have answered the rest; both by key."""
+        found = {case.key: self.cache.read(case.key, imbalance) for case in cases} if self.cache else {}
+        have = {key: trace for key, trace in found.items() if trace is not None}
+        missing = [case for case in cases if case.key not in have]
+        if not missing or self.cached_only:
+            return have, {}
+        require_megatron(self.host)
+        num = max(1, min(self.host.num_cores, len(missing) // _CASES_PER_PROCESS))
+        requests = [
+            TraceRequest(cases=tuple(missing[i::num]), implementation=implementation, imbalance=imbalance)
+            for i in range(num)
+        ]
+        answers = side_by_side(self._run, requests, num, self.stop)
+        lost: dict[str, str] = {}
+        died = [answer for answer in answers if isinstance(answer, RunFailedError)]
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, RunFailedError):
+                lost |= dict.fromkeys((case.key for case in request.cases), str(answer))
+            else:
+                have |= self._kept(answer, imbalance)
+        if died and (len(died) == num or self.stop.is_set()):
+            raise died[0]
+        return have, lost
+
+    def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:
+        about = CachedTrace(megatron_core=answer.megatron_core, torch=answer.torch, stand_in=answer.stand_in)
+        traces = {key: about.model_copy(update={"chunk": chunk}) for key, chunk in answer.chunks.items()}
+        traces |= {key: about.model_copy(update={"refused": reason}) for key, reason in answer.refused.items()}
+        if self.cache:
+            for key, trace in traces.items():
+                self.cache.write(key, imbalance, trace)
+        return traces
+
+    def _run(self, request: TraceRequest) -> TraceFile | RunFailedError:
+        process = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop)
+        try:
+            return TraceFile.model_validate_json(process.answer(request.model_dump_json()))
+        except RunFailedError as error:
+            return error
+        except ValidationError:
+            return RunFailedError(
+                "the tracer's answer is that of another version", remedy="was mbr-perf changed meanwhile? ask again"
+            )
+
+
+def trace_cache(shell: Mapping[str, str]) -> TraceCache:
+    """`$XDG_CACHE_HOME/mbr-perf/traces`, by default below `~/.cache`, for the installed tracer."""
+    root = Path(shell["XDG_CACHE_HOME"]) if shell.get("XDG_CACHE_HOME") else Path.home() / ".cache"
+    software = installed_software()
+    package = Path(harness.__file__).parent
+    installed = (software.megatron_core, software.torch, software.python, *megatron_core_stamps())
+    fingerprint = tracer_fingerprint(package, installed)
+    return TraceCache(root / "mbr-perf" / "traces" / fingerprint)
+
+
+def _chunks(traces: Mapping[str, CachedTrace]) -> dict[str, ChunkTrace]:
+    return {key: trace.chunk for key, trace in traces.items() if trace.chunk}

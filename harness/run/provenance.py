@@ -1,0 +1,110 @@
+"""Where and with what a run was measured."""
+
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import harness
+from harness.launch.environment import Host, recordable
+from harness.launch.plan import LaunchPlan
+from harness.launch.replay import Plan
+from harness.records.rank import RankRecord, processor_name
+from harness.records.redact import redact
+from harness.records.run import NodeSample, Provenance
+from harness.records.store import checkout_dir
+
+_JUMP_S = 5.0  # NTP slews less than that over a run
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Start of a run: the wall clock as a label, the monotonic one for durations."""
+
+    wall: datetime
+    monotonic_s: float
+
+    @classmethod
+    def start(cls) -> "Clock":
+        """Now."""
+        return cls(datetime.now(UTC), time.monotonic())
+
+    def jumped(self) -> str | None:
+        """That the wall clock was set since the start, in words; None where both clocks agree within 5 s."""
+        jump_s = (datetime.now(UTC) - self.wall).total_seconds() - (time.monotonic() - self.monotonic_s)
+        if abs(jump_s) <= _JUMP_S:
+            return None
+        way = "back" if jump_s < 0 else "forward"
+        return f"the clock of this machine was set {way} by {abs(jump_s):.0f} s during the run; durations are not of it"
+
+
+def provenance(
+    clock: Clock, plan: Plan | None, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...], host: Host
+) -> Provenance:
+    """Facts of this run; versions and devices are those that rank 0 saw, not those of this process.
+
+    ``plan`` None: nothing was started.
+    """
+    first = next((rank for rank in ranks if rank.device), None)
+    finished = datetime.now(UTC)
+    return Provenance(
+        started_at=clock.wall.isoformat(timespec="seconds"),
+        finished_at=finished.isoformat(timespec="seconds"),
+        duration_s=round(time.monotonic() - clock.monotonic_s, 3),
+        command=tuple(redact(argument) for argument in sys.argv),
+        mbr_perf=harness.__version__,
+        git_commit=git_commit(),
+        git_branch=git_branch(),
+        container=container_of(host.shell),
+        job_id=host.shell.get("SLURM_ARRAY_JOB_ID") or host.shell.get("SLURM_JOB_ID"),
+        hostname=host.hostname,
+        platform=platform.platform(),
+        processor=processor_name(),
+        device_name=first.device.name if first and first.device else None,
+        driver_version=next((node.driver_version for node in nodes if node.driver_version), None),
+        versions=first.versions if first else {},
+        environment=recordable(plan.env) if isinstance(plan, LaunchPlan) else {},
+    )
+
+
+def container_of(shell: Mapping[str, str]) -> str | None:
+    """The image as NVIDIA's own name it in their environment, e.g. ``nvidia pytorch 25.09 build 1234``; None elsewhere."""
+    release = shell.get("NVIDIA_PYTORCH_VERSION")
+    if not release:
+        return None
+    build = shell.get("NVIDIA_BUILD_ID")
+    return f"nvidia pytorch {release}" + (f" build {build}" if build else "")
+
+
+def git_commit() -> str | None:
+    """The checkout's commit, with ``+`` when files differ from it; None for an installed wheel."""
+    checkout = checkout_dir()
+    if checkout is None:
+        return None
+    described = _git(checkout, "rev-parse", "HEAD")
+    dirty = _git(checkout, "status", "--porcelain", "--untracked-files=no")
+    return None if described is None else described + ("+" if dirty else "")
+
+
+def git_branch() -> str | None:
+    """The checkout's branch; None on a detached head and for an installed wheel."""
+    checkout = checkout_dir()
+    return (_git(checkout, "symbolic-ref", "--quiet", "--short", "HEAD") or None) if checkout else None
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ("git", "-C", str(folder), *arguments),  # noqa: S607 (the user's own git)
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,1 +1,0 @@
-"""Do it: the only place where the stages meet."""

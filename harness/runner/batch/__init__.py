@@ -1,1 +1,0 @@
-"""The engine for many runs: sweeps, nights and repeats are plans of it."""

@@ -1,1 +1,0 @@
-"""Batches and runs as Slurm jobs."""

@@ -1,1 +1,0 @@
-"""`mbr-perf diagnose`."""

@@ -1,1 +1,0 @@
-"""Nights: planned, run in rounds, resumed, judged."""

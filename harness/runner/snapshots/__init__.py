@@ -1,1 +1,0 @@
-"""Memory snapshots, read in a process of their own."""

@@ -1,1 +1,0 @@
-"""Sweeps: planned, run, resumed, judged."""

@@ -1,0 +1,180 @@
+"""Formats figures, sparklines and CSV cells for people."""
+
+import csv
+import html
+import io
+import re
+from collections.abc import Collection, Iterable, Sequence
+
+from harness.judging.clocks import RunClocks
+from harness.judging.gate import Finding
+from harness.judging.metrics import METRICS, Metric, Summary
+from harness.showing.printing import visible
+from harness.units import format_bytes, format_percent, format_seconds
+
+ABSENT = "-"
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+_PREFIXES = ((1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
+
+
+def figure(metric: Metric, value: float | None) -> str:
+    """A metric's value; the title of the metric names the unit where the value does not."""
+    if value is None:
+        return ABSENT
+    match metric.unit:
+        case "bytes":
+            return format_bytes(value)
+        case "s":
+            return format_seconds(value)
+        case "FLOP/step":
+            return format_flops(value)
+        case "fraction":
+            return f"{value * 100:.1f} %"
+        case _:
+            return format_rate(value)
+
+
+def format_rate(value: float) -> str:
+    """Five significant digits, from ten thousand on whole numbers: ``709.93``, ``8192``, ``12,345``, ``0.065123``."""
+    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.5g}"
+
+
+def format_flops(value: float) -> str:
+    """FLOPs with the largest prefix that keeps a digit before the point: ``57.982 GFLOP``."""
+    for size, unit in _PREFIXES:
+        if value >= size:
+            return f"{value / size:.3f} {unit}"
+    return f"{value:.0f} FLOP"
+
+
+def spread(summary: Summary) -> str:
+    """The standard deviation as a share of the mean."""
+    return ABSENT if summary.stdev is None or not summary.mean else f"{summary.stdev / summary.mean * 100:.1f} %"
+
+
+def clock_figure(mhz: float | None) -> str:
+    """``1395 MHz``."""
+    return ABSENT if mhz is None else f"{mhz:.0f} MHz"
+
+
+def cap_figure(share: float | None) -> str:
+    """Time under the power cap: ``82 %``."""
+    return ABSENT if share is None else f"{share * 100:.0f} %"
+
+
+def clock_line(clocks: RunClocks | None) -> str:
+    """The clocks that decide the pace of a run, in one line; empty where no GPU was sampled."""
+    if clocks is None:
+        return ""
+    slowest, capped = clocks.slowest_rank, clocks.most_capped_rank
+    parts = (
+        [] if slowest is None else [f"SM {clock_figure(clocks.sm_clock_mhz)} (rank {slowest}, the lowest median)"],
+        []
+        if capped is None
+        else [f"power cap {cap_figure(clocks.power_cap_share)} of busy time (rank {capped}, the most)"],
+    )
+    return f"Clocks over the {clocks.over}: {'; '.join(text for part in parts for text in part)}"
+
+
+def capacities_text(capacities: Collection[int | None]) -> str:
+    """Memory limits from the least on: ``2.00 GiB, 4.00 GiB or none``."""
+    known = [format_bytes(size) for size in sorted(size for size in capacities if size is not None)]
+    last = ["none"] if None in capacities else [known.pop()]
+    return " or ".join([", ".join(known), *last] if known else last)
+
+
+def allowed_change(finding: Finding) -> str:
+    """The threshold with the sign of a worsening; nothing where nothing was gated."""
+    if finding.threshold is None:
+        return ABSENT
+    better = BY_NAME[finding.metric].better
+    if better == "equal":
+        return "must be equal"
+    return format_percent(-finding.threshold if better == "higher" else finding.threshold)
+
+
+def change(finding: Finding) -> str:
+    """The signed change against the golden."""
+    return ABSENT if finding.change is None else format_percent(finding.change)
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """A bar per value from the least to the most, a blank where there is none; of more than ``width`` the newest.
+
+    Equal values are bars of middle height.
+    """
+    shown = list(values)[-width:]
+    present = [value for value in shown if value is not None]
+    if not present:
+        return ""
+    low, high = min(present), max(present)
+    return "".join(" " if value is None else _BARS[_height(value, low, high)] for value in shown)
+
+
+def _height(value: float, low: float, high: float) -> int:
+    return len(_BARS) // 2 if high == low else round((value - low) / (high - low) * (len(_BARS) - 1))
+
+
+# What a spreadsheet would run as a formula when a text begins with it.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+Value = str | float | int | bool | None
+
+
+def csv_text(titles: Sequence[str], rows: Iterable[Iterable[Value]]) -> str:
+    """Header and rows. An absent value is an empty field; a text that a spreadsheet would run begins with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_safe(title) for title in titles)
+    writer.writerows([_safe(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def _safe(value: Value) -> Value:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    return value
+
+
+_STYLE = """
+body { font: 15px/1.45 Arial, Helvetica, sans-serif; color: #111; max-width: 1180px; margin: 2em auto; padding: 0 1em; }
+h1 { font-size: 1.5em; } .answer { font-size: 1.05em; border-left: 4px solid #0072B2; padding: .4em .8em; background: #f4f7fa; }
+table { border-collapse: collapse; font-size: 13px; } .wide { overflow-x: auto; }
+th, td { padding: 3px 9px; border-bottom: 1px solid #ddd; text-align: left; white-space: nowrap; }
+.right { text-align: right; font-variant-numeric: tabular-nums; }
+figure { margin: 2em 0; } figcaption { color: #444; font-size: 13px; max-width: 60em; }
+.bad { color: #b03a00; } footer { color: #555; font-size: 12px; overflow-wrap: anywhere; }
+"""
+# Nothing may be fetched, whatever a name in the page tries.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; "
+_SCRIPTS = "script-src 'unsafe-inline' 'unsafe-eval'; "
+
+# Characters that would start markup, a table cell or HTML.
+_MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&])")
+
+
+def escape(text: str) -> str:
+    """``text`` as a page shows it; what would steer a terminal that prints the page is legible, too."""
+    return html.escape(visible(text))
+
+
+def html_page(title: str, body: Sequence[str], *, style: str = "", runs_scripts: bool = False) -> str:
+    """The page around ``body``, which is HTML already; ``style`` is added to that of all pages."""
+    policy = f"{_POLICY}{_SCRIPTS if runs_scripts else ''}img-src data:"
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+        f"<style>{_STYLE}{style}</style></head>\n<body>\n" + "\n".join(body) + "\n</body></html>\n"
+    )
+
+
+def as_markdown(text: str) -> str:
+    """Text as it stands, on one line: nothing in it becomes a table cell, a link or HTML."""
+    return _MARKUP.sub(r"\\\1", visible(" ".join(text.split())))

@@ -1,1 +1,0 @@
-"""What is asked: frozen values in megatron-core's own field names; no I/O, no environment, no torch."""

@@ -1,1 +1,0 @@
-"""Rules between the fields of a request: one row each, judged before anything starts."""

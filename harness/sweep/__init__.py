@@ -1,0 +1,1 @@
+"""Recompute settings against a control."""

@@ -1,0 +1,94 @@
+"""`mbr-perf run --ab NAME=VALUE`: the request as it is (A) and with one value changed (B), as a sweep of two cells."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from shlex import quote
+
+from harness.diagnose.of_sweep import AbOutcome, ab_outcome
+from harness.errors import BadRequestError
+from harness.launch.environment import Host
+from harness.recipes.problems import Problems
+from harness.records.sweeps import read_sweep
+from harness.run.understanding import Settled, settle
+from harness.showing import json
+from harness.showing.printing import Console, print_lines
+from harness.sweep.axes import RECOMPUTE, SweptAxis
+from harness.sweep.document import sweep_document
+from harness.sweep.request import SweepRequest, read_axes, split_over
+from harness.sweep.show import SweepDisplay
+from harness.sweep.values import SweepVerdict
+
+# The harness sets it where a request does not, so that A goes without only if it is told to.
+_ALLOCATOR = "env.PYTORCH_CUDA_ALLOC_CONF"
+_SWEPT_EXAMPLE, _EXAMPLE = "--over tp=2,4", f"--ab recompute=mlp, or --ab {_ALLOCATOR}=expandable_segments:True"
+
+
+def ab_request(text: str, sweep: SweepRequest, host: Host) -> SweepRequest:
+    """The sweep of A and B; nothing is pruned, because running out of memory is what may differ.
+
+    BadRequestError for several values, for what cannot be varied, and for a B that A has already.
+    """
+    problems = Problems()
+    axis: SweptAxis | None = None
+    settled: Settled | None = None
+    with problems.collecting():
+        axis = _axis(text)
+    with problems.collecting():
+        settled = settle(sweep.run_request(sweep.asked), host)
+    problems.raise_if_any()
+    assert axis and settled  # otherwise there were problems
+    spec, b = settled.spec, axis.values[0]
+    a = axis.read(spec)
+    if axis.name == _ALLOCATOR and a in ("unset", b):
+        a = ""
+    if a == b:
+        raise BadRequestError(f"--ab {text}: A is the request as it is, and has that already", remedy="another value")
+    is_told = axis.target == RECOMPUTE or axis.name == _ALLOCATOR
+    asked = sweep.asked
+    if axis.target == RECOMPUTE:  # its options say what A is; the axis says it now
+        asked = replace(axis.ask(asked, a), recompute=None)
+    return replace(
+        sweep,
+        asked=asked,
+        over=((axis.name, (a, b) if is_told else (b,)),),
+        control=f"{axis.name}={quote(a) if a else ''}" if is_told else "",
+        prune=False,
+        title=f"A/B of {axis.name}: A {a or 'without'}, B {b or 'without'}",
+    )
+
+
+def _axis(text: str) -> SweptAxis:
+    """The one value of B, commas and all."""
+    try:
+        name, values = split_over(text if ";" in text or "=" not in text else f"{text};")
+        axes = read_axes([(name, values)])
+    except BadRequestError as problem:  # as --over says it
+        told = [
+            part.replace(_SWEPT_EXAMPLE, _EXAMPLE).replace("--over", "--ab")
+            for part in (problem.message, problem.remedy)
+        ]
+        raise BadRequestError(told[0].replace("--ab :", f"--ab {text}:"), remedy=told[1]) from problem
+    if len(values) != 1 or ";" in text:
+        raise BadRequestError(
+            f"--ab {text}: one value, that of B", remedy=f"A is the request as it is; e.g. {_EXAMPLE}"
+        )
+    return axes[0]
+
+
+@dataclass(frozen=True)
+class AbDisplay(SweepDisplay):
+    """A sweep's display that also says whether A and B ended differently."""
+
+    def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
+        """The sweep's answer with that of the A/B."""
+        outcome = ab_outcome(read_sweep(sweep_dir))
+        if not self.as_json:
+            super().result(verdict, reports, sweep_dir, num_due)
+            print_lines(Console(highlight=False), ["", *outcome.lines])
+            return
+        document = sweep_document(verdict, reports) | {"sweep_dir": str(sweep_dir), "num_runs_due": num_due}
+        print(json.text(document | {"ab": _document(outcome)}))  # noqa: T201 (the answer)
+
+
+def _document(outcome: AbOutcome) -> dict[str, object]:
+    return {"differs": outcome.differs, "confirmed": outcome.confirmed, "told": list(outcome.lines)}

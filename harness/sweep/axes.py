@@ -1,0 +1,172 @@
+"""What a sweep can vary, and which cells follow: one change at a time from the control, or every combination."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import product
+from types import UnionType
+from typing import Union, get_args, get_origin, get_type_hints
+
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
+from harness.recipes.axes import RECOMPUTE_OPTIONS
+from harness.recipes.options import LEAF_OF_OPTION
+from harness.recipes.recipe import Request
+from harness.units import GIB
+
+RECOMPUTE, AUTO, UNSET = "recompute", "auto", "unset"
+
+_TYPES = get_type_hints(Request)
+_LEAVES = LEAF_OF_OPTION | {"cuda_graph_scope": "cuda_graph.scope", "memory_limit": "measure.memory_limit_bytes"}
+_READ: dict[type[int | float | str], str] = {int: "a whole number", float: "a number", str: "a text"}
+
+
+@dataclass(frozen=True)
+class SweptAxis:
+    """One axis. ``name`` is how cells are named by it; ``target`` an option, ``env.NAME`` or ``section.field``.
+
+    Of ``recompute``, the value ``auto`` stands for every setting that differs in effect.
+    """
+
+    name: str
+    target: str
+    values: tuple[str, ...]
+
+    @property
+    def leaf(self) -> str:
+        """The path in an ExperimentSpec that it decides; itself for what is no leaf, such as ``variant``."""
+        return _LEAVES.get(self.target, self.target)
+
+    def ask(self, asked: Request, value: str) -> Request:
+        """``asked`` with this axis at ``value``, whatever it said about it before."""
+        if self.target == RECOMPUTE:
+            return replace(asked, **dict.fromkeys(RECOMPUTE_OPTIONS) | {RECOMPUTE: value})  # type: ignore[arg-type]
+        if "." not in self.target:
+            return replace(asked, **{self.target: typed(self.target, value, self.name)})  # type: ignore[arg-type]
+        set_values = (*_without(asked.set_values, self.target), f"{self.target}={value}")
+        env = asked.env
+        if self.target.startswith("env."):
+            env = _without(env, self.target.removeprefix("env."))
+        return replace(asked, env=env, set_values=set_values)
+
+    def read(self, spec: ExperimentSpec) -> str:
+        """The value that ``spec`` has, as a person would write it."""
+        if self.leaf == RECOMPUTE:
+            return spec.recompute.text
+        if self.leaf.startswith("env."):
+            return spec.env.get(self.leaf.removeprefix("env."), UNSET)
+        value: object = spec
+        for name in self.leaf.split("."):
+            value = getattr(value, name, None)
+        return f"{value / GIB:g}" if self.target == "memory_limit" and isinstance(value, int) else as_text(value)
+
+
+def _without(assignments: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return tuple(text for text in assignments if text.partition("=")[0].strip() != name)
+
+
+def typed(option: str, value: str, place: str) -> int | float | str:
+    """The text as the type of a Request field. BadRequestError, opened by ``place``, where it is none."""
+    kinds = _kinds(_TYPES[option])
+    if value == "none" and option == "virtual_pipeline_model_parallel_size":
+        return value
+    kind = next(kind for kind in _READ if kind in kinds)
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise BadRequestError(
+            f"{place}: {value!r} is not {_READ[kind]}", remedy=f"{option} takes {_READ[kind]}"
+        ) from error
+
+
+def _kinds(annotation: object) -> tuple[object, ...]:
+    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
+
+
+def as_text(value: object) -> str:
+    """A leaf as a person would write it on the command line."""
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}"
+        case tuple():
+            return ",".join(map(as_text, value)) or "none"
+        case _:
+            return str(value)
+
+
+# Every recompute setting that differs in effect, for a request; what `auto` stands for.
+EverySetting = Callable[[Request], tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class AskedCell:
+    """The values of a cell by axis; an axis that is not there is as the request has it."""
+
+    values: Mapping[str, str]
+    asked: Request
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """How axes become cells of one request. ``control``: values of its cell, by axis."""
+
+    asked: Request
+    axes: tuple[SweptAxis, ...]
+    control: Mapping[str, str]
+    every_setting: EverySetting
+
+    def cells(self, *, grid: bool) -> tuple[AskedCell, ...]:
+        """The control first, then the others in the order of axes and values, each once."""
+        found: list[Mapping[str, str]] = [self.control]
+        for values in self._grid() if grid else self._one_at_a_time():
+            if values not in found:
+                found.append(values)
+        return tuple(AskedCell(values, self._asked(values)) for values in found)
+
+    def _one_at_a_time(self) -> Iterator[Mapping[str, str]]:
+        for axis in self.axes:
+            for value in self._values(axis, self.control):
+                yield {**self.control, axis.name: value}
+
+    def _grid(self) -> Iterator[Mapping[str, str]]:
+        """Recompute varies fastest: what `auto` stands for depends on the other values."""
+        others = [axis for axis in self.axes if axis.target != RECOMPUTE]
+        recompute = [axis for axis in self.axes if axis.target == RECOMPUTE]
+        for chosen in product(*(axis.values for axis in others)):
+            values = dict(zip((axis.name for axis in others), chosen, strict=True))
+            if not recompute:
+                yield values
+            for axis in recompute:
+                yield from ({**values, axis.name: setting} for setting in self._values(axis, values))
+
+    def _values(self, axis: SweptAxis, around: Mapping[str, str]) -> Iterator[str]:
+        for value in axis.values:
+            if value == AUTO and axis.target == RECOMPUTE:
+                yield from self.every_setting(self._asked(around))
+            else:
+                yield value
+
+    def _asked(self, values: Mapping[str, str]) -> Request:
+        chosen = [axis for axis in self.axes if axis.name in values]
+        return reduce(lambda asked, axis: axis.ask(asked, values[axis.name]), chosen, self.asked)
+
+
+def control_values(axes: tuple[SweptAxis, ...], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Values of the control: those chosen, no recompute where recompute is varied, else what the request has."""
+    swept = any(axis.target == RECOMPUTE for axis in axes)
+    return ({RECOMPUTE: "none"} if swept else {}) | dict(chosen)
+
+
+def told(axes: tuple[SweptAxis, ...], cell: AskedCell, spec: ExperimentSpec | None) -> dict[str, str]:
+    """The cell's value of every axis as text; what it leaves to the request is read from its spec."""
+    return {axis.name: cell.values.get(axis.name) or (axis.read(spec) if spec else "as asked") for axis in axes}
+
+
+def name_of(changes: Mapping[str, str], control: Mapping[str, str] | None) -> str:
+    """Values that differ from the control's, of the control all: ``mlp,core_attn``, ``tp=8``, ``none tp=4 pp=8``."""
+    differing = {name: value for name, value in changes.items() if control is None or control.get(name) != value}
+    return " ".join(value if name == RECOMPUTE else f"{name}={value}" for name, value in (differing or changes).items())

@@ -1,0 +1,180 @@
+"""A sweep as a batch: which runs are due, where they lie, and what an out-of-memory error teaches about other cells."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from typing_extensions import override
+
+from harness.batch.launches import nodes_of
+from harness.batch.plan import Batch, DueRun, Lesson, PlannedRun, now, run_of
+from harness.errors import BadRequestError
+from harness.launch.rendezvous import local_ranks
+from harness.recipes.problems import Problems
+from harness.records.batches import read_events
+from harness.records.goldens import find_golden
+from harness.records.run import RunRecord, Status
+from harness.records.store import RECORD, read_record
+from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
+from harness.records.sweeps import SWEEP, read_sweep, run_dir_of, run_id_of
+from harness.run.launched import Ran
+from harness.run.machine import require_machine
+from harness.units import format_bytes
+
+DueCell = DueRun[PlannedCell]
+Place = tuple[int, int]
+"""Index of a cell, repeat."""
+
+
+@dataclass
+class SweepBatch(Batch[PlannedCell]):
+    """The cells of ``plan`` at work in the sweep's folder."""
+
+    plan: SweepPlan
+    command: ClassVar[Literal["run", "sweep", "nightly"]] = "sweep"
+    _done: dict[Place, Status] = field(default_factory=dict)
+    _taught: set[str] = field(default_factory=set)
+
+    def every_run(self) -> tuple[DueCell, ...]:
+        """All cells, then all cells again; none of an imported sweep, whose cells have the logs there were."""
+        if self.plan.is_imported:
+            return ()
+        return tuple(DueRun(cell, repeat) for repeat in range(self.plan.repeats) for cell in self.plan.planned)
+
+    @override
+    def due(self) -> tuple[DueCell, ...]:
+        """Runs that are still to be done, from what lies on disk. A run that ended badly is not repeated.
+
+        What an OOM taught is worked out again, for a kill may have come before it was noted.
+        """
+        out_of_memory = list[tuple[PlannedCell, RunRecord]]()
+        for one in self.every_run():
+            path = self.planned(one).run_dir / RECORD
+            is_new = _place(one) not in self._done and path.is_file()  # a committed record does not change
+            record = read_record(path) if is_new else None
+            if record is not None and record.status != "interrupted":
+                self._done[_place(one)] = record.status
+                if record.status == "oom":  # all the records would fill the memory
+                    out_of_memory.append((one.entry, record))
+        self._taught = {event.cell for event in read_events(self.folder, SweepEvent) if event.kind == "taught"}
+        for cell, record in out_of_memory:
+            self._learn(cell, record)
+        bad = {index for (index, _), status in self._done.items() if status != "ok"}
+        return tuple(
+            one
+            for one in self.every_run()
+            if one.entry.index not in bad and one.entry.name not in self._taught and _place(one) not in self._done
+        )
+
+    @override
+    def planned(self, due: DueCell) -> PlannedRun:
+        """``cells/<index>/<repeat>``, launched as all cells are."""
+        return PlannedRun(
+            run_dir=run_dir_of(self.folder, *_place(due)),
+            run_id=run_id_of(self.plan.sweep_id, *_place(due)),
+            title=run_of(due.entry.name, due.number, self.plan.repeats),
+            launch=self.plan.launch,
+            software=self.plan.software,
+        )
+
+    @override
+    def recorded(self, due: DueCell) -> Path | None:
+        """The recorded run that is replayed: the folder given, or of a recorded sweep the run of an equal cell."""
+        source = self.plan.launch.replay_from
+        if source is None or not (Path(source) / SWEEP).is_file():
+            return Path(source) if source else None
+        recorded = read_sweep(source)
+        twin = next((other for other in recorded.cells if other.planned.spec == due.entry.spec and other.runs), None)
+        if twin is None:
+            raise BadRequestError(
+                f"{source}: holds no run of {due.entry.name}", remedy="replay a sweep of the same cells"
+            )
+        found = run_dir_of(recorded.sweep_dir, twin.planned.index, due.number)
+        return found if found.is_dir() else run_dir_of(recorded.sweep_dir, twin.planned.index, 0)
+
+    @override
+    def ended(self, due: DueCell, ran: Ran) -> Sequence[Lesson]:
+        """What the run teaches about cells that have not run."""
+        if ran.record.status == "interrupted":
+            return ()
+        self._done[_place(due)] = ran.record.status
+        return self._learn(due.entry, ran.record)
+
+    @override
+    def interrupted(self, reason: str, due: DueCell | None = None) -> None:
+        """Only of a run that was at work."""
+        if due is not None:
+            self._event("interrupted", due.entry.name, reason)
+
+    @override
+    def out_of_time(self, due: Sequence[DueCell], reason: str) -> None:
+        """One event for every cell."""
+        for name in dict.fromkeys(one.entry.name for one in due):
+            self._event("budget", name, reason)
+
+    def require_startable(self, node_rank: int = 0) -> None:
+        """BadRequestError, everything at once, where runs of the plan could not start on this machine. Starts nothing."""
+        problems, golden = Problems(), self.plan.gate.golden_values_path
+        for cell in self.plan.planned:
+            with problems.collecting():
+                self.launch_of(DueRun(cell, 0), Path("RUN"), node_rank)
+            if self.plan.launch.launcher != "replay":
+                with problems.collecting():
+                    require_machine(
+                        cell.spec, self.host, local_ranks(cell.spec, nodes_of(self.plan.launch)), self.plan.software
+                    )
+            with problems.collecting():
+                find_golden(cell.spec, Path(golden) if golden else None)
+        problems.raise_if_any()
+
+    def _learn(self, cell: PlannedCell, record: RunRecord) -> tuple[Lesson, ...]:
+        """Prune what an OOM shows to be hopeless, and log it; cells that have run already stand for themselves."""
+        if record.status != "oom" or not self.plan.prune:
+            return ()
+        ran = {index for index, _ in self._done}
+        others = [one for one in self.plan.planned if one.index not in ran and one.name not in self._taught]
+        learned = tuple((other.name, why) for other, why in lessons(cell, record, others))
+        for name, why in learned:
+            self._taught.add(name)
+            self._event("taught", name, why, by=cell.name)
+        return learned
+
+    def _event(
+        self, kind: Literal["taught", "budget", "interrupted"], cell: str, reason: str, by: str | None = None
+    ) -> None:
+        self.note(SweepEvent(time=now(), kind=kind, cell=cell, reason=reason, by=by))
+
+
+def _place(due: DueCell) -> Place:
+    return due.entry.index, due.number
+
+
+def lessons(
+    taught_by: PlannedCell, record: RunRecord, others: Iterable[PlannedCell]
+) -> Iterator[tuple[PlannedCell, str]]:
+    """Those of ``others`` that cannot fit, and why: they differ in recompute only and need as much where memory ran out.
+
+    Absolute predictions may be off; of two settings of one layout, the one predicted larger is the larger one.
+    """
+    stages = sorted({rank.coordinates.pp for rank in record.ranks if rank.failure and rank.failure.kind == "oom"})
+    for other in others:
+        same_layout = taught_by.spec.model_copy(update={"recompute": other.spec.recompute}) == other.spec
+        if other.index == taught_by.index or not same_layout:
+            continue
+        for stage in stages:
+            least, needed = _predicted(taught_by, stage), _predicted(other, stage)
+            if least is not None and needed is not None and needed >= least:
+                yield (
+                    other,
+                    (
+                        f"predicted to need {format_bytes(needed)} on stage {stage}, where {taught_by.name} "
+                        f"with {format_bytes(least)} ran out of memory"
+                    ),
+                )
+                break
+
+
+def _predicted(cell: PlannedCell, stage: int) -> int | None:
+    rows = cell.prediction.stages if cell.prediction else ()
+    return next((row.total for row in rows if row.pp_rank == stage), None)

@@ -1,0 +1,252 @@
+"""One cell of a sweep: its figures, against the control, against its prediction, against its golden."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.judging import statistics
+from harness.judging.compare import GateOptions, compare_runs
+from harness.judging.derive import combine, derive
+from harness.judging.gate import Comparison
+from harness.judging.imported import throughput_text
+from harness.judging.likeness import is_for
+from harness.judging.metrics import Metrics, Speed, speed_of
+from harness.judging.saving import another_machine, memory_saving
+from harness.judging.statistics import time_change
+from harness.records.goldens import find_golden
+from harness.records.run import PredictionRecord, RunRecord
+from harness.records.sweeps import CellData
+from harness.sweep.status import oom_of, status_of
+from harness.sweep.values import CellStatus, CellVerdict, Foretold, VsControl, trade_off
+
+# Figures without which a cell can be held against nothing; a problem of another metric does not matter here.
+_TIME, _MEMORY = "step_time_s", "peak_allocated_bytes"
+
+_ENDED: dict[CellStatus, str] = {
+    "ok": "ran", "oom": "ran out of memory", "failed": "failed", "pruned": "was pruned", "skipped_inert": "was skipped",
+    "illegal": "is illegal", "not_run": "was not run", "interrupted": "was interrupted",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MeasuredCell:
+    """A cell with what its runs say. ``runs`` are those that ended well, ``costs_s`` one figure for each of them."""
+
+    data: CellData
+    status: CellStatus
+    reason: str
+    runs: tuple[RunRecord, ...]
+    metrics: Metrics | None
+    speed: Speed | None
+    costs_s: tuple[float, ...]
+    doubts: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The cell's."""
+        return self.data.planned.name
+
+    @property
+    def spec(self) -> ExperimentSpec | None:
+        """As planned, or else as run; None for a cell that could not be resolved."""
+        return self.data.planned.spec or next((run.spec for run in self.data.runs), None)
+
+    @property
+    def prediction(self) -> PredictionRecord | None:
+        """What was foretold: before the sweep, or else before its run."""
+        return self.data.planned.prediction or next((run.prediction for run in self.data.runs if run.prediction), None)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What all cells are held to: the control, the share of memory to stay free, how strictly to judge by goldens.
+
+    ``reference``: the cell that stands in for a control without figures; None where the control has them, or none does.
+    """
+
+    control: MeasuredCell
+    reference: MeasuredCell | None
+    margin: float
+    gate: GateOptions
+
+
+def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord | None) -> MeasuredCell:
+    """Figures of a cell; ``reference`` is the control's spec, whose tokens per GPU and step all costs are for.
+
+    ``first``: the run on whose machine all others have to be measured, too.
+    """
+    status, reason = status_of(cell)
+    runs = tuple(run for run in cell.runs if run.status == "ok")
+    each = [derive(run) for run in runs]
+    suspect = (f"suspect: {why}" for run in runs for why in run.suspect)
+    metrics = combine(each) if each else None
+    problems = (metrics.problems.get(name) for name in _required(runs, metrics)) if metrics else ()
+    return MeasuredCell(
+        data=cell,
+        status=status,
+        reason=reason,
+        runs=runs,
+        metrics=metrics,
+        speed=speed_of(each, _tokens_per_gpu(runs[0].spec)) if runs else None,
+        costs_s=_costs(runs, each, reference),
+        doubts=tuple(dict.fromkeys(doubt for doubt in (*suspect, *problems, another_machine(runs, first)) if doubt)),
+    )
+
+
+def _required(runs: Sequence[RunRecord], metrics: Metrics) -> tuple[str, ...]:
+    """Logs tell the memory of some ranks; cells of which the same is known can be held against each other."""
+    is_told = metrics.peak_allocated_bytes is not None and all(run.imported for run in runs)
+    return (_TIME,) if is_told else (_TIME, _MEMORY)
+
+
+def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
+    """The whole verdict of a cell but for what only the sweep knows."""
+    planned, is_control = cell.data.planned, cell.name == frame.control.name
+    obstacle = "" if is_control else _no_comparison(cell, frame.control)
+    versus = None if is_control or obstacle else _versus(cell, frame.control)
+    stand_in = frame.reference if frame.reference and frame.reference.name != cell.name else None
+    return CellVerdict(
+        index=planned.index,
+        name=planned.name,
+        changes=planned.changes,
+        recompute=planned.recompute,
+        status=cell.status,
+        reason=cell.reason,
+        is_control=is_control,
+        spec=planned.spec,
+        num_runs=len(cell.runs),
+        metrics=cell.metrics,
+        speed=cell.speed,
+        doubts=cell.doubts,
+        cost_s=statistics.mean(cell.costs_s) if cell.costs_s else None,
+        fits=_fits(cell, frame.margin),
+        oom=oom_of(cell.data.runs),
+        vs_control=versus,
+        vs_reference=_versus(cell, stand_in, "reference") if stand_in else None,
+        is_reference=frame.reference is not None and frame.reference.name == cell.name,
+        no_comparison=obstacle,
+        foretold=_foretold(cell, frame.control, versus),
+        no_prediction="" if cell.prediction else _no_prediction(cell),
+        golden=_golden(cell.runs, frame.gate),
+        log_remarks=_log_remarks(cell),
+    )
+
+
+def _log_remarks(cell: MeasuredCell) -> tuple[str, ...]:
+    if cell.metrics is None or not any(run.imported for run in cell.runs):
+        return ()
+    memory = cell.metrics.problems.get(_MEMORY) if cell.metrics.peak_allocated_bytes else None
+    throughput = throughput_text(cell.runs[0], derive(cell.runs[0]))
+    return tuple(text for text in (throughput, f"allocated: {memory}" if memory else None) if text)
+
+
+def _costs(runs: Sequence[RunRecord], each: Sequence[Metrics], reference: ExperimentSpec | None) -> tuple[float, ...]:
+    """Seconds of each run for the tokens that a GPU of the control handles in a step; empty unless all runs have a time."""
+    costs = [
+        metrics.step_time_s.median * (_tokens_per_gpu(reference or run.spec) / _tokens_per_gpu(run.spec))
+        for run, metrics in zip(runs, each, strict=True)
+        if metrics.step_time_s
+    ]
+    return tuple(costs) if len(costs) == len(runs) else ()
+
+
+def _tokens_per_gpu(spec: ExperimentSpec) -> float:
+    return spec.tokens_per_step / spec.num_gpus
+
+
+def control_ended(control: MeasuredCell) -> str:
+    """How the control came to have no figures: ``the control none was pruned``."""
+    return f"the control {control.name} {_ENDED[control.status]}"
+
+
+def _no_comparison(cell: MeasuredCell, control: MeasuredCell) -> str:
+    if cell.status != "ok":
+        return ""
+    if control.status != "ok":
+        return control_ended(control)
+    doubt = next(iter(control.doubts), None)
+    return f"the control {control.name} is in doubt: {doubt}" if doubt else ""
+
+
+def _versus(cell: MeasuredCell, control: MeasuredCell, called: str = "control") -> VsControl | None:
+    if cell.status != "ok" or cell.metrics is None or control.metrics is None:
+        return None
+    time = None
+    if cell.costs_s and control.costs_s and _TIME not in cell.metrics.problems:
+        time = time_change(cell.costs_s, control.costs_s, (_step_spread(cell), _step_spread(control)), called)
+    memory = memory_saving((cell.runs, cell.metrics), (control.runs, control.metrics))
+    return VsControl(
+        time=time,
+        memory=memory,
+        trade=trade_off(time, memory),
+        time_problem="" if time else cell.metrics.problems.get(_TIME, "no step time"),
+        memory_problem="" if memory else cell.metrics.problems.get(_MEMORY, "no allocated peak of all ranks"),
+        rescaled=_tokens_per_gpu(cell.runs[0].spec) != _tokens_per_gpu(control.runs[0].spec),
+    )
+
+
+def _step_spread(cell: MeasuredCell) -> float | None:
+    """Relative spread over steps; of repeats their own spread is stated instead."""
+    summary = cell.metrics.step_time_s if cell.metrics else None
+    return summary.stdev / summary.mean if summary and summary.stdev is not None and summary.mean else None
+
+
+def _fits(cell: MeasuredCell, margin: float) -> bool | None:
+    """Whether tensors leave the margin of the cell's memory free, and torch's allocator never had to free its cache."""
+    peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
+    if cell.status != "ok":
+        return False if cell.status in ("oom", "pruned") else None
+    capacity = cell.runs[0].spec.capacity_bytes if cell.runs else None
+    if capacity is None or peak is None:
+        return None
+    retried = any(rank.memory and rank.memory.num_alloc_retries for run in cell.runs for rank in run.ranks)
+    return peak.value <= int(capacity * (1 - margin)) and not retried
+
+
+def _foretold(cell: MeasuredCell, control: MeasuredCell, versus: VsControl | None) -> Foretold | None:
+    prediction = cell.prediction
+    if prediction is None:
+        return None
+    peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
+    seconds = cell.speed.step_time_s if cell.speed else None
+    return Foretold(
+        prediction=prediction,
+        peak_error=_error(prediction.peak_bytes, peak.value if peak else None),
+        step_time_error=_error(prediction.step_time_s, seconds),
+        overhead=_predicted_overhead(cell, control) if cell.name != control.name else None,
+        measured_overhead=versus.time.fraction if versus and versus.time else None,
+    )
+
+
+def _predicted_overhead(cell: MeasuredCell, control: MeasuredCell) -> float | None:
+    """For the same tokens per GPU, as measured costs are; by work per token where no seconds are predicted."""
+    ours, theirs = cell.prediction, control.prediction
+    spec, reference = cell.spec, control.spec
+    if ours is None or theirs is None or spec is None or reference is None:
+        return None
+    if ours.step_time_s is not None and theirs.step_time_s is not None:
+        tokens = _tokens_per_gpu(reference) / _tokens_per_gpu(spec)
+        return ours.step_time_s * tokens / theirs.step_time_s - 1
+    work, before = ours.model_flops + ours.recompute_flops, theirs.model_flops + theirs.recompute_flops
+    return work / spec.tokens_per_step / (before / reference.tokens_per_step) - 1
+
+
+def _error(predicted: float | None, value: float | None) -> float | None:
+    return predicted / value - 1 if predicted is not None and value else None
+
+
+def _no_prediction(cell: MeasuredCell) -> str:
+    said = next((run.no_prediction for run in cell.data.runs if run.no_prediction), "")
+    return cell.data.planned.no_prediction or said
+
+
+def _golden(runs: tuple[RunRecord, ...], gate: GateOptions) -> Comparison | None:
+    """Against the golden of the cell's settings; None where there is none, or the file that was named is for others."""
+    if not runs:
+        return None
+    search = find_golden(runs[0].spec, gate.golden_values_path, runs[0].sources)
+    if search.golden is None:
+        return None
+    if gate.names_one_golden and not is_for(search.golden, runs[0], gate.accept_differences):
+        return None
+    return compare_runs(runs, search, gate)[1]

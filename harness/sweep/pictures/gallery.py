@@ -1,0 +1,148 @@
+"""All pictures of a sweep, those of predictions and of the price of memory among them."""
+
+from collections.abc import Sequence
+
+import altair as alt
+
+from harness.records.sweeps import SweepData
+from harness.showing.charts import drawing as look
+from harness.showing.charts.drawing import Picture, memory_unit
+from harness.sweep.pictures.memory_throughput import memory_throughput
+from harness.sweep.pictures.rank_memory import rank_memory
+from harness.sweep.pictures.scene import labels
+from harness.sweep.pictures.step_times import step_times
+from harness.sweep.pictures.timeline import timeline
+from harness.sweep.values import CellVerdict, SweepVerdict
+from harness.units import four_figures
+
+_KINDS = ("predicted", "measured")
+_SIDE = 430
+
+
+def foretelling(verdict: SweepVerdict) -> Picture:
+    """A row per cell: the predicted range and figure, the measured one; beside it the change of time, both ways."""
+    title, name = "Predicted and measured", "predicted_measured"
+    told = [cell for cell in verdict.cells if cell.foretold]
+    if not told:
+        return Picture(name, title, "", None, "No cell has a prediction.")
+    called = labels(verdict)
+    unit, scale = memory_unit([cell.foretold.prediction.range_bytes[1] for cell in told if cell.foretold])
+    peaks: list[look.Row] = []
+    times: list[look.Row] = []
+    for cell in told:
+        assert cell.foretold is not None
+        prediction, label = cell.foretold.prediction, called[cell.name]
+        low, high = prediction.range_bytes
+        peaks.append({"cell": label, "kind": _KINDS[0], "value": prediction.peak_bytes / scale, "low": low / scale,
+                      "high": high / scale})  # fmt: skip
+        if cell.peak_bytes is not None:
+            peaks.append({"cell": label, "kind": _KINDS[1], "value": cell.peak_bytes / scale})
+        if cell.foretold.overhead is not None:
+            times.append({"cell": label, "kind": _KINDS[0], "value": cell.foretold.overhead * 100})
+        if cell.foretold.measured_overhead is not None:
+            times.append({"cell": label, "kind": _KINDS[1], "value": cell.foretold.measured_overhead * 100})
+    order = [called[cell.name] for cell in told]
+    left = _panel(peaks, order, f"Peak of the worst rank ({unit})", names=True)
+    right = _panel(times, order, "Step time against the control (%)", names=False)
+    chart = alt.hconcat(left, right) if times else left
+    caption = (
+        "Lines are the predicted ranges. A cell without a measured mark did not run to its end. Changes of time are "
+        "predicted from the GPU's speed or, on a processor, from FLOPs alone."
+    )
+    return Picture(name, title, caption, look.specification(chart, title, verdict.title))
+
+
+def _panel(
+    rows: Sequence[look.Row], order: Sequence[str], title: str, *, names: bool
+) -> alt.LayerChart | alt.FacetChart:
+    base = alt.Chart(look.data(rows))
+    axis = alt.Axis(grid=True) if names else alt.Axis(labels=False, ticks=False, grid=True)
+    y = alt.Y("cell:N", title=None, sort=list(order), scale=alt.Scale(domain=list(order)), axis=axis)
+    ranges = base.transform_filter("isValid(datum.low)").mark_rule(color=look.ORANGE, strokeWidth=5, opacity=0.45).encode(
+        x="low:Q", x2="high:Q", y=y
+    )  # fmt: skip
+    points = base.mark_point(size=75, strokeWidth=1.8).encode(
+        x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False)),
+        y=y,
+        color=alt.Color("kind:N", title=None, scale=alt.Scale(domain=_KINDS, range=[look.VERMILION, look.BLUE]), legend=alt.Legend(orient="top")),
+        shape=alt.Shape("kind:N", title=None, scale=alt.Scale(domain=_KINDS, range=["cross", "circle"])),
+        tooltip=["cell:N", "kind:N", alt.Tooltip("value:Q", format=".4g")],
+    )  # fmt: skip
+    width = _SIDE if names else 250
+    layers = [ranges, points] if any("low" in row for row in rows) else [points]
+    return alt.layer(*layers, width=width, height=alt.Step(look.BAR_STEP))
+
+
+_PRICE_KINDS = ("on the Pareto set", "beaten by another")
+_COLOURS = (look.BLUE, look.SKY)
+
+
+def price_of_memory(verdict: SweepVerdict) -> Picture:
+    """Cheapest first, with 95 % intervals where there are enough repeats; cells without a price are named."""
+    title, name = "Price of memory", "ms_per_gib"
+    priced = [cell for cell in verdict.cells if _price(cell) is not None]
+    if not priced:
+        return Picture(name, title, "", None, f"No cell saved memory beyond noise against {_against(verdict)}.")
+    called = labels(verdict)
+    rows: list[look.Row] = []
+    for cell in sorted(priced, key=lambda cell: _price(cell) or 0.0):
+        assert cell.versus is not None
+        low, high = cell.versus.trade.interval or (None, None)
+        kind = _PRICE_KINDS[0] if cell.name in verdict.pareto else _PRICE_KINDS[1]
+        price = _price(cell) or 0.0
+        rows.append({"cell": called[cell.name], "price": price, "text": four_figures(price), "kind": kind, "low": low,
+                     "high": high, "end": max(price, high or price, 0.0)})  # fmt: skip
+    y = alt.Y("cell:N", title=None, sort=[str(row["cell"]) for row in rows])
+    x = alt.X("price:Q", title="Milliseconds per step and GiB saved (less is better)", scale=_scale(rows),
+              axis=alt.Axis(grid=False, tickCount=6))  # fmt: skip
+    legend = alt.Legend(
+        orient="top", values=[kind for kind in _PRICE_KINDS if any(row["kind"] == kind for row in rows)]
+    )
+    base = alt.Chart(look.data(rows))
+    bars = base.mark_bar(height=14).encode(
+        x=x, y=y, tooltip=["cell:N", "price:Q", "low:Q", "high:Q"],
+        color=alt.Color("kind:N", title=None, scale=alt.Scale(domain=_PRICE_KINDS, range=_COLOURS), legend=legend),
+    )  # fmt: skip
+    whiskers = base.transform_filter("isValid(datum.low)").mark_rule(color=look.BLACK, strokeWidth=1.5).encode(
+        x="low:Q", x2="high:Q", y=y
+    )  # fmt: skip
+    texts = base.mark_text(align="left", dx=5, fontSize=look.LABEL_SIZE).encode(x="end:Q", y=y, text="text:N")
+    chart = alt.layer(bars, whiskers, texts).properties(width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP + 4))
+    return Picture(name, title, _caption(verdict), look.specification(chart, title, verdict.title))
+
+
+def _scale(rows: Sequence[look.Row]) -> alt.Scale:
+    """From zero, or the lowest interval, to beyond the longest bar, so that its figure stays inside."""
+    ends = [value for row in rows for name in ("low", "price", "end") if isinstance(value := row[name], float)]
+    low, high = min(0.0, *ends), max(0.0, *ends)
+    return alt.Scale(domain=[low, high + 0.12 * (high - low)], nice=False)
+
+
+def _price(cell: CellVerdict) -> float | None:
+    return cell.versus.trade.ms_per_gib_saved if cell.versus else None
+
+
+def _against(verdict: SweepVerdict) -> str:
+    return str(verdict.reference) if verdict.reference_why else "the control"
+
+
+def _caption(verdict: SweepVerdict) -> str:
+    whiskers = any(cell.versus and cell.versus.trade.interval for cell in verdict.cells)
+    against = _against(verdict) + (f", because {verdict.reference_why}" if verdict.reference_why else "")
+    said = f"Against {against}." + (
+        " Lines are 95 % intervals of the time." if whiskers else " Too few repeats for intervals."
+    )
+    without = [cell.name for cell in verdict.cells if cell.versus and cell.versus.trade.undefined]
+    return f"{said} Undefined, see below: {'; '.join(without)}." if without else said
+
+
+def pictures(data: SweepData, verdict: SweepVerdict) -> tuple[Picture, ...]:
+    """One entry for each, also for those that cannot be drawn. Needs altair."""
+    return (
+        memory_throughput(verdict),
+        price_of_memory(verdict),
+        rank_memory(data, verdict),
+        timeline(data, verdict),
+        foretelling(verdict),
+        step_times(data, verdict),
+    )

@@ -1,0 +1,202 @@
+"""Places cells and their labels on the plane of memory and throughput."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import altair as alt
+
+from harness.showing.charts import drawing as look
+from harness.showing.charts.drawing import memory_unit, shortened
+from harness.showing.charts.placing import Box, Placed, Spot, place, text_width
+from harness.sweep.values import CellVerdict, SweepVerdict
+
+WIDTH, HEIGHT = 760, 440
+_MOST_AT_EDGE = 27  # with a line below that counts the others, names keep 13 pixels each
+
+
+@dataclass(frozen=True)
+class Scene:
+    """``ran``: cells with both figures; ``oom``: those that ran out of memory. The axes' ranges are in ``unit`` and tokens/s."""
+
+    verdict: SweepVerdict
+    ran: tuple[CellVerdict, ...]
+    oom: tuple[CellVerdict, ...]
+    unit: str
+    scale: float
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    def point(self, cell: CellVerdict) -> tuple[float, float]:
+        """Where a cell that ran stands, in the units of the axes."""
+        return _figures(cell, self.scale)
+
+    def edge(self, number: int) -> tuple[float, float]:
+        """Where one of those that ran out of memory stands: down the right edge, for it has no throughput."""
+        num_lines = len(self.at_edge) + bool(self.num_beyond)
+        return self.values(WIDTH - 12, 40 + min(20.0, (HEIGHT - 70) / num_lines) * number)
+
+    @property
+    def at_edge(self) -> tuple[CellVerdict, ...]:
+        """Those that ran out of memory and find room at the edge."""
+        return self.oom[:_MOST_AT_EDGE]
+
+    @property
+    def num_beyond(self) -> int:
+        """How many more ran out of memory; their number stands below the last."""
+        return len(self.oom) - len(self.at_edge)
+
+    def corners(self) -> list[tuple[float, float]]:
+        """Points of the line through the Pareto set, from left to right."""
+        points = sorted(self.point(cell) for cell in self.ran if cell.name in self.verdict.pareto)
+        return [(points[0][0], self.bottom), *points, (self.right, points[-1][1])] if points else []
+
+    def limits(self) -> list[float]:
+        """Memory per rank, from the least on: of all cells the same unless the limit is varied."""
+        return [size / self.scale for size in _limits(self.verdict)]
+
+    def pixels(self, x: float, y: float) -> tuple[float, float]:
+        """Pixels from the left and from the top."""
+        return (x - self.left) / (self.right - self.left) * WIDTH, (self.top - y) / (self.top - self.bottom) * HEIGHT
+
+    def values(self, x: float, y: float) -> tuple[float, float]:
+        """What :meth:`pixels` came from."""
+        return self.left + x / WIDTH * (self.right - self.left), self.top - y / HEIGHT * (self.top - self.bottom)
+
+
+def scene_of(verdict: SweepVerdict) -> Scene | None:
+    """None where no cell has both a peak and a throughput.
+
+    Throughput is that of tokens at the step time that the Pareto set is made of, so that its line only rises, whatever
+    the cells' sequence lengths, and no cell stands above it.
+    """
+    ran = tuple(cell for cell in verdict.cells if _is_shown(cell))
+    if not ran:
+        return None
+    unit, scale = memory_unit([*_limits(verdict), *(cell.peak_bytes or 0 for cell in ran)])
+    xs, ys = zip(*(_figures(cell, scale) for cell in ran), strict=True)
+    least, most, limit = min(xs), max(xs), max(_limits(verdict), default=0) / scale
+    # A limit far beyond every point would squeeze them into a corner: it is then said in words at the edge.
+    if limit and limit - most < 2 * max(most - least, most * 0.1):
+        most = max(most, limit)
+    span_x, span_y = (most - least) or most * 0.1, (max(ys) - min(ys)) or max(ys) * 0.1
+    return Scene(
+        verdict=verdict,
+        ran=ran,
+        oom=tuple(cell for cell in verdict.cells if cell.status == "oom"),
+        unit=unit,
+        scale=scale,
+        left=least - 0.12 * span_x,
+        right=most + 0.14 * span_x,
+        bottom=min(ys) - 0.12 * span_y,
+        top=max(ys) + 0.15 * span_y,
+    )
+
+
+def _is_shown(cell: CellVerdict) -> bool:
+    return cell.status == "ok" and cell.peak_bytes is not None and _tokens_per_s(cell) is not None
+
+
+def _figures(cell: CellVerdict, scale: float) -> tuple[float, float]:
+    rate = _tokens_per_s(cell)
+    assert cell.peak_bytes is not None and rate is not None
+    return cell.peak_bytes / scale, rate
+
+
+def _tokens_per_s(cell: CellVerdict) -> float | None:
+    return cell.speed.tokens_per_s_per_gpu if cell.speed else None
+
+
+def _limits(verdict: SweepVerdict) -> list[int]:
+    return sorted(size for size in verdict.capacities if size)
+
+
+def labels(verdict: SweepVerdict) -> dict[str, str]:
+    """What each cell is called in pictures: its name, shortened, with its number where two would look alike."""
+    short = {cell.name: shortened(cell.name) for cell in verdict.cells}
+    seen = list(short.values())
+    return {
+        cell.name: _marked(
+            short[cell.name] if seen.count(short[cell.name]) == 1 else f"#{cell.index} {short[cell.name]}", cell
+        )
+        for cell in verdict.cells
+    }
+
+
+def _marked(text: str, cell: CellVerdict) -> str:
+    return f"{text} (control)" if cell.is_control else text
+
+
+def label_layers(scene: Scene) -> list[alt.Chart]:
+    """One layer for the lines to far labels, one for either side of a point, one for cells at the edge."""
+    called = labels(scene.verdict)
+    names = [called[cell.name] for cell in scene.at_edge]
+    if scene.num_beyond:
+        names.append(f"and {scene.num_beyond} more")
+    edge = [scene.pixels(*scene.edge(number)) for number in range(len(names))]
+    at_edge = [_edge_box(x, y, name) for (x, y), name in zip(edge, names, strict=True)]
+    placed = place(_spots(scene, called), WIDTH, HEIGHT, [*at_edge, *_limit_boxes(scene), *_front_boxes(scene)])
+    edge_rows = [_row(scene, (x - 10, y), name) for (x, y), name in zip(edge, names, strict=True)]
+    leads = alt.Chart(look.data([_lead(scene, label) for label in placed if label.is_far and label.text]))
+    return [
+        leads.mark_rule(color=look.PALE, strokeWidth=0.8).encode(x="x:Q", y="y:Q", x2="to_x:Q", y2="to_y:Q"),
+        _texts([_row(scene, (label.x, label.y), label.text) for label in placed if not label.is_left], "left"),
+        _texts([_row(scene, (label.x, label.y), label.text) for label in placed if label.is_left], "right"),
+        _texts(edge_rows, "right", look.VERMILION),
+    ]
+
+
+def _spots(scene: Scene, called: dict[str, str]) -> list[Spot]:
+    """In order of interest, the recommended cell first: the first find the best places."""
+    verdict = scene.verdict
+    best, rank = verdict.recommendation.cell, {name: number for number, name in enumerate(verdict.pareto)}
+    ordered = sorted(scene.ran, key=lambda c: (c.name != best, not c.is_control, rank.get(c.name, len(rank)), c.index))
+    spots = []
+    for cell in ordered:
+        use = " (use this)" if cell.name == best else ""
+        x, y = scene.pixels(*scene.point(cell))
+        spots.append(Spot(x, y, called[cell.name] + use, f"{cell.index}{use}"))
+    return spots
+
+
+def _row(scene: Scene, pixels: tuple[float, float], text: str) -> look.Row:
+    x, y = scene.values(*pixels)
+    return {"x": x, "y": y, "text": text}
+
+
+def _lead(scene: Scene, label: Placed) -> look.Row:
+    to_x, to_y = scene.values(label.spot.x, label.spot.y)
+    return _row(scene, (label.x, label.y), label.text) | {"to_x": to_x, "to_y": to_y}
+
+
+def _texts(rows: Sequence[look.Row], align: Literal["left", "right"], colour: str = look.BLACK) -> alt.Chart:
+    """Labels that begin or end where their rows say."""
+    chart: alt.Chart = (
+        alt.Chart(look.data(rows))
+        .mark_text(align=align, baseline="middle", fontSize=look.LABEL_SIZE, color=colour)
+        .encode(x="x:Q", y="y:Q", text="text:N")
+    )
+    return chart
+
+
+def _edge_box(x: float, y: float, text: str) -> Box:
+    return (x - 12 - text_width(text), y - 8, x + 12, y + 8)
+
+
+def _front_boxes(scene: Scene) -> list[Box]:
+    """The line itself, so that no label is crossed out by it."""
+    boxes = []
+    for (x, y), (next_x, next_y) in pairwise(scene.pixels(*corner) for corner in scene.corners()):
+        boxes.append((x, y - 1, next_x, y + 1))
+        boxes.append((next_x - 1, min(y, next_y), next_x + 1, max(y, next_y)))
+    return boxes
+
+
+def _limit_boxes(scene: Scene) -> list[Box]:
+    """Where the limit's own text stands."""
+    at = [limit * share for limit in scene.limits() for share in (1, 1 - scene.verdict.margin)]
+    xs = [scene.pixels(x, scene.bottom)[0] for x in at]
+    return [(x - 14, HEIGHT - 130, x + 2, float(HEIGHT)) for x in xs]

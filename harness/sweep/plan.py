@@ -1,0 +1,227 @@
+"""From a request to the plan of a sweep: cells, predictions and fates."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+
+import harness
+from harness.batch.drafts import ask_megatron
+from harness.errors import BadRequestError, HarnessError, raise_all
+from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.layout import LayoutError
+from harness.experiment.software import Software
+from harness.launch.devices import one_look
+from harness.launch.environment import Host, secrets_in
+from harness.launch.replay import LAUNCHERS
+from harness.planning.assumptions import is_routed_naturally
+from harness.planning.prediction import predict
+from harness.planning.search import Traces
+from harness.planning.settings import candidates
+from harness.planning.stages import Composer, MissingTraceError
+from harness.recipes.axes import RECOMPUTE_OPTIONS
+from harness.recipes.problems import Problems
+from harness.recipes.recipe import Request
+from harness.records.redact import redact
+from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
+from harness.run.predicting.calibration import constants_for
+from harness.run.predicting.prediction import RunPrediction
+from harness.run.predicting.tracer import Tracing, trace_cache
+from harness.run.understanding import given_env, launcher_problems, settle
+from harness.sweep.axes import AUTO, RECOMPUTE, Expansion, SweptAxis, control_values, name_of, told
+from harness.sweep.drafts import CellDraft, draft, require_one, with_twins
+from harness.sweep.request import SweepRequest, read_axes, read_control
+from harness.units import counted, format_bytes
+
+
+def planned_cells(
+    axes: tuple[SweptAxis, ...], drafts: Sequence[CellDraft], answers: Iterator[RunPrediction], *, prunes: bool
+) -> tuple[Cell, ...]:
+    """Drafts as cells, with names, to be run or refused; ``answers`` are for those that may run, in their order."""
+    changes = [told(axes, one.asked, one.spec) for one in drafts]
+    names = [name_of(own, None if place == 0 else changes[0]) for place, own in enumerate(changes)]
+    cells = []
+    for index, one in enumerate(drafts):
+        answer = next(answers) if one.may_run else RunPrediction(None)
+        fate, reason = _fate(one, names, answer, prunes=prunes)
+        checked = one.checked
+        words = {
+            "index": index,
+            "name": names[index],
+            "changes": changes[index],
+            "recompute": one.spec.recompute.text if one.spec else changes[index].get(RECOMPUTE, ""),
+            "spec": one.spec,
+            "sources": checked.sources if checked else {},
+            "notes": checked.notes if checked else (),
+            "findings": checked.findings if checked else (),
+            "prediction": answer.kept.prediction,
+            "no_prediction": answer.reason,
+        }
+        twin = names[one.twin] if one.twin is not None else None
+        cells.append(
+            PlannedCell.model_validate(words)
+            if fate == "run"
+            else RefusedCell.model_validate(words | {"fate": fate, "reason": reason, "same_as": twin})
+        )
+    return tuple(cells)
+
+
+def _fate(one: CellDraft, names: Sequence[str], answer: RunPrediction, *, prunes: bool) -> tuple[str, str]:
+    if one.twin is not None:
+        return "skipped_inert", f"equal in effect to {names[one.twin]}{_inert(one)}"
+    if one.problem:
+        return "illegal", one.problem
+    capacity = one.spec.capacity_bytes if one.spec else None
+    if prunes and answer.prediction and capacity is not None and answer.prediction.range_bytes[0] > capacity:
+        low, stage = answer.prediction.range_bytes[0], answer.prediction.worst.pp_rank
+        return "pruned", f"stage {stage} needs at least {format_bytes(low)} of {format_bytes(capacity)}"
+    return "run", ""
+
+
+def _inert(one: CellDraft) -> str:
+    inert = one.checked.effective.inert_modules if one.checked and one.checked.effective else {}
+    return "".join(f"; {module} does nothing: {why}" for module, why in inert.items())
+
+
+def foretell(specs: Sequence[ExperimentSpec], software: Software, host: Host) -> tuple[RunPrediction, ...]:
+    """One answer for each of ``specs``, in their order; the reason where there is no prediction. Never raises for that."""
+    kinds = [(settled_implementation(spec), is_routed_naturally(spec)) for spec in specs]
+    tracing = Tracing(host, trace_cache(host.shell))
+    traced = {
+        kind: _traces(
+            tracing,
+            [spec for spec, own in zip(specs, kinds, strict=True) if own == kind],
+            implementation=kind[0],
+            uneven=kind[1],
+        )
+        for kind in dict.fromkeys(kinds)
+    }
+    return tuple(_foretold(spec, kind[0], traced[kind], software) for spec, kind in zip(specs, kinds, strict=True))
+
+
+def _traces(
+    tracing: Tracing, specs: Sequence[ExperimentSpec], *, implementation: Implementation, uneven: bool
+) -> Traces | str:
+    cases = {case.key: case for spec in specs for case in Composer(spec, implementation).cases()}
+    try:
+        return tracing.traces(tuple(cases.values()), implementation, uneven=uneven)
+    except (HarnessError, OSError) as error:
+        return str(error).splitlines()[0]
+
+
+def _foretold(
+    spec: ExperimentSpec, implementation: Implementation, traces: Traces | str, software: Software
+) -> RunPrediction:
+    if isinstance(traces, str):
+        return RunPrediction(None, traces)
+    try:
+        constants = constants_for(spec.gpu)
+        return RunPrediction(predict(spec, implementation, traces.even, traces.uneven, software, constants))
+    except MissingTraceError:
+        reasons = (traces.refused.get(case.key) for case in Composer(spec, implementation).cases())
+        return RunPrediction(None, next((reason for reason in reasons if reason), "not traced"))
+    except (HarnessError, OSError) as error:  # a calibration file that cannot be read, say
+        return RunPrediction(None, str(error).splitlines()[0])
+
+
+_REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
+
+
+@one_look()
+def plan_sweep(
+    request: SweepRequest, host: Host, *, asks_megatron: bool, tell: Callable[[str], None] = lambda _: None
+) -> SweepPlan:
+    """Everything that is decided before the first run; ``sweep_id`` is empty as long as there is no folder.
+
+    ``asks_megatron``: also of the installed megatron-core, for GPUs. ``tell`` hears what is being waited for. Starts
+    tracers only. BadRequestError with every problem of the request, or of the cells when none of them may run.
+    """
+    axes = _axes(request)
+    control = control_values(axes, read_control(request.control, axes))
+    expansion = Expansion(request.asked, axes, control, lambda asked: every_setting(request, asked, host))
+    drafts = draft(request, axes, expansion.cells(grid=request.grid), host)
+    first = next(one.checked for one in drafts if one.may_run and one.checked)
+    unasked = tuple[str, ...]()
+    if asks_megatron and not first.spec.gpu_type.is_cpu and request.launch.launcher != "replay":
+        tell(f"Asking the installed megatron-core about {counted(len(drafts), 'cell')}")
+        judged, unasked = ask_megatron(drafts, host)
+        drafts = tuple(with_twins(judged))
+        require_one(drafts)
+    running = [one.spec for one in drafts if one.may_run and one.spec]
+    if request.launch.launcher == "replay":
+        answers: Sequence[RunPrediction] = [RunPrediction(None, _REPLAYED)] * len(running)
+    else:
+        tell(f"Predicting {counted(len(running), 'cell')}")
+        answers = foretell(running, first.software, host)
+    cells = planned_cells(axes, drafts, iter(answers), prunes=request.prune)
+    return SweepPlan(
+        sweep_id="",
+        title=request.title or f"{first.spec.recipe} over {', '.join(axis.name for axis in axes)}",
+        recipe=first.spec.recipe,
+        gpu=first.spec.gpu,
+        control=cells[0].name,
+        axes=tuple(_with_values(axis, cells) for axis in axes),
+        grid=request.grid,
+        repeats=request.repeats,
+        cells=cells,
+        capacity_bytes=(cells[0].spec or first.spec).capacity_bytes,
+        margin=request.margin,
+        prune=request.prune,
+        max_minutes=request.max_minutes,
+        launch=request.launch,
+        gate=request.gate,
+        software=first.software,
+        notes=_notes(cells, (*first.notes, *unasked)),
+        command=tuple(redact(argument) for argument in sys.argv),
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        mbr_perf=harness.__version__,
+    )
+
+
+def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
+    problems, axes = Problems(), tuple[SweptAxis, ...]()
+    if not request.over:
+        problems.add("a sweep varies something", "e.g. --over recompute=auto, or --over tp=4,8")
+    if request.repeats < 1:
+        problems.add(f"--repeats {request.repeats} must be at least 1")
+    if not 0 <= request.margin < 1:
+        problems.add(f"--margin {request.margin:g} is no share of the memory", "e.g. 0.06")
+    if request.max_minutes is not None and not request.max_minutes > 0:
+        problems.add(f"--max_minutes {request.max_minutes:g} must be above 0")
+    if request.launch.launcher in LAUNCHERS:  # of another one every cell tells
+        problems.found += launcher_problems(request.launch.launcher, request.launch.replay_from)
+    with problems.collecting():
+        axes = read_axes(request.over)
+    given = [name for name in RECOMPUTE_OPTIONS if getattr(request.asked, name) is not None]
+    if given and any(axis.target == RECOMPUTE for axis in axes):
+        problems.add(f"--{given[0]} and --over recompute are two answers", "give all settings to --over recompute")
+    if problems.found:  # else every cell tells them, with all else that is wrong with it
+        with problems.collecting():
+            raise_all(secrets_in(given_env(request.asked)))
+    problems.raise_if_any()
+    return axes
+
+
+def every_setting(request: SweepRequest, asked: Request, host: Host) -> tuple[str, ...]:
+    """What ``auto`` stands for: every legal setting that differs in effect, in the planner's order; () where none."""
+    try:
+        settled = settle(request.run_request(asked), host)
+        found = candidates(settled.spec, settled.software, settled_implementation(settled.spec))
+    except (BadRequestError, LayoutError):
+        return ()  # the cell of the control, or of the layout, says why
+    return tuple(row.text for row in found.rows if row.is_legal)
+
+
+def _with_values(axis: SweptAxis, cells: Sequence[Cell]) -> Axis:
+    """The axis with what `auto` stood for."""
+    if AUTO not in axis.values or axis.target != RECOMPUTE:
+        return Axis(name=axis.name, values=axis.values)
+    return Axis(name=axis.name, values=tuple(dict.fromkeys(cell.changes[axis.name] for cell in cells)))
+
+
+def _notes(cells: Sequence[Cell], notes: Sequence[str]) -> tuple[str, ...]:
+    control = cells[0]
+    if not isinstance(control, RefusedCell):
+        return tuple(notes)
+    lost = f"the control {control.name} does not run, so the others are compared with the fastest of them: {control.reason}"
+    return (*notes, lost)

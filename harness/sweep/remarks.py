@@ -1,0 +1,120 @@
+"""What is to be said about the cells of a sweep beside their figures, each remark once."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.judging.gate import Comparison
+from harness.records.redact import redact_shapes
+from harness.showing.figures import BY_NAME, capacities_text, change, figure
+from harness.sweep.status import oom_text
+from harness.sweep.values import CellVerdict, SweepVerdict
+from harness.units import format_bytes, format_percent
+
+_MANY = 4
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One sentence about one or several cells; ``is_bad`` where a reader has to look."""
+
+    cells: tuple[str, ...]
+    text: str
+    is_bad: bool = False
+
+    @property
+    def line(self) -> str:
+        """``none; core_attn,mlp: what is to be said``; from four cells on only the first two are named."""
+        named = self.cells if len(self.cells) < _MANY else (*self.cells[:2], f"and {len(self.cells) - 2} more")
+        return f"{'; '.join(named)}: {self.text}"
+
+
+def remarks(verdict: SweepVerdict) -> tuple[Remark, ...]:
+    """Why cells are not ok, what is doubtful, what could not be said; equal remarks of several cells are one."""
+    shared: dict[tuple[str, bool], list[str]] = {}
+    for cell in verdict.cells:
+        for text, is_bad in _about(cell):
+            shared.setdefault((text, is_bad), []).append(cell.name)
+    return tuple(Remark(tuple(cells), text, is_bad) for (text, is_bad), cells in shared.items())
+
+
+def headline(verdict: SweepVerdict) -> str:
+    """How many cells ended how, in one line."""
+    counts = [(status, verdict.counted(status)) for status in dict.fromkeys(cell.status for cell in verdict.cells)]
+    told = ", ".join(f"{n} {status.replace('_', ' ').replace('oom', 'OOM')}" for status, n in counts)
+    repeats = f", {verdict.repeats} repeats each" if verdict.repeats > 1 else ""
+    cells = "1 cell" if len(verdict.cells) == 1 else f"{len(verdict.cells)} cells"
+    return f"{cells}{repeats}: {told}"
+
+
+def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
+    """Memory, Pareto set, recommendation, and what the figures rest on."""
+    memory = (
+        f"Memory per rank: each cell's own, {capacities_text(verdict.capacities)}; {verdict.margin * 100:g} % of it to stay free"
+        if len(verdict.capacities) > 1
+        else f"Memory: {format_bytes(verdict.capacity_bytes)} per rank, {verdict.margin * 100:g} % of it to stay free"
+        if verdict.capacity_bytes is not None
+        else "Memory: no limit is known on this machine, so every cell that ran fits"
+    )
+    front = f"Pareto set (P): {'; '.join(verdict.pareto)}" if verdict.pareto else "Pareto set: empty"
+    return (memory, *_basis(verdict), front, _answer(verdict))
+
+
+def _answer(verdict: SweepVerdict) -> str:
+    use, why = verdict.recommendation.cell, verdict.recommendation.why
+    if verdict.num_due:
+        return f"Unfinished: no recommendation yet; {why}"
+    return f"Use (*) {use}. {why}" if use else f"Use: nothing to recommend. {why}"
+
+
+def _basis(verdict: SweepVerdict) -> Iterable[str]:
+    changes = [cell.versus.time for cell in verdict.cells if cell.versus and cell.versus.time]
+    rescaled = [cell.name for cell in verdict.cells if cell.versus and cell.versus.rescaled]
+    against = "reference" if verdict.reference_why else "control"
+    if verdict.reference_why:
+        yield f"Held against {verdict.reference}, the fastest cell that ran, because {verdict.reference_why}"
+    if rescaled:
+        yield f"Other tokens per GPU and step than the {against}, so time is per control-sized step: {'; '.join(rescaled)}"
+    if verdict.has_repeats:
+        yield "Mean step: mean over repeats of each run's median step; TFLOP/s/GPU, Pareto set and pictures are at it"
+    if not changes:
+        return
+    if all(time.interval for time in changes):
+        yield f"Time vs {against}: difference of the means over repeats, 95 % interval by Welch's t"
+    else:
+        yield f"Time vs {against}: too few repeats for an interval (--repeats 3); spreads are stated below"
+
+
+def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
+    if cell.oom is not None:
+        yield oom_text(cell.oom), True
+    elif cell.status != "ok":
+        yield f"{cell.status.replace('_', ' ')}: {cell.reason}" if cell.reason else cell.status, cell.status == "failed"
+    elif cell.reason:
+        yield cell.reason, False
+    for told in cell.log_remarks:
+        yield told, False
+    for doubt in cell.doubts:
+        yield f"not judged: {doubt}", True
+    if cell.no_comparison and not cell.is_reference and cell.vs_reference is None:
+        yield f"not compared: {cell.no_comparison}", True
+    yield from _versus(cell)
+    if cell.foretold is None and cell.no_prediction:
+        yield f"not predicted: {cell.no_prediction}", False
+    if cell.golden is not None:
+        yield _golden(cell.golden), cell.golden.outcome == "regression"
+
+
+def _versus(cell: CellVerdict) -> Iterable[tuple[str, bool]]:
+    versus = cell.versus
+    if versus is None:
+        return
+    if versus.time is not None and versus.time.interval is None:
+        yield f"time {format_percent(versus.time.fraction)} from {versus.time.basis}", False
+    if versus.trade.undefined and versus.time and versus.memory:
+        yield f"ms per GiB saved is undefined: {versus.trade.undefined}", False
+
+
+def _golden(comparison: Comparison) -> str:
+    gated = [f for f in comparison.findings if f.change is not None]
+    told = ", ".join(f"{BY_NAME[f.metric].title} {figure(BY_NAME[f.metric], f.current)} ({change(f)})" for f in gated)
+    return f"against golden {redact_shapes(comparison.golden_path or '')}: {comparison.outcome.value}{f': {told}' if told else ''}"

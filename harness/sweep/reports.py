@@ -1,0 +1,198 @@
+"""Judges what lies on disk and writes the reports of a sweep."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGTERM
+
+from harness.errors import BadRequestError, ExitCode
+from harness.judging.compare import GateOptions
+from harness.judging.gate import comparison_outcome
+from harness.records.other_kinds import read_only_sweep
+from harness.records.store import write_atomically, write_bytes_atomically
+from harness.records.sweeps import SweepData, read_sweep
+from harness.showing import json
+from harness.showing.charts.drawing import Picture, can_draw, obstacle
+from harness.showing.printing import Console, print_lines
+from harness.sweep.batch import SweepBatch
+from harness.sweep.document import sweep_csv, sweep_document
+from harness.sweep.judge import judge_sweep
+from harness.sweep.page import sweep_html, sweep_markdown
+from harness.sweep.show import SweepDisplay, print_sweep
+from harness.sweep.values import CellVerdict, SweepVerdict
+
+REPORT = "report"
+PICTURES = ("memory_throughput", "price_of_memory", "rank_memory", "timeline", "predicted_measured", "step_times")
+_PAGES = ("report.html", "report.md")
+LEFT_OUT = f"{', '.join(_PAGES)} and the pictures"
+
+
+@dataclass(frozen=True)
+class _Material:
+    verdict: SweepVerdict
+    pictures: tuple[Picture, ...]
+    folder: Path
+    formats: tuple[str, ...]
+
+
+def write_reports(
+    verdict: SweepVerdict, data: SweepData, folder: Path, formats: Sequence[str] | None = None
+) -> tuple[Path, ...]:
+    """Write every format of :data:`FORMATS`, or those asked for, into ``folder``; the files' paths, the page first.
+
+    Files that are there already are replaced. BadRequestError for an unknown format, and where nothing can be written.
+    """
+    chosen = tuple(formats or FORMATS)
+    unknown = [name for name in chosen if name not in FORMATS]
+    if unknown:
+        raise BadRequestError(f"no report format {', '.join(unknown)}", remedy=f"one of: {', '.join(FORMATS)}")
+    material = _Material(verdict, _pictures(data, verdict, chosen), folder, chosen)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return tuple(path for name in FORMATS if name in chosen for path in FORMATS[name](material))
+    except OSError as error:
+        raise BadRequestError(f"{folder}: cannot be written: {error.strerror}", remedy="name another folder") from error
+
+
+def write_tables(verdict: SweepVerdict, data: SweepData, folder: Path) -> tuple[Path, ...]:
+    """CSV and JSON alone, at once; pages and pictures of an earlier report would tell of other runs, and are removed."""
+    try:
+        for name in (*_PAGES, *(f"{picture}.png" for picture in PICTURES)):
+            (folder / name).unlink(missing_ok=True)
+    except OSError as error:
+        raise BadRequestError(f"{folder}: cannot be written: {error.strerror}", remedy="name another folder") from error
+    return write_reports(verdict, data, folder, ("csv", "json"))
+
+
+def _pictures(data: SweepData, verdict: SweepVerdict, formats: Sequence[str]) -> tuple[Picture, ...]:
+    if not can_draw() or not {"html", "md", "png"} & set(formats):
+        return ()
+    from harness.sweep.pictures.gallery import pictures
+
+    return pictures(data, verdict)
+
+
+def _write(path: Path, text: str) -> tuple[Path, ...]:
+    write_atomically(path, text)
+    return (path,)
+
+
+def _html(material: _Material) -> tuple[Path, ...]:
+    drawn = [picture for picture in material.pictures if picture.vega_lite]
+    scripts = []
+    if drawn:
+        from harness.showing.charts import drawing as rendering
+
+        scripts = [rendering.library(), rendering.embedding(drawn)]
+    return _write(material.folder / "report.html", sweep_html(material.verdict, material.pictures, scripts, obstacle()))
+
+
+def _markdown(material: _Material) -> tuple[Path, ...]:
+    text = sweep_markdown(material.verdict, material.pictures, with_images="png" in material.formats)
+    return _write(material.folder / "report.md", text)
+
+
+def _csv(material: _Material) -> tuple[Path, ...]:
+    return _write(material.folder / "report.csv", sweep_csv(material.verdict))
+
+
+def _json(material: _Material) -> tuple[Path, ...]:
+    return _write(material.folder / "report.json", json.text(sweep_document(material.verdict)) + "\n")
+
+
+def _png(material: _Material) -> tuple[Path, ...]:
+    paths = []
+    for picture in material.pictures:
+        if picture.vega_lite is None:
+            continue
+        from harness.showing.charts import drawing as rendering
+
+        path = material.folder / f"{picture.name}.png"
+        write_bytes_atomically(path, rendering.png(picture.vega_lite))
+        paths.append(path)
+    return tuple(paths)
+
+
+FORMATS: dict[str, Callable[[_Material], tuple[Path, ...]]] = {
+    "html": _html, "md": _markdown, "csv": _csv, "json": _json, "png": _png,
+}  # fmt: skip
+
+
+_WORST_FIRST = (ExitCode.RUN_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE, ExitCode.IMPROVEMENT)
+
+
+def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) -> ExitCode:
+    """Judge and show what lies on disk; ``signal`` ended the sitting. Starts nothing."""
+    num_due, data = len(batch.due()), read_sweep(batch.folder)
+    gate = GateOptions.of(data.plan.gate)
+    try:
+        verdict = judge_sweep(data, gate)
+    except BadRequestError as error:
+        raise BadRequestError(str(error), remedy=f"the sweep itself is kept in {batch.folder}") from error
+    display.result(verdict, _reports(verdict, data, display, signal), batch.folder, num_due)
+    if signal is not None:
+        return ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
+    return sweep_exit_code(verdict, gate, num_due)
+
+
+def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, signal: int | None) -> tuple[Path, ...]:
+    """What could be written; the answer must not be lost with a report. Who interrupts does not wait for pictures."""
+    try:
+        if signal is None:
+            return write_reports(verdict, data, data.sweep_dir / REPORT)
+        display.says(f"interrupted: {LEFT_OUT} are left out; mbr-perf report {data.sweep_dir} makes them")
+        return write_tables(verdict, data, data.sweep_dir / REPORT)
+    except (BadRequestError, ValueError, RuntimeError) as error:  # ValueError: what the chart renderer raises
+        display.says(
+            f"the reports could not be written: {error}; mbr-perf report {data.sweep_dir} --out FOLDER tries again"
+        )
+        return ()
+
+
+def sweep_exit_code(verdict: SweepVerdict, gate: GateOptions, num_due: int) -> ExitCode:
+    """The worst of the cells, where running out of memory and being pruned are results.
+
+    3 for a failed cell, 5 for a regression, 6 where something could not be judged, 7 on request; else 0.
+    ``num_due``: runs that are still to be done; a sweep with any has no answer yet.
+    """
+    codes = {_exit_code(cell, gate) for cell in verdict.cells}
+    unused = gate.names_one_golden and not any(cell.golden for cell in verdict.cells)
+    if num_due or unused:
+        codes.add(ExitCode.INCONCLUSIVE)
+    return next((code for code in _WORST_FIRST if code in codes), ExitCode.OK)
+
+
+def _exit_code(cell: CellVerdict, gate: GateOptions) -> ExitCode:
+    if cell.status == "failed":
+        return ExitCode.RUN_FAILED
+    if cell.status != "ok":
+        return ExitCode.OK
+    if cell.golden is not None:
+        return comparison_outcome(cell.golden, fail_on_improvement=gate.fail_on_improvement)[1]
+    required = gate.require_golden or (gate.golden_values_path is not None and not gate.names_one_golden)
+    return ExitCode.INCONCLUSIVE if required else ExitCode.OK
+
+
+@dataclass(frozen=True)
+class ReportRequest:
+    """``formats`` empty: all. ``out`` None: the sweep's own report folder."""
+
+    sweep: str
+    formats: tuple[str, ...] = ()
+    out: Path | None = None
+    results_dir: Path | None = None
+    as_json: bool = False
+
+
+def report_sweep(request: ReportRequest) -> None:
+    """Write the files, show the table. BadRequestError for no such sweep or format, and where nothing can be written."""
+    data = read_only_sweep(request.sweep, request.results_dir)
+    verdict = judge_sweep(data, GateOptions.of(data.plan.gate))
+    paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT, request.formats)
+    if request.as_json:
+        print(json.text(sweep_document(verdict, paths)))  # noqa: T201 (the answer)
+    else:
+        print_sweep(Console(highlight=False), verdict)
+        print_lines(Console(highlight=False), ["", *(f"Report: {path}" for path in paths)])
+    if obstacle():
+        print_lines(Console(stderr=True, highlight=False), [obstacle()])

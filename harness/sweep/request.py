@@ -1,0 +1,187 @@
+"""What a sweep is asked for, and what it varies."""
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.errors import BadRequestError, raise_all
+from harness.launch.environment import secrets_in
+from harness.launch.rendezvous import Nodes
+from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT
+from harness.recipes.problems import Problems, nearest
+from harness.recipes.recipe import Request
+from harness.recipes.recompute_section import policy_from_text
+from harness.recipes.set_values import set_settings
+from harness.records.batches import BatchGate, BatchLaunch
+from harness.records.redact import redact
+from harness.run.understanding import RunRequest
+from harness.sweep.axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
+
+Over = tuple[str, tuple[str, ...]]
+
+
+def split_over(text: str) -> Over:
+    """``tp=2,4`` or ``recompute=none; mlp,core_attn`` as name and values; ``;`` separates where values hold commas.
+
+    A ``;`` at the end makes one value of what holds commas. BadRequestError without ``=``.
+    """
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise BadRequestError(f"--over {text}: no '='", remedy="e.g. --over tp=2,4")
+    separator = ";" if ";" in values or _plain(name.strip()) == RECOMPUTE else ","
+    parts = [part.strip() for part in values.split(separator)]
+    return name.strip(), tuple(parts[:-1] if separator == ";" and len(parts) > 1 and not parts[-1] else parts)
+
+
+def read_axes(asked: Iterable[Over]) -> tuple[SweptAxis, ...]:
+    """Axes from names and values as given. BadRequestError with everything that is wrong with any of them."""
+    problems = Problems()
+    axes: list[SweptAxis] = []
+    for name, values in asked:
+        with problems.collecting():
+            axis = _axis(name, values)
+            twin = next((other for other in axes if other.leaf == axis.leaf), None)
+            if twin:
+                raise BadRequestError(f"--over {name}: {twin.name} is varied already", remedy="give its values once")
+            axes.append(axis)
+    problems.raise_if_any()
+    return tuple(axes)
+
+
+def read_control(text: str, axes: tuple[SweptAxis, ...]) -> dict[str, str]:
+    """``recompute=mlp tp=4``, or a cell's name, ``mlp tp=4``, as values by axis name.
+
+    BadRequestError for what is no axis of the sweep, or no value.
+    """
+    problems, chosen = Problems(), dict[str, str]()
+    known = {axis.name: axis for axis in axes}
+    for part in _parts(text):
+        name, equals, value = part.partition("=")
+        if not equals and RECOMPUTE in known:
+            name, equals, value = RECOMPUTE, "=", part
+        with problems.collecting():
+            axis = known.get(_canonical(name)) if equals else None
+            if axis is None:
+                raise BadRequestError(
+                    f"--control {redact(part)}: not AXIS=VALUE with an axis of this sweep",
+                    remedy=f"axes: {', '.join(known)}",
+                )
+            chosen[axis.name] = _checked(axis.target, value, f"--control {name}")
+    problems.raise_if_any()
+    return chosen
+
+
+def _parts(text: str) -> list[str]:
+    """Words as a shell splits them, so that a quoted value may hold blanks. BadRequestError for an open quote."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise BadRequestError(f"--control {text}: {error}", remedy="quote values that hold blanks") from error
+
+
+def _plain(name: str) -> str:
+    """``-mb``, ``--micro-batch-size`` and ``micro_batch_size`` without dashes; dotted paths as they are."""
+    return name if "." in name else name.lstrip("-").replace("-", "_")
+
+
+def _canonical(name: str) -> str:
+    """The name that cells are called by: `tp` for any spelling of it, the long name for most others."""
+    plain = _plain(name)
+    target = SWEPT.get(plain, SHORT_NAMES.get(plain, plain))
+    return next((short for short, option in SIZES.items() if option == target), target)
+
+
+def _axis(name: str, values: tuple[str, ...]) -> SweptAxis:
+    canonical = _canonical(name)
+    target = SWEPT.get(canonical, canonical)
+    if "." not in target and target not in OPTION_NAMES:
+        raise BadRequestError(f"--over {name}: cannot be varied", remedy=_instead(target))
+    problems, read = Problems(), list[str]()
+    for value in values:
+        with problems.collecting():
+            checked = _checked(target, value, f"--over {name}")
+            if checked in read:
+                raise BadRequestError(f"--over {name}: {value} is given twice", remedy="give each value once")
+            read.append(checked)
+    problems.raise_if_any()
+    return SweptAxis(canonical, target, tuple(read))
+
+
+def _instead(target: str) -> str:
+    if target in NO_AXIS:
+        return NO_AXIS[target]
+    hint = nearest(target, (*SHORT_NAMES, *OPTION_NAMES))
+    return (
+        hint
+        if hint.startswith("did you mean")
+        else f"one of {RECOMPUTE}, {', '.join(SIZES)}, a long option, env.NAME or section.field"
+    )
+
+
+def _checked(target: str, value: str, place: str) -> str:
+    """The value in its one spelling. BadRequestError where it is none."""
+    if not value and not target.startswith("env."):
+        raise BadRequestError(f"{place}: an empty value", remedy="e.g. --over tp=2,4")
+    if target == RECOMPUTE:
+        _require_one_setting(value, place)
+        return AUTO if value == AUTO else policy_from_text(value, place).text
+    if "." not in target:
+        return as_text(typed(target, value, place))
+    if target.startswith("env."):
+        raise_all(secrets_in({target.removeprefix("env."): value}))
+    problems = Problems()
+    set_settings((f"{target}={value}",), problems)
+    for problem in problems.found:
+        raise BadRequestError(f"{place}: {problem.message.removeprefix(f'--set {target}: ')}", remedy=problem.remedy)
+    return value
+
+
+def _require_one_setting(value: str, place: str) -> None:
+    """BadRequestError where commas, which join the modules of one setting, were to separate settings."""
+    parts = [part.strip() for part in value.split(",")]
+    if len(parts) > 1 and any(part in ("none", AUTO, "full") or part.startswith("full:") for part in parts):
+        raise BadRequestError(
+            f"{place}: {value} is no one setting; commas join the modules of one",
+            remedy=f"separate settings with ';': recompute='{'; '.join(parts)}'",
+        )
+
+
+def same_axis(one: str, other: str) -> bool:
+    """Whether two names stand for the same axis."""
+    return _canonical(one) == _canonical(other)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepRequest:
+    """The request that is varied, by what, how often, and how its runs are launched and judged.
+
+    ``control``: values of axes, as :func:`read_control` takes them; empty for no recompute where recompute is varied,
+    and for the request itself where it is not. ``max_minutes`` counts from the first run on. ``sweep_dir``: the folder,
+    which several nodes must share; None makes a new one.
+    """
+
+    asked: Request
+    over: tuple[Over, ...]
+    title: str = ""
+    grid: bool = False
+    repeats: int = 1
+    control: str = ""
+    max_minutes: float | None = None
+    prune: bool = True
+    margin: float = 0.06
+    force: frozenset[str] = frozenset()
+    launch: BatchLaunch = field(default_factory=BatchLaunch)
+    gate: BatchGate = field(default_factory=BatchGate)
+    results_dir: Path | None = None
+    sweep_dir: Path | None = None
+
+    def run_request(self, asked: Request) -> RunRequest:
+        """One cell's request, as the checks of `mbr-perf run` take it."""
+        return RunRequest(
+            asked=asked,
+            force=self.force,
+            launcher=self.launch.launcher,
+            nodes=Nodes(),
+            pass_env=self.launch.pass_env,
+        )

@@ -1,0 +1,212 @@
+"""The verdicts on cells and their trade-offs."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.experiment.experiment import ExperimentSpec
+from harness.judging.gate import Comparison
+from harness.judging.metrics import Metric, Metrics, Speed, cell_figure
+from harness.judging.saving import MemorySaving
+from harness.judging.statistics import TimeChange
+from harness.records.run import PredictionRecord
+from harness.records.sweep import Axis
+from harness.units import GIB, format_bytes
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """``ms_per_gib_saved`` and its 95 % interval where the time has one. None with the reason in ``undefined``.
+
+    Negative: the cell saves memory and time.
+    """
+
+    ms_per_gib_saved: float | None
+    interval: tuple[float, float] | None = None
+    undefined: str = ""
+
+
+def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> TradeOff:
+    """Seconds over bytes; undefined unless memory is saved beyond noise. The interval is that of the time alone."""
+    if time is None or memory is None:
+        missing = "time" if time is None else "memory"
+        return TradeOff(None, undefined=f"no {missing} to compare")
+    if memory.saved_bytes <= memory.noise_bytes:
+        return TradeOff(None, undefined=_too_little(memory))
+    per_gib = 1000 / (memory.saved_bytes / GIB)
+    interval = None
+    if time.interval is not None and time.fraction:
+        control_s = time.seconds / time.fraction
+        interval = (time.interval[0] * control_s * per_gib, time.interval[1] * control_s * per_gib)
+    return TradeOff(time.seconds * per_gib, interval)
+
+
+def _too_little(memory: MemorySaving) -> str:
+    noise = format_bytes(memory.noise_bytes)
+    if memory.saved_bytes < -memory.noise_bytes:
+        return f"it takes {format_bytes(-memory.saved_bytes)} more memory"
+    return f"it saves {format_bytes(memory.saved_bytes)}, no more than identical runs differ by ({noise})"
+
+
+CellStatus = Literal["ok", "oom", "failed", "pruned", "skipped_inert", "illegal", "not_run", "interrupted"]
+
+
+@dataclass(frozen=True)
+class OomLine:
+    """Where a cell ran out of memory; ``rank`` and ``stage`` None where nobody tells. ``verdict``: what the recorded figures say about why, in one clause.
+
+    ``peak_allocated_bytes``: of the worst rank, up to where the run ended; it wanted more.
+    """
+
+    rank: int | None
+    stage: int | None
+    when: str
+    request_bytes: int | None
+    limit_bytes: int | None
+    verdict: str
+    peak_allocated_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class VsControl:
+    """A cell against the control. ``time_problem`` and ``memory_problem`` say why one of them is absent.
+
+    ``rescaled``: the two do not train the same tokens per GPU and step, so the cell's time is for the control's tokens.
+    """
+
+    time: TimeChange | None
+    memory: MemorySaving | None
+    trade: TradeOff
+    time_problem: str = ""
+    memory_problem: str = ""
+    rescaled: bool = False
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """A prediction beside its measurement. Errors are predicted over measured, less one; None without both.
+
+    ``overhead``: predicted change of step time against the control, by seconds or, where none are predicted, by FLOPs.
+    """
+
+    prediction: PredictionRecord
+    peak_error: float | None
+    step_time_error: float | None
+    overhead: float | None
+    measured_overhead: float | None
+
+
+@dataclass(frozen=True)
+class CellVerdict:
+    """One cell. ``cost_s``: seconds of a step with the control's tokens per GPU, one figure for all cells.
+
+    ``metrics`` are those of the runs that ended well, None where none did; ``speed`` is what is shown and compared. ``reason`` says why a cell is not ok, or what
+    is to be known of one that is. ``doubts`` keep a cell out of the Pareto set. ``fits``: None where no memory is known.
+    ``log_remarks``: what the log of an imported cell says of it, and does not.
+    ``vs_reference``: against the cell that stands in for a control without figures; ``is_reference``: it is that cell.
+    """
+
+    index: int
+    name: str
+    changes: dict[str, str]
+    recompute: str
+    status: CellStatus
+    reason: str
+    is_control: bool
+    spec: ExperimentSpec | None
+    num_runs: int
+    metrics: Metrics | None
+    speed: Speed | None
+    doubts: tuple[str, ...]
+    cost_s: float | None
+    fits: bool | None
+    oom: OomLine | None
+    vs_control: VsControl | None
+    vs_reference: VsControl | None
+    is_reference: bool
+    no_comparison: str
+    foretold: Foretold | None
+    no_prediction: str
+    golden: Comparison | None
+    log_remarks: tuple[str, ...] = ()
+
+    @property
+    def versus(self) -> VsControl | None:
+        """Against the control, or else against what stands in for it."""
+        return self.vs_control or self.vs_reference
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """Memory per rank that this cell is held to; None where it is not known."""
+        return self.spec.capacity_bytes if self.spec else None
+
+    def figure(self, metric: Metric) -> float | None:
+        """What a report shows of this cell for a metric; the same for every report."""
+        return cell_figure(metric, self.metrics, self.speed)
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Peak allocated bytes of the worst rank."""
+        peak = self.metrics.peak_allocated_bytes if self.metrics else None
+        return peak.value if peak else None
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether time and memory are known and nothing speaks against them."""
+        return self.status == "ok" and not self.doubts and self.cost_s is not None and self.peak_bytes is not None
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The cell to use, None where there is none, and why in one sentence."""
+
+    cell: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class SweepVerdict:
+    """A whole sweep. ``pareto``: names of cells, cheapest first. ``margin``: share of the memory to be kept free.
+
+    ``capacity_bytes`` is the control's; each cell is held to its own. ``reference`` names the cell that the others are
+    held against, None for none; where it is not the control, ``reference_why`` says why. ``num_due``: runs still to do.
+    """
+
+    sweep_id: str
+    title: str
+    recipe: str
+    gpu: str
+    control: str
+    reference: str | None
+    reference_why: str
+    axes: tuple[Axis, ...]
+    repeats: int
+    capacity_bytes: int | None
+    margin: float
+    cells: tuple[CellVerdict, ...]
+    pareto: tuple[str, ...]
+    recommendation: Recommendation
+    num_due: int
+    notes: tuple[str, ...]
+    started_at: str
+    command: tuple[str, ...]
+
+    def cell(self, name: str) -> CellVerdict:
+        """The cell of that name; KeyError for none."""
+        for cell in self.cells:
+            if cell.name == name:
+                return cell
+        raise KeyError(name)
+
+    @property
+    def capacities(self) -> frozenset[int | None]:
+        """Memory per rank of the cells in bytes: one figure, or several where the limit is varied."""
+        return frozenset(cell.capacity_bytes for cell in self.cells if cell.spec) or frozenset({self.capacity_bytes})
+
+    @property
+    def has_repeats(self) -> bool:
+        """Whether any cell's speed is the mean of several runs."""
+        return any(cell.speed is not None and cell.speed.num_runs > 1 for cell in self.cells)
+
+    def counted(self, status: CellStatus) -> int:
+        """How many cells ended so."""
+        return sum(cell.status == status for cell in self.cells)
