@@ -90,6 +90,10 @@ def test_a_whole_step_is_captured_on_the_stream_that_ddp_was_built_on_where_mega
     assert capture == f"capture on {ddp_stream(whole_step)} with ['capture_error_mode', 'pool']"
 
 
+def test_the_amax_history_is_corrected_before_ddp_is_built(layers):
+    assert in_order(layers, "correct the amax history of 1", "build DDP")
+
+
 def test_batches_are_copied_after_the_work_that_made_them(whole_step):
     began = whole_step.index("build DDP")
     entered = [at for at, call in enumerate(whole_step) if call.startswith("enter ") and at > began]
