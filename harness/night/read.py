@@ -1,19 +1,16 @@
 """From the options of `mbr-perf nightly` to the values that the logic takes."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from harness.asking.options import LocalLaunchOptions
 from harness.asking.requests import launch_words, require_nothing_else
 from harness.asking.slurm_options import SlurmLaunchOptions, slurm_request
+from harness.night.options import NightJudgeOptions, NightOutputOptions, SuiteOptions
 from harness.night.plan import chosen_suite
 from harness.night.reports import Outputs, require_outputs
 from harness.night.request import AaRequest, NightRequest
 from harness.recipes.problems import Problems
 from harness.records.batches import BatchLaunch
-
-if TYPE_CHECKING:
-    from harness.night.ask import NightJudgeOptions, NightOutputOptions, SuiteOptions
 
 _MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
 
@@ -27,11 +24,11 @@ class NightAsked:
 
 
 def night_asked(
-    what: "SuiteOptions",
-    judge: "NightJudgeOptions",
+    what: SuiteOptions,
+    judge: NightJudgeOptions,
     launch: LocalLaunchOptions,
     slurm: SlurmLaunchOptions,
-    output: "NightOutputOptions",
+    output: NightOutputOptions,
 ) -> NightAsked:
     """The options of `mbr-perf nightly` as one value. BadRequestError with every one that is wrong."""
     problems, request, outputs = Problems(), None, Outputs()
@@ -51,7 +48,7 @@ def night_asked(
 
 
 def night_request(
-    what: "SuiteOptions", judge: "NightJudgeOptions", launch: LocalLaunchOptions, slurm: SlurmLaunchOptions
+    what: SuiteOptions, judge: NightJudgeOptions, launch: LocalLaunchOptions, slurm: SlurmLaunchOptions
 ) -> NightRequest:
     """Which night is asked for. BadRequestError without a suite, and for options that contradict each other."""
     problems, on_slurm, words = Problems(), None, BatchLaunch()
@@ -79,8 +76,8 @@ def _bare_words(launch: LocalLaunchOptions) -> BatchLaunch:
 
 def _request(
     suite: str,
-    what: "SuiteOptions",
-    judge: "NightJudgeOptions",
+    what: SuiteOptions,
+    judge: NightJudgeOptions,
     launch: LocalLaunchOptions,
     words: BatchLaunch,
 ) -> NightRequest:
@@ -100,16 +97,16 @@ def _request(
     )
 
 
-def _says_which_aa(judge: "NightJudgeOptions") -> bool:
+def _says_which_aa(judge: NightJudgeOptions) -> bool:
     return bool(judge.aa_case) or judge.aa_pairs is not None
 
 
-def _aa(judge: "NightJudgeOptions") -> AaRequest:
+def _aa(judge: NightJudgeOptions) -> AaRequest:
     pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
     return AaRequest(judge.aa_case, pairs)
 
 
-def night_outputs(output: "NightOutputOptions") -> Outputs:
+def night_outputs(output: NightOutputOptions) -> Outputs:
     """Where reports go beside the night's folder. BadRequestError, all at once, for places that cannot be written."""
     outputs = Outputs(
         junit=output.junit,

@@ -1,7 +1,5 @@
 """From the options of `mbr-perf sweep`, and a sweep file, to the one value that the logic takes."""
 
-from typing import TYPE_CHECKING
-
 from harness.asking.options import JudgeOptions, LocalLaunchOptions, SweepNodes
 from harness.asking.requests import experiment_request, gate_options, launch_words, nodes_said, require_nothing_else
 from harness.asking.slurm_options import SlurmArrayOptions, slurm_request
@@ -12,17 +10,15 @@ from harness.recipes.problems import Problems
 from harness.recipes.suite_file import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.batches import SWEEP_FOLDERS
+from harness.sweep.options import SweepOptions, SweptOptions
 from harness.sweep.request import Over, SweepRequest, same_axis, split_over
-
-if TYPE_CHECKING:
-    from harness.sweep.ask import SweepOptions, SweptOptions
 
 _MAY_ACCOMPANY = frozenset({"resume", "max_minutes", "no_warm", "as_json", "results_dir"})
 _RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it resumes within seconds
 
 
 def sweep_request(
-    asked: "SweptOptions", how: "SweepOptions", judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
+    asked: SweptOptions, how: SweepOptions, judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
 ) -> SweepRequest:
     """All of `mbr-perf sweep` as one value; the command line wins over the file.
 
@@ -54,7 +50,7 @@ def sweep_request(
 
 
 def slurm_sweep_request(
-    how: "SweepOptions", launch: LocalLaunchOptions, nodes: SweepNodes, given: SlurmArrayOptions
+    how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: SlurmArrayOptions
 ) -> SlurmRequest | None:
     """What `--launcher slurm` asks for; None for another launcher. BadRequestError, all at once."""
     problems, asked = Problems(), None
@@ -69,7 +65,7 @@ def slurm_sweep_request(
     return asked
 
 
-def follower(how: "SweepOptions", launch: LocalLaunchOptions, nodes: SweepNodes) -> Follower:
+def follower(how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes) -> Follower:
     """Takes part in a sweep that node 0 leads. BadRequestError without the folder that both see."""
     folder = nodes.sweep_dir
     if how.resume is not None:
