@@ -10,14 +10,13 @@ from typing import Any
 from case import NO_TIME, Case, Check
 from machine import Target
 from phases import markdown
-from rich.console import Console
 
 from harness.errors import BadRequestError, ExitCode, raise_all
 from harness.records.store import write_atomically
 from harness.records.strict_json import once_each
 from harness.run.provenance import git_commit
 from harness.showing.figures import ABSENT
-from harness.showing.printing import plain_table, print_lines, show
+from harness.showing.printing import Console, plain_table, print_lines, show
 from harness.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1
