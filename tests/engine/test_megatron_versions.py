@@ -6,7 +6,7 @@ Run it against another release with PYTHONPATH set to where that is unpacked.
 import ast
 import importlib
 import inspect
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -88,7 +88,7 @@ def resolvable(name):
 
 
 IMPORTED = sorted({name for path in FILES for name in imports_of(path).values()} - OPTIONAL)
-CALLS = sorted({call for path in FILES for call in calls_of(path)}, key=lambda call: call.place)
+CALLS = sorted({call for path in FILES for call in calls_of(path)}, key=astuple)
 
 
 def test_the_worker_does_import_and_call_megatron_core():
