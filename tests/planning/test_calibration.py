@@ -134,3 +134,12 @@ def test_without_times_no_efficiency_is_touched(observe):
     run = replace(observe("cpu", gemm=0.1), step_s=None)
     reasons = {c.name: c.reason for c in fit([run]) if c.value is None}
     assert all(reasons[name] == "no run has a step time that is predicted" for name in EFFICIENCIES)
+
+
+@pytest.mark.parametrize(
+    ("size", "is_at_bound"), [(8_000, True), (9_000, False), (2**33 - 9_000, False), (2**33 - 8_000, True)]
+)
+def test_a_constant_is_at_its_bound_within_a_millionth_of_their_distance(observe, size, is_at_bound):
+    assert BOUNDS["outside_allocator_bytes"] == (0, 2**33)
+    [found] = [c for c in fit([observe("run", outside=(size,))]) if c.name == "outside_allocator_bytes"]
+    assert (found.value, found.reason) == (size, "at its bound: something else is wrong" if is_at_bound else "")

@@ -91,3 +91,16 @@ def test_the_optimizer_step_counts_what_backward_passes_left_and_the_temporaries
     assert other.peaks["optimizer step"] - plain.peaks["optimizer step"] == 5000 + 4 * 20_000
     assert (other.peak, other.activations, other.transient) == ("optimizer step", 5000, 2 * 4 * 20_000)
     assert parts(other) == other.total
+
+
+def test_what_the_loss_takes_is_in_its_own_peak_and_not_in_the_one_of_the_schedule(spec_of, by_hand):
+    spec = spec_of()
+    composer = Composer(spec, TE)
+    *others, last = composer.chunk_costs(by_hand(composer.cases()).even)[3]
+    assert [chunk.has_loss for chunk in (*others, last)] == [False] * 4 + [True]
+    peak = last.sizes.backward_peak + 90_000
+    larger = replace(last, sizes=replace(last.sizes, backward_peak=peak, backward_again=peak))
+    plain, with_more = stage_memory(spec, 3, (*others, last)), stage_memory(spec, 3, (*others, larger))
+    assert with_more.peaks["loss and logits"] > plain.peaks["loss and logits"] + 80_000
+    assert with_more.peaks["schedule"] == plain.peaks["schedule"]
+    assert with_more.peak == "loss and logits"

@@ -112,3 +112,10 @@ def test_two_writers_of_the_same_runs_in_the_same_second_meet_without_harm(tmp_p
     assert [writer.wait() for writer in writers] == [0, 0]
     assert len(read_history(tmp_path)) == 100
     assert list((tmp_path / "history").rglob("*.tmp")) == []
+
+
+def test_a_month_that_is_a_link_to_elsewhere_is_not_read(tmp_path, make_kept):
+    elsewhere = write_history(tmp_path / "others", make_kept(40)).parent
+    write_history(tmp_path, make_kept(0))
+    (tmp_path / "history" / "202602").symlink_to(elsewhere)
+    assert [record.run_id for record in read_history(tmp_path)] == ["run0000"]

@@ -220,6 +220,11 @@ def test_lines_of_ordinary_training_are_not_telling():
     assert not is_telling(" [2026-01-02 03:04:05] iteration 5/ 50 | lm loss: 1.1E+01 | number of nan iterations: 0 |")
 
 
+@pytest.mark.parametrize("text", ["recompute_granularity ........ selective", "cpu_offloading ........ False"])
+def test_a_line_that_only_names_recompute_or_offloading_is_not_telling(text):
+    assert not is_telling(text)
+
+
 @pytest.mark.parametrize(
     "text",
     [

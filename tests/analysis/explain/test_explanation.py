@@ -1,5 +1,6 @@
 """Why a run differs from its golden: every recorded difference, by what it can have moved."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 
@@ -277,3 +278,33 @@ def test_where_only_throughput_is_known_on_both_sides_causes_are_told_of_it(make
     ]
     assert told
     assert "Nothing that both sides recorded explains the change." not in found.verdict
+
+
+def changes_of(found):
+    return {change.metric: change for change in found.changes}
+
+
+def test_a_metric_that_one_side_lacks_is_listed_and_one_that_both_lack_is_not(make_record, make_spec, make_golden):
+    record = make_record(make_spec(gpu="cpu"))
+    golden = golden_side("golden", make_golden(record, {"step_time_s": 2.5, "peak_device_bytes": 60e9}))
+    found = changes_of(explain(run_side(record), golden))
+    assert (found["peak_allocated_bytes"].ours, found["peak_allocated_bytes"].theirs) == (58_000_000_000, None)
+    assert (found["peak_device_bytes"].ours, found["peak_device_bytes"].theirs) == (None, 60e9)
+    assert (found["step_time_s"].ours, found["step_time_s"].theirs) == (1.0, 2.5)
+    assert "peak_device_bytes" not in changes_of(runs(record, record))
+
+
+def test_single_runs_differ_by_what_equal_cpu_runs_were_measured_to_differ_by(make_record, make_spec):
+    spec = make_spec(gpu="cpu")
+    found = changes_of(runs(make_record(spec, seconds=1.1), make_record(spec, seconds=1.0)))
+    known = (spec.gpu_type.timing_threshold, "what equal CPU runs were measured to differ by")
+    assert (found["step_time_s"].noise, found["step_time_s"].basis) == known
+    assert found["peak_allocated_bytes"].noise == spec.gpu_type.memory_threshold != known[0]
+
+
+def test_by_how_much_single_runs_on_a_gpu_or_without_settings_would_differ_is_not_known(make_record):
+    here, there = run_side(make_record(seconds=2.75)), run_side(make_record(seconds=2.5))
+    for ours in (here, replace(here, spec=None)):
+        change = changes_of(explain(ours, there))["step_time_s"]
+        assert change.change == pytest.approx(0.1)
+        assert (change.noise, change.basis) == (None, "")

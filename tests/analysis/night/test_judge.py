@@ -8,7 +8,9 @@ import pytest
 
 from harness.errors import ExitCode
 from harness.judging.derive import derive
-from harness.night.judge import judge_night
+from harness.night.history.record import case_of
+from harness.night.history.store import write_history
+from harness.night.judge import judge_night, outlook
 from harness.night.values import CaseMaterial, CaseRun, rules_of
 from harness.records.goldens import GoldenSearch
 from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
@@ -106,3 +108,33 @@ def test_false_alarms_are_shared_out_among_the_cases_that_can_run_and_all_shards
     assert rules_of(plan(*cases), TODAY).alpha == 0.01 / 25
     assert rules_of(plan(*cases, shard="1/2"), TODAY).alpha == 0.01 / 50
     assert rules_of(plan(), TODAY).alpha == 0.01
+
+
+@pytest.fixture(name="last")
+def _last(tmp_path, make_spec, make_kept):
+    """The last run that the outlook of case ``dense`` of suite ``nightly`` names, where history has runs of these cases."""
+    spec = make_spec()
+
+    def found(*kept: tuple[str, str]) -> str | None:
+        for number, (suite, name) in enumerate(kept):
+            told = {"suite": suite, "suite_case": name, "case": case_of(spec), "fingerprint": spec.fingerprint}
+            write_history(tmp_path, make_kept(number, **told))
+        [one] = outlook(plan(PlannedCase(name="dense", spec=spec, repeats=1)), tmp_path)
+        return one.last and one.last.run_id
+
+    return found
+
+
+def test_the_last_run_of_a_case_is_its_own_newest_although_others_ran_later(last):
+    assert (
+        last(("nightly", "dense"), ("nightly", "dense"), ("nightly", "other"), ("weekly", "dense"), ("", ""))
+        == "run0001"
+    )
+
+
+def test_a_case_that_never_ran_has_the_newest_run_outside_of_suites_for_its_last(last):
+    assert last(("", ""), ("", ""), ("nightly", "other")) == "run0001"
+
+
+def test_a_run_of_another_case_with_the_same_settings_is_never_the_last_of_this_one(last):
+    assert last(("nightly", "other"), ("weekly", "dense")) is None

@@ -189,6 +189,8 @@ CASES = [Case(*row) for row in (
     ("A01", "error", "dense", breaks(tp=16), keeps(tp=8)),
     ("A03", "error", "moe", breaks(ep=16, num_gpus=24, gpus_per_node=8, gbs=48, model__moe__num_moe_experts=16),
      keeps(ep=8)),
+    ("A03", "error", "moe", breaks(etp=2, num_gpus=3, gbs=63), keeps(num_gpus=4, gbs=64)),
+    ("A03", "error", "dense", breaks(ep=3), keeps(ep=1)),
     ("A06", "error", "dense", breaks(gbs=63), keeps(gbs=64)),
     ("A07", "error", "dense", breaks(pp=4, vp=2, gbs=4), keeps(gbs=8)),
     ("A07", "error", "dense", breaks(pp=4, vp=2, gbs=10), keeps(gbs=16)),

@@ -65,3 +65,15 @@ def test_a_misspelt_module_gets_a_suggestion(judge):
     findings = judge("dense", {"recompute": SelectiveRecompute(modules=("core_atn",))})
     fix = next(f.fix for f in findings if f.id == "R07")
     assert fix.startswith("did you mean core_attn?")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"layers": 12, "pp": 2}, "use one of 1, 2, 3, 6, full:block"),
+        ({"layers": 10, "pp": 2, "parallelism__num_layers_in_first_pipeline_stage": 4}, "use one of 1, 2, full:block"),
+    ],
+)
+def test_the_fix_of_uniform_recompute_lists_what_divides_every_chunk(judge, changes, expected):
+    findings = judge("dense", changes | {"recompute": "full:uniform:5"})
+    assert next(f.fix for f in findings if f.id == "T08").startswith(expected)

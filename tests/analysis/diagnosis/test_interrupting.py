@@ -1,0 +1,77 @@
+"""Ctrl-C while logs are read: the first is an answer by what was read, the second ends the program."""
+
+import signal
+import threading
+
+import pytest
+
+from harness.diagnose.run import stopped_by_ctrl_c
+from harness.records.logs.passage import Passage
+
+
+class EndedError(Exception):
+    """In place of KeyboardInterrupt, which would end the other tests too."""
+
+
+def end(_number, _frame):
+    raise EndedError
+
+
+def ctrl_c():
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def _handler():
+    """What Ctrl-C does outside of the reading: it ends the program."""
+    before = signal.signal(signal.SIGINT, end)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_first_ctrl_c_stops_the_reading_and_is_noted():
+    passage = Passage(num_bytes=2_500_000)
+    with stopped_by_ctrl_c(passage):
+        ctrl_c()
+    assert passage.is_stopped
+    assert passage.notes == ["Interrupted: this is by the first 2.5 MB of the logs."]
+
+
+def test_the_second_ctrl_c_ends_the_program():
+    passage = Passage()
+    with stopped_by_ctrl_c(passage):
+        ctrl_c()
+        with pytest.raises(EndedError):
+            ctrl_c()
+    assert len(passage.notes) == 1
+
+
+def test_after_the_reading_ctrl_c_ends_the_program_again():
+    passage = Passage()
+    with stopped_by_ctrl_c(passage):
+        pass
+    with pytest.raises(EndedError):
+        ctrl_c()
+    assert not passage.is_stopped
+
+
+def test_ctrl_c_stays_ignored_where_the_shell_has_it_ignored():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    passage = Passage()
+    with stopped_by_ctrl_c(passage):
+        ctrl_c()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert not passage.is_stopped
+
+
+def test_a_thread_reads_without_touching_the_handler():
+    seen = []
+
+    def read():
+        with stopped_by_ctrl_c(Passage()):
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    assert seen == [end]
