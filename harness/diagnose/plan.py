@@ -12,7 +12,7 @@ from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import Host, child_environment
-from harness.launch.rendezvous import Nodes, local_ranks
+from harness.launch.rendezvous import Nodes, local_ranks, without_asking
 from harness.planning.assumptions import is_routed_naturally
 from harness.planning.search import Limits, Plan, Row, plan, required_cases
 from harness.planning.settings import candidates
@@ -151,7 +151,7 @@ def _as_known(case: Case, spec: ExperimentSpec) -> ExperimentSpec:
 
 def _environment(spec: ExperimentSpec, host: Host) -> tuple[dict[str, str] | None, tuple[Finding, ...]]:
     """The variables that ranks would have, started from this shell; what contradicts the spec among them."""
-    nodes = Nodes(nnodes=max(1, -(-spec.num_gpus // spec.gpus_per_node)))
+    nodes = without_asking(spec, Nodes())
     try:
         found = child_environment(
             spec, host.shell, (), local_ranks(spec, nodes), num_cores=host.num_cores, nnodes=nodes.nnodes
