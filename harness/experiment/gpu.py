@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.units import GB, GIB, TERA
 
+MARGIN = 0.06
+"""Share of a GPU's memory that a setting must leave free to be recommended, unless `--margin` says otherwise."""
+
 PeakKey = Literal["fp32", "bf16", "fp8", "fp4"]
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from harness.errors import BadRequestError, ManyProblemsError
+from harness.experiment.gpu import MARGIN
 from harness.judging.compare import GateOptions
 from harness.recipes.problems import Problems
 from harness.recipes.recipe import Request
@@ -43,7 +44,7 @@ class ImportSweepRequest:
     gate: GateOptions
     title: str = ""
     control: str = ""
-    margin: float = 0.06
+    margin: float = MARGIN
     started_at: datetime | None = None
     results_dir: Path | None = None
 

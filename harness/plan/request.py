@@ -6,6 +6,7 @@ from itertools import product
 
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import MARGIN
 from harness.experiment.recompute import MODULES, parse_recompute
 from harness.recipes.recipe import Request
 from harness.run.predicting.exact import ASKED, RECOMMENDED
@@ -20,7 +21,7 @@ class PlanRequest:
     """
 
     asked: Request
-    margin: float = 0.06
+    margin: float = MARGIN
     fit_into_gib: float | None = None
     max_overhead: float | None = None
     over: tuple[tuple[str, tuple[int | None, ...]], ...] = ()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import MARGIN
 from harness.experiment.recompute import NoRecompute
 from harness.experiment.software import Software
 from harness.planning.ledger import user_buffer_bytes
@@ -28,7 +29,7 @@ class Limits:
     """
 
     capacity_bytes: int | None
-    margin: float = 0.06
+    margin: float = MARGIN
     max_overhead: float | None = None
     user_buffer_bytes: int = 0
 

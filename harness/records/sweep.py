@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.experiment.gpu import Frozen
+from harness.experiment.gpu import MARGIN, Frozen
 from harness.experiment.software import Software
 from harness.records.batches import BatchGate, BatchLaunch, EntryWords, PlannedEntry
 from harness.records.imported import LAUNCHER as IMPORT
@@ -71,7 +71,7 @@ class SweepPlan(Frozen):
     repeats: int
     cells: tuple[Cell, ...]
     capacity_bytes: int | None = None
-    margin: float = 0.06
+    margin: float = MARGIN
     prune: bool = True
     max_minutes: float | None = None
     launch: BatchLaunch = BatchLaunch()

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
+from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
 from harness.launch.rendezvous import Nodes
 from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT
@@ -169,7 +170,7 @@ class SweepRequest:
     control: str = ""
     max_minutes: float | None = None
     prune: bool = True
-    margin: float = 0.06
+    margin: float = MARGIN
     force: frozenset[str] = frozenset()
     launch: BatchLaunch = field(default_factory=BatchLaunch)
     gate: BatchGate = field(default_factory=BatchGate)

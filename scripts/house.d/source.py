@@ -49,7 +49,7 @@ def _defaults(tree: ast.Module) -> Iterator[tuple[Default, bool]]:
     """Each default that is a telling constant, with whether a command-line option has it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            pairs = [(node.target.id, node.value, "Option" in ast.unparse(node.annotation))]
+            pairs = [(node.target.id, node.value, "option(" in ast.unparse(node.annotation).lower())]
         elif isinstance(node, ast.arguments):
             positional = [*node.posonlyargs, *node.args]
             given = [*zip(reversed(positional), reversed(node.defaults), strict=False)]
