@@ -8,13 +8,13 @@ from typing import Literal
 
 from harness.asking.options import ExperimentOptions, JudgeOptions, LaunchOptions, LocalLaunchOptions, SweepNodes
 from harness.asking.slurm_options import SlurmLaunchOptions, slurm_request
-from harness.batch.slurm.submission import SlurmRequest
 from harness.errors import BadRequestError, raise_all
 from harness.judging.compare import GateOptions, WindowOptions
 from harness.launch.plan import limit_problems
 from harness.launch.rendezvous import Nodes
 from harness.recipes.recipe import Request
 from harness.records.batches import BatchLaunch
+from harness.records.job import SlurmRequest
 from harness.run.understanding import RunRequest
 
 _SPELLED = {

@@ -10,7 +10,7 @@ import typer
 from harness.errors import BadRequestError, raise_all
 
 if TYPE_CHECKING:
-    from harness.batch.slurm.submission import SlurmRequest
+    from harness.records.job import SlurmRequest
 
 _SLURM = "Slurm (with --launcher slurm)"
 _TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
@@ -101,8 +101,7 @@ def limit_minutes(text: str | None) -> int:
 
 
 def _request(given: SlurmLaunchOptions, minutes: int) -> "SlurmRequest":
-    from harness.batch.slurm.submission import SlurmRequest
-    from harness.records.job import SlurmOptions
+    from harness.records.job import SlurmOptions, SlurmRequest
 
     options = SlurmOptions(
         time_limit_minutes=minutes,

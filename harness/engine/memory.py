@@ -9,7 +9,9 @@ from torch.ops import aten
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from harness.engine.storage_watch import WATCHED_STEPS, CpuLimit, SeriesRecorder, StorageWatch, watched_peak_bytes
+from harness.engine.memory_limit import WATCHED_STEPS, CpuLimit
+from harness.engine.memory_series import SeriesRecorder
+from harness.engine.storage_watch import StorageWatch, watched_peak_bytes
 from harness.engine.tracing.ledger import StorageLedger
 from harness.records.rank import MemoryRecord
 

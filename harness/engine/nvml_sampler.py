@@ -10,8 +10,8 @@ from pathlib import Path
 import pynvml
 
 from harness.engine.clock_recorder import ClockRecorder
+from harness.engine.memory_series import SeriesRecorder
 from harness.engine.nvml_device import Gpu, Neighbours, reason_of
-from harness.engine.storage_watch import SeriesRecorder
 from harness.records.run import DeviceSample, NodeSample
 from harness.records.store import write_atomically
 from harness.units import counted

@@ -14,14 +14,9 @@ import sys
 from contextlib import suppress
 from types import TracebackType
 
-from harness.engine.process import (
-    ForkedProcess,
-    UnforkableError,
-    die_with_parent,
-    end_now,
-    run_and_end,
-    why_not_forkable,
-)
+from harness.engine.fork_safety import UnforkableError, why_not_forkable
+from harness.engine.forked_process import ForkedProcess, end_now, run_and_end
+from harness.engine.process import die_with_parent
 
 # What torch may say when it asks for the process of a rank.
 KNOWN = frozenset({"entrypoint", "args", "env", "stdout", "stderr", "local_rank_id", "numa_options"})

@@ -16,9 +16,9 @@ from harness.engine import cpu_backend, memory_history, streams, user_buffers
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
 from harness.engine.effective import read_back
 from harness.engine.memory import CpuMeter, CudaMeter
+from harness.engine.memory_limit import limit_cuda
 from harness.engine.model import build_chunks, wrap_ddp
 from harness.engine.rank_log import NonFiniteLossError, RankLog
-from harness.engine.storage_watch import limit_cuda
 from harness.engine.training import StepResult, Trainer
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import num_virtual_stages

@@ -1,6 +1,7 @@
 """Slurm jobs: what is submitted, and where jobs are kept."""
 
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -46,6 +47,19 @@ class SlurmOptions(Frozen):
     container_mounts: tuple[str, ...] = ()
     python: str | None = None
     pending_timeout_minutes: int | None = Field(default=None, ge=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmRequest:
+    """What `--launcher slurm` asks for beyond a run. ``submit`` False: prepare the job and stop.
+
+    ``detach``: submit it and do not wait. ``array``: a task per cell.
+    """
+
+    options: SlurmOptions
+    submit: bool = True
+    detach: bool = False
+    array: bool = False
 
 
 class JobRun(Frozen):

@@ -10,7 +10,7 @@ from harness.asking.slurm_options import SlurmArrayOptions
 from harness.sweep.options import SweepOptions, SweptOptions
 
 if TYPE_CHECKING:
-    from harness.batch.slurm.submission import SlurmRequest
+    from harness.records.job import SlurmRequest
 
 
 @takes(SweptOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmArrayOptions)

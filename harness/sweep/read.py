@@ -4,12 +4,12 @@ from harness.asking.options import JudgeOptions, LocalLaunchOptions, SweepNodes
 from harness.asking.requests import experiment_request, gate_options, launch_words, nodes_said, require_nothing_else
 from harness.asking.slurm_options import SlurmArrayOptions, slurm_request
 from harness.batch.nodes import Follower, Meeting
-from harness.batch.slurm.submission import SlurmRequest
 from harness.errors import BadRequestError
 from harness.recipes.problems import Problems
 from harness.recipes.suite_file import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.batches import SWEEP_FOLDERS
+from harness.records.job import SlurmRequest
 from harness.sweep.options import SweepOptions, SweptOptions
 from harness.sweep.request import Over, SweepRequest, same_axis, split_over
 

@@ -8,7 +8,7 @@ from harness.batch.folder import holding
 from harness.batch.launches import num_nodes
 from harness.batch.slurm.collecting import collect_ended
 from harness.batch.slurm.showing import JobDisplay
-from harness.batch.slurm.submission import JobRequest, SlurmRequest, hand_over
+from harness.batch.slurm.submission import JobRequest, hand_over
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.disk import full_disk_told
 from harness.launch.environment import Host, this_host
@@ -16,7 +16,7 @@ from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.job import SlurmJob
 from harness.launch.slurm.state import job_state
 from harness.records.batches import SWEEP_FOLDERS
-from harness.records.job import JobRecord, job_dirs, read_job, read_submitted
+from harness.records.job import JobRecord, SlurmRequest, job_dirs, read_job, read_submitted
 from harness.records.store import results_dir
 from harness.records.sweep import SweepPlan
 from harness.records.sweeps import made_sweep_dir, read_sweep

@@ -65,7 +65,7 @@ def test_the_stack_is_really_absent_there(login_node):
         (("recipes", "list"), "llama3_8b"),
         (("recipes", "show", "llama3_8b"), "Llama 3 8B"),
         (("recipes", "validate"), "operating points"),
-        (("rules", "list"), "rules;"),
+        (("rules", "list"), "rules. "),
         (("golden", "list"), ""),
         (("run", "-mr", "llama3_8b", "--dryrun"), "running on cpu: no NVIDIA GPU on this machine"),
         (("run", "-mr", "llama3_8b", "-g", "h100", "-ng", "8", "--dryrun"), "8 x H100 80GB SXM"),

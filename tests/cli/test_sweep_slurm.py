@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from harness.batch.plan import DueRun
-from harness.batch.slurm.submission import SlurmRequest
 from harness.launch.environment import this_host
 from harness.records.batches import BatchLaunch
-from harness.records.job import SlurmOptions
+from harness.records.job import SlurmOptions, SlurmRequest
 from harness.sweep.batch import SweepBatch
 from harness.sweep.slurm import sweep_job
 

@@ -13,7 +13,7 @@ def _torch():
 
 @pytest.fixture
 def limit():
-    from harness.engine.storage_watch import CpuLimit
+    from harness.engine.memory_limit import CpuLimit
 
     return CpuLimit
 
@@ -47,8 +47,8 @@ def test_views_and_work_in_place_make_no_memory(torch, limit):
 
 
 def test_the_request_that_goes_too_far_is_told_in_bytes(torch, limit):
+    from harness.engine.memory_limit import MemoryLimitError
     from harness.engine.rank_log import failure_of
-    from harness.engine.storage_watch import MemoryLimitError
 
     held = limit(100 * KIB)
     with pytest.raises(MemoryLimitError) as raised, held.step(40 * KIB):  # noqa: PT012 (the first request fits)
@@ -61,7 +61,7 @@ def test_the_request_that_goes_too_far_is_told_in_bytes(torch, limit):
 
 
 def test_a_backward_pass_is_watched_and_ends_with_the_same_error(torch, limit):
-    from harness.engine.storage_watch import MemoryLimitError
+    from harness.engine.memory_limit import MemoryLimitError
 
     weight = floats(torch, 4).requires_grad_()
     with limit(7 * KIB).step(0):
@@ -72,7 +72,7 @@ def test_a_backward_pass_is_watched_and_ends_with_the_same_error(torch, limit):
 
 def test_a_storage_that_is_emptied_and_refilled_counts_as_what_it_holds(torch, limit):
     """As output-discarding recompute does."""
-    from harness.engine.storage_watch import MemoryLimitError
+    from harness.engine.memory_limit import MemoryLimitError
 
     held = limit(100 * KIB)
     with held.step(0):
@@ -91,7 +91,7 @@ def test_a_storage_that_is_emptied_and_refilled_counts_as_what_it_holds(torch, l
 
 
 def test_nothing_stays_patched_after_a_step(torch, limit):
-    from harness.engine.storage_watch import MemoryLimitError
+    from harness.engine.memory_limit import MemoryLimitError
 
     resize = torch.UntypedStorage.resize_
     with pytest.raises(MemoryLimitError), limit(KIB).step(0):
@@ -101,7 +101,7 @@ def test_nothing_stays_patched_after_a_step(torch, limit):
 
 
 def test_weights_alone_may_be_too_much(limit):
-    from harness.engine.storage_watch import MemoryLimitError
+    from harness.engine.memory_limit import MemoryLimitError
 
     held = limit(100 * KIB)
     held.hold(100 * KIB)

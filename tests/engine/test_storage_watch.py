@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.engine.storage_watch import SeriesRecorder
+from harness.engine.memory_series import SeriesRecorder
 
 pytestmark = pytest.mark.train
 

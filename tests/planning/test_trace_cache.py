@@ -38,7 +38,7 @@ def test_many_writers_of_one_entry_leave_it_whole(cache):
 
 @pytest.fixture
 def package(tmp_path):
-    for name in ("engine/trace.py", "spec/precision.py", "records/trace.py", "report/json.py"):
+    for name in ("engine/trace.py", "experiment/gpu.py", "records/trace.py", "showing/json.py"):
         file = tmp_path / name
         file.parent.mkdir(exist_ok=True)
         file.write_text("x = 1\n")
@@ -47,7 +47,7 @@ def package(tmp_path):
 
 @pytest.mark.parametrize(
     ("changed", "same"),
-    [("engine/trace.py", False), ("spec/precision.py", False), ("records/trace.py", False), ("report/json.py", True)],
+    [("engine/trace.py", False), ("experiment/gpu.py", False), ("records/trace.py", False), ("showing/json.py", True)],
 )
 def test_only_what_decides_a_trace_makes_old_ones_stale(package, changed, same):
     before = tracer_fingerprint(package, ("0.16.1",))

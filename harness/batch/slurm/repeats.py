@@ -7,7 +7,7 @@ from harness.batch.launches import num_nodes
 from harness.batch.repeats import entry_of, launch_words, require_one_folder
 from harness.batch.slurm.runs import committed_runs, drop_unstarted, task_runs
 from harness.batch.slurm.showing import JobDisplay
-from harness.batch.slurm.submission import JobRequest, SlurmRequest, hand_over
+from harness.batch.slurm.submission import JobRequest, hand_over
 from harness.errors import BadRequestError, ExitCode
 from harness.judging.compare import GateOptions
 from harness.judging.gate import status_exit_code
@@ -16,7 +16,7 @@ from harness.launch.rendezvous import Nodes
 from harness.launch.slurm.values import option_problems
 from harness.recipes.problems import Problems
 from harness.records.goldens import find_golden
-from harness.records.job import JobRecord, JobRun
+from harness.records.job import JobRecord, JobRun, SlurmRequest
 from harness.records.store import results_dir
 from harness.run.experiment import judge, run_folder
 from harness.run.launched import Ran

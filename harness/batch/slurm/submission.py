@@ -23,6 +23,7 @@ from harness.records.job import (
     JobRecord,
     JobRun,
     SlurmOptions,
+    SlurmRequest,
     SubmittedRecord,
     job_text,
     new_job_dir,
@@ -32,19 +33,6 @@ from harness.records.job import (
 )
 from harness.records.redact import redact
 from harness.records.store import write_bytes_atomically
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlurmRequest:
-    """What `--launcher slurm` asks for beyond a run. ``submit`` False: prepare the job and stop.
-
-    ``detach``: submit it and do not wait. ``array``: a task per cell.
-    """
-
-    options: SlurmOptions
-    submit: bool = True
-    detach: bool = False
-    array: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
