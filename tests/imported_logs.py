@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.analysis.foreign.logs import memory_gb, step_time
+from tests.imports.logs import memory_gb, step_time
 
 NUM_RANKS, GLOBAL_BATCH, STEPS = 32, 32, 20
 # FLOPs of one step of all GPUs: what the published TFLOP/s, and those of this program, are counted from.

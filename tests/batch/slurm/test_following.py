@@ -1,0 +1,177 @@
+"""Waiting for jobs: when it ends, what is said meanwhile, and when a job is given up; Slurm's commands are scripts."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.batch.slurm.following import Watched, wait_for
+from harness.batch.slurm.showing import JobDisplay
+from harness.errors import RunFailedError
+from harness.launch.slurm.commands import Slurm
+from harness.records.job import JobRecord, JobRun, SlurmOptions, SubmittedRecord
+from harness.records.store import read_run
+from harness.run.show import Display
+
+SAID = Path(__file__).parents[2] / "data" / "slurm" / "said"
+DOWN = "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1"
+
+
+class Clock:
+    """Seconds that pass by sleeping only; ``at`` runs something once when a time has come."""
+
+    def __init__(self):
+        self.now, self.due = 1000.0, []
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        for item in [item for item in self.due if item[0] <= self.now]:
+            self.due.remove(item)
+            item[1]()
+
+    def at(self, seconds, action):
+        self.due.append((1000.0 + seconds, action))
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """Sets what ``scontrol`` answers from now on; ``scancel`` notes that it was called."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+
+    def answers(script):
+        for command, text in (("scontrol", script), ("squeue", script), ("sacct", "exit 1"), ("scancel", "")):
+            path = folder / command
+            path.write_text(f'#!/bin/sh\necho {command} "$@" >> {folder}/calls\n{text}\n')
+            path.chmod(0o755)
+        return Slurm({"PATH": f"{folder}:/usr/bin:/bin"})
+
+    answers.says = lambda name: answers(f"cat {SAID}/{name}.scontrol")
+    answers.cancelled = lambda: "scancel 7" in (folder / "calls").read_text()
+    return answers
+
+
+@pytest.fixture
+def make_job(tmp_path, make_spec):
+    def make(queued_before_s=0.0, **options):
+        spec = make_spec(gpu="cpu", num_gpus=2)
+        run_dir = tmp_path / "runs" / "run"
+        for inner in ("ranks", "logs"):
+            (run_dir / inner).mkdir(parents=True)
+        job_dir = tmp_path / "jobs" / "job"
+        (job_dir / "logs").mkdir(parents=True)
+        job = JobRecord(
+            job_dir=str(job_dir), name="job", what="run", subject=str(job_dir), nnodes=1,
+            runs=(JobRun(run_dir=str(run_dir), run_id="run", spec=spec),),
+            slurm=SlurmOptions(**{"time_limit_minutes": 30} | options), command=("mbr-perf", "run"),
+            created_at="2026-01-02T03:04:05+00:00", mbr_perf="0.1.0",
+        )  # fmt: skip
+        submitted = SubmittedRecord(job_id="7", submitted_at="2026-01-02T03:04:05+00:00", sbatch=("sbatch",))
+        return Watched(job, submitted, queued_before_s)
+
+    return make
+
+
+@pytest.fixture
+def wait(clock):
+    def run(one, slurm, **limits):
+        return wait_for([one], slurm, JobDisplay(Display()), clock=clock, sleep=clock.sleep, **limits)
+
+    return run
+
+
+def commit(one, make_record):
+    run = one.job.runs[0]
+    record = make_record(run.spec, run_id=run.run_id)
+    (Path(run.run_dir) / "record.json").write_text(record.model_dump_json())
+
+
+def failure_of(one):
+    return read_run(one.job.runs[0].run_dir).failure
+
+
+def test_a_record_ends_the_waiting_although_slurm_still_says_that_it_runs(wait, slurm, make_job, clock, make_record):
+    one = make_job()
+    clock.at(3, lambda: commit(one, make_record))
+    assert wait(one, slurm.says("array")).is_done
+    assert clock.now == 1003.0
+
+
+def test_a_record_that_comes_a_little_after_the_end_of_the_job_counts(wait, slurm, make_job, clock, make_record):
+    one = make_job()
+    clock.at(3, lambda: commit(one, make_record))
+    assert wait(one, slurm.says("nodefail")).is_done
+    assert failure_of(one) is None
+
+
+def test_a_controller_that_is_away_for_a_while_ends_nothing(wait, slurm, make_job, clock, capsys):
+    one = make_job()
+    clock.at(600, lambda: slurm.says("timeout"))
+    assert wait(one, slurm(DOWN)).is_done
+    assert failure_of(one) == "Slurm: TIMEOUT after 30 min on n1"
+    assert "job 7: unknown: slurm_load_jobs error: Unable to contact" in capsys.readouterr().err
+
+
+def test_a_controller_that_never_comes_back_leaves_the_run_uncommitted(wait, slurm, make_job, clock):
+    one = make_job()
+    with pytest.raises(RunFailedError, match="it must have ended by now"):
+        wait(one, slurm(DOWN))
+    assert clock.now > 1000 + 30 * 60
+    assert not (Path(one.job.runs[0].run_dir) / "record.json").exists()
+
+
+def test_a_job_that_can_never_start_is_cancelled_after_a_minute(wait, slurm, make_job, clock):
+    one = make_job()
+    assert wait(one, slurm.says("never")).is_done
+    assert failure_of(one) == "Slurm: never started: PartitionNodeLimit; cancelled by mbr-perf"
+    assert (slurm.cancelled(), 1060 < clock.now < 1080) == (True, True)
+
+
+def test_a_held_job_is_waited_for(wait, slurm, make_job, clock):
+    one = make_job()
+    assert not wait(one, slurm.says("held"), timeout_s=3600).is_done
+    assert not slurm.cancelled()
+
+
+def test_a_job_that_does_not_start_in_time_is_cancelled(wait, slurm, make_job, clock):
+    one = make_job(pending_timeout_minutes=20)
+    assert wait(one, slurm.says("held")).is_done
+    assert failure_of(one) == "Slurm: never started within 20 min: JobHeldUser; cancelled by mbr-perf"
+    assert 1000 + 20 * 60 < clock.now < 1000 + 21 * 60
+
+
+def test_time_in_the_queue_counts_from_submission(wait, slurm, make_job, clock):
+    one = make_job(queued_before_s=1190.0, pending_timeout_minutes=20)
+    assert wait(one, slurm.says("held")).is_done
+    assert clock.now < 1030
+
+
+def test_what_is_requeued_and_held_is_given_up(wait, slurm, make_job):
+    line = "JobId=7 JobState=PENDING Reason=launch_failed_requeued_held Restarts=1 ExitCode=0:0"
+    one = make_job()
+    assert wait(one, slurm(f"echo '{line}'")).is_done
+    assert failure_of(one).startswith("Slurm: REQUEUED and held: launch_failed_requeued_held")
+
+
+def test_a_state_is_said_once(wait, slurm, make_job, clock, capsys):
+    one = make_job()
+    clock.at(100, lambda: slurm.says("timeout"))
+    wait(one, slurm.says("held"))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "job 7: PENDING (JobHeldUser); it waits for a person, scontrol release lets it go",
+        "job 7: TIMEOUT (TimeLimit) on n1",
+    ]
+
+
+def test_the_controller_is_asked_ever_more_seldom(wait, slurm, make_job, tmp_path):
+    wait(make_job(), slurm.says("held"), timeout_s=3600)
+    asked = (tmp_path / "bin" / "calls").read_text().count("scontrol")
+    assert 100 < asked < 400

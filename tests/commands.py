@@ -1,0 +1,116 @@
+"""The command as people call it: in this process for its answer, in one of its own where the process matters."""
+
+import os
+import resource
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from harness.app import main
+from harness.records.store import write_record
+
+ROOT = Path(__file__).parents[1]
+REPLAYS = ROOT / "tests" / "data" / "replay"
+SAID = ROOT / "tests" / "data" / "slurm" / "said"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command left: exit code, answer, narration."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def mbr_perf(capsys):
+    """Run the command line in this process."""
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        told = capsys.readouterr()
+        return Answer(int(ended.value.code or 0), told.out, told.err)
+
+    return run
+
+
+@pytest.fixture
+def replay(mbr_perf, tmp_path):
+    """Replay a recorded run, or a changed copy of one, into a results folder of its own."""
+
+    def run(name, *arguments, folder=REPLAYS):
+        gpu = "h100" if name in ("oom", "throttled") else "cpu"
+        recorded = ("-mr", REPLAYS / "replayed.yaml", "-g", gpu, "--launcher", "replay", "--from", folder / name)
+        return mbr_perf("run", *recorded, "--results_dir", tmp_path / "results", *arguments)
+
+    return run
+
+
+@pytest.fixture
+def cpu_seconds():
+    """CPU time of Python with arguments in a process of its own: the least of three, for other work disturbs the rest."""
+
+    def measure(*arguments):
+        used = []
+        for _ in range(3):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, check=False)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            used.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return min(used)
+
+    return measure
+
+
+class FakeSlurm:
+    """Scripts in a folder that stands first on PATH; every call is noted with its arguments."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        for command in ("sbatch", "scontrol", "squeue", "sacct", "scancel"):
+            self.answers(command, "exit 0")
+        self.answers("sbatch", "echo 7")
+        self.answers("sacct", "echo 'Slurm accounting storage is disabled' >&2; exit 1")
+
+    def answers(self, command, script):
+        path = self.folder / command
+        path.write_text(f'#!/bin/sh\necho {command} "$@" >> {self.folder}/calls\n{script}\n')
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def says(self, recorded):
+        self.answers("scontrol", f"cat {SAID}/{recorded}.scontrol")
+
+    def calls(self, command):
+        noted = self.folder / "calls"
+        lines = noted.read_text().splitlines() if noted.exists() else []
+        return [line for line in lines if line.split()[0] == command]
+
+    def submissions(self):
+        return [line for line in self.calls("sbatch") if "--test-only" not in line]
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return FakeSlurm(folder)
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path, make_record):
+    """A committed run with the given step time."""
+
+    def write(name, seconds=2.5, **changes):
+        run_dir = tmp_path / "results" / "runs" / name
+        run_dir.mkdir(parents=True)
+        write_record(run_dir, make_record(seconds=seconds, run_id=name, **changes))
+        return str(run_dir)
+
+    return write

@@ -1,0 +1,186 @@
+"""From facts to the answer: class, evidence, and what to try, in order."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.diagnose.judge import diagnose
+from harness.diagnose.plan import Outlook
+from harness.diagnose.stages import allocator_trial
+from harness.diagnose.values import Change, FailedRank
+from harness.judging.oom.verdict import OomVerdict
+from harness.units import GIB
+from tests.diagnose.conftest import FRAGMENTED, FULL
+
+JOBS = (("slow.log", 593.5), ("fast.log", 703.9))
+A_B = "--ab env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+MLP = Outlook(Change("mlp", (("recompute", "mlp"),), 60 * GIB, 0.16), budget_bytes=74 * GIB)
+
+
+def test_fragmentation_is_first_to_be_proved_by_an_a_b(case):
+    answer = diagnose(case(FRAGMENTED, expandable_segments=False), outlook=MLP)
+    assert (answer.oom_class, answer.confidence, answer.confirmed) == ("fragmentation", "high", None)
+    first, second = answer.fixes[:2]
+    assert first.command.endswith(f"--recompute core_attn {A_B}")
+    assert second.text.startswith(
+        "Cheapest change predicted to fit into 74.00 GiB: recompute mlp, peak 60.00 GiB, +16.0 %"
+    )
+    assert second.command.endswith("--recompute mlp")
+
+
+def test_with_cuda_graphs_the_a_b_also_unregisters_them_with_nccl(case):
+    graphs = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
+    answer = diagnose(case(FRAGMENTED, graphs, expandable_segments=False))
+    assert "-E NCCL_GRAPH_REGISTER=0 --ab" in answer.fixes[0].command
+
+
+def test_fragmentation_beside_private_pools_is_also_tried_without_graphs(case):
+    text = FRAGMENTED.replace(
+        "by PyTorch, and", "by PyTorch, with 20.57 GiB allocated in private pools (e.g., CUDA Graphs), and"
+    )
+    graphs = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
+    answer = diagnose(case(text, graphs, expandable_segments=False))
+    assert "20.57 GiB (26%) lie in private pools" in answer.reason
+    assert answer.fixes[1].text.startswith("Private pools hold 20.57 GiB (26% of the device): the same job without")
+    assert answer.fixes[1].command.endswith("--cuda_graph_impl none --recompute core_attn")
+
+
+def test_without_settings_the_a_b_is_a_variable_to_set(case):
+    answer = diagnose(case(FRAGMENTED, spec=None, paths=("a.log", "b.log")))
+    assert answer.fixes[0].command == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert answer.fixes[0].text.endswith("Then diagnose its logs with --against a.log --against b.log behind them.")
+
+
+def test_logs_that_cannot_be_named_again_are_named_in_words(case):
+    answer = diagnose(case(FRAGMENTED, spec=None, paths=("-",)))
+    assert answer.fixes[0].text.endswith("Then diagnose its logs, with those of this job behind --against.")
+
+
+def test_a_confirmed_trial_asks_for_nothing_more(case):
+    runs = [case(FRAGMENTED, expandable_segments=False), case("", expandable_segments=True)]
+    answer = diagnose(runs[0], outlook=MLP, trial=allocator_trial(runs))
+    assert (answer.oom_class, answer.confirmed) == ("fragmentation", True)
+    assert answer.fixes[0].text == "Keep expandable segments on; nothing else has to change."
+    assert all("recompute mlp," not in fix.text for fix in answer.fixes)
+
+
+def test_a_refuted_trial_makes_capacity_of_fragmentation(case):
+    runs = [case(FRAGMENTED, expandable_segments=False), case(FULL, expandable_segments=True)]
+    answer = diagnose(runs[0], outlook=MLP, trial=allocator_trial(runs))
+    assert (answer.oom_class, answer.confidence, answer.confirmed) == ("capacity", "medium", False)
+    assert answer.fixes[0].command.endswith("--recompute mlp")
+
+
+def test_where_expandable_segments_were_on_a_snapshot_is_the_next_experiment(case):
+    answer = diagnose(case(FRAGMENTED, expandable_segments=True))
+    assert (answer.oom_class, answer.confidence) == ("fragmentation", "low")
+    assert answer.fixes[0].command.endswith("--snapshot_on_oom")
+
+
+def test_where_nothing_fits_more_stages_are_planned(case):
+    answer = diagnose(case(FULL), outlook=Outlook(budget_bytes=74 * GIB))
+    assert answer.oom_class == "capacity"
+    assert answer.fixes[0].text.startswith("No recompute setting is predicted to fit into 74.00 GiB")
+    assert answer.fixes[0].command.endswith("--over pp=4,8")
+    assert "--fit_into" in answer.fixes[0].command
+
+
+def test_what_the_planner_could_not_do_is_told(case):
+    answer = diagnose(case(FULL), outlook=Outlook(problem="megatron-core is not installed"))
+    assert answer.fixes[0].text == "No change was planned: megatron-core is not installed"
+
+
+def test_expected_found_and_unexplained_are_told_in_this_order(case, predicted, figures):
+    failed = FailedRank(0, "oom", "out of memory", "in forward_backward of step 2", "ranks/rank_000.json")
+    full = case(FULL, failed=failed, ranks=figures((0, 70, True)), prediction=predicted(63, 50, 50, 52))
+    told = diagnose(full).evidence
+    assert told[0].startswith("Predicted for pipeline stage 0: 63.00 GiB (activations 47.00 GiB, optimizer 8.00 GiB")
+    assert told[1] == "It needed 77.39 GiB: 14.39 GiB are unexplained by the prediction."
+    assert told[2] == "Stages are uneven: predicted 63.00 GiB on stage 0, 50.00 GiB on stage 1 (-20.6 %)."
+
+
+def test_a_rank_that_ended_before_its_peak_explains_itself(case, predicted):
+    early = case(FRAGMENTED, prediction=predicted(63))
+    assert (
+        diagnose(early).evidence[1] == "It needed 56.33 GiB, 6.67 GiB less than predicted (it ended before its peak)."
+    )
+
+
+def test_memory_of_others_is_answered_by_its_own_experiment(case):
+    text = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 6.00 GiB. GPU 2 has a total capacity of 79.11 GiB of "
+        "which 4.20 GiB is free. Process 375949 has 20.04 GiB memory in use. Including non-PyTorch memory, this process has "
+        "54.87 GiB memory in use. Of the allocated memory 53.02 GiB is allocated by PyTorch, and 623.31 MiB is reserved by "
+        "PyTorch but unallocated."
+    )
+    answer = diagnose(case(text), outlook=MLP)
+    assert answer.oom_class == "other_process"
+    assert [fix.text for fix in answer.fixes] == [case(text).verdict.next_experiment]
+
+
+def test_a_refused_setting_is_no_out_of_memory_and_says_why(case):
+    words = "ValueError: Currently there is no support for Pipeline parallelism with CPU offloading"
+    answer = diagnose(case(words, failed=FailedRank(0, "error", words, where="rank.log:1")))
+    assert (answer.oom_class, answer.confidence) == ("not_oom", "high")
+    assert answer.reason == "activations of whole layers are offloaded to the host while PP is above 1"
+    assert answer.fixes[0].text == "No offloading (--activation_offload_layers 0), or one pipeline stage (-pp 1)."
+
+
+def test_settings_explain_no_crash(case):
+    told = case("Fatal Python error: Segmentation fault", {"recompute": "mlp,core_attn"})
+    answer = diagnose(told)
+    assert (answer.oom_class, answer.reason) == ("not_oom", "native code crashed (SIGSEGV)")
+    assert "PYTHONFAULTHANDLER" in answer.fixes[0].text
+
+
+def test_a_job_of_which_nothing_is_known_is_inconclusive(case):
+    unknown = replace(case("", spec=None), status="unknown")
+    assert not diagnose(unknown).is_conclusive
+    assert diagnose(case("")).is_conclusive
+
+
+def test_a_loss_that_is_not_finite_is_a_failure_also_without_settings(case):
+    answer = diagnose(replace(case("", spec=None, has_nan=True), status="unknown"))
+    assert (answer.is_conclusive, answer.reason) == (True, "the loss is not finite")
+    assert answer.fixes[0].text.startswith("With FP8 and recompute: recompute core_attn only")
+
+
+def test_a_cause_that_settings_suggest_is_less_sure_than_one_in_the_failures_words(case):
+    words = "AssertionError: full recompute is only supported with full iteration CUDA graph."
+    failed = FailedRank(0, "error", words, where="rank.log:1")
+    assert diagnose(case(words, failed=failed)).confidence == "high"
+    assert diagnose(case("", has_nan=True, status="unknown")).confidence == "medium"
+
+
+@pytest.mark.parametrize("settings", [{}, {"recompute": "layernorm"}])
+def test_recompute_is_not_asked_for_where_none_is_predicted_to_fit(case, settings):
+    answer = diagnose(case(FULL, settings), outlook=Outlook(budget_bytes=74 * GIB))
+    assert answer.symptoms
+    assert len(answer.fixes) == 1
+    assert any("Recompute more" in fix.text for fix in diagnose(case(FULL)).fixes)
+
+
+def test_a_full_device_without_settings_ends_in_the_same_line_with_words_for_them(case):
+    answer = diagnose(case(FULL, spec=None, paths=("a.log",), asked_with=("--against", "b.log")))
+    assert [fix.command for fix in answer.fixes] == [
+        "mbr-perf diagnose a.log -mr RECIPE -g GPU -c DTYPE -ng GPUS --recompute SETTING --against b.log"
+    ]
+
+
+def test_the_jobs_own_limit_is_the_first_to_be_changed(case):
+    words = "harness.MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1024 bytes"
+    verdict = OomVerdict("self_imposed_limit", "high", words)
+    first, second = diagnose(
+        case(words, {"measure": {"memory_limit_bytes": 40 * GIB}}, verdict=verdict), outlook=MLP
+    ).fixes[:2]
+    assert first.text.startswith("The limit is the job's own (--memory_limit 40): raise it")
+    assert first.command.endswith("--recompute core_attn --fit_into 40")
+    assert second.text.startswith("Cheapest change")
+
+
+def test_a_slower_job_without_settings_is_asked_for_them(case):
+    slow, fast = (case("", spec=None, name=name, paths=(name,), tflops_per_gpu=speed) for name, speed in JOBS)
+    (fix,) = diagnose(replace(slow, asked_with=("--against", "fast.log")), fast).fixes
+    assert fix.text.startswith("slow.log is 15.7% slower than fast.log: its settings")
+    assert fix.command.endswith("slow.log -mr RECIPE -g GPU -c DTYPE -ng GPUS --recompute SETTING --against fast.log")
+    assert diagnose(slow, slow).fixes == ()

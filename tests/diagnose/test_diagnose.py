@@ -1,0 +1,365 @@
+"""`mbr-perf diagnose` as people call it: runs, sweeps, logs, standard input, snapshots."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from harness.records.rank import Failure
+from harness.records.store import write_record
+from tests.diagnose.conftest import FRAGMENTED, FULL
+from tests.snapshot_pickles import fragmented, trained, written
+
+OPTIONS = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32", "--recompute", "none")
+PEER = "[rank1]: RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.1]:41311"
+
+
+def iteration(number, loss="1.1E+01", tflops=700.0):
+    return (
+        f" [2026-01-02 03:04:{number:02d}.000000] iteration {number:8d}/      50 | consumed samples: {32 * number:12d} | "
+        f"elapsed time per iteration (ms): 2450.0 | throughput per GPU (TFLOP/s/GPU): {tflops} | learning rate: 1.0E-04 | "
+        f"global batch size:    32 | lm loss: {loss} | grad norm: 5.0 | number of skipped iterations:   0 | "
+        "number of nan iterations:   0 |"
+    )
+
+
+def traceback(message):
+    return (
+        "Traceback (most recent call last):\n"
+        '  File "/opt/megatron/core/pipeline_parallel/schedules.py", line 480, in backward_step\n'
+        f"    torch.autograd.backward(x)\n{message}"
+    )
+
+
+@pytest.fixture(name="logs")
+def _logs(tmp_path):
+    """A folder with one log per rank."""
+
+    def write(*texts, folder="logs"):
+        (tmp_path / folder).mkdir()
+        for rank, text in enumerate(texts):
+            (tmp_path / folder / f"rank_{rank:03d}.log").write_text(text + "\n")
+        return tmp_path / folder
+
+    return write
+
+
+@pytest.fixture(name="run")
+def _run(tmp_path, make_rank, make_record, make_spec):
+    """A committed run; ``of_rank_0``: how that rank failed."""
+
+    def write(name, of_rank_0=None, settings=None, seconds=1.0, **changes):
+        spec = make_spec(**settings or {})
+        ranks = [make_rank(spec, rank, seconds) for rank in range(spec.num_gpus)]
+        if of_rank_0:
+            ranks[0] = ranks[0].model_copy(update={"failure": of_rank_0, "finished": False})
+            changes = {"status": "oom" if of_rank_0.kind == "oom" else "failed"} | changes
+        run_dir = tmp_path / "results" / "runs" / name
+        run_dir.mkdir(parents=True)
+        write_record(run_dir, make_record(spec, ranks=tuple(ranks), run_id=name, **changes))
+        return run_dir
+
+    return write
+
+
+def allocator(value):
+    return {"provenance": {"environment": {"PYTORCH_CUDA_ALLOC_CONF": value}}}
+
+
+def oom(text):
+    return Failure(kind="oom", message=text, phase="forward_backward", step=2)
+
+
+def verdict_of(answer):
+    return json.loads(answer.out)["verdict"]
+
+
+def test_a_folder_of_logs_names_the_rank_that_really_failed(mbr_perf, logs):
+    folder = logs(f"{iteration(1)}\n{iteration(2)}\n{traceback(FRAGMENTED)}", PEER)
+    answer = mbr_perf("diagnose", folder)
+    lines = answer.out.splitlines()
+    assert answer.code == 0
+    assert lines[1].startswith("Failure   fragmentation (high): 20.41 GiB (26% of the device)")
+    assert lines[2] == f"Where     rank 0, GPU 0, in forward_backward after iteration 2 ({folder}/rank_000.log:6)"
+    assert "             export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in lines
+    assert "Notes     1 more failed by weaker evidence, likely as a consequence: rank 1" in lines
+    assert len(lines) <= 25
+
+
+def test_a_message_without_figures_has_no_line_of_numbers(mbr_perf, logs):
+    answer = mbr_perf(
+        "diagnose", logs("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.")
+    )
+    assert "bad_size" in answer.out
+    assert "Numbers" not in answer.out
+
+
+def test_a_gradient_that_is_not_finite_with_fp8_and_layernorm_has_its_cause_and_fix(mbr_perf, logs):
+    said = (
+        f"{iteration(11)}\nUnexpected result nan on rank 0 at iteration #12 invocation #1 (message='found NaN in local grad "
+        "norm for bucket #0 in backward pass before data-parallel communication collective')"
+    )
+    settings = (*OPTIONS[:-1], "core_attn,layernorm", "--no_plan")
+    lines = mbr_perf("diagnose", logs(said), *settings).out.splitlines()
+    assert lines[1] == "Failure   not_oom (high): a gradient was not finite (nan) on rank 0 at iteration 12"
+    assert lines[2].startswith("Where     rank 0, after iteration 11")
+    assert lines[-1].startswith("Next      1. Recompute core_attn only, not layernorm")
+
+
+def test_standard_input_is_read(mbr_perf, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(FULL.encode())))
+    answer = mbr_perf("diagnose", "-", "--json")
+    assert (answer.code, verdict_of(answer)["class"]) == (0, "capacity")
+
+
+def test_the_document_holds_verdict_evidence_and_fixes(mbr_perf, run):
+    document = json.loads(mbr_perf("diagnose", run("a", oom(FRAGMENTED), **allocator("")), "--no_plan", "--json").out)
+    assert {"verdict", "evidence", "fixes"} <= set(document)
+    assert (document["schema_version"], document["exit_code"]) == (1, 0)
+    verdict = document["verdict"]
+    assert (verdict["class"], verdict["confidence"], verdict["rank"]) == ("fragmentation", "high", 0)
+    assert verdict["figures"]["unallocated_bytes"] == round(20.41 * 1024**3)
+    assert document["fixes"][0]["command"].endswith("--ab env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")
+
+
+def test_two_runs_without_and_with_expandable_segments_confirm_fragmentation(mbr_perf, run):
+    without = run("a", oom(FRAGMENTED), **allocator(""))
+    with_them = run("b", **allocator("expandable_segments:True"))
+    answer = mbr_perf("diagnose", without, with_them, "--no_plan")
+    assert answer.out.splitlines()[1].startswith("Failure   fragmentation (high, confirmed by an A/B)")
+    assert "--ab" not in answer.out
+
+
+def test_two_runs_out_of_memory_refute_it(mbr_perf, run):
+    without = run("a", oom(FRAGMENTED), **allocator(""))
+    with_them = run("b", oom(FULL), **allocator("expandable_segments:True"))
+    verdict = verdict_of(mbr_perf("diagnose", without, "--against", with_them, "--no_plan", "--json"))
+    assert (verdict["class"], verdict["confirmed"]) == ("capacity", False)
+
+
+def test_a_trial_that_changed_more_than_the_allocator_is_still_compared(mbr_perf, run):
+    finer = {"parallelism": {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4,
+                             "virtual_pipeline_model_parallel_size": 10}}  # fmt: skip
+    failed = run("a", oom(FRAGMENTED), **allocator(""))
+    passed = run("b", settings=finer, **allocator("expandable_segments:True"))
+    document = json.loads(mbr_perf("diagnose", failed, passed, "--no_plan", "--json").out)
+    assert document["verdict"]["confirmed"] is None
+    assert "virtual_stages_against_out_of_memory" in [row["id"] for row in document["symptoms"]]
+
+
+def test_a_drop_of_utilization_between_two_runs_is_named_whichever_comes_first(mbr_perf, run):
+    slow = run("slow", settings={"recompute": "mlp"}, seconds=3.0)
+    fast = run("fast", settings={"recompute": "core_attn"}, seconds=2.5)
+    for pair in ((slow, fast), (fast, slow)):
+        document = json.loads(mbr_perf("diagnose", *pair, "--no_plan", "--json").out)
+        assert document["job"]["name"] == "slow"
+        assert [row["id"] for row in document["symptoms"]] == ["utilization_drop_with_mlp"]
+        assert document["evidence"][0].endswith("of fast (-16.7 %).")
+
+
+def test_the_id_of_a_run_is_enough(mbr_perf, run, tmp_path):
+    run("20260102T030405Z-llama3-0a1b2c3d", oom(FULL))
+    answer = mbr_perf("diagnose", "0a1b2c3d", "--no_plan", "--results_dir", tmp_path / "results", "--json")
+    assert (answer.code, verdict_of(answer)["class"]) == (0, "capacity")
+
+
+def test_a_rank_that_died_without_a_record_is_heard_in_its_log(mbr_perf, run):
+    folder = run("a", Failure(kind="lost", message="no sign of life"))
+    (folder / "logs").mkdir()
+    (folder / "logs" / "rank_003.log").write_text(traceback(FULL) + "\n")
+    verdict = verdict_of(mbr_perf("diagnose", folder, "--no_plan", "--json"))
+    assert (verdict["class"], verdict["rank"]) == ("capacity", 3)
+
+
+def test_a_run_that_was_never_committed_is_read_from_its_logs(mbr_perf, tmp_path, make_spec):
+    (tmp_path / "a" / "logs").mkdir(parents=True)
+    (tmp_path / "a" / "spec.json").write_text(make_spec().model_dump_json())
+    (tmp_path / "a" / "logs" / "rank_009.log").write_text(FULL + "\n")
+    document = json.loads(mbr_perf("diagnose", tmp_path / "a", "--no_plan", "--json").out)
+    assert (document["verdict"]["class"], document["verdict"]["rank"], document["job"]["recompute"]) == (
+        "capacity", 9, "core_attn",
+    )  # fmt: skip
+
+
+def test_a_log_of_a_refused_configuration_is_diagnosed_by_its_words(mbr_perf, logs):
+    words = "ValueError: Currently there is no support for Pipeline parallelism with CPU offloading"
+    document = json.loads(mbr_perf("diagnose", logs(traceback(words)), "--json").out)
+    assert document["verdict"]["class"] == "not_oom"
+    assert [row["id"] for row in document["symptoms"]] == ["pipeline_with_cpu_offloading"]
+
+
+def test_a_job_that_ended_well_is_said_to_have(mbr_perf, run):
+    answer = mbr_perf("diagnose", run("a", settings={"recompute": "none"}), "--no_plan")
+    assert answer.code == 0
+    assert answer.out.splitlines()[1] == "Failure   none: the job ended well"
+
+
+def test_logs_that_stop_without_a_word_are_inconclusive(mbr_perf, logs):
+    answer = mbr_perf("diagnose", logs(iteration(1)))
+    assert answer.code == 6
+    assert answer.out.splitlines()[1] == "Failure   unknown: no line shows how the job ended"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nowhere",), "no such file or folder, and no run or sweep of that id"),
+        (("nowhere", "elsewhere"), "elsewhere: no such file"),
+        (("-", "--recompute", "mlp"), "--recompute without a recipe"),
+        (("job.log", "-mr", "llama3_8b"), "on which GPUs the job ran is not told by this machine"),
+    ],
+)
+def test_wrong_requests_exit_2_and_start_nothing(mbr_perf, tmp_path, arguments, told):
+    answer = mbr_perf("diagnose", *arguments, "--results_dir", tmp_path)
+    assert answer.code == 2
+    assert told in answer.err
+
+
+def test_a_run_needs_no_recipe(mbr_perf, run):
+    answer = mbr_perf("diagnose", run("a", oom(FULL)), *OPTIONS)
+    assert answer.code == 2
+    assert "a run says itself what it was" in answer.err
+
+
+def test_three_jobs_are_too_many(mbr_perf, run):
+    answer = mbr_perf("diagnose", *(run(name, oom(FULL)) for name in "abc"), "--no_plan")
+    assert answer.code == 2
+    assert "3 jobs: one is diagnosed at a time" in answer.err
+
+
+def test_a_snapshot_is_diagnosed_by_its_failed_request(mbr_perf, tmp_path):
+    path = written(tmp_path / "oom.pickle", fragmented().snapshot())
+    document = json.loads(mbr_perf("diagnose", path, "--json").out)
+    assert (document["verdict"]["class"], document["job"]["origin"]) == ("fragmentation", "snapshot")
+    assert "stranded" in document["evidence"][0]
+
+
+def test_snapshots_without_a_failed_request_have_no_verdict(mbr_perf, tmp_path):
+    paths = [written(tmp_path / f"{name}.pickle", trained().snapshot()) for name in "ab"]
+    answer = mbr_perf("diagnose", paths[0], "--against", paths[1])
+    assert answer.code == 6
+    assert "not_oom" not in answer.out
+    assert f"             mbr-perf snapshot {paths[0]} {paths[1]}" in answer.out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (FULL, "oom.pickle is of another moment or rank than the job's words (asked for 2.00 GiB against "),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", ""),
+    ],
+)
+def test_a_snapshot_of_another_moment_is_told_from_the_logs_own(mbr_perf, tmp_path, logs, text, told):
+    path = written(tmp_path / "oom.pickle", fragmented().snapshot())
+    evidence = json.loads(mbr_perf("diagnose", logs(text), path, "--json").out)["evidence"]
+    assert any("the class and the numbers above are those of the job's own words" in text for text in evidence) is bool(
+        told
+    )
+    assert evidence[0].startswith(told or "oom.pickle: ")
+
+
+def test_a_pipe_is_read_once_and_whole(mbr_perf, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["sh", "-c", 'printf "%s" "$1" > "$0"', tmp_path / "pipe", FULL]):
+        verdict = verdict_of(mbr_perf("diagnose", tmp_path / "pipe", "--json"))
+    assert verdict["class"] == "capacity"
+
+
+def test_the_failed_ranks_own_snapshot_is_read_with_its_run(mbr_perf, run):
+    folder = run("a", oom(FRAGMENTED))
+    (folder / "ranks").mkdir()
+    written(folder / "ranks" / "snapshot_000.pickle", fragmented().snapshot())
+    evidence = json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)["evidence"]
+    assert any(text.startswith("snapshot_000.pickle: ") for text in evidence)
+
+
+@pytest.mark.train
+def test_the_planner_joins_in_with_what_was_to_be_expected(mbr_perf, replay, tmp_path):
+    replay("oom")
+    (run_dir,) = (tmp_path / "results" / "runs").iterdir()
+    document = json.loads(mbr_perf("diagnose", run_dir, "--json").out)
+    expected = document["expected"]
+    assert expected["stage"]["pp_rank"] == 0
+    assert expected["unexplained_bytes"] == expected["needed_bytes"] - expected["stage"]["total"] > 0
+    assert document["evidence"][0].startswith("Predicted for pipeline stage 0: ")
+
+
+@pytest.mark.train
+def test_settings_of_a_log_bring_the_cheapest_change_that_fits(mbr_perf, logs):
+    words = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
+        "which 20.00 MiB is free. Including non-PyTorch memory, this process has 79.00 GiB memory in use. Of the allocated "
+        "memory 76.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated."
+    )
+    settings = (
+        "-mr",
+        "llama3_8b",
+        "-g",
+        "h100",
+        "-c",
+        "bf16",
+        "-ng",
+        "8",
+        "-mb",
+        "4",
+        "-gb",
+        "32",
+        "--recompute",
+        "none",
+    )
+    document = json.loads(mbr_perf("diagnose", logs(traceback(words)), *settings, "--json").out)
+    assert document["verdict"]["class"] == "capacity"
+    assert document["fixes"][0]["text"].startswith("Cheapest change predicted to fit into ")
+    words = document["fixes"][0]["command"].split()
+    assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
+
+
+def test_settings_that_cannot_be_the_jobs_are_answered_with_a_line_that_the_rules_accept(mbr_perf, logs):
+    folder = logs(traceback(FULL))
+    answer = mbr_perf("diagnose", folder, *OPTIONS[:-1], "mlp", "--json")
+    first = json.loads(answer.out)["fixes"][0]
+    assert first["text"].startswith("These cannot be the job's settings as given: G22: ")
+    words = first["command"].split()
+    assert words[:3] == ["mbr-perf", "diagnose", str(folder)]
+    assert mbr_perf("check", *OPTIONS[:-1], "mlp", "--no_megatron").code == 2
+    assert mbr_perf("check", *words[3:], "--no_megatron").code == 0
+
+
+def test_the_line_keeps_the_other_job_and_the_options(mbr_perf, logs, tmp_path):
+    slow, fast = (
+        logs(*(iteration(n, tflops=speed) for n in (1, 2)), folder=name) for name, speed in (("a", 500.0), ("b", 700.0))
+    )
+    told = ("--against", str(fast), "--no_plan", "--results_dir", str(tmp_path))
+    line = json.loads(mbr_perf("diagnose", slow, *OPTIONS[:-1], "mlp", *told, "--json").out)["fixes"][0]["command"]
+    words = line.split()
+    assert all(
+        [name, value] in [words[i : i + 2] for i in range(len(words))] for name, value in ((told[0], told[1]), told[3:])
+    )
+    again = json.loads(mbr_perf(*words[1:], "--json").out)
+    assert [row["id"] for row in again["symptoms"]] == ["utilization_drop_with_mlp"]
+
+
+def test_what_is_known_of_an_unnamed_rank_is_told(mbr_perf, tmp_path):
+    agent = "E0821 14:03:30.0 77 torch/distributed/elastic/api.py:882] failed (exitcode: -11) local_rank: 3 (pid: 5) of binary"
+    (tmp_path / "agent.log").write_text(agent + "\n")
+    (tmp_path / "oom.log").write_text(FULL + "\n")
+    for name, told in (("agent.log", "local rank 3"), ("oom.log", "GPU 3")):
+        lines = mbr_perf("diagnose", tmp_path / name).out.splitlines()
+        assert lines[2] == f"Where     a rank that no line names, {told} ({tmp_path}/{name}:1)"
+
+
+def test_slurms_time_limit_is_the_end_of_the_whole_job(mbr_perf, run):
+    ended = Failure(kind="signal", message="Signal 15 (SIGTERM) received by PID 4")
+    answer = mbr_perf("diagnose", run("a", ended, failure="Slurm: TIMEOUT after 30 min"), "--no_plan")
+    assert answer.out.splitlines()[1] == "Failure   time_limit (high): Slurm: TIMEOUT after 30 min"
+    assert "--time_limit" in answer.out.splitlines()[-1]
+
+
+def test_a_request_is_held_against_the_gpus_that_the_job_is_said_to_have_run_on(mbr_perf, tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text("RuntimeError: CUDA out of memory. Tried to allocate 200.00 GiB.\n")
+    assert verdict_of(mbr_perf("diagnose", log, "--json"))["class"] == "capacity"
+    assert verdict_of(mbr_perf("diagnose", log, *OPTIONS, "--no_plan", "--json"))["class"] == "bad_size"

@@ -1,0 +1,98 @@
+"""`mbr-perf diagnose` on runs that nobody committed: what their ranks left, and what became of mbr-perf itself."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from harness.launch.ownership import claim
+from harness.records.rank import OWNER, Failure, Heartbeat
+from tests.diagnose.conftest import FULL
+
+CLAIM = "import sys, time; from pathlib import Path; from harness.launch.ownership import claim; claim(Path(sys.argv[1])); time.sleep(600)"
+
+
+@pytest.fixture(name="begun")
+def _begun(tmp_path, make_spec):
+    """A run folder on two CPU ranks; rank 0 finished two steps of ten, rank 1 one."""
+
+    def build(**ranks):
+        folder = tmp_path / "a"
+        (folder / "ranks").mkdir(parents=True)
+        (folder / "spec.json").write_text(make_spec(gpu="cpu").model_dump_json())
+        for rank, steps in ((0, 2), (1, 1)):
+            beats = [Heartbeat(time_s=1.76e9 + step, phase="step", step=step, seconds=1.0) for step in range(steps)]
+            text = "".join(beat.model_dump_json() + "\n" for beat in beats)
+            (folder / "ranks" / f"rank_{rank:03d}.progress.jsonl").write_text(text)
+        for name, record in ranks.items():
+            (folder / "ranks" / f"{name}.json").write_text(record.model_dump_json())
+        return folder
+
+    return build
+
+
+@pytest.fixture(name="killed")
+def _killed():
+    """Somebody claims the folder, and is killed."""
+
+    def kill(folder):
+        with subprocess.Popen([sys.executable, "-c", CLAIM, folder]) as process:
+            while not (folder / OWNER).is_file():
+                assert process.poll() is None
+            process.kill()
+        return process.pid
+
+    return kill
+
+
+def test_a_killed_mbr_perf_is_named_with_what_became_of_its_ranks(mbr_perf, begun, killed):
+    folder = begun()
+    pid = killed(folder)
+    answer = mbr_perf("diagnose", folder, "--no_plan")
+    assert answer.code == 0
+    lines = answer.out.splitlines()
+    assert lines[1].startswith(f"Failure   killed (high): mbr-perf itself was killed (process {pid} of ")
+    assert lines[2] == (
+        "Notes     rank 0: finished step 2 of 10, then silent; rank 1: finished step 1 of 10, then silent. "
+        "Last sign of life: 2025-10-09T08:53:21Z."
+    )
+    assert "give the logs" not in answer.out
+
+
+def test_a_run_that_still_goes_on_is_said_to(mbr_perf, begun):
+    folder = begun()
+    claim(folder)
+    answer = mbr_perf("diagnose", folder, "--no_plan")
+    assert answer.code == 6
+    assert answer.out.splitlines()[1].startswith("Failure   unknown: the run is still going: process ")
+    assert json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)["verdict"]["class"] is None
+
+
+def test_ranks_of_a_run_that_nobody_claimed_tell_what_happened(mbr_perf, begun, make_rank, make_spec):
+    oom = Failure(kind="oom", message=FULL, phase="forward_backward", step=2)
+    rank = make_rank(make_spec(gpu="cpu"), 1, steps=(), failure=oom, finished=False)
+    document = json.loads(mbr_perf("diagnose", begun(rank_001=rank), "--no_plan", "--json").out)
+    verdict = document["verdict"]
+    assert (verdict["is_oom"], verdict["rank"], verdict["when"]) == (True, 1, "in forward_backward of step 2")
+    assert document["job"]["notes"][0] == "No record was committed: no harness.json says which process fills it."
+
+
+def test_a_folder_in_which_nothing_has_begun_is_refused(mbr_perf, tmp_path, make_spec):
+    (tmp_path / "spec.json").write_text(make_spec(gpu="cpu").model_dump_json())
+    answer = mbr_perf("diagnose", tmp_path, "--no_plan")
+    assert answer.code == 2
+    assert "the run has not begun" in answer.err
+
+
+def test_ctrl_c_answers_by_what_was_read():
+    command = [sys.executable, "-m", "harness.app", "diagnose", "-", "--json"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdin.write(f"{FULL}\n".encode())
+        process.stdin.flush()
+        assert b"read 0 MB" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        document = json.loads(process.stdout.read())
+    assert (process.returncode, document["exit_code"], document["verdict"]["class"]) == (130, 130, "capacity")
+    assert document["evidence"][0].startswith("Interrupted: ")

@@ -1,0 +1,94 @@
+"""Settings that the rules refuse: told to be those of a job they cannot be its own, and no command asks for them."""
+
+from dataclasses import replace
+
+import pytest
+
+from harness.diagnose.judge import diagnose
+from harness.diagnose.plan import Outlook, rulings_on
+from harness.diagnose.values import Change, Rulings
+from harness.launch.environment import this_host
+from harness.units import GIB
+from tests.diagnose.conftest import FRAGMENTED, FULL
+
+# Recomputing mlp inside a captured mlp fails at capture before transformer-engine 2.12.
+CAPTURED = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}, "recompute": "mlp",
+            "kernels": {"transformer_impl": "transformer_engine"}}  # fmt: skip
+UNREGISTERED = {"ddp": {"nccl_ub": True}, "kernels": {"transformer_impl": "transformer_engine"}}
+
+
+@pytest.fixture(name="answer")
+def _answer():
+    """The diagnosis by the rules, as the command makes it."""
+
+    def build(case, outlook=None):
+        return diagnose(case, outlook=outlook, rulings=rulings_on(case, this_host()))
+
+    return build
+
+
+def test_settings_that_the_rules_refuse_are_not_those_of_a_job_that_ran_out_of_memory(case, answer):
+    told = case(FULL, CAPTURED, is_told=True, paths=("job.log",))
+    first, *others = answer(told).fixes
+    assert first.text.startswith("These cannot be the job's settings as given: G22: mlp: checkpoint inside a layer")
+    assert first.command.startswith("mbr-perf diagnose job.log -mr llama3_70b")
+    assert first.command.endswith("--cuda_graph_impl none --recompute mlp")
+    assert not [fix for fix in others if fix.command.startswith("mbr-perf")]
+
+
+def test_the_line_that_the_rules_accept_keeps_all_that_was_given(case, answer):
+    told = case(FULL, CAPTURED, is_told=True, paths=("job.log",), asked_with=("--against", "fast.log", "--no_plan"))
+    assert answer(told).fixes[0].command.endswith("--recompute mlp --against fast.log --no_plan")
+
+
+def test_refused_settings_of_a_job_that_ended_well_are_noted(case, answer):
+    told = answer(case("", CAPTURED, is_told=True, paths=("job.log",)))
+    assert told.fixes == ()
+    assert told.evidence[0].startswith("The rules refuse the settings as told: G22: ")
+    assert "it had another release of the software, another graph scope or other settings" in told.evidence[0]
+
+
+def test_symptoms_of_such_settings_are_not_told(case, answer):
+    assert answer(case(FULL, CAPTURED, is_told=True)).symptoms == ()
+
+
+def test_a_job_that_failed_by_its_settings_is_shown_the_rule(case, answer):
+    told = case("ValueError: no", CAPTURED, is_told=True)
+    assert answer(told).evidence[0].startswith("The rules refuse the job's settings: G22: ")
+    assert any(fix.text.startswith("G22: use transformer-engine 2.12") for fix in answer(told).fixes)
+
+
+def test_no_trial_is_printed_that_would_be_refused(case, answer):
+    with_user_buffers = answer(case(FRAGMENTED, UNREGISTERED, expandable_segments=False)).fixes[0]
+    assert "The rules refuse it here" in with_user_buffers.text
+    assert "V07: nccl_ub with expandable segments" in with_user_buffers.text
+    assert with_user_buffers.command == ""
+    plain = {"kernels": {"transformer_impl": "transformer_engine"}}
+    assert "--ab" in answer(case(FRAGMENTED, plain, expandable_segments=False)).fixes[0].command
+
+
+def test_no_change_is_printed_that_would_be_refused(case, answer):
+    change = Change("mlp", (("recompute", "mlp"),), 60 * GIB, 0.16)
+    graphs = CAPTURED | {"recompute": "core_attn"}
+    fix = answer(case(FULL, graphs), Outlook(change, budget_bytes=74 * GIB)).fixes[0]
+    assert (fix.command, "The rules refuse it here: G22: " in fix.text) == ("", True)
+
+
+def test_more_stages_are_planned_only_where_they_are_legal(case, answer):
+    te = {"kernels": {"transformer_impl": "transformer_engine"}}
+    doubled = answer(case(FULL, te), Outlook(budget_bytes=74 * GIB)).fixes[0]
+    assert doubled.command.endswith("--over pp=4,8")
+    alone = {"parallelism": {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4,
+                             "sequence_parallel": True}} | te  # fmt: skip
+    none = answer(case(FULL, alone), Outlook(budget_bytes=74 * GIB)).fixes[0]
+    assert (none.command, "PP 8 is not legal" in none.text) == ("", True)
+
+
+def test_a_rule_that_a_run_went_past_is_gone_past_again(case, answer):
+    forced = replace(case(FRAGMENTED, CAPTURED, expandable_segments=False), forced=("G22",))
+    assert "--force G22" in answer(forced).fixes[0].command
+    assert rulings_on(forced, this_host()).job == ()
+
+
+def test_without_settings_nothing_is_refused(case):
+    assert rulings_on(case(FULL, spec=None), this_host()).job == Rulings().job

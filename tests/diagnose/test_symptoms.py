@@ -1,0 +1,240 @@
+"""Every known symptom: what is seen in, its cause and fix out; and what looks like it and is not."""
+
+import pytest
+
+from harness.diagnose.seen import Facts
+from harness.diagnose.symptoms import SYMPTOMS, is_telling, recognised
+from tests.diagnose.conftest import FRAGMENTED, FULL
+
+GRAPHS = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
+
+
+def found(case, reference=None):
+    return {row.id: row for row in recognised(Facts(case, reference))}
+
+
+@pytest.mark.parametrize(
+    ("text", "symptom", "cause", "fix"),
+    [
+        ("AssertionError: full recompute is only supported with full iteration CUDA graph.",
+         "full_recompute_with_graphs", "whole layers are recomputed", "--cuda_graph_impl none"),
+        ("AssertionError: recompute_granularity must not be full when CUDA Graphs are enabled.",
+         "full_recompute_with_graphs", "CUDA graphs of parts of a layer", "recompute modules instead of layers"),
+        ("ValueError: Currently there is no support for Pipeline parallelism with CPU offloading",
+         "pipeline_with_cpu_offloading", "PP is above 1", "-pp 1"),
+        ("AssertionError: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True is currently not supported with nccl_ub due to x",
+         "user_buffers_with_expandable_segments", "registered with NCCL", "drop expandable_segments:True, or nccl_ub"),
+        ("AssertionError: recompute method is not yet supported for selective activation checkpointing",
+         "method_with_selective", "belong to full recompute", "drop --recompute_method"),
+    ],
+)  # fmt: skip
+def test_megatron_cores_own_words_name_the_symptom_without_any_settings(case, text, symptom, cause, fix):
+    row = found(case(text, spec=None))[symptom]
+    assert cause in row.cause
+    assert fix in row.fix
+    assert row.evidence == f"rank.log:1 says: {text}"
+
+
+def test_full_recompute_with_graphs_is_seen_in_settings(case):
+    row = found(case("", GRAPHS | {"recompute": "full:uniform:1"}))["full_recompute_with_graphs"]
+    assert row.evidence == "recompute full:uniform:1 with cuda_graph_impl=transformer_engine of mlp"
+
+
+def test_full_recompute_with_a_graph_of_the_iteration_is_no_symptom(case):
+    whole = {"cuda_graph": {"impl": "local", "scope": ("full_iteration",)}, "recompute": "full:uniform:1"}
+    assert "full_recompute_with_graphs" not in found(case("", whole))
+
+
+def test_offloading_of_layers_over_pipeline_stages_is_seen_in_settings(case):
+    row = found(case("", {"offload": {"cpu_offloading_num_layers": 2}}))["pipeline_with_cpu_offloading"]
+    assert row.evidence == "2 layers are offloaded with PP 4"
+
+
+def test_user_buffers_beside_expandable_segments_are_seen_in_settings(case):
+    asked = {"ddp": {"nccl_ub": True}}
+    assert "user_buffers_with_expandable_segments" in found(case("", asked, expandable_segments=True))
+    assert "user_buffers_with_expandable_segments" not in found(case("", asked, expandable_segments=False))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "recompute", "has_nan", "expected"),
+    [
+        ("fp8_cs", "core_attn,layernorm", True, True),
+        ("bf16", "core_attn,layernorm", True, False),
+        ("fp8_cs", "none", True, False),
+        ("fp8_cs", "core_attn,layernorm", False, False),
+    ],
+)
+def test_nan_is_a_symptom_with_fp8_and_recompute_only(case, dtype, recompute, has_nan, expected):
+    told = found(case("", {"compute_dtype": dtype, "recompute": recompute}, has_nan=has_nan))
+    assert ("nan_with_fp8" in told) == expected
+
+
+def test_nan_with_fp8_says_to_recompute_core_attn_only(case):
+    row = found(case("", {"recompute": "core_attn,layernorm"}, has_nan=True))["nan_with_fp8"]
+    assert row.fix.startswith("recompute core_attn only, not layernorm")
+    assert "layernorm is among the modules" in row.evidence
+
+
+def test_one_rank_out_of_memory_beside_headroom_points_at_the_allocator(case, figures):
+    ranks = figures((0, 74, True), (1, 60, False), (2, 58, False))
+    row = found(case(FRAGMENTED, ranks=ranks, expandable_segments=False))["rank_out_of_memory_beside_headroom"]
+    assert row.fix.startswith("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True first")
+    assert row.evidence == "only rank 0; the other 2 held at most 60.00 GiB of 79.11 GiB; no expandable segments"
+
+
+def test_a_recipe_that_sets_expandable_segments_is_told_apart_from_what_the_job_had(case, figures):
+    setting = {"env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
+    ranks = figures((0, 74, True), (1, 60, False))
+    for settings, told in (
+        (setting, "the recipe sets expandable segments; whether the job had"),
+        ({}, "are not known"),
+    ):
+        row = found(case(FRAGMENTED, settings, ranks=ranks))["rank_out_of_memory_beside_headroom"]
+        assert told in row.evidence
+
+
+def test_on_a_processor_no_allocator_is_to_blame(case, figures):
+    limited = {"gpu": "cpu", "measure": {"max_steps": 10, "memory_limit_bytes": 2 * 10**9}}
+    text = (
+        "MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1835008 bytes (1.75 MiB) in aten.silu"
+    )
+    told = case(text, limited, ranks=figures((0, 1.8, True), (1, 1.0, False)), expandable_segments=False)
+    assert told.has_oom
+    assert "rank_out_of_memory_beside_headroom" not in found(told)
+
+
+def test_a_job_out_of_memory_is_not_told_to_win_speed_back_by_keeping_more(case):
+    fast = case("", {"recompute": "none"}, tflops_per_gpu=800.0, name="fast")
+    for recompute in ("mlp,core_attn", "full:uniform:1"):
+        full = case(FULL, {"recompute": recompute}, tflops_per_gpu=500.0)
+        assert not {"utilization_drop_with_mlp", "core_attn_beside_mlp", "slow_with_full_recompute"} & set(
+            found(full, fast)
+        )
+
+
+def test_ranks_that_are_all_full_are_not_one_beside_headroom(case, figures):
+    both = figures((0, 74, True), (1, 74, True))
+    near = figures((0, 74, True), (1, 78, False))
+    for ranks in (both, near):
+        assert "rank_out_of_memory_beside_headroom" not in found(case(FULL, ranks=ranks))
+
+
+def test_out_of_memory_with_expandable_segments_is_capacity(case):
+    row = found(case(FULL, expandable_segments=True))["out_of_memory_with_expandable_segments"]
+    assert "too small" in row.cause
+    assert "distributed optimizer" in row.fix
+    assert "out_of_memory_with_expandable_segments" not in found(case(FULL, expandable_segments=False))
+
+
+def test_a_prediction_above_the_device_names_the_largest_part(case, predicted):
+    row = found(case(FULL, prediction=predicted(95, 70)))["predicted_too_large"]
+    assert row.evidence == "95.00 GiB of 80.00 GiB on stage 0, most of it activations (79.00 GiB)"
+    assert "predicted_too_large" not in found(case(FULL, prediction=predicted(70, 60)))
+    assert "predicted_too_large" not in found(case("", prediction=predicted(95, 70)))
+
+
+def test_layernorm_and_still_out_of_memory(case, figures):
+    with_norm = case(FULL, {"recompute": "core_attn,layernorm"}, ranks=figures((0, 59.6, True)))
+    before = case(FULL, {"recompute": "core_attn"}, ranks=figures((0, 58.8, True)))
+    row = found(with_norm, before)["layernorm_and_still_out_of_memory"]
+    assert row.cause == "the norms' activations are too small to move the peak"
+    assert row.fix.startswith("a module that frees more (mlp, moe), or whole layers")
+    assert row.evidence.endswith("the peak moved from 58.80 GiB to 59.60 GiB")
+
+
+def test_layernorm_beside_mlp_is_not_what_failed_to_help(case):
+    assert "layernorm_and_still_out_of_memory" not in found(case(FULL, {"recompute": "mlp,layernorm"}))
+
+
+def test_recompute_and_still_out_of_memory_says_what_recompute_leaves(case):
+    row = found(case(FULL, {"optimizer": {"use_distributed_optimizer": False}}))["recompute_and_still_out_of_memory"]
+    assert "optimizer state stay" in row.cause
+    assert row.evidence == "recompute is core_attn; the optimizer is not distributed"
+    assert "recompute_and_still_out_of_memory" not in found(case(FULL, {"recompute": "none"}))
+
+
+@pytest.mark.parametrize(("tflops", "expected"), [(593.6, True), (610.0, False)])
+def test_a_drop_of_more_than_fifteen_percent_with_mlp(case, tflops, expected):
+    golden = case("", {"recompute": "core_attn"}, tflops_per_gpu=709.93, name="golden")
+    told = found(case("", {"recompute": "mlp"}, tflops_per_gpu=tflops), golden)
+    assert ("utilization_drop_with_mlp" in told) == expected
+
+
+def test_the_drop_with_mlp_is_told_in_numbers(case):
+    golden = case("", {"recompute": "core_attn"}, tflops_per_gpu=709.93, name="golden")
+    row = found(case("", {"recompute": "mlp"}, tflops_per_gpu=593.6), golden)["utilization_drop_with_mlp"]
+    assert row.evidence == "593.6 TFLOP/s/GPU against 709.9 of golden (-16.4 %)"
+    assert "CPU offloading where PP is 1" in row.fix
+
+
+def test_a_job_alone_shows_the_cost_of_mlp_by_its_flops(case, predicted):
+    dear = case("", {"recompute": "mlp"}, prediction=predicted(60, recompute_flops=22))
+    assert found(dear)["utilization_drop_with_mlp"].evidence.startswith("18% of the FLOPs")
+    cheap = case("", {"recompute": "mlp"}, prediction=predicted(60, recompute_flops=10))
+    assert "utilization_drop_with_mlp" not in found(cheap)
+
+
+def test_core_attn_beside_mlp_is_held_against_mlp_alone(case):
+    both = case("", {"recompute": "mlp,core_attn"}, tflops_per_gpu=586.8)
+    alone = case("", {"recompute": "mlp"}, tflops_per_gpu=593.6, name="mlp")
+    row = found(both, alone)["core_attn_beside_mlp"]
+    assert row.evidence == "586.8 TFLOP/s/GPU against 593.6 of mlp (-1.1 %)"
+    assert row.fix == "recompute mlp alone"
+    faster = case("", {"recompute": "mlp"}, tflops_per_gpu=580.0)
+    assert "core_attn_beside_mlp" not in found(both, faster)
+
+
+def test_full_recompute_is_named_where_the_job_is_slower_than_another(case):
+    full = case("", {"recompute": "full:uniform:1"}, tflops_per_gpu=500.0)
+    other = case("", {"recompute": "core_attn"}, tflops_per_gpu=700.0)
+    assert "recompute modules instead of layers" in found(full, other)["slow_with_full_recompute"].fix
+    assert "slow_with_full_recompute" not in found(full, case("", tflops_per_gpu=501.0))
+
+
+def test_more_tensor_parallelism_is_named_where_it_costs_much(case):
+    wide = {"parallelism": {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4}}
+    row = found(case("", wide, tflops_per_gpu=508.7), case("", tflops_per_gpu=709.93))["more_tensor_parallelism"]
+    assert row.evidence.startswith("TP 8 against 4: 508.7 TFLOP/s/GPU against 709.9")
+
+
+def test_virtual_stages_are_not_what_cured_an_out_of_memory(case, figures):
+    finer = {"parallelism": {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4,
+                             "virtual_pipeline_model_parallel_size": 10}}  # fmt: skip
+    failed = case(FRAGMENTED, ranks=figures((0, 58.8, True)), expandable_segments=False)
+    passed = case("", finer, ranks=figures((0, 60.2, False)), expandable_segments=True)
+    row = found(failed, passed)["virtual_stages_against_out_of_memory"]
+    assert row.evidence == "VPP 5 here, 10 there; peaks 58.80 GiB and 60.20 GiB; expandable segments differ too"
+
+
+def test_a_sound_job_shows_no_symptom(case, predicted):
+    assert found(case("", prediction=predicted(60, 58))) == {}
+
+
+def test_every_symptom_has_its_own_id_and_says_what_to_do():
+    assert len({row.id for row in SYMPTOMS[:16]}) == 16  # the others are megatron-core's texts, several of one rule
+    assert all(row.cause and row.confirm and row.fix for row in SYMPTOMS)
+
+
+def test_lines_of_ordinary_training_are_not_telling():
+    assert not is_telling(" [2026-01-02 03:04:05] iteration 5/ 50 | lm loss: 1.1E+01 | number of nan iterations: 0 |")
+
+
+@pytest.mark.parametrize("text", ["recompute_granularity ........ selective", "cpu_offloading ........ False"])
+def test_a_line_that_only_names_recompute_or_offloading_is_not_telling(text):
+    assert not is_telling(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AssertionError: full recompute is only supported with full iteration CUDA graph.",
+        "AssertionError: recompute_granularity must not be full when CUDA Graphs are enabled.",
+        "ValueError: Currently there is no support for Pipeline parallelism with CPU offloading",
+        "AssertionError: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True is currently not supported with nccl_ub due to x",
+        "RuntimeError: NCCL user buffers: --use-nccl-ub cannot be used with expandable segments",
+        "AssertionError: recompute method is not yet supported for selective activation checkpointing",
+    ],
+)
+def test_lines_that_symptoms_are_known_by_are_heard(text):
+    assert is_telling(text)

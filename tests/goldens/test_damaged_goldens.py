@@ -1,0 +1,78 @@
+"""A golden that cannot be read lets nothing pass, and is named wherever goldens are read."""
+
+import json
+
+import pytest
+
+from tests.night.night_recordings import Stage
+
+
+@pytest.fixture(name="stage")
+def _stage(tmp_path, mbr_perf):
+    """A suite of one case that needs no golden, measured once and promoted; the night replays it."""
+    made = Stage(tmp_path, {"dense": "golden: optional"})
+    made.record("dense", 0)
+    mbr_perf(*made.arguments())
+    made.promote("dense")
+    return made
+
+
+def golden_of(stage):
+    (path,) = stage.goldens.glob("*/*.json")
+    return path
+
+
+def value_as(stage, text):
+    """The golden's throughput as that text; its line."""
+    path = golden_of(stage)
+    throughput = json.loads(path.read_text())["metrics"]["tflops_per_gpu"]["value"]
+    path.write_text(path.read_text().replace(f'"value": {throughput}', f'"value": {text}'))
+    return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if f'"value": {text}' in line)
+
+
+def test_a_night_against_a_damaged_golden_is_inconclusive_also_where_none_is_required(stage, mbr_perf):
+    line = value_as(stage, "NaN")
+    answer = mbr_perf(*stage.arguments("--json"))
+    told = json.loads(answer.out)["cases"][0]
+    assert (answer.code, told["outcome"]) == (6, "inconclusive")
+    assert f"{golden_of(stage)}:{line}: metrics.tflops_per_gpu.value: NaN" in told["reason"]
+    shown = mbr_perf(*stage.arguments())
+    assert "golden cannot be read" in shown.out
+    assert "no golden" not in shown.out
+
+
+@pytest.mark.parametrize("text", ["NaN", '"fast"', '1, "value": 2'])
+def test_a_dry_run_names_a_damaged_golden_and_what_to_do(stage, mbr_perf, text):
+    value_as(stage, text)
+    answer = mbr_perf(*stage.arguments("--dryrun"))
+    (row,) = (line for line in answer.out.splitlines() if line.startswith("dense "))
+    assert "  damaged  " in row
+    assert f"dense: {golden_of(stage)}" in answer.out.replace("\n", " ")
+    assert "1 golden cannot be read: inconclusive until the file is mended" in answer.out
+    assert "golden promote" not in answer.out
+
+
+def test_the_list_of_goldens_names_the_damaged_one_and_lists_the_others(stage, mbr_perf):
+    whole = golden_of(stage)
+    damaged = whole.with_name("other.json")
+    damaged.write_text(whole.read_text()[:100])
+    shown = mbr_perf("golden", "list", "--golden_dir", stage.goldens)
+    assert shown.code == 6
+    assert f"{whole.parent.name}/{whole.name}" in shown.out
+    assert f"Cannot be read: {damaged}:" in shown.out
+    told = json.loads(mbr_perf("golden", "list", "--golden_dir", stage.goldens, "--json").out)
+    assert [one["path"] for one in told["goldens"]] == [str(whole)]
+    assert [one["path"] for one in told["damaged"]] == [str(damaged)]
+
+
+def test_the_doctor_of_results_names_damaged_goldens_and_leaves_them(stage, mbr_perf):
+    results = stage.root / "results"
+    stage.goldens.rename(results / "golden")
+    assert mbr_perf("results", "doctor", "--results_dir", results).code == 0
+    (golden,) = (results / "golden").glob("*/*.json")
+    golden.write_text(golden.read_text()[:100])
+    answer = mbr_perf("results", "doctor", "--results_dir", results, "--fix")
+    assert answer.code == 6
+    assert f"damaged     {golden}" in answer.out
+    assert "put it back as git has it" in answer.out
+    assert golden.is_file()

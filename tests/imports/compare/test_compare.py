@@ -1,0 +1,198 @@
+"""`mbr-perf compare` from options to exit code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from harness.app import spelled
+from harness.errors import BadRequestError
+from harness.imports.compare.ask import compare
+from harness.records.goldens import golden_text
+from harness.records.store import write_record
+
+APP = typer.Typer()
+APP.command()(compare)
+RUN_ID = "20260102T030405Z-llama3_70b-0a1b2c3d"
+
+
+@pytest.fixture(name="results")
+def _results(tmp_path, make_record):
+    run_dir = tmp_path / "results" / "runs" / RUN_ID
+    run_dir.mkdir(parents=True)
+    write_record(run_dir, make_record(seconds=2.5, run_id=RUN_ID))
+    return tmp_path / "results"
+
+
+@pytest.fixture(name="golden")
+def _golden(tmp_path, make_record, make_golden):
+    """A golden file with the given throughput."""
+
+    def write(tflops, **changes):
+        path = tmp_path / "golden.json"
+        path.write_text(golden_text(make_golden(make_record(), {"tflops_per_gpu": tflops}, **changes)))
+        return path
+
+    return write
+
+
+def invoke(results, *arguments):
+    return CliRunner().invoke(APP, spelled([RUN_ID, *map(str, arguments), "--results_dir", str(results)]))
+
+
+@pytest.mark.parametrize(
+    ("tflops", "options", "code", "outcome"),
+    [
+        (709.93, (), 0, "PASS"),
+        (800.0, (), 5, "REGRESSION"),
+        (800.0, ("--timing_threshold", "0.25"), 0, "PASS"),
+        (800.0, ("--timing-threshold", "0.25"), 0, "PASS"),
+        (600.0, (), 0, "IMPROVEMENT"),
+        (600.0, ("--fail-on-improvement",), 7, "IMPROVEMENT"),
+        (709.93, ("--eval_time_start_step", "48"), 6, "INCONCLUSIVE"),
+    ],
+)
+def test_the_exit_code_is_the_verdict(results, golden, tflops, options, code, outcome):
+    done = invoke(results, golden(tflops), *options)
+    assert done.exit_code == code
+    assert done.stdout.splitlines()[-1] == f"{outcome} (exit {code})  {RUN_ID}"
+
+
+def test_memory_has_its_own_threshold(results, tmp_path, make_record, make_golden):
+    path = tmp_path / "golden.json"
+    path.write_text(golden_text(make_golden(make_record(), {"peak_allocated_bytes": 54_000_000_000})))
+    assert invoke(results, path).exit_code == 5
+    assert invoke(results, path, "--memory_threshold", "0.1").exit_code == 0
+
+
+def test_a_different_build_is_inconclusive_until_accepted(results, golden, make_record):
+    old = {"torch": "2.8.0", "megatron-core": "0.16.1", "transformer-engine": "2.11.0"}
+    measured_on = make_record().provenance
+    assert measured_on.versions["torch"] == "2.9.1"
+    path = golden(709.0)
+    path.write_text(path.read_text().replace('"torch": "2.9.1"', f'"torch": "{old["torch"]}"'))
+    assert invoke(results, path).exit_code == 6
+    assert invoke(results, path, "--accept_difference", "torch").exit_code == 0
+    assert invoke(results, path, "--accept-difference", "software").exit_code == 0
+
+
+def test_json_is_one_document_and_nothing_else(results, golden):
+    done = invoke(results, golden(800.0), "--json")
+    document = json.loads(done.stdout)
+    assert (document["outcome"], document["exit_code"], done.exit_code) == ("regression", 5, 5)
+    assert document["run_ids"] == [RUN_ID]
+
+
+def test_without_a_golden_it_is_fine_unless_one_is_required(results, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert invoke(results, "--golden_values_path", empty).exit_code == 6
+    assert invoke(results, "--golden-values-path", empty, "--require_golden").exit_code == 6
+
+
+def test_another_run_can_be_the_reference(results, make_record):
+    other = results / "runs" / "20260101T000000Z-llama3_70b-11111111"
+    other.mkdir()
+    write_record(other, make_record(seconds=2.0, run_id=other.name))
+    assert invoke(results, "11111111").exit_code == 5
+    assert invoke(results, other).exit_code == 5
+
+
+def test_repeats_are_judged_by_their_median(results, golden, make_record):
+    for number, seconds in ((1, 2.5), (2, 9.9)):
+        run_dir = results / "runs" / f"20260103T000000Z-llama3_70b-0000000{number}"
+        run_dir.mkdir()
+        write_record(run_dir, make_record(seconds=seconds, run_id=run_dir.name))
+    done = invoke(results, golden(709.93), "--repeat", "00000001", "--repeat", "00000002", "--json")
+    document = json.loads(done.stdout)
+    assert (done.exit_code, document["metrics"]["step_time_s"]["median"]) == (0, 2.5)
+    assert len(document["run_ids"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("nowhere.json",), "no run 'nowhere.json'"),
+        (("--golden_values_path", "nowhere"), "no such file or folder"),
+        (("--timing_threshold", "-1"), "--timing_threshold -1.0: not a fraction"),
+        (("--skip_first_percent_time", "7"), "--skip_first_percent_time"),
+        (("--accept_difference", "weather"), "'weather': no such difference"),
+    ],
+)
+def test_a_wrong_request_is_an_error_that_says_what(results, golden, arguments, told):
+    reference = () if arguments[0] in ("nowhere.json", "--golden_values_path") else (golden(709.93),)
+    done = invoke(results, *reference, *arguments)
+    assert isinstance(done.exception, BadRequestError)
+    assert told in str(done.exception)
+    assert int(done.exception.exit_code) == 2
+
+
+def test_two_answers_to_one_question_are_refused(results, golden):
+    done = invoke(results, golden(709.93), "--golden_values_path", golden(709.93))
+    assert "give one" in str(done.exception)
+
+
+def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
+    script = "import sys, harness.imports.compare.ask, harness.goldens.ask; print([m for m in sys.modules if m.startswith('harness.')])"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == (
+        "['harness.imports', 'harness.imports.compare', 'harness.asking', 'harness.asking.options', 'harness.asking.spelling', 'harness.imports.compare.options', 'harness.imports.compare.ask', 'harness.goldens', 'harness.goldens.promote', 'harness.goldens.ask']"
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [lambda text: text.replace('"schema_version": 1', '"schema_version": 2', 1), lambda text: text[:999]]
+)
+def test_a_record_of_a_newer_version_or_half_of_one_exits_2_and_is_named(results, golden, change):
+    path = results / "runs" / RUN_ID / "record.json"
+    text = path.read_text()
+    path.unlink()
+    path.write_text(change(text))
+    done = subprocess.run(
+        [sys.executable, "-m", "harness.app", "compare", RUN_ID, str(golden(709.93)), "--results_dir", str(results)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert str(path) in done.stderr
+    assert path.read_text() == change(text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('"value": 709.93', '"value": 0', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": -1.0', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": NaN', "NaN is not a number"),
+        ('"value": 709.93', '"value": 1e999', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": "709.93"', "metrics.tflops_per_gpu.value"),
+        ('"value": 709.93', '"value": 709.93, "value": 1.0', "the key 'value' is there twice"),
+        ('"value": 709.93', '"value": ' + "9" * 5000, "golden.json"),
+        ('"value": 709.93', '"value": ' + "[" * 100_000, "golden.json"),
+        ('"schema_version": 1', '"schema_version": 2', "schema_version 2 is newer than 1"),
+        ("{", "[", "not JSON"),
+        ("{", "\0", "not JSON"),
+    ],
+)
+def test_a_golden_that_lies_is_refused_by_file_and_key(results, golden, old, new, told):
+    path = golden(709.93)
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    done = invoke(results, path)
+    assert isinstance(done.exception, BadRequestError), done.exception
+    assert int(done.exception.exit_code) == 2
+    assert str(path) in str(done.exception)
+    assert told in str(done.exception)
+
+
+def test_a_sweep_is_said_to_be_one_and_a_run_in_it_that_ended_well_is_named(mbr_perf):
+    sweep = Path(__file__).parents[2] / "data" / "sweeps" / "cpu_oom"
+
+    answer = mbr_perf("compare", sweep)
+
+    assert answer.code == 2
+    assert "is a sweep, not a run" in answer.err
+    assert str(sweep / "cells" / "001" / "0") in answer.err

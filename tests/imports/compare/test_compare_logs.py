@@ -1,0 +1,302 @@
+"""`mbr-perf compare --log`: training logs of Megatron-Bridge and Megatron-LM against golden values of theirs."""
+
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.imports.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb
+
+TFLOPS = [30.0] + [700.0] * 49
+MEMORY = [
+    (1, memory_gb(8, 1, allocated=25.5, max_allocated=45.0, max_reserved=62.0)),
+    (1, memory_gb(0, 1, allocated=20.0, max_allocated=40.0, max_reserved=50.0)),
+    (2, memory_gb(8, 2, allocated=25.5, max_allocated=58.8, max_reserved=64.2)),
+]
+
+
+def bridge_golden(tflops=TFLOPS, **memory):
+    steps = {
+        str(step): {"lm loss": 11.5, "elapsed time per iteration (ms)": 900.0, "GPU utilization": value}
+        for step, value in enumerate(tflops)
+    }
+    return steps | memory
+
+
+def megatron_lm_golden(seconds, peaks=None, losses=None):
+    def metric(values):
+        return {"start_step": 1, "end_step": len(seconds), "step_interval": 1, "values": values}
+
+    found = {"iteration-time": metric({str(n): value for n, value in enumerate(seconds, 1)})}
+    if peaks:
+        found["mem-max-allocated-bytes"] = metric({str(n): value for n, value in enumerate(peaks, 1)})
+    if losses:
+        found["lm loss"] = metric({str(n): value for n, value in enumerate(losses, 1)})
+    return found
+
+
+@pytest.fixture(name="compare")
+def _compare(mbr_perf, tmp_path):
+    """Compare a log's text with a golden's document."""
+
+    def run(log, golden, *options):
+        (tmp_path / "run.log").write_text(log)
+        (tmp_path / "g.json").write_text(json.dumps(golden))
+        return mbr_perf("compare", "--log", tmp_path / "run.log", "--golden", tmp_path / "g.json", *options)
+
+    return run
+
+
+def findings(answer):
+    return {one["metric"]: one for one in json.loads(answer.out)["comparison"]}
+
+
+@pytest.mark.parametrize(
+    ("tflops", "options", "code", "outcome"),
+    [
+        (700.0, (), 0, "PASS"),
+        (665.0, (), 0, "PASS"),
+        (664.9, (), 5, "REGRESSION"),
+        (664.9, ("--timing-threshold", "0.06"), 0, "PASS"),
+        (740.0, (), 0, "IMPROVEMENT"),
+        (740.0, ("--fail_on_improvement",), 7, "IMPROVEMENT"),
+        (700.0, ("--eval_time_start_step", "48"), 6, "INCONCLUSIVE"),
+        (700.0, ("--eval_time_start_step", "10", "--eval_time_end_step", "13"), 0, "PASS"),
+    ],
+)
+def test_the_exit_code_is_the_verdict(compare, tflops, options, code, outcome):
+    answer = compare(bridge_log([30.0] + [tflops] * 49), bridge_golden(), *options)
+    assert answer.code == code
+    assert answer.out.splitlines()[-1].startswith(f"{outcome} (exit {code})")
+
+
+def test_memory_is_compared_at_the_moment_of_the_golden_and_the_worst_rank_is_named(compare):
+    golden = bridge_golden(alloc=25.5, max_alloc=45.0, max_reserved=64.2)
+    answer = compare(bridge_log(TFLOPS, memory=MEMORY), golden)
+    assert answer.code == 0
+    assert "peak allocated 54.76 GiB on rank 8 after iteration 2" in answer.out
+    assert "the golden is of a log's first report; after iteration 2 rank 8 has 58.8 GB" in answer.out
+
+
+def test_memory_has_its_own_threshold(compare):
+    golden, log = bridge_golden(alloc=25.5, max_alloc=42.0), bridge_log(TFLOPS, memory=MEMORY)
+    assert compare(log, golden).code == 5
+    assert compare(log, golden, "--memory_threshold", "0.1").code == 0
+
+
+def test_a_log_that_ends_early_is_inconclusive_and_says_where(compare, tmp_path):
+    answer = compare(bridge_log([700.0] * 40 + [None] * 10), bridge_golden())
+    assert answer.code == 6
+    assert f"the log ends at iteration 40 of 50 ({tmp_path / 'run.log'}:80)" in answer.out
+
+
+def test_a_log_that_ends_early_is_inconclusive_although_the_window_is_whole(compare):
+    window = ("--eval_time_start_step", "5", "--eval_time_end_step", "15")
+    assert compare(bridge_log([700.0] * 40 + [None] * 10), bridge_golden(), *window).code == 6
+
+
+def test_the_failure_that_ended_a_log_is_told(compare, tmp_path):
+    oom = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    answer = compare(bridge_log([700.0] * 40 + [None] * 10) + oom + "\n", bridge_golden())
+    assert answer.code == 6
+    assert f"rank 3 ran out of memory ({tmp_path / 'run.log'}:81): torch.OutOfMemoryError: CUDA out of" in answer.out
+
+
+def test_a_nan_loss_leaves_nothing_to_conclude(compare, tmp_path):
+    answer = compare(bridge_log(TFLOPS, losses=[11.5] * 30 + [None] * 20), bridge_golden())
+    assert answer.code == 6
+    where = f"{tmp_path / 'run.log'}:62"
+    assert f"the loss of iteration 31 and of 19 more is missing, as where it is NaN ({where})" in answer.out
+
+
+def test_a_nan_throughput_is_inconclusive(compare):
+    answer = compare(bridge_log([700.0] * 40 + ["nan"] + [700.0] * 9), bridge_golden())
+    assert answer.code == 6
+    assert "iteration 41 says nan" in answer.out
+
+
+def test_a_log_without_throughput_does_not_pass_by_its_times(compare):
+    answer = compare(megatron_lm_log([0.9] * 50), bridge_golden())
+    assert answer.code == 6
+    assert "no throughput in the log" in answer.out
+
+
+def test_a_log_that_says_nothing_is_inconclusive(compare):
+    answer = compare("hello\nworld\n", bridge_golden(alloc=1.0, max_alloc=2.0))
+    assert answer.code == 6
+    assert "no line of an iteration" in answer.out
+
+
+def test_an_invalid_golden_is_inconclusive(compare):
+    answer = compare(bridge_log(TFLOPS), bridge_golden([0.0] * 50))
+    assert answer.code == 6
+    assert "the golden's value is 0.0" in answer.out
+
+
+def test_a_golden_step_without_its_throughput_is_named(compare, tmp_path):
+    golden = bridge_golden()
+    del golden["40"]["GPU utilization"]
+    answer = compare(bridge_log(TFLOPS), golden)
+    assert answer.code == 6
+    assert f"{tmp_path / 'g.json'}: step 40: no throughput" in answer.out
+
+
+def test_a_nan_throughput_of_the_golden_is_inconclusive_and_told_once(compare, tmp_path):
+    answer = compare(bridge_log(TFLOPS), bridge_golden([30.0] + [float("nan")] * 49))
+    assert answer.code == 6
+    assert f"{tmp_path / 'g.json'}: step 35: throughput is NaN, and of 14 more" in answer.out
+    assert answer.out.count("NaN") == 1
+    outside = compare(bridge_log(TFLOPS), bridge_golden([float("nan")] + [700.0] * 49))
+    assert outside.code == 0
+
+
+def test_a_log_and_a_golden_that_are_not_there_are_both_named(mbr_perf, tmp_path):
+    answer = mbr_perf("compare", "--log", tmp_path / "none.log", "--golden", tmp_path / "none.json")
+    assert answer.code == 2
+    assert "none.log: no such file or folder" in answer.err
+    assert "none.json: cannot be read" in answer.err
+
+
+def test_losses_are_compared_when_asked(compare):
+    losses = [12 * 0.99**step for step in range(50)]
+    golden = bridge_golden()
+    for step, loss in enumerate(losses):
+        golden[str(step)]["lm loss"] = loss
+    log = bridge_log(TFLOPS, losses=[1.06 * loss for loss in losses])
+    assert compare(log, golden).code == 0
+    answer = compare(log, golden, "--check_loss", "--json")
+    assert answer.code == 5
+    verdicts = {name: one["verdict"] for name, one in findings(answer).items() if name.startswith("loss")}
+    assert verdicts == {
+        "loss_correlation": "pass", "loss_points": "pass", "loss_final": "regression", "loss_outliers": "pass",
+    }  # fmt: skip
+    assert compare(log, golden, "--check_loss", "--final_loss_tolerance", "0.07").code == 0
+
+
+def test_megatron_lm_is_judged_by_its_times_and_the_last_rank(compare):
+    seconds = [7.5] + [0.9] * 49
+    memory = [(2, memory_mb(rank, 2, 1000.0, peak, 3000.0, 3000.0)) for rank, peak in ((0, 2900.0), (4, 2000.0))]
+    peaks = [1900.0 * 2**20] + [2000.0 * 2**20] * 49
+    answer = compare(megatron_lm_log(seconds, memory=memory), megatron_lm_golden(seconds, peaks))
+    assert answer.code == 0
+    assert "rank 4 after iteration 2" in answer.out
+    assert "peak allocated 2.83 GiB on rank 0" in answer.out
+    slower = compare(megatron_lm_log([7.5] + [0.96] * 49), megatron_lm_golden(seconds), "--json")
+    assert slower.code == 5
+    assert findings(slower)["step_time_s"]["verdict"] == "regression"
+
+
+def test_metrics_of_a_golden_may_have_steps_of_their_own(compare):
+    golden = megatron_lm_golden([0.9] * 50, losses=[11.5] * 50)
+    golden["iteration-time"]["values"] = {str(n): 0.9 for n in (1, *range(5, 51, 5))} | {"10": "nan"}
+    answer = compare(megatron_lm_log([0.9] * 50), golden, "--json")
+    assert (answer.code, json.loads(answer.out)["window"]["iterations"]) == (0, [40, 45, 50])
+
+
+def test_memory_that_the_golden_has_of_other_iterations_is_inconclusive(compare):
+    golden = megatron_lm_golden([0.9] * 50, [1e9] * 50)
+    golden["mem-max-allocated-bytes"]["values"] = {"5": 1e9, "10": 1e9}
+    answer = compare(megatron_lm_log([0.9] * 50, memory=[(2, memory_mb(0, 2, 900.0, 950.0, 1e3, 1e3))]), golden)
+    assert answer.code == 6
+    assert "the log reports memory after iterations 2; the golden has no value of these" in answer.out
+
+
+def test_json_is_one_document_with_the_keys_of_compare(compare, tmp_path):
+    document = json.loads(compare(bridge_log(TFLOPS, memory=MEMORY), bridge_golden(alloc=25.5), "--json").out)
+    assert (document["schema_version"], document["outcome"], document["exit_code"]) == (1, "pass", 0)
+    assert document["golden"] == {
+        "path": str(tmp_path / "g.json"), "format": "bridge", "layout": "flat", "num_steps": 50,
+    }  # fmt: skip
+    assert document["window"]["iterations"] == list(range(36, 51))
+    assert document["log"]["worst_memory"]["max_allocated_bytes"]["rank"] == 8
+    assert document["comparison"][0] == {
+        "metric": "tflops_per_gpu", "current": 700.0, "golden": 700.0, "change": 0.0, "threshold": 0.05,
+        "verdict": "pass", "reason": None,
+    }  # fmt: skip
+
+
+def test_several_files_follow_one_option(mbr_perf, tmp_path):
+    for name, iterations in (("a", range(1, 26)), ("b", range(26, 51))):
+        lines = [iteration(number, 50, extra=" throughput per GPU (TFLOP/s/GPU): 700.0 |") for number in iterations]
+        (tmp_path / f"{name}.log").write_text("\n".join(lines))
+    (tmp_path / "g.json").write_text(json.dumps(bridge_golden()))
+    files = tmp_path / "a.log", tmp_path / "b.log"
+    assert mbr_perf("compare", "--log", *files, "--golden_values_path", tmp_path / "g.json").code == 0
+
+
+def test_a_log_comes_from_standard_input(mbr_perf, tmp_path, monkeypatch):
+    (tmp_path / "g.json").write_text(json.dumps(bridge_golden()))
+    stdin = SimpleNamespace(buffer=io.BufferedReader(io.BytesIO(bridge_log(TFLOPS).encode())))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    assert mbr_perf("compare", "--log", "-", "--golden", tmp_path / "g.json").code == 0
+
+
+def test_actuals_are_left_even_where_the_golden_cannot_be_read(mbr_perf, tmp_path):
+    (tmp_path / "run.log").write_text(bridge_log(TFLOPS, memory=MEMORY))
+    actuals, log = tmp_path / "actuals.json", tmp_path / "run.log"
+    answer = mbr_perf("compare", "--log", log, "--golden", tmp_path / "none.json", "--actuals", actuals)
+    assert answer.code == 2
+    assert "none.json: cannot be read: No such file or directory" in answer.err
+    assert json.loads(actuals.read_text())["max_alloc"] == 45.0
+    assert "none.json: cannot be read: No such file or directory\n  name a golden file" in answer.err
+    assert f"{actuals} was written" in answer.err
+    assert mbr_perf("compare", "--log", log, "--golden", actuals).code == 0
+
+
+def test_actuals_need_no_golden(mbr_perf, tmp_path):
+    (tmp_path / "run.log").write_text(bridge_log(TFLOPS))
+    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--actuals", tmp_path / "actuals.json")
+    assert answer.code == 0
+    assert "Not compared: no golden was named" in answer.out
+    assert (tmp_path / "actuals.json").exists()
+    assert f"Written: {tmp_path / 'actuals.json'}" in answer.out
+
+
+def test_actuals_of_half_a_run_are_written_and_in_doubt(mbr_perf, tmp_path):
+    (tmp_path / "run.log").write_text(bridge_log([700.0] * 4 + [None] * 6))
+    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--actuals", tmp_path / "actuals.json")
+    assert answer.code == 6
+    assert "In doubt: the log ends at iteration 4 of 10" in answer.out
+    assert list(json.loads((tmp_path / "actuals.json").read_text())) == ["0", "1", "2", "3"]
+
+
+def test_a_log_without_iterations_leaves_no_actuals(mbr_perf, tmp_path):
+    (tmp_path / "run.log").write_text("hello\n")
+    answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--actuals", tmp_path / "actuals.json")
+    assert answer.code == 6
+    assert not (tmp_path / "actuals.json").exists()
+    assert "Not written, no iteration: " in answer.out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--log", "x.log"), "--log: nothing to hold it against"),
+        (("--log", "x.log", "--golden", "g", "--golden_values_path", "h"), "two answers to one question"),
+        (("--log", "x.log", "--golden", "g", "--format", "yaml"), "--format 'yaml': no such format"),
+        (("--log", "x.log", "--golden", "g", "--accept_difference", "torch"), "--accept_difference"),
+        (("--log", "x.log", "--golden", "g", "--final_loss_tolerance", "0.1"), "with --check_loss only"),
+        (("--log", "x.log", "--golden", "g", "--check_loss", "--max_outlier_ratio", "-1"), "out of range"),
+        (("--log", "x.log", "--golden", "g", "--timing_threshold", "nan"), "not a fraction"),
+        (("RUN", "--golden", "g"), "--golden: for a log only"),
+        (("RUN", "--golden", "g"), "of a run: mbr-perf compare RUN g; else name a log with --log FILE"),
+        (("RUN", "--check_loss"), "--check_loss: for a log only"),
+        (("RUN", "--repeat", "OTHER", "--log", "x.log"), "RUN and --log are two answers"),
+        ((), "nothing to compare"),
+    ],
+)
+def test_a_wrong_request_is_told(mbr_perf, options, told):
+    answer = mbr_perf("compare", *options)
+    assert answer.code == 2
+    assert told in answer.err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--skip_first_percent_time", "1"), ("--eval_time_start_step", "-1"),
+     ("--eval_time_start_step", "9", "--eval_time_end_step", "9")],
+)  # fmt: skip
+def test_a_window_out_of_range_is_a_wrong_request(compare, options):
+    assert compare(bridge_log(TFLOPS), bridge_golden(), *options).code == 2

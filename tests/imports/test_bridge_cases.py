@@ -1,0 +1,154 @@
+"""Logs and goldens are judged as Megatron-Bridge's evaluator judges them where it is right, and rightly where it is not."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BadRequestError
+from harness.imports.compare.convergence import LossLimits, judge_loss
+from harness.imports.compare.judge import judge_log
+from harness.imports.compare.values import ForeignThresholds
+from harness.imports.golden.file import read_foreign_golden
+from harness.imports.log.reader import read_logs
+from harness.judging.compare import WindowOptions
+from harness.judging.gate import overall
+from tests.imports.logs import bridge_log, memory_gb
+
+CASES = json.loads((Path(__file__).parents[1] / "data/bridge/foreign.json").read_text())
+AS_UPSTREAM, FIVE_PERCENT = WindowOptions(), ForeignThresholds()
+VERDICTS = {True: "pass", False: "regression"}
+
+
+def cases(kind):
+    return [pytest.param(case, id=case["name"]) for case in CASES[kind]]
+
+
+def spread(series):
+    return [value for value, repeats in series for _ in range(repeats)]
+
+
+@pytest.fixture(name="judged")
+def _judged(tmp_path):
+    """The comparison of a log's text with a golden's document."""
+
+    def judge(log, golden, window=AS_UPSTREAM, thresholds=FIVE_PERCENT, limits=None):
+        (tmp_path / "run.log").write_text(log)
+        (tmp_path / "golden.json").write_text(json.dumps(golden))
+        read = read_logs([tmp_path / "run.log"]), read_foreign_golden(tmp_path / "golden.json")
+        return judge_log(*read, window, thresholds, limits)
+
+    return judge
+
+
+def golden_of(tflops, **memory):
+    steps = {
+        str(step): {"lm loss": 11.5, "elapsed time per iteration (ms)": 900.0, "GPU utilization": value}
+        for step, value in enumerate(tflops)
+    }
+    return steps | {name: value for name, value in memory.items() if value is not None}
+
+
+@pytest.mark.parametrize("case", cases("performance"))
+def test_throughput(case, judged):
+    config = case["config"]
+    window = WindowOptions(
+        config["skip_first_percent_time"], config["eval_time_start_step"], config["eval_time_end_step"]
+    )
+    thresholds = ForeignThresholds(time=config["timing_threshold"])
+    found = judged(bridge_log(spread(case["current"])), golden_of(spread(case["golden"])), window, thresholds)
+    assert found.comparison.outcome.value == case["outcome"]
+    if case["agrees"]:
+        assert case["outcome"] == VERDICTS[case["upstream"]["passed"]]
+
+
+@pytest.mark.parametrize("case", cases("memory"))
+def test_memory(case, judged):
+    names = {"alloc": "allocated", "max_alloc": "max_allocated", "max_reserved": "max_reserved"}
+    told = {names[name]: value for name, value in case["current"].items() if value is not None}
+    log = bridge_log([700.0] * 10, memory=[(1, memory_gb(0, 1, **told))])
+    found = judged(
+        log, golden_of([700.0] * 10, **case["golden"]), thresholds=ForeignThresholds(memory=case["threshold"])
+    )
+    assert found.comparison.outcome.value == case["outcome"]
+
+
+@pytest.mark.parametrize("case", cases("convergence"))
+def test_loss_curves(case):
+    limits = LossLimits(**case["config"])
+    steps = range(1, len(case["golden"]) + 1)
+    found = judge_loss(steps, case["current"], case["golden"], limits)
+    assert overall(found).value == case["outcome"]
+    figures = case["upstream"].get("metrics")
+    if figures and case["agrees"]:
+        correlation, points, final, outliers = found
+        assert correlation.current == pytest.approx(figures["correlation"], abs=1e-12)
+        assert points.current * figures["total_points"] == pytest.approx(figures["point_wise_failures"])
+        assert abs(final.change) == pytest.approx(figures["final_loss_diff"])
+        assert outliers.current == pytest.approx(figures["outlier_ratio"])
+        failed = {one.metric for one in found if one.verdict.value == "regression"}
+        names = {"correlation": "loss_correlation", "point_wise_tolerance": "loss_points", "final_loss": "loss_final"}
+        assert failed == {names[name] for name in case["upstream"]["failed_metrics"]}
+
+
+@pytest.mark.parametrize("case", cases("end_to_end"))
+def test_from_log_to_outcome(case, judged, tmp_path):
+    log = CASES["shared"][case["log"]]
+    if case["golden"] is None:
+        assert case["outcome"] == "error"
+        with pytest.raises(BadRequestError, match=r"missing\.json"):
+            read_foreign_golden(tmp_path / "missing.json")
+        return
+    found = judged(log, CASES["shared"][case["golden"]], limits=LossLimits())
+    assert found.comparison.outcome.value == case["outcome"]
+
+
+def test_an_undefined_correlation_says_so_and_does_not_fail():
+    for case in CASES["convergence"]:
+        if case["name"] in ("constant_loss_identical", "mock_data_noise_2_points_flipped"):
+            found = judge_loss(range(len(case["golden"])), case["current"], case["golden"], LossLimits())[0]
+            assert (found.verdict.value, found.current) == ("not_gated", None)
+            assert found.reason.startswith("undefined: ")
+
+
+def test_a_hiccup_that_the_median_passes_over_is_told(judged):
+    found = judged(bridge_log([700.0] * 47 + [100.0, 700.0, 700.0]), golden_of([700.0] * 50))
+    assert found.comparison.outcome.value == "pass"
+    assert [note for note in found.notes if "most of all 48: 100" in note and "the mean is 660" in note]
+
+
+def test_every_loss_check_names_its_number_and_its_limit():
+    golden = [10 * math.exp(-0.04 * step) for step in range(20)]
+    found = judge_loss(range(1, 21), [1.12 * loss for loss in golden], golden, LossLimits())
+    assert [(one.metric, one.verdict.value) for one in found] == [
+        ("loss_correlation", "pass"), ("loss_points", "regression"), ("loss_final", "regression"),
+        ("loss_outliers", "pass"),
+    ]  # fmt: skip
+    assert found[2].change == pytest.approx(0.12)
+    assert found[1].reason.startswith("16 of 16 points out of tolerance")
+
+
+def test_noise_on_a_flat_curve_is_not_correlated():
+    golden = [11.80 + 0.01 * (step % 2) for step in range(20)]
+    current = [11.80 + 0.01 * ((step + 1) % 2) for step in range(20)]
+    found = judge_loss(range(1, 21), current, golden, LossLimits())
+    assert overall(found).value == "pass"
+    assert found[0].reason.startswith("undefined: the golden's curve is flat, its spread 0.005")
+
+
+@pytest.mark.parametrize(("points", "verdict"), [(8, "not_gated"), (9, "regression")])
+def test_a_correlation_takes_eight_points_after_the_first_fifth(points, verdict):
+    golden = [10.0 - 0.2 * step for step in range(points)]
+    current = [loss + (0.9 if step % 2 else -0.9) for step, loss in enumerate(golden)]
+    found = judge_loss(range(1, points + 1), current, golden, LossLimits())
+    assert found[0].verdict.value == verdict
+
+
+@pytest.mark.parametrize(("loss", "tolerance"), [(2.01, 0.10), (2.0, 0.05), (0.51, 0.05), (0.5, 0.02), (0.1, 0.02)])
+def test_tolerances_have_bands(loss, tolerance):
+    limits = LossLimits()
+    for share, verdict in ((0.99, "pass"), (1.01, "regression")):
+        curve = [loss * (1 + share * tolerance)] * 10
+        found = {one.metric: one for one in judge_loss(range(10), curve, [loss] * 10, limits)}
+        assert found["loss_points"].verdict.value == verdict

@@ -1,0 +1,147 @@
+"""The command as a whole: its options, its spelling, its speed, its errors."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from harness import __version__
+from harness.app import app, spelled
+
+# The options that scripts rely on, as in Megatron-Bridge's performance scripts.
+CONTRACT = """
+-m --model_family_name -mr --model_recipe_name --task -g --gpu -c --compute_dtype -ng --num_gpus -gn --gpus_per_node
+-ms --max_steps -gb --global_batch_size -mb --micro_batch_size -sl --seq_length
+-tp --tensor_model_parallel_size -pp --pipeline_model_parallel_size -cp --context_parallel_size
+-vp --virtual_pipeline_model_parallel_size -ep --expert_model_parallel_size -et --expert_tensor_parallel_size
+--recompute_modules -rl --recompute_num_layers --recompute_granularity --recompute_method
+-ol --activation_offload_layers --cuda_graph_impl --cuda_graph_scope --num_layers --hidden_size -E --env --set
+""".split()  # noqa: SIM905 (a table)
+JUDGE = """
+--golden_values_path --timing_threshold --memory_threshold --skip_first_percent_time --eval_time_start_step
+--eval_time_end_step --fail_on_improvement --require_golden
+""".split()  # noqa: SIM905 (a table)
+
+
+def commands(group=None, path=()):
+    """Every command that does something, by its words."""
+    found = {}
+    for name, command in (group or typer.main.get_command(app)).commands.items():
+        inner = getattr(command, "commands", None)
+        found |= commands(command, (*path, name)) if inner else {(*path, name): command}
+    return found
+
+
+COMMANDS = commands()
+EXPERIMENTS = [words for words, c in COMMANDS.items() if any(p.name == "model_recipe_name" for p in c.params)]
+
+
+def options_of(words):
+    """Option names without the second spelling that some declare themselves."""
+    names = {name for parameter in COMMANDS[words].params for name in parameter.opts if name.startswith("-")}
+    return {name for name in names if "-" not in name[2:]}
+
+
+@pytest.mark.parametrize("words", EXPERIMENTS, ids=" ".join)
+def test_every_command_about_an_experiment_takes_the_options_of_the_contract(words):
+    assert set(CONTRACT) - options_of(words) == set()
+
+
+def test_run_and_check_are_commands_about_an_experiment():
+    assert {("run",), ("check",)} <= set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("words", [("run",), ("compare",)], ids=" ".join)
+def test_commands_that_judge_take_the_thresholds_and_the_window(words):
+    assert set(JUDGE) - options_of(words) == set()
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_answers_in_json_when_asked(words):
+    assert "--json" in options_of(words)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_names_every_option_and_says_what_it_does(mbr_perf, words):
+    answer = mbr_perf(*words, "--help")
+    shown = set(answer.out.replace(",", " ").split())
+    assert (answer.code, answer.err) == (0, "")
+    assert {name for name in options_of(words) if name not in shown} == set()
+    assert [p.name for p in COMMANDS[words].params if p.param_type_name == "option" and not p.help] == []
+
+
+def test_the_version_is_that_of_the_package(mbr_perf):
+    assert mbr_perf("--version").out == f"mbr-perf {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "read"),
+    [
+        (["--recompute-modules", "mlp"], ["--recompute_modules", "mlp"]),
+        (["--recompute-modules=a-b"], ["--recompute_modules=a-b"]),
+        (["-mr", "my-recipe"], ["-mr", "my-recipe"]),
+        (["--set", "env.A-B=c-d"], ["--set", "env.A-B=c-d"]),
+        (["--dry-run", "--", "--not-ours"], ["--dry_run", "--", "--not-ours"]),
+    ],
+)
+def test_options_may_be_spelled_with_a_dash_and_values_stay(typed, read):
+    assert spelled(typed) == read
+
+
+def test_a_wrong_request_is_a_json_document_when_json_is_asked_for(mbr_perf):
+    answer = mbr_perf("recipes", "show", "llama3_8bb", "--json")
+    assert answer.code == 2
+    assert json.loads(answer.out) == {
+        "schema_version": 1,
+        "error": "unknown recipe 'llama3_8bb'",
+        "remedy": "did you mean 'llama3_8b'?",
+        "exit_code": 2,
+    }
+    assert answer.err == "error: unknown recipe 'llama3_8bb'\n  did you mean 'llama3_8b'?\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "told", "help_of"),
+    [
+        (("run", "--recompute_module", "mlp"), "Possible options: --recompute", "mbr-perf run"),
+        (("doktor",), "No such command 'doktor'", "mbr-perf"),
+        (("run", "-tp", "x"), "valid integer", "mbr-perf run"),
+        (("golden", "diff"), "Missing argument 'BEFORE'", "mbr-perf golden diff"),
+        (("run", "-mq", "llama"), "did you mean -m or", "mbr-perf run"),
+    ],
+)
+def test_a_command_line_that_cannot_be_parsed_is_a_wrong_request(mbr_perf, typed, told, help_of):
+    answer = mbr_perf(*typed, "--json")
+    document = json.loads(answer.out)
+    assert (answer.code, document["exit_code"], document["remedy"]) == (2, 2, f"try '{help_of} -h' for help")
+    assert told in document["error"]
+    assert answer.err == f"error: {document['error']}\n  {document['remedy']}\n"
+
+
+def test_a_group_without_a_command_answers_with_its_help(mbr_perf):
+    assert "Commands:\n  promote" in mbr_perf("golden").err
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    command = f"{sys.executable} -m harness.app recipes show llama3_70b --json | head -c 10 >/dev/null; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=Path(__file__).parents[1], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "limit"),
+    [
+        (["--help"], 2.5),
+        (["recipes", "list"], 8),
+        (["run", "-mr", "llama3_8bb", "--recompute_modules", "core_atn"], 12),
+    ],
+)
+def test_answers_come_at_once(cpu_seconds, arguments, limit):
+    """In units of importing the libraries that a command is made of, for machines differ."""
+    libraries = cpu_seconds("-c", "import pydantic, rich.console, typer, yaml")
+    assert cpu_seconds("-m", "harness.app", *arguments) < limit * libraries
