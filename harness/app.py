@@ -37,7 +37,10 @@ _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 _REMOVED = {
-    ("nightly", name): 'see README.md, "Slack and Prometheus": short programs send the document of `nightly --json` on'
+    (
+        "nightly",
+        name,
+    ): 'see harness/night/README.md, "Slack and Prometheus": short programs send the document of `nightly --json` on'
     for name in ("--jsonl", "--prometheus", "--webhook")
 }
 """Options of former releases by command, and what to do instead."""

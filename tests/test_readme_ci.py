@@ -1,4 +1,4 @@
-"""The workflow in README is one that GitHub reads, and its command one that runs."""
+"""The workflow in the guide to nights is one that GitHub reads, and its command one that runs."""
 
 import re
 import shlex
@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(name="workflow")
 def _workflow():
-    (text,) = re.findall(r"```yaml\n(name: nightly\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (text,) = re.findall(
+        r"```yaml\n(name: nightly\n.*?)```", (ROOT / "harness" / "night" / "README.md").read_text(), re.DOTALL
+    )
     return yaml.load(text, Loader=yaml.BaseLoader)
 
 

@@ -12,7 +12,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 REPLAYS = Path(__file__).parents[1] / "data" / "replay"
-GUIDE = Path(__file__).parents[2] / "README.md"
+GUIDE = Path(__file__).parents[2] / "harness" / "night" / "README.md"
 
 
 @pytest.fixture(name="nightly")
