@@ -24,9 +24,7 @@ from harness.launch.umask import closed_to_others
 from harness.night import ask as nightly
 from harness.night.history import ask as history
 from harness.plan import ask as plan
-from harness.results import ask as report
 from harness.results import ask as results
-from harness.results import doctor
 from harness.runs import ask as run
 from harness.runs import check
 from harness.showing.streams import readers_may_leave
@@ -123,8 +121,8 @@ app.command("compare", cls=CompareCommand)(compare.compare)
 app.command("explain")(explain.explain)
 app.command("diagnose", cls=WholeShortOptions)(diagnose.diagnose)
 app.command("import", cls=import_command.ImportCommand)(import_command.import_log)
-app.command("report")(report.report)
-app.command("doctor")(doctor.doctor)
+app.command("report")(sweep.report)
+app.command("doctor")(results.machine)
 app.command("snapshot")(snapshot.snapshot)
 app.add_typer(golden.app, name="golden")
 app.add_typer(history.app, name="history")

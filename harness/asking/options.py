@@ -184,12 +184,8 @@ class SweepNodes:
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 GoldenDir = Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", help="Default: results/golden.")]
-Results = Annotated[
-    Path | None,
-    typer.Option(
-        "--results_dir", metavar="DIR", help="Where runs are kept. Default: results of the checkout, else ./results."
-    ),
-]
+Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
+    help="Where results are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
 
 
 def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,20 +1,22 @@
-"""The engine: rounds of due runs, one after the other on this machine, until nothing is due, time is up, or a signal comes."""
+"""The engine holds a batch and plays it: rounds of due runs, one after the other on this machine, until nothing is due, time is up, or a signal comes."""
 
+import fcntl
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGINT
-from typing import Generic, Protocol
+from typing import Generic, Protocol, TextIO
 
 from harness.batch.launches import unstarted_record
 from harness.batch.plan import Batch, DueRun, Entry, Shows
-from harness.errors import HarnessError
+from harness.errors import BadRequestError, HarnessError
 from harness.experiment.software import Software
 from harness.judging.derive import derive
 from harness.launch.crew import Interruption, interruption
 from harness.launch.disk import full_disk_told
+from harness.launch.ownership import claim, life_of, release
 from harness.launch.warm import WarmParents
 from harness.records.run import RunRecord
 from harness.records.store import write_record
@@ -169,3 +171,45 @@ def run_line(record: RunRecord) -> str:
     metrics = derive(record)
     step, peak = (figure(BY_NAME[name], BY_NAME[name].read(metrics)) for name in _SHOWN)
     return f"ok: {step} per step, {peak} allocated"
+
+
+_LOCK = ".lock"
+
+
+@contextmanager
+def holding(folder: Path, what: str) -> Iterator[None]:
+    """Inside the block no other process runs anything in ``folder``, the folder of a ``what``.
+
+    The kernel releases the lock however the process ends. BadRequestError where another process holds the folder, or
+    where nothing can be written.
+    """
+    with _opened(folder, what) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BadRequestError(
+                f"{folder}: the {what} is still at work: {life_of(folder).reason}",
+                remedy="wait for it, or end it with Ctrl-C first",
+            ) from error
+        try:
+            claim(folder)
+        except OSError as error:
+            raise _not_writable(folder, what, error) from error
+        try:
+            yield
+        finally:
+            release(folder)
+
+
+def _opened(folder: Path, what: str) -> TextIO:
+    try:
+        return (folder / _LOCK).open("a")
+    except OSError as error:
+        raise _not_writable(folder, what, error) from error
+
+
+def _not_writable(folder: Path, what: str, error: OSError) -> BadRequestError:
+    return BadRequestError(
+        f"{folder}: the {what} cannot be run: {error.strerror}: {error.filename or _LOCK}",
+        remedy="make the folder writable, or copy it to where it is; reports need no writing",
+    )

@@ -1,9 +1,10 @@
-"""From what a plan on disk says of a run to its launch, or to the record of a run that was never launched."""
+"""One run of a batch: its folder, and its launch from what a plan on disk says, or the record that it never was launched."""
 
 from collections.abc import Iterable, Mapping
+from glob import escape
 from pathlib import Path
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
@@ -125,3 +126,35 @@ def unstarted_record(
         no_prediction="nothing was launched",
         provenance=provenance(Clock.start(), None, ranks, collected.nodes, host),
     )
+
+
+def fresh_folder(run_dir: Path) -> Path:
+    """The folder, new, with empty ``ranks`` and ``logs``. RunFailedError where it cannot be made.
+
+    What a killed attempt left there is moved aside and never deleted.
+    """
+    try:
+        if run_dir.exists():
+            run_dir.rename(_free_name(run_dir))
+        make_folder(run_dir)
+    except OSError as error:
+        raise RunFailedError(f"{run_dir}: cannot be made: {error.strerror}") from error
+    return run_dir
+
+
+def make_folder(run_dir: Path) -> None:
+    """A run's folder with ``ranks`` and ``logs``; what is there already stays. OSError where it cannot be made."""
+    for inner in ("ranks", "logs"):
+        (run_dir / inner).mkdir(mode=0o750, parents=True, exist_ok=True)
+
+
+def asides(run_dir: Path) -> tuple[Path, ...]:
+    """What was moved aside for the run that lies there now."""
+    return tuple(sorted(run_dir.parent.glob(f"{escape(run_dir.name)}.incomplete-*")))
+
+
+def _free_name(run_dir: Path) -> Path:
+    number = 1
+    while (aside := run_dir.with_name(f"{run_dir.name}.incomplete-{number}")).exists():
+        number += 1
+    return aside

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar, Generic, Literal, TypeVar
 
-from harness.batch.folder import fresh_folder
-from harness.batch.launches import launch_request, nodes_of, understood_again
+from harness.batch.launches import fresh_folder, launch_request, nodes_of, understood_again
 from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
 from harness.launch.disk import full_disk_told

@@ -11,7 +11,7 @@ from harness.asking.options import GoldenDir, Json, Results, takes
 
 if TYPE_CHECKING:
     from harness.explain.values import Side
-    from harness.goldens.promoting import Candidate, Promotions
+    from harness.goldens.plan import Candidate, Promotions
     from harness.records.golden import GoldenRecord
     from harness.records.run import RunRecord
 
@@ -71,7 +71,7 @@ def promote(asked: PromoteOptions) -> None:
     written unless every case is fine, or --keep_going.
     """
     from harness.errors import BadRequestError
-    from harness.goldens.promoting import Signature, prepare, write
+    from harness.goldens.plan import Signature, prepare, write
     from harness.records.goldens import writable_golden_dir
 
     if asked.as_json and asked.markdown == "-":
@@ -88,7 +88,7 @@ def promote(asked: PromoteOptions) -> None:
 
 def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[tuple[str, str]]]":
     from harness.errors import BadRequestError
-    from harness.goldens.promoting import Candidate, doubts_of_nights, night_candidates
+    from harness.goldens.plan import Candidate, doubts_of_nights, night_candidates
     from harness.judging.promotion import PromotionOptions
     from harness.records.nights import read_night
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking.options import Json
+from harness.asking.options import Json, Results
 
 if TYPE_CHECKING:
     from harness.errors import ExitCode
@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Slurm jobs: list, submit, ask, wait for, cancel them; their logs.")
 
-Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
-    help="Where jobs are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's folder, the start of its id, or its number in Slurm.")]
 
 
 @app.command("list")
 def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
     """Every job: what it is for, its runs, how it stands. Slurm is asked about those that are not done."""
-    from harness.batch.slurm.standing import standings
-    from harness.jobs.show import print_jobs
+    from harness.jobs.show import print_jobs, standings
     from harness.records import store
 
     results = store.results_dir(results_dir)
@@ -58,8 +55,7 @@ def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None
 @app.command()
 def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
     """How a job stands: Slurm's state and reason, and each of its runs."""
-    from harness.batch.slurm.standing import standing
-    from harness.jobs.show import print_job
+    from harness.jobs.show import print_job, standing
     from harness.records.job import job_dir_of
 
     found = standing(job_dir_of(job, results_dir), _slurm())
@@ -88,8 +84,8 @@ def wait(
     from harness.batch.slurm.showing import JobDisplay
     from harness.records.job import job_dir_of
     from harness.run.show import Display
+    from harness.sweep.run import answer_job
     from harness.sweep.show import SweepDisplay
-    from harness.sweep.slurm import answer_job
 
     display = JobDisplay(Display(as_json=as_json))
 
@@ -102,7 +98,7 @@ def wait(
 @app.command()
 def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
     """Cancel a job. Its ranks are asked to end and leave what they measured; `jobs wait` collects it."""
-    from harness.batch.slurm.standing import cancel as cancel_job
+    from harness.jobs.show import cancel as cancel_job
     from harness.records.job import job_dir_of
     from harness.showing.printing import print_lines
 
@@ -125,8 +121,8 @@ def logs(
     as_json: Annotated[bool, typer.Option("--json", help="The files and their sizes as one JSON document.")] = False,
 ) -> None:
     """The job's own log, or those of one rank. Which file it is goes to stderr."""
-    from harness.batch.slurm.standing import follow_logs, logs_document, show_logs
     from harness.errors import BadRequestError
+    from harness.jobs.show import follow_logs, logs_document, show_logs
     from harness.records.job import job_dir_of, read_job
 
     if as_json and follow:

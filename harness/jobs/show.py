@@ -1,10 +1,234 @@
 """Jobs for people: a table of all of them, and one with its runs."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from rich.text import Text
 
+from harness.batch.slurm.collecting import TaskRuns, task_runs, without_steering
+from harness.batch.slurm.following import watched
+from harness.errors import BadRequestError
+from harness.launch.slurm.commands import Slurm
+from harness.launch.slurm.state import TaskState, job_state
+from harness.records.collect import read_heartbeats
+from harness.records.job import LOGS, JobRecord, JobRun, SubmittedRecord, job_dirs, read_job, read_submitted
+from harness.records.run import RunRecord
 from harness.showing.printing import Console, plain_table, print_lines, show
+
+
+@dataclass(frozen=True)
+class RunStanding:
+    """One run of a job: committed, at work (``where``: phase and steps of its first rank), or not yet begun."""
+
+    run: JobRun
+    record: RunRecord | None
+    where: str = ""
+
+    @property
+    def text(self) -> str:
+        """One word, or one sentence."""
+        if self.record is None:
+            return self.where or "not begun"
+        return self.record.status + (f": {self.record.failure}" if self.record.failure else "")
+
+
+@dataclass(frozen=True)
+class JobStanding:
+    """A job: ``submitted`` None where it only was prepared; ``states`` empty where Slurm was not asked."""
+
+    job: JobRecord
+    submitted: SubmittedRecord | None
+    states: tuple[TaskState, ...]
+    runs: tuple[RunStanding, ...]
+
+    @property
+    def filled_by(self) -> str:
+        """The jobs whose runs lie where those of this one were to lie, if there are any and it left none."""
+        return ", ".join(dict.fromkeys(task.filled_by for task in task_runs(self.job) if task.filled_by))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every run that is to come is committed, so that Slurm has no say in it."""
+        return bool(self.job.runs) and all(task.due is None for task in task_runs(self.job))
+
+    @property
+    def text(self) -> str:
+        """One line: not submitted, what became of its runs, or what Slurm says."""
+        if self.filled_by:
+            told = dict.fromkeys(state.text for state in self.states)
+            return f"{'; '.join(told)}; left no run, its folder holds that of job {self.filled_by}"
+        if self.is_settled:
+            return ", ".join(dict.fromkeys(run.record.status for run in self.runs if run.record))
+        if self.submitted is None:
+            return "prepared, not submitted"
+        waiting = (
+            "; collect it with mbr-perf jobs wait" if self.states and all(s.has_ended for s in self.states) else ""
+        )
+        return "; ".join(dict.fromkeys(state.text for state in self.states)) + waiting
+
+    def document(self) -> dict[str, object]:
+        """For programs (JSON)."""
+        return {
+            "job_dir": self.job.job_dir,
+            "what": self.job.what,
+            "subject": self.job.subject,
+            "name": self.job.name,
+            "created_at": self.job.created_at,
+            "job_id": self.submitted.job_id if self.submitted else None,
+            "submitted_at": self.submitted.submitted_at if self.submitted else None,
+            "is_settled": self.is_settled,
+            "state": self.text,
+            "slurm": [
+                {"state": s.slurm, "kind": s.kind, "reason": s.reason, "exit_code": s.exit_code, "restarts": s.restarts,
+                 "nodes": s.nodes, "tasks": list(s.tasks), "source": s.source}
+                for s in self.states
+            ],
+            "runs": [
+                {"run_id": r.run.run_id, "run_dir": r.run.run_dir, "task": r.run.task,
+                 "status": r.record.status if r.record else None, "failure": r.record.failure if r.record else None,
+                 "where": r.where}
+                for r in self.runs
+            ],
+        }  # fmt: skip
+
+
+def standing(job_dir: Path, slurm: Slurm) -> JobStanding:
+    """One job. Slurm is asked unless every run is committed."""
+    job, submitted = read_job(job_dir), read_submitted(job_dir)
+    runs = tuple(
+        stand
+        for task in task_runs(job)
+        for stand in (
+            *(RunStanding(run, record) for run, record in task.committed),
+            *((RunStanding(task.due, None, _where(task.due)),) if task.due else ()),
+            *(RunStanding(run, None) for run in task.dropped if task.due),
+            *(RunStanding(run, None, "left nothing") for run in _left_nothing(job, task)),
+        )
+    )
+    found = JobStanding(job, submitted, (), runs)
+    if (found.is_settled and not found.filled_by) or submitted is None:
+        return found
+    return JobStanding(job, submitted, job_state(slurm, submitted), runs)
+
+
+def _left_nothing(job: JobRecord, task: TaskRuns) -> tuple[JobRun, ...]:
+    """Runs whose folders another job filled."""
+    of_task = [run for run in job.runs if run.task == task.task]
+    return tuple(of_task[len(task.committed) :]) if task.filled_by else ()
+
+
+def standings(results: Path, slurm: Slurm) -> tuple[JobStanding, ...]:
+    """Every job, oldest first."""
+    return tuple(standing(job_dir, slurm) for job_dir in job_dirs(results))
+
+
+def cancel(job_dir: Path, slurm: Slurm) -> SubmittedRecord:
+    """Ask Slurm to end the job. BadRequestError where there is nothing to end."""
+    one = watched(job_dir)
+    if standing(job_dir, slurm).is_settled:
+        raise BadRequestError(f"{job_dir}: has ended", remedy=f"mbr-perf jobs wait {job_dir} judges it")
+    slurm.cancel(one.submitted)
+    return one.submitted
+
+
+def _where(run: JobRun) -> str:
+    beats, _ = read_heartbeats(Path(run.run_dir) / "ranks" / "rank_000.progress.jsonl")
+    if not beats:
+        return ""
+    steps = [beat.step for beat in beats if beat.step is not None and beat.seconds is not None]
+    done = f" {steps[-1] + 1}/{run.spec.measure.max_steps}" if steps else ""
+    return f"{beats[-1].phase}{done}"
+
+
+_LOOK_S, _ASK_EVERY = 0.5, 10
+_READ_BYTES = 1 << 20
+
+Write = Callable[[str], object]
+
+
+def log_files(job: JobRecord, rank: int | None) -> tuple[Path, ...]:
+    """The job's own logs, or those of one rank in every run that has one, oldest run first. They may not be there yet."""
+    if rank is None:
+        return tuple(sorted((Path(job.job_dir) / LOGS).glob("slurm-*.out")))
+    return tuple(
+        log for run in job.runs if (log := Path(run.run_dir) / "logs" / f"rank_{rank:03d}.log").is_file()
+    )  # fmt: skip
+
+
+def logs_document(job: JobRecord, rank: int | None) -> dict[str, object]:
+    """The logs as for :func:`log_files`, each with its bytes so far, for programs (JSON)."""
+    require_rank(job, rank)
+    files = log_files(job, rank)
+    return {
+        "job_dir": job.job_dir,
+        "rank": rank,
+        "logs": [{"path": str(path), "num_bytes": path.stat().st_size} for path in files],
+    }
+
+
+def require_rank(job: JobRecord, rank: int | None) -> None:
+    """BadRequestError for a rank that no run of the job has."""
+    most = max((run.spec.num_gpus for run in job.runs), default=None)
+    if rank is not None and most is not None and rank >= most:
+        ranks = "rank 0 alone" if most == 1 else f"ranks 0 to {most - 1}"
+        raise BadRequestError(f"{job.job_dir}: there is no rank {rank}", remedy=f"it has {ranks}")
+
+
+def show_logs(job: JobRecord, rank: int | None, write: Write, tell: Write) -> None:
+    """Write every log once. ``tell`` names each file. BadRequestError where there is none."""
+    require_rank(job, rank)
+    files = log_files(job, rank)
+    if not files:
+        whose = "of the job itself" if rank is None else f"of rank {rank}"
+        raise BadRequestError(f"{job.job_dir}: no log {whose} yet", remedy=f"mbr-perf jobs status {job.job_dir}")
+    reader = _Reader(write, tell)
+    for path in files:
+        while reader.read(path):
+            pass
+
+
+def follow_logs(job_dir: Path, job: JobRecord, rank: int | None, slurm: Slurm, write: Write, tell: Write) -> None:
+    """Write what is there and what comes, until the job has ended."""
+    require_rank(job, rank)
+    reader, looks, ended = _Reader(write, tell), 0, False
+    while True:
+        for path in log_files(job, rank):
+            while reader.read(path):
+                pass
+        if ended:
+            return
+        if looks % _ASK_EVERY == 0:
+            now = standing(job_dir, slurm)
+            ended = now.is_settled or (bool(now.states) and all(state.has_ended for state in now.states))
+        looks += 1
+        if not ended:
+            time.sleep(_LOOK_S)
+
+
+class _Reader:
+    """Reads each file on from where it stopped; names it whenever another one was read before."""
+
+    def __init__(self, write: Write, tell: Write) -> None:
+        self._write, self._tell = write, tell
+        self._offsets: dict[Path, int] = {}
+        self._last: Path | None = None
+
+    def read(self, path: Path) -> bool:
+        """Write a piece of what is new; True when there was any."""
+        with path.open("rb") as stream:
+            stream.seek(self._offsets.get(path, 0))
+            chunk = stream.read(_READ_BYTES)
+        if not chunk:
+            return False
+        if path != self._last:
+            self._tell(f"==> {path} <==")
+            self._last = path
+        self._offsets[path] = self._offsets.get(path, 0) + len(chunk)
+        self._write(without_steering(chunk.decode(errors="replace")))
+        return True
+
 
 Row = tuple[str, ...]
 

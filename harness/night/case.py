@@ -1,21 +1,25 @@
-"""Judges one case, and what differs from its golden."""
+"""Judges one case of a night by its figures and by the nights in history that tell how noisy it is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
-from harness.errors import ExitCode
+from harness.errors import BadRequestError, ExitCode
 from harness.judging.compare import GateOptions, compare_runs
 from harness.judging.derive import derive
 from harness.judging.gate import Comparison, Finding, Verdict, default_thresholds
-from harness.judging.likeness import SOFTWARE, Difference, Likeness, possible_names
+from harness.judging.likeness import SOFTWARE, Difference, Likeness, measured_device, possible_names
 from harness.judging.metrics import METRICS, Metric, Metrics, Speed, speed_of
-from harness.night.history.record import CaseOutcome
-from harness.night.noise_history import noise_of
+from harness.night.history.files import started
+from harness.night.history.record import CaseOutcome, HistoryRecord
+from harness.night.noise import KnownNoise, known_noise
 from harness.night.outcome import bad_end, effective_runs, exit_code_of, expectation, figures_outcome
 from harness.night.rules import Reference, TimeLimits, is_suspicious, judge_memory, judge_time
 from harness.night.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
+from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
 from harness.records.run import REPLAYED, RunRecord
+from harness.units import utc_time
 
 _MACHINE = (*SOFTWARE, "device_name", "driver_version")
 
@@ -199,3 +203,57 @@ def _how_it_ended(run: CaseRun) -> str:
 
 def _replays(counted: Sequence[RunRecord]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(note for record in counted for note in record.notes if note.startswith(REPLAYED)))
+
+
+# Nights with a regression are of another level; of those that failed nothing is known.
+_TELLING = ("pass", "improvement", "inconclusive")
+
+
+def noise_of(
+    history: Sequence[HistoryRecord], metric: str, like: RunRecord, *, since: str, before: str | None = None
+) -> KnownNoise | None:
+    """The noise of ``metric`` in nights of the settings, device and software of ``like``; None from fewer than two runs.
+
+    Only runs that ended well and are not suspect count, of nights whose case was no regression and whose own A/A held.
+    ``since``: when the
+    golden was promoted; older nights tell of the noise, not of the level. ``before``: when tonight began (UTC ISO-8601,
+    None: no limit).
+    """
+    end, promoted = (None if before is None else _moment(before)), _moment(since)
+    nights: dict[tuple[str, str], list[float]] = {}  # of cases that share settings each its own
+    older: set[tuple[str, str]] = set()
+    for record in sorted(history, key=started):
+        figure, when = record.metrics.get(metric), started(record)
+        if figure is None or figure.value <= 0 or metric in record.voided:
+            continue
+        if not _tells(record, like) or (end is not None and when >= end):
+            continue
+        night = (record.night_id, record.suite_case)
+        nights.setdefault(night, []).append(figure.value)
+        if when < promoted:
+            older.add(night)
+    return known_noise(list(nights.values()), len(older))
+
+
+def _tells(record: HistoryRecord, like: RunRecord) -> bool:
+    ended_well = record.status == "ok" and not record.suspect and record.outcome in _TELLING
+    return bool(record.night_id) and ended_well and _is_like(record, like)
+
+
+def _is_like(record: HistoryRecord, like: RunRecord) -> bool:
+    here = like.provenance
+    return (
+        record.fingerprint == like.fingerprint
+        and record.formula_version == FORMULA_VERSION
+        and record.device_name == measured_device(like)
+        and record.driver_version == here.driver_version
+        and all(record.versions.get(name) == here.versions.get(name) for name in SOFTWARE)
+    )
+
+
+def _moment(text: str) -> datetime:
+    """BadRequestError for what is no time; without a zone it is UTC."""
+    try:
+        return utc_time(text)
+    except ValueError as error:
+        raise BadRequestError(f"{text!r}: not an ISO-8601 time") from error

@@ -9,10 +9,9 @@ from harness.errors import BadRequestError, ExitCode
 from harness.experiment.experiment import ExperimentSpec
 from harness.night.aa import judge_aa
 from harness.night.case import judge_case, suspected
-from harness.night.due import aa_runs, case_runs
 from harness.night.history.record import CaseOutcome, HistoryRecord, case_of
 from harness.night.history.store import read_history
-from harness.night.outcome import WORST_FIRST
+from harness.night.outcome import WORST_FIRST, aa_runs, case_runs
 from harness.night.outlook import CaseOutlook
 from harness.night.values import AaVerdict, CaseMaterial, CaseVerdict, NightVerdict, rules_of
 from harness.records.goldens import GoldenSearch, find_golden

@@ -1,20 +1,82 @@
-"""Settles the outcome of a case, also near the band of its golden."""
+"""Settles the outcome of a case: which runs count, which faults of the machines ended them, and what was expected."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
 
-from harness.errors import BadRequestError, ExitCode
-from harness.experiment.gpu import GPUS
-from harness.judging.gate import Thresholds, Verdict
-from harness.judging.metrics import Metric
-from harness.night.history.record import LIMIT, CaseOutcome
-from harness.night.history.series import Series
+from harness.errors import ExitCode
+from harness.judging.gate import Verdict
+from harness.night.history.record import CaseOutcome
 from harness.night.values import CaseFinding, CaseRun
-from harness.records.golden import GoldenRecord
-from harness.records.goldens import golden_dir, read_golden
 from harness.records.night import ExpectedFailureRecord
+from harness.records.nights import NightCase, NightRun
+from harness.records.run import RunRecord
+
+
+@dataclass(frozen=True)
+class InfrastructureFault:
+    """One row. ``pattern``: a regular expression for the words by which it is known; ``is_retried``: whether that helps.
+
+    A fault that is not retried stays until somebody acts, like a full disk.
+    """
+
+    name: str
+    pattern: str
+    is_retried: bool
+    remedy: str
+
+
+FAULTS: tuple[InfrastructureFault, ...] = (
+    InfrastructureFault("GPU lost", r"GPU is lost|GPU_IS_LOST|fallen off the bus|NVML 15\b", False,
+                        "drain the node; the GPU needs a reset or a reboot"),
+    InfrastructureFault("GPU memory error", r"uncorrectable ECC|ECC error|cudaErrorECCUncorrectable", False,
+                        "drain the node and look at nvidia-smi -q -d ECC"),
+    InfrastructureFault("NVLink error", r"uncorrectable NVLink|cudaErrorNvlinkUncorrectable", False,
+                        "drain the node and look at nvidia-smi nvlink -e"),
+    InfrastructureFault("port taken", r"EADDRINUSE|address already in use", True,
+                        "another run took the port between choosing and using it"),
+    InfrastructureFault("disk full", r"disk full|No space left on device|ENOSPC", False,
+                        "free some space where results are written"),
+    InfrastructureFault("node failed", r"\bNODE_FAIL\b", True, "Slurm lost the node; another may be given"),
+    InfrastructureFault("job failed to start", r"\bBOOT_FAIL\b|\bLAUNCH_FAILED\b", True,
+                        "Slurm could not start the job on its nodes"),
+    InfrastructureFault("refused by Slurm", r"^Slurm refused the job: ", False,
+                        "ask for what the cluster gives: its own words say what it does not"),
+    InfrastructureFault("Slurm not reached", r"^Slurm could not be reached: ", True,
+                        "its controller did not answer; sinfo tells whether it does now"),
+    InfrastructureFault("preempted", r"\bPREEMPTED\b", True, "another job was given the nodes"),
+)  # fmt: skip
+
+_NEVER_STATUS = ("ok", "oom", "interrupted")
+_NEVER_KINDS = ("oom", "hang", "timeout", "non_finite_loss")
+_NEVER_TEXT = re.compile(
+    r"illegal memory access|Watchdog caught collective|collective operation timeout", re.IGNORECASE
+)
+
+
+def infrastructure_fault(record: RunRecord) -> InfrastructureFault | None:
+    """The fault behind a failed run; None where none is named, or where the code under test may be the cause."""
+    texts = _texts(record)
+    kinds = {rank.failure.kind for rank in record.ranks if rank.failure}
+    never = record.status in _NEVER_STATUS or kinds.intersection(_NEVER_KINDS)
+    if never or any(_NEVER_TEXT.search(text) for text in texts):
+        return None
+    return fault_in(texts)
+
+
+def fault_in(texts: Iterable[str]) -> InfrastructureFault | None:
+    """The first row that any of ``texts`` names: also for a run without a record, of which only Slurm's state is known."""
+    listed = tuple(texts)
+    return next((row for row in FAULTS if any(re.search(row.pattern, one, re.IGNORECASE) for one in listed)), None)
+
+
+def _texts(record: RunRecord) -> tuple[str, ...]:
+    """What was written down about the end. Notes are left out: they also tell of faults that were got over."""
+    ranks = [rank.failure.message for rank in record.ranks if rank.failure]
+    samplers = [error for node in record.nodes for error in (node.error, *(d.error for d in node.devices)) if error]
+    return (*filter(None, [record.failure]), *ranks, *samplers)
+
 
 _EXIT_CODES: dict[CaseOutcome, ExitCode] = {
     "failed": ExitCode.RUN_FAILED,
@@ -96,50 +158,17 @@ def _told(finding: CaseFinding) -> str:
     return f"{finding.metric}{change}" + (f": {finding.reason}" if finding.reason else "")
 
 
-@dataclass(frozen=True)
-class GoldenBand:
-    """``low`` to ``high`` are within ``threshold`` of ``value`` on either side; ``path`` says which golden."""
-
-    path: Path
-    value: float
-    threshold: float
-
-    @property
-    def low(self) -> float:
-        """The least that is within."""
-        return self.value * (1 - self.threshold)
-
-    @property
-    def high(self) -> float:
-        """The most that is within."""
-        return self.value * (1 + self.threshold)
+def case_runs(case: NightCase) -> tuple[CaseRun, ...]:
+    """The runs as the judge takes them, each with the named fault that ended it, if one did."""
+    return tuple(_case_run(run) for run in case.runs)
 
 
-def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> tuple[GoldenBand | None, str]:
-    """The band of the GPU's default threshold, or None with the reason why there is none to show."""
-    path = golden_dir(folder) / f"{series.case.partition(LIMIT)[0]}.json"
-    if metric.gate is None:
-        return None, f"{metric.name} is not gated"
-    if not path.is_file():
-        return None, f"no golden: {path} is not there"
-    try:
-        golden = read_golden(path)
-    except BadRequestError as error:
-        return None, error.message
-    gpu = GPUS.get(golden.gpu)
-    reason = _mismatch(golden, series, metric) if gpu else f"is for {golden.gpu}, which is no GPU type known here"
-    if reason or gpu is None:
-        return None, f"no golden to hold it to: {path} {reason}"
-    threshold = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate)
-    return GoldenBand(path, golden.metrics[metric.name].value, threshold), ""
+def aa_runs(case: NightCase) -> tuple[CaseRun, ...]:
+    """Those of the night's A/A likewise."""
+    return tuple(_case_run(run) for run in case.aa_runs)
 
 
-def _mismatch(golden: GoldenRecord, series: Series, metric: Metric) -> str:
-    if metric.name not in golden.metrics:
-        return f"has no {metric.name}"
-    if golden.fingerprint not in (None, series.fingerprint):
-        return "is for other settings"
-    formulas = {record.formula_version for night in series.nights[-1:] for record in night.records}
-    if metric.gate == "time" and golden.formula_version not in (None, *formulas):
-        return f"has throughput by another formula, {golden.formula_version}"
-    return ""
+def _case_run(run: NightRun) -> CaseRun:
+    fault = infrastructure_fault(run.record) if run.record else None
+    named = fault.name if fault else ""
+    return CaseRun(run.number, run.purpose, run.reason, run.run_dir, run.record, named, run.cancelled)

@@ -6,33 +6,73 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import harness
-from harness.batch.drafts import ask_megatron
+from harness.batch.drafts import Draft, ask_megatron, drafted
 from harness.batch.launches import num_nodes
 from harness.batch.plan import DueRun
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.experiment.gpu import GPUS
-from harness.judging.likeness import impossible_names
 from harness.launch.devices import one_look
 from harness.launch.environment import Host
-from harness.launch.plan import limit_problems
 from harness.launch.rendezvous import Nodes, local_ranks
-from harness.launch.slurm.values import option_problems
+from harness.night.aa import with_aa
 from harness.night.batch import unstarted_night
-from harness.night.cases import CaseDraft, draft_cases, planned_case, refused_case
-from harness.night.request import NightRequest, aa_problems, with_aa
+from harness.night.request import NightRequest, chosen_suite
 from harness.recipes.problems import Problems
-from harness.recipes.suite import Suite
-from harness.recipes.suite_file import read_suite
-from harness.recipes.suite_listing import only, shard
-from harness.records.batches import BatchLaunch
-from harness.records.night import Case, NightPlan, PlannedCase
+from harness.recipes.suite import Suite, SuiteCase
+from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.redact import redact
 from harness.run.checking import in_one_sentence
 from harness.run.machine import require_machine, software_here
-from harness.run.understanding import launcher_problems
+from harness.run.predicting.prediction import KeptPrediction, cached_prediction_of
 
-MOST_EXTRA_RUNS = 100
-"""Of one case, to confirm or to retry: more than that is a slip of the keyboard, and may keep the machine for days."""
+CaseDraft = Draft[SuiteCase]
+
+_REPLAYED = "replayed: nothing is measured that a prediction could stand beside"
+
+
+def draft_cases(cases: Sequence[SuiteCase], request: NightRequest, host: Host) -> tuple[CaseDraft, ...]:
+    """Every case. A case that a rule or its recipe forbids is refused; the others go on."""
+    return tuple(
+        drafted(case, request.run_request(case.request), host, lambda one: f"{one.id}: {one.message} ({one.fix})")
+        for case in cases
+    )
+
+
+def planned_case(draft: CaseDraft, request: NightRequest, host: Host) -> Case:
+    """The case as the plan has it, with a prediction where what was traced before suffices; else a run makes it."""
+    case, checked, expected = draft.asked, draft.checked, draft.asked.expected
+    words = {
+        "name": case.name,
+        "repeats": case.repeats,
+        "thresholds": case.thresholds,
+        "owner": case.owner,
+        "expected": ExpectedFailureRecord(
+            outcome=expected.outcome, until=expected.until.isoformat(), reason=expected.reason
+        )
+        if expected
+        else None,
+        "is_golden_required": case.is_golden_required,
+        "timeout_s": case.timeout_s if request.launch.timeout_s is None else request.launch.timeout_s,
+    }
+    if checked is not None:
+        words |= {
+            "spec": checked.spec,
+            "sources": checked.sources,
+            "notes": checked.notes,
+            "findings": checked.findings,
+        }
+    if draft.problem or checked is None:
+        return RefusedCase.model_validate(words | {"refused": draft.problem})
+    if request.launch.launcher == "replay":
+        kept = KeptPrediction(None, _REPLAYED)
+    else:
+        kept = cached_prediction_of(checked.spec, checked.software, host).kept
+    return PlannedCase.model_validate(words | {"prediction": kept.prediction, "no_prediction": kept.reason})
+
+
+def refused_case(case: Case, why: str) -> RefusedCase:
+    """The same case, not to be run."""
+    return RefusedCase(**dict(case) | {"refused": why})
 
 
 @one_look()
@@ -53,39 +93,6 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
         drafts, unasked = ask_megatron(drafts, host)
     plan = _plan(request, suite, drafts, host).model_copy(update={"notes": unasked})
     return with_aa(_startable(plan, host) if starts else plan, request.aa)
-
-
-def chosen_suite(request: NightRequest) -> Suite:
-    """The cases that this night is about. BadRequestError with every fault of the suite and of the options."""
-    problems, chosen = Problems(), Suite(name="", title="", cases=())
-    for name in ("confirm", "retries"):
-        if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
-            told = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
-            problems.add(told, "it is the runs of one case beyond its repeats")
-    if request.golden_dir is not None and not request.golden_dir.is_dir():
-        problems.add(f"--golden_dir {request.golden_dir}: no such folder")
-    problems.found += impossible_names(request.accept_differences)
-    problems.found += _launch_problems(request.launch)
-    if request.slurm is not None:
-        problems.found += option_problems(request.slurm, request.launch.pass_env)
-    with problems.collecting():
-        chosen = read_suite(request.suite, request.recipes_dir)
-        chosen = only(chosen, request.only)
-    if request.shard:
-        with problems.collecting():
-            chosen = shard(chosen, request.shard)
-    problems.found += aa_problems(request.aa, [case.name for case in chosen.cases])
-    problems.raise_if_any()
-    return chosen
-
-
-def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
-    """What is wrong with the launch of every case alike."""
-    found = launcher_problems(launch.launcher, launch.replay_from)
-    found += limit_problems(launch.timeout_s, launch.hang_timeout_s, launch.sample_interval_ms)
-    if launch.launcher == "replay" and launch.replay_from is None:
-        found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
-    return found
 
 
 def _plan(request: NightRequest, suite: Suite, drafts: Sequence[CaseDraft], host: Host) -> NightPlan:

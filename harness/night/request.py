@@ -1,35 +1,26 @@
-"""All that one `mbr-perf nightly` asks for, and which case of a night is its A/A."""
+"""All that one `mbr-perf nightly` asks for, and how it is read from the options."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from harness.asking.options import LocalLaunchOptions
+from harness.asking.requests import launch_words, require_nothing_else
+from harness.asking.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError
-from harness.judging.window import MIN_STEPS
-from harness.night.aa import MAX_PAIRS
-from harness.planning.flops import model_flops_per_step
-from harness.recipes.problems import nearest
+from harness.judging.likeness import impossible_names
+from harness.launch.plan import limit_problems
+from harness.launch.slurm.values import option_problems
+from harness.night.aa import AaRequest, aa_problems
+from harness.night.ask import NightJudgeOptions, NightOutputOptions, SuiteOptions
+from harness.night.reports import Outputs, require_outputs
+from harness.recipes.problems import Problems
 from harness.recipes.recipe import Request
+from harness.recipes.suite import Suite
+from harness.recipes.suite_file import read_suite
+from harness.recipes.suite_listing import only, shard
 from harness.records.batches import BatchLaunch
 from harness.records.job import SlurmOptions
-from harness.records.night import AaPlan, Case, NightPlan, PlannedCase, RefusedCase
-from harness.run.understanding import RunRequest
-from harness.units import counted
-
-MIN_PAIRS = 3
-"""Fewer would find no difference but a gross one: with two pairs, one of ten times the noise."""
-
-_PROCESSOR_FLOPS = 1e11  # FLOP/s of a rank on the CPU, roughly: a suite may hold both
-
-_TOO_SHORT = f"in its window, at least {MIN_STEPS} are needed"
-
-
-@dataclass(frozen=True)
-class AaRequest:
-    """An A/A of so many pairs, of the named case or of the cheapest one."""
-
-    case: str = ""
-    num_pairs: int = 4
+from harness.run.understanding import RunRequest, launcher_problems
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,57 +50,143 @@ class NightRequest:
         return RunRequest(asked=asked, launcher=self.launch.launcher, pass_env=self.launch.pass_env)
 
 
-def aa_problems(asked: AaRequest | None, names: Sequence[str]) -> list[BadRequestError]:
-    """What is wrong with the request, of the cases with these ``names``; none are known where the suite has faults."""
-    found = list[BadRequestError]()
-    if asked is not None and not MIN_PAIRS <= asked.num_pairs <= MAX_PAIRS:
-        remedy = f"{MAX_PAIRS} pairs find half the noise of one run"
-        found.append(BadRequestError(f"--aa_pairs {asked.num_pairs} must be {MIN_PAIRS} to {MAX_PAIRS}", remedy=remedy))
-    if asked is not None and asked.case and names and asked.case not in names:
-        remedy = nearest(asked.case, names)
-        found.append(BadRequestError(f"--aa_case {asked.case}: not among the cases of this night", remedy=remedy))
+_MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
+
+
+@dataclass(frozen=True)
+class NightAsked:
+    """All that was asked for. ``request`` is None for a night that is resumed."""
+
+    request: NightRequest | None
+    outputs: Outputs
+
+
+def night_asked(
+    what: SuiteOptions,
+    judge: NightJudgeOptions,
+    launch: LocalLaunchOptions,
+    slurm: SlurmLaunchOptions,
+    output: NightOutputOptions,
+) -> NightAsked:
+    """The options of `mbr-perf nightly` as one value. BadRequestError with every one that is wrong."""
+    problems, request, outputs = Problems(), None, Outputs()
+    with problems.collecting():
+        outputs = night_outputs(output)
+    with problems.collecting():
+        if what.resume is None:
+            request = asked_night(what, judge, launch, slurm)
+        else:
+            may = "--results_dir and the options of outputs"
+            require_nothing_else("night", may, (what, judge, launch, slurm), _MAY_ACCOMPANY)
+    if problems.found and what.resume is None and what.suite is not None:
+        with problems.collecting():  # what is wrong with the suite and the cases is told with the rest
+            chosen_suite(request or _plain_request(what.suite, what, judge, launch, _bare_words(launch)))
+    problems.raise_if_any()
+    return NightAsked(request, outputs)
+
+
+def asked_night(
+    what: SuiteOptions, judge: NightJudgeOptions, launch: LocalLaunchOptions, slurm: SlurmLaunchOptions
+) -> NightRequest:
+    """Which night is asked for. BadRequestError without a suite, and for options that contradict each other."""
+    problems, on_slurm, words = Problems(), None, BatchLaunch()
+    if what.suite is None:
+        problems.add("nightly needs a suite", "mbr-perf nightly SUITE, or --resume NIGHT")
+    if slurm.detach or slurm.no_submit:
+        problems.add("a night decides by its runs which others are due: it waits for its jobs",
+                     "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job")  # fmt: skip
+    if not judge.aa and _says_which_aa(judge):
+        problems.add("--aa_case and --aa_pairs say which A/A: there is none", "add --aa")
+    with problems.collecting():
+        on_slurm = slurm_request(launch.launcher, slurm, {})
+    with problems.collecting():
+        words = launch_words(launch)
+    problems.raise_if_any()
+    assert what.suite is not None  # else it is a problem
+    asked = _plain_request(what.suite, what, judge, launch, words)
+    return replace(asked, slurm=on_slurm.options) if on_slurm else asked
+
+
+def _bare_words(launch: LocalLaunchOptions) -> BatchLaunch:
+    """What can be judged of a launch whose limits are none."""
+    return BatchLaunch(launcher=launch.launcher, replay_from=str(launch.replay_from) if launch.replay_from else None)
+
+
+def _plain_request(
+    suite: str,
+    what: SuiteOptions,
+    judge: NightJudgeOptions,
+    launch: LocalLaunchOptions,
+    words: BatchLaunch,
+) -> NightRequest:
+    return NightRequest(
+        suite=suite,
+        only=tuple(what.only or ()),
+        shard=what.shard,
+        confirm=what.confirm,
+        retries=what.retries,
+        launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
+        golden_dir=judge.golden_dir,
+        recipes_dir=what.recipes_dir,
+        results_dir=launch.results_dir,
+        accept_differences=tuple(judge.accept_difference or ()),
+        fail_on_improvement=judge.fail_on_improvement,
+        aa=_aa(judge) if judge.aa or _says_which_aa(judge) else None,
+    )
+
+
+def _says_which_aa(judge: NightJudgeOptions) -> bool:
+    return bool(judge.aa_case) or judge.aa_pairs is not None
+
+
+def _aa(judge: NightJudgeOptions) -> AaRequest:
+    pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
+    return AaRequest(judge.aa_case, pairs)
+
+
+def night_outputs(output: NightOutputOptions) -> Outputs:
+    """Where reports go beside the night's folder. BadRequestError, all at once, for places that cannot be written."""
+    outputs = Outputs(
+        junit=output.junit,
+        step_summary=output.step_summary,
+        html=output.html,
+    )
+    require_outputs(outputs)
+    return outputs
+
+
+MOST_EXTRA_RUNS = 100
+"""Of one case, to confirm or to retry: more than that is a slip of the keyboard, and may keep the machine for days."""
+
+
+def chosen_suite(request: NightRequest) -> Suite:
+    """The cases that this night is about. BadRequestError with every fault of the suite and of the options."""
+    problems, chosen = Problems(), Suite(name="", title="", cases=())
+    for name in ("confirm", "retries"):
+        if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
+            told = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
+            problems.add(told, "it is the runs of one case beyond its repeats")
+    if request.golden_dir is not None and not request.golden_dir.is_dir():
+        problems.add(f"--golden_dir {request.golden_dir}: no such folder")
+    problems.found += impossible_names(request.accept_differences)
+    problems.found += _launch_problems(request.launch)
+    if request.slurm is not None:
+        problems.found += option_problems(request.slurm, request.launch.pass_env)
+    with problems.collecting():
+        chosen = read_suite(request.suite, request.recipes_dir)
+        chosen = only(chosen, request.only)
+    if request.shard:
+        with problems.collecting():
+            chosen = shard(chosen, request.shard)
+    problems.found += aa_problems(request.aa, [case.name for case in chosen.cases])
+    problems.raise_if_any()
+    return chosen
+
+
+def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
+    """What is wrong with the launch of every case alike."""
+    found = launcher_problems(launch.launcher, launch.replay_from)
+    found += limit_problems(launch.timeout_s, launch.hang_timeout_s, launch.sample_interval_ms)
+    if launch.launcher == "replay" and launch.replay_from is None:
+        found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
     return found
-
-
-def with_aa(plan: NightPlan, asked: AaRequest | None) -> NightPlan:
-    """The plan with the A/A that is asked for: of the named case, else of the cheapest that can tell anything.
-
-    BadRequestError where there is none.
-    """
-    if asked is None:
-        return plan
-    unfit = {case.name: _unfit(case) for case in plan.cases}
-    if asked.case and unfit[asked.case]:
-        told = f"--aa_case {asked.case}: {unfit[asked.case]}"
-        raise BadRequestError(told, remedy=f"name another case{_more_steps(unfit[asked.case])}")
-    fit = [case for case in plan.planned if not unfit[case.name]]
-    if not fit:
-        told = "\n  ".join(f"{name}: {why}" for name, why in unfit.items())
-        remedy = f"leave --aa out, or add a case{_more_steps(told)}"
-        raise BadRequestError(f"--aa: no case can be the A/A:\n  {told}", remedy=remedy)
-    name = asked.case or min(fit, key=_cost).name
-    return plan.model_copy(update={"aa": AaPlan(case=name, num_pairs=asked.num_pairs)})
-
-
-def _unfit(case: Case) -> str:
-    """Why times of its runs will not be known; empty where they will."""
-    if isinstance(case, RefusedCase):
-        return f"refused: {case.refused}"
-    if case.expected and case.expected.outcome in ("oom", "failed"):
-        return f"expected to end as {case.expected.outcome}"
-    start, end = case.spec.measure.window
-    if end - start < MIN_STEPS:
-        return f"{counted(end - start, 'step')} {_TOO_SHORT}"
-    return ""
-
-
-def _more_steps(why: str) -> str:
-    """What else helps where a window is too short."""
-    return ", or give a case more steps: max_steps in its request" * (_TOO_SHORT in why)
-
-
-def _cost(case: PlannedCase) -> float:
-    """Expected time on all its GPUs together, at their peak: known of every case, without a prediction."""
-    spec, row = case.spec, case.spec.gpu_type
-    peak = row.peak_flops.get(spec.precision.peak) or max(row.peak_flops.values(), default=_PROCESSOR_FLOPS)
-    return spec.measure.max_steps * model_flops_per_step(spec) / peak

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGTERM
 
-from harness.batch.engine import LocalRuns, Runner, play
-from harness.batch.folder import holding
+from harness.batch.engine import LocalRuns, Runner, holding, play
 from harness.batch.launches import require_same_software
 from harness.batch.slurm.rounds import JobPerEntry, by_entry, entry_job
 from harness.batch.slurm.showing import JobDisplay
@@ -17,8 +16,7 @@ from harness.launch.environment import Host, this_host
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.job import SlurmJob
 from harness.launch.warm import WarmParents
-from harness.night.batch import NightBatch
-from harness.night.due import due_round
+from harness.night.batch import NightBatch, due_round
 from harness.night.history.record import Occasion, history_record
 from harness.night.history.store import write_history
 from harness.night.judge import NightJudge, outlook

@@ -1,22 +1,49 @@
-"""The commands `results` and `report`."""
+"""The commands `doctor` and `results`."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking.options import Json, takes
+from harness.asking.options import Json, Results
 from harness.units import counted
 
 if TYPE_CHECKING:
     from harness.results.housekeeping import Ailment
     from harness.showing.printing import Console
 
+
+def machine(
+    results_dir: Results = None,
+    as_json: Json = False,
+) -> None:
+    """Examine this machine: software, GPUs, compiler, results folder, shared memory, clock, port.
+
+    Exits 0 when all is well, 6 with warnings, 2 with problems.
+    """
+    from dataclasses import asdict
+
+    from harness.launch.environment import this_host
+    from harness.records.store import results_dir as settled_results_dir
+    from harness.results.examine import examine, exit_code
+
+    lines = examine(this_host(), settled_results_dir(results_dir))
+    code = int(exit_code(lines))
+    if as_json:
+        from harness.showing import json
+
+        document = {"schema_version": json.SCHEMA_VERSION, "lines": [asdict(line) for line in lines], "exit_code": code}
+        print(json.text(document))
+    else:
+        from harness.results.examine import print_lines
+        from harness.showing.printing import Console
+
+        print_lines(Console(highlight=False), [(line.name, line.state, line.found, line.remedy) for line in lines])
+    raise typer.Exit(code)
+
+
 app = typer.Typer(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, examine, archive them.")
 
-Results = Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
-    help="Where they are kept. Default: results of the checkout, else ./results.")]  # fmt: skip
 Reference = Annotated[str, typer.Argument(metavar="REF", help="A folder, or the start or last eight digits of an id.")]
 
 
@@ -159,30 +186,3 @@ def _print_json(document: dict[str, object]) -> None:
     from harness.showing import json
 
     print(json.text({"schema_version": json.SCHEMA_VERSION, **document}))
-
-
-# fmt: off
-@dataclass(frozen=True, kw_only=True)
-class ReportOptions:
-    """Which sweep, which formats, where to."""
-
-    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep's folder, its sweep.json, or the start of its id.")]
-    formats: Annotated[list[str] | None, typer.Option("--format", metavar="NAME,NAME,...",
-        help="html, md, csv, json, png. Default: all of them. Repeatable.")] = None
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to. Default: the sweep's report folder.")] = None
-    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR", help="Where sweeps are kept. Default: results of the checkout, else ./results.")] = None
-    as_json: Json = False
-# fmt: on
-
-
-@takes(ReportOptions)
-def report(asked: ReportOptions) -> None:
-    """Judge a sweep again and write its reports: one HTML file that opens offline, Markdown, CSV, JSON, pictures.
-
-    Nothing runs; golden values and formulas are today's. Pictures need the extra mbr-perf[report]. Exits 0 when the
-    reports are written, whatever they say.
-    """
-    from harness.sweep.reports import ReportRequest, report_sweep
-
-    formats = tuple(name.strip() for text in asked.formats or () for name in text.split(",") if name.strip())
-    report_sweep(ReportRequest(asked.sweep, formats, asked.out, asked.results_dir, asked.as_json))

@@ -1,16 +1,60 @@
-"""`mbr-perf sweep`: several settings measured against one control."""
+"""`mbr-perf sweep`, several settings measured against one control, and `mbr-perf report`, which judges a sweep again."""
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking.options import JudgeOptions, LocalLaunchOptions, SweepNodes, takes
+from harness.asking.options import ExperimentOptions, Json, JudgeOptions, LocalLaunchOptions, Results, SweepNodes, takes
 from harness.asking.slurm_options import SlurmArrayOptions
-from harness.sweep.options import SweepOptions, SweptOptions
 
 if TYPE_CHECKING:
     from harness.records.job import SlurmRequest
+
+
+_SWEEP = "Sweep"
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class SweptOptions(ExperimentOptions):
+    """What to run; the recipe may come from a sweep file or from the sweep that is resumed."""
+
+    model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
+        help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file. Not needed with --file or --resume.")] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """What to vary, and how often."""
+
+    over: Annotated[list[str] | None, typer.Option("--over", metavar="AXIS=V,V,...", rich_help_panel=_SWEEP,
+        help="Vary this: recompute, tp, pp, vp, cp, ep, et, mb, gb, sl, ng, any long option, env.NAME or section.field. "
+        "Values that hold commas are separated by ';', those of recompute always: recompute='none; mlp; core_attn,layernorm'. "
+        "recompute=auto: every setting that differs in effect. Several may follow one --over; repeatable.")] = None
+    file: Annotated[str | None, typer.Option("--file", metavar="NAME|PATH", rich_help_panel=_SWEEP,
+        help="A sweep file: a name in recipes/sweeps or a path. The command line wins over it.")] = None
+    grid: Annotated[bool, typer.Option("--grid", rich_help_panel=_SWEEP,
+        help="Every combination of the axes, instead of one change at a time from the control.")] = False
+    control: Annotated[str | None, typer.Option("--control", metavar="'AXIS=VALUE ...'", rich_help_panel=_SWEEP,
+        help="What the others are held against. Default: no recompute where recompute is varied, else the request as it is.")] = None
+    repeats: Annotated[int | None, typer.Option("--repeats", metavar="N", rich_help_panel=_SWEEP,
+        help="Run every cell N times, interleaved (A B C A B C); 3 give confidence intervals.")] = None
+    max_minutes: Annotated[float | None, typer.Option("--max_minutes", metavar="MINUTES", rich_help_panel=_SWEEP,
+        help="Start no run that would not be done by then; --resume does the rest.")] = None
+    no_prune: Annotated[bool, typer.Option("--no_prune", rich_help_panel=_SWEEP,
+        help="Also run cells that are predicted to be out of memory, or that an OOM shows to be hopeless.")] = False
+    margin: Annotated[float, typer.Option("--margin", metavar="FRACTION", rich_help_panel=_SWEEP,
+        help="Share of the memory that a recommended setting leaves free.")] = 0.06
+    no_warm: Annotated[bool, typer.Option("--no_warm", rich_help_panel=_SWEEP,
+        help="Start every run in processes of its own that import everything anew, instead of from a warm parent.")] = False
+    resume: Annotated[str | None, typer.Option("--resume", metavar="SWEEP", rich_help_panel=_SWEEP,
+        help="Do what is missing of a sweep: its folder or the start of its id. Everything else is taken from it.")] = None
+    dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SWEEP,
+        help="Print the cells, what is predicted of them and what would become of them; run nothing.")] = False
+    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_SWEEP, help="One JSON document on stdout.")] = False
+# fmt: on
 
 
 @takes(SweptOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmArrayOptions)
@@ -30,10 +74,9 @@ def sweep(
     """
     from harness.batch.nodes import Meeting
     from harness.launch.environment import this_host
-    from harness.sweep.read import follower, require_only_resume, slurm_sweep_request, sweep_request
-    from harness.sweep.run import Sitting, dry_run_sweep, follow_sweep, resume_sweep, start_sweep
+    from harness.sweep.request import follower, require_only_resume, slurm_sweep_request, sweep_request
+    from harness.sweep.run import Sitting, answered_from_jobs, dry_run_sweep, follow_sweep, resume_sweep, start_sweep
     from harness.sweep.show import SweepDisplay
-    from harness.sweep.slurm import answered_from_jobs
 
     on_slurm = slurm_sweep_request(how, launch, nodes, slurm)
     if on_slurm is not None:
@@ -65,9 +108,9 @@ def _on_slurm(
 ) -> int:
     from harness.batch.slurm.showing import JobDisplay
     from harness.run.show import Display
-    from harness.sweep.read import require_only_resume, sweep_request
+    from harness.sweep.request import require_only_resume, sweep_request
+    from harness.sweep.run import SweepJobDisplay, dry_run_sweep_on_slurm, resume_sweep_on_slurm, start_sweep_on_slurm
     from harness.sweep.show import SweepDisplay
-    from harness.sweep.slurm import SweepJobDisplay, dry_run_sweep_on_slurm, resume_sweep_on_slurm, start_sweep_on_slurm
 
     display = SweepJobDisplay(SweepDisplay(as_json=how.as_json), JobDisplay(Display(as_json=how.as_json)))
     launch = replace(launch, launcher="torchrun")  # of the nodes
@@ -79,3 +122,30 @@ def _on_slurm(
         dry_run_sweep_on_slurm(request, slurm, display)
         return 0
     return int(start_sweep_on_slurm(request, slurm, display))
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Which sweep, which formats, where to."""
+
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep's folder, its sweep.json, or the start of its id.")]
+    formats: Annotated[list[str] | None, typer.Option("--format", metavar="NAME,NAME,...",
+        help="html, md, csv, json, png. Default: all of them. Repeatable.")] = None
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to. Default: the sweep's report folder.")] = None
+    results_dir: Results = None
+    as_json: Json = False
+# fmt: on
+
+
+@takes(ReportOptions)
+def report(asked: ReportOptions) -> None:
+    """Judge a sweep again and write its reports: one HTML file that opens offline, Markdown, CSV, JSON, pictures.
+
+    Nothing runs; golden values and formulas are today's. Pictures need the extra mbr-perf[report]. Exits 0 when the
+    reports are written, whatever they say.
+    """
+    from harness.sweep.reports import ReportRequest, report_sweep
+
+    formats = tuple(name.strip() for text in asked.formats or () for name in text.split(",") if name.strip())
+    report_sweep(ReportRequest(asked.sweep, formats, asked.out, asked.results_dir, asked.as_json))

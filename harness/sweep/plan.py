@@ -1,13 +1,14 @@
 """From a request to the plan of a sweep: cells, predictions and fates."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import harness
-from harness.batch.drafts import ask_megatron
+from harness.batch.drafts import Draft, ask_megatron, drafted
 from harness.errors import BadRequestError, HarnessError, raise_all
-from harness.experiment.effective import Implementation, settled_implementation
+from harness.experiment.effective import Implementation, computation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.software import Software
@@ -24,14 +25,73 @@ from harness.recipes.problems import Problems
 from harness.recipes.recipe import Request
 from harness.records.redact import redact
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
+from harness.run.checking import Checked
 from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.prediction import RunPrediction
 from harness.run.predicting.tracer import Tracing, trace_cache
 from harness.run.understanding import given_env, launcher_problems, settle
-from harness.sweep.axes import AUTO, RECOMPUTE, Expansion, SweptAxis, control_values, name_of, told
-from harness.sweep.drafts import CellDraft, draft, require_one, with_twins
+from harness.sweep.axes import AUTO, RECOMPUTE, AskedCell, Expansion, SweptAxis, control_values, name_of, told
 from harness.sweep.request import SweepRequest, read_axes, read_control
 from harness.units import counted, format_bytes
+
+CellDraft = Draft[AskedCell]
+
+
+def draft(
+    request: SweepRequest, axes: tuple[SweptAxis, ...], cells: Iterable[AskedCell], host: Host
+) -> tuple[CellDraft, ...]:
+    """Check every cell. Leaves out a cell with the same values of ``axes`` as another; cells equal in effect name a twin.
+
+    BadRequestError with all problems when no cell may run.
+    """
+    drafts: list[CellDraft] = []
+    values: list[Mapping[str, str]] = []
+    for cell in cells:
+        drafted_cell = drafted(cell, request.run_request(cell.asked), host, lambda one: f"{one.id}: {one.message}")
+        own = told(axes, cell, drafted_cell.spec)
+        if own not in values:
+            drafts.append(drafted_cell)
+            values.append(own)
+    drafts = with_twins(drafts)
+    require_one(drafts)
+    return tuple(drafts)
+
+
+def with_twins(drafts: Iterable[CellDraft]) -> list[CellDraft]:
+    """The drafts, where a legal cell that computes the same as an earlier one names it."""
+    settled: list[CellDraft] = []
+    for one in drafts:
+        settled.append(replace(one, twin=_twin(one, settled)))
+    return settled
+
+
+def require_one(drafts: Sequence[CellDraft]) -> None:
+    """BadRequestError with all that is wrong unless some cell may run."""
+    if any(one.may_run for one in drafts):
+        return
+    problems = Problems()
+    is_shared = len({one.problem for one in drafts}) == 1  # then it is the request that is wrong
+    for one in drafts:
+        values = " ".join(f"{name}={value}" for name, value in one.asked.values.items()) or "the request as it is"
+        told = one.problem if is_shared else f"{values}: {one.problem}"
+        problems.add(told, "`mbr-perf check` explains each rule" if one.blocking else "")
+    problems.raise_if_any()
+
+
+def _twin(drafted: CellDraft, earlier: Sequence[CellDraft]) -> int | None:
+    """The place of a legal cell that runs the same computation; everything but recompute must be equal to the letter."""
+    if drafted.problem or drafted.checked is None or drafted.checked.effective is None:
+        return None
+    for place, other in enumerate(earlier):
+        if other.may_run and other.checked and _is_same(drafted.checked, other.checked):
+            return place
+    return None
+
+
+def _is_same(one: Checked, other: Checked) -> bool:
+    if one.spec.model_copy(update={"recompute": other.spec.recompute}) != other.spec:
+        return False
+    return computation(one.spec, one.software) == computation(other.spec, other.software)
 
 
 def planned_cells(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from harness.judging.gate import Comparison
 from harness.records.redact import redact_shapes
 from harness.showing.figures import BY_NAME, capacities_text, change, figure
-from harness.sweep.status import oom_text
+from harness.sweep.cell import oom_text
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import format_bytes, format_percent
 

@@ -9,8 +9,7 @@ from statistics import median
 from processes import mbr_perf, timed
 from result import Result
 
-from harness.night.history.files import history_dir, history_path
-from harness.night.history.index import INDEX
+from harness.night.history.files import INDEX, history_dir, history_path
 from harness.night.history.record import HistoryFigure, HistoryRecord
 from harness.night.history.store import read_history
 from harness.planning.flops import FORMULA_VERSION

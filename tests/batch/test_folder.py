@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.batch.folder import holding
+from harness.batch.engine import holding
 from harness.errors import BadRequestError
 
 

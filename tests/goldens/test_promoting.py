@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 import pytest
 
 from harness.errors import BadRequestError
-from harness.goldens.promoting import Signature, night_candidates, prepare, write
+from harness.goldens.plan import Signature, night_candidates, prepare, write
 from harness.judging.promotion import PromotionOptions
 from harness.records.goldens import read_golden
 from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.night.due import due_round, due_runs
+from harness.night.batch import due_round, due_runs
 from harness.records.night import NightPlan, PlannedCase, RefusedCase
 from harness.records.nights import NightCase, NightData, NightRun
 from harness.records.rank import Failure

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.night.due import fault_in, infrastructure_fault
+from harness.night.outcome import fault_in, infrastructure_fault
 from harness.records.rank import Failure
 from harness.records.run import NodeSample
 

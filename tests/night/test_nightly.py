@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harness.batch.folder import holding
+from harness.batch.engine import holding
 from harness.night.history.store import read_history
 from harness.records.batches import EVENTS
 from harness.records.nights import run_dir_of

@@ -5,9 +5,9 @@ import random
 import pytest
 
 from harness.errors import BadRequestError
+from harness.night.case import noise_of
 from harness.night.history.record import HistoryFigure, HistoryRecord
 from harness.night.noise import known_noise, step_before
-from harness.night.noise_history import noise_of
 
 GOLDEN = "2026-01-03T00:00:00Z"
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.state import job_state
-from harness.night.due import infrastructure_fault
+from harness.night.outcome import infrastructure_fault
 from harness.records.job import read_submitted
 from harness.records.store import read_run
 

@@ -7,7 +7,7 @@ import pytest
 
 from harness.batch.drafts import ask_megatron
 from harness.launch.environment import Host
-from harness.night.cases import draft_cases
+from harness.night.plan import draft_cases
 from harness.night.request import NightRequest
 from harness.recipes.recipe import Request
 from harness.recipes.suite_file import read_suite

@@ -12,8 +12,7 @@ import pytest
 
 from harness.records.rank import MemoryRecord, MemorySeries
 from harness.records.sweeps import SweepData, read_sweep
-from harness.showing.charts.drawing import obstacle
-from harness.showing.charts.placing import Placed, Spot, place, text_width
+from harness.showing.charts.drawing import Placed, Spot, obstacle, place, text_width
 from harness.sweep.judge import judge_sweep
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
@@ -132,7 +131,7 @@ def test_bars_of_a_rank_add_up_to_what_the_device_held(make_spec, make_rank, mak
 
 @draws
 def test_only_allocated_bytes_on_a_processor_is_said():
-    from harness.sweep.pictures.rank_memory import rank_memory
+    from harness.sweep.pictures.cells import rank_memory
 
     data = read_sweep(RECORDED)
 

@@ -6,7 +6,7 @@ from harness.launch.environment import this_host
 from harness.recipes.recipe import Request
 from harness.recipes.sweep_file import read_sweep_file, sweep_files
 from harness.sweep.axes import Expansion, control_values, name_of, told
-from harness.sweep.drafts import draft
+from harness.sweep.plan import draft
 from harness.sweep.request import SweepRequest, read_axes, read_control
 
 # Cells by name: empty for one that may run, the cell that it equals, or the rules that refuse it.

@@ -9,7 +9,7 @@ from harness.launch.environment import this_host
 from harness.records.batches import BatchLaunch
 from harness.records.job import SlurmOptions, SlurmRequest
 from harness.sweep.batch import SweepBatch
-from harness.sweep.slurm import sweep_job
+from harness.sweep.run import sweep_job
 
 SWEEP = ("sweep", "-mr", "llama3_8b", "-g", "cpu", "--over", "recompute=none; mlp", "--launcher", "slurm")
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.batch.slurm.collecting import collect_ended, state_of
-from harness.batch.slurm.runs import drop_unstarted, task_runs
+from harness.batch.slurm.collecting import collect_ended, drop_unstarted, state_of, task_runs
 from harness.batch.slurm.showing import JobDisplay
 from harness.errors import BadRequestError, ExitCode, RunFailedError
 from harness.judging.gate import status_exit_code

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.batch.launches import num_nodes
 from harness.batch.repeats import entry_of, launch_words, require_one_folder
-from harness.batch.slurm.runs import committed_runs, drop_unstarted, task_runs
+from harness.batch.slurm.collecting import committed_runs, drop_unstarted, task_runs
 from harness.batch.slurm.showing import JobDisplay
 from harness.batch.slurm.submission import JobRequest, hand_over
 from harness.errors import BadRequestError, ExitCode

@@ -9,8 +9,8 @@ from typing import Generic
 from harness.batch.engine import Round
 from harness.batch.launches import num_nodes, unstarted_record
 from harness.batch.plan import Batch, DueRun, Entry
+from harness.batch.slurm.collecting import committed_runs, drop_unstarted, task_runs
 from harness.batch.slurm.following import Watched, wait_for, watched
-from harness.batch.slurm.runs import committed_runs, drop_unstarted, task_runs
 from harness.batch.slurm.showing import JobDisplay
 from harness.batch.slurm.submission import JobRequest, found_again, prepare, submit
 from harness.errors import BadRequestError, HarnessError, RunFailedError

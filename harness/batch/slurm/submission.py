@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import harness
-from harness.batch.folder import make_folder
+from harness.batch.launches import make_folder
 from harness.batch.plan import now
 from harness.batch.slurm.following import wait_and_judge
 from harness.batch.slurm.showing import JobDisplay

@@ -8,9 +8,8 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.batch.slurm.node import BEGIN_PATIENCE_S, NodeOfJob
-from harness.batch.slurm.place import SlurmPlace, node_count_problem, slurm_place
-from harness.batch.slurm.runs import drop_unstarted
+from harness.batch.slurm.collecting import drop_unstarted
+from harness.batch.slurm.node import BEGIN_PATIENCE_S, NodeOfJob, SlurmPlace, node_count_problem, slurm_place
 from harness.errors import ExitCode, HarnessError, RunFailedError
 from harness.judging.gate import status_exit_code
 from harness.launch.crew import interruption

@@ -1,17 +1,14 @@
 """Draws the memory of a snapshot over time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import altair as alt
 
 from harness.diagnose.snapshots.values import DeviceMemory, Levels
-from harness.errors import BadRequestError
-from harness.records.store import write_bytes_atomically
 from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import Picture, memory_unit, obstacle, time_unit
-from harness.showing.charts.placing import text_width
-from harness.showing.figures import escape, html_page
+from harness.showing.charts.drawing import Picture, memory_unit, text_width, time_unit
+from harness.showing.figures import escape
 
 _HEIGHT = 320
 _COLOURS = (look.BLUE, look.VERMILION)
@@ -31,7 +28,7 @@ def snapshot_timeline(devices: tuple[tuple[str, DeviceMemory], ...]) -> Picture:
     if not shown:
         problem = next((device.history_problem for _, device in devices if device.history_problem), "")
         missing = "No history was recorded: torch.cuda.memory._record_memory_history comes first."
-        return Picture(name, title, "", None, f"Not drawn: {problem}." if problem else missing)
+        return look.no_picture(name, title, f"Not drawn: {problem}." if problem else missing)
     unit, scale = memory_unit([one.peak_reserved_bytes for _, one in shown])
     is_timed = all(one.clock == "s" for _, one in shown)
     clock, seconds = time_unit([_length(one) for _, one in shown]) if is_timed else ("events", 1.0)
@@ -40,7 +37,7 @@ def snapshot_timeline(devices: tuple[tuple[str, DeviceMemory], ...]) -> Picture:
     layers = [*_phase_layers(shown, seconds, is_timed=is_timed), *_line_layers(rows, shown, across, unit)]
     chart = alt.layer(*layers).properties(width=look.WIDTH, height=_HEIGHT)
     left_out = [called for called, device in devices if device.levels is None]
-    return Picture(name, title, _caption(shown, left_out), look.specification(chart, title, _peaks(shown, scale, unit)))
+    return look.picture(name, title, _peaks(shown, scale, unit), chart, _caption(shown, left_out))
 
 
 def _length(one: Levels) -> float:
@@ -57,19 +54,19 @@ def _rows(called: str, one: Levels, scale: float, seconds: float) -> list[look.R
 
 
 def _line_layers(rows: list[look.Row], shown: list[tuple[str, Levels]], across: str, unit: str) -> list[alt.Chart]:
-    names, kinds = [called for called, _ in shown], list(_KINDS)
+    names = [called for called, _ in shown]
     highest = max(1e-6, *(float(row["memory"] or 0) for row in rows))
     legend = alt.Legend(orient="top", labelLimit=360)
     lines = (
-        alt.Chart(look.data(rows))
+        look.frame(rows)
         .mark_line(interpolate="step-after", strokeWidth=1.6)
         .encode(
             x=alt.X("time:Q", title=across, scale=alt.Scale(nice=False)),
             y=alt.Y("memory:Q", title=f"Memory ({unit})", scale=alt.Scale(domain=[0, highest * _HEADROOM], nice=False)),
-            color=alt.Color("of:N", title=None, legend=legend if len(names) > 1 else None,
-                            scale=alt.Scale(domain=names, range=list(_COLOURS[: len(names)]))),
-            strokeDash=alt.StrokeDash("kind:N", title=None, legend=legend,
-                                      scale=alt.Scale(domain=kinds, range=list(_KINDS.values()))),
+            color=look.kinds(
+                alt.Color, "of", dict(zip(names, _COLOURS, strict=False)), legend=legend if len(names) > 1 else None
+            ),
+            strokeDash=look.kinds(alt.StrokeDash, "kind", _KINDS, legend=legend),
             tooltip=["of:N", "kind:N", alt.Tooltip("time:Q", title=across, format=".5g"),
                      alt.Tooltip("memory:Q", title=unit, format=".4g")],
         )
@@ -98,7 +95,7 @@ def _phase_layers(shown: list[tuple[str, Levels]], seconds: float, *, is_timed: 
             "label": name if lane is not None else "", "colour": _BAND_COLOURS[number % 2], "top": 9 + 13 * (lane or 0),
             "width": right - left,
         })  # fmt: skip
-    bands = alt.Chart(look.data(rows))
+    bands = look.frame(rows)
     return [
         bands.mark_rect(opacity=0.8).encode(x="from:Q", x2="to:Q", color=alt.Color("colour:N", scale=None), tooltip="name:N"),
         bands.mark_text(align="left", dx=3, fontSize=10, color=look.GREY).encode(x="from:Q", y=alt.Y("top:Q", scale=None), text="label:N"),
@@ -124,50 +121,7 @@ def _caption(shown: list[tuple[str, Levels]], left_out: list[str]) -> str:
     return text
 
 
-def require_timeline(path: Path) -> None:
-    """BadRequestError for a name that says no format, and where nothing can be drawn."""
-    if path.suffix not in _WRITERS:
-        raise BadRequestError(f"--timeline {path}: of no known format", remedy=f"name a file *{', *'.join(_WRITERS)}")
-    if obstacle():
-        raise BadRequestError(f"--timeline {path}: {obstacle()}")
-
-
 def write_timeline(devices: Sequence[tuple[str, DeviceMemory]], lines: Sequence[str], path: Path) -> Path:
     """Write it, replacing what is there; ``lines`` is what the page says besides. BadRequestError: no history, no room."""
-    require_timeline(path)
-
-    picture = snapshot_timeline(tuple(devices))
-    if picture.vega_lite is None:
-        raise BadRequestError(f"--timeline {path}: {picture.missing}")
-    try:
-        write_bytes_atomically(path, _WRITERS[path.suffix](picture, picture.vega_lite, lines))
-    except OSError as error:
-        raise BadRequestError(f"--timeline {path}: cannot be written: {error.strerror}") from error
-    return path
-
-
-def _html(picture: Picture, _: str, lines: Sequence[str]) -> bytes:
-    from harness.showing.charts import drawing as rendering
-
-    body = [
-        f"<h1>{escape(picture.title)}</h1>",
-        f'<figure><div id="{picture.name}"></div><figcaption>{escape(picture.caption)}</figcaption></figure>',
-        f"<pre>{escape(chr(10).join(lines))}</pre>" if lines else "",
-        *(f"<script>{script}</script>" for script in (rendering.library(), rendering.embedding([picture]))),
-    ]
-    return html_page(picture.title, body, runs_scripts=True).encode()
-
-
-def _png(_picture: Picture, vega_lite: str, _lines: Sequence[str]) -> bytes:
-    from harness.showing.charts import drawing as rendering
-
-    return rendering.png(vega_lite)
-
-
-def _svg(_picture: Picture, vega_lite: str, _lines: Sequence[str]) -> bytes:
-    from harness.showing.charts import drawing as rendering
-
-    return rendering.svg(vega_lite).encode()
-
-
-_WRITERS: dict[str, Callable[[Picture, str, Sequence[str]], bytes]] = {".html": _html, ".png": _png, ".svg": _svg}
+    below = f"<pre>{escape(chr(10).join(lines))}</pre>" if lines else ""
+    return look.write_chart("--timeline", path, snapshot_timeline(tuple(devices)), below=below)

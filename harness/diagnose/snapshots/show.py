@@ -7,11 +7,11 @@ from pathlib import Path
 from rich.text import Text
 
 from harness.diagnose.snapshot import verdict
-from harness.diagnose.snapshots.chart import require_timeline, write_timeline
 from harness.diagnose.snapshots.reading import fullest_device, snapshot_summaries, snapshot_summary
 from harness.diagnose.snapshots.values import DeviceMemory, Holder, SnapshotDifference, SnapshotSummary, difference
 from harness.judging.oom.verdict import OomVerdict
 from harness.showing import json
+from harness.showing.charts.drawing import require_chart
 from harness.showing.json import SCHEMA_VERSION, Document
 from harness.showing.printing import Console, plain_table, print_lines, show
 from harness.units import counted, format_bytes
@@ -196,7 +196,7 @@ def _verdict(verdict: OomVerdict | None) -> dict[str, object] | None:
 def show_snapshot(path: Path, *, timeline: Path | None, as_json: bool) -> None:
     """One file. BadRequestError for what cannot be read or drawn."""
     if timeline is not None:
-        require_timeline(timeline)
+        require_chart("--timeline", timeline)
     summary = snapshot_summary(path)
     device = fullest_device(summary)
     found = verdict(device)
@@ -211,7 +211,7 @@ def show_snapshot(path: Path, *, timeline: Path | None, as_json: bool) -> None:
 def show_difference(before: Path, after: Path, *, timeline: Path | None, as_json: bool) -> None:
     """Two files, each at its fullest device. BadRequestError for what cannot be read or drawn."""
     if timeline is not None:
-        require_timeline(timeline)
+        require_chart("--timeline", timeline)
     first, second = snapshot_summaries((before, after))
     summaries = first, second
     devices = fullest_device(summaries[0]), fullest_device(summaries[1])
@@ -228,4 +228,6 @@ def show_difference(before: Path, after: Path, *, timeline: Path | None, as_json
 
 
 def _draw(devices: Sequence[tuple[str, DeviceMemory]], lines: Sequence[str], path: Path) -> None:
+    from harness.diagnose.snapshots.chart import write_timeline
+
     print(f"wrote {write_timeline(devices, lines, path)}", file=sys.stderr)  # noqa: T201

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.asking.options import GoldenDir, Json, takes
+from harness.asking.options import GoldenDir, Json, Results, takes
 
 if TYPE_CHECKING:
     from harness.night.history.cases import CaseHistory
@@ -46,8 +46,7 @@ class HistoryOptions:
     chart: Annotated[Path | None, typer.Option("--chart", metavar="FILE.html|png|svg",
         help="Also draw the trend. Needs mbr-perf[report].")] = None
     golden_dir: GoldenDir = None
-    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
-        help="Where history is kept. Default: results of the checkout, else ./results.")] = None
+    results_dir: Results = None
     as_json: Json = False
 # fmt: on
 
@@ -70,8 +69,7 @@ def show(asked: HistoryOptions) -> None:
 @app.command()
 def add(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs, sweeps or nights, record files, or ids.")],
-    results_dir: Annotated[Path | None, typer.Option("--results_dir", metavar="DIR",
-        help="Where runs and history are kept. Default: results of the checkout, else ./results.")] = None,
+    results_dir: Results = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Take runs into history, of a sweep or a night all of them; failed and suspect ones too, with their status. Each once.
@@ -93,7 +91,7 @@ def add(
 def _require_sense(asked: HistoryOptions) -> None:
     """Every option that does not go with another, at once. BadRequestError."""
     from harness.errors import BadRequestError, raise_all
-    from harness.night.history.chart import require_chart
+    from harness.showing.charts.drawing import require_chart
 
     of_case = {"--csv": asked.csv, "--chart": asked.chart, "--last": asked.last, "--branch": asked.branch,
                "--fingerprint": asked.fingerprint, "--per_run": asked.per_run or None}  # fmt: skip
@@ -107,7 +105,7 @@ def _require_sense(asked: HistoryOptions) -> None:
         problems.append(BadRequestError("--csv - and --json both want stdout", remedy="name a file for one of them"))
     if asked.chart is not None:
         try:
-            require_chart(asked.chart)
+            require_chart("--chart", asked.chart)
         except BadRequestError as error:
             problems.append(error)
     raise_all(problems)
@@ -155,12 +153,13 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
 
 
 def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
-    from harness.night.history.chart import write_chart
-    from harness.night.history.files import history_csv, write_csv
+    from harness.night.history.run import history_csv, write_csv
     from harness.showing.printing import visible
 
     if asked.chart is not None:
-        _narrate([f"chart: {write_chart(history, asked.chart)}"])
+        from harness.night.history.chart import write_trend
+
+        _narrate([f"chart: {write_trend(history, asked.chart)}"])
     if asked.csv is not None:
         text, notes = history_csv(history, per_run=asked.per_run)
         _narrate(notes)

@@ -1,15 +1,19 @@
-"""The history of one case: its measurements and its changes."""
+"""The history of one case: its measurements, its changes and the band of its golden."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.errors import BadRequestError
+from harness.experiment.gpu import GPUS
+from harness.judging.gate import Thresholds
 from harness.judging.metrics import Metric
 from harness.night.history.changes import Change, ChangePoint, Trend, changes, notable, trend
-from harness.night.history.record import HistoryRecord
+from harness.night.history.record import LIMIT, HistoryRecord
 from harness.night.history.series import Night, Series, series_of
-from harness.night.outcome import GoldenBand
 from harness.recipes.problems import nearest
+from harness.records.golden import GoldenRecord
+from harness.records.goldens import golden_dir, read_golden
 
 _MOST_NAMED = 5
 
@@ -109,6 +113,55 @@ def _summary(series: Series, num_all: int, metric: Metric) -> CaseSummary:
         value=measured[-1][1] if measured else None,
         trend=trend([value for _, value in measured], metric.better) if measured else None,
     )
+
+
+@dataclass(frozen=True)
+class GoldenBand:
+    """``low`` to ``high`` are within ``threshold`` of ``value`` on either side; ``path`` says which golden."""
+
+    path: Path
+    value: float
+    threshold: float
+
+    @property
+    def low(self) -> float:
+        """The least that is within."""
+        return self.value * (1 - self.threshold)
+
+    @property
+    def high(self) -> float:
+        """The most that is within."""
+        return self.value * (1 + self.threshold)
+
+
+def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> tuple[GoldenBand | None, str]:
+    """The band of the GPU's default threshold, or None with the reason why there is none to show."""
+    path = golden_dir(folder) / f"{series.case.partition(LIMIT)[0]}.json"
+    if metric.gate is None:
+        return None, f"{metric.name} is not gated"
+    if not path.is_file():
+        return None, f"no golden: {path} is not there"
+    try:
+        golden = read_golden(path)
+    except BadRequestError as error:
+        return None, error.message
+    gpu = GPUS.get(golden.gpu)
+    reason = _mismatch(golden, series, metric) if gpu else f"is for {golden.gpu}, which is no GPU type known here"
+    if reason or gpu is None:
+        return None, f"no golden to hold it to: {path} {reason}"
+    threshold = Thresholds(gpu.timing_threshold, gpu.memory_threshold).of(metric.gate)
+    return GoldenBand(path, golden.metrics[metric.name].value, threshold), ""
+
+
+def _mismatch(golden: GoldenRecord, series: Series, metric: Metric) -> str:
+    if metric.name not in golden.metrics:
+        return f"has no {metric.name}"
+    if golden.fingerprint not in (None, series.fingerprint):
+        return "is for other settings"
+    formulas = {record.formula_version for night in series.nights[-1:] for record in night.records}
+    if metric.gate == "time" and golden.formula_version not in (None, *formulas):
+        return f"has throughput by another formula, {golden.formula_version}"
+    return ""
 
 
 Measured = tuple[tuple[Night, float], ...]

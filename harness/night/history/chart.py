@@ -1,32 +1,28 @@
 """Draws trends of throughput and memory."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
 import altair as alt
 
-from harness.errors import BadRequestError
-from harness.night.history.cases import CaseHistory, LevelChange
+from harness.night.history.cases import CaseHistory, GoldenBand, LevelChange
 from harness.night.history.changes import changes, notable, setup_of
 from harness.night.history.files import started
 from harness.night.history.series import Night
 from harness.night.history.show import level_change_text
-from harness.night.outcome import GoldenBand
-from harness.records.store import write_bytes_atomically
 from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import Picture, memory_unit, obstacle, time_unit
-from harness.showing.figures import escape, figure, html_page
+from harness.showing.charts.drawing import Picture, memory_unit, time_unit
+from harness.showing.figures import escape, figure
 from harness.units import counted, format_percent
 
 _HEIGHT = 340
 _GOOD, _BAD, _UNSURE = "passed, or not judged", "regression, failed or out of memory", "inconclusive"
 _MOST_TICKS = 12
 _FAR = 1.5
-_STATES = (_GOOD, _UNSURE, _BAD)
-_COLOURS = (look.BLUE, look.ORANGE, look.VERMILION)
-_SHAPES = ("circle", "triangle-up", "cross")
+_COLOURS = {_GOOD: look.BLUE, _UNSURE: look.ORANGE, _BAD: look.VERMILION}
+_SHAPES = {_GOOD: "circle", _UNSURE: "triangle-up", _BAD: "cross"}
 _BAD_OUTCOMES = ("regression", "failed", "oom", "interrupted")
 
 
@@ -35,14 +31,14 @@ def trend_picture(history: CaseHistory) -> Picture:
     metric, series = history.metric, history.series
     title, name = f"{metric.title} over {counted(len(series.nights), 'night')}", "trend"
     if not history.measured:
-        return Picture(name, title, "", None, f"No night of this case has {metric.name}.")
+        return look.no_picture(name, title, f"No night of this case has {metric.name}.")
     unit, scale = _unit(history)
     rows = _rows(history, scale)
     golden, edges = _golden_layers(history, scale), _edge_layers(history)
     axis = metric.title if metric.title == unit else f"{metric.title} ({unit})"
     chart = alt.layer(*golden, *edges, *_night_layers(rows, axis, _domain(history, rows, scale)))
     sized = chart.properties(width=look.WIDTH, height=_HEIGHT)
-    return Picture(name, title, _caption(history), look.specification(sized, title, series.case))
+    return look.picture(name, title, series.case, sized, _caption(history))
 
 
 def _unit(history: CaseHistory) -> tuple[str, float]:
@@ -111,18 +107,18 @@ def _domain(history: CaseHistory, rows: Sequence[look.Row], scale: float) -> alt
 
 
 def _night_layers(rows: Sequence[look.Row], title: str, domain: alt.Scale) -> list[alt.Chart]:
-    base = alt.Chart(look.data(rows))
+    base = look.frame(rows)
     x = _time(rows)
     y = alt.Y("value:Q", title=title, scale=domain)
-    present = [state for state in _STATES if any(row["state"] == state for row in rows)]
+    present = [state for state in _COLOURS if any(row["state"] == state for row in rows)]
     legend = alt.Legend(orient="bottom", values=present) if present != [_GOOD] else None
     shown = ("figure", "night", "time", "outcome", "spread", "changed", "versions", "driver", "device", "container",
              "commit", "host")  # fmt: skip
     points = base.mark_point(filled=True, size=60, opacity=1, stroke="white", strokeWidth=0.6).encode(
         x=x,
         y=y,
-        color=alt.Color("state:N", title=None, scale=alt.Scale(domain=_STATES, range=_COLOURS), legend=legend),
-        shape=alt.Shape("state:N", title=None, scale=alt.Scale(domain=_STATES, range=_SHAPES), legend=legend),
+        color=look.kinds(alt.Color, "state", _COLOURS, legend=legend),
+        shape=look.kinds(alt.Shape, "state", _SHAPES, legend=legend),
         tooltip=[alt.Tooltip(f"{name}:N", title=name) for name in shown],
     )  # fmt: skip
     line = base.mark_line(color=look.BLUE, strokeWidth=1, opacity=0.5).encode(x=x, y=y)
@@ -150,7 +146,7 @@ def _golden_layers(history: CaseHistory, scale: float) -> list[alt.Chart]:
         "low": golden.low / scale, "high": golden.high / scale, "golden": golden.value / scale,
         "text": f"golden {figure(history.metric, golden.value)} ± {golden.threshold * 100:g} %",
     }  # fmt: skip
-    base = alt.Chart(look.data([row]))
+    base = look.frame([row])
     words = base.mark_text(align="left", dx=6, color=look.GREEN, fontSize=look.LABEL_SIZE)
     return [
         base.mark_rect(color=look.GREEN, opacity=0.10).encode(y=alt.Y("low:Q"), y2="high:Q"),
@@ -159,12 +155,12 @@ def _golden_layers(history: CaseHistory, scale: float) -> list[alt.Chart]:
     ]
 
 
-def _edge_layers(history: CaseHistory) -> list[look.Chart]:
+def _edge_layers(history: CaseHistory) -> list[alt.LayerChart | alt.FacetChart]:
     """A line where each level begins, with the change."""
     if not history.level_changes:
         return []
     marks: list[look.Row] = [_edge(found) for found in history.level_changes]
-    base = alt.Chart(look.data(marks))
+    base = look.frame(marks)
     lines = base.mark_rule(color=look.VERMILION, strokeDash=[4, 3], strokeWidth=1.4).encode(
         x="time:T", tooltip=["change:N", "changed:N"]
     )
@@ -194,52 +190,11 @@ def _caption(history: CaseHistory) -> str:
     return told + (f" Not shown: {counted(missing, 'night')} without the figure." if missing else "")
 
 
-def require_chart(path: Path) -> None:
-    """BadRequestError for a name that says no format, and where nothing can be drawn."""
-    if path.suffix not in CHARTS:
-        raise BadRequestError(f"--chart {path}: of no known format", remedy=f"name a file *{', *'.join(CHARTS)}")
-    if obstacle():
-        raise BadRequestError(f"--chart {path}: {obstacle()}")
-
-
-def write_chart(history: CaseHistory, path: Path) -> Path:
-    """Write it, replacing what is there. BadRequestError as above, where it cannot be written, and for no figures."""
-    require_chart(path)
-
-    picture = trend_picture(history)
-    if picture.vega_lite is None:
-        raise BadRequestError(f"--chart {path}: {picture.missing}", remedy="name another --metric")
-    try:
-        write_bytes_atomically(path, CHARTS[path.suffix](history, picture, picture.vega_lite))
-    except OSError as error:
-        raise BadRequestError(f"--chart {path}: cannot be written: {error.strerror}") from error
-    return path
-
-
-def _html(history: CaseHistory, picture: Picture, _: str) -> bytes:
-    from harness.showing.charts import drawing as rendering
-
+def write_trend(history: CaseHistory, path: Path) -> Path:
+    """Write it, replacing what is there. BadRequestError where it cannot be written, and for no figures."""
     lines = [level_change_text(history, found).plain for found in history.level_changes]
     items = "".join(f"<li>{escape(line)}</li>" for line in (*lines, *history.series.notes))
-    body = [
-        f"<h1>{escape(picture.title)}</h1><p>{escape(history.series.case)}</p>",
-        f'<figure><div id="{picture.name}"></div><figcaption>{escape(picture.caption)}</figcaption></figure>',
-        f"<ul>{items}</ul>" if items else "",
-        *(f"<script>{script}</script>" for script in (rendering.library(), rendering.embedding([picture]))),
-    ]
-    return html_page(f"{history.series.case}: {picture.title}", body, runs_scripts=True).encode()
-
-
-def _png(_history: CaseHistory, _picture: Picture, vega_lite: str) -> bytes:
-    from harness.showing.charts import drawing as rendering
-
-    return rendering.png(vega_lite)
-
-
-def _svg(_history: CaseHistory, _picture: Picture, vega_lite: str) -> bytes:
-    from harness.showing.charts import drawing as rendering
-
-    return rendering.svg(vega_lite).encode()
-
-
-CHARTS: dict[str, Callable[[CaseHistory, Picture, str], bytes]] = {".html": _html, ".png": _png, ".svg": _svg}
+    below, drawn = f"<ul>{items}</ul>" if items else "", trend_picture(history)
+    return look.write_chart(
+        "--chart", path, drawn, about=history.series.case, below=below, remedy="name another --metric"
+    )

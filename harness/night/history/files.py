@@ -1,19 +1,30 @@
-"""Files of history and their CSV export."""
+"""Files of history, and an index over them, so that ten thousand runs are asked for in a fraction of a second.
+
+The files are the truth: an index that is missing, damaged or of another layout is made anew, one that is behind is brought
+up to date by names, times of change and sizes. It is written like every other file, whole and renamed, and read without
+locks, so that it also serves folders on NFS and any number of processes; the later of two writers wins, and nothing is lost.
+"""
 
 import re
-from collections.abc import Callable, Sequence
+import shutil
+import sqlite3
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import closing
 from datetime import datetime, timedelta
 from os import DirEntry, scandir
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import ValidationError
 
 from harness.errors import BadRequestError
-from harness.judging.metrics import METRICS
-from harness.night.history.cases import CaseHistory
 from harness.night.history.record import HistoryRecord
-from harness.records.store import write_atomically
+from harness.records.store import write_bytes_atomically
 from harness.records.strict_json import read_document
-from harness.showing.figures import Value, csv_text
-from harness.units import counted, utc_time
+from harness.units import utc_time
 
 HISTORY = "history"
 
@@ -91,52 +102,107 @@ def read_record(path: Path) -> HistoryRecord:
     return record
 
 
-_Row = tuple[HistoryRecord, Callable[[str], float | None]]
+INDEX = "index.sqlite"
+
+_LAYOUT = 2  # user_version of the file; counted up when the tables change
+_TABLES = f"""
+PRAGMA user_version = {_LAYOUT};
+CREATE TABLE runs (name TEXT PRIMARY KEY, mtime_ns INTEGER, size INTEGER, place TEXT, fingerprint TEXT, packed BLOB);
+CREATE INDEX stamps ON runs (name, mtime_ns, size);
+CREATE INDEX places ON runs (place, fingerprint);
+CREATE TABLE kept (subject TEXT PRIMARY KEY, digest TEXT, text TEXT);
+"""
 
 
-def history_csv(history: CaseHistory, *, per_run: bool = False) -> tuple[str, tuple[str, ...]]:
-    """One row per night that has the figure, or ``per_run`` one per run that counts; and notes on what was left out."""
-    rows = _runs(history) if per_run else _nights(history)
-    has = {metric.name: [read(metric.name) is not None for _, read in rows] for metric in METRICS}
-    names = [name for name, present in has.items() if rows and all(present)]
-    text = csv_text(["time", "commit", "branch", *names], [_values(row, names) for row in rows])
-    return text, _notes(
-        history, len(rows), [name for name, present in has.items() if any(present) and not all(present)]
-    )
+class NoIndexError(Exception):
+    """There is no index, or none that can be used."""
 
 
-def write_csv(path: Path, text: str) -> Path:
-    """Write it, replacing what is there. BadRequestError where it cannot be written."""
+def indexed_stamps(folder: Path) -> dict[str, Stamp]:
+    """What the index of ``folder`` knows. NoIndexError where there is none that is whole and of this layout."""
+    rows = _rows(folder, "SELECT name, mtime_ns, size FROM runs")
+    return {name: (mtime_ns, size) for name, mtime_ns, size in rows}
+
+
+def indexed_records(
+    folder: Path, case: str | None, fingerprint: str | None, without: Collection[str]
+) -> tuple[HistoryRecord, ...]:
+    """Records of one case and fingerprint but for the files ``without``, in no order. NoIndexError as above."""
+    wanted = [(column, value) for column, value in (("place", case), ("fingerprint", fingerprint)) if value is not None]
+    where = " AND ".join(f"{column} = ?" for column, _ in wanted) or "1"
+    rows = _rows(folder, f"SELECT name, packed FROM runs WHERE {where}", *(value for _, value in wanted))  # noqa: S608
     try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise BadRequestError(f"--csv {path}: cannot be written: {error.strerror}") from error
-    return path
+        return tuple(
+            HistoryRecord.model_validate_json(zlib.decompress(packed)) for name, packed in rows if name not in without
+        )
+    except (ValidationError, zlib.error) as error:
+        raise NoIndexError(str(error)) from error
 
 
-def _nights(history: CaseHistory) -> list[_Row]:
-    return [(night.last, night.value) for night, _ in history.measured]
+def update_index(
+    folder: Path, fresh: Mapping[str, HistoryRecord], gone: Iterable[str], stamps: Mapping[str, Stamp], *, anew: bool
+) -> None:
+    """Take in the ``fresh`` records by file name and drop those ``gone``. OSError or sqlite3.Error where it cannot be done."""
+    rows = [
+        (
+            name,
+            *stamps[name],
+            record.case,
+            record.fingerprint,
+            zlib.compress(record.model_dump_json().encode(), level=1),
+        )
+        for name, record in fresh.items()
+    ]
+
+    def change(index: sqlite3.Connection) -> None:
+        index.executemany("DELETE FROM runs WHERE name = ?", [(name,) for name in gone])
+        index.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    _rewrite(folder, change, anew=anew)
 
 
-def _runs(history: CaseHistory) -> list[_Row]:
-    runs = (record for night, _ in history.measured for record in night.counted)
-    return [(record, _of(record)) for record in runs if history.metric.name in record.metrics]
+def kept_text(folder: Path, subject: str, digest: str) -> str | None:
+    """What :func:`keep_text` kept about ``subject`` when it was made of what has this digest; None where there is nothing."""
+    try:
+        found = _rows(folder, "SELECT text FROM kept WHERE subject = ? AND digest = ?", subject, digest)
+    except NoIndexError:
+        return None
+    return str(found[0][0]) if found else None
 
 
-def _of(record: HistoryRecord) -> Callable[[str], float | None]:
-    return lambda name: record.metrics[name].value if name in record.metrics else None
+def keep_text(folder: Path, subject: str, digest: str, text: str) -> None:
+    """Keep what is costly to work out; where there is no index, or it cannot be written, nothing is kept."""
+    try:
+        _rewrite(folder, lambda index: _keep(index, subject, digest, text), anew=False)
+    except (OSError, sqlite3.Error):
+        return
 
 
-def _values(row: _Row, names: Sequence[str]) -> list[Value]:
-    record, read = row
-    return [started(record).isoformat(), record.git_commit, record.branch, *(read(name) for name in names)]
+def _keep(index: sqlite3.Connection, subject: str, digest: str, text: str) -> None:
+    index.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (subject, digest, text))
 
 
-def _notes(history: CaseHistory, num_rows: int, partial: Sequence[str]) -> tuple[str, ...]:
-    missing = len(history.series.nights) - len(history.measured)
-    notes = []
-    if partial:
-        notes.append(f"not in the CSV, for some of its {num_rows} rows lack them: {', '.join(partial)}")
-    if missing:
-        notes.append(f"not in the CSV: {counted(missing, 'night')} without {history.metric.name}")
-    return tuple(notes)
+def _rows(folder: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
+    # Immutable: the file is only ever replaced, so nothing is locked, which not every network file system can.
+    where = f"file:{quote(str((folder / INDEX).absolute()))}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(where, uri=True)) as index:
+            if index.execute("PRAGMA user_version").fetchone() != (_LAYOUT,):
+                raise NoIndexError(f"{folder / INDEX}: of another layout")
+            return index.execute(query, values).fetchall()
+    except sqlite3.Error as error:
+        raise NoIndexError(f"{folder / INDEX}: {error}") from error
+
+
+def _rewrite(folder: Path, change: Callable[[sqlite3.Connection], None], *, anew: bool) -> None:
+    """A changed copy takes the place of the index. ``anew`` starts from nothing."""
+    with TemporaryDirectory(prefix="mbr-perf-index-") as temporary:
+        copy = Path(temporary) / INDEX
+        if not anew:
+            shutil.copyfile(folder / INDEX, copy)
+        with closing(sqlite3.connect(copy)) as index, index:
+            index.execute("PRAGMA journal_mode = OFF")
+            if anew:
+                index.executescript(_TABLES)
+            change(index)
+        write_bytes_atomically(folder / INDEX, copy.read_bytes())

@@ -8,8 +8,18 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, RunFailedError
 from harness.judging.derive import derive
-from harness.night.history.files import Stamp, history_dir, history_path, history_stamps, read_record, started
-from harness.night.history.index import NoIndexError, indexed_records, indexed_stamps, update_index
+from harness.night.history.files import (
+    NoIndexError,
+    Stamp,
+    history_dir,
+    history_path,
+    history_stamps,
+    indexed_records,
+    indexed_stamps,
+    read_record,
+    started,
+    update_index,
+)
 from harness.night.history.record import HistoryRecord, history_record
 from harness.recipes.problems import Problems
 from harness.records.inventory import find_stored

@@ -1,16 +1,23 @@
-"""Draws a chart with Altair and saves it; says what is missing where it cannot."""
+"""Charts: whether they can be drawn, their common look, and their files. Altair is imported only to draw."""
 
 import json
 import re
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
-import altair as alt
-import vl_convert
-
+from harness.errors import BadRequestError
+from harness.records.store import write_bytes_atomically
+from harness.showing.figures import escape, html_page
 from harness.units import GIB, MIB
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    Chart = alt.LayerChart | alt.Chart | alt.VConcatChart | alt.HConcatChart | alt.FacetChart
 
 
 @dataclass(frozen=True)
@@ -57,16 +64,22 @@ _SCALE = 2.0
 
 def png(vega_lite: str) -> bytes:
     """The picture at twice its size in points, sharp on dense screens."""
+    import vl_convert
+
     return vl_convert.vegalite_to_png(vega_lite, scale=_SCALE)
 
 
 def svg(vega_lite: str) -> str:
     """The picture as one SVG document."""
+    import vl_convert
+
     return vl_convert.vegalite_to_svg(vega_lite)
 
 
 def library() -> str:
     """Vega, Vega-Lite and vega-embed as one script that fetches nothing; ``window.vegaEmbed`` is its only name."""
+    import vl_convert
+
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
     # Code may hold `</` in a regular expression; only what ends or hides a script is spelled otherwise.
     harmless = re.sub(r"<(?=/script|!--)", r"\\x3c", bundle, flags=re.IGNORECASE)
@@ -82,6 +95,44 @@ def embedding(pictures: Sequence[Picture]) -> str:
         f"const pictures = {values};\n"
         f"for (const [name, spec] of Object.entries(pictures)) vegaEmbed('#' + name, spec, {json.dumps(options)});"
     )
+
+
+_FORMATS = (".html", ".png", ".svg")
+
+
+def require_chart(option: str, path: Path) -> None:
+    """BadRequestError for a name that says no format, and where nothing can be drawn."""
+    if path.suffix not in _FORMATS:
+        raise BadRequestError(f"{option} {path}: of no known format", remedy=f"name a file *{', *'.join(_FORMATS)}")
+    if why := obstacle():
+        raise BadRequestError(f"{option} {path}: {why}")
+
+
+def write_chart(option: str, path: Path, drawn: Picture, *, about: str = "", below: str = "", remedy: str = "") -> Path:
+    """Write it, replacing what is there: alone, or in a page after ``about`` and before the HTML ``below``.
+
+    BadRequestError as :func:`require_chart`, where the file cannot be written, and where there is no picture.
+    """
+    require_chart(option, path)
+    if drawn.vega_lite is None:
+        raise BadRequestError(f"{option} {path}: {drawn.missing}", remedy=remedy)
+    try:
+        write_bytes_atomically(path, _content(path.suffix, drawn, drawn.vega_lite, about, below))
+    except OSError as error:
+        raise BadRequestError(f"{option} {path}: cannot be written: {error.strerror}") from error
+    return path
+
+
+def _content(suffix: str, drawn: Picture, vega_lite: str, about: str, below: str) -> bytes:
+    if suffix != ".html":
+        return png(vega_lite) if suffix == ".png" else svg(vega_lite).encode()
+    body = [
+        f"<h1>{escape(drawn.title)}</h1>{f'<p>{escape(about)}</p>' if about else ''}",
+        f'<figure><div id="{drawn.name}"></div><figcaption>{escape(drawn.caption)}</figcaption></figure>',
+        below,
+        *(f"<script>{script}</script>" for script in (library(), embedding([drawn]))),
+    ]
+    return html_page(f"{about}: {drawn.title}" if about else drawn.title, body, runs_scripts=True).encode()
 
 
 # Okabe and Ito's palette, "Color Universal Design" (2008); luminances differ, so that grey prints keep the order.
@@ -103,16 +154,28 @@ def shortened(name: str) -> str:
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
-def data(rows: Sequence[Row]) -> alt.InlineData:
-    """Rows inside the specification itself."""
-    return alt.InlineData(values=list(rows))
+def frame(rows: Sequence[Row]) -> "alt.Chart":
+    """A chart of rows that lie inside the specification itself."""
+    import altair as alt
+
+    return alt.Chart(alt.InlineData(values=list(rows)))
 
 
-Chart = alt.LayerChart | alt.Chart | alt.VConcatChart | alt.HConcatChart | alt.FacetChart
+Channel = TypeVar("Channel")
 
 
-def specification(chart: Chart, title: str, subtitle: str) -> str:
-    """The chart under its title, with the common look, as Vega-Lite JSON."""
+def kinds(channel: type[Channel], field: str, looks: Mapping[str, object], **more: object) -> Channel:
+    """``channel`` (colour, shape, dash) of the kinds that ``field`` names, each with its look."""
+    import altair as alt
+
+    scale = alt.Scale(domain=list(looks), range=list(looks.values()))  # type: ignore[arg-type]
+    return channel(f"{field}:N", title=None, scale=scale, **more)  # type: ignore[call-arg]
+
+
+def picture(name: str, title: str, subtitle: str, chart: "Chart", caption: str) -> Picture:
+    """The chart under its title, with the common look."""
+    import altair as alt
+
     heading = alt.TitleParams(title, subtitle=subtitle, anchor="start", fontSize=15, subtitleColor=GREY, offset=12)
     text: str = (
         chart.properties(title=heading)
@@ -123,7 +186,12 @@ def specification(chart: Chart, title: str, subtitle: str) -> str:
         .configure_header(labelFontSize=12, titleFontSize=12)
         .to_json(indent=None)
     )
-    return text
+    return Picture(name, title, caption, text)
+
+
+def no_picture(name: str, title: str, missing: str) -> Picture:
+    """What stands in the place of a picture that cannot be drawn."""
+    return Picture(name, title, "", None, missing)
 
 
 def memory_unit(values: Sequence[float]) -> tuple[str, float]:
@@ -134,3 +202,84 @@ def memory_unit(values: Sequence[float]) -> tuple[str, float]:
 def time_unit(values: Sequence[float]) -> tuple[str, float]:
     """Name and seconds of the unit."""
     return ("s", 1.0) if max(values, default=0) >= 1 else ("ms", 0.001)
+
+
+_GLYPH, _HEIGHT = 6.2, 13.0  # pixels of an average glyph and of a line, at 11 pixels
+_GAP, _POINT = 9.0, 7.0
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A point in pixels, its label, and what it is called where the label finds no room."""
+
+    x: float
+    y: float
+    text: str
+    short: str
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a label begins and its middle, in pixels; it ends there where ``is_left``, being left of its spot.
+
+    ``text`` is the spot's, its short form, or empty. ``is_far``: a line has to lead to it.
+    """
+
+    spot: Spot
+    x: float
+    y: float
+    text: str
+    is_far: bool = False
+    is_left: bool = False
+
+
+Box = tuple[float, float, float, float]
+
+
+def place(spots: Sequence[Spot], width: float, height: float, taken: Sequence[Box] = ()) -> tuple[Placed, ...]:
+    """A place for every label, the first spots first. Boxes are left, top, right, bottom; ``taken`` are kept free.
+
+    Near places are tried before far ones, whole texts before short forms; what fits nowhere gets no text.
+    """
+    boxes = [*taken, *((s.x - _POINT, s.y - _POINT, s.x + _POINT, s.y + _POINT) for s in spots)]
+    placed = []
+    for spot in spots:
+        found = _find(spot, spot.text, boxes, width, height) or _find(spot, spot.short, boxes, width, height)
+        placed.append(found[0] if found else Placed(spot, spot.x, spot.y, ""))
+        if found:
+            boxes.append(found[1])
+    return tuple(placed)
+
+
+def text_width(text: str) -> float:
+    """Pixels of a text, a little more than it takes."""
+    return len(text) * _GLYPH + 2
+
+
+def _find(spot: Spot, text: str, boxes: Sequence[Box], width: float, height: float) -> tuple[Placed, Box] | None:
+    wide = text_width(text)
+    for dx, dy, is_far in _offsets(wide):
+        left, middle = spot.x + dx, spot.y + dy
+        box = (left, middle - _HEIGHT / 2, left + wide, middle + _HEIGHT / 2)
+        inside = box[0] >= 2 and box[1] >= 2 and box[2] <= width - 2 and box[3] <= height - 2
+        if inside and not any(_overlap(box, other) for other in boxes):
+            is_left = dx < -wide
+            return Placed(spot, box[2] if is_left else left, middle, text, is_far, is_left), box
+    return None
+
+
+def _offsets(wide: float) -> list[tuple[float, float, bool]]:
+    """From the spot to the label's left end: right, left, above, below, then the diagonals further and further out."""
+    near = [(_GAP, 0.0), (-_GAP - wide, 0.0), (-wide / 2, -15.0), (-wide / 2, 15.0), (_GAP, -11.0), (_GAP, 11.0),
+            (-_GAP - wide, -11.0), (-_GAP - wide, 11.0)]  # fmt: skip
+    far = [
+        (dx, dy)
+        for reach in (24.0, 36.0, 50.0, 66.0)
+        for dy in (-reach, reach)
+        for dx in (_GAP, -_GAP - wide, -wide / 2)
+    ]
+    return [(dx, dy, False) for dx, dy in near] + [(dx, dy, True) for dx, dy in far]
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

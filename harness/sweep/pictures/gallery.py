@@ -7,15 +7,13 @@ import altair as alt
 from harness.records.sweeps import SweepData
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import Picture, memory_unit
-from harness.sweep.pictures.memory_throughput import memory_throughput
-from harness.sweep.pictures.rank_memory import rank_memory
-from harness.sweep.pictures.scene import labels
-from harness.sweep.pictures.step_times import step_times
-from harness.sweep.pictures.timeline import timeline
+from harness.sweep.pictures.cells import rank_memory, step_times, timeline
+from harness.sweep.pictures.plane import labels, memory_throughput
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import four_figures
 
-_KINDS = ("predicted", "measured")
+_COLOUR = {"predicted": look.VERMILION, "measured": look.BLUE}
+_SHAPE = {"predicted": "cross", "measured": "circle"}
 _SIDE = 430
 
 
@@ -24,7 +22,7 @@ def foretelling(verdict: SweepVerdict) -> Picture:
     title, name = "Predicted and measured", "predicted_measured"
     told = [cell for cell in verdict.cells if cell.foretold]
     if not told:
-        return Picture(name, title, "", None, "No cell has a prediction.")
+        return look.no_picture(name, title, "No cell has a prediction.")
     called = labels(verdict)
     unit, scale = memory_unit([cell.foretold.prediction.range_bytes[1] for cell in told if cell.foretold])
     peaks: list[look.Row] = []
@@ -33,14 +31,12 @@ def foretelling(verdict: SweepVerdict) -> Picture:
         assert cell.foretold is not None
         prediction, label = cell.foretold.prediction, called[cell.name]
         low, high = prediction.range_bytes
-        peaks.append({"cell": label, "kind": _KINDS[0], "value": prediction.peak_bytes / scale, "low": low / scale,
-                      "high": high / scale})  # fmt: skip
+        peak, span = prediction.peak_bytes / scale, {"low": low / scale, "high": high / scale}
+        peaks.append({"cell": label, "kind": "predicted", "value": peak, **span})
         if cell.peak_bytes is not None:
-            peaks.append({"cell": label, "kind": _KINDS[1], "value": cell.peak_bytes / scale})
-        if cell.foretold.overhead is not None:
-            times.append({"cell": label, "kind": _KINDS[0], "value": cell.foretold.overhead * 100})
-        if cell.foretold.measured_overhead is not None:
-            times.append({"cell": label, "kind": _KINDS[1], "value": cell.foretold.measured_overhead * 100})
+            peaks.append({"cell": label, "kind": "measured", "value": cell.peak_bytes / scale})
+        overheads = zip(_COLOUR, (cell.foretold.overhead, cell.foretold.measured_overhead), strict=True)
+        times += [{"cell": label, "kind": kind, "value": own * 100} for kind, own in overheads if own is not None]
     order = [called[cell.name] for cell in told]
     left = _panel(peaks, order, f"Peak of the worst rank ({unit})", names=True)
     right = _panel(times, order, "Step time against the control (%)", names=False)
@@ -49,13 +45,13 @@ def foretelling(verdict: SweepVerdict) -> Picture:
         "Lines are the predicted ranges. A cell without a measured mark did not run to its end. Changes of time are "
         "predicted from the GPU's speed or, on a processor, from FLOPs alone."
     )
-    return Picture(name, title, caption, look.specification(chart, title, verdict.title))
+    return look.picture(name, title, verdict.title, chart, caption)
 
 
 def _panel(
     rows: Sequence[look.Row], order: Sequence[str], title: str, *, names: bool
 ) -> alt.LayerChart | alt.FacetChart:
-    base = alt.Chart(look.data(rows))
+    base = look.frame(rows)
     axis = alt.Axis(grid=True) if names else alt.Axis(labels=False, ticks=False, grid=True)
     y = alt.Y("cell:N", title=None, sort=list(order), scale=alt.Scale(domain=list(order)), axis=axis)
     ranges = base.transform_filter("isValid(datum.low)").mark_rule(color=look.ORANGE, strokeWidth=5, opacity=0.45).encode(
@@ -64,8 +60,8 @@ def _panel(
     points = base.mark_point(size=75, strokeWidth=1.8).encode(
         x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False)),
         y=y,
-        color=alt.Color("kind:N", title=None, scale=alt.Scale(domain=_KINDS, range=[look.VERMILION, look.BLUE]), legend=alt.Legend(orient="top")),
-        shape=alt.Shape("kind:N", title=None, scale=alt.Scale(domain=_KINDS, range=["cross", "circle"])),
+        color=look.kinds(alt.Color, "kind", _COLOUR, legend=alt.Legend(orient="top")),
+        shape=look.kinds(alt.Shape, "kind", _SHAPE),
         tooltip=["cell:N", "kind:N", alt.Tooltip("value:Q", format=".4g")],
     )  # fmt: skip
     width = _SIDE if names else 250
@@ -73,8 +69,8 @@ def _panel(
     return alt.layer(*layers, width=width, height=alt.Step(look.BAR_STEP))
 
 
-_PRICE_KINDS = ("on the Pareto set", "beaten by another")
-_COLOURS = (look.BLUE, look.SKY)
+_ON_FRONT, _BEATEN = "on the Pareto set", "beaten by another"
+_PRICES = {_ON_FRONT: look.BLUE, _BEATEN: look.SKY}
 
 
 def price_of_memory(verdict: SweepVerdict) -> Picture:
@@ -82,33 +78,31 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
     title, name = "Price of memory", "ms_per_gib"
     priced = [cell for cell in verdict.cells if _price(cell) is not None]
     if not priced:
-        return Picture(name, title, "", None, f"No cell saved memory beyond noise against {_against(verdict)}.")
+        return look.no_picture(name, title, f"No cell saved memory beyond noise against {_against(verdict)}.")
     called = labels(verdict)
     rows: list[look.Row] = []
     for cell in sorted(priced, key=lambda cell: _price(cell) or 0.0):
         assert cell.versus is not None
         low, high = cell.versus.trade.interval or (None, None)
-        kind = _PRICE_KINDS[0] if cell.name in verdict.pareto else _PRICE_KINDS[1]
+        kind = _ON_FRONT if cell.name in verdict.pareto else _BEATEN
         price = _price(cell) or 0.0
         rows.append({"cell": called[cell.name], "price": price, "text": four_figures(price), "kind": kind, "low": low,
                      "high": high, "end": max(price, high or price, 0.0)})  # fmt: skip
     y = alt.Y("cell:N", title=None, sort=[str(row["cell"]) for row in rows])
     x = alt.X("price:Q", title="Milliseconds per step and GiB saved (less is better)", scale=_scale(rows),
               axis=alt.Axis(grid=False, tickCount=6))  # fmt: skip
-    legend = alt.Legend(
-        orient="top", values=[kind for kind in _PRICE_KINDS if any(row["kind"] == kind for row in rows)]
-    )
-    base = alt.Chart(look.data(rows))
+    legend = alt.Legend(orient="top", values=[kind for kind in _PRICES if any(row["kind"] == kind for row in rows)])
+    base = look.frame(rows)
     bars = base.mark_bar(height=14).encode(
         x=x, y=y, tooltip=["cell:N", "price:Q", "low:Q", "high:Q"],
-        color=alt.Color("kind:N", title=None, scale=alt.Scale(domain=_PRICE_KINDS, range=_COLOURS), legend=legend),
+        color=look.kinds(alt.Color, "kind", _PRICES, legend=legend),
     )  # fmt: skip
     whiskers = base.transform_filter("isValid(datum.low)").mark_rule(color=look.BLACK, strokeWidth=1.5).encode(
         x="low:Q", x2="high:Q", y=y
     )  # fmt: skip
     texts = base.mark_text(align="left", dx=5, fontSize=look.LABEL_SIZE).encode(x="end:Q", y=y, text="text:N")
     chart = alt.layer(bars, whiskers, texts).properties(width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP + 4))
-    return Picture(name, title, _caption(verdict), look.specification(chart, title, verdict.title))
+    return look.picture(name, title, verdict.title, chart, _caption(verdict))
 
 
 def _scale(rows: Sequence[look.Row]) -> alt.Scale:

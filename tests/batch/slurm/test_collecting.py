@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.batch.folder import fresh_folder
-from harness.batch.slurm.collecting import collect_ended
-from harness.batch.slurm.runs import task_runs
+from harness.batch.launches import fresh_folder
+from harness.batch.slurm.collecting import collect_ended, task_runs
 from harness.launch.slurm.state import TaskState, from_scontrol
-from harness.night.due import infrastructure_fault
+from harness.night.outcome import infrastructure_fault
 from harness.records.job import (
     JobAttempt,
     JobRecord,

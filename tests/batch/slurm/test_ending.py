@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.batch.slurm.place import told_by
+from harness.batch.slurm.node import told_by
 from harness.launch.slurm.state import from_scontrol
 
 

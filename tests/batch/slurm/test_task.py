@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.batch.slurm.place import slurm_place
+from harness.batch.slurm.node import slurm_place
 from harness.batch.slurm.task import main
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec

@@ -7,7 +7,7 @@ from harness.errors import BadRequestError, RunFailedError
 from harness.launch.environment import Host
 from harness.launch.slurm.commands import NotSubmittedError, Slurm
 from harness.launch.slurm.job import slurm_job
-from harness.night.due import fault_in
+from harness.night.outcome import fault_in
 from harness.records.job import JobRecord, SlurmOptions
 
 DOWN = "Batch job submission failed: Unable to contact slurm controller (connect failure)"

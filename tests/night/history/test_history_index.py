@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from harness.night.history.index import INDEX, indexed_stamps, keep_text, kept_text
+from harness.night.history.files import INDEX, indexed_stamps, keep_text, kept_text
 from harness.night.history.store import read_history, survey_history, write_history
 
 

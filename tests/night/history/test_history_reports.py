@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from harness.night.history.cases import CaseHistory, level_changes
+from harness.night.history.cases import CaseHistory, GoldenBand, level_changes
 from harness.night.history.changes import ChangePoint, trend
 from harness.night.history.chart import trend_picture
-from harness.night.history.files import history_csv
+from harness.night.history.run import history_csv
 from harness.night.history.series import series_of
-from harness.night.outcome import GoldenBand
 from harness.showing.figures import BY_NAME, csv_text, sparkline
 
 METRIC = BY_NAME["tflops_per_gpu"]

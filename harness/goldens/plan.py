@@ -9,8 +9,7 @@ from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.promotion import PromotionOptions, promote
 from harness.night.aa import judge_aa
-from harness.night.due import aa_runs, case_runs
-from harness.night.outcome import bad_end, effective_runs, expectation
+from harness.night.outcome import aa_runs, bad_end, case_runs, effective_runs, expectation
 from harness.night.values import CaseRun
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import GoldenChange, golden_path, read_golden, write_golden

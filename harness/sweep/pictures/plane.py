@@ -1,4 +1,4 @@
-"""Places cells and their labels on the plane of memory and throughput."""
+"""Draws memory against throughput: cells and their labels placed on the plane, the chosen cell marked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ from typing import Literal
 import altair as alt
 
 from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import memory_unit, shortened
-from harness.showing.charts.placing import Box, Placed, Spot, place, text_width
+from harness.showing.charts.drawing import Box, Picture, Placed, Spot, memory_unit, place, shortened, text_width
+from harness.showing.figures import BY_NAME, figure
 from harness.sweep.values import CellVerdict, SweepVerdict
+from harness.units import format_bytes
 
 WIDTH, HEIGHT = 760, 440
 _MOST_AT_EDGE = 27  # with a line below that counts the others, names keep 13 pixels each
@@ -139,12 +140,12 @@ def label_layers(scene: Scene) -> list[alt.Chart]:
     edge = [scene.pixels(*scene.edge(number)) for number in range(len(names))]
     at_edge = [_edge_box(x, y, name) for (x, y), name in zip(edge, names, strict=True)]
     placed = place(_spots(scene, called), WIDTH, HEIGHT, [*at_edge, *_limit_boxes(scene), *_front_boxes(scene)])
-    edge_rows = [_row(scene, (x - 10, y), name) for (x, y), name in zip(edge, names, strict=True)]
-    leads = alt.Chart(look.data([_lead(scene, label) for label in placed if label.is_far and label.text]))
+    edge_rows = [_at(scene, (x - 10, y), name) for (x, y), name in zip(edge, names, strict=True)]
+    leads = look.frame([_lead(scene, label) for label in placed if label.is_far and label.text])
     return [
         leads.mark_rule(color=look.PALE, strokeWidth=0.8).encode(x="x:Q", y="y:Q", x2="to_x:Q", y2="to_y:Q"),
-        _texts([_row(scene, (label.x, label.y), label.text) for label in placed if not label.is_left], "left"),
-        _texts([_row(scene, (label.x, label.y), label.text) for label in placed if label.is_left], "right"),
+        _texts([_at(scene, (label.x, label.y), label.text) for label in placed if not label.is_left], "left"),
+        _texts([_at(scene, (label.x, label.y), label.text) for label in placed if label.is_left], "right"),
         _texts(edge_rows, "right", look.VERMILION),
     ]
 
@@ -162,20 +163,20 @@ def _spots(scene: Scene, called: dict[str, str]) -> list[Spot]:
     return spots
 
 
-def _row(scene: Scene, pixels: tuple[float, float], text: str) -> look.Row:
+def _at(scene: Scene, pixels: tuple[float, float], text: str) -> look.Row:
     x, y = scene.values(*pixels)
     return {"x": x, "y": y, "text": text}
 
 
 def _lead(scene: Scene, label: Placed) -> look.Row:
     to_x, to_y = scene.values(label.spot.x, label.spot.y)
-    return _row(scene, (label.x, label.y), label.text) | {"to_x": to_x, "to_y": to_y}
+    return _at(scene, (label.x, label.y), label.text) | {"to_x": to_x, "to_y": to_y}
 
 
 def _texts(rows: Sequence[look.Row], align: Literal["left", "right"], colour: str = look.BLACK) -> alt.Chart:
     """Labels that begin or end where their rows say."""
     chart: alt.Chart = (
-        alt.Chart(look.data(rows))
+        look.frame(rows)
         .mark_text(align=align, baseline="middle", fontSize=look.LABEL_SIZE, color=colour)
         .encode(x="x:Q", y="y:Q", text="text:N")
     )
@@ -200,3 +201,120 @@ def _limit_boxes(scene: Scene) -> list[Box]:
     at = [limit * share for limit in scene.limits() for share in (1, 1 - scene.verdict.margin)]
     xs = [scene.pixels(x, scene.bottom)[0] for x in at]
     return [(x - 14, HEIGHT - 130, x + 2, float(HEIGHT)) for x in xs]
+
+
+_STATES = ("control", "Pareto set", "beaten by another", "no margin or in doubt", "out of memory (at the edge)")
+_COLOURS = dict(zip(_STATES, (look.BLACK, look.BLUE, look.SKY, look.ORANGE, look.VERMILION), strict=True))
+_SHAPES = dict(zip(_STATES, ("diamond", "circle", "square", "triangle-up", "cross"), strict=True))
+
+
+def memory_throughput(verdict: SweepVerdict) -> Picture:
+    """Peak allocated bytes of the worst rank against throughput per GPU; cells that ran out of memory at the right edge."""
+    title, name = "Memory against throughput", "memory_throughput"
+    scene = scene_of(verdict)
+    if scene is None:
+        return look.no_picture(name, title, "No cell has both a peak and a throughput.")
+    layers = [*_limit_layers(scene), _front(scene), *label_layers(scene), _points(scene)]
+    chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
+    caption = (
+        "Up and to the left is better; no cell beats one of the Pareto set (on the line) in both. A label that found no "
+        "room is the cell's number in the table." + _not_shown(scene)
+    )
+    return look.picture(name, title, verdict.title, chart, caption)
+
+
+def _not_shown(scene: Scene) -> str:
+    shown = {cell.name for cell in (*scene.ran, *scene.oom)}
+    missing = [cell.name for cell in scene.verdict.cells if cell.name not in shown]
+    return f" Not measured, so not shown: {'; '.join(missing)}." if missing else ""
+
+
+def _points(scene: Scene) -> alt.Chart:
+    rows = _marks(scene)
+    present = [state for state in _STATES if any(row["state"] == state for row in rows)]
+    legend = alt.Legend(orient="bottom", columns=5, values=present)
+    wide = alt.Scale(domain=[scene.left, scene.right], nice=False, zero=False)
+    high = alt.Scale(domain=[scene.bottom, scene.top], nice=False, zero=False)
+    points: alt.Chart = (
+        look.frame(rows)
+        .mark_point(filled=True, size=110, opacity=1, stroke="white", strokeWidth=0.8)
+        .encode(
+            x=alt.X("x:Q", title=f"Peak allocated at the worst rank ({scene.unit})", scale=wide),
+            y=alt.Y("y:Q", title="Throughput (tokens/s/GPU)", scale=high),
+            color=look.kinds(alt.Color, "state", _COLOURS, legend=legend),
+            shape=look.kinds(alt.Shape, "state", _SHAPES, legend=legend),
+            tooltip=[
+                "cell:N",
+                "state:N",
+                "memory:N",
+                alt.Tooltip("y:Q", title="tokens/s/GPU", format=".5g"),
+                "TFLOP/s/GPU:N",
+            ],
+        )
+    )
+    return points
+
+
+def _marks(scene: Scene) -> list[look.Row]:
+    rows = [
+        _mark(cell, scene.point(cell), _state(cell, scene.verdict), format_bytes(cell.peak_bytes or 0))
+        for cell in scene.ran
+    ]
+    edge = [_mark(cell, scene.edge(number), _STATES[4], "did not fit") for number, cell in enumerate(scene.at_edge)]
+    return rows + edge
+
+
+def _mark(cell: CellVerdict, at: tuple[float, float], state: str, memory: str) -> look.Row:
+    flops = figure(BY_NAME["tflops_per_gpu"], cell.figure(BY_NAME["tflops_per_gpu"]))
+    return {"x": at[0], "y": at[1], "state": state, "cell": cell.name, "memory": memory, "TFLOP/s/GPU": flops}
+
+
+def _state(cell: CellVerdict, verdict: SweepVerdict) -> str:
+    if cell.is_control:
+        return _STATES[0]
+    if cell.doubts or cell.fits is False:
+        return _STATES[3]
+    return _STATES[1] if cell.name in verdict.pareto else _STATES[2]
+
+
+def _front(scene: Scene) -> alt.Chart:
+    """Steps through the Pareto set: between two of its cells the smaller one's throughput is what can be had."""
+    rows: list[look.Row] = [{"x": x, "y": y} for x, y in scene.corners()]
+    line: alt.Chart = (
+        look.frame(rows)
+        .mark_line(color=look.BLUE, interpolate="step-after", strokeWidth=1.4, opacity=0.7, clip=True)
+        .encode(x="x:Q", y="y:Q")
+    )
+    return line
+
+
+def _limit_layers(scene: Scene) -> list[alt.Chart]:
+    """A line where the memory ends and a dashed one where the margin begins; where none is in sight, words at the edge."""
+    margin = scene.verdict.margin
+    lines = [
+        line
+        for limit in scene.limits()
+        for line in (
+            (limit, f"memory {format_bytes(limit * scene.scale)}", [1, 0]),
+            (limit * (1 - margin), f"less {margin * 100:g} %", [5, 4]),
+        )
+    ]
+    layers = []
+    for x, text, dash in lines:
+        if scene.left < x < scene.right:
+            row: look.Row = {"x": x, "y": scene.bottom, "text": text}
+            base = look.frame([row])
+            layers.append(base.mark_rule(color=look.GREY, strokeDash=dash, strokeWidth=1.3).encode(x="x:Q"))
+            words = base.mark_text(angle=270, align="left", dx=6, dy=-6, color=look.GREY, fontSize=10)
+            layers.append(words.encode(x="x:Q", y="y:Q", text="text:N"))
+    return layers if layers or not lines else [_beyond(scene, lines[0][1])]
+
+
+def _beyond(scene: Scene, memory: str) -> alt.Chart:
+    row: look.Row = {"x": scene.right, "y": scene.bottom, "text": f"{memory}, beyond this edge →"}
+    words: alt.Chart = (
+        look.frame([row])
+        .mark_text(align="right", dx=-6, dy=-8, color=look.GREY, fontSize=10)
+        .encode(x="x:Q", y="y:Q", text="text:N")
+    )
+    return words

@@ -1,0 +1,314 @@
+"""Draws what single cells did: the memory of every rank, memory over time, and step times."""
+
+from collections.abc import Sequence
+from itertools import cycle
+
+import altair as alt
+
+from harness.judging import peaks
+from harness.judging.peaks import bare_uuid
+from harness.judging.saving import highest_per_rank
+from harness.judging.window import window_of
+from harness.records.rank import MemorySeries
+from harness.records.run import RunRecord
+from harness.records.sweeps import CellData, SweepData
+from harness.showing.charts import drawing as look
+from harness.showing.charts.drawing import Picture, memory_unit, time_unit
+from harness.sweep.pictures.plane import labels
+from harness.sweep.values import CellVerdict, SweepVerdict
+from harness.units import counted
+
+MAX_CELLS = 12
+
+
+def chosen(data: SweepData, verdict: SweepVerdict) -> tuple[CellData, ...]:
+    """Cells with a run that ended well, in the plan's order.
+
+    Of more than :data:`MAX_CELLS` the control, the recommended cell, the Pareto set, then the first others.
+    """
+    first = [verdict.control, verdict.recommendation.cell, *verdict.pareto]
+    able = _able(data)
+    by_interest = sorted(able, key=lambda c: first.index(c.planned.name) if c.planned.name in first else len(first))
+    names = {cell.planned.name for cell in by_interest[:MAX_CELLS]}
+    return tuple(cell for cell in able if cell.planned.name in names)
+
+
+def left_out(data: SweepData) -> str:
+    """What is to be said of cells that were not chosen; empty where all were."""
+    missing = len(_able(data)) - MAX_CELLS
+    return (
+        f" Left out here: {counted(missing, 'further cell')} that ran; the table and report.json have them."
+        if missing > 0
+        else ""
+    )
+
+
+def _able(data: SweepData) -> list[CellData]:
+    return [cell for cell in data.cells if any(run.status == "ok" for run in cell.runs)]
+
+
+_PARTS = {"allocated (tensors)": look.BLUE, "reserved beyond allocated": look.ORANGE, "in use outside torch": look.GREY}
+_TENSORS, _, _OUTSIDE = _PARTS
+_MAX_RANKS = 16
+
+
+def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
+    """A small picture per cell, one bar per rank; of many ranks the fullest of each pipeline stage."""
+    title, name = "Memory of every rank", "rank_memory"
+    shown = [(cell.planned.name, [run for run in cell.runs if run.status == "ok"]) for cell in chosen(data, verdict)]
+    if not any(peaks.allocated(rank) for _, runs in shown for run in runs for rank in run.ranks):
+        return look.no_picture(name, title, "No rank left a memory reading.")
+    called = labels(verdict)
+    unit, scale = memory_unit([verdict.capacity_bytes or 0, *(cell.peak_bytes or 0 for cell in verdict.cells)])
+    rows = [row for cell, runs in shown for row in _rows(called[cell], runs, scale)]
+    parts = [part for part in _PARTS if any(row["part"] == part for row in rows)]
+    bars = (
+        look.frame(rows)
+        .mark_bar(stroke="white", strokeWidth=0.5)
+        .encode(
+            y=alt.Y("rank:N", title=None, sort=alt.SortField("order")),
+            x=alt.X("size:Q", title=f"{unit}, highest over repeats", stack="zero"),
+            color=look.kinds(alt.Color, "part", _PARTS, legend=alt.Legend(orient="top", columns=3, values=parts)),
+            order=alt.Order("part_order:Q"),
+            tooltip=["cell:N", "rank:N", "part:N", alt.Tooltip("size:Q", title=unit, format=".2f")],
+        )
+        .properties(width=330, height=alt.Step(_step(rows)))
+    )  # fmt: skip
+    chart = (
+        bars.facet(facet=alt.Facet("cell:N", title=None, sort=[called[cell] for cell, _ in shown]), columns=2)
+        .resolve_scale(y="independent")
+        .resolve_axis(x="independent")
+    )  # a shared axis would also stand below an empty place
+    return look.picture(name, title, verdict.title, chart, _caption(data, verdict, rows, shown))
+
+
+def _rows(label: str, runs: Sequence[RunRecord], scale: float) -> list[look.Row]:
+    allocated = highest_per_rank(runs, peaks.allocated)
+    reserved = highest_per_rank(runs, peaks.reserved)
+    used: dict[int, int] = {}
+    for run in runs:
+        for rank, value in highest_per_rank([run], peaks.device_used(run.nodes)).items():
+            used[rank] = max(value, used.get(rank, 0))
+    rows: list[look.Row] = []
+    stages = {rank.rank: rank.coordinates.pp for rank in runs[0].ranks}
+    for order, rank in enumerate(_ranks(allocated, stages)):
+        inside, held = allocated[rank], reserved.get(rank)
+        outside = used[rank] - held if rank in used and held is not None else None
+        parts = (inside, None if held is None else held - inside, outside)
+        for number, (part, size) in enumerate(zip(_PARTS, parts, strict=True)):
+            if size is not None:
+                place = f"rank {rank} (stage {stages.get(rank, 0)})"
+                where: look.Row = {"cell": label, "rank": place, "order": order}
+                rows.append({**where, "part": part, "part_order": number, "size": max(0, size) / scale})
+    return rows
+
+
+def _ranks(allocated: dict[int, int], stages: dict[int, int]) -> list[int]:
+    if len(allocated) <= _MAX_RANKS:
+        return sorted(allocated)
+    fullest: dict[int, int] = {}
+    for rank in sorted(allocated):
+        best = fullest.get(stages.get(rank, 0))
+        if best is None or allocated[rank] > allocated[best]:
+            fullest[stages.get(rank, 0)] = rank
+    return sorted(fullest.values())
+
+
+def _step(rows: Sequence[look.Row]) -> int:
+    return 20 if len({row["rank"] for row in rows}) <= 4 else 15
+
+
+def _caption(
+    data: SweepData, verdict: SweepVerdict, rows: Sequence[look.Row], shown: Sequence[tuple[str, Sequence[RunRecord]]]
+) -> str:
+    parts = {row["part"] for row in rows}
+    said = []
+    if parts == {_TENSORS}:
+        said.append("Only allocated bytes exist: a processor has no caching allocator and no device memory.")
+    elif _OUTSIDE not in parts:
+        said.append("What is in use outside torch is not known: no NVML samples.")
+    if any(len(run.ranks) > _MAX_RANKS for _, runs in shown for run in runs[:1]):
+        said.append("Of each pipeline stage the fullest rank is shown.")
+    said.append(left_out(data).strip())
+    without = [cell.name for cell in verdict.cells if cell.status == "oom"]
+    if without:
+        said.append(f"Out of memory, so without bars: {'; '.join(without)}.")
+    return (
+        " ".join(said) or "Tensors, what torch's allocator holds beside them, and what is in use on the device beyond."
+    )
+
+
+_ROOM = 60  # characters
+_PAIR_COLOURS, _PAIR_DASHES = (look.BLACK, look.VERMILION), ([1, 0], [6, 3])
+
+
+def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
+    """The control, or else the fullest cell, and the recommended one, or else the leanest; each at its worst rank."""
+    title, name = "Memory over time", "timeline"
+    recorded = _recorded(data, verdict)
+    pair = _pair(verdict, set(recorded))
+    if not pair:
+        return look.no_picture(name, title, "No two cells recorded their memory over time.")
+    called = labels(verdict)
+    series = [(f"{called[cell]}, rank {recorded[cell][0]}", recorded[cell][1]) for cell in pair]
+    unit, scale = memory_unit([value for _, one in series for value in one.max_bytes])
+    clock, seconds = time_unit([len(one.max_bytes) * one.interval_s for _, one in series])
+    of_step = all(recorded[cell][2] for cell in pair)
+    rows: list[look.Row] = [
+        {
+            "cell": cell,
+            "time": 100 * place / len(one.max_bytes) if of_step else place * one.interval_s / seconds,
+            "memory": value / scale,
+        }
+        for cell, one in series
+        for place, value in enumerate(one.max_bytes)
+    ]
+    names = [cell for cell, _ in series]
+    across = "Share of the step (%)" if of_step else f"Time since the recording began ({clock})"
+    legend = alt.Legend(orient="top", labelLimit=400)
+    base = look.frame(rows)
+    lines = base.mark_line(interpolate="step-after", strokeWidth=1.8).encode(
+        x=alt.X("time:Q", title=across),
+        y=alt.Y("memory:Q", title=f"Memory ({unit})", scale=alt.Scale(zero=True)),
+        color=look.kinds(alt.Color, "cell", dict(zip(names, _PAIR_COLOURS, strict=True)), legend=legend),
+        strokeDash=look.kinds(alt.StrokeDash, "cell", dict(zip(names, _PAIR_DASHES, strict=True))),
+        tooltip=["cell:N", alt.Tooltip("time:Q", title=across, format=".4g"), alt.Tooltip("memory:Q", title=unit, format=".4g")],
+    )  # fmt: skip
+    chart = alt.layer(lines).properties(width=look.WIDTH, height=280)
+    others = [cell.name for cell in verdict.cells if cell.metrics and cell.name not in pair]
+    caption = f"Highest reading of each interval: {series[0][1].what}."
+    if others:
+        caption += f" Only these two are drawn; left out: {'; '.join(others)}."
+    return look.picture(name, title, _subtitle(verdict.title, others), chart, caption)
+
+
+def _recorded(data: SweepData, verdict: SweepVerdict) -> dict[str, tuple[int, MemorySeries, bool]]:
+    """By name of the cell: its worst rank, that rank's series in the first good run, and whether it is of one step."""
+    found = {}
+    for cell, judged in zip(data.cells, verdict.cells, strict=True):
+        peak = judged.metrics.peak_allocated_bytes if judged.metrics else None
+        run = next((run for run in cell.runs if run.status == "ok"), None)
+        series, of_step = _series(run, peak.rank) if run and peak else (None, False)
+        if peak and series:
+            found[cell.planned.name] = (peak.rank, series, of_step)
+    return found
+
+
+def _series(run: RunRecord, rank: int) -> tuple[MemorySeries | None, bool]:
+    """The rank's own series of one step, else that of its device over the whole run."""
+    record = next((one for one in run.ranks if one.rank == rank), None)
+    if record is None:
+        return None, False
+    if record.memory and record.memory.timeline:
+        return record.memory.timeline, True
+    uuid = bare_uuid(record.device.uuid) if record.device and record.device.uuid else None
+    devices = (device for node in run.nodes for device in node.devices)
+    return next((device.timeline for device in devices if uuid and bare_uuid(device.uuid) == uuid), None), False
+
+
+def _subtitle(title: str, others: list[str]) -> str:
+    """The picture alone says what it leaves out, too: by name as long as there is room."""
+    named = "; ".join(others)
+    told = named if len(named) <= _ROOM else counted(len(others), "other cell")
+    return f"{title} (not drawn: {told})" if others else title
+
+
+def _pair(verdict: SweepVerdict, recorded: set[str]) -> tuple[str, str] | None:
+    able: list[CellVerdict] = sorted(
+        (cell for cell in verdict.cells if cell.name in recorded), key=lambda cell: cell.peak_bytes or 0
+    )
+    if len(able) < 2:
+        return None
+    first = verdict.control if verdict.control in recorded else able[-1].name
+    wanted = (verdict.recommendation.cell, able[0].name, able[-1].name)
+    second = next(name for name in wanted if name in recorded and name != first)
+    return first, second or first
+
+
+_COLUMNS = 3
+_RUN_COLOURS = (look.BLUE, look.VERMILION, look.BLACK, look.GREEN, look.PURPLE, look.ORANGE)
+_RUN_DASHES = ([1, 0], [6, 2], [2, 2], [8, 2, 2, 2], [4, 4], [10, 3])  # in grey the repeats still differ
+_MAX_POINTS = 3000  # over all lines; each is 60 bytes of the page
+
+
+def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
+    """One small picture per cell on common axes, a line per repeat; steps outside of the window lie on grey."""
+    title, name = "Step times", "step_times"
+    called = labels(verdict)
+    found = [
+        (called[cell.planned.name], number, run, _seconds(run))
+        for cell in chosen(data, verdict)
+        for number, run in enumerate(cell.runs, start=1)
+        if _seconds(run)
+    ]
+    if not found:
+        return look.no_picture(name, title, "No run left a step time.")
+    unit, scale = time_unit([value for *_, seconds in found for value in seconds.values()])
+    steps: list[look.Row] = [
+        {"cell": cell, "run": f"run {number}", "step": step, "time": value / scale}
+        for cell, number, _, seconds in found
+        for step, value in _thinned(seconds, len(found))
+    ]
+    times = [value for row in steps if isinstance(value := row["time"], float)]
+    last = max(step for *_, seconds in found for step in seconds)
+    shades, edges = _shades(found)
+    runs = list(dict.fromkeys(str(row["run"]) for row in steps))
+    legend = alt.Legend(orient="top") if len(runs) > 1 else None
+    cells = list(dict.fromkeys(cell for cell, *_ in found))
+    # One facet per cell needs one data set for all layers; rows say which layer they are for.
+    base = look.frame([*steps, *shades, *edges])
+    shade = base.transform_filter("isValid(datum.from)").mark_rect(color="#D9D9D9", opacity=0.7).encode(
+        x=alt.X("from:Q", title="Step"), x2="to:Q"
+    )  # fmt: skip
+    edge = base.transform_filter("isValid(datum.edge)").mark_rule(color=look.GREY, strokeDash=[4, 3]).encode(x="edge:Q")
+    line = base.transform_filter("isValid(datum.time)").mark_line(strokeWidth=1.3, opacity=0.85).encode(
+        x=alt.X("step:Q", title="Step", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(domain=[-0.5, last + 0.5], nice=False)),
+        y=alt.Y("time:Q", title=f"Step time ({unit})", scale=alt.Scale(domain=[min(times) * 0.95, max(times) * 1.03], nice=False)),
+        color=look.kinds(alt.Color, "run", dict(zip(runs, cycle(_RUN_COLOURS), strict=False)), legend=legend),
+        strokeDash=look.kinds(alt.StrokeDash, "run", dict(zip(runs, cycle(_RUN_DASHES), strict=False)), legend=legend),
+        tooltip=["cell:N", "run:N", "step:Q", alt.Tooltip("time:Q", title=unit, format=".4g")],
+    )  # fmt: skip
+    chart = (
+        alt.layer(shade, edge, line)
+        .properties(width=225, height=120)
+        .facet(facet=alt.Facet("cell:N", title=None, sort=cells), columns=_COLUMNS)
+        .resolve_axis(x="independent")  # a shared axis would also stand below an empty place
+    )
+    caption = (
+        "Slowest rank of each step, because the others wait for it. Only steps of the window, right of the grey and "
+        "between dashed lines, count. The axis does not begin at zero." + left_out(data)
+    )
+    return look.picture(name, title, verdict.title, chart, caption)
+
+
+def _seconds(run: RunRecord) -> dict[int, float]:
+    """Seconds of the steps that every rank recorded."""
+    spec = run.spec
+    found = {}
+    for step in range(spec.measure.max_steps):
+        seconds = window_of(run.ranks, spec.num_gpus, step, step + 1).seconds
+        if seconds:
+            found[step] = seconds[0]
+    return found
+
+
+def _thinned(seconds: dict[int, float], num_runs: int) -> list[tuple[int, float]]:
+    """Of long runs the slowest step of each few, so that the page stays small and no hiccup is lost."""
+    every = 1 + len(seconds) * num_runs // _MAX_POINTS
+    items = list(seconds.items())
+    return [max(items[at : at + every], key=lambda item: item[1]) for at in range(0, len(items), every)]
+
+
+def _shades(
+    found: Sequence[tuple[str, int, RunRecord, dict[int, float]]],
+) -> tuple[list[look.Row], list[look.Row]]:
+    """Grey before and after the window of each cell, and the window's edges."""
+    windows = {cell: (run.spec.measure.window, run.spec.measure.max_steps) for cell, _, run, _ in found}
+    shades: list[look.Row] = []
+    edges: list[look.Row] = []
+    for cell, ((start, end), max_steps) in windows.items():
+        shades.append({"cell": cell, "from": -0.5, "to": start - 0.5})
+        if end < max_steps:
+            shades.append({"cell": cell, "from": end - 0.5, "to": max_steps - 0.5})
+        edges += [{"cell": cell, "edge": start - 0.5}, {"cell": cell, "edge": end - 0.5}]
+    return shades, edges
