@@ -8,7 +8,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.planning.compose import ChunkCost, PassSizes
 from harness.planning.model_states import ModelStates, model_states
 from harness.planning.pieces import Parameters
-from harness.planning.schedule import Event, Instant, Pass, Schedule, instants, schedule_of
+from harness.planning.schedule import Event, Instant, Pass, Schedule, fullest_instants, schedule_of
 from harness.units import MIB
 
 KIB = 1024
@@ -141,9 +141,7 @@ def stage_memory(
     states = model_states(spec, parameters, torch_adam=torch_adam)
     schedule = schedule_of(spec, pp_rank)
     overhead = _overhead(spec, chunks) + (_gathered_inputs_bytes(spec) if schedule.num_deferred else 0)
-    moments = tuple(
-        replace(moment, transient=moment.transient + states.gathered) for moment in _moments(spec, schedule, chunks)
-    )
+    moments = _moments(spec, schedule, chunks, states.gathered)
     passes = _fullest_passes(moments, states.total + overhead)
     fullest = max(moments, key=lambda moment: moment.total)
     left = lingering_bytes(chunks)
@@ -198,11 +196,15 @@ def _bare(moments: tuple[Moment, ...]) -> int:
     return max(elsewhere or [moment.total - moment.logits for moment in moments])
 
 
-def _moments(spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...]) -> tuple[Moment, ...]:
-    """The peak of every different instant of a step."""
+def _moments(
+    spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...], gathered: int
+) -> tuple[Moment, ...]:
+    """The peak of every instant of a step that may be the fullest."""
     keeps_outputs, waiting = _keeps_outputs(spec), deferred_bytes(spec) if schedule.num_deferred else 0
-    moments = ((instant, _moment(instant, chunks, keeps_outputs=keeps_outputs)) for instant in instants(schedule))
-    return tuple(replace(moment, logits=moment.logits + instant.deferred * waiting) for instant, moment in moments)
+    return tuple(
+        _moment(instant, chunks, gathered, instant.deferred * waiting, keeps_outputs=keeps_outputs)
+        for instant in fullest_instants(schedule)
+    )
 
 
 def deferred_bytes(spec: ExperimentSpec) -> int:
@@ -230,21 +232,26 @@ def _tokens(spec: ExperimentSpec) -> int:
     return spec.batch.micro_batch_size * spec.batch.seq_length // spec.parallelism.context_parallel_size
 
 
-def _moment(instant: Instant, chunks: tuple[ChunkCost, ...], *, keeps_outputs: bool) -> Moment:
+def _moment(
+    instant: Instant, chunks: tuple[ChunkCost, ...], gathered: int, deferred: int, *, keeps_outputs: bool
+) -> Moment:
     """The running micro-batch counts as held, also while its forward pass still saves."""
-    event, running, in_flight = instant.event, chunks[instant.event.chunk], list(instant.in_flight)
-    in_flight[event.chunk] += event.direction == "forward"
-    held = tuple(zip(in_flight, chunks, strict=True))
-    saved = sum(n * chunk.body.saved for n, chunk in held)
-    with_loss = sum(n * chunk.sizes.saved for n, chunk in held)
-    sent = (n for n, chunk in zip(instant.in_flight, chunks, strict=True) if not chunk.has_loss)
-    outputs = sum(sent) if keeps_outputs else 0
+    event, in_flight = instant.event, instant.in_flight
+    running = chunks[event.chunk]
+    begins = event.direction == "forward"
+    saved, with_loss = running.body.saved * begins, running.sizes.saved * begins
+    buffers = event.buffers
+    for count, chunk in zip(in_flight, chunks, strict=True):
+        if count:
+            saved += count * chunk.body.saved
+            with_loss += count * chunk.sizes.saved
+            buffers += count * (keeps_outputs and not chunk.has_loss)
     again = instant.ended[event.chunk]
     body, sizes = (_transient(part, event, again=again) for part in (running.body, running.sizes))
     return Moment(
-        activations=saved + (event.buffers + outputs) * running.hidden_bytes + _left_behind(instant, chunks),
-        logits=with_loss - saved + max(0, sizes - body),
-        transient=min(body, sizes),
+        activations=saved + buffers * running.hidden_bytes + _left_behind(instant, chunks),
+        logits=with_loss - saved + max(0, sizes - body) + deferred,
+        transient=min(body, sizes) + gathered,
         in_loss=running.has_loss,
         direction=event.direction,
     )

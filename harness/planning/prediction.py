@@ -165,13 +165,15 @@ def predict(
     imbalanced: Mapping[str, ChunkTrace] | None = None,
     software: Software | None = None,
     constants: Constants = BUILT_IN,
+    composer: Composer | None = None,
 ) -> Prediction:
     """Compose ``traces``; ``imbalanced`` are the same cases with uneven routing, for the upper end of the range.
 
-    MissingTraceError where a trace is missing, LayoutError where the model cannot be cut.
+    ``composer``: of this request, where it shares with those of other settings. MissingTraceError where a trace is
+    missing, LayoutError where the model cannot be cut.
     """
     apex = software.apex if software else None
-    composer = Composer(spec, implementation, apex=apex is not False)
+    composer = replace(composer or Composer(spec, implementation), apex=apex is not False)
     costs = composer.chunk_costs(traces)
     torch_adam = steps_with_torch_adam(spec, software)
     stages = _stages(spec, costs, constants, torch_adam=torch_adam)

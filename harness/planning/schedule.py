@@ -112,6 +112,24 @@ def instants(schedule: Schedule) -> tuple[Instant, ...]:
     return tuple(seen)
 
 
+@cache
+def fullest_instants(schedule: Schedule) -> tuple[Instant, ...]:
+    """Those of :func:`instants` that may hold the most memory: no other of their kind holds at least as much of everything."""
+    kinds: dict[object, list[Instant]] = {}
+    for instant in instants(schedule):
+        event = instant.event
+        kind = kinds.setdefault((event.direction, event.chunk, instant.ended, tuple(map(bool, instant.in_flight))), [])
+        if not any(_holds_all_of(other, instant) for other in kind):
+            kind[:] = [*(other for other in kind if not _holds_all_of(instant, other)), instant]
+    kept = {instant for kind in kinds.values() for instant in kind}
+    return tuple(instant for instant in instants(schedule) if instant in kept)
+
+
+def _holds_all_of(one: Instant, other: Instant) -> bool:
+    held = ((i.event.buffers, i.deferred, *i.in_flight) for i in (one, other))
+    return all(a >= b for a, b in zip(*held, strict=True))
+
+
 def schedule_of(spec: ExperimentSpec, pp_rank: int) -> Schedule:
     """The schedule of one pipeline rank of ``spec``."""
     parallelism = spec.parallelism
@@ -210,9 +228,10 @@ class _Interleaved:
 
     def _kept(self) -> int:
         """Inputs and their gradients of finished micro-batches; the gradient sent last may be one of them."""
-        latest = {(chunk, begun - 1) for chunk, begun in enumerate(self._begun) if begun and self._has_input(chunk)}
-        held = latest | ({self._last_of_warmup} if self._last_of_warmup else set())
-        kept = {(chunk, number) for chunk, number in held if number < self._finished[chunk]}
+        over = enumerate(zip(self._begun, self._finished, strict=True))
+        kept = {(chunk, begun - 1) for chunk, (begun, done) in over if begun == done and begun and self._has_input(chunk)}
+        if self._last_of_warmup and self._last_of_warmup[1] < self._finished[self._last_of_warmup[0]]:
+            kept.add(self._last_of_warmup)
         return 2 * len(kept) + int(self._sent is not None and self._sent not in kept)
 
     def _awaited(self, k: int) -> int:

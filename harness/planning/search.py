@@ -118,11 +118,9 @@ class Plan:
 
 def required_cases(found: Candidates, implementation: Implementation) -> tuple[TraceCase, ...]:
     """All traces that the legal settings need, each once."""
-    cases: dict[str, TraceCase] = {}
-    for candidate in found.rows:
-        if candidate.is_legal:
-            cases |= {case.key: case for case in Composer(candidate.spec, implementation).cases()}
-    return tuple(cases.values())
+    composer = Composer(found.rows[0].spec, implementation)
+    legal = (candidate.spec.recompute for candidate in found.rows if candidate.is_legal)
+    return tuple({case.key: case for policy in legal for case in composer.with_recompute(policy).cases()}.values())
 
 
 @dataclass(frozen=True)
@@ -145,9 +143,8 @@ def plan(
 ) -> Plan:
     """Predict every legal setting and choose. Subtract the user buffers of ``spec`` from the memory in ``limits``."""
     limits = replace(limits, user_buffer_bytes=user_buffer_bytes(spec))
-    predicted = [
-        (candidate, *_predicted(candidate, traces, implementation, software, constants)) for candidate in found.rows
-    ]
+    composer = Composer(spec, implementation)
+    predicted = [(row, *_predicted(row, composer, traces, software, constants)) for row in found.rows]
     control = next((p for candidate, p, _ in predicted if p and candidate.text == NoRecompute().text), None)
     rows = tuple(
         Row(
@@ -164,15 +161,19 @@ def plan(
 
 
 def _predicted(
-    candidate: Candidate, traces: Traces, implementation: Implementation, software: Software, constants: Constants
+    candidate: Candidate, composer: Composer, traces: Traces, software: Software, constants: Constants
 ) -> tuple[Prediction | None, str]:
     if not candidate.is_legal:
         return None, "; ".join(f"{f.id}: {f.message}" for f in candidate.findings if f.blocks)
+    composer = composer.with_recompute(candidate.spec.recompute)
     try:
-        return predict(candidate.spec, implementation, traces.even, traces.uneven, software, constants), ""
+        found = predict(
+            candidate.spec, composer.implementation, traces.even, traces.uneven, software, constants, composer
+        )
     except MissingTraceError:
-        reasons = (traces.refused.get(case.key) for case in Composer(candidate.spec, implementation).cases())
+        reasons = (traces.refused.get(case.key) for case in composer.cases())
         return None, next((reason for reason in reasons if reason), "not traced")
+    return found, ""
 
 
 def _verdict(prediction: Prediction | None, limits: Limits, constants: Constants) -> Verdict | None:

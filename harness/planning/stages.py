@@ -1,7 +1,7 @@
 """Every chunk of a request, composed of traces."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from harness.experiment.effective import Implementation
@@ -36,10 +36,15 @@ class Composer:
     spec: ExperimentSpec
     implementation: Implementation
     apex: bool = True
+    _shared: "_Shared" = field(default_factory=lambda: _Shared(), repr=False, compare=False)
+
+    def with_recompute(self, policy: RecomputePolicy) -> "Composer":
+        """The same request with another setting. Both share the cases and layers that either has made."""
+        return replace(self, spec=self.spec.model_copy(update={"recompute": policy}))
 
     @cached_property
     def _make(self) -> CaseMaker:
-        return CaseMaker(self.spec, self.implementation)
+        return CaseMaker(self.spec, self.implementation, self._shared.cases)
 
     @cached_property
     def stages(self) -> Stages:
@@ -54,7 +59,7 @@ class Composer:
 
     def chunk_costs(self, traces: Mapping[str, ChunkTrace]) -> tuple[tuple[ChunkCost, ...], ...]:
         """``costs[pp_rank][vp_stage]``; MissingTraceError for a trace that is not there."""
-        return self._costs(_Reader(traces))
+        return self._costs(self._shared.readers.setdefault(id(traces), _Reader(traces)))
 
     def _costs(self, book: "_Recorder | _Reader") -> tuple[tuple[ChunkCost, ...], ...]:
         made: dict[object, ChunkCost] = {}
@@ -81,8 +86,11 @@ class Composer:
         return max(1, num_units - num_offloaded) if num_offloaded else None
 
     def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Recorder | _Reader") -> Piece:
-        one, two = (book[self._make.layers(kind, policy, n)] for n in (1, 2))
-        return layer_piece(one, two, runs_again=_runs_dispatcher_again(policy))
+        key = kind, policy.text
+        if key not in book.layers:
+            one, two = (book[self._make.layers(kind, policy, n)] for n in (1, 2))
+            book.layers[key] = layer_piece(one, two, runs_again=_runs_dispatcher_again(policy))
+        return book.layers[key]
 
     def _offloaded(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Recorder | _Reader") -> Piece:
         one, two = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2))
@@ -184,6 +192,7 @@ class _Recorder:
 
     def __init__(self) -> None:
         self.cases: list[TraceCase] = []
+        self.layers: dict[tuple[LayerKind, str], Piece] = {}
 
     def __getitem__(self, case: TraceCase) -> ChunkTrace:
         self.cases.append(case)
@@ -191,12 +200,21 @@ class _Recorder:
 
 
 class _Reader:
-    """Looks traces up."""
+    """Looks traces up, and keeps the layers made of them."""
 
     def __init__(self, traces: Mapping[str, ChunkTrace]) -> None:
         self._traces = traces
+        self.layers: dict[tuple[LayerKind, str], Piece] = {}
 
     def __getitem__(self, case: TraceCase) -> ChunkTrace:
         if case.key not in self._traces:
             raise MissingTraceError(case.key)
         return self._traces[case.key]
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What the settings of one request have in common. A reader holds its traces, so that their id stays theirs."""
+
+    cases: dict[object, TraceCase] = field(default_factory=dict)
+    readers: dict[int, _Reader] = field(default_factory=dict)

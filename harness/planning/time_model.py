@@ -1,13 +1,17 @@
 """Step time: a roofline per operation with communication, pipeline bubble, gradient reduction, optimizer step."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, get_args
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import PeakKey
 from harness.planning.compose import ChunkCost
 from harness.planning.hardware import FAST, LAUNCH_S, LIKELY, Efficiency, Group, group_bandwidth, group_size, slowest
 from harness.planning.model_states import owned_parameters, state_bytes
 from harness.planning.pieces import Op, Parameters, Work
 from harness.planning.schedule import schedule_of
+from harness.records.trace import OpKind
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,14 @@ def step_time(
     )
 
 
+class _Passes(NamedTuple):
+    """Seconds of one micro-batch by phase."""
+
+    forward: float
+    backward: float
+    recompute: float
+
+
 @dataclass(frozen=True)
 class _Step:
     compute: float
@@ -76,7 +88,7 @@ class _Step:
 
 @dataclass(frozen=True)
 class _Clock:
-    """One set of efficiencies."""
+    """One set of efficiencies on the GPUs of ``spec``."""
 
     spec: ExperimentSpec
     efficiency: Efficiency
@@ -84,61 +96,71 @@ class _Clock:
     def step(self, stages: tuple[tuple[ChunkCost, ...], ...]) -> _Step:
         """1F1B: every stage works M micro-batches; first and last wait PP - 1 micro-batches of one chunk."""
         schedule = schedule_of(self.spec, 0)
-        seconds = [sum(self.passes(chunk.work) for chunk in stage) for stage in stages]
+        chunks = {id(chunk): chunk for stage in stages for chunk in stage}  # stages share chunks that are alike
+        passes = {key: self.passes(chunk.work) for key, chunk in chunks.items()}
+        seconds = [sum(sum(passes[id(chunk)]) for chunk in stage) for stage in stages]
         slowest = max(seconds)
         worst = stages[seconds.index(slowest)]
         parameters = Parameters()
         for chunk in worst:
             parameters = parameters + chunk.parameters
         num = self.spec.num_microbatches
-        backward = sum(self.passes(chunk.work, "backward", "recompute") for chunk in worst)
+        backward = sum(passes[id(chunk)].backward + passes[id(chunk)].recompute for chunk in worst)
         return _Step(
             compute=num * slowest + self._messages(worst),
-            recompute=num * sum(self.passes(chunk.work, "recompute") for chunk in worst),
+            recompute=num * sum(passes[id(chunk)].recompute for chunk in worst),
             bubble=(len(stages) - 1) / schedule.vp_size * sum(seconds) / len(seconds),
             reduction=self._reduction(parameters, backward, slowest - backward),
             optimizer=self._optimizer(parameters),
         )
 
-    def passes(self, work: Work, *phases: str) -> float:
+    def passes(self, work: Work) -> "_Passes":
         """Seconds of one micro-batch; overlapped communication costs what exceeds the computation beside it."""
-        total = 0.0
-        for phase in phases or ("forward", "backward", "recompute"):
-            computing = hidden = waiting = 0.0
-            for op, count in work:
-                if op.phase != phase:
-                    continue
-                if op.kind != "comm":
-                    computing += count * self._compute(op)
-                elif op.overlapped:
-                    hidden += count * self._communicate(op)
-                else:
-                    waiting += count * self._communicate(op)
-            total += max(computing, hidden) + waiting
-        return total
+        computing, hidden, waiting = (dict.fromkeys(_Passes._fields, 0.0) for _ in range(3))
+        for op, count in work:
+            if op.kind != "comm":
+                computing[op.phase] += count * self._compute(op)
+            elif op.overlapped:
+                hidden[op.phase] += count * self._communicate(op)
+            else:
+                waiting[op.phase] += count * self._communicate(op)
+        return _Passes(*(max(computing[phase], hidden[phase]) + waiting[phase] for phase in _Passes._fields))
+
+    @cached_property
+    def _bytes_per_s(self) -> float:
+        return self.spec.gpu_type.memory_bandwidth * self.efficiency.memory
+
+    @cached_property
+    def _flops_per_s(self) -> dict[tuple[OpKind, PeakKey], float]:
+        kinds: tuple[OpKind, ...] = ("gemm", "attention")
+        return {(kind, dtype): self._peak(kind, dtype) for kind in kinds for dtype in get_args(PeakKey)}
+
+    def _peak(self, kind: OpKind, dtype: PeakKey) -> float:
+        gpu, e = self.spec.gpu_type, self.efficiency
+        peak = gpu.peak_flops.get(dtype, gpu.peak_flops["bf16"] / 2)  # fp32 GEMMs run as TF32, at half of BF16
+        if kind == "gemm" and dtype in ("fp8", "fp4"):
+            return peak * e.gemm_low_precision
+        return peak * (e.attention if kind == "attention" else e.gemm_bf16)
+
+    @cached_property
+    def _sent_per_s(self) -> dict[Group, float]:
+        return {group: group_bandwidth(self.spec, group) * self.efficiency.link for group in get_args(Group)}
 
     def _compute(self, op: Op) -> float:
-        gpu, e = self.spec.gpu_type, self.efficiency
-        moving = op.bytes / (gpu.memory_bandwidth * e.memory)
+        moving = op.bytes / self._bytes_per_s
         if op.kind == "elementwise":
             return moving
-        peak = gpu.peak_flops.get(op.dtype, gpu.peak_flops["bf16"] / 2)  # fp32 GEMMs run as TF32, at half of BF16
-        share = e.attention if op.kind == "attention" else e.gemm_bf16
-        if op.kind == "gemm" and op.dtype in ("fp8", "fp4"):
-            share = e.gemm_low_precision
-        return max(op.flops / (peak * share), moving)
+        return max(op.flops / self._flops_per_s[op.kind, op.dtype], moving)
 
     def _communicate(self, op: Op) -> float:
-        if op.comm_group is None or not op.comm_bytes:
-            return 0.0
-        return op.comm_bytes / (group_bandwidth(self.spec, op.comm_group) * self.efficiency.link)
+        return op.comm_bytes / self._sent_per_s[op.comm_group] if op.comm_group else 0.0
 
     def _messages(self, stage: tuple[ChunkCost, ...]) -> float:
         """Hidden states and gradients between stages; interleaved schedules send them beside computation."""
         if self.spec.parallelism.pipeline_model_parallel_size == 1 or len(stage) > 1:
             return 0.0
-        bandwidth = group_bandwidth(self.spec, "dp") * self.efficiency.link  # the next stage lies at least as far away
-        return 2 * self.spec.num_microbatches * stage[0].hidden_bytes / bandwidth
+        # the next stage lies at least as far away as the next data-parallel rank
+        return 2 * self.spec.num_microbatches * stage[0].hidden_bytes / self._sent_per_s["dp"]
 
     def _reduction(self, parameters: Parameters, backward_s: float, forward_s: float) -> float:
         """Gradients to their owners and parameters back; overlapped, what one micro-batch does not hide."""
@@ -160,7 +182,7 @@ class _Clock:
         for group, count in owners.items():
             size = group_size(self.spec, group)
             sent = bytes_each * count * (size - 1) / size
-            seconds += sent / (group_bandwidth(self.spec, group) * self.efficiency.link)
+            seconds += sent / self._sent_per_s[group]
         return seconds
 
     def _optimizer(self, parameters: Parameters) -> float:
@@ -169,4 +191,4 @@ class _Clock:
         moved = owned_parameters(self.spec, parameters) * (
             2 * per.optimizer + 2 * per.step_transient + per.gradient + 2
         )
-        return moved / (self.spec.gpu_type.memory_bandwidth * self.efficiency.memory)
+        return moved / self._bytes_per_s

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.experiment.effective import Implementation, effective_recompute
 from harness.experiment.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec, OffloadSpec
@@ -20,11 +20,13 @@ KINDS: tuple[LayerKind, LayerKind] = ("dense", "moe")  # by the 0 or 1 of `moe_l
 class CaseMaker:
     """Makes trace cases of one request; equal cases of different requests have equal keys.
 
-    Pipeline, data parallelism, optimizer and steps are composition, so a sweep over them costs no new trace.
+    Pipeline, data parallelism, optimizer and steps are composition, so a sweep over them costs no new trace. ``made``
+    keeps what was made, for all recompute settings of one request.
     """
 
     spec: ExperimentSpec
     implementation: Implementation
+    made: dict[object, TraceCase] = field(default_factory=dict, repr=False, compare=False)
 
     def layers(self, kind: LayerKind, policy: RecomputePolicy, num_layers: int) -> TraceCase:
         """A chunk of ``num_layers`` layers and nothing else."""
@@ -32,15 +34,7 @@ class CaseMaker:
 
     def offloaded(self, kind: LayerKind, policy: RecomputePolicy, num_layers: int) -> TraceCase:
         """The same with layers or modules in host memory between the passes, as asked."""
-        case = self.layers(kind, policy, num_layers)
-        spec = case.spec.model_copy(update={"offload": self._offload})
-        return self._keyed(case.model_copy(update={"spec": spec}))
-
-    @property
-    def _offload(self) -> OffloadSpec:
-        """How many layers go decides what is composed, not what is traced."""
-        asked = self.spec.offload
-        return asked.model_copy(update={"cpu_offloading_num_layers": min(1, asked.cpu_offloading_num_layers)})
+        return self._case(kind, policy, num_layers=num_layers, offloads=True)
 
     def first(self, kind: LayerKind, policy: RecomputePolicy) -> TraceCase:
         """One layer behind the embedding."""
@@ -59,15 +53,21 @@ class CaseMaker:
         pre: bool = False,
         post: bool = False,
         mtp: bool = False,
+        offloads: bool = False,
     ) -> TraceCase:
-        spec = _reduced(self.spec, kind, self.implementation, mtp=mtp)
-        spec = spec.model_copy(update={"recompute": _in_effect(spec, policy, self.implementation)})
-        case = TraceCase(key="", spec=spec, layer_kind=kind, num_layers=num_layers, pre=pre, post=post, mtp=mtp)
-        return self._keyed(case)
-
-    def _keyed(self, case: TraceCase) -> TraceCase:
-        text = f"{self.implementation} {case.model_copy(update={'key': ''}).model_dump_json()}"
-        return case.model_copy(update={"key": hashlib.sha256(text.encode()).hexdigest()[:24]})
+        asked = kind, policy.text, num_layers, pre, post, mtp, offloads
+        if asked not in self.made:
+            spec = _reduced(self.spec, kind, self.implementation, mtp=mtp)
+            changes: dict[str, object] = {"recompute": _in_effect(spec, policy, self.implementation)}
+            if offloads:  # how many layers go decides what is composed, not what is traced
+                offload = self.spec.offload
+                num_offloaded = min(1, offload.cpu_offloading_num_layers)
+                changes["offload"] = offload.model_copy(update={"cpu_offloading_num_layers": num_offloaded})
+            spec = spec.model_copy(update=changes)
+            case = TraceCase(key="", spec=spec, layer_kind=kind, num_layers=num_layers, pre=pre, post=post, mtp=mtp)
+            text = f"{self.implementation} {case.model_dump_json()}"
+            self.made[asked] = case.model_copy(update={"key": hashlib.sha256(text.encode()).hexdigest()[:24]})
+        return self.made[asked]
 
 
 def base_policies(policy: RecomputePolicy) -> tuple[RecomputePolicy, ...]:
