@@ -1,8 +1,9 @@
 """Books every byte of a pipeline stage over a step, workspaces of kernels included."""
 
 import re
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from operator import mul
+from typing import Literal, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.planning.compose import ChunkCost, PassSizes
@@ -89,8 +90,7 @@ def _transformer_engine(spec: ExperimentSpec, *, has_experts: bool) -> int:
 PeakName = Literal["schedule", "loss and logits", "optimizer step"]
 
 
-@dataclass(frozen=True)
-class Moment:
+class Moment(NamedTuple):
     """What is alive at one moment of the schedule, in bytes, model states left out.
 
     ``activations``: saved of all micro-batches in flight, and hidden states between stages. ``logits``: what the output
@@ -147,7 +147,7 @@ def stage_memory(
     left = lingering_bytes(chunks)
     peaks = _peaks(states, overhead, left, moments)
     if peaks["optimizer step"] >= states.total + overhead + fullest.total:
-        fullest = replace(fullest, activations=left, logits=0, transient=states.step_transient, in_loss=False)
+        fullest = fullest._replace(activations=left, logits=0, transient=states.step_transient, in_loss=False)
         name: PeakName = "optimizer step"
     else:
         name = "loss and logits" if fullest.in_loss and fullest.total > _bare(moments) else "schedule"
@@ -199,12 +199,28 @@ def _bare(moments: tuple[Moment, ...]) -> int:
 def _moments(
     spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...], gathered: int
 ) -> tuple[Moment, ...]:
-    """The peak of every instant of a step that may be the fullest."""
-    keeps_outputs, waiting = _keeps_outputs(spec), deferred_bytes(spec) if schedule.num_deferred else 0
-    return tuple(
-        _moment(instant, chunks, gathered, instant.deferred * waiting, keeps_outputs=keeps_outputs)
-        for instant in fullest_instants(schedule)
-    )
+    """The peak of every instant of a step that may be the fullest. ``gathered``: what Megatron-FSDP adds to each pass."""
+    waiting = deferred_bytes(spec) if schedule.num_deferred else 0
+    saved, with_loss = [chunk.body.saved for chunk in chunks], [chunk.sizes.saved for chunk in chunks]
+    outputs = [int(_keeps_outputs(spec) and not chunk.has_loss) for chunk in chunks]
+
+    def moment(instant: Instant) -> Moment:
+        """The running micro-batch counts as held, also while its forward pass still saves."""
+        event, running = instant.event, chunks[instant.event.chunk]
+        begins, again = event.direction == "forward", instant.ended[event.chunk]
+        held = sum(map(mul, instant.in_flight, saved)) + begins * running.body.saved
+        of_loss = sum(map(mul, instant.in_flight, with_loss)) + begins * running.sizes.saved - held
+        buffers = event.buffers + sum(map(mul, instant.in_flight, outputs))
+        body, sizes = _transient(running.body, event, again=again), _transient(running.sizes, event, again=again)
+        return Moment(
+            activations=held + buffers * running.hidden_bytes + _left_behind(instant, chunks),
+            logits=of_loss + max(0, sizes - body) + instant.deferred * waiting,
+            transient=min(body, sizes) + gathered,
+            in_loss=running.has_loss,
+            direction=event.direction,
+        )
+
+    return tuple(map(moment, fullest_instants(schedule)))
 
 
 def deferred_bytes(spec: ExperimentSpec) -> int:
@@ -232,31 +248,6 @@ def _tokens(spec: ExperimentSpec) -> int:
     return spec.batch.micro_batch_size * spec.batch.seq_length // spec.parallelism.context_parallel_size
 
 
-def _moment(
-    instant: Instant, chunks: tuple[ChunkCost, ...], gathered: int, deferred: int, *, keeps_outputs: bool
-) -> Moment:
-    """The running micro-batch counts as held, also while its forward pass still saves."""
-    event, in_flight = instant.event, instant.in_flight
-    running = chunks[event.chunk]
-    begins = event.direction == "forward"
-    saved, with_loss = running.body.saved * begins, running.sizes.saved * begins
-    buffers = event.buffers
-    for count, chunk in zip(in_flight, chunks, strict=True):
-        if count:
-            saved += count * chunk.body.saved
-            with_loss += count * chunk.sizes.saved
-            buffers += count * (keeps_outputs and not chunk.has_loss)
-    again = instant.ended[event.chunk]
-    body, sizes = (_transient(part, event, again=again) for part in (running.body, running.sizes))
-    return Moment(
-        activations=saved + buffers * running.hidden_bytes + _left_behind(instant, chunks),
-        logits=with_loss - saved + max(0, sizes - body) + deferred,
-        transient=min(body, sizes) + gathered,
-        in_loss=running.has_loss,
-        direction=event.direction,
-    )
-
-
 def _transient(sizes: PassSizes, event: Event, *, again: bool) -> int:
     """What a pass takes beside what it saves, or has saved; ``again``: after a backward pass of the same chunk."""
     if event.direction == "forward":
@@ -269,8 +260,11 @@ def _left_behind(instant: Instant, chunks: tuple[ChunkCost, ...]) -> int:
 
     Of layers that are not run again it belongs to the micro-batch that came last, which is then the last to finish.
     """
-    idle = [i for i in range(len(chunks)) if i != instant.event.chunk and instant.ended[i]]
-    return sum(chunks[i].sizes.replaced if instant.in_flight[i] else chunks[i].sizes.lingering for i in idle)
+    left = 0
+    for i, ended in enumerate(instant.ended):
+        if ended and i != instant.event.chunk:
+            left += chunks[i].sizes.replaced if instant.in_flight[i] else chunks[i].sizes.lingering
+    return left
 
 
 def _keeps_outputs(spec: ExperimentSpec) -> bool:

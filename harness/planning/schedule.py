@@ -7,7 +7,7 @@ with overlapped point-to-point messages, the only form that ranks of this harnes
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import num_virtual_stages
@@ -15,8 +15,7 @@ from harness.experiment.layout import num_virtual_stages
 Pass = Literal["forward", "backward"]
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """One forward or backward pass of one micro-batch through one model chunk of the rank.
 
     ``buffers``: hidden states, or gradients of them, that are alive during the pass and belong neither to it nor to a
@@ -83,8 +82,7 @@ class Schedule:
         return tuple(_one_forward_one_backward(self) if self.pp_size > 1 else _no_pipelining(self))
 
 
-@dataclass(frozen=True)
-class Instant:
+class Instant(NamedTuple):
     """A pass, and how many micro-batches of each chunk are between their passes when it starts.
 
     ``ended``: by chunk, whether its latest pass was a backward one. ``deferred``: micro-batches whose weight gradients
@@ -179,6 +177,7 @@ class _Interleaved:
 
     def __init__(self, schedule: Schedule) -> None:
         self._s = schedule
+        self._has_input = tuple(chunk > 0 or not schedule.is_first for chunk in range(schedule.vp_size))
         self._inputs = int(not schedule.is_first)  # the first input is received before the loop
         self._gradients = 0
         self._sent: _MicroBatch | None = None  # whose input gradient was sent last
@@ -209,7 +208,7 @@ class _Interleaved:
 
     def _forward(self, k: int) -> Event:
         chunk = self._s.chunk_of[k]
-        self._inputs -= int(self._has_input(chunk))
+        self._inputs -= int(self._has_input[chunk])
         self._begun[chunk] += 1
         return Event("forward", chunk, self._inputs + self._gradients + self._kept())
 
@@ -219,17 +218,16 @@ class _Interleaved:
         chunk = s.vp_size - 1 - s.chunk_of[k]
         self._gradients -= int(not (s.is_last and chunk == s.vp_size - 1))
         buffers = self._inputs + self._gradients + self._kept() + unsent_output
-        self._sent = (chunk, self._finished[chunk]) if self._has_input(chunk) else None
+        self._sent = (chunk, self._finished[chunk]) if self._has_input[chunk] else None
         self._finished[chunk] += 1
         return Event("backward", chunk, buffers)
-
-    def _has_input(self, chunk: int) -> bool:
-        return not (self._s.is_first and chunk == 0)
 
     def _kept(self) -> int:
         """Inputs and their gradients of finished micro-batches; the gradient sent last may be one of them."""
         over = enumerate(zip(self._begun, self._finished, strict=True))
-        kept = {(chunk, begun - 1) for chunk, (begun, done) in over if begun == done and begun and self._has_input(chunk)}
+        kept = {
+            (chunk, begun - 1) for chunk, (begun, done) in over if begun == done and begun and self._has_input[chunk]
+        }
         if self._last_of_warmup and self._last_of_warmup[1] < self._finished[self._last_of_warmup[0]]:
             kept.add(self._last_of_warmup)
         return 2 * len(kept) + int(self._sent is not None and self._sent not in kept)

@@ -1,6 +1,7 @@
 """Every chunk of a request, composed of traces."""
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -27,6 +28,14 @@ class MissingTraceError(LookupError):
 
 
 @dataclass(frozen=True)
+class _Shared:
+    """What the settings of one request have in common. A reader holds its traces, so that their id stays theirs."""
+
+    cases: dict[object, TraceCase] = field(default_factory=dict)
+    readers: dict[int, "_Reader"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Composer:
     """One request and the means to compose it. Without ``traces`` it only says what has to be traced.
 
@@ -36,7 +45,7 @@ class Composer:
     spec: ExperimentSpec
     implementation: Implementation
     apex: bool = True
-    _shared: "_Shared" = field(default_factory=lambda: _Shared(), repr=False, compare=False)
+    _shared: _Shared = field(default_factory=_Shared, repr=False, compare=False)
 
     def with_recompute(self, policy: RecomputePolicy) -> "Composer":
         """The same request with another setting. Both share the cases and layers that either has made."""
@@ -61,7 +70,7 @@ class Composer:
         """``costs[pp_rank][vp_stage]``; MissingTraceError for a trace that is not there."""
         return self._costs(self._shared.readers.setdefault(id(traces), _Reader(traces)))
 
-    def _costs(self, book: "_Recorder | _Reader") -> tuple[tuple[ChunkCost, ...], ...]:
+    def _costs(self, book: "_Book") -> tuple[tuple[ChunkCost, ...], ...]:
         made: dict[object, ChunkCost] = {}
 
         def cost(chunk: Chunk) -> ChunkCost:
@@ -73,10 +82,10 @@ class Composer:
 
         return tuple(tuple(cost(chunk) for chunk in stage) for stage in self.stages)
 
-    def _cost(self, chunk: Chunk, book: "_Recorder | _Reader") -> ChunkCost:
+    def _cost(self, chunk: Chunk, book: "_Book") -> ChunkCost:
         kind = kind_of(self.spec.model, chunk, 0)
         one = book[self._make.layers(kind, NoRecompute(), 1)]
-        frame = frame_piece(one, self._layer(kind, NoRecompute(), book))
+        frame = book.once(("frame", kind), lambda: frame_piece(one, self._layer(kind, NoRecompute(), book)))
         units = self._units(chunk, book)
         return compose(frame, units, self._ends(chunk, book), one.hidden_bytes, self._window(len(units)))
 
@@ -85,27 +94,25 @@ class Composer:
         num_offloaded = self.spec.offload.cpu_offloading_num_layers
         return max(1, num_units - num_offloaded) if num_offloaded else None
 
-    def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Recorder | _Reader") -> Piece:
-        key = kind, policy.text
-        if key not in book.layers:
+    def _layer(self, kind: LayerKind, policy: RecomputePolicy, book: "_Book") -> Piece:
+        def made() -> Piece:
             one, two = (book[self._make.layers(kind, policy, n)] for n in (1, 2))
-            book.layers[key] = layer_piece(one, two, runs_again=_runs_dispatcher_again(policy))
-        return book.layers[key]
+            return layer_piece(one, two, runs_again=_runs_dispatcher_again(policy))
 
-    def _offloaded(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Recorder | _Reader") -> Piece:
+        return book.once(("layer", kind, policy.text), made)
+
+    def _offloaded(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
         one, two = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2))
         return offloaded_piece(kept, one, two)
 
-    def _without_modules(
-        self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Recorder | _Reader"
-    ) -> Piece:
+    def _without_modules(self, kind: LayerKind, policy: RecomputePolicy, kept: Piece, book: "_Book") -> Piece:
         """The layer, some of whose modules go to the host."""
         one, two, three = (book[self._make.offloaded(kind, policy, n)] for n in (1, 2, 3))
         plain = self._make.layers(kind, NoRecompute(), 1)
         frame = frame_piece(book[plain], self._layer(kind, NoRecompute(), book))
         return modules_piece(kept, one.saved_bytes - frame.saved, one, two, three)
 
-    def _units(self, chunk: Chunk, book: "_Recorder | _Reader") -> list[Piece]:
+    def _units(self, chunk: Chunk, book: "_Book") -> list[Piece]:
         policy, pattern = self.spec.recompute, self.spec.model.moe_layer_pattern
         kinds: list[LayerKind] = ["moe" if pattern[i] else "dense" for i in chunk.layers]
         pieces = {(kind, base): self._layer(kind, base, book) for kind in set(kinds) for base in base_policies(policy)}
@@ -124,27 +131,36 @@ class Composer:
         ways = self.spec.parallelism.tensor_model_parallel_size if policy.distribute_saved_activations else 1
         return [unit_piece(again[i : i + n], kept[i : i + n], hidden // ways) for i in range(0, len(kinds), n)]
 
-    def _ends(self, chunk: Chunk, book: "_Recorder | _Reader") -> Ends:
+    def _ends(self, chunk: Chunk, book: "_Book") -> Ends:
         first = self._first(chunk, book) if chunk.has_embedding else None
         return Ends(first, self._last(chunk, book) if chunk.has_loss or chunk.mtp_layers else None)
 
-    def _first(self, chunk: Chunk, book: "_Recorder | _Reader") -> Piece:
+    def _first(self, chunk: Chunk, book: "_Book") -> Piece:
         """The gradient of an embedding is the larger beside what a layer kept, the less that was."""
         policy: RecomputePolicy = self.spec.recompute
         policy = single(policy) if isinstance(policy, FullRecompute) else policy
         kind = kind_of(self.spec.model, chunk, 0)
-        return end_piece(book[self._make.first(kind, policy)], book[self._make.layers(kind, policy, 1)])
 
-    def _last(self, chunk: Chunk, book: "_Recorder | _Reader") -> Piece:
+        def made() -> Piece:
+            return end_piece(book[self._make.first(kind, policy)], book[self._make.layers(kind, policy, 1)])
+
+        return book.once(("first", kind, policy.text), made)
+
+    def _last(self, chunk: Chunk, book: "_Book") -> Piece:
         """Output layer and loss run before any recompute. An embedding in the same chunk may share their weights."""
         kind, policy, mtp = kind_of(self.spec.model, chunk, -1), self._policy_of_mtp(chunk), bool(chunk.mtp_layers)
-        alone = book[self._make.last(kind, policy, pre=False, mtp=mtp)]
-        last = end_piece(alone, book[self._make.layers(kind, policy, 1)])
-        last = replace(last, backward_over=last.backward_over + self._allocated_weight_gradient)
-        if not chunk.has_embedding:
-            return last
-        both = end_piece(book[self._make.last(kind, policy, pre=True, mtp=mtp)], book[self._make.first(kind, policy)])
-        return replace(both, forward_over=last.forward_over, backward_over=last.backward_over)
+
+        def made() -> Piece:
+            alone = book[self._make.last(kind, policy, pre=False, mtp=mtp)]
+            last = end_piece(alone, book[self._make.layers(kind, policy, 1)])
+            last = replace(last, backward_over=last.backward_over + self._allocated_weight_gradient)
+            if not chunk.has_embedding:
+                return last
+            both = book[self._make.last(kind, policy, pre=True, mtp=mtp)]
+            both_ends = end_piece(both, book[self._make.first(kind, policy)])
+            return replace(both_ends, forward_over=last.forward_over, backward_over=last.backward_over)
+
+        return book.once(("last", kind, policy.text, mtp, chunk.has_embedding, self.apex), made)
 
     @property
     def _allocated_weight_gradient(self) -> int:
@@ -182,7 +198,23 @@ def _runs_dispatcher_again(policy: RecomputePolicy) -> bool:
     return isinstance(policy, FullRecompute) or (isinstance(policy, SelectiveRecompute) and "moe" in policy.modules)
 
 
-class _Recorder:
+class _Book:
+    """Answers what a case cost, and makes every piece of a request once."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, Piece] = {}
+
+    def once(self, name: object, make: Callable[[], Piece]) -> Piece:
+        """The piece of that name."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    @abstractmethod
+    def __getitem__(self, case: TraceCase) -> ChunkTrace: ...
+
+
+class _Recorder(_Book):
     """Answers every question with nothing, and remembers it."""
 
     _NOTHING = ChunkTrace(
@@ -191,30 +223,22 @@ class _Recorder:
     )  # fmt: skip
 
     def __init__(self) -> None:
+        super().__init__()
         self.cases: list[TraceCase] = []
-        self.layers: dict[tuple[LayerKind, str], Piece] = {}
 
     def __getitem__(self, case: TraceCase) -> ChunkTrace:
         self.cases.append(case)
         return self._NOTHING
 
 
-class _Reader:
-    """Looks traces up, and keeps the layers made of them."""
+class _Reader(_Book):
+    """Looks traces up."""
 
     def __init__(self, traces: Mapping[str, ChunkTrace]) -> None:
+        super().__init__()
         self._traces = traces
-        self.layers: dict[tuple[LayerKind, str], Piece] = {}
 
     def __getitem__(self, case: TraceCase) -> ChunkTrace:
         if case.key not in self._traces:
             raise MissingTraceError(case.key)
         return self._traces[case.key]
-
-
-@dataclass(frozen=True)
-class _Shared:
-    """What the settings of one request have in common. A reader holds its traces, so that their id stays theirs."""
-
-    cases: dict[object, TraceCase] = field(default_factory=dict)
-    readers: dict[int, _Reader] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.experiment.effective import Implementation, effective_recompute
-from harness.experiment.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec, OffloadSpec
+from harness.experiment.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec
 from harness.experiment.layout import Chunk
 from harness.experiment.model import BatchSpec, ModelSpec, ParallelismSpec
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute

@@ -10,7 +10,14 @@ from first_run import first_run
 from history import history
 from long_run import FEWEST, Size, long_run
 from overhead import overhead
-from plan_speed import plan_deepseek_v3, plan_llama3_70b, plan_llama3_70b_cached, plan_llama31_405b
+from plan_speed import (
+    plan_deepseek_v3,
+    plan_deepseek_v3_cached,
+    plan_llama3_8b_cached,
+    plan_llama3_70b,
+    plan_llama3_70b_cached,
+    plan_llama31_405b,
+)
 from processes import BenchmarkFailedError
 from result import Result, is_quiet, keep, machine
 from rules_speed import rules_speed
@@ -33,6 +40,8 @@ BENCHMARKS: dict[str, Callable[[], Result]] = {
     "sweep_cells": sweep_cells,
     "plan_llama3_70b": plan_llama3_70b,
     "plan_llama3_70b_cached": plan_llama3_70b_cached,
+    "plan_llama3_8b_cached": plan_llama3_8b_cached,
+    "plan_deepseek_v3_cached": plan_deepseek_v3_cached,
     "plan_deepseek_v3": plan_deepseek_v3,
     "plan_llama31_405b": plan_llama31_405b,
     "history": history,

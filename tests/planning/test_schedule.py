@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.planning.schedule import Event, Schedule, instants, schedule_of
+from harness.planning.schedule import Event, Schedule, fullest_instants, instants, schedule_of
 
 
 def order(schedule: Schedule) -> str:
@@ -94,3 +94,22 @@ def test_no_chunk_goes_back_before_it_went_forward(schedule):
 @given(schedules())
 def test_buffers_are_counted_and_never_owed(schedule):
     assert min(event.buffers for event in schedule.events()) >= 0
+
+
+@given(schedules(), st.data())
+def test_no_instant_that_is_left_out_holds_more_than_the_fullest_of_its_kind(schedule, data):
+    size = st.integers(0, 9)
+    saved = data.draw(st.lists(size, min_size=schedule.vp_size, max_size=schedule.vp_size))
+    per_buffer, per_deferred = data.draw(size), data.draw(size)
+
+    def most(some):
+        held = {}
+        for instant in some:
+            event = instant.event
+            kind = event.direction, event.chunk, instant.ended, tuple(map(bool, instant.in_flight))
+            total = sum(n * size for n, size in zip(instant.in_flight, saved, strict=True))
+            total += event.buffers * per_buffer + instant.deferred * per_deferred
+            held[kind] = max(held.get(kind, 0), total)
+        return held
+
+    assert most(fullest_instants(schedule)) == most(instants(schedule))

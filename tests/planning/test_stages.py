@@ -99,3 +99,15 @@ def test_modules_that_go_to_the_host_are_traced_in_three_layers_beside_those_tha
     composer = Composer(spec_of(offload={"offload_modules": ("core_attn",)}), TE)
     traced = {(c.num_layers, c.spec.offload.offload_modules) for c in composer.cases() if not c.pre and not c.post}
     assert traced == {(1, ()), (2, ()), *((n, ("core_attn",)) for n in (1, 2, 3))}
+
+
+def test_settings_of_one_request_share_their_cases_and_cost_what_each_costs_alone(spec_of, by_hand):
+    first = Composer(spec_of(), TE)
+    for text in ("none", "mlp", "full:uniform:2", "full:block:1"):
+        shared = first.with_recompute(parse_recompute(text))
+        alone = Composer(with_recompute(spec_of(), text), TE)
+        assert [case.key for case in shared.cases()] == [case.key for case in alone.cases()]
+        traces = by_hand(alone.cases()).even
+        assert shared.chunk_costs(traces) == alone.chunk_costs(traces)
+    kept = [case for text in ("none", "full:block:1") for case in first.with_recompute(parse_recompute(text)).cases()]
+    assert len({id(case) for case in kept}) == len({case.key for case in kept})
