@@ -7,35 +7,30 @@ from harness.errors import BadRequestError, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules import (
-    bugs,
+    communication,
     cuda_graph,
-    effect,
-    environment,
     experts,
     machine,
     offload,
-    optimizer,
     parallel,
     precision,
     recompute,
-    user_buffers,
 )
-from harness.experiment.rules.rule import SEVERITIES, Finding, Rule
-from harness.experiment.rules.situation import Situation
+from harness.experiment.rules.rule import SEVERITIES, Finding, Rule, Situation
 from harness.experiment.software import Software
 
 _EVERYWHERE: tuple[Rule, ...] = (
-    *effect.RULES,
+    *recompute.EFFECT,
     *recompute.RULES,
     *offload.RULES,
     *precision.RULES,
     *cuda_graph.RULES,
     *parallel.RULES,
     *experts.RULES,
-    *optimizer.RULES,
-    *user_buffers.RULES,
-    *environment.RULES,
-    *bugs.RULES,
+    *communication.OPTIMIZER,
+    *communication.USER_BUFFERS,
+    *machine.ENVIRONMENT,
+    *recompute.DEFECTS,
     *machine.RUN_RULES,
 )
 

@@ -2,31 +2,18 @@
 
 from harness.experiment.effective import pre_mlp_norm_stays_in_graph
 from harness.experiment.recompute import MODULES
-from harness.experiment.rules.rule import Predicate, Rule, Values
-from harness.experiment.rules.situation import Situation
+from harness.experiment.rules.rule import CONFIG, ISSUES, PULLS, Rule, Situation, Values, joined, where
 
-_CONFIG = "transformer_config.py"
-_ISSUES = "https://github.com/NVIDIA/Megatron-LM/issues"
-_PULLS = "https://github.com/NVIDIA/Megatron-LM/pull"
 _MOE_SCOPES = frozenset({"moe", "moe_router", "moe_preprocess"})
 
 
-def _graphed(condition: Predicate) -> Predicate:
-    """``condition``, where any CUDA graph is asked for."""
-
-    def fires(s: Situation) -> bool | Values | None:
-        return s.graph.impl != "none" and condition(s)
-
-    return fires
+def _graphed(s: Situation) -> bool:
+    return s.graph.impl != "none"
 
 
-def _scoped(condition: Predicate) -> Predicate:
-    """``condition``, where the graphs have scopes; a captured iteration has none (G20)."""
-
-    def fires(s: Situation) -> bool | Values | None:
-        return s.graph.impl in ("local", "transformer_engine") and condition(s)
-
-    return fires
+def _scoped(s: Situation) -> bool:
+    """Whether graphs have scopes; a captured iteration has none (G20)."""
+    return s.graph.impl in ("local", "transformer_engine")
 
 
 def _scope(s: Situation) -> frozenset[str]:
@@ -39,7 +26,7 @@ def _holds(s: Situation, scope: str) -> bool:
 
 
 def _no_dense_layer(s: Situation) -> bool:
-    return s.moe is not None and 0 not in s.model.moe_layer_pattern
+    return s.moe is not None and 0 not in s.spec.model.moe_layer_pattern
 
 
 def _preprocess_syncs(s: Situation) -> bool:
@@ -47,13 +34,13 @@ def _preprocess_syncs(s: Situation) -> bool:
         "moe_preprocess" in s.graph.scope
         and s.dispatcher == "alltoall"
         and s.is_dropless
-        and s.kernels.moe_expert_capacity_factor is not None
+        and s.spec.kernels.moe_expert_capacity_factor is not None
     )
 
 
 def _hidden_dropout_in_graph(s: Situation) -> bool:
     graphed = [part for part in ("mlp", "moe") if part in s.modules and _holds(s, part)]
-    return s.model.hidden_dropout > 0 and bool(graphed)
+    return s.spec.model.hidden_dropout > 0 and bool(graphed)
 
 
 def _overlap_with_graphs(s: Situation) -> bool:
@@ -79,10 +66,6 @@ def _both_moe_scopes(s: Situation) -> Values | None:
     return {"field": "cuda_graph_scope" if s.mcore_before("0.18") else "cuda_graph_modules"}
 
 
-def _listed(modules: list[str]) -> Values | None:
-    return {"named": ", ".join(modules)} if modules else None
-
-
 def _checkpoints(s: Situation, impl: str, *, quantized_only: bool = False) -> list[str]:
     """Checkpoints that graphs of ``impl`` capture; ``quantized_only``: those that go through transformer-engine's."""
     if s.graph.impl != impl:
@@ -93,17 +76,17 @@ def _checkpoints(s: Situation, impl: str, *, quantized_only: bool = False) -> li
 
 def _te_warms_up_with_grad(s: Situation) -> Values | None:
     captured = _checkpoints(s, "transformer_engine", quantized_only=not s.mcore_before("0.18"))
-    return _listed(captured) if s.te_before("2.12") else None
+    return joined(named=captured) if s.te_before("2.12") else None
 
 
 def _skipped_in_capture(s: Situation) -> Values | None:
     """Plain checkpoints, which are left out while a graph is captured; transformer-engine's own are not."""
     captured = _checkpoints(s, s.graph.impl)
-    return _listed([m for m in captured if not s.quantized or m == "core_attn"])
+    return joined(named=[m for m in captured if not s.quantized or m == "core_attn"])
 
 
 def _off_after_capture(s: Situation) -> Values | None:
-    return _listed([m for m in s.modules if s.graphs_locally and m in MODULES and MODULES[m].discards_output])
+    return joined(named=[m for m in s.modules if s.graphs_locally and m in MODULES and MODULES[m].discards_output])
 
 
 def _dropless_capture(s: Situation) -> bool:
@@ -120,73 +103,74 @@ def _captures_nothing(s: Situation) -> bool:
 
 RULES = (
     Rule("G05", "error",
-         lambda s: s.graph.impl != "none" and s.offload.cpu_offloading_num_layers > 0
+         lambda s: s.graph.impl != "none" and s.spec.offload.cpu_offloading_num_layers > 0
          and (s.mcore_before("0.18") or not s.graphs_iteration),
          "CUDA graphs with offloading of layers",
          "drop one of the two",
-         f"{_CONFIG}:1722", "run", "CUDA graphs not supported with CPU offloading."),
+         f"{CONFIG}:1722", "run", "CUDA graphs not supported with CPU offloading."),
     Rule("G06", "error", _iteration_by_transformer_engine,
          "cuda_graph_impl transformer_engine cannot capture a whole iteration",
          "use --cuda_graph_impl full_iteration",
-         f"{_CONFIG}:1738", "run", "{mcore}"),
-    Rule("G07", "error", _scoped(_both_moe_scopes),
+         f"{CONFIG}:1738", "run", "{mcore}"),
+    Rule("G07", "error", where(_scoped, _both_moe_scopes),
          "cuda_graph_scope holds both moe and moe_router",
          "keep one of the two",
-         f"{_CONFIG}:1743", "run", "{field} must not contain both moe and moe_router."),
+         f"{CONFIG}:1743", "run", "{field} must not contain both moe and moe_router."),
     Rule("G08", "error",
          lambda s: s.graph.impl == "transformer_engine" and "moe_preprocess" in s.graph.scope
          and "moe_router" not in s.graph.scope,
          "cuda_graph_scope moe_preprocess without moe_router",
          "add moe_router",
-         f"{_CONFIG}:1747", "run", "moe_preprocess cuda graph is only supported with moe_router cuda graph."),
+         f"{CONFIG}:1747", "run", "moe_preprocess cuda graph is only supported with moe_router cuda graph."),
     Rule("G09", "error",
-         _scoped(lambda s: s.moe is None and not _scope(s).isdisjoint(_MOE_SCOPES)),
+         where(_scoped, lambda s: s.moe is None and not _scope(s).isdisjoint(_MOE_SCOPES)),
          "an MoE scope on a dense model",
          "drop the scope",
-         f"{_CONFIG}:1751", "run", "moe cuda graph is only supported for MoE."),
-    Rule("G10", "error", _scoped(lambda s: "mlp" in s.graph.scope and _no_dense_layer(s)),
+         f"{CONFIG}:1751", "run", "moe cuda graph is only supported for MoE."),
+    Rule("G10", "error", where(_scoped, lambda s: "mlp" in s.graph.scope and _no_dense_layer(s)),
          "cuda_graph_scope mlp on a model whose layers are all MoE layers",
          "drop mlp",
-         f"{_CONFIG}:1757", "run",
+         f"{CONFIG}:1757", "run",
          "mlp cuda graph is only supported for dense layers, but not found in the model."),
-    Rule("G11", "error", _scoped(lambda s: "moe" in s.graph.scope and s.is_dropless),
+    Rule("G11", "error", where(_scoped, lambda s: "moe" in s.graph.scope and s.is_dropless),
          "cuda_graph_scope moe needs token counts that do not depend on the data",
          "set moe_expert_capacity_factor and moe_pad_expert_input_to_capacity, or use moe_router",
-         f"{_CONFIG}:1764", "run", "moe cuda graph is only supported with drop-padding MoE."),
-    Rule("G12", "error", _scoped(_preprocess_syncs),
+         f"{CONFIG}:1764", "run", "moe cuda graph is only supported with drop-padding MoE."),
+    Rule("G12", "error", where(_scoped, _preprocess_syncs),
          "cuda_graph_scope moe_preprocess with a capacity factor but without padding copies counts to the host",
          "set moe_pad_expert_input_to_capacity, or drop moe_preprocess",
-         f"{_CONFIG}:1771", "run",
+         f"{CONFIG}:1771", "run",
          "moe_preprocess cuda graph is not supported when there are DtoH copies and synchronizations in the "
          "preprocess step."),
     Rule("G14", "error",
          lambda s: s.graph.impl == "transformer_engine" and "moe" in s.modules and "moe_router" in s.graph.scope,
          "moe recompute covers the captured router",
          "drop moe, or the moe_router scope",
-         f"{_CONFIG}:1788", "run", "moe recompute is not supported with moe_router CUDA graph with: "),
+         f"{CONFIG}:1788", "run", "moe recompute is not supported with moe_router CUDA graph with: "),
     Rule("G15", "error",
-         _graphed(lambda s: s.model.attention_dropout > 0 and "core_attn" in s.modules and _holds(s, "attn")),
-         "core_attn recompute inside a graph cannot replay attention_dropout {s.model.attention_dropout}",
+         where(_graphed, lambda s: s.spec.model.attention_dropout > 0
+               and "core_attn" in s.modules and _holds(s, "attn")),
+         "core_attn recompute inside a graph cannot replay attention_dropout {s.spec.model.attention_dropout}",
          "use model.attention_dropout=0, or drop core_attn",
-         f"{_CONFIG}:1805", "run", "attention dropout is not supported with graphed attention recomputation."),
-    Rule("G16", "error", _graphed(_hidden_dropout_in_graph),
-         "mlp and moe recompute inside a graph cannot replay hidden_dropout {s.model.hidden_dropout}",
+         f"{CONFIG}:1805", "run", "attention dropout is not supported with graphed attention recomputation."),
+    Rule("G16", "error", where(_graphed, _hidden_dropout_in_graph),
+         "mlp and moe recompute inside a graph cannot replay hidden_dropout {s.spec.model.hidden_dropout}",
          "use model.hidden_dropout=0, or drop the modules",
-         f"{_CONFIG}:1812", "run", "hidden dropout is not supported with graphed MLP/MoE recomputation."),
-    Rule("G18", "error", _graphed(_overlap_with_graphs),
+         f"{CONFIG}:1812", "run", "hidden dropout is not supported with graphed MLP/MoE recomputation."),
+    Rule("G18", "error", where(_graphed, _overlap_with_graphs),
          "overlap_moe_expert_parallel_comm allows transformer_engine graphs of attention and router only",
          "use --cuda_graph_impl transformer_engine --cuda_graph_scope attn, or drop the overlap",
-         f"{_CONFIG}:1898", "run",
+         f"{CONFIG}:1898", "run",
          "CUDA graph scope on moe and mlp is not supported with overlap_moe_expert_parallel_comm"),
     Rule("G20", "error", lambda s: s.graph.impl == "full_iteration" and bool(s.graph.scope),
          "cuda_graph_impl full_iteration has no scopes",
          "drop --cuda_graph_scope",
-         f"Megatron-LM main {_CONFIG}:2794", "source",
+         f"Megatron-LM main {CONFIG}:2794", "source",
          'cuda_graph_modules must be empty when cuda_graph_impl="full_iteration".'),
-    Rule("G21", "error", lambda s: _listed(_checkpoints(s, "local")),
+    Rule("G21", "error", lambda s: joined(named=_checkpoints(s, "local")),
          "{named}: checkpoint inside a locally captured layer fails at capture",
          "drop the graphs or the modules, or use megatron-core 0.18",
-         f"transformer/cuda_graphs.py:924; {_ISSUES}/2758", "issue",
+         f"transformer/cuda_graphs.py:924; {ISSUES}/2758", "issue",
          "Checkpointing is not compatible with .grad(), please use .backward() if possible", until="0.18"),
     Rule("G22", "error", _te_warms_up_with_grad,
          "{named}: checkpoint inside a layer captured by transformer-engine {s.software.transformer_engine} fails at "
@@ -197,23 +181,23 @@ RULES = (
     Rule("G23", "warning", _skipped_in_capture,
          "{named}: inside the captured region no checkpoint runs; nothing is recomputed there",
          "use a scope without these modules, or drop them",
-         f"Megatron-LM main tensor_parallel/random.py:680; {_PULLS}/3919", "source", since="0.18"),
-    Rule("G24", "error", lambda s: _listed(_checkpoints(s, "local", quantized_only=True)),
+         f"Megatron-LM main tensor_parallel/random.py:680; {PULLS}/3919", "source", since="0.18"),
+    Rule("G24", "error", lambda s: joined(named=_checkpoints(s, "local", quantized_only=True)),
          "{named} under {s.spec.compute_dtype}: checkpoint inside a locally captured layer fails at capture",
          "drop the graphs or the modules",
-         f"Megatron-LM main {_CONFIG}:2908", "source",
+         f"Megatron-LM main {CONFIG}:2908", "source",
          "te_checkpoint requires .backward(), but the local fwd-graph warmup uses .grad().", since="0.18"),
     Rule("G25", "error", _off_after_capture,
          "{named}: megatron-core {s.mcore_name} switches it off once local graphs are captured",
          "use megatron-core 0.17, or no local graphs",
-         f"transformer/cuda_graphs.py:112; {_PULLS}/3373", "source", until="0.17"),
+         f"transformer/cuda_graphs.py:112; {PULLS}/3373", "source", until="0.17"),
     Rule("G26", "error",
          lambda s: s.full is not None and s.graphs_iteration
-         and max(s.model.attention_dropout, s.model.hidden_dropout) > 0,
+         and max(s.spec.model.attention_dropout, s.spec.model.hidden_dropout) > 0,
          "full recompute inside a captured iteration draws other dropout masks the second time",
          "set both dropouts to 0",
-         f"{_PULLS}/6661", "issue"),
-    Rule("G27", "error", _graphed(_dropless_capture),
+         f"{PULLS}/6661", "issue"),
+    Rule("G27", "error", where(_graphed, _dropless_capture),
          "dropless MoE layers synchronise with the host, which breaks the capture",
          "pad experts to capacity, or use a scope of attn and moe_router",
          "transformer/moe/token_dispatcher.py:871", "source"),
@@ -224,12 +208,12 @@ RULES = (
     Rule("G29", "error", lambda s: s.graphs_locally and "mlp" in s.graph.scope and "attn" not in s.graph.scope,
          "local graphs of mlp fail when the model is built",
          "use --cuda_graph_impl transformer_engine",
-         f"transformer_layer.py:480; {_PULLS}/6167", "run",
+         f"transformer_layer.py:480; {PULLS}/6167", "run",
          "'TransformerLayer' object has no attribute 'is_moe_layer'"),
     Rule("G30", "error", lambda s: _local_attn(s) and s.is_dropless,
          "local scope attn captures the whole layer, and dropless MoE layers cannot be captured",
          "use --cuda_graph_impl transformer_engine",
-         f"transformer_layer.py:473; {_ISSUES}/1598", "source"),
+         f"transformer_layer.py:473; {ISSUES}/1598", "source"),
     Rule("G30", "warning", lambda s: _local_attn(s) and not s.is_dropless,
          "local scope attn captures the whole layer, not the attention",
          "use --cuda_graph_impl transformer_engine for the attention alone",
@@ -238,12 +222,12 @@ RULES = (
          "local graphs of MoE parts capture nothing on GPT models, and switch moe recompute off",
          "use --cuda_graph_impl transformer_engine",
          "transformer_layer.py:473", "run"),
-    Rule("G32", "warning", _scoped(lambda s: "mamba" in s.graph.scope),
+    Rule("G32", "warning", where(_scoped, lambda s: "mamba" in s.graph.scope),
          "cuda_graph_scope mamba on a GPT model captures nothing",
          "drop mamba",
          "transformer/enums.py", "source"),
     Rule("G33", "warning", lambda s: s.graph.impl == "none" and bool(s.graph.scope),
          "cuda_graph_scope without cuda_graph_impl has no effect",
          "set --cuda_graph_impl, or drop the scope",
-         f"{_CONFIG}:1670", "source"),
+         f"{CONFIG}:1670", "source"),
 )  # fmt: skip

@@ -1,22 +1,15 @@
 """Mixture-of-experts settings that megatron-core refuses, hangs on or ignores."""
 
-from harness.experiment.rules.rule import Predicate, Rule, Values
-from harness.experiment.rules.situation import Situation
-
-_CONFIG = "transformer_config.py"
+from harness.experiment.rules.rule import CONFIG, Predicate, Rule, Situation, Values, has_shared_experts, where
 
 
 def _overlap(condition: Predicate) -> Predicate:
     """``condition``, where the expert-parallel overlap schedule is asked for."""
-
-    def fires(s: Situation) -> bool | Values | None:
-        return s.overlaps_experts and condition(s)
-
-    return fires
+    return where(lambda s: s.overlaps_experts, condition)
 
 
 def _several_mtp_layers(s: Situation) -> Values | None:
-    if (s.model.mtp_num_layers or 0) < 2:
+    if (s.spec.model.mtp_num_layers or 0) < 2:
         return None
     older = "MTP layernum only supports 1 when enabling overlap_moe_expert_parallel_comm."
     newer = "MTP supports at most one layer when enabling overlap_moe_expert_parallel_comm."
@@ -24,72 +17,59 @@ def _several_mtp_layers(s: Situation) -> Values | None:
 
 
 def _shared_overlap_without_its_dispatcher(s: Situation) -> Values | None:
-    if s.moe is None or s.moe.moe_shared_expert_intermediate_size is None or not s.kernels.moe_shared_expert_overlap:
+    if not has_shared_experts(s) or not s.spec.kernels.moe_shared_expert_overlap:
         return None
     allowed = ("alltoall",) if s.mcore_before("0.18") else ("alltoall", "flex")
     return {"allowed": " or ".join(allowed)} if s.dispatcher not in allowed else None
 
 
 def _permute_fusion_missing(s: Situation) -> Values | None:
-    if s.moe is None or not s.kernels.moe_permute_fusion or s.gpu.is_cpu:
+    if s.moe is None or not s.spec.kernels.moe_permute_fusion or s.gpu.is_cpu:
         return None
     if s.te_is_missing or s.te_before("2.1.0"):
         return {"found": s.software.transformer_engine or "none"}
     return None
 
 
-def _group_limit(s: Situation) -> tuple[int, int | None] | None:
-    if s.moe is None or not s.moe.moe_router_group_topk:
+def _groups(s: Situation) -> dict[str, int] | None:
+    """How many groups of experts there are, and of how many of them a token may take experts, where both are given."""
+    if s.moe is None or not s.moe.moe_router_group_topk or not s.moe.moe_router_num_groups:
         return None
-    return s.moe.moe_router_group_topk, s.moe.moe_router_num_groups
-
-
-def _groups_unnamed(s: Situation) -> bool:
-    limit = _group_limit(s)
-    return limit is not None and limit[1] is None
+    return {"topk": s.moe.moe_router_group_topk, "groups": s.moe.moe_router_num_groups}
 
 
 def _groups_uneven(s: Situation) -> Values | None:
-    limit = _group_limit(s)
-    if limit is None or limit[1] is None or s.moe is None or s.moe.num_moe_experts % limit[1] == 0:
-        return None
-    return {"groups": limit[1]}
+    found = _groups(s)
+    return {**found} if found and s.moe and s.moe.num_moe_experts % found["groups"] else None
+
+
+def _too_many_groups(s: Situation) -> Values | None:
+    found = _groups(s)
+    return {**found} if found and found["topk"] > found["groups"] else None
 
 
 def _groups_too_small(s: Situation) -> Values | None:
     """A group is scored by its best topk / group_topk experts."""
-    moe = s.moe
-    if moe is None or not moe.moe_router_num_groups or not moe.moe_router_group_topk:
+    found = _groups(s)
+    if not found or s.moe is None:
         return None
-    size, wanted = moe.num_moe_experts // moe.moe_router_num_groups, moe.moe_router_topk // moe.moe_router_group_topk
+    size, wanted = s.moe.num_moe_experts // found["groups"], s.moe.moe_router_topk // found["topk"]
     if wanted <= size:
         return None
-    return {"topk": moe.moe_router_topk, "group_topk": moe.moe_router_group_topk, "wanted": wanted, "size": size}
-
-
-def _too_many_groups(s: Situation) -> Values | None:
-    limit = _group_limit(s)
-    if limit is None or limit[1] is None or limit[0] <= limit[1]:
-        return None
-    return {"topk": limit[0], "groups": limit[1]}
-
-
-def _shared_bias(s: Situation) -> bool:
-    has_shared = s.moe is not None and s.moe.moe_shared_expert_intermediate_size is not None
-    return has_shared and s.model.add_bias_linear
+    return {"topk": s.moe.moe_router_topk, "group_topk": found["topk"], "wanted": wanted, "size": size}
 
 
 RULES = (
-    Rule("T30", "error", lambda s: s.moe is not None and s.tp > 1 and not s.par.sequence_parallel,
+    Rule("T30", "error", lambda s: s.moe is not None and s.tp > 1 and not s.spec.parallelism.sequence_parallel,
          "MoE with TP {s.tp} and no sequence_parallel fails in the first training step",
          "set parallelism.sequence_parallel",
          "transformer/moe/moe_layer.py:379", "run",
          "During training, performance may degrade if MoE and tensor parallelismare enabled without also enabling "
          "sequence parallelism."),
     Rule("P17", "error", _shared_overlap_without_its_dispatcher,
-         "moe_shared_expert_overlap with the {s.kernels.moe_token_dispatcher_type} dispatcher",
+         "moe_shared_expert_overlap with the {s.spec.kernels.moe_token_dispatcher_type} dispatcher",
          "use kernels.moe_token_dispatcher_type=alltoall",
-         f"{_CONFIG}:1089", "run",
+         f"{CONFIG}:1089", "run",
          "moe_shared_expert_overlap only works with {allowed} token dispatcher."),
     Rule("P18a", "error", lambda s: s.dispatcher == "flex" and s.etp * s.ep == 1,
          "the flex dispatcher with neither expert nor tensor parallelism",
@@ -97,46 +77,47 @@ RULES = (
          "transformer/moe/token_dispatcher.py", "run",
          "Flex token dispatcher requires TPxEP > 1"),
     Rule("P18b", "error",
-         lambda s: s.dispatcher == "flex" and s.kernels.moe_pad_expert_input_to_capacity
-         and s.kernels.moe_flex_dispatcher_backend != "hybridep",
+         lambda s: s.dispatcher == "flex" and s.spec.kernels.moe_pad_expert_input_to_capacity
+         and s.spec.kernels.moe_flex_dispatcher_backend != "hybridep",
          "DeepEP, the default of the flex dispatcher, cannot pad experts to capacity",
          "use kernels.moe_flex_dispatcher_backend=hybridep, or no padding",
-         f"{_CONFIG}:1063", "run",
+         f"{CONFIG}:1063", "run",
          "Flex token dispatcher with deepep backend does not support moe_pad_expert_input_to_capacity"),
     Rule("P18c", "warning",
-         lambda s: s.dispatcher in ("alltoall", "allgather") and s.kernels.moe_flex_dispatcher_backend is not None,
-         "moe_flex_dispatcher_backend {s.kernels.moe_flex_dispatcher_backend} has no effect: the dispatcher is "
-         "{s.kernels.moe_token_dispatcher_type}",
+         lambda s: s.dispatcher in ("alltoall", "allgather") and s.spec.kernels.moe_flex_dispatcher_backend is not None,
+         "moe_flex_dispatcher_backend {s.spec.kernels.moe_flex_dispatcher_backend} has no effect: the dispatcher is "
+         "{s.spec.kernels.moe_token_dispatcher_type}",
          "use kernels.moe_token_dispatcher_type=flex, or drop the backend",
-         f"{_CONFIG}:1063", "source"),
+         f"{CONFIG}:1063", "source"),
     Rule("P19", "error",
-         lambda s: s.moe is not None and s.kernels.moe_pad_expert_input_to_capacity
-         and s.kernels.moe_expert_capacity_factor is None,
+         lambda s: s.moe is not None and s.spec.kernels.moe_pad_expert_input_to_capacity
+         and s.spec.kernels.moe_expert_capacity_factor is None,
          "moe_pad_expert_input_to_capacity without a capacity",
          "set kernels.moe_expert_capacity_factor",
-         f"{_CONFIG}:1105", "run",
+         f"{CONFIG}:1105", "run",
          "moe_expert_capacity_factor must be set to use moe_pad_expert_input_to_capacity"),
     Rule("P20", "error",
          lambda s: s.moe is not None and s.moe.moe_router_topk == 1 and s.moe.moe_router_score_function == "softmax"
          and not s.moe.moe_router_pre_softmax,
          "top-1 routing after softmax over the chosen expert has no gradient",
          "set model.moe.moe_router_pre_softmax",
-         f"{_CONFIG}:1633", "run",
+         f"{CONFIG}:1633", "run",
          "Please use --moe-router-pre-softmax when topk is 1."),
-    Rule("P21a", "error", _groups_unnamed,
+    Rule("P21a", "error",
+         lambda s: s.moe is not None and bool(s.moe.moe_router_group_topk) and s.moe.moe_router_num_groups is None,
          "moe_router_group_topk without moe_router_num_groups",
          "set model.moe.moe_router_num_groups",
-         f"{_CONFIG}:1643", "run",
+         f"{CONFIG}:1643", "run",
          "When using group limited routing, moe_router_num_groups must be specified."),
     Rule("P21b", "error", _groups_uneven,
          "{s.moe.num_moe_experts} experts cannot be split into {groups} routing groups",
          "use a number of groups that divides the experts",
-         f"{_CONFIG}:1643", "run",
+         f"{CONFIG}:1643", "run",
          "num_moe_experts ({s.moe.num_moe_experts}) should be divisible by moe_router_num_groups ({groups})."),
     Rule("P21c", "error", _too_many_groups,
          "moe_router_group_topk {topk} of {groups} groups",
          "use at most as many groups as there are",
-         f"{_CONFIG}:1643", "run",
+         f"{CONFIG}:1643", "run",
          "moe_router_group_topk ({topk}) should be smaller than moe_router_num_groups ({groups})."),
     Rule("P21d", "error", _groups_too_small,
          "top-{topk} from {group_topk} groups takes {wanted} experts of each, a group has {size}",
@@ -148,14 +129,14 @@ RULES = (
          and s.moe.moe_router_score_function != "sigmoid",
          "expert bias with {s.moe.moe_router_score_function} routing",
          "use model.moe.moe_router_score_function=sigmoid, or no expert bias",
-         f"{_CONFIG}:1593", "run",
+         f"{CONFIG}:1593", "run",
          "Expert bias for aux-loss-free routing only supports "),
-    Rule("P23a", "error", lambda s: s.moe is not None and s.model.add_bias_linear and s.etp != 1,
+    Rule("P23a", "error", lambda s: s.moe is not None and s.spec.model.add_bias_linear and s.etp != 1,
          "experts with biases and ETP {s.etp}",
          "use model.add_bias_linear=false, or -et 1",
-         f"{_CONFIG}:1588", "run",
+         f"{CONFIG}:1588", "run",
          "Bias in Moe is only supported when ETP==1"),
-    Rule("P23b", "error", _shared_bias,
+    Rule("P23b", "error", lambda s: has_shared_experts(s) and s.spec.model.add_bias_linear,
          "shared experts with biases fail when the model is built",
          "use model.add_bias_linear=false",
          "transformer/moe/shared_experts.py:47", "source",
@@ -163,47 +144,47 @@ RULES = (
     Rule("P27", "error", _permute_fusion_missing,
          "moe_permute_fusion needs transformer-engine 2.1; found {found}",
          "upgrade transformer-engine, or kernels.moe_permute_fusion=false",
-         f"{_CONFIG}:1834", "run",
+         f"{CONFIG}:1834", "run",
          "fused permutation is not available. Please install TE >= 2.1.0."),
     Rule("P28a", "error", _overlap(lambda s: s.pp > 1 and s.vp == 1),
          "overlap_moe_expert_parallel_comm with PP {s.pp} needs virtual stages",
          "set -vp, or drop the overlap",
-         f"{_CONFIG}:1856", "run",
+         f"{CONFIG}:1856", "run",
          "If enabling EP A2A overlap, virtual_pipeline_model_parallel_size must be specified when "
          "pipeline_model_parallel_size > 1"),
     Rule("P28b", "error", _overlap(lambda s: s.ep == 1),
          "overlap_moe_expert_parallel_comm without expert parallelism",
          "set -ep, or drop the overlap",
-         f"{_CONFIG}:1862", "run",
+         f"{CONFIG}:1862", "run",
          "overlap_moe_expert_parallel_comm is only supported with expert model parallelism"),
     Rule("P28c", "error", _overlap(lambda s: s.dispatcher == "allgather"),
          "overlap_moe_expert_parallel_comm with the allgather dispatcher",
          "use kernels.moe_token_dispatcher_type=alltoall",
-         f"{_CONFIG}:1866", "run",
+         f"{CONFIG}:1866", "run",
          "overlap_moe_expert_parallel_comm is supported with alltoall/flex token dispatcher"),
     Rule("P28d", "error", _overlap(lambda s: s.spec.precision.params_dtype == "fp32"),
          "overlap_moe_expert_parallel_comm in fp32",
          "use --compute_dtype bf16",
-         f"{_CONFIG}:1881", "run",
+         f"{CONFIG}:1881", "run",
          "overlap_moe_expert_parallel_comm is only supported with bf16 or fp16 model"),
-    Rule("P28e", "error", _overlap(lambda s: s.kernels.moe_shared_expert_overlap),
+    Rule("P28e", "error", _overlap(lambda s: s.spec.kernels.moe_shared_expert_overlap),
          "moe_shared_expert_overlap and overlap_moe_expert_parallel_comm exclude each other",
          "keep one of the two",
-         f"{_CONFIG}:1886", "run",
+         f"{CONFIG}:1886", "run",
          "disable moe_shared_expert_overlap when enabling overlap_moe_expert_parallel_comm"),
     Rule("P28f", "error", _overlap(_several_mtp_layers),
-         "overlap_moe_expert_parallel_comm with {s.model.mtp_num_layers} MTP layers",
+         "overlap_moe_expert_parallel_comm with {s.spec.model.mtp_num_layers} MTP layers",
          "use one MTP layer, or drop the overlap",
-         f"{_CONFIG}:1889", "run",
+         f"{CONFIG}:1889", "run",
          "{mcore}"),
-    Rule("P28g", "error", _overlap(lambda s: s.model.mtp_num_layers == 1 and s.pp == 1),
+    Rule("P28g", "error", _overlap(lambda s: s.spec.model.mtp_num_layers == 1 and s.pp == 1),
          "overlap_moe_expert_parallel_comm with an MTP layer needs pipeline parallelism",
          "use -pp 2 or more, or drop the overlap",
-         f"{_CONFIG}:1892", "run",
+         f"{CONFIG}:1892", "run",
          "Pipeline model parallel size must be larger than 1 when enabling overlap_moe_expert_parallel_comm with MTP "
          "layer.", until="0.18"),
-    Rule("P28h", "warning", lambda s: s.moe is None and s.kernels.overlap_moe_expert_parallel_comm,
+    Rule("P28h", "warning", lambda s: s.moe is None and s.spec.kernels.overlap_moe_expert_parallel_comm,
          "overlap_moe_expert_parallel_comm on a dense model has no effect",
          "drop it",
-         f"{_CONFIG}:1852", "source"),
+         f"{CONFIG}:1852", "source"),
 )  # fmt: skip

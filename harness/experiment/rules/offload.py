@@ -1,19 +1,17 @@
 """Activations in host memory, whole layers and named modules, against recompute and the rest."""
 
-from harness.experiment.rules.rule import Rule, Values
-from harness.experiment.rules.situation import Situation
+from harness.experiment.rules.rule import CONFIG, Rule, Situation, Values, joined
 
-_CONFIG = "transformer_config.py"
 _MODULES = ("core_attn", "attn_proj", "expert_fc1", "moe_act", "attn_norm", "mlp_norm", "qkv_linear")
 _INSIDE_EXPERTS = frozenset({"moe_act", "expert_fc1", "fused_group_mlp"})
 
 
 def _offloads_layers(s: Situation) -> bool:
-    return s.offload.cpu_offloading_num_layers > 0
+    return s.spec.offload.cpu_offloading_num_layers > 0
 
 
 def _named(s: Situation) -> frozenset[str]:
-    return frozenset(s.offload.offload_modules)
+    return frozenset(s.spec.offload.offload_modules)
 
 
 def _unknown(s: Situation) -> Values | None:
@@ -41,15 +39,15 @@ def _absent_parts(s: Situation) -> Values | None:
     present = set(_MODULES) | {"fused_group_mlp", "gdp_qkv"}
     if s.moe is None:
         present -= {"expert_fc1", "moe_act", "mlp_norm"}
-    if s.model.mla is None:
+    if s.spec.model.mla is None:
         present.discard("attn_norm")
     absent = sorted(_named(s) - present)
-    return {"absent": ", ".join(absent)} if absent and s.uses_te else None
+    return joined(absent=absent) if s.uses_te else None
 
 
 def _graph_offload_conflict(s: Situation) -> Values | None:
     """The refusals of megatron-core from 0.18 on, in its order."""
-    if not s.offload.offload_modules or s.graph.impl == "none":
+    if not s.spec.offload.offload_modules or s.graph.impl == "none":
         return None
     if s.graphs_locally and (refused := _local_graph_offload_conflict(s)):
         return refused
@@ -92,43 +90,43 @@ def _local_graph_offload_conflict(s: Situation) -> Values | None:
 
 RULES = (
     Rule("R16", "error", lambda s: _offloads_layers(s) and s.spec.recompute.granularity != "none",
-         "cpu_offloading_num_layers {s.offload.cpu_offloading_num_layers} together with recompute "
+         "cpu_offloading_num_layers {s.spec.offload.cpu_offloading_num_layers} together with recompute "
          "{s.spec.recompute.text}",
          "use one of the two, or name modules in offload.offload_modules",
-         f"{_CONFIG}:1149", "run",
+         f"{CONFIG}:1149", "run",
          "CPU offloading does not work when activation recomputation is enabled"),
-    Rule("R17", "error", lambda s: s.offload.cpu_offloading_num_layers >= s.model.num_layers,
-         "cpu_offloading_num_layers {s.offload.cpu_offloading_num_layers} of {s.model.num_layers} layers",
+    Rule("R17", "error", lambda s: s.spec.offload.cpu_offloading_num_layers >= s.spec.model.num_layers,
+         "cpu_offloading_num_layers {s.spec.offload.cpu_offloading_num_layers} of {s.spec.model.num_layers} layers",
          "leave at least one layer on the device",
-         f"{_CONFIG}:1137", "run",
-         "CPU offloading can be done only for layers less than {s.model.num_layers}"),
+         f"{CONFIG}:1137", "run",
+         "CPU offloading can be done only for layers less than {s.spec.model.num_layers}"),
     Rule("R18", "error", lambda s: _offloads_layers(s) and s.pp > 1,
          "offloading of layers with PP {s.pp}",
          "use -pp 1, or name modules in offload.offload_modules",
-         f"{_CONFIG}:1144", "run",
+         f"{CONFIG}:1144", "run",
          "Currently there is no support for Pipeline parallelism with CPU offloading"),
     Rule("R19", "error", lambda s: _offloads_layers(s) and s.te_is_missing and not s.gpu.is_cpu,
          "offloading of layers needs transformer-engine, and none is installed",
          "install transformer-engine",
          "transformer_block.py:317", "source",
          "CPU Offloading is enabled when TE is not present"),
-    Rule("F01", "error", lambda s: _offloads_layers(s) and bool(s.offload.offload_modules),
+    Rule("F01", "error", lambda s: _offloads_layers(s) and bool(s.spec.offload.offload_modules),
          "offloading of layers and of modules exclude each other",
          "keep one of cpu_offloading_num_layers and offload_modules",
-         f"{_CONFIG}:1268", "run",
+         f"{CONFIG}:1268", "run",
          "fine_grained_activation_offloading cannot be enabled with cpu_offloading."),
     Rule("F03", "error", _unknown,
          "offload_modules {unknown}: megatron-core {s.mcore_name} has no such module",
          "known: {known}",
-         f"{_CONFIG}:1273", "run",
+         f"{CONFIG}:1273", "run",
          "Invalid choices for offload_modules: {listed}. Allowed modules are: "),
     Rule("F04", "error", lambda s: "attn_proj" in _named(s) and "core_attn" not in _named(s),
          "attn_proj cannot be offloaded without core_attn, whose output is its input",
          "add core_attn",
-         f"{_CONFIG}:1287", "run",
+         f"{CONFIG}:1287", "run",
          "attn_proj cannot be set to offload_modules alone without core_attn because the input of attn_proj is the "
          "output of core_attn, which is needed in core_attn.backward()."),
-    Rule("F05", "error", lambda s: bool(s.offload.offload_modules) and not s.uses_te and not s.gpu.is_cpu,
+    Rule("F05", "error", lambda s: bool(s.spec.offload.offload_modules) and not s.uses_te and not s.gpu.is_cpu,
          "offload_modules with the local layers",
          "use kernels.transformer_impl=transformer_engine",
          "megatron/training/arguments.py at core_v0.16.1", "source",
@@ -137,25 +135,25 @@ RULES = (
          "core_attn is to be offloaded and recomputed: it is recomputed, and never offloaded",
          "keep one of the two",
          "transformer/attention.py:1134", "source"),
-    Rule("F08", "warning", lambda s: bool(s.offload.offload_modules) and s.full is not None,
+    Rule("F08", "warning", lambda s: bool(s.spec.offload.offload_modules) and s.full is not None,
          "full recompute stores nothing inside layers that could be offloaded",
          "keep one of the two",
          "transformer_block.py:446", "source"),
     Rule("F09", "error", _inside_recomputed_experts,
          "{inside}: offloaded inside experts that moe recompute runs again",
          "drop moe, or do not offload {inside}",
-         f"Megatron-LM main {_CONFIG}:2165", "source", until="0.19"),
+         f"Megatron-LM main {CONFIG}:2165", "source", until="0.19"),
     Rule("F09", "error", _inside_recomputed_experts,
          "{inside}: offloaded inside experts that moe recompute runs again",
          "drop moe, or do not offload {inside}",
-         f"Megatron-LM main {_CONFIG}:2165", "source",
+         f"Megatron-LM main {CONFIG}:2165", "source",
          "Cannot offload {listed} while recomputing the entire MoE layer. 'moe' in recompute_modules wraps the full "
          "MoE forward in a checkpoint, so offloading activations inside it is redundant and will cause errors.",
          since="0.19"),
     Rule("F11", "error", _graph_offload_conflict,
          "offload_modules with {s.graph.impl} CUDA graphs: {why}",
          "drop the graphs, or the offloading",
-         f"Megatron-LM main {_CONFIG}:2930", "source", "{mcore}", since="0.18"),
+         f"Megatron-LM main {CONFIG}:2930", "source", "{mcore}", since="0.18"),
     Rule("F12", "warning", _absent_parts,
          "offload_modules {absent}: no layer of this model has them as modules of their own",
          "drop them",

@@ -1,11 +1,7 @@
 """Parallel sizes, pipeline layout and batch: what megatron-core's configs, groups and schedules refuse."""
 
 from harness.experiment.layout_string import LAYER_CODES
-from harness.experiment.rules.rule import Predicate, Rule, Values
-from harness.experiment.rules.situation import Situation
-
-_CONFIG = "transformer_config.py"
-_ARGUMENTS = "megatron/training/arguments.py at core_v0.16.1"
+from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Predicate, Rule, Situation, Values
 
 
 def _layout(rule: str) -> Predicate:
@@ -21,7 +17,7 @@ def _layout(rule: str) -> Predicate:
 
 
 def _world_indivisible(s: Situation) -> bool:
-    return s.spec.num_gpus % s.par.model_parallel_size != 0
+    return s.spec.num_gpus % s.spec.parallelism.model_parallel_size != 0
 
 
 def _expert_grid_indivisible(s: Situation) -> Values | None:
@@ -33,14 +29,14 @@ def _batch_indivisible(s: Situation) -> Values | None:
     if _world_indivisible(s):
         return None
     dp = s.spec.data_parallel_size
-    samples = s.batch.micro_batch_size * dp
-    if s.batch.global_batch_size % samples == 0:
+    samples = s.spec.batch.micro_batch_size * dp
+    if s.spec.batch.global_batch_size % samples == 0:
         return None
-    return {"dp": dp, "samples": samples, "near": max(samples, s.batch.global_batch_size // samples * samples)}
+    return {"dp": dp, "samples": samples, "near": max(samples, s.spec.batch.global_batch_size // samples * samples)}
 
 
 def _microbatch_group(s: Situation) -> int:
-    return s.par.microbatch_group_size_per_vp_stage or s.pp
+    return s.spec.parallelism.microbatch_group_size_per_vp_stage or s.pp
 
 
 def _group_out_of_range(s: Situation) -> Values | None:
@@ -59,24 +55,24 @@ def _group_leaves_few(s: Situation) -> Values | None:
 
 
 def _tokens_over_tp(s: Situation) -> Values | None:
-    tokens = s.batch.seq_length // s.cp
-    return {"tokens": tokens} if s.par.sequence_parallel and tokens % s.tp else None
+    tokens = s.spec.batch.seq_length // s.cp
+    return {"tokens": tokens} if s.spec.parallelism.sequence_parallel and tokens % s.tp else None
 
 
 def _uneven_ffn(s: Situation) -> int | None:
     """The first MLP width that TP cannot split."""
-    widths = [s.model.ffn_hidden_size] if 0 in s.model.moe_layer_pattern else []
+    widths = [s.spec.model.ffn_hidden_size] if 0 in s.spec.model.moe_layer_pattern else []
     if s.moe is not None and s.moe.moe_shared_expert_intermediate_size:
         widths.append(s.moe.moe_shared_expert_intermediate_size)
     return next((width for width in widths if width % s.tp), None)
 
 
 def _fuses_accumulation(s: Situation) -> bool:
-    return s.uses_te and s.kernels.gradient_accumulation_fusion
+    return s.uses_te and s.spec.kernels.gradient_accumulation_fusion
 
 
 def _fused_latent_rope(s: Situation) -> Values | None:
-    mla = s.model.mla
+    mla = s.spec.model.mla
     return {"rope_type": mla.rope_type} if mla and mla.apply_rope_fusion else None
 
 
@@ -86,14 +82,14 @@ def _fused_plain_rope(s: Situation) -> Values | None:
 
 
 RULES = (
-    Rule("P01", "error", lambda s: s.par.sequence_parallel and s.tp == 1,
+    Rule("P01", "error", lambda s: s.spec.parallelism.sequence_parallel and s.tp == 1,
          "sequence_parallel with tensor_model_parallel_size 1",
          "use parallelism.sequence_parallel=false",
          "model_parallel_config.py:410", "run",
          "Cannot use sequence parallelism without tensor parallelism"),
     Rule("S01", "error",
-         lambda s: s.model.mla is None and s.model.num_attention_heads % s.model.query_groups != 0,
-         "num_attention_heads {s.model.num_attention_heads} is not a multiple of num_query_groups {s.model.query_groups}",
+         lambda s: s.spec.model.mla is None and s.spec.model.num_attention_heads % s.spec.model.query_groups != 0,
+         "num_attention_heads {s.spec.model.num_attention_heads} is not a multiple of num_query_groups {s.spec.model.query_groups}",
          "use a divisor of the heads as model.num_query_groups",
          "attention.py", "run"),
     Rule("S02", "error", lambda s: _uneven_ffn(s) is not None,
@@ -101,33 +97,35 @@ RULES = (
          "use a multiple of {s.tp}, or a smaller -tp",
          "tensor_parallel/layers.py", "run",
          "is not divisible by {s.tp}"),
-    Rule("P03", "error", lambda s: s.model.num_attention_heads % s.tp != 0,
-         "{s.model.num_attention_heads} attention heads cannot be split over TP {s.tp}",
+    Rule("P03", "error", lambda s: s.spec.model.num_attention_heads % s.tp != 0,
+         "{s.spec.model.num_attention_heads} attention heads cannot be split over TP {s.tp}",
          "use a tensor_model_parallel_size that divides the heads",
-         f"{_CONFIG}:924", "run",
-         "num_attention_heads ({s.model.num_attention_heads}) must be a multiple of tensor_model_parallel_size "
+         f"{CONFIG}:924", "run",
+         "num_attention_heads ({s.spec.model.num_attention_heads}) must be a multiple of tensor_model_parallel_size "
          "({s.tp})."),
     Rule("P04", "error",
-         lambda s: s.model.mla is None and s.model.query_groups % s.tp != 0 and s.tp % s.model.query_groups != 0,
-         "{s.model.query_groups} query groups and TP {s.tp}: neither divides the other",
+         lambda s: s.spec.model.mla is None and s.spec.model.query_groups % s.tp != 0
+         and s.tp % s.spec.model.query_groups != 0,
+         "{s.spec.model.query_groups} query groups and TP {s.tp}: neither divides the other",
          "use a tensor_model_parallel_size that divides num_query_groups",
-         f"{_CONFIG}:939", "run",
-         "num_query_groups ({s.model.query_groups}) must be a multiple or divisor of tensor_model_parallel_size "
+         f"{CONFIG}:939", "run",
+         "num_query_groups ({s.spec.model.query_groups}) must be a multiple or divisor of tensor_model_parallel_size "
          "({s.tp})."),
     Rule("P33", "warning",
-         lambda s: s.model.mla is None and s.tp > s.model.query_groups and s.tp % s.model.query_groups == 0,
-         "TP {s.tp} exceeds {s.model.query_groups} query groups: keys and values are kept more than once",
+         lambda s: s.spec.model.mla is None and s.tp > s.spec.model.query_groups
+         and s.tp % s.spec.model.query_groups == 0,
+         "TP {s.tp} exceeds {s.spec.model.query_groups} query groups: keys and values are kept more than once",
          "expect more memory per GPU than the share of TP",
-         f"{_CONFIG}:939", "source"),
+         f"{CONFIG}:939", "source"),
     Rule("P05", "error", lambda s: s.ep > 1 and s.moe is None,
          "expert_model_parallel_size {s.ep} on a model without experts",
          "use -ep 1",
-         f"{_CONFIG}:1048", "run",
+         f"{CONFIG}:1048", "run",
          "num_moe_experts must be non None to use expert-parallel."),
     Rule("P06", "error", lambda s: s.moe is not None and s.moe.num_moe_experts % s.ep != 0,
          "{s.moe.num_moe_experts} experts cannot be split over EP {s.ep}",
          "use an expert_model_parallel_size that divides the experts",
-         "transformer/moe/moe_layer.py:101; " + _ARGUMENTS, "run",
+         "transformer/moe/moe_layer.py:101; " + ARGUMENTS, "run",
          "Number of experts should be a multiple of expert model parallel_size."),
     Rule("P08", "error", _layout("P08"),
          "{problem}",
@@ -139,10 +137,10 @@ RULES = (
          "transformer_block.py:174", "run", "{mcore}"),
     Rule("P10", "error", _layout("P10"),
          "{problem}", "keep one of the two",
-         f"{_CONFIG}:1294", "run", "{mcore}"),
+         f"{CONFIG}:1294", "run", "{mcore}"),
     Rule("P11", "error", _layout("P11"),
          "{problem}", "say where embedding and loss are inside the layout",
-         f"{_CONFIG}:1305", "run", "{mcore}"),
+         f"{CONFIG}:1305", "run", "{mcore}"),
     Rule("P12", "error", _layout("P12"),
          "{problem}", "write PP x VP stages, each ended by '|' but the last",
          "transformer/pipeline_parallel_layer_layout.py:40", "run", "{mcore}"),
@@ -151,20 +149,20 @@ RULES = (
          "transformer/pipeline_parallel_layer_layout.py:94", "run", "{mcore}"),
     Rule("P14", "error", _layout("P14"),
          "{problem}", "drop virtual_pipeline_model_parallel_size: the layout says it",
-         f"{_CONFIG}:1335", "run", "{mcore}"),
+         f"{CONFIG}:1335", "run", "{mcore}"),
     Rule("P15", "error", _layout("P15"),
          "{problem}", "choose num_layers_in_first/last_pipeline_stage so that the rest divides",
-         f"{_CONFIG}:1377", "run", "{mcore}"),
+         f"{CONFIG}:1377", "run", "{mcore}"),
     Rule("P16", "error", _layout("P16"),
          "{problem}", "drop account_for_* or use a pipeline size that divides the sum",
-         f"{_CONFIG}:1447", "run", "{mcore}"),
+         f"{CONFIG}:1447", "run", "{mcore}"),
     Rule("A12", "error", _layout("A12"),
          "{problem}", "drop virtual_pipeline_model_parallel_size",
          "parallel_state.py:745", "source", "{mcore}"),
-    Rule("A13", "note", lambda s: s.par.virtual_pipeline_model_parallel_size == 1,
+    Rule("A13", "note", lambda s: s.spec.parallelism.virtual_pipeline_model_parallel_size == 1,
          "virtual_pipeline_model_parallel_size 1 means no interleaving",
          "leave it out",
-         _ARGUMENTS, "source"),
+         ARGUMENTS, "source"),
     Rule("P31", "error", lambda s: s.cp > 1 and not s.uses_te and not s.gpu.is_cpu,
          "context_parallel_size {s.cp} with the local attention",
          "use kernels.transformer_impl=transformer_engine, or -cp 1",
@@ -172,21 +170,21 @@ RULES = (
          "Context parallelism is only supported by TEDotProductAttention!"),
     Rule("A01", "error", _world_indivisible,
          "num_gpus {s.spec.num_gpus} is not a multiple of TP {s.tp} x PP {s.pp} x CP {s.cp}",
-         "use a multiple of {s.par.model_parallel_size} GPUs, or smaller parallel sizes",
+         "use a multiple of {s.spec.parallelism.model_parallel_size} GPUs, or smaller parallel sizes",
          "parallel_state.py:740", "source",
-         "world_size ({s.spec.num_gpus}) is not divisible by {s.par.model_parallel_size}"),
+         "world_size ({s.spec.num_gpus}) is not divisible by {s.spec.parallelism.model_parallel_size}"),
     Rule("A03", "error", _expert_grid_indivisible,
          "num_gpus {s.spec.num_gpus} is not a multiple of ETP {s.etp} x EP {s.ep} x PP {s.pp}",
          "use a multiple of {grid} GPUs, a smaller -ep, or -et 1",
          "parallel_state.py:785", "source",
          "world_size ({s.spec.num_gpus}) is not divisible by expert_tensor_model_pipeline_parallel size ({grid})"),
     Rule("A06", "error", _batch_indivisible,
-         "global_batch_size {s.batch.global_batch_size} is not a multiple of micro_batch_size "
-         "{s.batch.micro_batch_size} x DP {dp}",
+         "global_batch_size {s.spec.batch.global_batch_size} is not a multiple of micro_batch_size "
+         "{s.spec.batch.micro_batch_size} x DP {dp}",
          "use a multiple of {samples}, such as -gb {near}",
          "num_microbatches_calculator.py:340", "run",
-         "global batch size ({s.batch.global_batch_size}) is not divisible by micro batch size "
-         "({s.batch.micro_batch_size}) times data parallel size ({dp})"),
+         "global batch size ({s.spec.batch.global_batch_size}) is not divisible by micro batch size "
+         "({s.spec.batch.micro_batch_size}) times data parallel size ({dp})"),
     Rule("A07", "error", _group_out_of_range,
          "interleaved schedule: groups of {group} micro-batches do not fit between PP {s.pp} and "
          "{s.num_microbatches} micro-batches",
@@ -194,29 +192,31 @@ RULES = (
          "pipeline_parallel/schedules.py:995", "source",
          "The number of contiguous micro-batches in a virtual pipeline stageshould range in "
          "[PP={s.pp} , M={s.num_microbatches}]"),
-    Rule("P34a", "error", lambda s: s.par.defer_embedding_wgrad_compute and s.pp == 1,
+    Rule("P34a", "error", lambda s: s.spec.parallelism.defer_embedding_wgrad_compute and s.pp == 1,
          "defer_embedding_wgrad_compute without pipeline stages",
          "drop it, or use a pipeline_model_parallel_size of 2 or more",
          "model_parallel_config.py:425", "run",
          "Cannot defer embedding wgrad compute when pipeline model parallel is not used"),
-    Rule("P34b", "error", lambda s: s.par.defer_embedding_wgrad_compute and s.pp > 1 and not _fuses_accumulation(s),
+    Rule("P34b", "error",
+         lambda s: s.spec.parallelism.defer_embedding_wgrad_compute and s.pp > 1 and not _fuses_accumulation(s),
          "defer_embedding_wgrad_compute without gradient accumulation fusion, which needs transformer-engine",
          "set kernels.gradient_accumulation_fusion with transformer-engine layers, or drop the deferral",
          "model_parallel_config.py:430", "run",
          "Cannot defer embedding wgrad compute when gradient accumulation fusion is not used"),
-    Rule("P34c", "error", lambda s: s.par.defer_embedding_wgrad_compute and bool(s.model.mtp_num_layers),
+    Rule("P34c", "error",
+         lambda s: s.spec.parallelism.defer_embedding_wgrad_compute and bool(s.spec.model.mtp_num_layers),
          "defer_embedding_wgrad_compute with multi-token prediction: the output layer runs several times per micro-batch, "
          "and megatron-core pairs its inputs and gradients by their order, which gives wrong weight gradients",
          "drop the deferral",
          "tensor_parallel/layers.py:1003", "source"),
-    Rule("P34d", "error", lambda s: s.par.defer_embedding_wgrad_compute and s.software.apex is False,
+    Rule("P34d", "error", lambda s: s.spec.parallelism.defer_embedding_wgrad_compute and s.software.apex is False,
          "defer_embedding_wgrad_compute needs Apex's fused_weight_gradient_mlp_cuda, which is not installed",
          "install Apex with --cuda_ext, or drop the deferral",
          "utils.py:1123", "source",
          "No module named 'fused_weight_gradient_mlp_cuda'"),
     Rule("P35", "warning",
-         lambda s: s.par.wgrad_deferral_limit > 0 and not s.par.defer_embedding_wgrad_compute,
-         "wgrad_deferral_limit {s.par.wgrad_deferral_limit} has no effect without defer_embedding_wgrad_compute",
+         lambda s: s.spec.parallelism.wgrad_deferral_limit > 0 and not s.spec.parallelism.defer_embedding_wgrad_compute,
+         "wgrad_deferral_limit {s.spec.parallelism.wgrad_deferral_limit} has no effect without defer_embedding_wgrad_compute",
          "set parallelism.defer_embedding_wgrad_compute, or drop the limit",
          "model_parallel_config.py:327", "source"),
     Rule("A07", "error", _group_leaves_few,
@@ -226,10 +226,10 @@ RULES = (
          "pipeline_parallel/schedules.py:1007", "source",
          "The remainder of M (the total micro-batches) divided by N (number of contiguous micro-batches in a virtual "
          "pipeline stage) should be 0, or larger than or equal to the pipeline-parallel size, but it is {rest}."),
-    Rule("A16", "error", lambda s: s.cp > 1 and s.batch.seq_length % (2 * s.cp) != 0,
-         "seq_length {s.batch.seq_length} is not a multiple of 2 x CP {s.cp}",
+    Rule("A16", "error", lambda s: s.cp > 1 and s.spec.batch.seq_length % (2 * s.cp) != 0,
+         "seq_length {s.spec.batch.seq_length} is not a multiple of 2 x CP {s.cp}",
          "use a multiple: context parallelism gives each rank two slices",
-         _ARGUMENTS, "source",
+         ARGUMENTS, "source",
          "seq-length should be a multiple of 2 * context-parallel-size if context-parallel-size > 1."),
     Rule("A17", "error", _tokens_over_tp,
          "sequence_parallel: {tokens} tokens per context rank cannot be split over TP {s.tp}",
@@ -246,16 +246,16 @@ RULES = (
          "drop model.mla.apply_rope_fusion",
          "fusions/fused_mla_yarn_rope_apply.py", "source"),
     Rule("A22", "error",
-         lambda s: s.model.mla is not None and s.model.query_groups != s.model.num_attention_heads,
+         lambda s: s.spec.model.mla is not None and s.spec.model.query_groups != s.spec.model.num_attention_heads,
          "grouped-query attention on a model with multi-latent attention",
          "drop model.num_query_groups",
-         _ARGUMENTS, "source",
+         ARGUMENTS, "source",
          "Group query attention is mutually exclusive with multi latent attention."),
     Rule("A24", "warning",
-         lambda s: bool(s.model.mtp_num_layers) and s.model.position_embedding_type == "learned_absolute",
+         lambda s: bool(s.spec.model.mtp_num_layers) and s.spec.model.position_embedding_type == "learned_absolute",
          "MTP layers with learned position embeddings: megatron-core's own launcher refuses them",
          "use rope",
-         _ARGUMENTS, "source", until="0.20.0dev0"),
+         ARGUMENTS, "source", until="0.20.0dev0"),
     Rule("A25", "warning", lambda s: s.tp > s.spec.gpus_per_node,
          "TP {s.tp} spans nodes of {s.spec.gpus_per_node} GPUs: every layer waits for the network",
          "use a tensor_model_parallel_size within one node",

@@ -1,10 +1,8 @@
 """Reduced precision against the GPU, transformer-engine and the shapes of the model."""
 
 from harness.experiment.gpu import PRECISIONS
-from harness.experiment.rules.rule import Rule, Values
-from harness.experiment.rules.situation import Situation
+from harness.experiment.rules.rule import CONFIG, Rule, Situation, Values, joined
 
-_CONFIG = "transformer_config.py"
 _TE = "transformer_engine/pytorch/fp8.py and module/linear.py"
 
 # What the quantised GEMMs of a recipe need of the token and of the feature dimension.
@@ -24,7 +22,7 @@ def _dotted(capability: tuple[int, int]) -> str:
 
 
 def _moe_fp8_needs_newer_te(s: Situation) -> Values | None:
-    if not s.fp8 or s.moe is None:
+    if s.spec.precision.peak != "fp8" or s.moe is None:
         return None
     found = s.software.transformer_engine
     if s.te_before("1.7.0.dev0"):
@@ -49,10 +47,10 @@ def _te_too_old(s: Situation) -> Values | None:
 
 def _features(s: Situation) -> dict[str, int]:
     """Widths of the GEMMs of one TP rank."""
-    heads, groups = s.model.num_attention_heads, s.model.query_groups
-    features = {"hidden_size": s.model.hidden_size, "ffn_hidden_size / TP": s.model.ffn_hidden_size // s.tp}
-    if s.model.mla is None:
-        features["query, key and value / TP"] = (heads + 2 * groups) * s.model.head_dim // s.tp
+    heads, groups = s.spec.model.num_attention_heads, s.spec.model.query_groups
+    features = {"hidden_size": s.spec.model.hidden_size, "ffn_hidden_size / TP": s.spec.model.ffn_hidden_size // s.tp}
+    if s.spec.model.mla is None:
+        features["query, key and value / TP"] = (heads + 2 * groups) * s.spec.model.head_dim // s.tp
     if s.moe is not None:
         features["moe_ffn_hidden_size / ETP"] = s.moe.moe_ffn_hidden_size // s.etp
     return features
@@ -65,18 +63,18 @@ def _shapes_do_not_fit(s: Situation) -> Values | None:
     if recipe is None:
         return None
     token_unit, feature_unit = _MULTIPLES[str(recipe)]
-    tokens = s.batch.micro_batch_size * s.batch.seq_length // s.cp
+    tokens = s.spec.batch.micro_batch_size * s.spec.batch.seq_length // s.cp
     wrong = [f"{name} {size} of {feature_unit}" for name, size in _features(s).items() if size % feature_unit]
     if tokens % token_unit:
         wrong.append(f"tokens per micro-batch {tokens} of {token_unit}")
-    return {"wrong": ", ".join(wrong)} if wrong else None
+    return joined(wrong=wrong)
 
 
 RULES = (
     Rule("Q07", "error", _moe_fp8_needs_newer_te,
          "FP8 experts need transformer-engine {needed}; {found} is installed",
          "upgrade transformer-engine",
-         f"{_CONFIG}:1599", "source", "{mcore}"),
+         f"{CONFIG}:1599", "source", "{mcore}"),
     Rule("Q10", "error", lambda s: "moe_act" in s.modules and s.quantized and not s.uses_te,
          "moe_act under {s.spec.compute_dtype} needs transformer-engine's grouped experts",
          "use kernels.transformer_impl=transformer_engine, or drop moe_act",
@@ -92,7 +90,7 @@ RULES = (
     Rule("Q14", "error", lambda s: s.quantized and not s.uses_te and not s.gpu.is_cpu,
          "{s.spec.compute_dtype} with the local layers would train in bf16",
          "use kernels.transformer_impl=transformer_engine",
-         f"{_CONFIG}:985", "source"),
+         f"{CONFIG}:985", "source"),
     Rule("Q15", "error", _shapes_do_not_fit,
          "{s.spec.compute_dtype} GEMMs need multiples: {wrong}",
          "change the sizes or the parallelism, or use bf16",

@@ -1,16 +1,53 @@
-"""Recompute against the model, precision and schedule: what megatron-core refuses, ignores or gets wrong."""
+"""Recompute against the model, precision and schedule: without effect, refused, ignored or wrong."""
 
 from difflib import get_close_matches
 from math import gcd
 
 from harness.experiment.recompute import MODULES
-from harness.experiment.rules.rule import Rule, Values
-from harness.experiment.rules.situation import Situation
+from harness.experiment.rules.rule import CONFIG, ISSUES, PULLS, Rule, Situation, Values, has_shared_experts, joined
 from harness.experiment.software import parse_version
 
-_CONFIG = "transformer_config.py"
-_ISSUES = "https://github.com/NVIDIA/Megatron-LM/issues"
-_PULLS = "https://github.com/NVIDIA/Megatron-LM/pull"
+
+def _nothing_in_effect(s: Situation) -> Values | None:
+    effect = s.effective
+    if effect is None or not effect.does_nothing:
+        return None
+    return {"asked": effect.recompute, "reasons": _reasons(effect.inert_modules)}
+
+
+def _part_inert(s: Situation) -> Values | None:
+    effect = s.effective
+    if effect is None or not effect.inert_modules or not effect.modules:
+        return None
+    return {"active": ",".join(effect.modules), "reasons": _reasons(effect.inert_modules)}
+
+
+def _acts_on_few_layers(s: Situation) -> Values | None:
+    effect = s.effective
+    if effect is None:
+        return None
+    few = [f"{name} on {n} of {effect.num_layers}" for name, n in effect.modules.items() if n < effect.num_layers]
+    return joined(few=few)
+
+
+def _reasons(inert: dict[str, str]) -> str:
+    return "; ".join(f"{module}: {reason}" for module, reason in inert.items())
+
+
+EFFECT = (
+    Rule("EFF01", "error", _nothing_in_effect,
+         "recompute {asked} has no effect, the run would equal recompute none ({reasons})",
+         "name a module that this model has, or ask for --recompute_modules none",
+         "mbr-perf", "harness"),
+    Rule("EFF02", "warning", _part_inert,
+         "the run measures {active} only ({reasons})",
+         "drop the modules without effect",
+         "mbr-perf", "harness"),
+    Rule("EFF03", "note", _acts_on_few_layers,
+         "recompute acts on part of the layers: {few}",
+         "expect the saving only on the pipeline stages that hold them",
+         "mbr-perf", "harness"),
+)  # fmt: skip
 
 
 def _known_modules(s: Situation) -> list[str]:
@@ -33,7 +70,7 @@ def _unknown_modules(s: Situation) -> Values | None:
 
 def _needs_save_original_input(s: Situation) -> bool:
     """Both modules make the next linear keep its unquantised input, which delayed scaling refuses."""
-    return s.fp8 and not {"moe_act", "layernorm"}.isdisjoint(s.modules)
+    return s.spec.precision.peak == "fp8" and not {"moe_act", "layernorm"}.isdisjoint(s.modules)
 
 
 _TE_TEXT = "moe_act and layernorm recompute for fp8 needs transformer-engine>=2.6.0dev0, but your version is {found}."
@@ -53,8 +90,7 @@ def _fp8_needs_newer_te(s: Situation) -> Values | None:
 
 
 def _shared_experts_overlap(s: Situation) -> bool:
-    has_shared = s.moe is not None and s.moe.moe_shared_expert_intermediate_size is not None
-    return "shared_experts" in s.modules and has_shared and s.kernels.moe_shared_expert_overlap
+    return "shared_experts" in s.modules and has_shared_experts(s) and s.spec.kernels.moe_shared_expert_overlap
 
 
 def _block_is_clamped(s: Situation) -> Values | None:
@@ -80,72 +116,71 @@ def _inert(s: Situation, module: str) -> Values | None:
 
 
 def _moe_modules_on_dense(s: Situation) -> Values | None:
-    named = [m for m in s.modules if m in ("moe", "shared_experts")]
-    return {"named": ", ".join(named)} if named and s.moe is None else None
+    return joined(named=[m for m in s.modules if m in ("moe", "shared_experts")]) if s.moe is None else None
 
 
 def _mtp_full(s: Situation, method: str) -> bool:
-    return s.full is not None and s.full.method == method and bool(s.model.mtp_num_layers)
+    return s.full is not None and s.full.method == method and bool(s.spec.model.mtp_num_layers)
 
 
 RULES = (
     Rule("R06", "error",
-         lambda s: s.full is not None and s.full.distribute_saved_activations and s.par.sequence_parallel,
+         lambda s: s.full is not None and s.full.distribute_saved_activations and s.spec.parallelism.sequence_parallel,
          "distribute_saved_activations with sequence_parallel: the hidden state is already split",
          "drop one of the two; keep sequence_parallel",
-         f"{_CONFIG}:1186", "run",
+         f"{CONFIG}:1186", "run",
          "distribute_saved_activations: True must be false when sequence parallel is enabled: True"),
     Rule("R07", "error", _unknown_modules,
          "recompute_modules {unknown}: megatron-core {s.mcore_name} has no such module",
          "{hint}known: {known}",
-         f"{_CONFIG}:1196", "run",
+         f"{CONFIG}:1196", "run",
          "Invalid choices for recompute_modules: {listed}. Allowed modules are: "),
     Rule("R08", "error",
          lambda s: "moe_act" in s.modules and not (s.moe and s.moe.moe_grouped_gemm),
          "moe_act needs experts in one grouped GEMM",
          "set model.moe.moe_grouped_gemm, or drop moe_act",
-         f"{_CONFIG}:1213", "run",
+         f"{CONFIG}:1213", "run",
          "moe_act in recompute_modules is only supported with moe_grouped_gemm."),
     Rule("R09", "error",
-         lambda s: "mla_up_proj" in s.modules and s.model.mla is None,
+         lambda s: "mla_up_proj" in s.modules and s.spec.model.mla is None,
          "mla_up_proj needs multi-latent attention; this model has none",
          "drop mla_up_proj",
-         f"{_CONFIG}:1218", "run",
+         f"{CONFIG}:1218", "run",
          "mla_up_proj in recompute_modules is only supported with multi_latent_attention."),
     Rule("R10", "warning",
-         lambda s: "core_attn" in s.modules and s.kernels.attention_backend != "unfused",
+         lambda s: "core_attn" in s.modules and s.spec.kernels.attention_backend != "unfused",
          "core_attn with flash or fused attention runs the attention again and frees almost nothing",
          "drop core_attn, or measure it against mlp before keeping it",
-         f"{_CONFIG}:1224; {_ISSUES}/1225", "run",
+         f"{CONFIG}:1224; {ISSUES}/1225", "run",
          "If you are using transformer_engine as the transformer implementation, the core_attn is from "
          "transformer_engine and may be the fused version. For fused attention, you have no need to set 'core_attn' "
          "to recompute. Please check that the core_attn recompute is really needed."),
     Rule("R11", "error", _shared_experts_overlap,
          "shared_experts cannot be recomputed while moe_shared_expert_overlap runs them beside the dispatch",
          "set kernels.moe_shared_expert_overlap=false, or drop shared_experts",
-         f"{_CONFIG}:1232", "run",
+         f"{CONFIG}:1232", "run",
          "shared_experts recompute cannot work with --moe-shared-expert-overlap."),
     Rule("R12", "error",
          lambda s: _needs_save_original_input(s) and s.fp8_recipe == "delayed",
          "layernorm and moe_act cannot be recomputed under FP8 delayed scaling",
          "use fp8_cs, fp8_sc or fp8_mx, or drop the two modules",
-         f"{_CONFIG}:1241; {_ISSUES}/1860", "run",
+         f"{CONFIG}:1241; {ISSUES}/1860", "run",
          "Delayed scaling does not support moe_act and layernorm recompute for fp8."),
     Rule("R13", "error", _fp8_needs_newer_te,
          "layernorm and moe_act recompute under FP8 need transformer-engine 2.6; {found}",
          "upgrade transformer-engine, or drop the two modules",
-         f"{_CONFIG}:1248", "run", "{mcore}"),
+         f"{CONFIG}:1248", "run", "{mcore}"),
     Rule("R20", "error",
          lambda s: s.full is not None and s.graph.impl != "none" and not s.graphs_iteration,
          "full recompute with CUDA graphs of single layers",
          "drop the graphs, use --cuda_graph_impl full_iteration, or name modules instead",
-         f"{_CONFIG}:1780", "run",
+         f"{CONFIG}:1780", "run",
          "full recompute is only supported with full iteration CUDA graph."),
     Rule("R21", "error",
          lambda s: s.full is not None and s.overlaps_experts,
          "full recompute with overlap_moe_expert_parallel_comm: that schedule runs parts of layers itself",
          "name modules of the attention side instead, or drop the overlap",
-         f"{_CONFIG}:1871; {_ISSUES}/5869", "run",
+         f"{CONFIG}:1871; {ISSUES}/5869", "run",
          "disable full recomputation when enabling overlap_moe_expert_parallel_comm"),
     Rule("R22", "error",
          lambda s: "moe" in s.modules and s.overlaps_experts,
@@ -156,13 +191,13 @@ RULES = (
          lambda s: "moe" in s.modules and s.overlaps_experts,
          "moe recompute with overlap_moe_expert_parallel_comm",
          "drop moe, or drop the overlap",
-         f"Megatron-LM main {_CONFIG}:3030", "source",
+         f"Megatron-LM main {CONFIG}:3030", "source",
          "disable moe in recompute_modules when enabling overlap_moe_expert_parallel_comm", since="0.17"),
     Rule("R23", "error",
          lambda s: "gdn_norm_out" in s.modules,
          "gdn_norm_out needs gated delta net layers; no model of this harness has them",
          "drop gdn_norm_out",
-         f"Megatron-LM main {_CONFIG}", "source",
+         f"Megatron-LM main {CONFIG}", "source",
          "gdn_norm_out in recompute_modules is only supported with experimental_attention_variant='gated_delta_net'.",
          since="0.19"),
     Rule("T07", "warning", _block_is_clamped,
@@ -172,7 +207,7 @@ RULES = (
     Rule("T08", "error", _uniform_does_not_divide,
          "full:uniform:{s.full.num_layers} does not divide model chunks of {sizes} layers",
          "use one of {divisors}, full:block, or megatron-core 0.17",
-         f"transformer_block.py:532; {_PULLS}/3562", "run",
+         f"transformer_block.py:532; {PULLS}/3562", "run",
          "index {bad} is out of range", until="0.17"),
     Rule("T10", "warning",
          lambda s: s.full is not None and s.full.distribute_saved_activations and s.tp == 1,
@@ -182,7 +217,7 @@ RULES = (
     Rule("T11", "warning", _moe_modules_on_dense,
          "{named}: accepted on a dense model, and does nothing",
          "drop it",
-         f"{_CONFIG}:1196", "run"),
+         f"{CONFIG}:1196", "run"),
     Rule("T12", "warning",
          lambda s: "shared_experts" in s.modules and s.moe is not None
          and s.moe.moe_shared_expert_intermediate_size is None,
@@ -212,7 +247,7 @@ RULES = (
          lambda s: (_mtp_full(s, "uniform") or _mtp_full(s, "block")) and s.quantized,
          "full recompute of MTP layers under {s.spec.compute_dtype} silently drops gradients",
          "use megatron-core 0.18, bf16, or name modules instead",
-         f"{_PULLS}/4593, {_PULLS}/4765, {_PULLS}/4766", "issue", until="0.18"),
+         f"{PULLS}/4593, {PULLS}/4765, {PULLS}/4766", "issue", until="0.18"),
     Rule("T21", "note",
          lambda s: s.full is not None and s.full.method == "block" and s.quantized and s.spec.task == "peft",
          "full:block under {s.spec.compute_dtype} skips layers while nothing requires a gradient: frozen embeddings "
@@ -227,4 +262,51 @@ RULES = (
          "moe_act inside moe: the activation runs three times and frees nothing more",
          "drop moe_act",
          "transformer/moe/experts.py:738", "run"),
+)  # fmt: skip
+
+
+# Known defects of megatron-core and transformer-engine around recompute that no other rule covers.
+
+
+def _discarding(s: Situation) -> Values | None:
+    return joined(named=[m for m in s.modules if m in MODULES and MODULES[m].discards_output])
+
+
+DEFECTS = (
+    Rule("K06", "warning", lambda s: s.full is not None and s.moe is not None and not s.gpu.is_cpu,
+         "full recompute of MoE layers releases some activations one step late",
+         "expect the measured peak above the predicted one",
+         f"{ISSUES}/3221, {ISSUES}/5197", "issue", until="0.20.0dev0"),
+    Rule("K07", "warning",
+         lambda s: s.dispatcher == "flex" and s.spec.recompute.granularity != "none"
+         and s.spec.kernels.moe_flex_dispatcher_backend != "hybridep",
+         "DeepEP keeps token probabilities alive under recompute",
+         "watch the peak over many steps, or use hybridep",
+         f"{ISSUES}/5227", "issue"),
+    Rule("K11", "note", lambda s: s.modules == ("mla_up_proj",),
+         "mla_up_proj alone saves little",
+         "combine it with core_attn or moe_act",
+         f"{ISSUES}/1521", "issue"),
+    Rule("K12", "note", lambda s: s.full is not None and s.full.method == "uniform" and s.full.num_layers > 1,
+         "full:uniform:{s.full.num_layers} holds the activations of {s.full.num_layers} layers at once in backward",
+         "full:uniform:1 has the lower transient peak and costs no more time",
+         f"{ISSUES}/1226", "issue"),
+    Rule("K16", "note", lambda s: s.spec.ddp.use_megatron_fsdp and s.spec.recompute.granularity != "none",
+         "megatron-fsdp prefetches weights for the recomputed forward as well",
+         "expect more gathered weights alive at the peak",
+         f"{ISSUES}/6153", "issue"),
+    Rule("K18", "note", _discarding,
+         "{named}: megatron-core {s.mcore_name} compiles a C++ extension in the first backward",
+         "have c++ and ninja on every node; a run that ends meanwhile leaves share_storage_ext/lock under "
+         "~/.cache/torch_extensions, for which later runs wait: delete it",
+         f"{PULLS}/3649", "issue", since="0.17"),
+    Rule("K20", "note", lambda s: s.graphs_locally,
+         "local graphs keep parameters that are not reported",
+         "read reserved bytes next to allocated",
+         f"{PULLS}/6373", "issue", until="0.20.0dev0"),
+    Rule("K28", "error",
+         lambda s: "mlp" in s.modules and s.spec.model.add_bias_linear and 0 in s.spec.model.moe_layer_pattern,
+         "mlp recompute of a model with linear biases never ends its first backward",
+         "use full recompute or core_attn; the checkpoint returns the bias itself, which autograd then takes for its output",
+         "tensor_parallel/random.py:531", "run"),
 )  # fmt: skip

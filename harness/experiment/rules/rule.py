@@ -1,12 +1,206 @@
-"""A rule and a finding."""
+"""What a rule sees (the request, its software and environment, what follows from them), what it is, and what it finds."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
-from harness.experiment.gpu import Frozen
-from harness.experiment.rules.situation import Situation
-from harness.experiment.software import Version, parse_version
+from harness.experiment.effective import EffectiveRecompute, Implementation, effective_recompute
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
+from harness.experiment.gpu import GPUS, Frozen, GpuType
+from harness.experiment.graphs import captured_checkpoints, captures_iteration, is_local
+from harness.experiment.layout import LayoutError, chunks, layout_problem, num_virtual_stages
+from harness.experiment.model import MoeModel
+from harness.experiment.recompute import FullRecompute, SelectiveRecompute
+from harness.experiment.software import ASSUMED_MEGATRON_CORE, Software, Version, parse_version
+
+# Where rows were found; files of megatron-core 0.16.1 unless a row says otherwise.
+CONFIG = "transformer_config.py"
+ARGUMENTS = "megatron/training/arguments.py at core_v0.16.1"
+ISSUES = "https://github.com/NVIDIA/Megatron-LM/issues"
+PULLS = "https://github.com/NVIDIA/Megatron-LM/pull"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """One request under judgement. ``env`` is what ranks will see; None: only the request's own variables are known."""
+
+    spec: ExperimentSpec
+    software: Software
+    implementation: Implementation
+    rank_env: Mapping[str, str] | None = field(default=None)
+
+    @property
+    def graph(self) -> CudaGraphSpec:
+        """What CUDA graphs capture."""
+        return self.spec.cuda_graph
+
+    @property
+    def moe(self) -> MoeModel | None:
+        """Its mixture-of-experts part."""
+        return self.spec.model.moe
+
+    @property
+    def dispatcher(self) -> str | None:
+        """Token dispatcher of the MoE layers."""
+        return self.spec.kernels.moe_token_dispatcher_type if self.moe else None
+
+    @property
+    def overlaps_experts(self) -> bool:
+        """Whether MoE communication is overlapped with another micro-batch; a dense model has none."""
+        return self.moe is not None and self.spec.kernels.overlap_moe_expert_parallel_comm
+
+    @cached_property
+    def tp(self) -> int:
+        """Tensor-parallel size."""
+        return self.spec.parallelism.tensor_model_parallel_size
+
+    @cached_property
+    def pp(self) -> int:
+        """Pipeline-parallel size."""
+        return self.spec.parallelism.pipeline_model_parallel_size
+
+    @cached_property
+    def cp(self) -> int:
+        """Context-parallel size."""
+        return self.spec.parallelism.context_parallel_size
+
+    @cached_property
+    def ep(self) -> int:
+        """Expert-parallel size."""
+        return self.spec.parallelism.expert_model_parallel_size
+
+    @cached_property
+    def etp(self) -> int:
+        """Tensor-parallel size of the experts."""
+        return self.spec.parallelism.expert_tensor_size
+
+    @cached_property
+    def vp(self) -> int:
+        """Model chunks per pipeline rank."""
+        return num_virtual_stages(self.spec.parallelism)
+
+    @cached_property
+    def num_microbatches(self) -> int | None:
+        """None where GPUs or samples do not divide."""
+        samples = self.spec.batch.micro_batch_size * self.spec.data_parallel_size
+        if (
+            not samples
+            or self.spec.num_gpus % self.spec.parallelism.model_parallel_size
+            or self.spec.batch.global_batch_size % samples
+        ):
+            return None
+        return self.spec.batch.global_batch_size // samples
+
+    # What the machine and its software are.
+    @cached_property
+    def gpu(self) -> GpuType:
+        """The assumed or detected GPU type, else the one asked for."""
+        return GPUS.get(self.software.gpu or "", self.spec.gpu_type)
+
+    @cached_property
+    def mcore_name(self) -> str:
+        """The megatron-core version whose rules hold, as text."""
+        return self.software.megatron_core or ASSUMED_MEGATRON_CORE
+
+    @cached_property
+    def mcore(self) -> Version:
+        """The same, comparable."""
+        return parse_version(self.mcore_name)
+
+    def mcore_before(self, version: str) -> bool:
+        """Whether megatron-core is older than ``version``."""
+        return self.mcore < parse_version(version)
+
+    @cached_property
+    def te_is_missing(self) -> bool:
+        """Known to be missing: where megatron-core is unknown too, nothing was looked for."""
+        return self.software.transformer_engine is None and self.software.megatron_core is not None
+
+    def te_before(self, version: str) -> bool:
+        """Whether transformer-engine is known and older than ``version``."""
+        te = self.software.transformer_engine
+        return te is not None and parse_version(te) < parse_version(version)
+
+    @cached_property
+    def uses_te(self) -> bool:
+        """Whether layers are transformer-engine's."""
+        return self.implementation == "transformer_engine"
+
+    @cached_property
+    def env(self) -> Mapping[str, str]:
+        """Variables that are known, those of the request included."""
+        return {**self.spec.env, **(self.rank_env or {})}
+
+    # Recompute.
+    @cached_property
+    def modules(self) -> tuple[str, ...]:
+        """Modules of selective recompute, else none."""
+        policy = self.spec.recompute
+        return policy.modules if isinstance(policy, SelectiveRecompute) else ()
+
+    @cached_property
+    def full(self) -> FullRecompute | None:
+        """The policy, where it is full recompute."""
+        return self.spec.recompute if isinstance(self.spec.recompute, FullRecompute) else None
+
+    @cached_property
+    def layout_error(self) -> LayoutError | None:
+        """Why the model cannot be cut over pipeline stages, or None."""
+        return layout_problem(self.spec.model, self.spec.parallelism)
+
+    @cached_property
+    def chunk_sizes(self) -> tuple[int, ...]:
+        """Decoder layers of every chunk that has any; empty where the model cannot be cut."""
+        if self.layout_error:
+            return ()
+        stages = chunks(self.spec.model, self.spec.parallelism)
+        return tuple(len(chunk.layers) for stage in stages for chunk in stage if chunk.layers)
+
+    @cached_property
+    def effective(self) -> EffectiveRecompute | None:
+        """None where full recompute meets a model that cannot be cut."""
+        if self.full and self.layout_error:
+            return None
+        return effective_recompute(self.spec, self.implementation, self.software)
+
+    # Precision.
+
+    @cached_property
+    def quantized(self) -> bool:
+        """Whether GEMMs run in FP8 or FP4."""
+        return self.spec.precision.peak in ("fp8", "fp4")
+
+    @cached_property
+    def fp8_recipe(self) -> object:
+        """Megatron-core's name of the FP8 scaling."""
+        return self.spec.precision.transformer_config.get("fp8_recipe")
+
+    # CUDA graphs.
+    @cached_property
+    def graphs_iteration(self) -> bool:
+        """Whether one graph holds the whole step."""
+        return captures_iteration(self.graph)
+
+    @cached_property
+    def graphs_locally(self) -> bool:
+        """Whether graphs are megatron-core's own, per layer."""
+        return is_local(self.graph)
+
+    @cached_property
+    def captured_checkpoints(self) -> tuple[str, ...]:
+        """Asked modules that run through a plain checkpoint inside a captured layer."""
+        return captured_checkpoints(self.graph, self.modules)
+
+    @cached_property
+    def is_dropless(self) -> bool:
+        """MoE without drop-and-pad: token counts per expert are only known on the device."""
+        padded = (
+            self.spec.kernels.moe_expert_capacity_factor is not None
+            and self.spec.kernels.moe_pad_expert_input_to_capacity
+        )
+        return self.moe is not None and not padded
+
 
 Severity = Literal["error", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
@@ -79,3 +273,19 @@ class Rule:
             fix=self.fix.format(s=situation, **values),
             mcore_text=self.mcore_text.format(s=situation, **values) if self.mcore_text else None,
         )
+
+
+def where(asked: Callable[[Situation], bool], condition: Predicate) -> Predicate:
+    """``condition`` in situations of which ``asked`` holds."""
+    return lambda s: asked(s) and condition(s)
+
+
+def joined(**words: Iterable[str]) -> Values | None:
+    """The words behind each name, joined by commas; None where one has none."""
+    texts: Values = {name: ", ".join(each) for name, each in words.items()}
+    return texts if all(texts.values()) else None
+
+
+def has_shared_experts(s: Situation) -> bool:
+    """Whether MoE layers hold experts that every token passes."""
+    return s.moe is not None and s.moe.moe_shared_expert_intermediate_size is not None

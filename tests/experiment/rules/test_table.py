@@ -6,8 +6,7 @@ from harness.errors import BadRequestError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.recompute import SelectiveRecompute
 from harness.experiment.rules.check import RULES, check
-from harness.experiment.rules.rule import Rule
-from harness.experiment.rules.situation import Situation
+from harness.experiment.rules.rule import Rule, Situation
 from harness.experiment.software import Software
 
 
