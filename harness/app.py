@@ -169,7 +169,7 @@ def _tell(error: HarnessError, *, as_json: bool) -> None:
         document = {"schema_version": 1, "error": redact_shapes(error.message), "remedy": redact_shapes(error.remedy),
                     "exit_code": int(error.exit_code)}  # fmt: skip
         print(json.dumps(document, indent=2))
-    from harness.showing.printing import visible
+    from harness.showing.page import visible
 
     print(f"error: {visible(redact_shapes(str(error)))}", file=sys.stderr)
 

@@ -60,15 +60,15 @@ def _tell_overview(overview: "SweepOverview", *, as_json: bool) -> int:
 
     code = exit_code_of_overview(overview)
     if as_json:
+        from harness.diagnose.show import overview_document
         from harness.showing import json
-        from harness.sweep.page import overview_document
 
         print(json.text(overview_document(overview, code)))
     else:
-        from harness.showing.printing import Console
-        from harness.sweep.page import print_overview
+        from harness.diagnose.show import overview_page
+        from harness.showing.terminal import show_page
 
-        print_overview(Console(highlight=False), overview)
+        show_page(overview_page(overview))
     return int(code)
 
 

@@ -209,7 +209,7 @@ def leave_markdown(target: str, text: str) -> None:
     """Print the text, or write it whole. BadRequestError where the file cannot be written."""
     from harness.errors import BadRequestError
     from harness.records.store import write_atomically
-    from harness.showing.printing import visible
+    from harness.showing.page import visible
 
     if target == "-":
         print(visible(text), end="")

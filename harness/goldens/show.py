@@ -14,7 +14,7 @@ from harness.records.golden import GoldenRecord
 from harness.records.golden_retired import told_of
 from harness.records.goldens import MEND_GOLDEN, GoldenChange
 from harness.showing import figures
-from harness.showing.figures import as_markdown
+from harness.showing.markup import as_markdown
 from harness.showing.printing import Console, plain_table, print_lines, show
 from harness.units import format_percent
 

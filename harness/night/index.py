@@ -12,7 +12,7 @@ from harness.night.rows import CELL_STYLE, outcome_cell
 from harness.night.words import SPEED, marked
 from harness.records.folders import folders
 from harness.records.store import write_atomically, write_bytes_atomically
-from harness.showing.figures import escape, html_page
+from harness.showing.markup import escape, html_page
 from harness.units import counted, format_percent
 
 JUDGED, PAGE, PLAN = Path("report") / "night.json", Path("report") / "night.html", "night.json"

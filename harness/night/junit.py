@@ -14,7 +14,7 @@ from harness.night.remarks import story
 from harness.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.night.words import finding_text, one_line
 from harness.showing.figures import BY_NAME
-from harness.showing.printing import visible
+from harness.showing.page import visible
 
 RUN = "run"
 """Name of the test case that says whether the runs of a case ended well."""

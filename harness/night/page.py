@@ -11,7 +11,8 @@ from harness.night.remarks import Story, stories, story
 from harness.night.rows import CELL_STYLE, night_rows, outcome_cell
 from harness.night.values import CaseVerdict, NightVerdict
 from harness.night.words import about, answer, change_text, headline, is_red, outcome_text, threshold_text
-from harness.showing.figures import BY_NAME, as_markdown, escape, figure, html_page
+from harness.showing.figures import BY_NAME, figure
+from harness.showing.markup import as_markdown, escape, html_page
 from harness.units import counted
 
 _STYLE = f"""{CELL_STYLE}

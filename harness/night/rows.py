@@ -1,16 +1,26 @@
 """Rows and cells of a night's tables."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from harness.judging.gate import Verdict
 from harness.judging.metrics import cell_figure
 from harness.night.values import CaseVerdict
 from harness.night.words import SPEED, change_text, finding_of, one_line, outcome_text, worst_memory
-from harness.showing.figures import ABSENT, BY_NAME, cap_figure, clock_figure, escape, figure
-from harness.sweep.rows import Rows
+from harness.showing.figures import ABSENT, BY_NAME, cap_figure, clock_figure, figure
+from harness.showing.markup import escape
 from harness.units import counted, format_percent
 
 _Read = Callable[[CaseVerdict], str]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Titles, which of them are aligned to the right, and the texts of every case in the plan's order."""
+
+    titles: tuple[str, ...]
+    right: tuple[bool, ...]
+    texts: tuple[tuple[str, ...], ...]
 
 
 def night_rows(cases: Sequence[CaseVerdict], *, narrow: bool = False) -> Rows:

@@ -18,7 +18,8 @@ from harness.night.words import about, answer, headline, is_red
 from harness.records.night import NightPlan
 from harness.showing import json
 from harness.showing.json import Document
-from harness.showing.printing import Console, on_one_line, plain_table, print_hanging, print_lines, show
+from harness.showing.page import on_one_line
+from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show
 from harness.showing.progress import CellProgress, cell_progress
 
 _WIDE = 150

@@ -1,6 +1,5 @@
 """Prints text and tables, and shows what would steer a terminal as text."""
 
-import re
 from collections.abc import Iterable
 
 import rich.console
@@ -11,18 +10,7 @@ from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text
 
-# Controls but tab and newline, marks that turn the direction of writing, and bytes that are no UTF-8.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-
-
-def visible(text: str) -> str:
-    r"""``text`` with what would steer a terminal as ``\x1b`` or ``\u202e``."""
-    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
-
-
-def on_one_line(text: str) -> str:
-    r"""``text`` as :func:`visible`, with a line break as ``\n``: nothing in it can look like a line of ours."""
-    return visible(text).replace("\n", "\\n")
+from harness.showing.page import on_one_line, visible
 
 
 class Console(rich.console.Console):

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 
 from harness.records.logs.passage import Passage
-from harness.showing.printing import Console, on_one_line
+from harness.showing.page import on_one_line
+from harness.showing.printing import Console
 from harness.units import format_seconds
 
 EVERY_S = 10.0

@@ -1,157 +1,238 @@
-"""A sweep as HTML and as Markdown."""
+"""A sweep as a page, judged or planned."""
 
-from collections.abc import Sequence
-from shlex import quote
+from collections.abc import Callable, Sequence
 
-from harness.diagnose.of_sweep import FailedRun, SweepOverview
-from harness.errors import ExitCode
-from harness.showing.charts.drawing import Picture
-from harness.showing.figures import BY_NAME, as_markdown, escape, figure, html_page
-from harness.showing.json import SCHEMA_VERSION, Document
-from harness.showing.printing import Console, print_lines
+from harness.judging.statistics import TimeChange
+from harness.records.sweep import Cell, SweepPlan
+from harness.showing.figures import ABSENT, BY_NAME, cap_figure, capacities_text, clock_figure, figure
+from harness.showing.page import (
+    GAP,
+    Bars,
+    Block,
+    Column,
+    Line,
+    Listing,
+    Only,
+    Page,
+    Picture,
+    Section,
+    Span,
+    Table,
+    Words,
+    listing,
+    style_of,
+    tabled,
+)  # fmt: skip
 from harness.sweep.remarks import closing_lines, headline, remarks
-from harness.sweep.rows import Rows, rows
-from harness.sweep.values import SweepVerdict
+from harness.sweep.values import CellVerdict, SweepVerdict
+from harness.units import format_bytes, format_percent, format_seconds, four_figures
+
+RECOMMENDED, PARETO = "*", "P"
 
 
-def sweep_markdown(verdict: SweepVerdict, pictures: Sequence[Picture], *, with_images: bool) -> str:
-    """The whole report. ``with_images``: the pictures lie as PNG files beside it, else only their captions are told."""
-    table = rows(verdict)
+def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), undrawn: str = "") -> Page:
+    """The judged sweep, also one that is not finished. ``undrawn`` says why small bars stand for the pictures."""
     *basis, answer = closing_lines(verdict)
-    lines = [
-        f"# {as_markdown(verdict.title)}",
-        "",
-        as_markdown(f"{headline(verdict)}. Recipe {verdict.recipe} on {verdict.gpu}, {verdict.started_at}."),
-        "",
-        f"**{as_markdown(answer)}**",
-        "",
-        _row(table.titles),
-        _row(["---:" if right else "---" for right in table.right], raw=True),
-        *(_row(texts) for texts in table.texts),
-        "",
-        *(f"- {as_markdown(line)}" for line in basis),
-        *(f"- {as_markdown(note)}" for note in verdict.notes),
-        "",
-        *(f"- {as_markdown(remark.line)}" for remark in remarks(verdict)),
-        "",
-    ]
-    for picture in pictures:
-        lines += [f"## {as_markdown(picture.title)}", ""]
-        if picture.vega_lite is not None and with_images:
-            lines += [f"![{as_markdown(picture.title)}]({picture.name}.png)", ""]
-        lines += [as_markdown(picture.caption if picture.vega_lite is not None else picture.missing), ""]
-    return "\n".join(lines)
-
-
-def _row(texts: Sequence[str], *, raw: bool = False) -> str:
-    return "| " + " | ".join(text if raw else as_markdown(text) for text in texts) + " |"
-
-
-_BAR, _NAME, _STEP = 360, 250, 20
-
-
-def svg_bars(title: str, bars: Sequence[tuple[str, float, str]]) -> str:
-    """Horizontal bars of (name, value, value as text) on one scale from zero; nothing for no bars."""
-    if not bars:
-        return ""
-    longest = max(value for _, value, _ in bars) or 1.0
-    lines = []
-    for number, (name, value, text) in enumerate(bars):
-        top, wide = number * _STEP, max(value, 0) / longest * _BAR
-        lines.append(
-            f'<text x="{_NAME - 6}" y="{top + 14}" text-anchor="end">{escape(name)}</text>'
-            f'<rect x="{_NAME}" y="{top + 3}" width="{wide:.1f}" height="14" fill="#0072B2"/>'
-            f'<text x="{_NAME + wide + 5:.1f}" y="{top + 14}">{escape(text)}</text>'
-        )
-    wide, high = _NAME + _BAR + 90, len(bars) * _STEP
-    return (
-        f"<figure><figcaption><b>{escape(title)}</b></figcaption>"
-        f'<svg width="{wide}" height="{high}" viewBox="0 0 {wide} {high}" role="img" font-size="12">{"".join(lines)}</svg></figure>'
+    told = remarks(verdict)
+    about = Section(
+        "About the cells", (Listing(tuple(Line(one.line, "bad" if one.is_bad else "plain", 2) for one in told)),)
+    )
+    bars: tuple[Block, ...] = (undrawn, *_bars(verdict)) if undrawn else ()
+    return Page(
+        title=verdict.title,
+        headline=headline(verdict),
+        about=f"Recipe {verdict.recipe} on {verdict.gpu}, {verdict.started_at}.",
+        notes=verdict.notes,
+        answer=answer,
+        blocks=(
+            GAP,
+            cell_table(verdict),
+            GAP,
+            listing(basis),
+            *pictures,
+            Only("html", bars),
+            *([about] if told else []),
+        ),
+        footer=f"{verdict.sweep_id}: {' '.join(verdict.command)}",
     )
 
 
-def sweep_html(verdict: SweepVerdict, pictures: Sequence[Picture], scripts: Sequence[str], obstacle: str = "") -> str:
-    """The page. ``scripts`` draw ``pictures``; without them there are small bars, and ``obstacle`` says why."""
-    *basis, answer = closing_lines(verdict)
-    about = f"{headline(verdict)}. Recipe {verdict.recipe} on {verdict.gpu}, {verdict.started_at}."
-    body = [
-        f"<h1>{escape(verdict.title)}</h1><p>{escape(about)}</p>",
-        f'<p class="answer">{escape(answer)}</p>',
-        f'<div class="wide">{_table(rows(verdict))}</div>',
-        _list([(line, False) for line in (*basis, *verdict.notes)]),
-        *([_figure(picture) for picture in pictures] if scripts else [f"<p>{escape(obstacle)}</p>", _bars(verdict)]),
-        "<h2>About the cells</h2>",
-        _list([(remark.line, remark.is_bad) for remark in remarks(verdict)]),
-        f"<footer>{escape(verdict.sweep_id)}: {escape(' '.join(verdict.command))}</footer>",
-        *(f"<script>{script}</script>" for script in scripts),
-    ]
-    return html_page(verdict.title, body, runs_scripts=True)
-
-
-def _table(table: Rows) -> str:
-    def cells(tag: str, texts: Sequence[str]) -> str:
-        return "".join(
-            f"<{tag} class='{'right' if right else 'left'}'>{escape(text)}</{tag}>"
-            for text, right in zip(texts, table.right, strict=True)
-        )
-
-    body = "".join(f"<tr>{cells('td', texts)}</tr>" for texts in table.texts)
-    return f"<table><thead><tr>{cells('th', table.titles)}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _figure(picture: Picture) -> str:
-    if picture.vega_lite is None:
-        return f"<figure><figcaption><b>{escape(picture.title)}.</b> {escape(picture.missing)}</figcaption></figure>"
-    return f'<figure><div id="{picture.name}"></div><figcaption>{escape(picture.caption)}</figcaption></figure>'
-
-
-def _list(lines: Sequence[tuple[str, bool]]) -> str:
-    items = "".join(f"<li class='{'bad' if is_bad else 'plain'}'>{escape(line)}</li>" for line, is_bad in lines)
-    return f"<ul>{items}</ul>" if items else ""
-
-
-def _bars(verdict: SweepVerdict) -> str:
-    charts = []
-    for name in ("peak_allocated_bytes", "step_time_s"):
-        metric = BY_NAME[name]
-        values = [(cell.name, cell.figure(metric)) for cell in verdict.cells if cell.metrics]
-        charts.append(svg_bars(metric.title, [(n, v, figure(metric, v)) for n, v in values if v is not None]))
-    return "".join(charts)
-
-
-def print_overview(console: Console, found: SweepOverview) -> None:
-    """How the runs ended, what an A/B came to, and each failed run with the command that diagnoses it."""
-    counts = ", ".join(f"{count} {name}" for name, count in found.counts)
-    lines = [f"Sweep {found.sweep_dir.name} ({found.title}): {counts}"]
-    lines += list(found.ab.lines) if found.ab else []
-    for run in found.failed:
-        lines += [_line(run), f"  {command(run)}"]
-    print_lines(console, lines)
-
-
-def overview_document(found: SweepOverview, exit_code: ExitCode) -> Document:
-    """The same for programs, with the keys of every diagnosis."""
-    told = f"{len(found.failed)} of {sum(count for _, count in found.counts)} runs did not end well"
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "verdict": {"class": None, "confidence": None, "reason": told, "confirmed": found.ab and found.ab.confirmed},
-        "evidence": [*(found.ab.lines if found.ab else ()), *map(_line, found.failed)],
-        "fixes": [{"text": f"Diagnose run {run.run_dir.name} of {run.cell}.", "command": command(run)} for run in found.failed],
-        "sweep_dir": str(found.sweep_dir),
-        "runs": [
-            {"run_dir": str(run.run_dir), "cell": run.cell, "status": run.status, "class": run.oom_class,
-             "confidence": run.confidence, "rank": run.rank, "told": run.told}
-            for run in found.failed
+def cell_table(verdict: SweepVerdict) -> Table:
+    """A row per cell in the plan's order, with all columns in which any cell says something."""
+    step = "Mean step" if verdict.has_repeats else "Step"
+    versus = "Time vs reference" if verdict.reference_why else "Time vs control"
+    return tabled(
+        verdict.cells,
+        [
+            (Column("", optional=True), lambda cell: _marks(cell, verdict)),
+            (Column("#", right=True), cell_number),
+            (Column("Cell"), lambda cell: f"{cell.name}{_role(cell)}"),
+            (Column("Status"), lambda cell: Span(status_text(cell), style_of(cell.status))),
+            (Column(step, right=True, optional=True), _metric("step_time_s")),
+            (
+                Column(versus, right=True, optional=True),
+                lambda cell: change_text(cell.versus.time if cell.versus else None),
+            ),
+            (Column("Allocated", right=True, optional=True), _allocated),
+            (Column("Rank", right=True, drop=1, optional=True), _worst),
+            (Column("Saved", right=True, optional=True), _saved),
+            (Column("ms per GiB saved", right=True, drop=1, optional=True), trade_text),
+            (Column("Reserved", right=True, drop=4, optional=True), _metric("peak_reserved_bytes")),
+            (Column("Device used", right=True, drop=4, optional=True), _metric("peak_device_bytes")),
+            (Column("TFLOP/s/GPU", right=True, drop=2, optional=True), _metric("tflops_per_gpu")),
+            (Column("SM clock", right=True, drop=5, optional=True), _sm_clock),
+            (Column("Power cap", right=True, drop=5, optional=True), _power_cap),
+            (Column("Predicted", right=True, drop=3, optional=True), _predicted),
+            (Column("Pred. error", right=True, drop=3, optional=True), _error),
         ],
-        "exit_code": int(exit_code),
-    }  # fmt: skip
+    )
 
 
-def command(run: FailedRun) -> str:
-    """To paste."""
-    return f"mbr-perf diagnose {quote(str(run.run_dir))}"
+def status_text(cell: CellVerdict) -> str:
+    """The status in words; a cell that does not leave the margin says so."""
+    if cell.status == "ok":
+        return "ok, in doubt" if cell.doubts else "ok, no margin" if cell.fits is False else "ok"
+    return cell.status.replace("_", " ").replace("oom", "OOM")
 
 
-def _line(run: FailedRun) -> str:
-    rank = f" on rank {run.rank}" if run.rank is not None else ""
-    return f"{run.cell}: {run.status}{rank}: {run.told}"
+def change_text(change: TimeChange | None) -> str:
+    """``+3.1 % (+2.0 % to +4.2 %)``; the interval is that of 95 %."""
+    if change is None:
+        return ABSENT
+    if change.interval is None:
+        return format_percent(change.fraction)
+    low, high = change.interval
+    return f"{format_percent(change.fraction)} ({format_percent(low)} to {format_percent(high)})"
+
+
+def signed_bytes(value: int) -> str:
+    """Bytes with their sign: ``+1.50 GiB``."""
+    return f"{'-' if value < 0 else '+'}{format_bytes(abs(value))}"
+
+
+def trade_text(cell: CellVerdict) -> str:
+    """Milliseconds per GiB saved with one digit more than the noise deserves; absent where undefined."""
+    trade = cell.versus.trade if cell.versus else None
+    return ABSENT if trade is None or trade.ms_per_gib_saved is None else four_figures(trade.ms_per_gib_saved)
+
+
+def cell_number(cell: CellVerdict) -> str:
+    """What pictures call a cell whose name finds no room."""
+    return f"{cell.index}"
+
+
+def _marks(cell: CellVerdict, verdict: SweepVerdict) -> str:
+    return RECOMMENDED * (cell.name == verdict.recommendation.cell) + PARETO * (cell.name in verdict.pareto)
+
+
+def _role(cell: CellVerdict) -> str:
+    return " (control)" if cell.is_control else " (reference)" if cell.is_reference else ""
+
+
+def _metric(name: str) -> Callable[[CellVerdict], str]:
+    return lambda cell: figure(BY_NAME[name], cell.figure(BY_NAME[name])) if cell.metrics else ABSENT
+
+
+def _allocated(cell: CellVerdict) -> str:
+    """Of a cell without any good run what it had when memory ran out, marked."""
+    so_far = cell.oom.peak_allocated_bytes if cell.oom and not cell.metrics else None
+    return _metric("peak_allocated_bytes")(cell) if so_far is None else f"{format_bytes(so_far)} (OOM)"
+
+
+def _saved(cell: CellVerdict) -> str:
+    memory = cell.versus.memory if cell.versus else None
+    return signed_bytes(memory.saved_bytes) if memory else ABSENT
+
+
+def _worst(cell: CellVerdict) -> str:
+    peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
+    return f"{peak.rank}" if peak else ABSENT
+
+
+def _sm_clock(cell: CellVerdict) -> str:
+    return clock_figure(cell.metrics.clocks.sm_clock_mhz if cell.metrics and cell.metrics.clocks else None)
+
+
+def _power_cap(cell: CellVerdict) -> str:
+    return cap_figure(cell.metrics.clocks.power_cap_share if cell.metrics and cell.metrics.clocks else None)
+
+
+def _predicted(cell: CellVerdict) -> str:
+    return format_bytes(cell.foretold.prediction.peak_bytes) if cell.foretold else ABSENT
+
+
+def _error(cell: CellVerdict) -> str:
+    error = cell.foretold.peak_error if cell.foretold else None
+    return ABSENT if error is None else format_percent(error)
+
+
+def _bars(verdict: SweepVerdict) -> list[Bars]:
+    charts = []
+    for metric in (BY_NAME["peak_allocated_bytes"], BY_NAME["step_time_s"]):
+        values = [(cell.name, cell.figure(metric)) for cell in verdict.cells if cell.metrics]
+        charts.append(Bars(metric.title, tuple((n, v, figure(metric, v)) for n, v in values if v is not None)))
+    return charts
+
+
+_FATES = {"run": "run", "pruned": "pruned", "skipped_inert": "skipped, inert", "illegal": "illegal"}
+
+
+def plan_page(plan: SweepPlan) -> Page:
+    """`sweep --dryrun`: every cell with its prediction and fate, and why cells do not run."""
+    cells = tabled(
+        plan.cells,
+        [
+            (Column("#", right=True), lambda cell: f"{cell.index}"),
+            (Column("Cell"), lambda cell: f"{cell.name} (control)" if cell.name == plan.control else cell.name),
+            (Column("Fate"), lambda cell: _FATES[cell.fate]),
+            *((Column(title, right=True), _foretold(at)) for at, title in enumerate(_FORETOLD)),
+        ],
+    )
+    lines = [*_reasons(plan), *_unpredicted(plan), _memory(plan), *_planned_runs(plan)]
+    return Page(title=plan.title, notes=plan.notes, blocks=(cells, GAP, listing(lines)))
+
+
+_FORETOLD = ("Predicted peak", "Range", "Step", "Recompute FLOPs")
+
+
+def _foretold(at: int) -> Callable[[Cell], Words]:
+    return lambda cell: _prediction(cell)[at]
+
+
+def _prediction(cell: Cell) -> tuple[str, str, str, str]:
+    foretold = cell.prediction
+    if foretold is None:
+        return (ABSENT, ABSENT, ABSENT, ABSENT)
+    low, high = foretold.range_bytes
+    step = format_seconds(foretold.step_time_s) if foretold.step_time_s is not None else ABSENT
+    again = format_percent(foretold.recompute_flops / foretold.model_flops)
+    between = f"{format_bytes(low)} to {format_bytes(high)}"
+    return (format_bytes(foretold.peak_bytes), between, step, again)
+
+
+def summary_lines(plan: SweepPlan) -> list[str]:
+    """The plan in few lines: title, notes, cells that do not run."""
+    return [plan.title, *(f"Note: {note}" for note in plan.notes), *_planned_runs(plan), *_reasons(plan)]
+
+
+def _reasons(plan: SweepPlan) -> list[str]:
+    return [f"{cell.name}: {_FATES[cell.fate]}: {cell.reason}" for cell in plan.cells if cell.fate != "run"]
+
+
+def _unpredicted(plan: SweepPlan) -> list[str]:
+    why = [cell.no_prediction for cell in plan.cells if cell.fate == "run" and cell.prediction is None]
+    return [f"Not predicted: {reason}" for reason in dict.fromkeys(why)]
+
+
+def _memory(plan: SweepPlan) -> str:
+    if len(plan.capacities) > 1:
+        return f"Memory per rank: each cell's own, {capacities_text(plan.capacities)}"
+    if plan.capacity_bytes is None:
+        return "Memory: no limit is known, so nothing is pruned (--memory_limit sets one)"
+    return f"Memory: {format_bytes(plan.capacity_bytes)} per rank"
+
+
+def _planned_runs(plan: SweepPlan) -> list[str]:
+    running = sum(cell.fate == "run" for cell in plan.cells)
+    repeats = f", {plan.repeats} times each, interleaved" if plan.repeats > 1 else ""
+    return [f"{running} of {len(plan.cells)} cells run{repeats}; the control is {plan.control}"]

@@ -12,13 +12,16 @@ from harness.records.other_kinds import read_only_sweep
 from harness.records.store import write_atomically, write_bytes_atomically
 from harness.records.sweeps import SweepData, read_sweep
 from harness.showing import json
-from harness.showing.charts.drawing import Picture, can_draw, obstacle
+from harness.showing.charts.drawing import obstacle, png
+from harness.showing.markup import html, markdown
+from harness.showing.page import Picture
 from harness.showing.printing import Console, print_lines
+from harness.showing.terminal import show_page
 from harness.sweep.batch import SweepBatch
 from harness.sweep.document import sweep_csv, sweep_document
 from harness.sweep.judge import judge_sweep
-from harness.sweep.page import sweep_html, sweep_markdown
-from harness.sweep.show import SweepDisplay, print_sweep
+from harness.sweep.page import sweep_page
+from harness.sweep.show import SweepDisplay
 from harness.sweep.values import CellVerdict, SweepVerdict
 
 REPORT = "report"
@@ -65,7 +68,7 @@ def write_tables(verdict: SweepVerdict, data: SweepData, folder: Path) -> tuple[
 
 
 def _pictures(data: SweepData, verdict: SweepVerdict, formats: Sequence[str]) -> tuple[Picture, ...]:
-    if not can_draw() or not {"html", "md", "png"} & set(formats):
+    if obstacle() or not {"html", "md", "png"} & set(formats):
         return ()
     from harness.sweep.pictures.gallery import pictures
 
@@ -78,18 +81,12 @@ def _write(path: Path, text: str) -> tuple[Path, ...]:
 
 
 def _html(material: _Material) -> tuple[Path, ...]:
-    drawn = [picture for picture in material.pictures if picture.vega_lite]
-    scripts = []
-    if drawn:
-        from harness.showing.charts import drawing as rendering
-
-        scripts = [rendering.library(), rendering.embedding(drawn)]
-    return _write(material.folder / "report.html", sweep_html(material.verdict, material.pictures, scripts, obstacle()))
+    return _write(material.folder / "report.html", html(sweep_page(material.verdict, material.pictures, obstacle())))
 
 
 def _markdown(material: _Material) -> tuple[Path, ...]:
-    text = sweep_markdown(material.verdict, material.pictures, with_images="png" in material.formats)
-    return _write(material.folder / "report.md", text)
+    page = sweep_page(material.verdict, material.pictures)
+    return _write(material.folder / "report.md", markdown(page, with_images="png" in material.formats))
 
 
 def _csv(material: _Material) -> tuple[Path, ...]:
@@ -101,16 +98,10 @@ def _json(material: _Material) -> tuple[Path, ...]:
 
 
 def _png(material: _Material) -> tuple[Path, ...]:
-    paths = []
-    for picture in material.pictures:
-        if picture.vega_lite is None:
-            continue
-        from harness.showing.charts import drawing as rendering
-
-        path = material.folder / f"{picture.name}.png"
-        write_bytes_atomically(path, rendering.png(picture.vega_lite))
-        paths.append(path)
-    return tuple(paths)
+    drawn = {material.folder / f"{each.name}.png": each.vega_lite for each in material.pictures if each.vega_lite}
+    for path, vega_lite in drawn.items():
+        write_bytes_atomically(path, png(vega_lite))
+    return tuple(drawn)
 
 
 FORMATS: dict[str, Callable[[_Material], tuple[Path, ...]]] = {
@@ -192,7 +183,7 @@ def report_sweep(request: ReportRequest) -> None:
     if request.as_json:
         print(json.text(sweep_document(verdict, paths)))  # noqa: T201 (the answer)
     else:
-        print_sweep(Console(highlight=False), verdict)
+        show_page(sweep_page(verdict))
         print_lines(Console(highlight=False), ["", *(f"Report: {path}" for path in paths)])
     if obstacle():
         print_lines(Console(stderr=True, highlight=False), [obstacle()])

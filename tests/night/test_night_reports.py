@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import BadRequestError, ExitCode
 from harness.night.reports import Outputs, require_outputs, write_night_reports
-from harness.showing.printing import visible
+from harness.showing.page import visible
 
 
 def test_the_night_keeps_every_report_in_its_own_folder(written_night):

@@ -7,10 +7,11 @@ import pytest
 
 from harness.judging.saving import elsewhere
 from harness.records.run import PredictionRecord
+from harness.showing.page import plain
 from harness.sweep.document import sweep_csv, sweep_document
 from harness.sweep.judge import judge_sweep
+from harness.sweep.page import cell_table
 from harness.sweep.remarks import closing_lines
-from harness.sweep.rows import rows
 from harness.sweep.values import SweepVerdict
 from harness.units import GIB
 
@@ -100,12 +101,13 @@ def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, mak
         make_cell("none", runs("none", [0.10, 0.10, 0.10], 70)),
         make_cell("mlp", runs("mlp", [0.10, 0.10, 0.16], 60)),
     ]))  # fmt: skip
-    cell, table = verdict.cell("mlp"), rows(verdict)
-    step, change, tflops = (table.titles.index(title) for title in ("Mean step", "Time vs control", "TFLOP/s/GPU"))
+    cell, table = verdict.cell("mlp"), cell_table(verdict).filled()
+    titles, texts = [column.title for column in table.columns], [[plain(cell) for cell in row] for row in table.rows]
+    step, change, tflops = (titles.index(title) for title in ("Mean step", "Time vs control", "TFLOP/s/GPU"))
 
-    assert (table.texts[0][step], table.texts[1][step]) == ("100.0 ms", "120.0 ms")
-    assert table.texts[1][change].startswith("+20.0 %")
-    rates = [float(texts[tflops].replace(",", "")) for texts in table.texts]
+    assert (texts[0][step], texts[1][step]) == ("100.0 ms", "120.0 ms")
+    assert texts[1][change].startswith("+20.0 %")
+    rates = [float(row[tflops].replace(",", "")) for row in texts]
     assert rates[0] / rates[1] == pytest.approx(1.2, abs=1e-4)
     assert any(line.startswith("Mean step: mean over repeats of each run's median") for line in closing_lines(verdict))
     assert cell.speed.tokens_per_s_per_gpu == pytest.approx(8 * 4096 / 8 / 0.12)

@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from harness.errors import BadRequestError
 from harness.records.sweeps import SweepData, read_sweep
 from harness.showing.charts.drawing import obstacle
-from harness.showing.printing import visible
+from harness.showing.markup import html, markdown
+from harness.showing.page import visible
+from harness.showing.printing import Console
+from harness.showing.terminal import print_page
 from harness.sweep.document import sweep_csv, sweep_document
 from harness.sweep.judge import judge_sweep
-from harness.sweep.page import sweep_html, sweep_markdown
+from harness.sweep.page import sweep_page
 from harness.sweep.reports import write_reports, write_tables
-from harness.sweep.show import print_sweep
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 HOSTILE = "=1+1 | `x` [bold]<script>alert(1)</script> </script>"
@@ -43,7 +44,7 @@ def _hostile(make_spec, make_record, make_cell, make_sweep) -> SweepData:
 
 def printed(data: SweepData, **console: Any) -> str:
     out = io.StringIO()
-    print_sweep(Console(file=out, highlight=False, **console), judge_sweep(data))
+    print_page(Console(file=out, highlight=False, **console), sweep_page(judge_sweep(data)))
     return out.getvalue()
 
 
@@ -85,7 +86,7 @@ def test_no_name_steers_the_terminal_that_prints_a_report(make_spec, make_record
     cells = [make_cell(name, [make_record(make_spec(gpu="cpu", recompute="none"))]) for name in ("none", steering)]
     verdict = judge_sweep(make_sweep(cells, title=steering, gpu="cpu", capacity_bytes=None, notes=(steering,)))
 
-    for text in (sweep_markdown(verdict, (), with_images=False), sweep_html(verdict, (), ())):
+    for text in (markdown(sweep_page(verdict)), html(sweep_page(verdict))):
         assert r"\x9b2J\u202e" in text.replace("\\\\", "\\")
         assert visible(text) == text
 
@@ -147,7 +148,7 @@ def test_no_text_of_the_csv_is_a_formula(hostile):
 
 
 def test_markdown_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(hostile):
-    text = sweep_markdown(judge_sweep(hostile), (), with_images=False)
+    text = markdown(sweep_page(judge_sweep(hostile)))
     table = [re.sub(r"\\\|", "", line) for line in text.splitlines() if line.startswith("|")]
 
     assert len({line.count("|") for line in table}) == 1
@@ -166,7 +167,7 @@ class _Tags(HTMLParser):
 
 
 def test_without_pictures_the_page_has_small_bars_and_says_what_is_missing(recorded):
-    page = sweep_html(judge_sweep(recorded), (), (), "No pictures: mbr-perf[report] is not installed")
+    page = html(sweep_page(judge_sweep(recorded), (), "No pictures: mbr-perf[report] is not installed"))
     tags = _Tags()
     tags.feed(page)
 
@@ -177,7 +178,7 @@ def test_without_pictures_the_page_has_small_bars_and_says_what_is_missing(recor
 
 def test_names_cannot_become_part_of_the_page(hostile):
     tags = _Tags()
-    tags.feed(sweep_html(judge_sweep(hostile), (), ()))
+    tags.feed(html(sweep_page(judge_sweep(hostile))))
 
     assert "script" not in tags.tags
 

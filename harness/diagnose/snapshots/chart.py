@@ -7,8 +7,8 @@ import altair as alt
 
 from harness.diagnose.snapshots.values import DeviceMemory, Levels
 from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import Picture, memory_unit, text_width, time_unit
-from harness.showing.figures import escape
+from harness.showing.charts.drawing import memory_unit, text_width, time_unit
+from harness.showing.page import Code, Page, Picture
 
 _HEIGHT = 320
 _COLOURS = (look.BLUE, look.VERMILION)
@@ -123,5 +123,6 @@ def _caption(shown: list[tuple[str, Levels]], left_out: list[str]) -> str:
 
 def write_timeline(devices: Sequence[tuple[str, DeviceMemory]], lines: Sequence[str], path: Path) -> Path:
     """Write it, replacing what is there; ``lines`` is what the page says besides. BadRequestError: no history, no room."""
-    below = f"<pre>{escape(chr(10).join(lines))}</pre>" if lines else ""
-    return look.write_chart("--timeline", path, snapshot_timeline(tuple(devices)), below=below)
+    drawn = snapshot_timeline(tuple(devices))
+    page = Page((drawn, *([Code("\n".join(lines))] if lines else [])), title=drawn.title)
+    return look.write_chart("--timeline", path, drawn, page)

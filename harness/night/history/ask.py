@@ -154,7 +154,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
 
 def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
     from harness.night.history.run import history_csv, write_csv
-    from harness.showing.printing import visible
+    from harness.showing.page import visible
 
     if asked.chart is not None:
         from harness.night.history.chart import write_trend

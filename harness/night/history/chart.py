@@ -13,8 +13,9 @@ from harness.night.history.files import started
 from harness.night.history.series import Night
 from harness.night.history.show import level_change_text
 from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import Picture, memory_unit, time_unit
-from harness.showing.figures import escape, figure
+from harness.showing.charts.drawing import memory_unit, time_unit
+from harness.showing.figures import figure
+from harness.showing.page import Page, Picture, listing
 from harness.units import counted, format_percent
 
 _HEIGHT = 340
@@ -192,9 +193,7 @@ def _caption(history: CaseHistory) -> str:
 
 def write_trend(history: CaseHistory, path: Path) -> Path:
     """Write it, replacing what is there. BadRequestError where it cannot be written, and for no figures."""
+    drawn = trend_picture(history)
     lines = [level_change_text(history, found).plain for found in history.level_changes]
-    items = "".join(f"<li>{escape(line)}</li>" for line in (*lines, *history.series.notes))
-    below, drawn = f"<ul>{items}</ul>" if items else "", trend_picture(history)
-    return look.write_chart(
-        "--chart", path, drawn, about=history.series.case, below=below, remedy="name another --metric"
-    )
+    page = Page((drawn, listing((*lines, *history.series.notes))), title=drawn.title, about=history.series.case)
+    return look.write_chart("--chart", path, drawn, page, remedy="name another --metric")

@@ -11,27 +11,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import BadRequestError
 from harness.records.store import write_bytes_atomically
-from harness.showing.figures import escape, html_page
+from harness.showing.markup import html
+from harness.showing.page import Page, Picture
 from harness.units import GIB, MIB
 
 if TYPE_CHECKING:
     import altair as alt
 
     Chart = alt.LayerChart | alt.Chart | alt.VConcatChart | alt.HConcatChart | alt.FacetChart
-
-
-@dataclass(frozen=True)
-class Picture:
-    """``name`` is the stem of its file; ``caption`` says what to see. ``vega_lite``: the picture's specification as JSON.
-
-    ``vega_lite`` is None where there is no picture, and ``missing`` says why.
-    """
-
-    name: str
-    title: str
-    caption: str
-    vega_lite: str | None
-    missing: str = ""
 
 
 _NOT_INSTALLED = (
@@ -52,11 +39,6 @@ def obstacle() -> str:
             f"{limit / 1e9:.3g} GB (mbr-perf report draws them in a shell without that limit)."
         )
     return ""
-
-
-def can_draw() -> bool:
-    """Whether nothing stands in the way."""
-    return not obstacle()
 
 
 _SCALE = 2.0
@@ -108,8 +90,8 @@ def require_chart(option: str, path: Path) -> None:
         raise BadRequestError(f"{option} {path}: {why}")
 
 
-def write_chart(option: str, path: Path, drawn: Picture, *, about: str = "", below: str = "", remedy: str = "") -> Path:
-    """Write it, replacing what is there: alone, or in a page after ``about`` and before the HTML ``below``.
+def write_chart(option: str, path: Path, drawn: Picture, page: Page, *, remedy: str = "") -> Path:
+    """Write it, replacing what is there: alone, or as HTML the ``page`` that holds it.
 
     BadRequestError as :func:`require_chart`, where the file cannot be written, and where there is no picture.
     """
@@ -117,22 +99,20 @@ def write_chart(option: str, path: Path, drawn: Picture, *, about: str = "", bel
     if drawn.vega_lite is None:
         raise BadRequestError(f"{option} {path}: {drawn.missing}", remedy=remedy)
     try:
-        write_bytes_atomically(path, _content(path.suffix, drawn, drawn.vega_lite, about, below))
+        write_bytes_atomically(path, _content(path.suffix, drawn.vega_lite, page))
     except OSError as error:
         raise BadRequestError(f"{option} {path}: cannot be written: {error.strerror}") from error
     return path
 
 
-def _content(suffix: str, drawn: Picture, vega_lite: str, about: str, below: str) -> bytes:
-    if suffix != ".html":
-        return png(vega_lite) if suffix == ".png" else svg(vega_lite).encode()
-    body = [
-        f"<h1>{escape(drawn.title)}</h1>{f'<p>{escape(about)}</p>' if about else ''}",
-        f'<figure><div id="{drawn.name}"></div><figcaption>{escape(drawn.caption)}</figcaption></figure>',
-        below,
-        *(f"<script>{script}</script>" for script in (library(), embedding([drawn]))),
-    ]
-    return html_page(f"{about}: {drawn.title}" if about else drawn.title, body, runs_scripts=True).encode()
+def _content(suffix: str, vega_lite: str, page: Page) -> bytes:
+    match suffix:
+        case ".html":
+            return html(page).encode()
+        case ".png":
+            return png(vega_lite)
+        case _:
+            return svg(vega_lite).encode()
 
 
 # Okabe and Ito's palette, "Color Universal Design" (2008); luminances differ, so that grey prints keep the order.

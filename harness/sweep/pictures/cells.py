@@ -13,7 +13,8 @@ from harness.records.rank import MemorySeries
 from harness.records.run import RunRecord
 from harness.records.sweeps import CellData, SweepData
 from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import Picture, memory_unit, time_unit
+from harness.showing.charts.drawing import memory_unit, time_unit
+from harness.showing.page import Picture
 from harness.sweep.pictures.plane import labels
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import counted

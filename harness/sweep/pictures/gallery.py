@@ -6,7 +6,8 @@ import altair as alt
 
 from harness.records.sweeps import SweepData
 from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import Picture, memory_unit
+from harness.showing.charts.drawing import memory_unit
+from harness.showing.page import Picture
 from harness.sweep.pictures.cells import rank_memory, step_times, timeline
 from harness.sweep.pictures.plane import labels, memory_throughput
 from harness.sweep.values import CellVerdict, SweepVerdict

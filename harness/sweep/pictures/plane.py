@@ -8,8 +8,9 @@ from typing import Literal
 import altair as alt
 
 from harness.showing.charts import drawing as look
-from harness.showing.charts.drawing import Box, Picture, Placed, Spot, memory_unit, place, shortened, text_width
+from harness.showing.charts.drawing import Box, Placed, Spot, memory_unit, place, shortened, text_width
 from harness.showing.figures import BY_NAME, figure
+from harness.showing.page import Picture
 from harness.sweep.values import CellVerdict, SweepVerdict
 from harness.units import format_bytes
 

@@ -1,0 +1,247 @@
+"""What a command answers, as one value: a page that is written for a terminal, a pipe, Markdown and HTML alike."""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+# Controls but tab and newline, marks that turn the direction of writing, and bytes that are no UTF-8.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def visible(text: str) -> str:
+    r"""``text`` with what would steer a terminal as ``\x1b`` or ``\u202e``."""
+    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def on_one_line(text: str) -> str:
+    r"""``text`` as :func:`visible`, with a line break as ``\n``: nothing in it can look like a line of ours."""
+    return visible(text).replace("\n", "\\n")
+
+
+Style = Literal["plain", "strong", "dim", "good", "better", "doubt", "bad", "worse", "failed", "oom", "expected"]
+
+_STYLES: dict[str, Style] = {
+    "pass": "good", "ok": "good", "finished": "good", "fits": "good",
+    "improvement": "better", "better": "better",
+    "inconclusive": "doubt", "tight": "doubt", "interrupted": "doubt", "warning": "doubt",
+    "regression": "worse", "worse": "worse",
+    "failed": "failed", "error": "failed", "damaged": "failed", "rejected": "failed",
+    "oom": "oom", "not gated": "dim", "not_gated": "dim", "note": "dim",
+}  # fmt: skip
+
+
+def style_of(word: str, otherwise: Style = "plain") -> Style:
+    """The style of an outcome, a verdict or a state: ``good`` for ``pass``."""
+    return _STYLES.get(word.lower(), otherwise)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A part of a line, or a cell. ``link`` is an address that HTML and Markdown link; ``beside`` is small print below."""
+
+    text: str
+    style: Style = "plain"
+    link: str = ""
+    beside: str = ""
+
+
+Words = str | Span | tuple[str | Span, ...]
+
+
+def spans(words: Words) -> tuple[Span, ...]:
+    """The parts of ``words``."""
+    parts = words if isinstance(words, tuple) else (words,)
+    return tuple(Span(part) if isinstance(part, str) else part for part in parts)
+
+
+def plain(words: Words) -> str:
+    """The text of ``words`` without styles and links."""
+    return "".join(f"{span.text} {span.beside}".rstrip() if span.beside else span.text for span in spans(words))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A paragraph. A terminal indents its further lines by ``hang`` columns, and never breaks one that is ``whole``, to copy."""
+
+    words: Words
+    style: Style = "plain"
+    hang: int = 0
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Items of equal kind; a terminal prints a line for each, as :class:`Line`, without a bullet."""
+
+    items: tuple[str | Line, ...]
+    hang: int = 2
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Names and values below each other; values begin in column ``width``. An equal name is not repeated by its caller."""
+
+    rows: tuple[tuple[str, Words], ...]
+    width: int
+    style: Style = "plain"
+
+
+@dataclass(frozen=True)
+class Column:
+    """``drop``: a terminal on which the table finds no room leaves out the columns with the highest number first; 0 stays.
+
+    ``optional``: left out where no cell says anything. ``long``: HTML and terminals may fold its cells. ``whole``: nobody may.
+    """
+
+    title: str
+    right: bool = False
+    drop: int = 0
+    optional: bool = False
+    long: bool = False
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells are texts, or spans whose style holds for the whole cell. A short row ends in empty cells.
+
+    A terminal that has to drop columns shows ``instead`` below. ``whole``: never folded, also at a terminal. ``sticks``:
+    a page keeps the first row and the first column in sight.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Words, ...], ...]
+    instead: "tuple[Block, ...]" = ()
+    whole: bool = False
+    sticks: bool = False
+
+    def filled(self) -> "Table":
+        """Without optional columns in which no cell says anything; every row has all cells."""
+        rows = [(*row, *[""] * (len(self.columns) - len(row))) for row in self.rows]
+        kept = [
+            at
+            for at, column in enumerate(self.columns)
+            if not column.optional or any(plain(row[at]) not in ("", "-") for row in rows)
+        ]
+        return self.only(kept, rows)
+
+    def only(self, kept: Sequence[int], rows: Sequence[tuple[Words, ...]] | None = None) -> "Table":
+        """With these columns."""
+        cut = tuple(tuple(row[at] for at in kept) for row in (self.rows if rows is None else rows))
+        return Table(tuple(self.columns[at] for at in kept), cut, self.instead, self.whole, self.sticks)
+
+
+@dataclass(frozen=True)
+class Section:
+    """Blocks under a title, which a terminal indents by ``indent``. ``anchor``: the target of links within the page.
+
+    ``folded``: HTML shows the title alone until somebody opens it.
+    """
+
+    title: str
+    blocks: "tuple[Block, ...]"
+    style: Style = "strong"
+    indent: int = 0
+    anchor: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to copy or to read as they stand: never wrapped, nothing added."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Picture:
+    """``name`` is the stem of its file; ``caption`` says what to see. ``vega_lite``: the picture's specification as JSON.
+
+    ``vega_lite`` is None where there is no picture, and ``missing`` says why. Terminals show no pictures.
+    """
+
+    name: str
+    title: str
+    caption: str
+    vega_lite: str | None
+    missing: str = ""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars of (name, value, value as text) from zero; HTML alone has them, where pictures cannot be drawn."""
+
+    title: str
+    bars: tuple[tuple[str, float, str], ...]
+
+
+@dataclass(frozen=True)
+class Only:
+    """Blocks for some writers: ``terminal`` is terminals and pipes, ``pages`` is Markdown and HTML."""
+
+    where: Literal["terminal", "pages", "html"]
+    blocks: "tuple[Block, ...]"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A blank line at terminals; several are one."""
+
+
+GAP = Gap()
+Block = str | Line | Listing | Facts | Table | Section | Code | Picture | Bars | Only | Gap
+
+
+@dataclass(frozen=True)
+class Page:
+    """The answer to a command. A terminal prints ``answer`` last, in bold; HTML and Markdown first, below the title.
+
+    ``headline`` stands beside the title, ``about`` below it. ``footer`` is small print of HTML.
+    """
+
+    blocks: tuple[Block, ...]
+    title: str = ""
+    answer: Words | Line = ""
+    headline: str = ""
+    about: str = ""
+    notes: tuple[str, ...] = ()
+    footer: str = ""
+
+    @property
+    def closing(self) -> Line | None:
+        """The answer as a line; None where there is none."""
+        if not self.answer:
+            return None
+        return self.answer if isinstance(self.answer, Line) else Line(self.answer, "strong", hang=2)
+
+
+def table(
+    columns: Iterable[str | Column],
+    rows: Iterable[Sequence[Words]],
+    *,
+    right: Collection[str] = (),
+    instead: tuple[Block, ...] = (),
+) -> Table:
+    """A table whose columns are titles or columns; those named in ``right`` are aligned to the right."""
+    made = (Column(one, right=one in right) if isinstance(one, str) else one for one in columns)
+    return Table(tuple(made), tuple(tuple(row) for row in rows), instead)
+
+
+_Item = TypeVar("_Item")
+
+
+def tabled(
+    items: Iterable[_Item],
+    columns: Sequence[tuple[Column, Callable[[_Item], Words]]],
+    *,
+    instead: tuple[Block, ...] = (),
+) -> Table:
+    """A row per item, read column by column."""
+    rows = tuple(tuple(read(item) for _, read in columns) for item in items)
+    return Table(tuple(column for column, _ in columns), rows, instead)
+
+
+def listing(lines: Iterable[str], *, style: Style = "plain", hang: int = 2) -> Listing:
+    """Lines of one style."""
+    return Listing(tuple(Line(line, style, hang) if style != "plain" else line for line in lines), hang)

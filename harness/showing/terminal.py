@@ -1,0 +1,184 @@
+"""Writes a page to a terminal or a pipe. What would steer a terminal is shown as text."""
+
+import io
+from collections.abc import Iterable, Mapping
+
+import rich.table
+from rich.cells import cell_len
+from rich.text import Text
+
+from harness.showing import page
+from harness.showing.page import Block, Facts, Line, Page, Span, Style, Table, Words, on_one_line, plain, spans
+from harness.showing.printing import Console, print_hanging, show_whole
+
+_RICH: dict[Style, str] = {
+    "plain": "", "strong": "bold", "dim": "dim", "good": "green", "better": "cyan", "doubt": "yellow", "bad": "red",
+    "worse": "bold red", "failed": "bold red", "oom": "red", "expected": "dim",
+}  # fmt: skip
+_PADDING = 2
+_LEAST_LONG = 30  # a column of sentences is of use from this width on
+
+
+def show_page(answer: Page) -> None:
+    """Print the answer to stdout."""
+    print_page(Console(highlight=False), answer)
+
+
+def print_page(console: Console, answer: Page) -> None:
+    """The page from its title to its answer. Nothing is folded or cut where no terminal is."""
+    _Writer(console).write(answer)
+
+
+def plain_text(answer: Page) -> str:
+    """The page as a pipe gets it."""
+    out = io.StringIO()
+    print_page(Console(file=out, highlight=False, no_color=True), answer)
+    return out.getvalue()
+
+
+class _Writer:
+    """Writes block after block; a blank line waits until something follows it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._gap = self._began = False
+
+    def write(self, answer: Page) -> None:
+        if answer.title:
+            self._line(Line(f"{answer.title}: {answer.headline}" if answer.headline else answer.title, "strong"))
+        self._blocks(
+            [*([answer.about] if answer.about else []), *(Line(f"Note: {note}", hang=6) for note in answer.notes)]
+        )
+        self._blocks(answer.blocks)
+        if answer.closing:
+            self._gap = True
+            self._line(answer.closing)
+
+    def _blocks(self, blocks: Iterable[Block], indent: int = 0) -> None:
+        for block in blocks:
+            self._block(block, indent)
+
+    def _block(self, block: Block, indent: int) -> None:  # noqa: C901 (an arm per kind of block)
+        match block:
+            case page.Gap():
+                self._gap = True
+            case str():
+                self._line(Line(block), indent)
+            case page.Line():
+                self._line(block, indent)
+            case page.Listing():
+                for item in block.items:
+                    self._line(item if isinstance(item, Line) else Line(item, hang=block.hang), indent)
+            case page.Facts():
+                self._facts(block, indent)
+            case page.Table():
+                self._table(block)
+            case page.Section():
+                self._gap = True
+                self._line(Line(block.title, block.style, hang=2), indent)
+                self._blocks(block.blocks, indent + block.indent)
+            case page.Code():
+                for text in block.text.splitlines():
+                    self._line(Line(text, whole=True), indent)
+            case page.Only(where="terminal"):
+                self._blocks(block.blocks, indent)
+            case page.Only() | page.Picture() | page.Bars():
+                pass
+
+    def _line(self, line: Line, indent: int = 0) -> None:
+        self._break()
+        text = _text(line.words, line.style)
+        if indent:
+            text = Text(" " * indent) + text
+        if line.whole:
+            self._console.print(text, soft_wrap=True)
+        else:
+            print_hanging(self._console, text, line.hang + indent)
+
+    def _facts(self, facts: Facts, indent: int) -> None:
+        for name, value in facts.rows:
+            words: Words = (f"{name:<{facts.width}}", *spans(value))
+            self._line(Line(words, facts.style, hang=facts.width), indent)
+
+    def _table(self, asked: Table) -> None:
+        self._break()
+        table = asked.filled()
+        if asked.whole or not self._console.is_terminal:
+            show_whole(self._console, _rich_table(table, {}))
+            return
+        shown, dropped = self._fitting(table)
+        self._console.print(_rich_table(shown, _widths(shown, self._console.width)))
+        if dropped and asked.instead:
+            self._blocks(asked.instead)
+        elif dropped:
+            self._line(Line(f"Not shown at this width: {', '.join(dropped)}", "dim", hang=2))
+
+    def _fitting(self, table: Table) -> tuple[Table, list[str]]:
+        """The table without the columns for which a terminal has no room, and the titles of those."""
+        kept, least = list(range(len(table.columns))), [_least(table, at) for at in range(len(table.columns))]
+        while sum(least[at] + _PADDING for at in kept) - _PADDING > self._console.width:
+            first = max(table.columns[at].drop for at in kept)
+            if not first:
+                break
+            kept = [at for at in kept if table.columns[at].drop != first]
+        dropped = [column.title for at, column in enumerate(table.columns) if at not in kept]
+        return table.only(kept), dropped
+
+    def _break(self) -> None:
+        if self._gap and self._began:
+            self._console.print()
+        self._gap, self._began = False, True
+
+
+def _least(table: Table, at: int) -> int:
+    """The width below which a column reads badly: whole figures, the longest word of names, a start of sentences."""
+    column, texts = table.columns[at], [plain(row[at]) for row in table.rows]
+    words = texts if column.right or column.whole else [word for text in texts for word in text.split()]
+    widest = _widest([*column.title.split(), *words])
+    return max(widest, min(_LEAST_LONG, _widest(texts))) if column.long else widest
+
+
+def _widths(table: Table, width: int) -> dict[int, int]:
+    """What each column gets of ``width``, where not all cells fit on one line: the widest that may be folded gives first."""
+    least = [_least(table, at) for at in range(len(table.columns))]
+    given = [
+        _widest([column.title, *(plain(row[at]) for row in table.rows)]) for at, column in enumerate(table.columns)
+    ]
+    excess = sum(given) + _PADDING * (len(given) - 1) - width
+    if excess <= 0 or sum(given) - sum(least) < excess:
+        return {}
+    for _ in range(excess):
+        giver = max((at for at in range(len(given)) if given[at] > least[at]), key=lambda at: given[at])
+        given[giver] -= 1
+    return dict(enumerate(given))
+
+
+def _widest(texts: Iterable[str]) -> int:
+    return max(map(cell_len, texts), default=0)
+
+
+def _rich_table(table: Table, widths: Mapping[int, int]) -> rich.table.Table:
+    made = rich.table.Table(box=None, pad_edge=False, header_style="bold", padding=(0, _PADDING, 0, 0))
+    for at, column in enumerate(table.columns):
+        made.add_column(
+            Text(on_one_line(column.title)),
+            justify="right" if column.right else "left",
+            overflow="fold",
+            no_wrap=column.whole,
+            width=widths.get(at),
+        )
+    for row in table.rows:
+        made.add_row(*map(_text, row))
+    return made
+
+
+def _text(words: Words, style: Style = "plain") -> Text:
+    r"""One line of rich's; a line break within it is shown as ``\n``."""
+    made = Text(style=_RICH[style])
+    for span in spans(words):
+        made.append(on_one_line(_span_text(span)), style=_RICH[span.style] or None)
+    return made
+
+
+def _span_text(span: Span) -> str:
+    return f"{span.text} {span.beside}" if span.beside else span.text

@@ -1,0 +1,169 @@
+"""One page, written for a terminal, a pipe, Markdown and HTML."""
+
+import io
+from dataclasses import replace
+
+from harness.showing.markup import html, markdown
+from harness.showing.page import (
+    GAP,
+    Bars,
+    Code,
+    Column,
+    Facts,
+    Line,
+    Listing,
+    Only,
+    Page,
+    Picture,
+    Section,
+    Span,
+    Table,
+    plain,
+    style_of,
+    table,
+    tabled,
+)  # fmt: skip
+from harness.showing.printing import Console
+from harness.showing.terminal import plain_text, print_page
+
+HOSTILE = "a | `x` [b](c)<script>\x1b[2J\u202e</script>\nsecond line"
+PICTURE = Picture("trend", "Trend", "Higher is better.", None, "Nothing was measured.")
+PAGE = Page(
+    title="A sweep",
+    headline="2 cells",
+    about="On cpu.",
+    notes=("a note",),
+    answer="Use mlp.",
+    footer="mbr-perf sweep",
+    blocks=(
+        GAP,
+        table(("Cell", "Step"), [("none", "1.0 s"), ("mlp", Span("1.2 s", "worse"))], right=("Step",)),
+        Section("About", (Listing(("first", Line("second", "bad"))),)),
+        Code("mbr-perf diagnose 'a b'"),
+        PICTURE,
+        Only("terminal", ("at a terminal",)),
+        Only("html", ("in a browser",)),
+        Only("pages", ("on a page",)),
+    ),
+)
+
+
+def at_terminal(page: Page, width: int) -> str:
+    out = io.StringIO()
+    print_page(Console(file=out, force_terminal=True, color_system=None, width=width, highlight=False), page)
+    return out.getvalue()
+
+
+def test_a_pipe_gets_the_title_first_and_the_answer_last():
+    assert plain_text(PAGE).splitlines() == [
+        "A sweep: 2 cells", "On cpu.", "Note: a note", "", "Cell   Step", "none  1.0 s", "mlp   1.2 s", "", "About", "first",
+        "second", "mbr-perf diagnose 'a b'", "at a terminal", "", "Use mlp.",
+    ]  # fmt: skip
+
+
+def test_markdown_has_the_answer_below_the_title():
+    assert markdown(PAGE, level=2).split("\n\n") == [
+        "## A sweep", "**Use mlp.**", "2 cells. On cpu.", "- a note",
+        "| Cell | Step |\n| --- | ---: |\n| none | 1.0 s |\n| mlp | 1.2 s |", "### About", "- first\n- second",
+        "```\nmbr-perf diagnose 'a b'\n```", "### Trend", "Nothing was measured.", "on a page\n",
+    ]  # fmt: skip
+
+
+def test_html_has_the_answer_below_the_title_and_a_sign_beside_a_colour():
+    page = html(PAGE)
+
+    order = ["<h1>A sweep", "2 cells. On cpu.", 'class="answer">Use mlp.', "a note", "<table>", "<h2>About", "<footer>"]
+    assert sorted(order, key=page.index) == order
+    assert '<td class="right worse">▼ 1.2 s</td>' in page
+    assert '<li class="bad">second</li>' in page
+    assert "in a browser" in page
+    assert "at a terminal" not in page
+    assert "script" not in page
+
+
+def test_no_text_becomes_markup_or_steers_a_terminal():
+    blocks = (
+        HOSTILE, Line(HOSTILE), Listing((HOSTILE,)), Facts(((HOSTILE, HOSTILE),), 4), table((HOSTILE,), [(HOSTILE,)]),
+        Section(HOSTILE, (HOSTILE,), anchor=HOSTILE), Section(HOSTILE, (), folded=True), Code(HOSTILE),
+        replace(PICTURE, title=HOSTILE, missing=HOSTILE), Bars(HOSTILE, ((HOSTILE, 1.0, HOSTILE),)),
+        table(("A",), [(Span(HOSTILE, "good", link="x.html", beside=HOSTILE),)]),
+    )  # fmt: skip
+    page = Page(blocks, HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), HOSTILE)
+
+    assert "<script>" not in html(page)
+    fence = markdown(Page((Code(HOSTILE),)))
+    assert fence.startswith("```\n")
+    assert fence.endswith("\n```\n")
+    others = markdown(replace(page, blocks=tuple(block for block in blocks if not isinstance(block, Code))))
+    assert "<script>" not in others.replace("\\<script\\>", "")
+    for text in (html(page), markdown(page), plain_text(page), at_terminal(page, 80)):
+        assert "\x1b[2J" not in text
+        assert "\u202e" not in text
+    lines = plain_text(replace(page, blocks=blocks[:-3])).splitlines()
+    assert not [line for line in lines if line.startswith("second line") and line != "second line</script>"][1:]
+
+
+def test_code_that_holds_a_fence_stays_code():
+    assert markdown(Page((Code("```\nx"),))) == "````\n```\nx\n````\n"
+
+
+def test_a_terminal_drops_columns_before_it_breaks_figures_and_says_so():
+    columns = (
+        Column("Cell"),
+        Column("Step", right=True),
+        Column("Rank", right=True, drop=1),
+        Column("Clock", drop=2, whole=True),
+    )
+    shown = at_terminal(
+        Page((Table(columns, (("full:uniform:1 (control)", "12.5 s", "3", "a clock of 1395 MHz"),)),)), 40
+    )
+
+    assert [line.rstrip() for line in shown.splitlines()] == [
+        "Cell                        Step  Rank", "full:uniform:1 (control)  12.5 s     3", "Not shown at this width: Clock",
+    ]  # fmt: skip
+
+
+def test_names_are_folded_between_words_where_a_table_finds_no_room():
+    made = table(("Cell", "Step"), [("full:uniform:1 (control)", "12.5 s")], right=("Step",))
+
+    assert [line.rstrip() for line in at_terminal(Page((made,)), 24).splitlines()] == [
+        "Cell                Step", "full:uniform:1    12.5 s", "(control)",
+    ]  # fmt: skip
+
+
+def test_what_stands_instead_of_dropped_columns_is_shown_only_then():
+    made = Table((Column("Case"), Column("Remark", drop=1, long=True)), (("a", "word " * 20),), ("a: word",))
+
+    assert at_terminal(Page((made,)), 20).splitlines()[-1] == "a: word"
+    assert "a: word" not in at_terminal(Page((made,)), 60)
+    assert "a: word" not in plain_text(Page((made,)))
+
+
+def test_an_optional_column_without_a_word_is_left_out():
+    made = tabled([1, 2], [(Column("N"), str), (Column("Empty", optional=True), lambda _: "-")])
+
+    assert [column.title for column in made.filled().columns] == ["N"]
+
+
+def test_a_line_to_copy_is_never_broken_and_others_are_indented():
+    page = Page((Line("word " * 8, hang=4), Code("word " * 8), Section("Title", ("inner",), indent=2)))
+
+    assert [line.rstrip() for line in at_terminal(page, 25).splitlines()] == [
+        "word word word word", "    word word word word", "word " * 7 + "word", "", "Title", "  inner",
+    ]  # fmt: skip
+
+
+def test_the_anchor_of_a_folded_section_lies_inside_it():
+    page = html(Page((Section("A case", ("told",), anchor="case-a", folded=True),)))
+
+    assert '<details><summary>A case</summary><div id="case-a"><p>told</p></div></details>' in page
+
+
+def test_words_know_their_style():
+    assert (style_of("PASS"), style_of("oom"), style_of("what"), style_of("what", "doubt")) == (
+        "good",
+        "oom",
+        "plain",
+        "doubt",
+    )
+    assert plain(("a", Span("b", beside="c"))) == "ab c"
