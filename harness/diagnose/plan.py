@@ -14,8 +14,7 @@ from harness.experiment.rules.rule import Finding
 from harness.launch.environment import Host, child_environment
 from harness.launch.rendezvous import Nodes, local_ranks, without_asking
 from harness.planning.assumptions import is_routed_naturally
-from harness.planning.search import Limits, Plan, Row, plan, required_cases
-from harness.planning.settings import candidates
+from harness.planning.search import Limits, Plan, Row, candidates, plan, required_cases
 from harness.run.machine import software_for
 from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.tracer import Tracing, trace_cache

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.diagnose.of_run import expandable_segments
 from harness.diagnose.values import Case, RankFigures, Recognised, Saying
-from harness.experiment.graphs import captures_iteration
+from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
 from harness.units import format_bytes, format_percent
 

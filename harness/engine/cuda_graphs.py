@@ -6,7 +6,7 @@ import torch
 from megatron.core.full_cuda_graph import FullCudaGraphWrapper, StaticBufferLoader
 from megatron.core.transformer import cuda_graphs
 
-from harness.experiment.graphs import captures_iteration
+from harness.experiment.effective import captures_iteration
 
 # megatron-core from 0.18 lets captures share one memory pool if the configuration says so.
 _SHARES_POOL = "use_single_mempool" in signature(FullCudaGraphWrapper.__init__).parameters

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 
 import torch
 
+from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.graphs import captures_iteration
 
 
 def leave_default(spec: ExperimentSpec) -> None:

@@ -8,9 +8,8 @@ from rich.text import Text
 
 from harness.planning.advice import advice, module_worths, safe_instead, why_none
 from harness.planning.ledger import StageMemory
-from harness.planning.prediction import Prediction
+from harness.planning.prediction import ExactPeak, Prediction
 from harness.planning.search import Plan, Row
-from harness.planning.trace_cases import ExactPeak
 from harness.records.calibration import Calibration, FittedConstant
 from harness.showing.json import SCHEMA_VERSION, Document
 from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show

@@ -1,17 +1,214 @@
-"""Composes traces, and keeps them in a cache."""
+"""Pieces of traces with the work in them, and the chunks composed of them."""
 
-import hashlib
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from pydantic import Field, ValidationError
+from harness.experiment.gpu import PeakKey
+from harness.records.trace import ChunkTrace, CommGroup, OpCost, OpKind, Phase
 
-from harness.experiment.gpu import Frozen
-from harness.planning.pieces import Parameters, Piece, Work
-from harness.records.store import write_atomically
-from harness.records.trace import ChunkTrace
+
+class Op(NamedTuple):
+    """One execution of an operation of a trace; see `OpCost`. A plain tuple: compositions look millions of them up."""
+
+    phase: Phase
+    kind: OpKind
+    dtype: PeakKey
+    flops: int
+    bytes: int
+    comm_bytes: int
+    comm_group: CommGroup | None
+    overlapped: bool
+
+
+@dataclass(frozen=True)
+class Work:
+    """How often each operation runs. Differences may hold negative counts."""
+
+    counts: Mapping[Op, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(ops: tuple[OpCost, ...]) -> "Work":
+        """The rows of a trace, whose figures are totals over ``count`` executions."""
+        counts: dict[Op, int] = {}
+        for op in ops:
+            n = op.count
+            each = Op(op.phase, op.kind, op.dtype, op.flops // n, op.bytes // n, op.comm_bytes // n, op.comm_group,
+                      op.overlapped)  # fmt: skip
+            counts[each] = counts.get(each, 0) + n
+        return Work(counts)
+
+    def __add__(self, other: "Work") -> "Work":
+        return self._plus(other, 1)
+
+    def __sub__(self, other: "Work") -> "Work":
+        return self._plus(other, -1)
+
+    def _plus(self, other: "Work", sign: int) -> "Work":
+        counts = dict(self.counts)
+        for op, count in other.counts.items():
+            total = counts.get(op, 0) + sign * count
+            if total:
+                counts[op] = total
+            else:
+                counts.pop(op, None)
+        return Work(counts)
+
+    def __iter__(self) -> Iterator[tuple[Op, int]]:
+        return iter(self.counts.items())
+
+    def flops(self, *phases: str) -> int:
+        """FLOPs in the named phases; in all of them without a name."""
+        return sum(op.flops * count for op, count in self if not phases or op.phase in phases)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Parameters of one rank, as elements, and their bytes as stored for compute."""
+
+    dense: int = 0
+    expert: int = 0
+    stored_bytes: int = 0
+
+    @staticmethod
+    def of(trace: ChunkTrace) -> "Parameters":
+        """All of a chunk."""
+        return Parameters(trace.num_parameters_dense, trace.num_parameters_expert, trace.parameter_bytes)
+
+    def __add__(self, other: "Parameters") -> "Parameters":
+        return Parameters(self.dense + other.dense, self.expert + other.expert, self.stored_bytes + other.stored_bytes)
+
+    def __sub__(self, other: "Parameters") -> "Parameters":
+        return self + Parameters(-other.dense, -other.expert, -other.stored_bytes)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one layer, one checkpointed unit, or an end of the model adds to a chunk.
+
+    ``saved``: bytes kept from forward to backward. ``forward_over``: peak of its forward pass above the state after it.
+    ``backward_over``: peak of its backward pass above the state before it. ``persistent``: bytes that stay.
+    ``offloadable``: of ``saved``, what goes to the host where the layer is offloaded.
+    ``awaited``: what the layer saves beyond ``saved`` in modules that are offloaded. A rank holds it for one layer at a
+    time: of the chunk that runs backward next, the last layer is on the device.
+    ``leaving``: what its forward peak is higher, above the state after it, where its modules leave as it runs.
+    ``received``: of what its modules offload, the input that the schedule keeps where the chunk received it.
+    ``lingering``: bytes that its backward pass leaves behind until it runs again (`ChunkTrace.lingering_bytes`).
+    ``runs_again``: its backward pass runs what lingers a second time, and so replaces what an earlier one left.
+    ``shared_behind``: what lingers of it and is also among the ``backward_over`` of the layer before: a gradient of its
+    input, which is that layer's output gradient.
+    """
+
+    saved: int
+    forward_over: int
+    backward_over: int
+    persistent: int
+    parameters: Parameters
+    work: Work
+    offloadable: int = 0
+    awaited: int = 0
+    leaving: int = 0
+    received: int = 0
+    lingering: int = 0
+    runs_again: bool = False
+    shared_behind: int = 0
+
+
+def layer_piece(one: ChunkTrace, two: ChunkTrace, *, runs_again: bool = False) -> Piece:
+    """The layer of chunks with one and with two of them."""
+    saved = two.saved_bytes - one.saved_bytes
+    lingering = two.lingering_bytes - one.lingering_bytes
+    apart = one.backward_peak_bytes - saved + lingering
+    return Piece(
+        saved=saved,
+        forward_over=one.forward_peak_bytes - one.saved_bytes,
+        backward_over=one.backward_peak_bytes,
+        persistent=two.persistent_bytes - one.persistent_bytes,
+        parameters=Parameters.of(two) - Parameters.of(one),
+        work=Work.of(two.ops) - Work.of(one.ops),
+        lingering=lingering,
+        runs_again=runs_again,
+        shared_behind=max(0, apart - two.backward_peak_bytes) if lingering else 0,
+    )
+
+
+def offloaded_piece(kept: Piece, one: ChunkTrace, two: ChunkTrace) -> Piece:
+    """``kept`` where layers are offloaded, from traces with all of them away.
+
+    transformer-engine holds on to all that a layer saved until the next one's backward pass, so nothing goes early.
+    """
+    away = kept.saved - (two.saved_bytes - one.saved_bytes)
+    return replace(kept, offloadable=away, backward_over=max(kept.backward_over, one.backward_peak_bytes - away))
+
+
+def modules_piece(kept: Piece, whole: int, one: ChunkTrace, two: ChunkTrace, three: ChunkTrace) -> Piece:
+    """``kept`` where modules are offloaded, from traces of chunks whose last layer stays, as megatron-core has it.
+
+    ``whole``: bytes that the layer of ``one`` saved. The second of three layers is the one that no end of the chunk
+    touches; in the backward pass of the one behind it, it comes back.
+    """
+    saved = three.saved_bytes - two.saved_bytes
+    forward_over = one.forward_peak_bytes - one.saved_bytes
+    return replace(
+        kept,
+        saved=saved,
+        forward_over=forward_over,
+        backward_over=max(one.backward_peak_bytes, three.backward_peak_bytes),
+        work=Work.of(three.ops) - Work.of(two.ops),
+        awaited=whole - saved,
+        leaving=one.leaving_over_bytes - forward_over,
+        received=two.saved_bytes - one.saved_bytes - saved,
+    )
+
+
+def frame_piece(one: ChunkTrace, layer: Piece) -> Piece:
+    """What a chunk holds besides its layers: tokens and labels of the micro-batch, shared buffers."""
+    return Piece(
+        saved=one.saved_bytes - layer.saved,
+        forward_over=0,
+        backward_over=0,
+        persistent=one.persistent_bytes - layer.persistent,
+        parameters=Parameters.of(one) - layer.parameters,
+        work=Work.of(one.ops) - layer.work,
+    )
+
+
+def end_piece(with_end: ChunkTrace, without: ChunkTrace) -> Piece:
+    """What an embedding, or an output layer with its loss, adds to the same chunk of one layer."""
+    return Piece(
+        saved=with_end.saved_bytes - without.saved_bytes,
+        forward_over=with_end.forward_peak_bytes - with_end.saved_bytes,
+        backward_over=with_end.backward_peak_bytes,
+        persistent=with_end.persistent_bytes - without.persistent_bytes,
+        parameters=Parameters.of(with_end) - Parameters.of(without),
+        work=Work.of(with_end.ops) - Work.of(without.ops),
+        lingering=with_end.lingering_bytes - without.lingering_bytes,
+    )
+
+
+def unit_piece(checkpointed: list[Piece], kept: list[Piece], input_bytes: int) -> Piece:
+    """Layers under one checkpoint, from the same layers recomputed singly and kept.
+
+    Of the inputs, ``input_bytes`` each, only the unit's is saved. Its backward pass recomputes all layers before the
+    last one's gradients are due, so the others are held as if nothing were recomputed. Inside its forward pass one more
+    hidden state is alive.
+    """
+    last, further = checkpointed[-1], len(checkpointed) - 1
+    held = sum(piece.saved for piece in kept[:-1])
+    work, parameters = Work(), Parameters()
+    for piece in checkpointed:
+        work, parameters = work + piece.work, parameters + piece.parameters
+    return Piece(
+        saved=sum(piece.saved for piece in checkpointed) - further * input_bytes,
+        forward_over=max(piece.forward_over for piece in checkpointed) + input_bytes * (further > 0),
+        backward_over=last.backward_over + held,
+        persistent=sum(piece.persistent for piece in checkpointed),
+        parameters=parameters,
+        work=work,
+        lingering=sum(piece.lingering for piece in checkpointed),
+        runs_again=True,
+        shared_behind=last.shared_behind,
+    )
 
 
 @dataclass(frozen=True)
@@ -146,57 +343,3 @@ def _backward_peaks(
         returned = away[-1] - away[0] if away else 0
         clean = max(clean, ends.first.backward_over - (after_units - last_out) + returned - tail)
     return clean, max(clean, again)
-
-
-class CachedTrace(Frozen):
-    """A traced chunk, or the reason why the tracer declined it; the versions are for people who look inside."""
-
-    megatron_core: str
-    torch: str
-    stand_in: str | None = None
-    chunk: ChunkTrace | None = None
-    refused: str | None = Field(default=None)
-
-
-def tracer_fingerprint(package: Path, installed: Iterable[str | None]) -> str:
-    """Sixteen hex digits of the tracer's sources, the tables behind specs, and what is ``installed``.
-
-    ``package`` is the folder of this package; ``installed``: versions, and stamps of files where a version says too
-    little. A changed stand-in, adaptation or precision row never meets old traces.
-    """
-    return source_fingerprint(package, ("engine", "experiment", "records/trace.py"), installed)
-
-
-def source_fingerprint(package: Path, parts: Iterable[str], installed: Iterable[str | None]) -> str:
-    """Sixteen hex digits of what is ``installed`` and of the sources in ``parts``, files and folders of ``package``."""
-    digest = hashlib.sha256("\n".join(map(str, installed)).encode())
-    for part in parts:
-        root = package / part
-        for source in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
-            digest.update(str(source.relative_to(package)).encode())
-            digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class TraceCache:
-    """Safe for concurrent use: files are written whole and renamed, and equal names hold equal content."""
-
-    folder: Path
-
-    def read(self, key: str, imbalance: float) -> CachedTrace | None:
-        """None where there is nothing, or nothing readable: the trace is then made and written again."""
-        try:
-            return CachedTrace.model_validate_json(self._file(key, imbalance).read_bytes())
-        except (OSError, ValidationError):
-            return None
-
-    def write(self, key: str, imbalance: float, trace: CachedTrace) -> None:
-        """Keep one trace. A folder that cannot be written costs time at the next question, not the answer to this one."""
-        file = self._file(key, imbalance)
-        with suppress(OSError):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, trace.model_dump_json())
-
-    def _file(self, key: str, imbalance: float) -> Path:
-        return self.folder / f"{key}-{imbalance:g}.json"

@@ -12,7 +12,7 @@ from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import chunks
 from harness.experiment.model import ModelSpec
-from harness.experiment.recompute import FullRecompute, parse_recompute
+from harness.experiment.recompute import FullRecompute
 
 FORMULA_VERSION = "model-flops-1"
 
@@ -88,9 +88,8 @@ def recompute_flops_per_step(spec: ExperimentSpec, effective: EffectiveRecompute
     Nested modules add up, because megatron-core runs them again inside each other: with `moe` and `shared_experts` the
     shared experts run three times.
     """
-    policy = parse_recompute(effective.recompute)
-    if isinstance(policy, FullRecompute):
-        return _full_recompute_flops(spec, policy, effective)
+    if isinstance(spec.recompute, FullRecompute):
+        return _full_recompute_flops(spec, spec.recompute, effective)
     dense, moe = layer_flops(spec, is_moe=False), layer_flops(spec, is_moe=True)
     acts_on = {"moe": moe, "shared_experts": moe}
     return sum(n * acts_on.get(module, dense).of_module(module) for module, n in effective.modules.items())

@@ -6,9 +6,8 @@ from operator import mul
 from typing import Literal, NamedTuple
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.planning.compose import ChunkCost, PassSizes
+from harness.planning.compose import ChunkCost, Parameters, PassSizes
 from harness.planning.model_states import ModelStates, model_states
-from harness.planning.pieces import Parameters
 from harness.planning.schedule import Event, Instant, Pass, Schedule, fullest_instants, schedule_of
 from harness.units import MIB
 

@@ -5,7 +5,7 @@ from math import ceil
 
 from harness.experiment.experiment import ExperimentSpec, StateDtype
 from harness.experiment.software import Software
-from harness.planning.pieces import Parameters
+from harness.planning.compose import Parameters
 
 _SMALLEST_UNIT = 1_000_000_000
 

@@ -1,23 +1,23 @@
-"""The prediction of one setting, with the planner's constants."""
+"""The prediction of one setting with the planner's constants, and its peaks beside those of whole traced steps."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.experiment.effective import Implementation, effective_recompute
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.software import Software
 from harness.planning.assumptions import Assumption, assumptions, band, is_routed_naturally
 from harness.planning.compose import ChunkCost
 from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
-from harness.planning.hardware import LIKELY, Efficiency
-from harness.planning.ledger import StageMemory, stage_memory
+from harness.planning.ledger import StageMemory, library_bytes, stage_memory
 from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.stages import Composer
-from harness.planning.time_model import StepTime, step_time
+from harness.planning.time_model import LIKELY, Efficiency, StepTime, step_time
+from harness.planning.trace_cases import traceable
 from harness.records.calibration import FittedConstant
 from harness.records.run import PredictionRecord, StagePrediction
-from harness.records.trace import ChunkTrace
+from harness.records.trace import ChunkTrace, ExactStage
 from harness.units import GIB, MIB
 
 # What a rank takes of a GPU beside torch's allocator: a CUDA context with its kernels is about half a GiB, NCCL's
@@ -214,3 +214,60 @@ def verdict(
     if peak_bytes <= capacity_bytes * (1 - margin):
         return "FITS"
     return "TIGHT" if peak_bytes + outside_bytes <= capacity_bytes else "OOM"
+
+
+@dataclass(frozen=True)
+class ExactPeak:
+    """Highest moment of one stage's schedule in bytes, composed and exact; ``problem`` says why there is no exact one.
+
+    ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves.
+    """
+
+    pp_rank: int
+    composed_bytes: int
+    exact_bytes: int | None
+    optimizer_step_bytes: int
+    seconds: float | None = None
+    problem: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Composed over exact, less one."""
+        return None if self.exact_bytes is None else self.composed_bytes / self.exact_bytes - 1
+
+
+def exact_spec(spec: ExperimentSpec, implementation: Implementation) -> ExperimentSpec:
+    """``spec`` as the tracer can run it: eagerly, with what chunk traces leave out left out here too."""
+    return spec.model_copy(
+        update={"kernels": traceable(spec.kernels, implementation), "cuda_graph": CudaGraphSpec(), "env": {}}
+    )
+
+
+def exact_peaks(
+    spec: ExperimentSpec,
+    costs: tuple[tuple[ChunkCost, ...], ...],
+    traced: Mapping[int, ExactStage],
+    problem: str,
+    *,
+    torch_adam: bool = False,
+) -> tuple[ExactPeak, ...]:
+    """Every stage of ``costs[pp_rank][vp_stage]``; ``problem`` for those that are not in ``traced``.
+
+    ``torch_adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a schedule sees them.
+    """
+    stages = (stage_memory(spec, pp_rank, chunks, torch_adam=torch_adam) for pp_rank, chunks in enumerate(costs))
+    return tuple(
+        _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problem)
+        for stage, chunks in zip(stages, costs, strict=True)
+    )
+
+
+def _exact_peak(
+    spec: ExperimentSpec, stage: StageMemory, chunks: tuple[ChunkCost, ...], traced: ExactStage | None, problem: str
+) -> ExactPeak:
+    step = stage.peaks["optimizer step"]
+    composed = max(peak for name, peak in stage.peaks.items() if name != "optimizer step")
+    if traced is None:
+        return ExactPeak(stage.pp_rank, composed, None, step, problem=problem)
+    standing = stage.weights + stage.gradients + stage.optimizer + library_bytes(spec, chunks)
+    return ExactPeak(stage.pp_rank, composed, standing + traced.peak_bytes, step, traced.seconds)

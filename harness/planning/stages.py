@@ -9,9 +9,11 @@ from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import Chunk, Stages, chunks
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
-from harness.planning.compose import ChunkCost, Ends, compose
-from harness.planning.pieces import (
+from harness.planning.compose import (
+    ChunkCost,
+    Ends,
     Piece,
+    compose,
     end_piece,
     frame_piece,
     layer_piece,

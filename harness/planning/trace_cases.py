@@ -1,17 +1,21 @@
-"""Which traces a prediction needs, and which whole steps can be traced."""
+"""Which traces a prediction needs, and the cache that keeps them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import Field, ValidationError
 
 from harness.experiment.effective import Implementation, effective_recompute
 from harness.experiment.experiment import CudaGraphSpec, DdpSpec, ExperimentSpec, KernelSpec
+from harness.experiment.gpu import Frozen
 from harness.experiment.layout import Chunk
 from harness.experiment.model import BatchSpec, ModelSpec, ParallelismSpec
 from harness.experiment.recompute import FullRecompute, NoRecompute, RecomputePolicy, SelectiveRecompute
-from harness.planning.compose import ChunkCost
-from harness.planning.ledger import StageMemory, library_bytes, stage_memory
-from harness.records.trace import ExactStage, LayerKind, TraceCase
+from harness.records.store import write_atomically
+from harness.records.trace import ChunkTrace, LayerKind, TraceCase
 
 KINDS: tuple[LayerKind, LayerKind] = ("dense", "moe")  # by the 0 or 1 of `moe_layer_pattern`
 
@@ -151,58 +155,55 @@ def traceable(kernels: KernelSpec, implementation: Implementation) -> KernelSpec
     )
 
 
+class CachedTrace(Frozen):
+    """A traced chunk, or the reason why the tracer declined it; the versions are for people who look inside."""
+
+    megatron_core: str
+    torch: str
+    stand_in: str | None = None
+    chunk: ChunkTrace | None = None
+    refused: str | None = Field(default=None)
+
+
+def tracer_fingerprint(package: Path, installed: Iterable[str | None]) -> str:
+    """Sixteen hex digits of the tracer's sources, the tables behind specs, and what is ``installed``.
+
+    ``package`` is the folder of this package; ``installed``: versions, and stamps of files where a version says too
+    little. A changed stand-in, adaptation or precision row never meets old traces.
+    """
+    return source_fingerprint(package, ("engine", "experiment", "records/trace.py"), installed)
+
+
+def source_fingerprint(package: Path, parts: Iterable[str], installed: Iterable[str | None]) -> str:
+    """Sixteen hex digits of what is ``installed`` and of the sources in ``parts``, files and folders of ``package``."""
+    digest = hashlib.sha256("\n".join(map(str, installed)).encode())
+    for part in parts:
+        root = package / part
+        for source in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            digest.update(str(source.relative_to(package)).encode())
+            digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
 @dataclass(frozen=True)
-class ExactPeak:
-    """Highest moment of one stage's schedule in bytes, composed and exact; ``problem`` says why there is no exact one.
+class TraceCache:
+    """Safe for concurrent use: files are written whole and renamed, and equal names hold equal content."""
 
-    ``optimizer_step_bytes``: the other candidate for the stage's peak, which no schedule moves.
-    """
+    folder: Path
 
-    pp_rank: int
-    composed_bytes: int
-    exact_bytes: int | None
-    optimizer_step_bytes: int
-    seconds: float | None = None
-    problem: str = ""
+    def read(self, key: str, imbalance: float) -> CachedTrace | None:
+        """None where there is nothing, or nothing readable: the trace is then made and written again."""
+        try:
+            return CachedTrace.model_validate_json(self._file(key, imbalance).read_bytes())
+        except (OSError, ValidationError):
+            return None
 
-    @property
-    def error(self) -> float | None:
-        """Composed over exact, less one."""
-        return None if self.exact_bytes is None else self.composed_bytes / self.exact_bytes - 1
+    def write(self, key: str, imbalance: float, trace: CachedTrace) -> None:
+        """Keep one trace. A folder that cannot be written costs time at the next question, not the answer to this one."""
+        file = self._file(key, imbalance)
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, trace.model_dump_json())
 
-
-def exact_spec(spec: ExperimentSpec, implementation: Implementation) -> ExperimentSpec:
-    """``spec`` as the tracer can run it: eagerly, with what chunk traces leave out left out here too."""
-    return spec.model_copy(
-        update={"kernels": traceable(spec.kernels, implementation), "cuda_graph": CudaGraphSpec(), "env": {}}
-    )
-
-
-def exact_peaks(
-    spec: ExperimentSpec,
-    costs: tuple[tuple[ChunkCost, ...], ...],
-    traced: Mapping[int, ExactStage],
-    problem: str,
-    *,
-    torch_adam: bool = False,
-) -> tuple[ExactPeak, ...]:
-    """Every stage of ``costs[pp_rank][vp_stage]``; ``problem`` for those that are not in ``traced``.
-
-    ``torch_adam`` as in `model_states`. Model states and workspaces of libraries are the same in both: no trace of a schedule sees them.
-    """
-    stages = (stage_memory(spec, pp_rank, chunks, torch_adam=torch_adam) for pp_rank, chunks in enumerate(costs))
-    return tuple(
-        _exact_peak(spec, stage, chunks, traced.get(stage.pp_rank), problem)
-        for stage, chunks in zip(stages, costs, strict=True)
-    )
-
-
-def _exact_peak(
-    spec: ExperimentSpec, stage: StageMemory, chunks: tuple[ChunkCost, ...], traced: ExactStage | None, problem: str
-) -> ExactPeak:
-    step = stage.peaks["optimizer step"]
-    composed = max(peak for name, peak in stage.peaks.items() if name != "optimizer step")
-    if traced is None:
-        return ExactPeak(stage.pp_rank, composed, None, step, problem=problem)
-    standing = stage.weights + stage.gradients + stage.optimizer + library_bytes(spec, chunks)
-    return ExactPeak(stage.pp_rank, composed, standing + traced.peak_bytes, step, traced.seconds)
+    def _file(self, key: str, imbalance: float) -> Path:
+        return self.folder / f"{key}-{imbalance:g}.json"

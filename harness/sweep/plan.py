@@ -17,8 +17,7 @@ from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
 from harness.planning.assumptions import is_routed_naturally
 from harness.planning.prediction import predict
-from harness.planning.search import Traces
-from harness.planning.settings import candidates
+from harness.planning.search import Traces, candidates
 from harness.planning.stages import Composer, MissingTraceError
 from harness.recipes.axes import RECOMPUTE_OPTIONS
 from harness.recipes.problems import Problems

@@ -18,8 +18,7 @@ from harness.experiment.recompute import FullRecompute, SelectiveRecompute
 from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Nodes
 from harness.launch.warm import WarmParents
-from harness.planning.search import Traces, required_cases
-from harness.planning.settings import Candidate, candidates
+from harness.planning.search import Candidate, Traces, candidates, required_cases
 from harness.planning.stages import MissingTraceError
 from harness.recipes.recipe import Request
 from harness.records.run import RunRecord

@@ -1,7 +1,14 @@
 import pytest
 
-from harness.experiment.layout import Chunk, LayoutError, chunks, layout_problem, num_virtual_stages
-from harness.experiment.layout_string import LayoutSyntaxError, parse_layout
+from harness.experiment.layout import (
+    Chunk,
+    LayoutError,
+    LayoutSyntaxError,
+    chunks,
+    layout_problem,
+    num_virtual_stages,
+    parse_layout,
+)
 from harness.experiment.model import ModelSpec, ParallelismSpec
 from harness.experiment.software import parse_version
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.experiment.layout import chunks, layout_problem
-from harness.experiment.layout_string import parse_layout
+from harness.experiment.layout import chunks, layout_problem, parse_layout
 from harness.experiment.model import ModelSpec, ParallelismSpec
 from harness.experiment.software import parse_version
 

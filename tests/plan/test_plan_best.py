@@ -7,8 +7,7 @@ import pytest
 from harness.experiment.software import Software
 from harness.plan.run import Layout, Planned
 from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES
-from harness.planning.search import Limits, Traces, plan, required_cases
-from harness.planning.settings import candidates
+from harness.planning.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 
 TE = "transformer_engine"

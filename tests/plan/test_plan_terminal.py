@@ -13,8 +13,7 @@ from harness.plan.over import print_layouts
 from harness.plan.show import print_plan, size_unit
 from harness.planning.advice import advice
 from harness.planning.prediction import Prediction
-from harness.planning.search import Limits, Traces, plan, required_cases
-from harness.planning.settings import candidates
+from harness.planning.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")

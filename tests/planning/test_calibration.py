@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from harness.planning.calibration import Observation, fit, left_out
-from harness.planning.hardware import LIKELY
 from harness.planning.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, Constants, calibrated
 from harness.planning.stages import Composer
-from harness.planning.time_model import likely_seconds
+from harness.planning.time_model import LIKELY, likely_seconds
 from harness.records.trace import OpCost
 
 TRUE = Constants(

@@ -1,10 +1,12 @@
 from dataclasses import replace
 
-from harness.planning.compose import Ends, PassSizes, compose
-from harness.planning.pieces import (
+from harness.planning.compose import (
+    Ends,
     Parameters,
+    PassSizes,
     Piece,
     Work,
+    compose,
     end_piece,
     frame_piece,
     layer_piece,

@@ -5,8 +5,8 @@ import pytest
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import this_host
+from harness.planning.prediction import exact_peaks, exact_spec
 from harness.planning.stages import Composer
-from harness.planning.trace_cases import exact_peaks, exact_spec
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
 from harness.run.predicting.tracer import TracerProcess, Tracing
 

@@ -1,7 +1,7 @@
 import pytest
 
+from harness.planning.compose import Parameters
 from harness.planning.model_states import gathered_bytes, model_states
-from harness.planning.pieces import Parameters
 
 FSDP = {"use_megatron_fsdp": True, "grad_reduce_in_fp32": False}
 # Llama3-70B: 80 layers of 856 million weights each, embedding and output layer of 1,050 million each

@@ -1,8 +1,8 @@
 import pytest
 
 from harness.experiment.software import Software
+from harness.planning.compose import Parameters
 from harness.planning.model_states import model_states, state_bytes, steps_with_torch_adam
-from harness.planning.pieces import Parameters
 
 BF16_GRADIENTS = {"grad_reduce_in_fp32": False}
 

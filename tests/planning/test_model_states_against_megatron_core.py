@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.planning.compose import Parameters
 from harness.planning.model_states import model_states
-from harness.planning.pieces import Parameters
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 HERE = Path(__file__).parent

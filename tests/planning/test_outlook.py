@@ -7,8 +7,7 @@ import pytest
 from harness.diagnose.plan import asked_row, outlook_of
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.software import Software
-from harness.planning.search import Limits, plan, required_cases
-from harness.planning.settings import candidates
+from harness.planning.search import Limits, candidates, plan, required_cases
 from tests.planning.conftest import row_of
 
 TE = "transformer_engine"

@@ -6,8 +6,7 @@ from harness.experiment.software import Software
 from harness.planning.advice import advice, module_worths, safe_instead, why_none
 from harness.planning.ledger import user_buffer_bytes
 from harness.planning.prediction import OUTSIDE_ALLOCATOR_BYTES, verdict
-from harness.planning.search import Limits, Traces, dominated, plan, required_cases
-from harness.planning.settings import candidates
+from harness.planning.search import Limits, Traces, candidates, dominated, plan, required_cases
 from harness.units import format_bytes, format_percent
 from tests.planning.conftest import row_of
 

@@ -1,7 +1,7 @@
 from harness.experiment.recompute import parse_recompute
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
-from harness.planning.settings import candidates
+from harness.planning.search import candidates
 
 TE = "transformer_engine"
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")

@@ -3,10 +3,8 @@ from dataclasses import replace
 import pytest
 
 from harness.experiment.gpu import GPUS
-from harness.planning.compose import ChunkCost, PassSizes
-from harness.planning.hardware import LIKELY, LINKS, group_bandwidth
-from harness.planning.pieces import Parameters, Work
-from harness.planning.time_model import step_time
+from harness.planning.compose import ChunkCost, Parameters, PassSizes, Work
+from harness.planning.time_model import LIKELY, LINKS, group_bandwidth, step_time
 from harness.records.trace import OpCost
 
 H100 = GPUS["h100"]

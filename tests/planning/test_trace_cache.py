@@ -2,7 +2,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from harness.planning.compose import CachedTrace, TraceCache, tracer_fingerprint
+from harness.planning.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
 
 TRACE = CachedTrace(megatron_core="0.16.1", torch="2.13", refused="a defect")
 

@@ -1,6 +1,6 @@
 """Parallel sizes, pipeline layout and batch: what megatron-core's configs, groups and schedules refuse."""
 
-from harness.experiment.layout_string import LAYER_CODES
+from harness.experiment.layout import LAYER_CODES
 from harness.experiment.rules.rule import ARGUMENTS, CONFIG, Predicate, Rule, Situation, Values
 
 

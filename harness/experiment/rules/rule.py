@@ -5,10 +5,16 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from harness.experiment.effective import EffectiveRecompute, Implementation, effective_recompute
+from harness.experiment.effective import (
+    EffectiveRecompute,
+    Implementation,
+    captured_checkpoints,
+    captures_iteration,
+    effective_recompute,
+    is_local,
+)
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.gpu import GPUS, Frozen, GpuType
-from harness.experiment.graphs import captured_checkpoints, captures_iteration, is_local
 from harness.experiment.layout import LayoutError, chunks, layout_problem, num_virtual_stages
 from harness.experiment.model import MoeModel
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute

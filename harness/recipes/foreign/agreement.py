@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from harness.experiment.effective import captures_iteration
 from harness.experiment.experiment import ExperimentSpec
-from harness.experiment.graphs import captures_iteration
-from harness.experiment.layout_string import parse_layout
+from harness.experiment.layout import parse_layout
 from harness.experiment.recompute import canonical_text
 from harness.recipes.foreign.container_fields import NOT_IN_CONTAINERS
 from harness.recipes.settings import LEAVES, SECTION_MODELS

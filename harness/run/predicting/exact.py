@@ -10,10 +10,10 @@ from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.experiment.effective import Implementation
 from harness.experiment.recompute import canonical_text, parse_recompute
 from harness.launch.environment import Host
-from harness.planning.compose import source_fingerprint
+from harness.planning.prediction import ExactPeak, exact_peaks, exact_spec
 from harness.planning.search import Plan, Row, Traces
 from harness.planning.stages import Composer
-from harness.planning.trace_cases import ExactPeak, exact_peaks, exact_spec
+from harness.planning.trace_cases import source_fingerprint
 from harness.records.calibration import Calibration
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
 from harness.run.machine import installed_software, side_by_side

@@ -12,7 +12,7 @@ import pytest
 
 from harness.errors import RunFailedError
 from harness.launch.environment import this_host
-from harness.planning.compose import TraceCache
+from harness.planning.trace_cases import TraceCache
 from harness.records.trace import TraceCase
 from harness.run.predicting.tracer import Tracing
 
