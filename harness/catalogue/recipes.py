@@ -58,7 +58,7 @@ def validate(
     Exits 2 with all problems. A published point that breaks a rule is listed, with the rule; a run of it is refused.
     """
     from harness.errors import raise_all
-    from harness.recipes.resolve import check_files
+    from harness.recipes.listing import check_files
 
     checked, problems = check_files(paths or [], recipes_dir)
     if as_json:

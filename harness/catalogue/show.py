@@ -4,9 +4,8 @@ from collections.abc import Iterable
 
 from rich.text import Text
 
-from harness.recipes.listing import RecipeRow, model_settings, point_row
+from harness.recipes.listing import CheckedFile, RecipeRow, model_settings, point_row, refusals
 from harness.recipes.recipe import OperatingPoint, Recipe
-from harness.recipes.resolve import CheckedFile, refusals
 from harness.recipes.suite import Suite, shared_golden_lines
 from harness.recipes.suite_listing import CaseRow, SuiteRow, case_rows
 from harness.showing.figures import ABSENT

@@ -1,4 +1,4 @@
-"""Where recipes are, and which file a name means; no file is parsed to find one."""
+"""Where recipes, suites and sweep files are, and which file a name means; no file is parsed to find one."""
 
 import re
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def find_recipe_file(name: str, directory: Path | None = None, family: str | Non
     Raises BadRequestError with the nearest name for an unknown recipe or family, and for a path that leaves the
     recipe directory through a link.
     """
-    if "/" in name or "\\" in name or name.lower().endswith((".yaml", ".yml")):
+    if _is_path(name):
         return RecipeFile(_existing(Path(name)), name, None, None)
     name = name.strip().lower()
     directory = recipes_dir(directory)
@@ -107,3 +107,53 @@ def _check_family(family: str | None, file: RecipeFile, files: list[RecipeFile])
         raise BadRequestError(
             f"-m {wanted}: recipe '{file.name}' is of family '{file.family}'", remedy=f"-m {file.family}"
         )
+
+
+def _is_path(name: str) -> bool:
+    return "/" in name or "\\" in name or name.lower().endswith((".yaml", ".yml"))
+
+
+@dataclass(frozen=True)
+class NamedFiles:
+    """One kind of file. ``folder`` is its place below the recipe directory, ``noun`` and ``asked_by`` open messages."""
+
+    folder: str
+    noun: str
+    asked_by: str
+
+    def all(self, directory: Path | None = None) -> tuple[Path, ...]:
+        """Every file of this kind in the recipe directory, by name."""
+        return tuple(sorted((recipes_dir(directory) / self.folder).glob("*.yaml")))
+
+    def find(self, name: str, directory: Path | None = None) -> tuple[Path, str]:
+        """The file of that name, or at that path, and how messages call it.
+
+        A path has a separator or ends in .yaml or .yml. BadRequestError with the nearest name where there is none, and
+        for a name that leaves the recipe directory through a link.
+        """
+        if _is_path(name):
+            self._require_no_folder(name)
+            if not Path(name).is_file():
+                raise self._wrong(name, "no such file", "check the path, or give a name without .yaml")
+            return Path(name), name
+        files = {path.stem: path for path in self.all(directory)}
+        if name not in files:
+            raise self._unknown(name, files)
+        path, root = files[name], recipes_dir(directory)
+        if not path.resolve().is_relative_to(root.resolve()):
+            raise self._wrong(name, f"{path} is a link that leaves {root}", "copy the file instead")
+        return path, f"{root.name}/{self.folder}/{path.name}"
+
+    def _unknown(self, name: str, files: dict[str, Path]) -> BadRequestError:
+        self._require_no_folder(name)
+        if Path(name).is_file():
+            fix = f"rename it, or write ./{name}"
+            return self._wrong(name, "the file exists, but a path without / ends in .yaml", fix)
+        return self._wrong(name, f"no such {self.noun}", nearest(name, files))
+
+    def _require_no_folder(self, name: str) -> None:
+        if Path(name).is_dir():
+            raise self._wrong(name, f"a folder, not a {self.noun}", "name the .yaml file in it")
+
+    def _wrong(self, name: str, message: str, fix: str) -> BadRequestError:
+        return BadRequestError(f"{self.asked_by} {name}: {message}", remedy=fix)

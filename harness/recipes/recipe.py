@@ -7,8 +7,9 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field
 
 from harness.experiment.experiment import NAME_PATTERN, Task
-from harness.experiment.gpu import Frozen
+from harness.experiment.gpu import GPUS, PRECISIONS, Frozen
 from harness.experiment.model import Count
+from harness.recipes.reading import one_of
 from harness.recipes.settings import Layer
 from harness.units import counted
 
@@ -31,8 +32,8 @@ class PointKey(Frozen):
     """
 
     task: Task
-    gpu: str
-    compute_dtype: str
+    gpu: Annotated[str, one_of(GPUS)]
+    compute_dtype: Annotated[str, one_of(PRECISIONS)]
     num_gpus: Count
     gpus_per_node: Count | None = None
     variant: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None

@@ -1,192 +1,215 @@
 """A recipe file: header, model, shared settings, operating points; read strictly, every fault at its line."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from harness.experiment.gpu import GPUS, PRECISIONS
-from harness.recipes.building import build_spec, phrase
-from harness.recipes.problems import Problems, nearest
+from harness.experiment.gpu import GPUS
+from harness.recipes.options import read_layer_freq
+from harness.recipes.problems import nearest
+from harness.recipes.reading import Document, Keys, in_words, path_text
 from harness.recipes.recipe import OperatingPoint, PointKey, Recipe, RecipeHeader
-from harness.recipes.sections import SectionReader
-from harness.recipes.settings import Layer, Setting, merge
-from harness.recipes.strict_yaml import Items, Node, Scalar, Table, plain, read_yaml
+from harness.recipes.recompute import (
+    TOP_LEVEL_NAMES,
+    Field,
+    Policy,
+    canonical_fields,
+    policy_from_fields,
+    read_recompute_text,
+)
+from harness.recipes.settings import (
+    LEAVES,
+    SECTION_MODELS,
+    TOP_SECTIONS,
+    Layer,
+    Setting,
+    Value,
+    build_spec,
+    children,
+    merge,
+)
+from harness.recipes.strict_yaml import Items, Node, PlainValue, Table, plain
 
 _REFUSED = "refused"  # in place of a name that was refused already
 
 
 def load_recipe(path: Path, label: str) -> Recipe:
     """Read and check a whole file; raises BadRequestError with every problem, each at its ``file:line``."""
-    root = read_yaml(path, label)
-    problems = Problems()
-    reader = _RecipeReader(label, problems)
-    recipe = reader.recipe(root, path)
-    problems.raise_if_any()
+    file = Document.open(path, label)
+    recipe = _RecipeReader(file).recipe(path)
+    file.problems.raise_if_any()
     assert recipe is not None  # a file without a recipe has problems
     return recipe
+
+
+class _LayerReader:
+    """Reads sections of a file (`model`, `parallelism`, ...) as flat layers of settings with lines."""
+
+    def __init__(self, file: Document) -> None:
+        self.file = file
+
+    def setting(self, value: Value, keys: Keys, note: str = "") -> Setting:
+        source = f"{self.file.label}:{self.file.line(keys)}"
+        return Setting(value, source, path_text(keys), f"{source}: {note}" if note else "")
+
+    def layer(self, keys: Keys, own_keys: tuple[str, ...] = ()) -> Layer:
+        """All sections of a mapping; ``own_keys`` belong to the caller and are passed over."""
+        table = self.file.table(keys)
+        if table is None:
+            return {}
+        self.file.require_known(keys, (*own_keys, *TOP_SECTIONS, *sorted(TOP_LEVEL_NAMES)))
+        settings: dict[str, Setting] = {}
+        for key in table.entries:
+            if key in TOP_SECTIONS:
+                settings.update(self.section(key, (*keys, key)))
+        loose = [key for key in table.entries if key in TOP_LEVEL_NAMES]
+        if loose and "recompute" in table.entries:
+            self.file.refuse((*keys, loose[0]), f"recompute is given twice, as recompute and as {loose[0]}", "keep one")
+        elif loose:
+            settings.update(self.recompute_of(loose, keys, (*keys, loose[0])))
+        return settings
+
+    def section(self, name: str, keys: Keys) -> Layer:
+        """One section: ``recompute`` is one leaf, ``env`` is open, the others follow the ExperimentSpec."""
+        node = self.file.at(keys)
+        if name == "recompute" and isinstance(node, Table):
+            return self.recompute_of(list(node.entries), keys, keys)
+        if name == "recompute":
+            return self.recompute_text(plain(node) if node else None, keys)
+        table = self.file.table(keys)
+        if table is None:
+            return {}
+        return dict(self.env(table, keys) if name == "env" else self.leaves(table, name, keys))
+
+    def leaves(self, table: Table, section: str, keys: Keys) -> Iterator[tuple[str, Setting]]:
+        """Leaves of a modelled section by full path. Their values are checked where a whole spec is built."""
+        self.file.require_known(keys, children(section))
+        label, where = self.file.label, path_text(keys)
+        for key, node in table.entries.items():
+            path = f"{section}.{key}"
+            if path in SECTION_MODELS:
+                nested = self.file.table((*keys, key))
+                yield from self.leaves(nested, path, (*keys, key)) if nested else ()
+            elif path in LEAVES:
+                value = self.leaf_value(path, node, (*keys, key))
+                yield path, Setting(value, f"{label}:{table.key_lines[key]}", f"{where}.{key}")
+
+    def leaf_value(self, path: str, node: Node, keys: Keys) -> Value:
+        """The value of one leaf; layer patterns may be written short."""
+        value = plain(node)
+        if path == "model.moe.moe_layer_freq" and isinstance(value, str):
+            try:
+                return read_layer_freq(value)
+            except ValueError as error:
+                self.file.refuse(keys, str(error), "write an integer, a list of 0 and 1, or [0]*3+[1]*58")
+        return value
+
+    def env(self, table: Table, keys: Keys) -> Iterator[tuple[str, Setting]]:
+        """Environment variables: text, or whole numbers taken as text; null takes a variable away."""
+        for name, node in table.entries.items():
+            value = plain(node)
+            text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+            if text is None or isinstance(text, str):
+                yield f"env.{name}", self.setting(text, (*keys, name))
+            else:
+                self.file.refuse((*keys, name), f"must be text, is {in_words(value)}", "quote the value")
+
+    def recompute_text(self, value: PlainValue, keys: Keys) -> Layer:
+        """The policy of a text or a list."""
+        settings: dict[str, Setting] = {}
+        with self.file.problems.collecting():
+            settings["recompute"] = self.setting(read_recompute_text(value, self.file.place(keys)), keys)
+        return settings
+
+    def recompute_of(self, names: list[str], keys: Keys, said_at: Keys) -> Layer:
+        """The policy of fields of the mapping at ``keys``; ``said_at`` is its place."""
+        nodes = {name: self.file.at((*keys, name)) for name in names}
+        written = [Field(name, plain(node), self.file.place((*keys, name))) for name, node in nodes.items() if node]
+        policy: Policy | None = None
+        with self.file.problems.collecting():
+            fields = canonical_fields(written, self.file.problems)
+            if fields is not None:
+                policy, note = policy_from_fields(fields, self.file.place(said_at))
+        return {"recompute": self.setting(policy, said_at, note)} if policy else {}
 
 
 class _RecipeReader:
     """One pass over the tree of a recipe file."""
 
-    def __init__(self, label: str, problems: Problems) -> None:
-        self.label = label
-        self.problems = problems
-        self.sections = SectionReader(label, problems)
-        self.lines: dict[str, int] = {}  # of the file's own keys
+    def __init__(self, file: Document) -> None:
+        self.file, self.layers = file, _LayerReader(file)
 
-    def recipe(self, root: Node, path: Path) -> Recipe | None:
-        table = self.sections.table(root, "recipe")
+    def recipe(self, path: Path) -> Recipe | None:
+        table = self.file.table(())
         if table is None:
             return None
-        self.lines = table.key_lines
-        self.unknown_keys(table)
-        header = self.header(table)
-        shared = merge(self.model(table), self.shared(table, "defaults"))
-        points = self.points(table, header, shared, self.profiles(table))
-        return Recipe(header, path, self.label, points) if header else None
-
-    def unknown_keys(self, table: Table) -> None:
-        known = (*RecipeHeader.model_fields, "model", "defaults", "profiles", "points")
-        for key in table.entries:
-            if key not in known:
-                self.problems.add(f"{self.label}:{table.key_lines[key]}: {key}: no such setting", nearest(key, known))
-
-    def header(self, table: Table) -> RecipeHeader | None:
-        fields = {key: plain(node) for key, node in table.entries.items() if key in RecipeHeader.model_fields}
-        try:
-            return RecipeHeader.model_validate(fields)
-        except ValidationError as error:
-            self.explain(error, table, "")
-            return None
-
-    def model(self, table: Table) -> Layer:
+        own = tuple(RecipeHeader.model_fields)
+        self.file.require_known((), (*own, "model", "defaults", "profiles", "points"))
+        header = self.file.read(RecipeHeader, (), _only(table, own))
         if "model" not in table.entries:
-            self.problems.add(f"{self.label}:1: model: missing", "describe the model")
-            return {}
-        return self.sections.section("model", table.entries["model"], "model", table.key_lines["model"])
-
-    def shared(self, table: Table, key: str) -> Layer:
-        if key not in table.entries:
-            return {}
-        nested = self.sections.table(table.entries[key], key)
-        return self.sections.layer(nested, key) if nested else {}
-
-    def profiles(self, table: Table) -> dict[str, Layer]:
-        if "profiles" not in table.entries:
-            return {}
-        nested = self.sections.table(table.entries["profiles"], "profiles")
-        layers: dict[str, Layer] = {}
-        for name, node in nested.entries.items() if nested else ():
-            profile = self.sections.table(node, f"profiles.{name}")
-            if profile is not None:
-                layers[name] = self.sections.layer(profile, f"profiles.{name}")
-        return layers
+            self.file.refuse(("model",), "missing", "describe the model")
+        model = self.layers.section("model", ("model",))
+        shared = merge(model, self.layers.layer(("defaults",)))
+        names = self.file.table(("profiles",))
+        profiles = {name: self.layers.layer(("profiles", name)) for name in (names.entries if names else ())}
+        points = self.points(header, shared, profiles)
+        return Recipe(header, path, self.file.label, points) if header else None
 
     def points(
-        self, table: Table, header: RecipeHeader | None, shared: Layer, profiles: dict[str, Layer]
+        self, header: RecipeHeader | None, shared: Layer, profiles: dict[str, Layer]
     ) -> tuple[OperatingPoint, ...]:
-        node = table.entries.get("points")
+        node = self.file.at(("points",))
         if not isinstance(node, Items) or not node.nodes:
-            line = node.line if node else 1
-            self.problems.add(f"{self.label}:{line}: points: at least one operating point is needed", "write a list")
+            self.file.refuse(("points",), "at least one operating point is needed", "write a list")
             return ()
-        points: list[OperatingPoint] = []
-        for index, item in enumerate(node.nodes):
-            points += self.point(item, f"points[{index}]", header, shared, profiles)
-        self.unique(points)
-        return tuple(points)
+        points: dict[str, OperatingPoint] = {}
+        for index in range(len(node.nodes)):
+            for point in self.point(("points", index), header, shared, profiles):
+                first = points.setdefault(point.title, point)
+                if first is not point:
+                    says = f"{point.place}: the same task, GPU, precision and number of GPUs as {first.place}"
+                    self.file.problems.add(says, "give one of them a variant")
+        return tuple(points.values())
 
     def point(
-        self, node: Node, where: str, header: RecipeHeader | None, shared: Layer, profiles: dict[str, Layer]
-    ) -> list[OperatingPoint]:
+        self, keys: Keys, header: RecipeHeader | None, shared: Layer, profiles: dict[str, Layer]
+    ) -> Iterator[OperatingPoint]:
         """The point, once per task: ``task`` may be a list."""
-        table = self.sections.table(node, where)
+        table = self.file.table(keys)
         if table is None:
-            return []
-        own = self.sections.layer(table, where, tuple(PointKey.model_fields))
-        points: list[OperatingPoint] = []
-        for key in self.keys(table, where, profiles):
-            layer = merge(shared, *(profiles[name] for name in key.profiles), own)
-            point = OperatingPoint(key, layer, f"{self.label}:{table.line}: {where}")
-            points.append(self.with_identity(point, header, table, where))
-        return points
-
-    def keys(self, table: Table, where: str, profiles: dict[str, Layer]) -> list[PointKey]:
-        fields = {name: plain(node) for name, node in table.entries.items() if name in PointKey.model_fields}
+            return
+        names = tuple(PointKey.model_fields)
+        own, fields = self.layers.layer(keys, names), _only(table, names)
         tasks = fields.get("task")
-        keys: list[PointKey] = []
         for task in tasks if isinstance(tasks, tuple) and tasks else (tasks,):
-            try:
-                key = PointKey.model_validate({**fields, "task": task} if task is not None else fields)
-            except ValidationError as error:
-                self.explain(error, table, where)
+            key = self.file.read(PointKey, keys, fields if task is None else {**fields, "task": task})
+            if key is None or not self.has_profiles(key, keys, profiles):
                 continue
-            if self.known_names(key, table, where, profiles):
-                keys.append(key)
-        return keys
+            layer = merge(shared, *(profiles[name] for name in key.profiles), own, self.identity(key, header, keys))
+            with self.file.problems.collecting():
+                build_spec(layer, self.file.place(keys))
+            yield OperatingPoint(key, layer, self.file.place(keys))
 
-    def known_names(self, key: PointKey, table: Table, where: str, profiles: dict[str, Layer]) -> bool:
-        """Whether GPU type, precision and profile exist."""
-        sound = True
-        for field, value, known in (
-            ("gpu", key.gpu, tuple(GPUS)),
-            ("compute_dtype", key.compute_dtype, tuple(PRECISIONS)),
-            *(("profile", name, tuple(profiles)) for name in key.profiles),
-        ):
-            if value not in known:
-                line = table.key_lines[field]
-                self.problems.add(
-                    f"{self.label}:{line}: {where}.{field}: no such {field} '{value}'", nearest(value, known)
-                )
-                sound = False
-        return sound
+    def has_profiles(self, key: PointKey, keys: Keys, profiles: dict[str, Layer]) -> bool:
+        unknown = [name for name in key.profiles if name not in profiles]
+        for name in unknown:
+            self.file.refuse((*keys, "profile"), f"no such profile '{name}'", nearest(name, profiles))
+        return not unknown
 
-    def with_identity(
-        self, point: OperatingPoint, header: RecipeHeader | None, table: Table, where: str
-    ) -> OperatingPoint:
-        """The point with its own leaves added, checked by building its ExperimentSpec once."""
-        lines, key = table.key_lines, point.key
-
-        def at(field: str, value: str | int) -> Setting:
-            return Setting(value, f"{self.label}:{lines[field]}", f"{where}.{field}")
-
-        identity = {
-            "recipe": self.of_header("name", header.name if header else _REFUSED),
-            "family": self.of_header("family", header.family if header else _REFUSED),
-            "task": at("task", key.task),
-            "gpu": at("gpu", key.gpu),
-            "compute_dtype": at("compute_dtype", key.compute_dtype),
-            "num_gpus": at("num_gpus", key.num_gpus),
-            "gpus_per_node": at("gpus_per_node", key.gpus_per_node)
-            if key.gpus_per_node
+    def identity(self, key: PointKey, header: RecipeHeader | None, keys: Keys) -> Layer:
+        """Leaves that the header and the key of the point set."""
+        setting, nodes = self.layers.setting, key.gpus_per_node
+        own = {
+            name: setting(getattr(key, name), (*keys, name)) for name in ("task", "gpu", "compute_dtype", "num_gpus")
+        }
+        return {
+            "recipe": setting(header.name if header else _REFUSED, ("name",)),
+            "family": setting(header.family if header else _REFUSED, ("family",)),
+            **own,
+            "gpus_per_node": setting(nodes, (*keys, "gpus_per_node"))
+            if nodes
             else Setting(GPUS[key.gpu].gpus_per_node, "default"),
         }
-        complete = OperatingPoint(key, merge(point.layer, identity), point.place)
-        with self.problems.collecting():
-            build_spec(complete.layer, complete.place)
-        return complete
 
-    def of_header(self, key: str, value: str) -> Setting:
-        return Setting(value, f"{self.label}:{self.lines.get(key, 1)}", key)
 
-    def unique(self, points: list[OperatingPoint]) -> None:
-        first: dict[str, OperatingPoint] = {}
-        for point in points:
-            if point.title in first:
-                self.problems.add(
-                    f"{point.place}: the same task, GPU, precision and number of GPUs as {first[point.title].place}",
-                    "give one of them a variant",
-                )
-            first.setdefault(point.title, point)
-
-    def explain(self, error: ValidationError, table: Table, where: str) -> None:
-        for detail in error.errors():
-            field = str(detail["loc"][0])
-            path = f"{where}.{field}" if where else field
-            node = table.entries.get(field)
-            if node is None:
-                self.problems.add(f"{self.label}:{table.line}: {path}: missing", f"add {field}")
-                continue
-            value = repr(node.value) if isinstance(node, Scalar) else "a list or mapping"
-            self.problems.add(f"{self.label}:{table.key_lines[field]}: {path}: {phrase(detail)}, is {value}")
+def _only(table: Table, names: tuple[str, ...]) -> dict[str, object]:
+    return {name: plain(node) for name, node in table.entries.items() if name in names}

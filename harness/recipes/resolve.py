@@ -1,25 +1,17 @@
-"""Resolves a recipe and options into an experiment, and validates recipes."""
+"""Resolves a recipe and options into an experiment."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
-from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
-from harness.experiment.rules.check import check
-from harness.experiment.software import ASSUMED_MEGATRON_CORE, ASSUMED_TRANSFORMER_ENGINE, Software
-from harness.recipes.building import build_spec, sources_of
-from harness.recipes.find import RecipeFile, all_recipe_files, open_recipe, recipes_dir
-from harness.recipes.find import check_names as check_recipe_names
-from harness.recipes.options import options_layer
+from harness.recipes.find import open_recipe
+from harness.recipes.options import options_layer, with_num_layers
 from harness.recipes.points import Choice, check_names, choose_point, data_parallel_size, weak_scaled
 from harness.recipes.problems import Problems
 from harness.recipes.recipe import OperatingPoint, Recipe, Request
-from harness.recipes.recipe_file import load_recipe
-from harness.recipes.set_values import with_num_layers
-from harness.recipes.settings import Layer, Setting, merge
-from harness.units import counted, format_bytes
+from harness.recipes.settings import Layer, Setting, build_spec, merge, sources_of
+from harness.units import format_bytes
 
 _LAYOUT = "parallelism.pipeline_model_parallel_layout"
 _FREQ = "model.moe.moe_layer_freq"
@@ -140,66 +132,6 @@ def _follow_num_gpus(layer: Layer, spec: ExperimentSpec, choice: Choice) -> tupl
         f"{now} data-parallel copies instead of {base} (-gb sets it)"
     )
     return merge(layer, {_GBS: Setting(scaled, "--num_gpus")}), note
-
-
-class RefusedPoint(TypedDict):
-    """A point that breaks a rule."""
-
-    point: str
-    rule: str
-    message: str
-
-
-class CheckedFile(TypedDict):
-    """One file: its points, those listed as inconsistent upstream, and those that a rule refuses."""
-
-    file: str
-    points: int
-    inconsistent: list[str]
-    refused: list[RefusedPoint]
-
-
-def check_files(paths: list[Path], directory: Path | None) -> tuple[list[CheckedFile], list[BadRequestError]]:
-    """Check files (all recipes when ``paths`` is empty): schema, names, that every runnable point resolves, and rules.
-
-    A point that breaks a rule of megatron-core 0.16.1 is listed under ``refused``: it is published, and it may be legal
-    in another release; a run of it is refused there and then.
-    """
-    files = [RecipeFile(path, str(path), None, None) for path in paths] or all_recipe_files(recipes_dir(directory))
-    problems = Problems()
-    checked: list[CheckedFile] = []
-    for file in files:
-        with problems.collecting():
-            recipe = load_recipe(file.path, file.label)
-            check_recipe_names(recipe, file)
-            refused: list[RefusedPoint] = []
-            for point in recipe.points:
-                with problems.collecting():
-                    refused += refusals(recipe, point)
-            listed = [point_title(point) for point in recipe.points if point.key.inconsistent]
-            checked.append(
-                {"file": file.label, "points": len(recipe.points), "inconsistent": listed, "refused": refused}
-            )
-    return checked, problems.found
-
-
-def point_title(point: OperatingPoint) -> str:
-    """Task, GPU, precision, count and variant of a point."""
-    key = point.key
-    return " ".join(filter(None, (key.task, key.gpu, key.compute_dtype, counted(key.num_gpus, "GPU"), key.variant)))
-
-
-def refusals(recipe: Recipe, point: OperatingPoint) -> list[RefusedPoint]:
-    """The errors of the rule table at one point; none for one that is listed as inconsistent anyway."""
-    if point.key.inconsistent:
-        return []
-    software = Software(megatron_core=ASSUMED_MEGATRON_CORE, transformer_engine=ASSUMED_TRANSFORMER_ENGINE)
-    findings = check(resolve_point(recipe, point), software)
-    return [
-        {"point": point_title(point), "rule": finding.id, "message": finding.message}
-        for finding in findings
-        if finding.blocks
-    ]
 
 
 def resolve_point(recipe: Recipe, point: OperatingPoint) -> ExperimentSpec:

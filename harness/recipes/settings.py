@@ -1,15 +1,17 @@
-"""Settings as a flat layer of leaves that remember their source, and the table of all leaves there are."""
+"""Settings as a flat layer of leaves that remember their source, and the spec that a complete layer is."""
 
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Union, get_args, get_origin
 
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
+from harness.experiment.user_buffers import NAMED, UserBuffers
+from harness.recipes.problems import Problems, nearest
+from harness.recipes.reading import Fault, faults, models_in, path_text
 from harness.recipes.strict_yaml import PlainValue
 
 Value = PlainValue | NoRecompute | SelectiveRecompute | FullRecompute
@@ -44,20 +46,11 @@ def merge(*layers: Layer) -> dict[str, Setting]:
     return merged
 
 
-def _section_of(annotation: object) -> type[Frozen] | None:
-    """The model class of a nested section (``MoeModel | None`` gives MoeModel), None for a leaf."""
-    if isinstance(annotation, type) and issubclass(annotation, Frozen):
-        return annotation
-    if get_origin(annotation) in (Union, types.UnionType):
-        members = [a for a in get_args(annotation) if a is not type(None)]
-        if len(members) == 1:
-            return _section_of(members[0])
-    return None
-
-
 def _walk(model: type[Frozen], prefix: str) -> Iterator[tuple[str, FieldInfo, type[Frozen] | None]]:
+    """Every field by path; with its model where it is a section. User buffers and policies are leaves."""
     for name, info in model.model_fields.items():
-        section = _section_of(info.annotation)
+        models = [each for each in models_in(info.annotation) if issubclass(each, Frozen)]
+        section = models[0] if len(models) == 1 and models[0] is not UserBuffers else None
         yield prefix + name, info, section
         if section is not None:
             yield from _walk(section, f"{prefix}{name}.")
@@ -86,3 +79,67 @@ def children(section: str) -> tuple[str, ...]:
 def settable_paths() -> tuple[str, ...]:
     """Every path that ``--set`` accepts, without the open-ended ``env.NAME``."""
     return tuple(path for path in LEAVES if path not in IDENTITY and path != "env")
+
+
+def build_spec(layer: Layer, place: str) -> ExperimentSpec:
+    """The spec of a complete layer. ``place`` (``file:line: points[2]``) opens messages about what is missing.
+
+    Raises BadRequestError with every wrong value at its own source.
+    """
+    tree = _nested(layer)
+    try:
+        return ExperimentSpec.model_validate(tree)
+    except ValidationError as error:
+        problems = Problems()
+        for fault in faults(error, ExperimentSpec, tree):
+            problems.add(*_explained(fault, layer, place))
+        problems.raise_if_any()
+        raise
+
+
+def _nested(layer: Layer) -> dict[str, object]:
+    tree: dict[str, object] = {"env": {}}
+    for path, setting in layer.items():
+        *sections, leaf = path.split(".")
+        if path.startswith("env.") and setting.value is None:
+            continue
+        at: dict[str, object] = tree
+        for name in sections:
+            nested = at.setdefault(name, {})
+            assert isinstance(nested, dict)
+            at = nested
+        at[leaf] = setting.value
+    return tree
+
+
+def _explained(fault: Fault, layer: Layer, place: str) -> tuple[str, str]:
+    """The message of a fault at the file or the option that set the value, and the remedy."""
+    path = path_text(fault.keys)
+    leaf = next((known for known in layer if path == known or path.startswith(f"{known}.")), None)
+    if leaf is None and fault.is_missing:
+        return f"{place}.{path}: missing", f"write {path} in the recipe, or give it as an option"
+    if leaf is None:  # values of a section do not fit together
+        options = sorted(
+            {s.source for known, s in layer.items() if known.startswith(f"{path}.") and s.from_command_line}
+        )
+        given = f" (given: {', '.join(options)})" if options else ""
+        return f"{place}.{path}: {fault.says}{given}", "change one of the values it names"
+    setting, remedy = layer[leaf], fault.remedy
+    if leaf == "kernels.tp_comm_overlap_cfg" and isinstance(setting.value, str):
+        remedy = nearest(setting.value, NAMED, count=3)
+    source = f"{setting.source}: {setting.where}" if setting.where else setting.source
+    return f"{source}{path.removeprefix(leaf)}: {fault.says}", remedy
+
+
+def sources_of(spec: ExperimentSpec, layer: Layer) -> dict[str, str]:
+    """Who said each leaf: ``default``, ``file:line`` or the option."""
+    sources: dict[str, str] = {}
+    for path in LEAVES:
+        section = path.rpartition(".")[0]
+        if path == "env":
+            sources.update({f"env.{name}": layer[f"env.{name}"].source for name in spec.env})
+        elif section in ("model.moe", "model.mla") and getattr(spec.model, section.rpartition(".")[2]) is None:
+            sources[section] = "default"
+        else:
+            sources[path] = layer[path].source if path in layer else "default"
+    return sources

@@ -10,7 +10,7 @@ from typing import Literal
 from harness.errors import BadRequestError
 from harness.experiment.recompute import canonical_text
 from harness.recipes.recipe import Request
-from harness.recipes.recompute_options import recompute_policy
+from harness.recipes.recompute import recompute_policy
 
 ExpectedOutcome = Literal["oom", "failed", "regression", "inconclusive"]
 THRESHOLD_METRICS = ("tflops_per_gpu", "peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")

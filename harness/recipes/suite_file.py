@@ -6,8 +6,7 @@ from pathlib import Path
 
 from harness.recipes.axes import RECOMPUTE_OPTIONS
 from harness.recipes.file_reader import OptionValue
-from harness.recipes.find import SUITES
-from harness.recipes.named_files import NamedFiles
+from harness.recipes.find import SUITES, NamedFiles
 from harness.recipes.problems import Problems
 from harness.recipes.recipe import Request
 from harness.recipes.strict_yaml import Items, Node, read_yaml

@@ -10,7 +10,7 @@ from harness.recipes.file_reader import FileReader, OptionValue, as_text
 from harness.recipes.find import find_recipe_file
 from harness.recipes.points import KNOWN_NAMES
 from harness.recipes.problems import Problems, nearest
-from harness.recipes.recompute_section import policy_from_text
+from harness.recipes.recompute import policy_from_text
 from harness.recipes.strict_yaml import Items, Node, Scalar, Table, plain
 from harness.recipes.suite import THRESHOLD_METRICS, ExpectedFailure, ExpectedOutcome
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from harness.recipes.axes import SHORT_NAMES, require_axis
 from harness.recipes.file_reader import FileReader, OptionValue, as_text
-from harness.recipes.find import SWEEPS
-from harness.recipes.named_files import NamedFiles
+from harness.recipes.find import SWEEPS, NamedFiles
 from harness.recipes.problems import Problems
-from harness.recipes.recompute_section import policy_from_text
+from harness.recipes.recompute import policy_from_text
 from harness.recipes.strict_yaml import Items, Node, read_yaml
 
 AUTO = "auto"

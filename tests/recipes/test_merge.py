@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.recipes.recompute_section import policy_from_text
+from harness.recipes.recompute import policy_from_text
 from harness.recipes.settings import Setting, merge
 
 PATHS = st.sampled_from(["recompute", "batch.seq_length", "model.moe.moe_router_topk", "env.A", "env.B"])

@@ -4,7 +4,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.recipes.recipe import Request
-from harness.recipes.recompute_options import recompute_setting
+from harness.recipes.recompute import recompute_setting
 from harness.recipes.resolve import resolve_recipe
 from harness.recipes.strict_yaml import plain, read_yaml
 

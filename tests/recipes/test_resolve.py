@@ -127,7 +127,7 @@ def test_set_reaches_any_field(load, assignment, read, value):
         ({"set_values": ("model.num_layers",)}, ["--set model.num_layers: no '='"]),
         ({"set_values": ("model.num_layers=",)}, ["--set model.num_layers: a value is needed"]),
         ({"set_values": ("optimizer.lr=1e-3",)}, ["--set optimizer.lr: '1e-3' is ambiguous", "1.0e-3"]),
-        ({"set_values": ("model.num_layers=four",)}, ["--set model.num_layers: must be a valid integer, is 'four'"]),
+        ({"set_values": ("model.num_layers=four",)}, ["--set model.num_layers: must be an integer, is 'four'"]),
         ({"set_values": ("optimizer.lr=0.1", "optimizer.lr=0.2")}, ["--set optimizer.lr is given twice: 0.1, 0.2"]),
         ({"tensor_model_parallel_size": 4, "set_values": ("parallelism.tensor_model_parallel_size=2",)},
          ["--tensor_model_parallel_size contradicts --set parallelism.tensor_model_parallel_size"]),

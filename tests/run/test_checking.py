@@ -7,9 +7,9 @@ import pytest
 from harness.errors import BadRequestError, ExitCode
 from harness.launch.environment import child_environment, this_host
 from harness.launch.rendezvous import Nodes
-from harness.recipes.building import build_spec
 from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
 from harness.recipes.recipe import Request
+from harness.recipes.settings import build_spec
 from harness.run.checking import check_request
 from harness.run.understanding import RunRequest
 

@@ -8,12 +8,11 @@ import pytest
 from harness.errors import BadRequestError
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.user_buffers import NAMED
-from harness.recipes.building import build_spec
 from harness.recipes.foreign.agreement import disagreements
 from harness.recipes.foreign.container_fields import FIELDS, NOT_IN_CONTAINERS
 from harness.recipes.foreign.container_file import parse_container, read_container
 from harness.recipes.foreign.container_layer import container_layer
-from harness.recipes.settings import LEAVES, Setting, merge
+from harness.recipes.settings import LEAVES, Setting, build_spec, merge
 
 RESOLVED = Path(__file__).parents[2] / "data" / "bridge" / "containers_067f987.tar.xz"
 HEAD = "_target_: megatron.bridge.training.config.ConfigContainer\n"
@@ -130,7 +129,7 @@ def test_values_that_are_spelled_otherwise(body, path, value):
          "comm_overlap: {tp_comm_overlap_cfg: {proj_fprop: {method: pipeline, atomic_gemm: true}}}\n",
          "f.yaml:3: comm_overlap.tp_comm_overlap_cfg.proj_fprop.atomic_gemm: not supported"),
         ("model: {recompute_granularity: full, recompute_method: diagonal, recompute_num_layers: 1}\n",
-         "f.yaml:2: model.recompute_method: full recompute needs a method"),
+         "f.yaml:2: model.recompute_method: must be 'uniform' or 'block', is 'diagonal'"),
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_refused_at_its_line(body, says):

@@ -1,0 +1,284 @@
+"""Strict files as pydantic models. Every refusal names the place of its value, and what to write instead."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeVar, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+
+from harness.errors import BadRequestError
+from harness.experiment.gpu import Frozen
+from harness.recipes.problems import Problems, nearest
+from harness.recipes.strict_yaml import Items, Node, Scalar, Table, plain, read_yaml
+
+Keys = tuple[str | int, ...]
+"""The way from the root of a document to a value: names of mappings and positions in lists."""
+
+Read = TypeVar("Read")
+Model = TypeVar("Model", bound=BaseModel)
+
+TYPES = "see recipes/README.md for types and ranges"
+_LONGEST_SHOWN = 80  # characters; a wrong file is not to be printed whole
+_PHRASES = {
+    "string_type": ("must be text", "quote it"),
+    "string_too_short": ("must not be empty", "write a text"),
+    "int_type": ("must be an integer", TYPES),
+    "int_from_float": ("must be an integer", TYPES),
+    "float_type": ("must be a number", TYPES),
+    "bool_type": ("must be true or false", "write true or false"),
+    "tuple_type": ("must be a list", "write a list, as in [a, b]"),
+    "too_short": ("must be a list of at least one item", "write a list, as in [a, b]"),
+    "dict_type": ("must be a mapping", "write key: value pairs"),
+    "model_type": ("must be a mapping", "write key: value pairs"),
+    "string_pattern_mismatch": (  # every pattern of a model is that of a name
+        "must be lower-case letters, digits, '.', '_' or '-', 64 at most, a letter or digit first", TYPES,
+    ),
+}  # fmt: skip
+"""What a value must be, and the remedy, by pydantic's type of error. Pydantic's own words serve for the others."""
+
+
+class FileModel(Frozen):
+    """A mapping of a file. A key that is left out says nothing; a key without a value is refused."""
+
+    @classmethod
+    def remedy_for(cls, key: str) -> str:
+        """What to write instead of a key that there is not; empty: the nearest name."""
+        del key
+        return ""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _has_a_value(cls, value: object) -> object:
+        if value is None:
+            raise RefusedError.at((), "has no value", "give it a value, or leave the key out")
+        return value
+
+
+class RefusedError(ValueError):
+    """What a validator refuses: problems without a place, each with the way from the validated value to the wrong one."""
+
+    def __init__(self, found: list[tuple[Keys, BadRequestError]]) -> None:
+        super().__init__("; ".join(error.message for _, error in found))
+        self.found = found
+
+    @classmethod
+    def at(cls, keys: Keys, message: str, remedy: str) -> "RefusedError":
+        """One problem."""
+        return cls([(keys, BadRequestError(message, remedy=remedy))])
+
+
+def refusing(read: Callable[..., Read]) -> Callable[[object], Read]:
+    """``read`` as a validator: what it raises as a wrong request is reported at the value."""
+
+    def validated(value: object) -> Read:
+        problems = Problems()
+        with problems.collecting():
+            return read(value)
+        raise RefusedError([((), error) for error in problems.found])
+
+    return validated
+
+
+def one_of(known: Collection[str], says: str = "no such value") -> AfterValidator:
+    """Refuse a text that is none of ``known``, and name the nearest."""
+
+    def validated(value: str) -> str:
+        if value not in known:
+            raise RefusedError.at((), f"{says} '{value}'", nearest(value, known))
+        return value
+
+    return AfterValidator(validated)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One wrong value. ``keys`` lead to it; ``says`` is the message without a place."""
+
+    keys: Keys
+    says: str
+    remedy: str
+    is_missing: bool = False
+
+
+def faults(error: ValidationError, model: type[BaseModel] | object, data: object) -> Iterator[Fault]:
+    """What is wrong in ``data``, which ``model`` refused: one fault for each wrong value.
+
+    A union reports each of its arms. Arms at one value become one fault, and the innermost value counts.
+    """
+    found: dict[Keys, list[ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        found.setdefault(_keys(detail, data), []).append(detail)
+    for keys, details in found.items():
+        if any(len(keys) < len(other) and other[: len(keys)] == keys for other in found):
+            continue
+        refused = details[0].get("ctx", {}).get("error")
+        if isinstance(refused, RefusedError):
+            yield from (Fault((*keys, *at), each.message, each.remedy) for at, each in refused.found)
+        elif details[0]["type"] in ("missing", "union_tag_not_found"):
+            yield Fault(keys, "missing", f"add {keys[-1]}", is_missing=True)
+        elif details[0]["type"] == "extra_forbidden":
+            yield from _unknown_key(keys, model, data)
+        else:
+            yield _wrong_value(keys, details, _value_at(data, keys))
+
+
+def _keys(detail: ErrorDetails, data: object) -> Keys:
+    """The location without the names of a union's arms and of validators, which are no keys of the data."""
+    keys: list[str | int] = []
+    for part in detail["loc"]:
+        is_item = isinstance(data, tuple) and isinstance(part, int)
+        if (isinstance(data, dict) and part in data) or is_item:
+            keys.append(part)
+            data = data[part]  # type: ignore[index]
+    if detail["type"] == "missing":
+        keys.append(detail["loc"][-1])
+    if detail["type"].startswith("union_tag"):
+        keys.append(detail["ctx"]["discriminator"].strip("'"))
+    return tuple(keys)
+
+
+def _value_at(data: object, keys: Keys) -> object:
+    for key in keys:
+        data = data[key]  # type: ignore[index]
+    return data
+
+
+def _wrong_value(keys: Keys, details: list[ErrorDetails], value: object) -> Fault:
+    kind = details[0]["type"]
+    if kind in ("literal_error", "union_tag_invalid"):
+        ctx = details[0]["ctx"]
+        expected: str = ctx["expected"] if "expected" in ctx else ctx["expected_tags"]
+        near = nearest(str(value), [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")])
+        if near.startswith("did you mean"):
+            return Fault(keys, f"no such value {value!r}", near)
+        says, remedy = f"must be {expected}", TYPES
+    else:
+        phrases = [_PHRASES.get(each["type"], (_own_words(each), TYPES)) for each in details]
+        texts = dict.fromkeys(phrase for phrase, _ in phrases)
+        says, remedy = " or ".join(texts).replace(" or must be ", " or "), phrases[0][1]
+    is_about_itself = kind == "value_error" and isinstance(value, dict)
+    return Fault(keys, says if is_about_itself else f"{says}, is {in_words(value)}", remedy)
+
+
+def _own_words(detail: ErrorDetails) -> str:
+    return detail["msg"].removeprefix("Value error, ").replace("Input should be", "must be", 1)
+
+
+def in_words(value: object) -> str:
+    """A value for a message, never whole if it is large."""
+    if isinstance(value, str) and len(value) > _LONGEST_SHOWN:
+        return f"a text of {len(value)} characters"
+    kinds = {dict: "a mapping", tuple: "a list", type(None): "empty"}
+    return kinds.get(type(value)) or repr(value)
+
+
+def _unknown_key(keys: Keys, model: object, data: object) -> Iterator[Fault]:
+    """An unknown key of a model. A model that a tag chose says so; a wrong tag is reported alone."""
+    *way, key = keys
+    candidates = models_in(model)
+    for part in way:
+        inner = [
+            m for c in candidates if part in c.model_fields for m in models_in(c.model_fields[str(part)].annotation)
+        ]
+        candidates = inner or candidates
+    beside = _value_at(data, tuple(way))
+    assert isinstance(beside, dict)
+    fitting = [model for model in candidates if all(beside.get(tag, value) == value for tag, value in _tags(model))]
+    known = list(dict.fromkeys(name for model in fitting for name in model.model_fields))
+    tags = [f"{tag} '{value}'" for model in fitting for tag, value in _tags(model) if tag in beside]
+    if tags:
+        near = nearest(str(key), known)
+        names = f"known: {', '.join(known)}"
+        yield Fault(keys, f"{tags[0]} has no {key}", near if near == names else f"{near} {names}")
+    elif fitting:
+        own = next((m.remedy_for(str(key)) for m in fitting if issubclass(m, FileModel)), "")
+        yield Fault(keys, "no such setting", own or nearest(str(key), known))
+
+
+def _tags(model: type[BaseModel]) -> list[tuple[str, object]]:
+    """Fields that can hold one value only: they choose the model in a union."""
+    values = ((name, get_args(info.annotation)) for name, info in model.model_fields.items()
+              if get_origin(info.annotation) is Literal)  # fmt: skip
+    return [(name, words[0]) for name, words in values if len(words) == 1]
+
+
+def models_in(annotation: object) -> list[type[BaseModel]]:
+    """The models that an annotation names: ``MoeModel | None`` gives MoeModel."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for inner in get_args(annotation) for model in models_in(inner)]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A strict file. ``label`` is how messages call it; problems are collected, none stops the reading."""
+
+    label: str
+    root: Node
+    problems: Problems = field(default_factory=Problems)
+
+    @classmethod
+    def open(cls, path: Path, label: str) -> "Document":
+        """BadRequestError with every problem of a file that is not strict YAML."""
+        return cls(label, read_yaml(path, label))
+
+    def at(self, keys: Keys) -> Node | None:
+        """The node there; None where the file has none."""
+        node: Node | None = self.root
+        for key in keys:
+            match node, key:
+                case Table(entries=entries), str():
+                    node = entries.get(key)
+                case Items(nodes=nodes), int():
+                    node = nodes[key]
+                case _:
+                    return None
+        return node
+
+    def line(self, keys: Keys) -> int:
+        """The line of the key or the item; of the mapping that lacks it where there is none."""
+        holder = self.at(keys[:-1])
+        if isinstance(holder, Table) and keys and keys[-1] in holder.key_lines:
+            return holder.key_lines[str(keys[-1])]
+        node = self.at(keys)
+        return node.line if node else self.line(keys[:-1]) if holder is None else holder.line
+
+    def place(self, keys: Keys) -> str:
+        """``file:line: points[2].recompute``, which opens every message."""
+        return f"{self.label}:{self.line(keys)}: {path_text(keys) or 'the file'}"
+
+    def refuse(self, keys: Keys, message: str, remedy: str = "") -> None:
+        """Note one problem at its place."""
+        self.problems.add(f"{self.place(keys)}: {message}", remedy)
+
+    def table(self, keys: Keys) -> Table | None:
+        """The mapping there; a problem and None where there is something else, None where there is nothing."""
+        node = self.at(keys)
+        if isinstance(node, Table) or node is None:
+            return node
+        self.refuse(keys, f"must be a mapping, is {in_words(plain(node))}", "write key: value pairs")
+        return None
+
+    def require_known(self, keys: Keys, known: Collection[str]) -> None:
+        """Refuse keys of the mapping there that are none of ``known``."""
+        table = self.table(keys)
+        for key in table.entries if table else ():
+            if key not in known:
+                self.refuse((*keys, key), "no such setting", nearest(key, known))
+
+    def read(self, model: type[Model], keys: Keys = (), values: Mapping[str, object] | None = None) -> Model | None:
+        """The node there, or ``values`` of it, as a model; None with every problem where the model refuses it."""
+        data = plain(self.at(keys) or Scalar(None, 0)) if values is None else dict(values)
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            for fault in faults(error, model, data):
+                self.refuse((*keys, *fault.keys), fault.says, fault.remedy)
+            return None
+
+
+def path_text(keys: Keys) -> str:
+    """``points[2].recompute``."""
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in keys).removeprefix(".")
