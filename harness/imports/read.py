@@ -10,7 +10,7 @@ from harness.asking.requests import experiment_request, gate_options
 from harness.errors import BadRequestError, raise_all
 from harness.imports.options import ImportOptions, JobOptions
 from harness.imports.request import ImportRequest, ImportSweepRequest, LabelledLogs
-from harness.recipes.suite_file import laid_over, request_of
+from harness.recipes.file_request import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.units import utc_time
 

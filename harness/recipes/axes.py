@@ -54,11 +54,11 @@ OPTION_NAMES = tuple(field.name for field in fields(Request) if field.name not i
 _ENV = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
 
 
-def require_axis(name: str, place: str) -> None:
-    """BadRequestError with the nearest name, opened by ``place``, for a name that nothing is varied by."""
+def require_axis(name: str) -> None:
+    """BadRequestError with the nearest name for a name that nothing is varied by."""
     known = (*SHORT_NAMES, *OPTION_NAMES, *settable_paths())
     if name not in known and not _ENV.fullmatch(name):
-        raise BadRequestError(f"{place}: {name!r} cannot be varied", remedy=_remedy(name))
+        raise BadRequestError(f"{name!r} cannot be varied", remedy=_remedy(name))
 
 
 def _remedy(name: str) -> str:

@@ -154,23 +154,5 @@ MEANINGS: dict[str, dict[str, str]] = {
     "kernels": _KERNELS,
     "train": _TRAIN,
     "measure": _MEASURE,
-    "file": {
-        "name": "the file's stem; lower-case letters, digits, _ . -",
-        "family": "the folder",
-        "title": "for people",
-        "sources": "where the model's figures come from",
-    },
-    "point": {
-        "task": "what is trained; a list gives one point for each",
-        "gpu": "GPU type",
-        "compute_dtype": "precision",
-        "num_gpus": "GPUs in all",
-        "gpus_per_node": "GPUs of one machine; null: as the GPU type has",
-        "variant": "name of a further point for the same GPUs, chosen by --variant",
-        "profile": "shared settings to start from; in a list, later profiles override earlier ones",
-        "source": "where the point's values come from",
-        "note": "what a user of the point should know",
-        "inconsistent": "why the values cannot run; the point is listed, not run",
-    },
 }
 """Meanings by section, then by key. A test holds this table to the models."""

@@ -1,7 +1,8 @@
 """Strict files as pydantic models. Every refusal names the place of its value, and what to write instead."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar, get_args, get_origin
 
@@ -121,7 +122,9 @@ def faults(error: ValidationError, model: type[BaseModel] | object, data: object
         elif details[0]["type"] == "extra_forbidden":
             yield from _unknown_key(keys, model, data)
         else:
-            yield _wrong_value(keys, details, _value_at(data, keys))
+            fault = _wrong_value(keys, details, _value_at(data, keys))
+            meaning = _meaning(keys, model) if fault.remedy == TYPES else ""
+            yield replace(fault, remedy=meaning) if meaning else fault
 
 
 def _keys(detail: ErrorDetails, data: object) -> Keys:
@@ -197,6 +200,22 @@ def _unknown_key(keys: Keys, model: object, data: object) -> Iterator[Fault]:
         yield Fault(keys, "no such setting", own or nearest(str(key), known))
 
 
+def _steps(way: Iterable[str | int], model: object) -> Iterator[tuple[list[type[BaseModel]], str]]:
+    """The models that may stand at each step of a way, the root's first, and what the field there means."""
+    candidates = models_in(model)
+    yield candidates, ""
+    for part in way:
+        fields = [candidate.model_fields[str(part)] for candidate in candidates if part in candidate.model_fields]
+        candidates = [inner for info in fields for inner in models_in(info.annotation)] or candidates
+        yield candidates, next((info.description for info in fields if info.description), "")
+
+
+def _meaning(keys: Keys, model: object) -> str:
+    """What the innermost field that leads to a value means, where its model says so."""
+    meanings = [meaning for _, meaning in _steps(keys, model) if meaning]
+    return meanings[-1] if meanings else ""
+
+
 def _tags(model: type[BaseModel]) -> list[tuple[str, object]]:
     """Fields that can hold one value only: they choose the model in a union."""
     values = ((name, get_args(info.annotation)) for name, info in model.model_fields.items()
@@ -252,6 +271,15 @@ class Document:
     def refuse(self, keys: Keys, message: str, remedy: str = "") -> None:
         """Note one problem at its place."""
         self.problems.add(f"{self.place(keys)}: {message}", remedy)
+
+    @contextmanager
+    def collecting(self, keys: Keys) -> Iterator[None]:
+        """Keep what the block raises as a wrong request, at this place."""
+        raised = Problems()
+        with raised.collecting():
+            yield
+        for problem in raised.found:
+            self.refuse(keys, problem.message, problem.remedy)
 
     def table(self, keys: Keys) -> Table | None:
         """The mapping there; a problem and None where there is something else, None where there is nothing."""

@@ -19,28 +19,31 @@ TASKS: tuple[str, ...] = get_args(Task)
 class RecipeHeader(Frozen):
     """What a recipe is called and where its figures come from. ``name`` is the file's stem, ``family`` its folder."""
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    family: Annotated[str, Field(pattern=NAME_PATTERN)]
-    title: Annotated[str, Field(min_length=1)]
-    sources: tuple[str, ...] = ()
+    name: Annotated[str, Field(pattern=NAME_PATTERN, description="the file's stem; lower-case letters, digits, _ . -")]
+    family: Annotated[str, Field(pattern=NAME_PATTERN, description="the folder")]
+    title: Annotated[str, Field(min_length=1, description="for people")]
+    sources: tuple[str, ...] = Field(default=(), description="where the model's figures come from")
 
 
 class PointKey(Frozen):
-    """What selects an operating point, and what is known about it.
+    """What selects an operating point, and what is known about it."""
 
-    ``profile`` names shared settings, or several of which a later one wins; ``inconsistent`` holds reasons why the published values cannot run.
-    """
-
-    task: Task
-    gpu: Annotated[str, one_of(GPUS)]
-    compute_dtype: Annotated[str, one_of(PRECISIONS)]
-    num_gpus: Count
-    gpus_per_node: Count | None = None
-    variant: Annotated[str, Field(pattern=NAME_PATTERN)] | None = None
-    profile: str | tuple[str, ...] | None = None
-    source: Annotated[str, Field(min_length=1)]
-    note: str | None = None
-    inconsistent: tuple[str, ...] = ()
+    task: Task = Field(description="what is trained; a list gives one point for each")
+    gpu: Annotated[str, one_of(GPUS)] = Field(description="GPU type")
+    compute_dtype: Annotated[str, one_of(PRECISIONS)] = Field(description="precision")
+    num_gpus: Count = Field(description="GPUs in all")
+    gpus_per_node: Count | None = Field(default=None, description="GPUs of one machine; null: as the GPU type has")
+    variant: Annotated[str, Field(pattern=NAME_PATTERN)] | None = Field(
+        default=None, description="name of a further point for the same GPUs, chosen by --variant"
+    )
+    profile: str | tuple[str, ...] | None = Field(
+        default=None, description="shared settings to start from; in a list, later profiles override earlier ones"
+    )
+    source: Annotated[str, Field(min_length=1, description="where the point's values come from")]
+    note: str | None = Field(default=None, description="what a user of the point should know")
+    inconsistent: tuple[str, ...] = Field(
+        default=(), description="why the values cannot run; the point is listed, not run"
+    )
 
     @property
     def profiles(self) -> tuple[str, ...]:

@@ -5,10 +5,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, get_args
+
+from pydantic import BeforeValidator, Field
 
 from harness.errors import BadRequestError
 from harness.experiment.recompute import canonical_text
+from harness.recipes.reading import FileModel, RefusedError
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import recompute_policy
 
@@ -17,13 +20,21 @@ THRESHOLD_METRICS = ("tflops_per_gpu", "peak_allocated_bytes", "peak_reserved_by
 """Metrics whose allowed worsening a case may set: those that are gated by a fraction."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExpectedFailure:
+def _day(value: object) -> object:
+    """A day as a file has it: text, because YAML versions differ on dates."""
+    try:
+        return date.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError as error:
+        remedy = 'the last day that it counts, e.g. "2027-01-31"'
+        raise RefusedError.at((), f"no date: {value!r}", remedy) from error
+
+
+class ExpectedFailure(FileModel):
     """A bad outcome that is known and does not make the night red, up to and including the day ``until`` (UTC)."""
 
-    outcome: ExpectedOutcome
-    until: date
-    reason: str
+    outcome: ExpectedOutcome = Field(description=", ".join(f"`{name}`" for name in get_args(ExpectedOutcome)))
+    until: Annotated[date, BeforeValidator(_day)] = Field(description="the last day that it counts, in UTC")
+    reason: Annotated[str, Field(min_length=1, description="why it is known")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +92,16 @@ def case_name(given: str, request: Request, recompute: str | None) -> str:
     return ".".join(part for part in (*parts, (recompute or "").replace(":", "-")) if part)
 
 
-def require_safe(name: str) -> None:
-    """BadRequestError for a name that could not be a folder's on every file system, or would read as an option."""
+def require_safe(name: str) -> str:
+    """The name. BadRequestError for a name that could not be a folder's on every file system, or would read as an option."""
     if len(name) > _MAX_LENGTH:
-        raise BadRequestError(f"name: {len(name)} characters", remedy=f"{_MAX_LENGTH} at most")
+        raise BadRequestError(f"{len(name)} characters", remedy=f"{_MAX_LENGTH} at most")
     if not _SAFE.fullmatch(name) or ".." in name or name.endswith("."):
         raise BadRequestError(
-            f"name: {name!r} cannot be a folder's name",
+            f"{name!r} cannot be a folder's name",
             remedy="letters, digits, _ . , + = - only, neither . nor - first, no .. and no . at the end",
         )
+    return name
 
 
 def shared_golden_lines(places: Iterable[tuple[str, str, bool]]) -> list[str]:

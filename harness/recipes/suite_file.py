@@ -1,45 +1,108 @@
-"""Reads suite files, each case as a request over a recipe."""
+"""Suite files: read strictly, every fault at its line; each case is a request over a recipe."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Literal
 
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from harness.experiment.model import Count
 from harness.recipes.axes import RECOMPUTE_OPTIONS
-from harness.recipes.file_reader import OptionValue
-from harness.recipes.find import SUITES, NamedFiles
-from harness.recipes.problems import Problems
+from harness.recipes.file_request import FileWithRequest, Options, as_texts, laid_over, request_of
+from harness.recipes.find import SUITES, NamedFiles, find_recipe_file
+from harness.recipes.reading import Document, FileModel, Keys, RefusedError, one_of, path_text, refusing
 from harness.recipes.recipe import Request
-from harness.recipes.strict_yaml import Items, Node, read_yaml
-from harness.recipes.suite import Suite, SuiteCase, case_name, recompute_of, require_safe
-from harness.recipes.suite_settings import SETTINGS, Said, SettingsReader
-
-
-def request_of(options: dict[str, OptionValue]) -> Request:
-    """A request that says what ``options`` of a file say, and nothing else."""
-    return Request(**{"model_recipe_name": "", "gpu": "", **options})  # type: ignore[arg-type]
-
-
-def laid_over(base: Request, given: Request) -> Request:
-    """``base`` with what ``given`` says over it, option by option.
-
-    Recompute is one value: whoever says anything about it says all. ``env`` and ``set_values`` meet name by name.
-    """
-    said = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
-    if any(name in said for name in RECOMPUTE_OPTIONS):
-        base = replace(base, **dict.fromkeys(RECOMPUTE_OPTIONS))  # type: ignore[arg-type]
-    for name in ("env", "set_values"):
-        said[name] = _assignments(getattr(base, name), getattr(given, name))
-    return replace(base, **said)
-
-
-def _assignments(base: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ...]:
-    names = {text.partition("=")[0].strip() for text in given}
-    return (*(text for text in base if text.partition("=")[0].strip() not in names), *given)
-
+from harness.recipes.recompute import policy_from_text
+from harness.recipes.strict_yaml import Items, Scalar
+from harness.recipes.suite import (
+    THRESHOLD_METRICS,
+    ExpectedFailure,
+    Suite,
+    SuiteCase,
+    case_name,
+    recompute_of,
+    require_safe,
+)
 
 _FILES = NamedFiles(SUITES, "suite", "suite")
-_KEYS = ("title", "source", "defaults", "cases")
-_CASE_KEYS = ("name", *SETTINGS, "expected")
+_Metric = Annotated[str, one_of(THRESHOLD_METRICS, "no metric with a threshold:")]
+_Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+def _settings(value: object) -> tuple[str, ...]:
+    """The recompute settings of a list, each told right; one may stand without brackets."""
+    texts = as_texts(value)
+    if not texts:
+        raise RefusedError.at((), "must be text or a list of texts", "e.g. recompute: [none, core_attn]")
+    for text in texts:
+        policy_from_text(text)
+    return texts
+
+
+def _setting(value: object) -> str:
+    if isinstance(value, tuple):
+        raise RefusedError.at((), "must be text: a list belongs to a case", "e.g. recompute: core_attn")
+    return _settings(value)[0]
+
+
+class _DefaultOptions(Options):
+    recompute: Annotated[str | None, BeforeValidator(refusing(_setting))] = None
+
+
+class _CaseOptions(Options):
+    recompute: Annotated[tuple[str, ...], BeforeValidator(refusing(_settings))] = ()
+
+
+class SuiteSettings(FileWithRequest):
+    """What `defaults` and a case have in common. None and empty say nothing."""
+
+    request: Options = Field(
+        default=_DefaultOptions(),
+        description="long names of `mbr-perf run`'s options and their values; in a case `recompute` may be a list, "
+        "one case for each",
+    )
+    repeats: Count | None = Field(default=None, description="runs of the case; 1 if nothing is said")
+    thresholds: dict[_Metric, _Fraction] = Field(
+        default={},
+        description="allowed worsening by metric, a fraction; else the GPU type's. "
+        f"Metrics: {', '.join(f'`{name}`' for name in THRESHOLD_METRICS)}",
+    )
+    golden: Literal["required", "optional"] | None = Field(
+        default=None,
+        description="`required`, also if nothing is said: inconclusive without one; `optional`: passes without one",
+    )
+    owner: str | None = Field(default=None, description="whom to ask")
+    timeout: Annotated[float, Field(gt=0)] | None = Field(default=None, description="seconds for one run")
+
+
+class SuiteDefaults(SuiteSettings):
+    """The `defaults` of a suite."""
+
+    request: _DefaultOptions = _DefaultOptions()
+
+
+class CaseEntry(SuiteSettings):
+    """One case as the file has it."""
+
+    request: _CaseOptions = _CaseOptions()
+    name: Annotated[str, AfterValidator(refusing(require_safe))] = Field(
+        default="",
+        description="names its folder; else made of recipe, task, precision, GPUs, variant and recompute, as far as said",
+    )
+    expected: ExpectedFailure | None = Field(
+        default=None,
+        description="a known failure that does not make the night red",
+    )
+
+
+class SuiteFile(FileModel):
+    """A whole file."""
+
+    title: str = Field(description="what the suite is for")
+    source: str = Field(default="", description="where its cases are from")
+    defaults: SuiteDefaults = SuiteDefaults()
+    cases: Annotated[tuple[CaseEntry, ...], Field(min_length=1)]
 
 
 def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
@@ -49,11 +112,14 @@ def read_suite(name_or_path: str, directory: Path | None = None) -> Suite:
     BadRequestError with every problem, each at its ``file:line``.
     """
     path, label = _FILES.find(name_or_path, directory)
-    root, problems = read_yaml(path, label), Problems()
-    read = _Reader(label, problems, directory).suite(root, path.stem)
-    problems.raise_if_any()
-    assert read is not None  # a file without a suite has problems
-    return read
+    file = Document.open(path, label)
+    suite = file.read(SuiteFile)
+    _require_recipes(file, directory)
+    file.problems.raise_if_any()
+    assert suite is not None  # a file without a suite has problems
+    cases = tuple(_cases(suite, file, directory))
+    file.problems.raise_if_any()
+    return Suite(name=path.stem, title=suite.title, source=suite.source, cases=cases)
 
 
 def suite_files(directory: Path | None = None) -> tuple[Path, ...]:
@@ -61,95 +127,64 @@ def suite_files(directory: Path | None = None) -> tuple[Path, ...]:
     return _FILES.all(directory)
 
 
-class _Reader(SettingsReader):
-    """One pass over the tree of a suite file."""
+def _require_recipes(file: Document, directory: Path | None) -> None:
+    """Refuse each recipe that there is not, where it is written."""
+    cases = file.at(("cases",))
+    places = [("cases", place) for place in range(len(cases.nodes) if isinstance(cases, Items) else 0)]
+    for keys in (("defaults",), *places):
+        said = file.at((*keys, "request", "model_recipe_name"))
+        if isinstance(said, Scalar) and isinstance(said.value, str):
+            with file.collecting((*keys, "request", "model_recipe_name")):
+                find_recipe_file(said.value, directory)
 
-    def suite(self, root: Node, name: str) -> Suite | None:
-        table = self.table(root, "the file")
-        if table is None:
-            return None
-        self.require_known(table, _KEYS)
-        for key in ("title", "cases"):
-            if key not in table.entries:
-                self.refuse(table.line, f"{key}: missing", f"add {key}")
-        cases = self.cases(table.entries.get("cases"), self.defaults(table.entries.get("defaults")))
-        return Suite(name=name, title=self.text(table, "title"), source=self.text(table, "source"), cases=cases)
 
-    def defaults(self, node: Node | None) -> Said:
-        table = self.table(node, "defaults") if node is not None else None
-        if table is None:
-            return Said()
-        self.require_known(table, SETTINGS, "defaults.")
-        return self.said(table, "defaults")
-
-    def cases(self, node: Node | None, defaults: Said) -> tuple[SuiteCase, ...]:
-        """Every case of the list. Those that are told right are held against each other."""
-        if node is None:
-            return ()
-        if not isinstance(node, Items) or not node.nodes:
-            self.refuse(node.line, "cases: must be a list of at least one case", "- request: {model_recipe_name: ...}")
-            return ()
-        is_sound = not self.problems.found
-        cases: list[SuiteCase] = []
-        seen: dict[object, int] = {}
-        for place, item in enumerate(node.nodes):
-            num_problems = len(self.problems.found)
-            read = tuple(self.case(item, defaults, f"cases[{place}]"))
-            if is_sound and len(self.problems.found) == num_problems:
-                self.require_new(read, seen, item.line, f"cases[{place}]")
-            cases += read
-        return tuple(cases)
-
-    def require_new(self, cases: tuple[SuiteCase, ...], seen: dict[object, int], line: int, where: str) -> None:
-        """Refuse a name or a request that an earlier case has; ``seen`` is keyed by both."""
-        for case in cases:
-            for what, key, fix in (
-                (f"name: {case.name!r} is", case.name.casefold(), "give each its own name"),
-                ("request: the same as", _identity(case.request), "keep one of them"),
-            ):
-                if key in seen:
-                    of = f"that of the case on line {seen[key]}"
-                    self.refuse(line, f"{where}.{what} {of}", fix)
-                seen.setdefault(key, line)
-
-    def case(self, node: Node, defaults: Said, where: str) -> Iterator[SuiteCase]:
-        """The case, or one for each recompute setting of a list."""
-        table = self.table(node, where)
-        if table is None:
-            return
-        self.require_known(table, _CASE_KEYS, f"{where}.")
-        own, name = self.said(table, where), self.text(table, "name", f"{where}.")
-        expected = self.expected(table, f"{where}.")
-        if not own.options.get("model_recipe_name", defaults.options.get("model_recipe_name")):
+def _cases(suite: SuiteFile, file: Document, directory: Path | None) -> Iterator[SuiteCase]:
+    """Every case, or one for each recompute setting of a list. No two have the same name or ask for the same."""
+    seen: dict[object, int] = {}
+    for place, entry in enumerate(suite.cases):
+        keys: Keys = ("cases", place)
+        if not (entry.request.said | suite.defaults.request.said).get("model_recipe_name"):
             fix = "name a recipe here, or one for all under defaults"
-            self.refuse(table.line, f"{where}.request.model_recipe_name: missing", fix)
-        for options in [{**own.options, "recompute": text} for text in own.recompute] or [own.options]:
-            request = laid_over(request_of(defaults.options), request_of(options))
-            yield SuiteCase(
-                name=self.name(name, request, table.line, where, is_listed=bool(own.recompute)),
-                request=replace(request, recipes_dir=self.directory),
-                repeats=own.repeats or defaults.repeats or 1,
-                thresholds={**defaults.thresholds, **own.thresholds},
-                owner=(defaults.owner if own.owner is None else own.owner) or "",
-                expected=expected,
-                is_golden_required=_required(own, defaults),
-                timeout_s=own.timeout_s or defaults.timeout_s,
-            )
-
-    def name(self, given: str, request: Request, line: int, where: str, *, is_listed: bool) -> str:
-        """The given name, with the setting where it is one of a list; else one made from the request."""
-        name = ""
-        with self.collecting(line, f"{where}.request: "):
-            recompute = recompute_of(request)
-            name = case_name(given, request, recompute if is_listed or not given else None)
-        with self.collecting(line, f"{where}."):
-            require_safe(name or "_")
-        return name
+            file.refuse((*keys, "request", "model_recipe_name"), "missing", fix)
+            continue
+        with file.collecting((*keys, "request")):
+            for case in _cases_of(entry, suite.defaults):
+                _require_new(case, seen, file, keys)
+                yield replace(case, request=replace(case.request, recipes_dir=directory))
 
 
-def _required(own: Said, defaults: Said) -> bool:
-    said = defaults.is_golden_required if own.is_golden_required is None else own.is_golden_required
-    return True if said is None else said
+def _cases_of(entry: CaseEntry, defaults: SuiteDefaults) -> Iterator[SuiteCase]:
+    options, settings = entry.request, entry.request.recompute
+    for text in settings or (None,):
+        own = Options(**{name: value for name, value in options.said.items() if name != "recompute"})
+        if text is not None:
+            own = own.model_copy(update={"recompute": text})
+        request = laid_over(request_of(defaults.request), request_of(own))
+        recompute = recompute_of(request)
+        is_listed = len(settings) > 1 or not entry.name
+        yield SuiteCase(
+            name=require_safe(case_name(entry.name, request, recompute if is_listed else None) or "_"),
+            request=request,
+            repeats=entry.repeats or defaults.repeats or 1,
+            thresholds={**defaults.thresholds, **entry.thresholds},
+            owner=(defaults.owner if entry.owner is None else entry.owner) or "",
+            expected=entry.expected,
+            is_golden_required=(entry.golden or defaults.golden or "required") == "required",
+            timeout_s=entry.timeout or defaults.timeout,
+        )
+
+
+def _require_new(case: SuiteCase, seen: dict[object, int], file: Document, keys: Keys) -> None:
+    """Refuse a name or a request that an earlier case has; ``seen`` is keyed by both."""
+    line = file.line(keys)
+    for key, identity, what, fix in (
+        ("name", case.name.casefold(), f"{case.name!r} is", "give each its own name"),
+        ("request", _identity(case.request), "the same as", "keep one of them"),
+    ):
+        if identity in seen:
+            says = f"{path_text((*keys, key))}: {what} that of the case on line {seen[identity]}"
+            file.problems.add(f"{file.label}:{line}: {says}", fix)
+        seen.setdefault(identity, line)
 
 
 def _identity(request: Request) -> Request:

@@ -1,36 +1,73 @@
 """A sweep file: what to run, what to vary and how often; read strictly, every fault at its line."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
+from pydantic import BeforeValidator, Field
+
+from harness.errors import BadRequestError
+from harness.experiment.model import Count
 from harness.recipes.axes import SHORT_NAMES, require_axis
-from harness.recipes.file_reader import FileReader, OptionValue, as_text
+from harness.recipes.file_request import FileWithRequest, Options, as_texts
 from harness.recipes.find import SWEEPS, NamedFiles
 from harness.recipes.problems import Problems
+from harness.recipes.reading import Document, Keys, RefusedError
 from harness.recipes.recompute import policy_from_text
-from harness.recipes.strict_yaml import Items, Node, read_yaml
 
 AUTO = "auto"
 _FILES = NamedFiles(SWEEPS, "sweep file", "--file")
-_KEYS = ("title", "source", "request", "over", "grid", "repeats", "control")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SweepFile:
-    """A sweep as a file asks for it; the command line wins over it.
+def _axes(value: object) -> object:
+    """The values of every axis as text. RefusedError with every fault at its axis."""
+    if not isinstance(value, Mapping):
+        return value
+    if not value:
+        raise RefusedError.at((), "nothing to vary", "e.g. recompute: [none, core_attn]")
+    found: list[tuple[Keys, BadRequestError]] = []
+    axes = {name: as_texts(values) for name, values in value.items()}
+    for name, texts in axes.items():
+        problems = Problems()
+        with problems.collecting():
+            require_axis(name)
+        if (twice := SHORT_NAMES.get(name)) in axes:
+            problems.add(f"says the same as {twice}", "keep one of them")
+        if not texts:
+            problems.add("must be a list of values", f"e.g. {name}: [..., ...]")
+        for text in sorted({text for text in texts if texts.count(text) > 1}):
+            problems.add(f"{text!r} is given twice", "keep one of them")
+        for text in texts if name == "recompute" and texts != (AUTO,) else ():
+            with problems.collecting():
+                policy_from_text(text)
+        found += [((name,), problem) for problem in problems.found]
+    if found:
+        raise RefusedError(found)
+    return axes
 
-    ``request``: fields of a `Request` that are given. ``over``: the values of every axis, as text, in the file's order;
-    recompute may be ``auto`` alone. ``control``: name of the cell that others are held against, where it is not the
-    request itself. ``source``: where the comparison is known from.
-    """
 
-    title: str
-    request: dict[str, OptionValue]
-    over: dict[str, tuple[str, ...]]
-    grid: bool = False
-    repeats: int = 1
-    control: str | None = None
-    source: str = ""
+class SweepFile(FileWithRequest):
+    """A sweep as a file asks for it; the command line wins over it. ``over`` has its values as text, in the file's order."""
+
+    title: str = Field(description="what the comparison is about")
+    source: str = Field(default="", description="where it is known from")
+    request: Options = Field(
+        description="long names of `mbr-perf run`'s options and their values; `model_recipe_name` is needed"
+    )
+    over: Annotated[dict[str, tuple[str, ...]], BeforeValidator(_axes)] = Field(
+        description="the values of every axis; `recompute: auto` stands for every setting that differs in effect"
+    )
+    grid: bool = Field(
+        default=False, description="`true`: every combination; else one change at a time from the control"
+    )
+    repeats: Count = Field(
+        default=1, description="runs of each cell, interleaved; three or more give intervals of confidence"
+    )
+    control: str | None = Field(
+        default=None,
+        description="`AXIS=VALUE ...` of the cell that the others are compared with; else the request itself, "
+        "without recompute where it is varied",
+    )
 
 
 def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFile:
@@ -38,76 +75,15 @@ def read_sweep_file(name_or_path: str, directory: Path | None = None) -> SweepFi
 
     A path has a separator or ends in .yaml or .yml. BadRequestError with every problem, each at its ``file:line``.
     """
-    path, label = _FILES.find(name_or_path, directory)
-    root, problems = read_yaml(path, label), Problems()
-    read = _Reader(label, problems).sweep(root)
-    problems.raise_if_any()
-    assert read is not None  # a file without a sweep has problems
-    return read
+    file = Document.open(*_FILES.find(name_or_path, directory))
+    sweep = file.read(SweepFile)
+    if "model_recipe_name" not in (sweep.request.said if sweep else {"model_recipe_name"}):
+        file.refuse(("request", "model_recipe_name"), "missing", "name a recipe")
+    file.problems.raise_if_any()
+    assert sweep is not None  # a file without a sweep has problems
+    return sweep
 
 
 def sweep_files(directory: Path | None = None) -> tuple[Path, ...]:
     """All sweep files of the recipe directory, by name."""
     return _FILES.all(directory)
-
-
-class _Reader(FileReader):
-    """One pass over the tree of a sweep file."""
-
-    def sweep(self, root: Node) -> SweepFile | None:
-        table = self.table(root, "the file")
-        if table is None:
-            return None
-        self.require_known(table, _KEYS)
-        for key in ("title", "request", "over"):
-            if key not in table.entries:
-                self.refuse(table.line, f"{key}: missing", f"add {key}")
-        return SweepFile(
-            title=self.text(table, "title"),
-            source=self.text(table, "source"),
-            control=self.text(table, "control") or None,
-            request=self.request(table.entries.get("request")),
-            over=self.over(table.entries.get("over")),
-            grid=self.flag(table, "grid"),
-            repeats=self.count(table, "repeats"),
-        )
-
-    def request(self, node: Node | None) -> dict[str, OptionValue]:
-        table = self.table(node, "request") if node is not None else None
-        if table is None:
-            return {}
-        if "model_recipe_name" not in table.entries:
-            self.refuse(table.line, "request.model_recipe_name: missing", "name a recipe")
-        return self.options(table, "request")
-
-    def over(self, node: Node | None) -> dict[str, tuple[str, ...]]:
-        table = self.table(node, "over") if node is not None else None
-        if table is None:
-            return {}
-        if not table.entries:
-            self.refuse(table.line, "over: nothing to vary", "e.g. recompute: [none, core_attn]")
-        axes: dict[str, tuple[str, ...]] = {}
-        for name, values in table.entries.items():
-            line = table.key_lines[name]
-            with self.problems.collecting():
-                require_axis(name, f"{self.label}:{line}: over")
-            twice = SHORT_NAMES.get(name)
-            if twice in table.entries:
-                self.refuse(line, f"over.{name}: says the same as {twice}", "keep one of them")
-            axes[name] = self.values(name, values, line)
-        return axes
-
-    def values(self, name: str, node: Node, line: int) -> tuple[str, ...]:
-        """One axis' values as text; a single one may stand without brackets."""
-        nodes = node.nodes if isinstance(node, Items) else (node,)
-        texts = [as_text(each) for each in nodes]
-        known = tuple(text for text in texts if text is not None)
-        if not known or len(known) < len(texts):
-            self.refuse(line, f"over.{name}: must be a list of values", f"e.g. {name}: [..., ...]")
-        for text in sorted({text for text in known if known.count(text) > 1}):
-            self.refuse(line, f"over.{name}: {text!r} is given twice", "keep one of them")
-        if name == "recompute" and known != (AUTO,):
-            for text in known:
-                with self.problems.collecting():
-                    policy_from_text(text, f"{self.label}:{line}: over.recompute")
-        return known

@@ -14,11 +14,11 @@ from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
 from harness.launch.rendezvous import Nodes
 from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT
+from harness.recipes.file_request import laid_over, request_of
 from harness.recipes.options import set_settings
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import policy_from_text
-from harness.recipes.suite_file import laid_over, request_of
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.batches import SWEEP_FOLDERS, BatchGate, BatchLaunch
 from harness.records.job import SlurmRequest

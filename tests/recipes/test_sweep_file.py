@@ -58,7 +58,7 @@ def test_a_file_is_what_the_command_line_would_say(read):
         3,
         None,
     )
-    assert sweep.request == {
+    assert sweep.request.said == {
         "model_recipe_name": "llama3_8b", "gpu": "cpu", "num_layers": 4, "memory_limit": 1.0, "env": ("A=1",),
     }  # fmt: skip
     assert sweep.over == {
@@ -75,13 +75,13 @@ def test_recompute_may_be_left_to_the_planner(read):
     [
         ("title: Two", "titel: Two", ":1: titel: no such setting"),
         ("title: Two axes\n", "", "title: missing"),
-        ("  num_layers: 4", "  num_layer: 4", ":6: request.num_layer: no such option"),
+        ("  num_layers: 4", "  num_layer: 4", ":6: request.num_layer: no such setting\n  did you mean 'num_layers'?"),
         ("  num_layers: 4", "  num_layers: four", ":6: request.num_layers: must be an integer, is 'four'"),
         ("  num_layers: 4", "  num_layers: true", ":6: request.num_layers: must be an integer, is True"),
-        ('env: ["A=1"]', "env: {A: 1}", ":8: request.env: must be a list of texts"),
+        ('env: ["A=1"]', "env: {A: 1}", ":8: request.env: must be a list, is a mapping"),
         ("memory_limit: 1", "memory_limit: much", ":7: request.memory_limit: must be a number, is 'much'"),
         ("  model_recipe_name: llama3_8b\n", "", "request.model_recipe_name: missing"),
-        ("  mb: [1, 2]", "  mbs: [1, 2]", ":11: over: 'mbs' cannot be varied"),
+        ("  mb: [1, 2]", "  mbs: [1, 2]", ":11: over.mbs: 'mbs' cannot be varied"),
         ("  mb: [1, 2]", "  gpu: [h100, h200]", "one sweep runs on one kind of GPU"),
         ("  mb: [1, 2]", "  env.1A: [1, 2]", "letters, digits and _"),
         ("  mb: [1, 2]", "  batch.micro_batchsize: [1, 2]", "did you mean 'batch.micro_batch_size'?"),
@@ -92,7 +92,7 @@ def test_recompute_may_be_left_to_the_planner(read):
         ('"mlp,core_attn"', "core_atn", ":10: over.recompute: unknown recompute module 'core_atn'"),
         ('"mlp,core_attn"', "auto", "over.recompute: unknown recompute module 'auto'"),
         ("grid: true", "grid: 1", ":14: grid: must be true or false, is 1"),
-        ("repeats: 3", "repeats: 0", ":15: repeats: must be a count of at least 1, is 0"),
+        ("repeats: 3", "repeats: 0", ":15: repeats: must be greater than or equal to 1, is 0"),
         ("title: Two axes", "title: 7", ":1: title: must be text, is 7"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 ASK = (
     "from harness.recipes.find import open_recipe; from harness.recipes.sweep_file import read_sweep_file, sweep_files; "
-    "sweep = read_sweep_file('cpu_dense'); open_recipe(sweep.request['model_recipe_name']); "
+    "sweep = read_sweep_file('cpu_dense'); open_recipe(sweep.request.said['model_recipe_name']); "
     "from harness.recipes.suite_file import read_suite; "
     "print(sweep.title, len(sweep_files()), len(read_suite('cpu_smoke').cases), sep='|')"
 )
