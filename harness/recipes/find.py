@@ -56,8 +56,10 @@ def find_recipe_file(name: str, directory: Path | None = None, family: str | Non
     directory = recipes_dir(directory)
     files = all_recipe_files(directory)
     if not re.fullmatch(NAME_PATTERN, name):
-        raise BadRequestError(f"-mr {name!r} is no recipe name",
-                              remedy="letters, digits, _ . - only; to use a file of your own give a path ending in .yaml")  # fmt: skip
+        raise BadRequestError(
+            f"-mr {name!r} is no recipe name",
+            remedy="letters, digits, _ . - only; to use a file of your own give a path ending in .yaml",
+        )
     matches = [file for file in files if file.name == name]
     if not matches:
         raise BadRequestError(f"unknown recipe '{name}'", remedy=nearest(name, [str(f.name) for f in files]))
@@ -73,8 +75,10 @@ def open_recipe(name: str, directory: Path | None = None, family: str | None = N
     recipe = load_recipe(file.path, file.label)
     check_names(recipe, file)
     if family is not None and recipe.header.family != family.strip().lower():
-        raise BadRequestError(f"-m {family}: recipe '{recipe.header.name}' is of family '{recipe.header.family}'",
-                              remedy=f"-m {recipe.header.family}")  # fmt: skip
+        raise BadRequestError(
+            f"-m {family}: recipe '{recipe.header.name}' is of family '{recipe.header.family}'",
+            remedy=f"-m {recipe.header.family}",
+        )
     return recipe
 
 
@@ -85,8 +89,10 @@ def check_names(recipe: Recipe, file: RecipeFile) -> None:
         ("family", recipe.header.family, file.family),
     ):
         if outside is not None and inside != outside:
-            raise BadRequestError(f"{file.label}: {field} is '{inside}', but its place says '{outside}'",
-                                  remedy="rename the file or folder, or change the field")  # fmt: skip
+            raise BadRequestError(
+                f"{file.label}: {field} is '{inside}', but its place says '{outside}'",
+                remedy="rename the file or folder, or change the field",
+            )
 
 
 def _existing(path: Path) -> Path:

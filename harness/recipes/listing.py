@@ -14,7 +14,6 @@ from harness.recipes.recipe import OperatingPoint, Recipe
 from harness.recipes.recipe_file import load_recipe
 from harness.recipes.resolve import resolve_point
 from harness.recipes.settings import LEAVES, build_spec
-from harness.units import counted
 
 
 def parameter_count(model: ModelSpec) -> int:
@@ -192,17 +191,11 @@ def check_files(paths: list[Path], directory: Path | None) -> tuple[list[Checked
             for point in recipe.points:
                 with problems.collecting():
                     refused += refusals(recipe, point)
-            listed = [point_title(point) for point in recipe.points if point.key.inconsistent]
+            listed = [point.title for point in recipe.points if point.key.inconsistent]
             checked.append(
                 {"file": file.label, "points": len(recipe.points), "inconsistent": listed, "refused": refused}
             )
     return checked, problems.found
-
-
-def point_title(point: OperatingPoint) -> str:
-    """Task, GPU, precision, count and variant of a point."""
-    key = point.key
-    return " ".join(filter(None, (key.task, key.gpu, key.compute_dtype, counted(key.num_gpus, "GPU"), key.variant)))
 
 
 def refusals(recipe: Recipe, point: OperatingPoint) -> list[RefusedPoint]:
@@ -212,7 +205,5 @@ def refusals(recipe: Recipe, point: OperatingPoint) -> list[RefusedPoint]:
     software = Software(megatron_core=ASSUMED_MEGATRON_CORE, transformer_engine=ASSUMED_TRANSFORMER_ENGINE)
     findings = check(resolve_point(recipe, point), software)
     return [
-        {"point": point_title(point), "rule": finding.id, "message": finding.message}
-        for finding in findings
-        if finding.blocks
+        {"point": point.title, "rule": finding.id, "message": finding.message} for finding in findings if finding.blocks
     ]

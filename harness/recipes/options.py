@@ -74,8 +74,10 @@ def _direct(request: Request, problems: Problems) -> Layer:
     with problems.collecting():
         settings.update(_graph_scope(request))
     if request.cuda_graph_impl is not None and request.cuda_graph_impl not in _GRAPH_IMPLS:
-        problems.add(f"--cuda_graph_impl: no such value '{request.cuda_graph_impl}'",
-                     nearest(request.cuda_graph_impl, _GRAPH_IMPLS))  # fmt: skip
+        problems.add(
+            f"--cuda_graph_impl: no such value '{request.cuda_graph_impl}'",
+            nearest(request.cuda_graph_impl, _GRAPH_IMPLS),
+        )
         del settings["cuda_graph.impl"]
     return settings
 

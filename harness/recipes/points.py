@@ -11,8 +11,11 @@ from harness.recipes.recipe import TASKS, OperatingPoint, Recipe, Request
 from harness.units import counted
 
 KNOWN_NAMES: dict[str, tuple[str, ...]] = {
-    "gpu": tuple(GPUS), "point_gpu": tuple(GPUS), "compute_dtype": tuple(PRECISIONS), "task": TASKS,
-}  # fmt: skip
+    "gpu": tuple(GPUS),
+    "point_gpu": tuple(GPUS),
+    "compute_dtype": tuple(PRECISIONS),
+    "task": TASKS,
+}
 """Options of a `Request` whose values are names, and the names that there are."""
 
 

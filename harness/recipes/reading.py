@@ -33,6 +33,7 @@ _PHRASES = {
     "too_short": ("must be a list of at least one item", "write a list, as in [a, b]"),
     "dict_type": ("must be a mapping", "write key: value pairs"),
     "model_type": ("must be a mapping", "write key: value pairs"),
+    "model_attributes_type": ("must be a mapping", "write key: value pairs"),
     "string_pattern_mismatch": (  # every pattern of a model is that of a name
         "must be lower-case letters, digits, '.', '_' or '-', 64 at most, a letter or digit first", TYPES,
     ),
@@ -218,8 +219,11 @@ def _meaning(keys: Keys, model: object) -> str:
 
 def _tags(model: type[BaseModel]) -> list[tuple[str, object]]:
     """Fields that can hold one value only: they choose the model in a union."""
-    values = ((name, get_args(info.annotation)) for name, info in model.model_fields.items()
-              if get_origin(info.annotation) is Literal)  # fmt: skip
+    values = (
+        (name, get_args(info.annotation))
+        for name, info in model.model_fields.items()
+        if get_origin(info.annotation) is Literal
+    )
     return [(name, words[0]) for name, words in values if len(words) == 1]
 
 

@@ -71,8 +71,10 @@ def _suite_keys() -> str:
     groups = {"file": SuiteFile.model_fields, "both": both, "case": own, "`expected`": ExpectedFailure.model_fields}
     rows = [
         f"| `{name}` | {of} | {info.description} |"
-        for of, fields in groups.items() for name, info in fields.items() if info.description
-    ]  # fmt: skip
+        for of, fields in groups.items()
+        for name, info in fields.items()
+        if info.description
+    ]
     return "\n".join(["| key | of | meaning |", "|---|---|---|", *rows])
 
 
@@ -89,16 +91,27 @@ def _user_buffers() -> str:
         for name, info in UserBuffers.model_fields.items()
     ]
     settings = [
-        f"| `{_method_of(model)}` | " + ", ".join(
-            f"`{key}` {_default(info)}" for key, info in model.model_fields.items() if key != "method"
-        ) + " |"
+        f"| `{_method_of(model)}` | "
+        + ", ".join(f"`{key}` {_default(info)}" for key, info in model.model_fields.items() if key != "method")
+        + " |"
         for model in METHODS
-    ]  # fmt: skip
+    ]
     names = [f"- `{name}`" for name in NAMED]
     return "\n".join(
-        ["| GEMM | methods |", "|---|---|", *gemms, "",
-         "| method | settings with their defaults |", "|---|---|", *settings, "", "Names:", "", *names]
-    )  # fmt: skip
+        [
+            "| GEMM | methods |",
+            "|---|---|",
+            *gemms,
+            "",
+            "| method | settings with their defaults |",
+            "|---|---|",
+            *settings,
+            "",
+            "Names:",
+            "",
+            *names,
+        ]
+    )
 
 
 def _methods(info: FieldInfo) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import canonical_text
 from harness.recipes.problems import Problems
 from harness.recipes.resolve import resolve
-from harness.recipes.suite import ExpectedFailure, Suite, SuiteCase, recompute_of
+from harness.recipes.suite import Suite, SuiteCase, recompute_of
 from harness.recipes.suite_file import read_suite, suite_files
+from harness.units import counted
 
 
 class SuiteRow(TypedDict):
@@ -27,16 +28,8 @@ class SuiteRow(TypedDict):
     gpus: list[str]
 
 
-class ExpectedRow(TypedDict):
-    """A known failure; ``until`` is ISO-8601."""
-
-    outcome: str
-    until: str
-    reason: str
-
-
 class CaseRow(TypedDict):
-    """One case. What is None is left to the machine."""
+    """One case. What is None is left to the machine; ``expected`` has its day in ISO-8601."""
 
     case: str
     recipe: str
@@ -52,7 +45,7 @@ class CaseRow(TypedDict):
     golden_name: str | None
     timeout_s: float | None
     owner: str
-    expected: ExpectedRow | None
+    expected: dict[str, str] | None
 
 
 def suite_rows(directory: Path | None) -> list[SuiteRow]:
@@ -64,8 +57,12 @@ def suite_row(suite: Suite) -> SuiteRow:
     """What a suite is about and what GPU types it asks for."""
     gpus = sorted({case.request.gpu for case in suite.cases if case.request.gpu})
     return {
-        "suite": suite.name, "title": suite.title, "source": suite.source, "num_cases": len(suite.cases), "gpus": gpus,
-    }  # fmt: skip
+        "suite": suite.name,
+        "title": suite.title,
+        "source": suite.source,
+        "num_cases": len(suite.cases),
+        "gpus": gpus,
+    }
 
 
 def case_rows(suite: Suite) -> list[CaseRow]:
@@ -101,14 +98,8 @@ def _row(case: SuiteCase, spec: ExperimentSpec | None) -> CaseRow:
         "golden_name": f"{spec.gpu}/{spec.slug}" if spec else None,
         "timeout_s": case.timeout_s,
         "owner": case.owner,
-        "expected": _expected(case.expected),
+        "expected": case.expected.model_dump(mode="json") if case.expected else None,
     }
-
-
-def _expected(known: ExpectedFailure | None) -> ExpectedRow | None:
-    if known is None:
-        return None
-    return {"outcome": known.outcome, "until": known.until.isoformat(), "reason": known.reason}
 
 
 _SHARD = re.compile(r"([0-9]+)/([0-9]+)")
@@ -144,8 +135,8 @@ def shard(suite: Suite, text: str) -> Suite:
         raise BadRequestError(f"--shard {text}: there is no such shard", remedy="shards count from 1/n to n/n")
     cases = suite.cases[number - 1 :: of]
     if suite.cases and not cases:
-        count = "1 case" if len(suite.cases) == 1 else f"{len(suite.cases)} cases"
-        raise BadRequestError(f"--shard {text}: holds no case: there are {count}", remedy="fewer shards")
+        message = f"--shard {text}: holds no case: there are {counted(len(suite.cases), 'case')}"
+        raise BadRequestError(message, remedy="fewer shards")
     return replace(suite, cases=cases)
 
 

@@ -9,8 +9,8 @@ from kept import Kept, read_kept
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.recipes.foreign.agreement import disagreements, effective_values
+from harness.recipes.foreign.container_fields import container_layer
 from harness.recipes.foreign.container_file import Container, read_container
-from harness.recipes.foreign.container_layer import container_layer
 from harness.recipes.settings import build_spec, merge
 
 _IDENTITY = ("recipe", "family", "task", "gpu", "gpus_per_node", "num_gpus")  # a container lacks them, or may

@@ -79,6 +79,7 @@ def test_recompute_may_be_left_to_the_planner(read):
         ("  num_layers: 4", "  num_layers: four", ":6: request.num_layers: must be an integer, is 'four'"),
         ("  num_layers: 4", "  num_layers: true", ":6: request.num_layers: must be an integer, is True"),
         ('env: ["A=1"]', "env: {A: 1}", ":8: request.env: must be a list, is a mapping"),
+        ("  gpu: cpu", "  gpu: h101", ":5: request.gpu: no such value 'h101'\n  did you mean 'h100'?"),
         ("memory_limit: 1", "memory_limit: much", ":7: request.memory_limit: must be a number, is 'much'"),
         ("  model_recipe_name: llama3_8b\n", "", "request.model_recipe_name: missing"),
         ("  mb: [1, 2]", "  mbs: [1, 2]", ":11: over.mbs: 'mbs' cannot be varied"),

@@ -22,7 +22,7 @@ from harness.recipes.foreign.container_values import (
     whole_number,
     world_size,
 )
-from harness.recipes.settings import Value
+from harness.recipes.settings import Layer, Setting, Value
 
 Read = Callable[[Container, str], Value]
 
@@ -130,3 +130,22 @@ NOT_IN_CONTAINERS: dict[str, str] = {
     "measure.snapshot_on_oom": "a recording that mbr-perf makes",
 }
 """Leaves of an ExperimentSpec that no row reads, and why."""
+
+
+def container_layer(container: Container) -> Layer:
+    """Read every setting of the table of fields. A null, or a setting that the file's version lacks, sets nothing.
+
+    Raises BadRequestError with ``file:line`` for a value that has no counterpart here.
+    """
+    settings: dict[str, Setting] = {}
+    for row in FIELDS:
+        found = container.find(*row.names)
+        if found is None or (row.only is not None and not container.value(row.only)):
+            continue
+        value = row.read(container, found.path)
+        source = f"{container.label}:{found.line}"
+        if row.path == "env" and isinstance(value, dict):
+            settings.update({f"env.{name}": Setting(each, source, found.path) for name, each in value.items()})
+        elif value is not None:
+            settings[row.path] = Setting(value, source, found.path)
+    return settings

@@ -12,9 +12,16 @@ from harness.recipes.settings import Value
 from harness.recipes.strict_yaml import PlainValue
 
 _DTYPES = {
-    "torch.float32": "fp32", "torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.uint8": "fp8",
-    "fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp64": "fp64", "torch.float64": "fp64",
-}  # fmt: skip
+    "torch.float32": "fp32",
+    "torch.bfloat16": "bf16",
+    "torch.float16": "fp16",
+    "torch.uint8": "fp8",
+    "fp32": "fp32",
+    "bf16": "bf16",
+    "fp16": "fp16",
+    "fp64": "fp64",
+    "torch.float64": "fp64",
+}
 _FP8_RECIPES = {"tensorwise": "fp8_cs", "delayed": "fp8_ds", "blockwise": "fp8_sc", "mxfp8": "fp8_mx"}
 _LAYERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
