@@ -1,18 +1,18 @@
 """The index of all nights as a page."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.night.page import anchor
-from harness.night.rows import CELL_STYLE, outcome_cell
+from harness.night.page import anchor, outcome_style
 from harness.night.words import SPEED, marked
 from harness.records.folders import folders
 from harness.records.store import write_atomically, write_bytes_atomically
-from harness.showing.markup import escape, html_page
+from harness.showing.markup import html
+from harness.showing.page import Line, Listing, Page, Section, Span, Table, Words, table
 from harness.units import counted, format_percent
 
 JUDGED, PAGE, PLAN = Path("report") / "night.json", Path("report") / "night.html", "night.json"
@@ -101,11 +101,6 @@ def _entry(folder: Path) -> NightEntry:
 
 INDEX = "index.html"
 
-_STYLE = f"""{CELL_STYLE}
-body {{ max-width: none; }} a {{ color: inherit; }} .wide {{ max-height: 85vh; overflow: auto; }}
-thead th {{ position: sticky; top: 0; background: #fff; }} td:first-child {{ position: sticky; left: 0; background: #fff; }}
-"""
-
 
 def write_index(nights_dir: Path, folder: Path) -> None:
     """``index.html`` in ``folder`` and the pages of all nights beside it, so that the folder may be copied anywhere.
@@ -121,18 +116,16 @@ def write_index(nights_dir: Path, folder: Path) -> None:
 
 def index_html(entries: Sequence[NightEntry]) -> str:
     """The page; a table per suite, the suite with the newest night first. Pages lie beside it, as ``<night>.html``."""
-    suites: dict[str, list[NightEntry]] = {}
+    suites: dict[str, list[tuple[NightEntry, IndexNight]]] = {}
     for entry in entries:
         if entry.night:
-            suites.setdefault(entry.night.suite, []).append(entry)
-    bad = [entry for entry in entries if entry.night is None]
-    body = [
-        f"<h1>Nights</h1><p>{counted(len(entries), 'night')}, the newest first; the figure is the change of TFLOP/s/GPU "
-        "against the golden.</p>",
-        *(f'<h2>{escape(suite)}</h2><div class="wide">{_table(nights)}</div>' for suite, nights in suites.items()),
-        *(["<h2>Without a verdict</h2>", _problems(bad)] if bad else []),
-    ]
-    return html_page("Nights", body, style=_STYLE)
+            suites.setdefault(entry.night.suite, []).append((entry, entry.night))
+    bad = tuple(_problem(entry) for entry in entries if entry.night is None)
+    tables = [Section(suite, (_table(nights),)) for suite, nights in suites.items()]
+    about = f"{counted(len(entries), 'night')}, the newest first; the figure is the change of TFLOP/s/GPU against the golden."
+    return html(
+        Page((*tables, *([Section("Without a verdict", (Listing(bad),))] if bad else [])), title="Nights", about=about)
+    )
 
 
 def page_name(entry: NightEntry) -> str:
@@ -148,46 +141,37 @@ def _copy_page(entry: NightEntry, folder: Path) -> None:
         write_bytes_atomically(copy, content)
 
 
-def _table(entries: Sequence[NightEntry]) -> str:
-    names = case_names(entries)
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("Night", "Outcome", *names))
-    body = "".join(_row(entry, names) for entry in entries)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+def _table(entries: Sequence[tuple[NightEntry, IndexNight]]) -> Table:
+    names = case_names(entry for entry, _ in entries)
+    made = table(("Night", "Outcome", *names), [_row(entry, night, names) for entry, night in entries])
+    return replace(made, sticks=True)
 
 
-def _row(entry: NightEntry, names: Sequence[str]) -> str:
-    night = entry.night
-    assert night is not None
+def _row(entry: NightEntry, night: IndexNight, names: Sequence[str]) -> list[Words]:
     link = quote(page_name(entry)) if entry.page else ""
     cases: Mapping[str, IndexCase] = {case.name: case for case in night.cases}
     shard = f" shard {night.shard}" if night.shard else ""
-    when = escape(f"{night.started_at[:16].replace('T', ' ')}{shard}")
     due = f", {counted(night.num_runs_missing, 'run')} missing" if night.num_runs_missing else ""
-    cells = [
-        f'<td><a href="{escape(link)}">{when}</a></td>' if link else f"<td>{when}</td>",
-        outcome_cell(night.outcome, f"{night.outcome} (exit {night.exit_code}{due})", is_expected=False),
+    return [
+        Span(f"{night.started_at[:16].replace('T', ' ')}{shard}", link=link),
+        Span(f"{night.outcome} (exit {night.exit_code}{due})", outcome_style(night.outcome, is_expected=False)),
         *(_cell(cases.get(name), link) for name in names),
     ]
-    return f"<tr>{''.join(cells)}</tr>"
 
 
-def _cell(case: IndexCase | None, link: str) -> str:
+def _cell(case: IndexCase | None, link: str) -> Words:
     if case is None:
-        return '<td class="o-none"></td>'
+        return ""
     word = "refused" if case.refused else case.outcome
-    text = marked(word, is_infrastructure=case.is_infrastructure, is_expected=case.is_expected)
-    change = case.change(SPEED)
-    there = f"{link}#{quote(anchor(case.name))}" if link else ""
-    beside = "" if change is None else format_percent(change)
-    return outcome_cell(case.outcome, text, is_expected=case.is_expected, link=there, beside=beside)
+    return Span(
+        marked(word, is_infrastructure=case.is_infrastructure, is_expected=case.is_expected),
+        outcome_style(case.outcome, is_expected=case.is_expected),
+        link=f"{link}#{quote(anchor(case.name))}" if link else "",
+        beside="" if (change := case.change(SPEED)) is None else format_percent(change),
+    )
 
 
-def _problems(entries: Sequence[NightEntry]) -> str:
+def _problem(entry: NightEntry) -> Line:
     """Why there is nothing to show; a page that was written before the damage is linked."""
-    return f"<ul>{''.join(_problem(entry) for entry in entries)}</ul>"
-
-
-def _problem(entry: NightEntry) -> str:
-    name = escape(entry.folder.name)
-    linked = f'<a href="{escape(quote(page_name(entry)))}">{name}</a>' if entry.page else name
-    return f'<li class="bad">{linked}: {escape(entry.problem)}</li>'
+    link = quote(page_name(entry)) if entry.page else ""
+    return Line((Span(entry.folder.name, link=link), f": {entry.problem}"), "bad")

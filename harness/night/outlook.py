@@ -1,14 +1,16 @@
 """A night before it runs: its cases, what they will be held against, and how they went last time."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.experiment.experiment import ExperimentSpec
 from harness.night.history.record import HistoryRecord
 from harness.recipes.suite import shared_golden_lines
 from harness.records.night import Case, NightPlan
 from harness.showing.figures import ABSENT
 from harness.showing.json import SCHEMA_VERSION, Document
-from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.showing.page import GAP, Column, Page, listing, tabled
 from harness.units import format_bytes
 
 
@@ -27,30 +29,18 @@ class CaseOutlook:
     is_golden_damaged: bool = False
 
 
-def print_outlook(console: Console, plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> None:
+def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
     """The table of `nightly --dryrun`, and why cases do not run or have nothing to be held against."""
-    print_lines(console, [plan.title], style="bold")
-    print_lines(console, [f"Note: {note}" for note in plan.notes])
-    table = plain_table("Case", "Setting", "GPUs", "Predicted peak", "Golden", "Last", "Would run", right=_RIGHT)
-    for one in cases:
-        table.add_row(*_row(one))
-    show(console, table)
-    print_lines(
-        console,
-        ["", *_reasons(cases), *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)],
-    )
+    told = [*_reasons(cases), *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)]
+    return Page(title=plan.title, notes=plan.notes, blocks=(tabled(cases, _COLUMNS), GAP, listing(told)))
 
 
-_RIGHT = ("GPUs", "Predicted peak")
+def _of_spec(read: Callable[[ExperimentSpec], str]) -> Callable[[CaseOutlook], str]:
+    return lambda one: read(one.case.spec) if one.case.spec else ABSENT
 
 
-def _row(one: CaseOutlook) -> tuple[str, ...]:
-    case, spec = one.case, one.case.spec
-    if spec is None:
-        return (case.name, ABSENT, ABSENT, ABSENT, ABSENT, ABSENT, "refused")
-    peak = format_bytes(case.prediction.peak_bytes) if case.prediction else ABSENT
-    setting = f"{spec.recipe} {spec.task} {spec.compute_dtype} {spec.recompute.text}"
-    return (case.name, setting, f"{spec.num_gpus} {spec.gpu}", peak, _golden(one), _last(one.last), _would_run(case))
+def _peak(one: CaseOutlook) -> str:
+    return format_bytes(one.case.prediction.peak_bytes) if one.case.spec and one.case.prediction else ABSENT
 
 
 def _golden(one: CaseOutlook) -> str:
@@ -74,6 +64,17 @@ def _would_run(case: Case) -> str:
         return "refused"
     times = "1 run" if case.repeats == 1 else f"{case.repeats} runs"
     return f"{times}, expected {case.expected.outcome} until {case.expected.until}" if case.expected else times
+
+
+_COLUMNS = (
+    (Column("Case", whole=True), lambda one: one.case.name),
+    (Column("Setting"), _of_spec(lambda spec: f"{spec.recipe} {spec.task} {spec.compute_dtype} {spec.recompute.text}")),
+    (Column("GPUs", right=True), _of_spec(lambda spec: f"{spec.num_gpus} {spec.gpu}")),
+    (Column("Predicted peak", right=True), _peak),
+    (Column("Golden"), lambda one: _golden(one) if one.case.spec else ABSENT),
+    (Column("Last"), lambda one: _last(one.last) if one.case.spec else ABSENT),
+    (Column("Would run"), lambda one: _would_run(one.case)),
+)
 
 
 def _reasons(cases: tuple[CaseOutlook, ...]) -> list[str]:

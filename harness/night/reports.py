@@ -1,6 +1,8 @@
 """Writes every report of a night where it was asked for."""
 
-from collections.abc import Callable, Iterable
+import errno
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -9,13 +11,16 @@ from harness.errors import BadRequestError, raise_all
 from harness.night.document import night_document
 from harness.night.index import INDEX, write_index
 from harness.night.junit import night_junit
-from harness.night.page import append_summary, night_html, night_markdown
-from harness.night.values import CaseRun, NightVerdict
+from harness.night.page import night_page
+from harness.night.values import CaseRun, CaseVerdict, NightVerdict
+from harness.night.words import answer, is_red
 from harness.records.folders import why_unwritable
 from harness.records.nights import JUDGED, REPORT
 from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically
 from harness.showing import json
+from harness.showing.markup import as_markdown, html, markdown
+from harness.units import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +124,83 @@ def _written(jobs: Iterable[_Job]) -> Written:
         else:
             paths.append(job.path)
     return Written(tuple(paths), tuple(problems))
+
+
+SUMMARY_LIMIT_BYTES = 1024 * 1024
+"""What GitHub takes of one step's summary, all of its parts together; of more it shows nothing at all."""
+
+
+def night_markdown(verdict: NightVerdict) -> str:
+    """The whole report."""
+    return markdown(night_page(verdict), level=2)
+
+
+def append_summary(path: Path, verdict: NightVerdict) -> None:
+    """Append to the file at ``path``, in which others may have written, what finds room below the limit.
+
+    OSError where nothing does.
+    """
+    taken = path.stat().st_size if path.exists() else 0
+    text = night_summary(verdict, SUMMARY_LIMIT_BYTES - taken - 1)
+    if not text:
+        raise OSError(errno.EFBIG, "it holds already as much as GitHub takes", str(path))
+    append_whole(path, text)
+
+
+def night_summary(verdict: NightVerdict, limit_bytes: int) -> str:
+    """The longest report of at most ``limit_bytes`` in UTF-8; it says what is left out. Empty where not a line fits.
+
+    Green cases go first, then the details, then rows from the end, then the table.
+    """
+    return next((text for text in _ever_shorter(verdict) if len(text.encode("utf-8")) <= limit_bytes), "")
+
+
+def _ever_shorter(verdict: NightVerdict) -> Iterable[str]:
+    red = [case for case in verdict.cases if is_red(case)]
+    green = len(verdict.cases) - len(red)
+    no_green = f"{counted(green, 'case')} without a problem" if green else ""
+    no_details = "the details of each case"
+    yield night_markdown(verdict)
+    yield _short(verdict, red, with_details=True, left_out=no_green)
+    yield _short(verdict, red, with_details=False, left_out=_and(no_green, no_details))
+    size = len(red) // 2
+    while size:
+        rest = f"{len(red) - size} more cases to look at"
+        yield _short(verdict, red[:size], with_details=False, left_out=_and(no_green, no_details, rest))
+        size //= 2
+    yield _short(verdict, (), with_details=False, left_out="every case")
+    yield f"**{as_markdown(answer(verdict))}**\n"
+
+
+def _short(verdict: NightVerdict, cases: Sequence[CaseVerdict], *, with_details: bool, left_out: str) -> str:
+    return markdown(night_page(verdict, cases, with_details=with_details, left_out=left_out), level=2)
+
+
+def _and(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def append_whole(path: Path, text: str) -> None:
+    """Append in one write, so that several writers' lines do not mix; a line that a kill cut short is closed first.
+
+    OSError where not all of it could be written.
+    """
+    content = text.encode("utf-8")
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            content = b"\n" + content
+        written = os.write(descriptor, content)
+        if written < len(content):
+            raise OSError(None, f"only {written} of {len(content)} bytes were written", str(path))
+    finally:
+        os.close(descriptor)
+
+
+def night_html(verdict: NightVerdict) -> str:
+    """The page."""
+    return html(night_page(verdict))
 
 
 FORMATS: dict[str, Callable[[NightVerdict], str]] = {

@@ -96,6 +96,15 @@ def change_text(finding: CaseFinding | None) -> str:
     return ", ".join(told)
 
 
+def evidence_text(finding: CaseFinding | None) -> str:
+    """``p 2e-5, 7 against 5 runs``; absent where no test was made."""
+    return (
+        ", ".join(_evidence(finding.evidence))
+        if finding and finding.change is not None and finding.evidence
+        else ABSENT
+    )
+
+
 def finding_text(finding: CaseFinding) -> str:
     """One metric in a sentence: both values, change, evidence, threshold, and its reason or noise."""
     metric = BY_NAME[finding.metric]

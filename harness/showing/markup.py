@@ -95,7 +95,7 @@ def _inline(words: Words, *, bold: bool = False) -> str:
 def _markdown_span(span: Span) -> str:
     lead, trail = " " * span.text.startswith(" "), " " * (span.text.endswith(" ") and span.text != " ")
     text = f"{lead}{as_markdown(span.text)}{trail}"
-    linked = f"[{text}]({span.link})" if span.link else text
+    linked = f"[{text}]({span.link})" if span.link and not span.link.startswith("#") else text
     return f"{linked} {as_markdown(span.beside)}" if span.beside else linked
 
 
@@ -160,17 +160,12 @@ def html(page: Page) -> str:
         f"<footer>{escape(page.footer)}</footer>" if page.footer else "",
         *(f"<script>{script}</script>" for script in scripts),
     ]
-    return html_page(title, [part for part in body if part], runs_scripts=bool(scripts))
-
-
-def html_page(title: str, body: Sequence[str], *, style: str = "", runs_scripts: bool = False) -> str:
-    """The page around ``body``, which is HTML already; ``style`` is added to that of all pages."""
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-        f'content="{_POLICY}{_SCRIPTS if runs_scripts else ""}img-src data:">'
+        f'content="{_POLICY}{_SCRIPTS if scripts else ""}img-src data:">'
         f'<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head>\n<body>\n"
-        + "\n".join(body)
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        + "\n".join(part for part in body if part)
         + "\n</body></html>\n"
     )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from harness.errors import ExitCode
-from harness.night.page import SUMMARY_LIMIT_BYTES, append_summary, append_whole, night_markdown, night_summary
+from harness.night.reports import SUMMARY_LIMIT_BYTES, append_summary, append_whole, night_markdown, night_summary
 
 HOSTILE = "a|b\n# c <script>alert(1)</script> [x](http://y) `z` **d**"
 
@@ -42,14 +42,14 @@ def test_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(make_night,
 
     assert {columns(line) for line in text.splitlines() if line.startswith("|")} == {9}
     assert not re.search(r"(?<!\\)[<>`\[]", text)
-    assert [line[:3] for line in text.splitlines() if line.startswith("#")] == ["## ", "###"]
+    assert [line[:3] for line in text.splitlines() if line.startswith("#")] == ["## ", "###", "###"]
 
 
 def test_every_case_is_a_row_and_every_red_one_a_heading(night):
     text = night_markdown(night)
 
     assert len([line for line in text.splitlines() if line.startswith("|")]) == 2 + len(night.cases)
-    assert text.count("\n### ") == 6
+    assert text.count("\n#### ") == 6
 
 
 def test_a_night_that_finds_room_is_whole(night):
@@ -63,7 +63,7 @@ def test_what_passed_is_left_out_first_then_the_details(large):
 
     assert "llama3\\_70b\\_none\\_0 " not in without_green
     assert "300 cases without a problem; all of it is in " in without_green
-    assert without_green.count("\n### ") == 600
+    assert without_green.count("\n#### ") == 600
     assert "300 cases without a problem, the details of each case; all of it is in " in without_details
     assert "\n### " not in without_details
     assert without_details.count("\n| llama3") == 600

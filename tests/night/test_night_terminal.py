@@ -3,14 +3,13 @@
 import io
 from dataclasses import replace
 
-from rich.console import Console
-
 from harness.errors import ExitCode
 from harness.judging.gate import Verdict
-from harness.night.rows import night_rows
-from harness.night.show import print_night
+from harness.night.page import case_table, night_page
 from harness.night.values import Evidence
 from harness.night.words import answer, change_text
+from harness.showing.printing import Console
+from harness.showing.terminal import print_page
 from tests.night.conftest import improved
 
 HOSTILE = "[bold]x[/] | <script>alert(1)</script>"
@@ -18,7 +17,7 @@ HOSTILE = "[bold]x[/] | <script>alert(1)</script>"
 
 def printed(night, **console):
     out = io.StringIO()
-    print_night(Console(file=out, highlight=False, **console), night)
+    print_page(Console(file=out, highlight=False, **console), night_page(night))
     return out.getvalue()
 
 
@@ -26,7 +25,7 @@ def test_the_piped_table_is_never_cut(night):
     row = next(line for line in printed(night, width=40).splitlines() if line.startswith("llama3_70b_mlp "))
 
     assert row.split("  ")[0] == "llama3_70b_mlp"
-    assert "-3.4 %, p 2e-5, 7 against 5 runs" in row
+    assert "-3.4 %  p 2e-5, 7 against 5 runs" in row
     assert row.endswith("1 difference from the golden's environment")
 
 
@@ -152,7 +151,7 @@ def test_a_command_to_copy_is_not_broken_at_a_terminal(night):
 
 
 def test_a_remark_names_the_metric_that_is_better_than_its_golden():
-    (row,) = night_rows([improved()]).texts
+    (row,) = case_table([improved()]).rows
     assert "TFLOP/s/GPU better than its golden" in row[-1]
 
 
@@ -163,5 +162,5 @@ def test_a_night_that_a_signal_ended_says_so_with_its_exit_code(night):
 def test_a_case_without_golden_whose_run_lacks_steps_has_a_remark():
     case = replace(improved(), golden_path=None)
     lacking = replace(case, metrics=replace(case.metrics, problems={"step_time_s": "2 of 4 steps are missing"}))
-    (row,) = night_rows([lacking]).texts
+    (row,) = case_table([lacking]).rows
     assert "no golden; 2 of 4 steps are missing" in row[-1]
