@@ -41,6 +41,13 @@ def mbr_perf(capsys):
 
 
 @pytest.fixture
+def without_pictures(monkeypatch):
+    """As without mbr-perf[report]. Drawing the pictures of a sweep takes two seconds of processor time."""
+    for library in ("altair", "vl_convert"):
+        monkeypatch.setitem(sys.modules, library, None)
+
+
+@pytest.fixture
 def replay(mbr_perf, tmp_path):
     """Replay a recorded run, or a changed copy of one, into a results folder of its own."""
 
@@ -52,7 +59,7 @@ def replay(mbr_perf, tmp_path):
     return run
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def cpu_seconds():
     """CPU time of Python with arguments in a process of its own: the least of three, for other work disturbs the rest."""
 

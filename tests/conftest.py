@@ -1,6 +1,9 @@
 """Builders of real specs and records that tests of several stages share."""
 
+import os
 import signal
+from collections import Counter
+from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -33,21 +36,40 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz_seconds", type=float, default=600.0, help="of all fuzz tests together, with --slow")
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out, and count as deselected, what only `--slow` runs."""
-    if config.getoption("--slow"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("long")]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    """Deselect what only `--slow` runs. Put files with slow tests first: no process then waits long for the other."""
+    if not config.getoption("--slow"):
+        left_out = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    trains = {item.path for item in items if item.get_closest_marker("train")}
+    items.sort(key=lambda item: (-num_slow[item.path], item.path not in trains))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """Note the processor time of the test and of the processes that it waited for."""
+    before = sum(os.times()[:4])
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("cpu_s", sum(os.times()[:4]) - before))
+
+
+# A test over two seconds is to be marked slow; processors that share their caches with other work need longer.
+_CLEARLY_SLOW_S = 3.0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many inputs every fuzz test had time for."""
+    """Say how many inputs every fuzz test had time for, and which tests should be marked slow."""
     for report in terminalreporter.getreports("passed"):
         for name, told in report.user_properties:
             if name == "fuzzed":
                 terminalreporter.write_line(f"fuzzed {told}")
+            elif name == "cpu_s" and told > _CLEARLY_SLOW_S and not {"slow", "train"} & report.keywords.keys():
+                terminalreporter.write_line(f"mark this test slow: {told:.1f} s of processor time: {report.nodeid}")
 
 
 pytest_plugins = ["tests.commands"]

@@ -133,6 +133,13 @@ def test_a_reader_that_goes_away_is_no_error():
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+@pytest.fixture(scope="module")
+def libraries(cpu_seconds):
+    """Seconds that importing the libraries takes that a command is made of: the unit of speed, for machines differ."""
+    return cpu_seconds("-c", "import pydantic, rich.console, typer, yaml")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "limit"),
     [
@@ -141,7 +148,5 @@ def test_a_reader_that_goes_away_is_no_error():
         (["run", "-mr", "llama3_8bb", "--recompute_modules", "core_atn"], 12),
     ],
 )
-def test_answers_come_at_once(cpu_seconds, arguments, limit):
-    """In units of importing the libraries that a command is made of, for machines differ."""
-    libraries = cpu_seconds("-c", "import pydantic, rich.console, typer, yaml")
+def test_answers_come_at_once(cpu_seconds, libraries, arguments, limit):
     assert cpu_seconds("-m", "harness.app", *arguments) < limit * libraries

@@ -83,7 +83,7 @@ def _provide_fused_adam() -> None:
     """Transformer-engine's optimizer by its signature, which megatron-core inspects for precision-aware states."""
     import torch
 
-    class FusedAdam(torch.optim.AdamW):
+    class FusedAdam(torch.optim.AdamW):  # type: ignore[misc]
         def __init__(  # noqa: PLR0913 (the names that megatron-core looks for)
             self,
             params: Any,

@@ -27,7 +27,8 @@ from harness.launch.environment import this_host
 from harness.launch.warm import WarmParents
 from harness.records.redact import redact_shapes
 from harness.records.store import results_dir
-from harness.showing.printing import Console, visible
+from harness.showing.page import visible
+from harness.showing.printing import Console
 
 HERE = Path(__file__).parent
 

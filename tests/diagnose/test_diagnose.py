@@ -268,6 +268,7 @@ def test_a_pipe_is_read_once_and_whole(mbr_perf, tmp_path):
     assert verdict["class"] == "capacity"
 
 
+@pytest.mark.slow
 def test_the_failed_ranks_own_snapshot_is_read_with_its_run(mbr_perf, run):
     folder = run("a", oom(FRAGMENTED))
     (folder / "ranks").mkdir()
@@ -317,6 +318,7 @@ def test_settings_of_a_log_bring_the_cheapest_change_that_fits(mbr_perf, logs):
     assert mbr_perf("plan", *words[2:], "--only", words[-1], "--json").code == 0
 
 
+@pytest.mark.slow
 def test_settings_that_cannot_be_the_jobs_are_answered_with_a_line_that_the_rules_accept(mbr_perf, logs):
     folder = logs(traceback(FULL))
     answer = mbr_perf("diagnose", folder, *OPTIONS[:-1], "mlp", "--json")
@@ -328,6 +330,7 @@ def test_settings_that_cannot_be_the_jobs_are_answered_with_a_line_that_the_rule
     assert mbr_perf("check", *words[3:], "--no_megatron").code == 0
 
 
+@pytest.mark.slow
 def test_the_line_keeps_the_other_job_and_the_options(mbr_perf, logs, tmp_path):
     slow, fast = (
         logs(*(iteration(n, tflops=speed) for n in (1, 2)), folder=name) for name, speed in (("a", 500.0), ("b", 700.0))

@@ -94,6 +94,7 @@ def test_two_hundred_kills_some_of_them_in_sweeps_that_train(tmp_path):
     assert set(figures["kills_by_process"]) == {"harness", "agent", "rank", "sampler", "warm parent"}
 
 
+@pytest.mark.slow
 def test_the_script_takes_a_scene_as_its_usage_says():
     script = (ROOT / "scripts" / "crash-loop", "played", "--kills", "4", "--help")
     own = {**os.environ, "MBR_PERF_NO_SETUP": "1", "PYTHON": sys.executable}

@@ -2,10 +2,13 @@
 
 import signal
 
+import pytest
+
 from harness.launch.processes import send
 from harness.records.store import read_run
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named_and_the_steps_of_all_are_kept(run, only_run, gone):
     with run(wait="/nowhere") as running:
         there = running.victims(rank=2, sampler=1)
@@ -22,6 +25,7 @@ def test_a_killed_rank_is_named_and_the_steps_of_all_are_kept(run, only_run, gon
     assert gone(*there["rank"], *there["agent"], *there["sampler"], within_s=1)
 
 
+@pytest.mark.slow
 def test_a_killed_agent_takes_its_ranks_along_and_is_named(run, only_run, gone):
     with run(wait="/nowhere") as running:
         there = running.victims(agent=1, rank=2)
@@ -33,6 +37,7 @@ def test_a_killed_agent_takes_its_ranks_along_and_is_named(run, only_run, gone):
     assert gone(*there["rank"], *there["sampler"], within_s=1)
 
 
+@pytest.mark.slow
 def test_a_killed_harness_leaves_no_process_and_an_incomplete_run_that_the_doctor_names(run, only_run, gone, mbr_perf):
     with run(wait="/nowhere") as running:
         there = running.victims(agent=1, rank=2, sampler=1)
@@ -47,6 +52,7 @@ def test_a_killed_harness_leaves_no_process_and_an_incomplete_run_that_the_docto
     assert mbr_perf("compare", run_dir).code == 2
 
 
+@pytest.mark.slow
 def test_a_killed_sampler_costs_the_run_its_verdict_and_not_its_steps(run, only_run, tmp_path):
     go_on = tmp_path / "go_on"
     with run(wait=str(go_on)) as running:
@@ -61,6 +67,7 @@ def test_a_killed_sampler_costs_the_run_its_verdict_and_not_its_steps(run, only_
     assert all(len(rank.steps) == 4 for rank in record.ranks)
 
 
+@pytest.mark.slow
 def test_a_hanging_rank_is_named_and_its_stack_is_kept(run, only_run, gone):
     with run("--hang_timeout", "2", hang=1) as running:
         there = running.victims(rank=2)
@@ -73,6 +80,7 @@ def test_a_hanging_rank_is_named_and_its_stack_is_kept(run, only_run, gone):
     assert gone(*there["rank"], within_s=1)
 
 
+@pytest.mark.slow
 def test_a_hang_after_the_last_step_is_a_finished_run_with_a_note(run, only_run, gone):
     with run("--hang_timeout", "2", linger=1) as running:
         there = running.victims(rank=2)
@@ -86,6 +94,7 @@ def test_a_hang_after_the_last_step_is_a_finished_run_with_a_note(run, only_run,
     assert gone(*there["rank"], within_s=1)
 
 
+@pytest.mark.slow
 def test_a_rank_that_leaves_early_without_an_error_fails_the_run(run, only_run):
     with run(leave=1) as running:
         code, out, _ = running.ended()
@@ -96,6 +105,7 @@ def test_a_rank_that_leaves_early_without_an_error_fails_the_run(run, only_run):
     assert [len(rank.steps) for rank in record.ranks] == [4, 2]
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_back_changes_no_duration_and_is_told(run, only_run, shifted_clock):
     began, variables = shifted_clock
     with run(

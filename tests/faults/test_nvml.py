@@ -52,12 +52,14 @@ def _judged(run, stage, golden, mbr_perf, tmp_path):
     return judge
 
 
+@pytest.mark.slow
 def test_a_healthy_driver_gives_every_figure_and_a_verdict(judged):
     record, _, verdict = judged()
     assert [device.max_used_bytes for device in record.nodes[0].devices] == [1_000_000_000] * 2
     assert (record.suspect, verdict) == ((), (0, "pass"))
 
 
+@pytest.mark.slow
 def test_without_nvml_the_run_goes_on_and_device_memory_is_unknown(judged, stage):
     library = stage.folder / "driver" / "libnvidia-ml.so.1"
     library.rename(library.with_name("away"))
@@ -70,6 +72,7 @@ def test_without_nvml_the_run_goes_on_and_device_memory_is_unknown(judged, stage
     assert verdict == (0, "pass")  # the golden asks for nothing that NVML alone knows
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_not_loaded_is_told_likewise(judged):
     record, out, verdict = judged("err nvmlInitWithFlags 9", "err nvmlInit_v2 9")
     assert record.nodes[0].error == "Driver Not Loaded (NVML 9)"
@@ -77,6 +80,7 @@ def test_a_driver_that_is_not_loaded_is_told_likewise(judged):
     assert verdict == (0, "pass")
 
 
+@pytest.mark.slow
 def test_what_may_not_be_read_is_unknown_and_an_old_driver_is_read_by_its_old_way(judged):
     denied, old = "err nvmlDeviceGetMemoryInfo_v2 4 -1 0", "err nvmlDeviceGetMemoryInfo_v2 13 -1 1"
     record, _, verdict = judged(denied, old)
@@ -86,6 +90,7 @@ def test_what_may_not_be_read_is_unknown_and_an_old_driver_is_read_by_its_old_wa
     assert (record.suspect, verdict) == ((), (0, "pass"))
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_lost_on_the_way_keeps_what_was_seen_and_forbids_a_verdict(judged, stage, only_run, tmp_path):
     go_on = tmp_path / "go_on"
 
@@ -107,6 +112,7 @@ def test_a_gpu_that_is_lost_on_the_way_keeps_what_was_seen_and_forbids_a_verdict
     assert verdict == (6, "inconclusive")
 
 
+@pytest.mark.slow
 def test_another_process_and_a_throttled_clock_forbid_a_verdict(judged):
     record, _, verdict = judged("proc 0 pid=1 used=4294967296", "gpu 1 reasons=0x40")
     shared, throttled = record.suspect
@@ -120,6 +126,7 @@ FROM_STEP_2 = ("--eval_time_start_step", "2")  # ranks wait after step 1
 BUSY = "reasons=0x4 sm=1395 power_mw=699000"  # an H100 at its power limit: the normal state of dense training
 
 
+@pytest.mark.slow
 def test_a_gpu_at_its_power_limit_all_the_time_is_not_suspect(judged):
     record, out, verdict = judged(f"gpu 0 {BUSY}", "gpu 1 reasons=0x0 sm=1755", timed_step_s=0.4)
     assert (record.suspect, verdict) == ((), (0, "pass"))
@@ -133,6 +140,7 @@ def test_a_gpu_at_its_power_limit_all_the_time_is_not_suspect(judged):
     )
 
 
+@pytest.mark.slow
 def test_a_slowdown_inside_the_window_forbids_a_verdict(judged):
     record, _, verdict = judged("gpu 1 reasons=0x24", timed_step_s=0.4)
     assert record.suspect == (f"GPU 1 of {record.nodes[0].hostname} was throttled: sw_thermal_slowdown",)
@@ -140,6 +148,7 @@ def test_a_slowdown_inside_the_window_forbids_a_verdict(judged):
     assert verdict == (6, "inconclusive")
 
 
+@pytest.mark.slow
 def test_a_slowdown_before_the_window_does_not_count(judged, stage, tmp_path):
     go_on, touched = tmp_path / "go_on", tmp_path / "step_1_is_over"
 
@@ -161,6 +170,7 @@ def test_a_slowdown_before_the_window_does_not_count(judged, stage, tmp_path):
     assert (record.suspect, record.ranks[0].clocks.slowdowns, verdict) == ((), (), (0, "pass"))
 
 
+@pytest.mark.slow
 def test_a_sampler_that_the_driver_never_answers_is_a_doubt_like_a_killed_one(judged, stage, tmp_path):
     go_on = tmp_path / "go_on"
 
@@ -177,6 +187,7 @@ def test_a_sampler_that_the_driver_never_answers_is_a_doubt_like_a_killed_one(ju
     assert verdict == (6, "inconclusive")
 
 
+@pytest.mark.slow
 def test_a_run_without_a_sample_inside_its_window_is_in_doubt(judged, stage, tmp_path):
     """The sampler stops before the steps that count and goes on after them."""
     go_on = tmp_path / "go_on"

@@ -9,6 +9,7 @@ from harness.imports.golden.file import read_foreign_golden
 from harness.records.store import read_run
 from tests.imported_logs import EXPANDABLE, TABLE, Job, iteration, job_log, write_table
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
 SFT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "--cuda_graph_impl", "none")
 NOT_EXPANDABLE = ("-E", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False")
 

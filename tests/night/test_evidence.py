@@ -4,22 +4,30 @@ import math
 import statistics
 
 import pytest
-from scipy import stats
 
 from harness.judging.statistics import f_upper_tail, t_upper_tail
 from harness.night.noise import known_noise
 from harness.night.rules import Reference, evidence_of
 
+
+@pytest.fixture(name="stats")
+def _stats():
+    """Imported by the tests that use it: the import takes longer than all tests of this file."""
+    from scipy import stats
+
+    return stats
+
+
 ALIKE = [700.0, 707.0, 693.0, 703.0, 697.0]
 
 
 @pytest.mark.parametrize(("t", "degrees"), [(0.0, 5), (2.0, 4), (4.0, 68), (30.0, 8), (1.5, 2.94)])
-def test_upper_tails_of_t_are_those_of_scipy(t, degrees):
+def test_upper_tails_of_t_are_those_of_scipy(t, degrees, stats):
     assert t_upper_tail(t, degrees) == pytest.approx(stats.t.sf(t, degrees), rel=1e-10)
 
 
 @pytest.mark.parametrize(("ratio", "degrees", "below"), [(6.3882, 4, 4), (1.0, 10, 3), (3.56, 4, 80)])
-def test_upper_tails_of_f_are_those_of_scipy(ratio, degrees, below):
+def test_upper_tails_of_f_are_those_of_scipy(ratio, degrees, below, stats):
     assert f_upper_tail(ratio, degrees, below) == pytest.approx(stats.f.sf(ratio, degrees, below), rel=1e-10)
 
 
@@ -29,7 +37,7 @@ def test_one_run_on_each_side_without_history_has_no_p_value():
     assert found.basis == "noise unknown: one run on each side, no history"
 
 
-def test_two_sides_of_like_noise_are_students_test_with_the_goldens_median_worth_less_than_a_mean():
+def test_two_sides_of_like_noise_are_students_test_with_the_goldens_median_worth_less_than_a_mean(stats):
     tonight, golden = [one * 0.96 for one in ALIKE], Reference(700.0, 0.0075, 5)
     found = evidence_of(tonight, golden, None)
     ours = statistics.variance([one / 700 for one in tonight])
@@ -40,7 +48,7 @@ def test_two_sides_of_like_noise_are_students_test_with_the_goldens_median_worth
     assert found.basis == "noise from these runs and the golden's runs"
 
 
-def test_a_golden_of_one_run_is_held_against_repeats_by_their_own_noise():
+def test_a_golden_of_one_run_is_held_against_repeats_by_their_own_noise(stats):
     found = evidence_of([one * 0.96 for one in ALIKE], Reference(700.0, None, 1), None)
     sd = statistics.stdev([one * 0.96 / 700 for one in ALIKE])
     assert found.p_value == pytest.approx(stats.t.sf(0.04 / (sd * math.sqrt(1 / 5 + 1)), 4), rel=1e-6)

@@ -169,6 +169,7 @@ def test_every_run_of_the_night_is_added_to_history(measured, nightly, tmp_path)
     ]
 
 
+@pytest.mark.slow
 def test_a_night_that_was_killed_anywhere_and_resumed_equals_an_unbroken_one(measured, nightly, mbr_perf, tmp_path):
     stage = measured(faster=1.2, second="golden: optional, request: {recompute: mlp}")
     stage.record("second", 0, failure=PORT_TAKEN)
@@ -296,6 +297,7 @@ def test_recorded_runs_are_for_the_replay_launcher_only(stage, mbr_perf):
         assert (answer.code, "--from /none: only with --launcher replay" in answer.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_machine_on_which_no_case_can_start_is_told_before_anything_is_written(mbr_perf, tmp_path):
     answer = mbr_perf("nightly", "h100_nightly", "--only", "llama3_70b.sft.*", "--results_dir", tmp_path)
     assert answer.code == 2
@@ -358,6 +360,7 @@ def test_cases_that_share_a_golden_name_are_told_that_only_one_can_have_it_and_w
     assert "2 cases; 2 runs" in answer.out
 
 
+@pytest.mark.slow
 def test_every_command_that_takes_no_night_says_that_it_is_one_and_what_to_name(measured, mbr_perf):
     night_dir = measured().newest().night_dir
     run = str(run_dir_of(night_dir, "dense", 0))

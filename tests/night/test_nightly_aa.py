@@ -57,6 +57,7 @@ def test_an_aa_that_holds_lets_the_night_be_judged_and_adds_nothing_to_history(r
     assert "A/A of dense, 4 pairs, replayed: nothing was measured: holds" in " ".join(shown.read_text().split())
 
 
+@pytest.mark.slow
 def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_every_report_says_it(
     recorded, nightly, mbr_perf, tmp_path
 ):
@@ -109,6 +110,7 @@ def test_a_night_that_is_inconclusive_by_its_aa_alone_is_listed_and_shown_as_suc
     assert "1 ok; judged, but" in mbr_perf("results", "list", *results).out
 
 
+@pytest.mark.slow
 def test_a_night_with_an_aa_that_was_killed_and_resumed_equals_an_unbroken_one(recorded, nightly, mbr_perf, tmp_path):
     document, unbroken = told(nightly(recorded(slower=1.1), "--aa", "--aa_pairs", "3", "--json"))
     whole = tmp_path / "results" / "nights" / document["night_id"]
@@ -138,6 +140,7 @@ def test_the_cheapest_case_that_can_tell_anything_is_the_aa(tmp_path, nightly):
     assert answer.out.rstrip().endswith("8 runs of quick as the night's A/A")
 
 
+@pytest.mark.slow
 def test_an_aa_that_cannot_be_is_a_wrong_request(tmp_path, nightly):
     stage = Stage(
         tmp_path,

@@ -124,6 +124,7 @@ def test_only_the_settings_asked_for_are_planned_beside_that_without_recompute(p
     assert "--only full:block:9: not in this plan" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_runs_are_calibrated_on_without_a_recipe_and_only_then(plan, tmp_path):
     no_runs = plan("--calibrate", str(tmp_path))
     assert (no_runs.returncode, "no record.json in it or below" in no_runs.stderr) == (2, True)

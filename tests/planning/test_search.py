@@ -97,6 +97,7 @@ def test_a_margin_decides_between_fits_and_tight_and_the_context_between_tight_a
     assert verdict(int(peak * 1e9), int(100e9), margin=0.06) == expected
 
 
+@pytest.mark.slow
 def test_user_buffers_take_room_from_the_tensors(planned, spec_of):
     spec = spec_of(parallelism={"tensor_model_parallel_size": 2, "sequence_parallel": True}, num_gpus=2)
     kernels = spec.kernels.model_copy(update={"transformer_impl": TE, "tp_comm_overlap": True})

@@ -104,6 +104,7 @@ def test_a_secret_in_a_command_line_that_cannot_be_parsed_is_not_repeated(mbr_pe
     assert "***" in silent(mbr_perf(*typed, "--json"), code=2).err
 
 
+@pytest.mark.slow
 def test_the_shell_is_in_nothing_that_runs_and_their_reports_leave(mbr_perf, replay, run, tmp_path):
     results = tmp_path / "results"
     silent(replay("ok"))

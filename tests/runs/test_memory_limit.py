@@ -112,6 +112,7 @@ def test_the_refusal_names_what_works(mbr_perf, asked, way):
         assert mbr_perf(*limited, *asked, *option.replace(" with ", " ").split()).code == 0
 
 
+@pytest.mark.slow
 def test_a_limit_above_what_the_gpu_has_is_refused(mbr_perf):
     answer = mbr_perf("check", "-mr", "llama3_8b", "-g", "h100", "--memory_limit", "96")
     assert answer.code == 2

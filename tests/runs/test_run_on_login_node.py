@@ -79,6 +79,7 @@ def test_it_works_without_the_training_stack(login_node, arguments, told):
     assert told in done.stdout
 
 
+@pytest.mark.slow
 def test_recorded_runs_are_replayed_and_judged_there(login_node, tmp_path, make_record, make_golden):
     recorded = ("-mr", REPLAYS / "replayed.yaml", "-g", "cpu", "--launcher", "replay", "--from", REPLAYS / "ok")
     done = login_node("run", *recorded, "--results_dir", tmp_path / "results", "--json")

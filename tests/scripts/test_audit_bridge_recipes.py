@@ -34,6 +34,7 @@ def copy_of(resolved, tmp_path, *files):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_point_equals_what_bridge_runs_or_the_table_says_why_not(module, resolved):
     found = module("compare").audit(resolved)
     assert found.unlisted == ()

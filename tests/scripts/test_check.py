@@ -107,8 +107,50 @@ def test_where_no_python_of_the_release_is_there_nothing_is_installed():
 def test_help_is_told_and_nothing_is_run():
     done = run("scripts/check", "--help", PATH="/usr/bin:/bin")
     assert (done.returncode, done.stderr) == (0, "")
-    assert all(option in done.stdout for option in ("--min", "--mcore 0.19", "--mcore PATH", "--torch 2.6", "--slow"))
+    assert all(
+        option in done.stdout for option in ("--min", "--mcore 0.19", "--mcore PATH", "--torch 2.6", "--fast", "--slow")
+    )
     assert "pytest-" not in done.stdout
+
+
+@pytest.fixture(name="check")
+def _check(tmp_path):
+    """Run scripts/check over programs that only note how they are called; those in ``fails`` exit with that code."""
+
+    def run_check(*words, **fails):
+        for name in ("python", "ruff", "lint-imports", "mypy"):
+            called = f"{name}*) exit {fails.get(name, 0)} ;;" if name != "python" else ""
+            tests = f"*pytest*) exit {fails.get('pytest', 0)} ;;"
+            path = tmp_path / name
+            path.write_text(
+                f'#!/bin/sh\necho "${{0##*/}} $*" >>{tmp_path}/calls\ncase "${{0##*/}} $*" in {called} {tests} esac\n'
+            )
+            path.chmod(0o700)
+        own = {"MBR_PERF_NO_SETUP": "1", "PYTHON": str(tmp_path / "python"), "TMPDIR": str(tmp_path)}
+        return run("scripts/check", *words, **own).returncode, (tmp_path / "calls").read_text().splitlines()
+
+    return run_check
+
+
+@pytest.mark.parametrize(
+    ("words", "of_pytest"),
+    [((), ""), (("-k", "gate"), " -k gate"), (("--fast",), " -m not train and not slow")],
+)
+def test_everything_is_checked_and_fast_leaves_only_tests_out(check, words, of_pytest):
+    code, calls = check(*words)
+    assert code == 0
+    assert f"python -m pytest -n 2 --dist loadfile --no-loadscope-reorder{of_pytest}" in calls
+    num_programs = len(list(SCRIPTS.glob("*.d")))
+    assert sum(call.startswith("mypy") for call in calls) == 1 + num_programs
+    assert {"ruff format --check --quiet .", "ruff check --quiet .", "lint-imports --no-cache"} <= set(calls)
+
+
+@pytest.mark.parametrize(
+    ("fails", "code"),
+    [({"mypy": 1}, 1), ({"pytest": 3}, 3), ({"pytest": 3, "mypy": 1}, 3), ({"lint-imports": 1}, 1), ({"ruff": 1}, 1)],
+)
+def test_whatever_fails_fails_the_check(check, fails, code):
+    assert check("--fast", **fails)[0] == code
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_what_a_run_failed_of(mbr_perf, replay, tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | changed))
     shown(replay("ok", folder=recorded), code=3)
     (run_dir,) = (tmp_path / "results" / "runs").iterdir()
-    shown(mbr_perf("diagnose", run_dir))
+    shown(mbr_perf("diagnose", run_dir, "--no_plan"))
     harmless(mbr_perf("results", "list", "--results_dir", tmp_path / "results"))
 
 

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,18 @@ SOURCES = {
     path.relative_to(ROOT): path.read_text() for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))
 }
 PRODUCT = {path: text for path, text in SOURCES.items() if path.parts[0] == "harness"}
-TREES = {path: ast.parse(text) for path, text in SOURCES.items()}
 RUN_TEXT = {
     "eval", "exec", "os.system", "os.popen", "yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load",
     "pickle.load", "pickle.loads", "pickle.Unpickler", "torch.load", "marshal.loads", "shelve.open", "tempfile.mktemp",
 }  # fmt: skip
 KILLS = {"os.kill", "os.killpg", "signal.pidfd_send_signal"}
 READS = re.compile(r"nvml(Init|Shutdown|DeviceGet|SystemGet|ErrorString)|NVML|nvmlMemory_v2$|c_nvml")
+
+
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Every source, parsed when first asked for: collecting the tests does not wait for it."""
+    return {path: ast.parse(text) for path, text in SOURCES.items()}
 
 
 def calls(tree: ast.Module) -> Iterator[str]:
@@ -39,7 +45,7 @@ def test_a_call_is_seen(text: str):
 
 
 def test_nothing_that_is_read_can_run():
-    assert {str(path): found for path, tree in TREES.items() if (found := RUN_TEXT & set(calls(tree)))} == {}
+    assert {str(path): found for path, tree in trees().items() if (found := RUN_TEXT & set(calls(tree)))} == {}
 
 
 THROUGH_A_SHELL = re.compile(r"shell\s*=\s*True|[\"'](?:[\w/]*/)?(?:ba|da|k|z)?sh[\"'],\s*f?[\"']-\w*c")
@@ -56,7 +62,7 @@ def test_no_command_goes_through_a_shell():
 
 def test_signals_go_to_own_processes_only():
     """By a handle that `launch/processes.py` checks, to oneself, or to one's own child before it is waited for."""
-    assert {str(path) for path, tree in TREES.items() if KILLS & set(calls(tree))} == {
+    assert {str(path) for path, tree in trees().items() if KILLS & set(calls(tree))} == {
         "harness/engine/prepared_ranks.py",
         "harness/engine/process.py",
         "harness/launch/processes.py",
@@ -67,7 +73,7 @@ def test_signals_go_to_own_processes_only():
 
 
 def test_every_console_shows_what_would_steer_it():
-    makers = {path for path, tree in TREES.items() if "Console" in set(calls(tree))}
+    makers = {path for path, tree in trees().items() if "Console" in set(calls(tree))}
     assert Path("harness/run/show.py") in makers
     own = "from harness.showing.printing import Console"
     assert {str(path) for path in makers if own not in SOURCES[path]} == set()
@@ -76,7 +82,7 @@ def test_every_console_shows_what_would_steer_it():
 def test_nvml_is_only_asked():
     used = {
         f"{path}: {node.attr}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "pynvml"
     }

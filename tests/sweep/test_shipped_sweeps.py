@@ -59,6 +59,7 @@ def test_every_shipped_file_is_accounted_for():
     assert {path.stem for path in sweep_files()} == set(EXPECTED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPECTED)
 def test_cells_run_or_do_not_as_documented(drafts, name):
     found = drafts(name)
@@ -70,6 +71,7 @@ def test_cells_run_or_do_not_as_documented(drafts, name):
     assert fates == EXPECTED[name]
 
 
+@pytest.mark.slow
 def test_the_layouts_of_the_published_table_have_its_data_parallel_sizes(drafts):
     found = {name: one.spec for name, one in drafts("llama3_70b_layouts").items()}
     sizes = {name: found[name].data_parallel_size for name in ("control", "tp=8", "pp=8", "vp=10")}

@@ -67,7 +67,7 @@ def _recorded(make_rank, make_record, tmp_path):
 
 
 @pytest.fixture(name="sweep")
-def _sweep(mbr_perf, tmp_path):
+def _sweep(mbr_perf, tmp_path, without_pictures):
     """Replay a recorded sweep."""
 
     def run(folder, *arguments):
@@ -247,6 +247,7 @@ def test_a_recording_that_lacks_a_cell_is_told_before_anything_runs(recorded, mb
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.slow
 def test_two_sweeps_at_once_in_one_results_folder_do_not_disturb_each_other(recorded, sweep, tmp_path):
     source = recorded(repeats=2, ends={"mlp": CRASH})
     results = tmp_path / "together"

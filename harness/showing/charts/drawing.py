@@ -5,6 +5,7 @@ import re
 import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -58,8 +59,9 @@ def svg(vega_lite: str) -> str:
     return vl_convert.vegalite_to_svg(vega_lite)
 
 
+@cache
 def library() -> str:
-    """Vega, Vega-Lite and vega-embed as one script that fetches nothing; ``window.vegaEmbed`` is its only name."""
+    """Vega, Vega-Lite and vega-embed as one script that fetches nothing, bundled once; ``window.vegaEmbed`` is its only name."""
     import vl_convert
 
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")

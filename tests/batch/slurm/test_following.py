@@ -171,6 +171,7 @@ def test_a_state_is_said_once(wait, slurm, make_job, clock, capsys):
     ]
 
 
+@pytest.mark.slow
 def test_the_controller_is_asked_ever_more_seldom(wait, slurm, make_job, tmp_path):
     wait(make_job(), slurm.says("held"), timeout_s=3600)
     asked = (tmp_path / "bin" / "calls").read_text().count("scontrol")

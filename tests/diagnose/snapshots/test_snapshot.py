@@ -42,6 +42,7 @@ def test_two_files_are_compared_by_module(tmp_path: Path, capsys: pytest.Capture
     assert document["difference"]["modules"][0]["more_bytes"] == 384 * 2**20
 
 
+@pytest.mark.slow
 def test_names_in_a_stack_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     hostile = [{"filename": "/job/[/red][link=x]model.py", "line": 7, "name": "</script><script>[/bold]"}]
     empty, full = Allocator(), Allocator()
@@ -55,6 +56,7 @@ def test_names_in_a_stack_are_no_markup(tmp_path: Path, capsys: pytest.CaptureFi
     assert "</script><script>[/bold]" not in picture.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["html", "png", "svg"])
 def test_a_timeline_is_drawn_in_every_format(tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str):
     path, picture = written(tmp_path / "a.pickle", trained().snapshot()), tmp_path / f"a.{suffix}"

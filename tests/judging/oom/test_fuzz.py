@@ -62,6 +62,7 @@ def one_rank_first(lines):
     assert all(other.kind != first.failure.kind for other in first.victims)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXTS, ENDINGS)
 def test_every_text_has_a_verdict(text, ending):

@@ -31,6 +31,7 @@ def test_steps_of_5_percent_in_1_percent_noise_are_found_in_all_of_forty_series(
     assert [seed for seed, points in enumerate(found) if not any(abs(p.index - 15) <= 2 for p in points)] == []
 
 
+@pytest.mark.slow
 def test_in_noise_alone_hardly_any_is_found():
     found = [len(change_points(series(60, seed=seed, noise=0.02))) for seed in range(60)]
     assert sum(found) <= 2

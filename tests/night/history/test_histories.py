@@ -100,6 +100,7 @@ def test_what_a_writer_has_not_finished_is_no_record(tmp_path, make_kept):
     assert (len(reading.records), reading.notes) == (1, ())
 
 
+@pytest.mark.slow
 def test_two_hundred_killed_writers_leave_whole_records_only(tmp_path):
     assert start("killed", tmp_path, "w", 200).wait() == 0
     reading = survey_history(tmp_path)

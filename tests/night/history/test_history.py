@@ -266,6 +266,7 @@ def test_a_golden_of_the_same_settings_is_the_band(ask, tmp_path, make_golden, m
     assert document["golden"] is None and document["no_golden"].endswith("is for other settings")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("suffix", "begins"), [("png", b"\x89PNG"), ("svg", b"<svg"), ("html", b"<!DOCTYPE html>")])
 def test_a_trend_chart_is_drawn_in_the_format_of_its_name(ask, tmp_path, suffix, begins):
     file = tmp_path / f"trend.{suffix}"

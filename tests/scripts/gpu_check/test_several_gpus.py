@@ -22,6 +22,7 @@ def failed(case):
     return [check.name for check in case.checks if check.verdict == "fail"]
 
 
+@pytest.mark.slow
 def test_every_layout_is_run_without_and_with_its_overlap_and_passes(machine):
     cases = compared(machine(num_gpus=2, te="2.11.0"))
     assert sorted(cases) == sorted([*NAMES, *(f"{name}.plain" for name in NAMES)])
@@ -44,6 +45,7 @@ def test_what_this_machine_cannot_do_is_skipped_by_name_and_nothing_is_started(m
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "name", "check"),
     [

@@ -119,6 +119,7 @@ def train_mlp(runs, shape):
     return train_settings(runs, shape, ("mlp",))
 
 
+@pytest.mark.slow
 def test_what_passed_is_not_run_again_unless_its_recipe_has_changed(machine, shape, tmp_path):
     dense = shape("dense")
     again = resumed(machine, tmp_path, dense, (train_mlp, survive_oom))
@@ -157,6 +158,7 @@ def test_an_oversized_request_needs_more_than_the_gpu_and_its_weights_less(machi
     assert weights_and_gradients < total_gb * 1e9 < layers * kept_by_a_layer
 
 
+@pytest.mark.slow
 def test_the_sampler_is_weighed_in_turns(machine, shape, tmp_path):
     case = next(weigh_sampler(machine(), shape("dense")))
     assert case.verdict == "pass"
@@ -214,6 +216,7 @@ def test_a_segment_that_the_reader_does_not_see_is_missed(machine, shape):
     assert failed(case) == ["same_reserved", "same_free"]
 
 
+@pytest.mark.slow
 def test_a_run_that_leaves_no_snapshot_fails(machine, shape):
     cases = {case.name: case for case in read_snapshots(machine(), shape("dense"))}
     assert failed(cases["dense.snapshot"]) == ["snapshot_read"]
@@ -289,6 +292,7 @@ def test_a_variable_that_names_no_gpu_of_this_machine_is_refused(two_gpus, tmp_p
         find_target(two_gpus(visible), tmp_path, rehearse=False)
 
 
+@pytest.mark.slow
 def test_no_secret_that_a_program_prints_is_in_what_is_kept(machine, shape, tmp_path):
     runs = machine("secret")
     cases = [*make_ooms(runs), *train_settings(runs, shape("dense"), ("mlp",))]
@@ -330,6 +334,7 @@ def test_no_secret_is_told_of_a_torch_that_cannot_be_imported(tmp_path):
         require_fit(Target(host, "h200", "NVIDIA H200"), tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "program_s", "verdict"), [("", 600.0, "not_run"), ("program_dies", 1.0, "fail")])
 def test_a_gpu_that_could_not_be_looked_at_in_time_is_no_failure(machine, shape, fault, program_s, verdict):
     runs = machine(fault)
