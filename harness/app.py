@@ -20,10 +20,10 @@ from harness.imports import ask as import_command
 from harness.imports.compare import ask as compare
 from harness.imports.compare.options import CompareCommand
 from harness.jobs import ask as jobs
-from harness.launch.umask import closed_to_others
 from harness.night import ask as nightly
 from harness.night.history import ask as history
 from harness.plan import ask as plan
+from harness.records.launch import closed_to_others
 from harness.results import ask as results
 from harness.runs import ask as run
 from harness.runs import check

@@ -14,7 +14,8 @@ from harness.judging.oom.verdict import OomVerdict
 from harness.judging.window import is_victim
 from harness.launch.environment import Host
 from harness.launch.ownership import Life, life_of, owner_of, started_at
-from harness.records.collect import AgentRecord, Collected, LaunchOutcome, collect, read_heartbeats, signal_name
+from harness.records.collect import AgentRecord, Collected, LaunchOutcome, collect, read_heartbeats
+from harness.records.launch import signal_name
 from harness.records.rank import OWNER, Heartbeat, RankRecord
 from harness.records.run import RunRecord
 from harness.records.strict_json import read_document

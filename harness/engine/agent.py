@@ -14,7 +14,8 @@ from typing import Any
 
 from harness.engine.fork_safety import UnforkableError
 from harness.engine.process import be_parent_of_children, die_with_parent
-from harness.records.collect import AgentRecord, RankExit, signal_name
+from harness.records.collect import AgentRecord, RankExit
+from harness.records.launch import signal_name
 from harness.records.redact import redact
 from harness.records.store import write_atomically
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-from harness.records.collect import PARENT_PID_VARIABLE
+from harness.records.launch import PARENT_PID_VARIABLE
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

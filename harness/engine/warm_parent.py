@@ -20,7 +20,7 @@ from harness.engine.fork_safety import importing_before_forks, why_no_cuda_in_ch
 from harness.engine.forked_process import run_and_end
 from harness.engine.prepared_ranks import PreparedRanks, why_not_to_be_handed_over
 from harness.engine.process import die_with_parent
-from harness.records.warm import WarmAnswer, WarmRequest
+from harness.records.collect import WarmAnswer, WarmRequest
 
 
 def main() -> NoReturn:

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Protocol
 
 from harness.launch.processes import Process, adopted, bury, catches, descendants, identify, is_alive, send
-from harness.records.collect import PARENT_PID_VARIABLE
+from harness.records.launch import PARENT_PID_VARIABLE
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

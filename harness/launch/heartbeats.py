@@ -8,7 +8,8 @@ from typing import get_args
 
 from pydantic import ValidationError
 
-from harness.records.collect import AgentRecord, LaunchOutcome, LaunchStatus, RankExit, ended_how, signal_name
+from harness.records.collect import AgentRecord, LaunchOutcome, LaunchStatus, RankExit
+from harness.records.launch import ended_how, signal_name
 from harness.records.rank import Heartbeat, Phase
 
 PATIENCE_IN_STEPS = 20

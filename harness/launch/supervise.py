@@ -23,7 +23,8 @@ from harness.launch.heartbeats import (
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
 from harness.launch.warm import WarmParents, start_agent, start_process, started_afresh
-from harness.records.collect import LaunchOutcome, ended_how
+from harness.records.collect import LaunchOutcome
+from harness.records.launch import ended_how
 from harness.records.store import write_atomically
 from harness.records.strict_json import read_document
 

@@ -11,8 +11,8 @@ from types import TracebackType
 from harness.launch.crew import Agent, Interruption
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
-from harness.launch.umask import OF_PROCESSES, open_log
 from harness.launch.warm_process import Refused, WarmAgent, WarmProcess, environment, set_by_torchrun
+from harness.records.launch import OF_PROCESSES, open_log
 
 KEEP = 2  # each holds what the imports take, some 350 MB
 

@@ -12,9 +12,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from harness.launch.plan import LaunchPlan
-from harness.launch.umask import OF_PROCESSES, open_log
-from harness.records.collect import PARENT_PID_VARIABLE, ended_how
-from harness.records.warm import WarmAnswer, WarmRequest
+from harness.records.collect import WarmAnswer, WarmRequest
+from harness.records.launch import OF_PROCESSES, PARENT_PID_VARIABLE, ended_how, open_log
 
 READY_S = 180.0  # torch and megatron come off a shared file system on a cold node
 FORK_S = 20.0

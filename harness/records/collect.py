@@ -1,6 +1,5 @@
 """Collects what ranks left, and how the launch ended."""
 
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,21 +12,7 @@ from harness.records.rank import SCHEMA_VERSION, Failure, Heartbeat, RankRecord,
 from harness.records.run import NodeSample
 from harness.records.strict_json import Document, read_document
 
-# Set for a started process to the pid of the one that must outlive it.
-PARENT_PID_VARIABLE = "MBR_PERF_PARENT_PID"
-
 LaunchStatus = Literal["ok", "failed", "hang", "timeout", "interrupted"]
-
-
-def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; real-time signals have no name of their own."""
-    known = {int(member): member.name for member in signal.Signals}
-    return known.get(number, f"signal {number}")
-
-
-def ended_how(exit_code: int) -> str:
-    """``was killed by SIGKILL`` for -9, ``exited with code 1`` for 1."""
-    return f"was killed by {signal_name(-exit_code)}" if exit_code < 0 else f"exited with code {exit_code}"
 
 
 class RankExit(Frozen):
@@ -200,3 +185,24 @@ def _end(rank: int, launch: _Launch) -> tuple[FailureKind, str]:
     if ended.signal:
         return "signal", ended.message or f"killed by {ended.signal}"
     return "error", ended.message or f"exit code {ended.exit_code}, and no record"
+
+
+class WarmRequest(Frozen):
+    """One agent to be forked. ``arguments``: those of `harness.engine.agent`; ``num_ranks``: those of this node.
+
+    ``environment`` is all that the agent gets, ``log`` its standard output and error, ``folder`` where it stands.
+    """
+
+    arguments: tuple[str, ...]
+    num_ranks: int
+    environment: dict[str, str]
+    log: str
+    folder: str
+
+
+class WarmAnswer(Frozen):
+    """``ready``: everything is imported. ``started``: the agent runs as ``pid``. ``refused``: it does not, ``reason``."""
+
+    kind: Literal["ready", "started", "refused"]
+    pid: int | None = None
+    reason: str = ""

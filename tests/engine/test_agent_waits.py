@@ -9,7 +9,7 @@ import pytest
 STARTER = """
 import os, socket, sys
 from harness.engine.warm_parent import fork_agent
-from harness.records.warm import WarmRequest
+from harness.records.collect import WarmRequest
 request = WarmRequest(arguments=("--no_such_option",), num_ranks=1, environment={}, log=sys.argv[1], folder="/")
 pid, go = fork_agent(request, socket.socketpair()[0], {})
 os.write(go, sys.argv[2].encode())

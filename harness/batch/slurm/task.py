@@ -15,9 +15,9 @@ from harness.judging.gate import status_exit_code
 from harness.launch.crew import interruption
 from harness.launch.environment import this_host
 from harness.launch.rendezvous import free_port
-from harness.launch.umask import closed_to_others
 from harness.launch.warm import WarmParents
 from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt_path, read_job
+from harness.records.launch import closed_to_others
 from harness.records.store import RECORD, write_once
 from harness.records.strict_json import read_document
 from harness.showing.printing import Console, print_lines
