@@ -8,6 +8,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
+
 _SIZES = "Sizes and batch"
 _RECOMPUTE = "Recompute, offloading, CUDA graphs"
 _JUDGE = "Judging"
@@ -132,9 +134,9 @@ class LocalLaunchOptions:
     replay_from: Annotated[Path | None, _option("--from", metavar="RUN", help="Recorded run folder of the replay launcher.", panel=_LAUNCH)] = None
     timeout: Annotated[float | None, _option("--timeout", metavar="SECONDS", help="Time limit of the run.", panel=_LAUNCH)] = None
     hang_timeout: Annotated[float, _option("--hang_timeout", metavar="SECONDS", panel=_LAUNCH,
-        help="A rank this long without a sign of life hangs; at least 20 steps are allowed.")] = 600.0
+        help="A rank this long without a sign of life hangs; at least 20 steps are allowed.")] = HANG_TIMEOUT_S
     sample_interval_ms: Annotated[int, _option("--sample_interval_ms", metavar="MS", panel=_LAUNCH,
-        help="How often the memory in use on the GPUs is looked at; 0: never, and that figure is missing.")] = 50
+        help="How often the memory in use on the GPUs is looked at; 0: never, and that figure is missing.")] = SAMPLE_INTERVAL_MS
     pass_env: Annotated[list[str] | None, _option("--pass_env", metavar="NAME", panel=_LAUNCH,
         help="Hand this variable of your shell to the ranks; it is never recorded. Repeatable.")] = None
     results_dir: Annotated[Path | None, _option("--results_dir", metavar="DIR", panel=_LAUNCH,

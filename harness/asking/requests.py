@@ -9,11 +9,11 @@ from typing import Literal
 from harness.asking.options import ExperimentOptions, JudgeOptions, LaunchOptions, LocalLaunchOptions, SweepNodes
 from harness.asking.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError, raise_all
-from harness.judging.compare import GateOptions, WindowOptions
-from harness.launch.plan import limit_problems
+from harness.judging.compare import WindowOptions
 from harness.launch.rendezvous import Nodes
 from harness.recipes.recipe import Request
-from harness.records.batches import BatchLaunch
+from harness.records.batches import BatchLaunch, LaunchSettings
+from harness.records.goldens import GateOptions
 from harness.records.job import SlurmRequest
 from harness.run.understanding import RunRequest
 
@@ -76,14 +76,9 @@ def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOpt
         force=frozenset(asked.force or ()),
         gate=gate_options(judge),
         repeats=launch.repeats,
-        launcher=launch.launcher,
-        replay_from=launch.replay_from,
+        launch=_settings(launch),
         nodes=Nodes(launch.nnodes, launch.node_rank, launch.master_addr, launch.master_port),
         run_dir=launch.run_dir,
-        timeout_s=launch.timeout,
-        hang_timeout_s=launch.hang_timeout,
-        sample_interval_ms=launch.sample_interval_ms,
-        pass_env=tuple(launch.pass_env or ()),
         results_dir=launch.results_dir,
     )
 
@@ -103,13 +98,19 @@ def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> d
     }
 
 
-def launch_words(launch: LocalLaunchOptions) -> BatchLaunch:
+def batch_launch(launch: LocalLaunchOptions) -> BatchLaunch:
     """How runs are launched on this node, as plans on disk say it. BadRequestError for limits that plans cannot hold."""
+    settings = _settings(launch)
     if not all(math.isfinite(limit) for limit in (launch.timeout, launch.hang_timeout) if limit is not None):
-        raise_all(limit_problems(launch.timeout, launch.hang_timeout, launch.sample_interval_ms))
-    return BatchLaunch(
+        raise_all(settings.problems)
+    source = settings.replay_from
+    return BatchLaunch(**settings.model_dump() | {"replay_from": source.absolute() if source else None})
+
+
+def _settings(launch: LocalLaunchOptions) -> LaunchSettings:
+    return LaunchSettings(
         launcher=launch.launcher,
-        replay_from=str(launch.replay_from.absolute()) if launch.replay_from else None,
+        replay_from=launch.replay_from,
         timeout_s=launch.timeout,
         hang_timeout_s=launch.hang_timeout,
         sample_interval_ms=launch.sample_interval_ms,

@@ -34,26 +34,8 @@ def num_nodes(spec: ExperimentSpec) -> int:
     return max(1, -(-spec.num_gpus // spec.gpus_per_node))
 
 
-def launch_request(
-    spec: ExperimentSpec, launch: BatchLaunch, run_dir: Path, host: Host, nodes: Nodes, replay_from: Path | None
-) -> LaunchRequest:
-    """What the launcher is asked for: one run of ``spec`` with the limits of a plan."""
-    return LaunchRequest(
-        spec=spec,
-        run_dir=run_dir,
-        host=host,
-        nodes=nodes,
-        pass_env=launch.pass_env,
-        timeout_s=launch.timeout_s,
-        hang_timeout_s=launch.hang_timeout_s,
-        sample_interval_ms=launch.sample_interval_ms,
-        replay_from=replay_from,
-    )
-
-
 def understood_again(
     planned: PlannedEntry | JobRun,
-    launcher: str,
     request: LaunchRequest,
     software: Software,
     findings: tuple[Finding, ...] | None = None,
@@ -63,7 +45,7 @@ def understood_again(
     Without ``findings`` the rules judge it again, by ``software``. BadRequestError where the launch cannot be planned, or
     where a rule forbids it.
     """
-    spec, plan = request.spec, LAUNCHERS[launcher](request)
+    spec, plan = request.spec, LAUNCHERS[request.settings.launcher](request)
     implementation = settled_implementation(spec)
     if findings is None:
         env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
@@ -77,7 +59,6 @@ def understood_again(
         findings=findings,
         effective=effective_recompute(spec, implementation, software),
         software=software,
-        launcher=launcher,
         launch=request,
         plan=plan,
     )

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar, Generic, Literal, TypeVar
 
-from harness.batch.launches import fresh_folder, launch_request, nodes_of, understood_again
+from harness.batch.launches import fresh_folder, nodes_of, understood_again
 from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
 from harness.launch.disk import full_disk_told
 from harness.launch.environment import Host
 from harness.launch.heartbeats import Progress
+from harness.launch.plan import LaunchRequest
 from harness.records.batches import BatchLaunch, PlannedEntry, Purpose, append_event
 from harness.records.job import JobRun
 from harness.run.launched import Following, Launch, Ran
@@ -103,14 +104,15 @@ class Batch(ABC, Generic[Entry]):
 
     def launch_of(self, due: DueRun[Entry], run_dir: Path, node_rank: int = 0) -> Launch:
         """The run as `mbr-perf run` understands a request. BadRequestError where its launch cannot be planned."""
-        entry, planned, replay_from = due.entry, self.planned(due), self.recorded(due)
-        how, nodes = planned.launch, nodes_of(planned.launch, node_rank)
-        request = launch_request(entry.spec, how, run_dir, self.host, nodes, replay_from)
+        entry, planned = due.entry, self.planned(due)
+        nodes = nodes_of(planned.launch, node_rank)
+        settings = planned.launch.model_copy(update={"replay_from": self.recorded(due)})
+        request = LaunchRequest(entry.spec, run_dir, self.host, nodes, settings)
         if planned.software is not None:
-            understood = understood_again(entry, how.launcher, request, planned.software, entry.findings)
+            understood = understood_again(entry, request, planned.software, entry.findings)
         else:
-            here = Software() if how.launcher == "replay" else software_for(entry.spec.gpu, self.host)[0]
-            understood = understood_again(entry, how.launcher, request, here)
+            here = Software() if settings.launcher == "replay" else software_for(entry.spec.gpu, self.host)[0]
+            understood = understood_again(entry, request, here)
         return Launch(understood, run_dir, planned.run_id, nodes)
 
     def job_run(self, due: DueRun[Entry], task: int = 0) -> JobRun:

@@ -60,7 +60,7 @@ class Repeats(Batch[PlannedEntry]):
     @override
     def recorded(self, due: DueRepeat) -> Path | None:
         """As the request says."""
-        return self.request.replay_from
+        return self.request.launch.replay_from
 
     @override
     def launch_of(self, due: DueRepeat, run_dir: Path, node_rank: int = 0) -> Launch:
@@ -141,15 +141,8 @@ def entry_of(request: RunRequest, understood: Understood) -> PlannedEntry:
 
 def launch_words(request: RunRequest, nnodes: int) -> BatchLaunch:
     """How each run is launched, in the words of a plan on disk."""
-    return BatchLaunch(
-        launcher="torchrun",
-        timeout_s=request.timeout_s,
-        hang_timeout_s=request.hang_timeout_s,
-        sample_interval_ms=request.sample_interval_ms,
-        pass_env=request.pass_env,
-        nnodes=nnodes,
-        master_port=request.nodes.master_port,
-    )
+    how = request.launch.model_dump() | {"launcher": "torchrun", "replay_from": None}
+    return BatchLaunch(**how, nnodes=nnodes, master_port=request.nodes.master_port)
 
 
 def require_one_folder(request: RunRequest) -> None:

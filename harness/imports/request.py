@@ -8,9 +8,9 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.experiment.gpu import MARGIN
-from harness.judging.compare import GateOptions
 from harness.recipes.problems import Problems
 from harness.recipes.recipe import Request
+from harness.records.goldens import GateOptions
 from harness.run.understanding import Settled
 from harness.sweep.axes import RECOMPUTE, SweptAxis
 from harness.sweep.request import read_axes

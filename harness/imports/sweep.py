@@ -134,7 +134,7 @@ def _plan(
         margin=request.margin,
         prune=False,
         launch=BatchLaunch(launcher=LAUNCHER),
-        gate=request.gate.record,
+        gate=request.gate.from_root,
         notes=_notes([record for runs in records for record in runs]),
         command=tuple(redact(argument) for argument in sys.argv),
         started_at=_started([draft for cell in cells for draft in cell.drafts]),

@@ -11,15 +11,14 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec, MeasureSpec
 from harness.judging.clocks import RunClocks
 from harness.judging.derive import combine, derive
-from harness.judging.gate import Comparison, default_thresholds, judge, no_golden, require_fractions
+from harness.judging.gate import Comparison, default_thresholds, judge, no_golden
 from harness.judging.likeness import Likeness, likeness
 from harness.judging.metrics import Metrics
 from harness.judging.promotion import promote
 from harness.planning import flops
 from harness.planning.flops import FORMULA_VERSION
-from harness.records.batches import BatchGate
 from harness.records.golden import GoldenRecord
-from harness.records.goldens import GoldenSearch, find_golden
+from harness.records.goldens import GateOptions, GoldenSearch, find_golden
 from harness.records.other_kinds import read_only_run, refuse_other_kinds
 from harness.records.run import RunRecord
 
@@ -54,42 +53,6 @@ def _can_be_reckoned(golden: GoldenRecord, spec: ExperimentSpec) -> bool:
         and "step_time_s" in golden.metrics
         and "tflops_per_gpu" in golden.metrics
     )
-
-
-@dataclass(frozen=True)
-class GateOptions:
-    """How strictly to judge. Thresholds None: the GPU row's. ``require_golden``: no golden is inconclusive, not fine.
-
-    ``golden_values_path``: a golden file, or a folder of them; naming it requires a golden.
-    """
-
-    golden_values_path: Path | None = None
-    timing_threshold: float | None = None
-    memory_threshold: float | None = None
-    accept_differences: tuple[str, ...] = ()
-    fail_on_improvement: bool = False
-    require_golden: bool = False
-
-    @property
-    def names_one_golden(self) -> bool:
-        """Whether ``golden_values_path`` is a file, which is for one cell of a sweep at most."""
-        return self.golden_values_path is not None and self.golden_values_path.is_file()
-
-    @property
-    def record(self) -> BatchGate:
-        """The same in the words of a plan on disk, which names its golden from the root."""
-        path = self.golden_values_path
-        return BatchGate(**vars(self) | {"golden_values_path": str(path.absolute()) if path else None})
-
-    @classmethod
-    def of(cls, gate: BatchGate) -> "GateOptions":
-        """What a plan on disk says."""
-        path = gate.golden_values_path
-        return cls(**gate.model_dump() | {"golden_values_path": Path(path) if path else None})
-
-    def __post_init__(self) -> None:
-        """Thresholds are fractions, also where no golden will be found to apply them to."""
-        require_fractions(timing=self.timing_threshold, memory=self.memory_threshold)
 
 
 @dataclass(frozen=True)

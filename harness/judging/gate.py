@@ -5,11 +5,12 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Literal
 
-from harness.errors import BadRequestError, ExitCode, raise_all
+from harness.errors import ExitCode
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.likeness import Likeness
 from harness.judging.metrics import METRICS, GateKind, Metric, Metrics
 from harness.records.golden import GoldenRecord
+from harness.records.goldens import require_fractions
 from harness.records.run import Status
 
 # A change that equals the threshold passes, whatever binary rounding makes of it (709.93 * 0.95).
@@ -86,18 +87,6 @@ def default_thresholds(
     if gpu.is_cpu and num_runs >= _REPEATS_FOR_CPU:
         time_row = _CPU_REPEATED_THRESHOLD
     return Thresholds(time_row if timing is None else timing, memory_row if memory is None else memory)
-
-
-def require_fractions(*, timing: float | None, memory: float | None) -> None:
-    """BadRequestError for a threshold of the command line that is negative or not a number."""
-    options = (("--timing_threshold", timing), ("--memory_threshold", memory))
-    raise_all(
-        [
-            BadRequestError(f"{option} {value}: not a fraction", remedy="0.05 allows a change of 5 %")
-            for option, value in options
-            if value is not None and not (math.isfinite(value) and value >= 0)
-        ]
-    )
 
 
 def judge(

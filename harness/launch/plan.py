@@ -1,6 +1,5 @@
 """A launch as a value: what is started, with which arguments and limits."""
 
-import math
 import re
 import shlex
 from dataclasses import dataclass, field, replace
@@ -10,35 +9,25 @@ from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import EnvVar, Host, child_environment
 from harness.launch.rendezvous import ANY_HOST, DEFAULT_PORT, Nodes, Rendezvous, local_ranks, node_problems, settle
-
-HANG_TIMEOUT_S = 600.0
-SAMPLE_INTERVAL_MS = 50
+from harness.records.batches import LaunchSettings
 
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """``timeout_s`` None: as long as it takes. ``hang_timeout_s`` is the floor of the watchdog's patience.
-
-    ``sample_interval_ms`` 0: no GPU memory sampler, and no figure of the memory in use on the device.
-    ``replay_from``: the recorded run folder of the replay launcher.
-    """
+    """One run on this node: what is trained, where its files go, on which machine, and how it is launched."""
 
     spec: ExperimentSpec
     run_dir: Path
     host: Host
     nodes: Nodes = field(default_factory=Nodes)
-    pass_env: tuple[str, ...] = ()
-    timeout_s: float | None = None
-    hang_timeout_s: float = HANG_TIMEOUT_S
-    sample_interval_ms: int = SAMPLE_INTERVAL_MS
-    replay_from: Path | None = None
+    settings: LaunchSettings = field(default_factory=LaunchSettings)
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
     """Ranks of one node under torchrun. ``worker``: the script part of torchrun's command line.
 
-    Times in seconds; ``timeout_s`` None means no limit. ``num_steps`` serves the estimate of the remaining time.
+    ``num_steps`` serves the estimate of the remaining time.
     """
 
     run_dir: Path
@@ -48,8 +37,7 @@ class LaunchPlan:
     worker: tuple[str, ...]
     sampler: tuple[str, ...] | None
     env: tuple[EnvVar, ...]
-    timeout_s: float | None
-    hang_timeout_s: float
+    settings: LaunchSettings
     num_steps: int
     without_gpu: bool = False
 
@@ -135,12 +123,12 @@ class LaunchPlan:
         """The plan for people: commands that can be pasted into a shell, and the environment with reasons."""
         own = [v for v in self.env if v.source != "inherited"]
         inherited = [v.name for v in self.env if v.source == "inherited"]
-        limit = "none" if self.timeout_s is None else f"{self.timeout_s:g} s"
+        limit = "none" if self.settings.timeout_s is None else f"{self.settings.timeout_s:g} s"
         lines = [
             f"# run folder {self.run_dir}",
             f"# node {self.rendezvous.node_rank} of {self.rendezvous.nnodes}, "
             f"ranks {self.ranks.start} to {self.ranks.stop - 1}",
-            f"# time limit {limit}; a rank hangs after {self.hang_timeout_s:g} s without a heartbeat",
+            f"# time limit {limit}; a rank hangs after {self.settings.hang_timeout_s:g} s without a heartbeat",
             "# environment",
             *(f"export {v.name}={shlex.quote(v.shown)}  # {_origin(v)}" for v in own),
             f"# inherited from your shell: {', '.join(inherited) or 'nothing'}",
@@ -169,8 +157,8 @@ class LaunchPlan:
             "node_rank": self.rendezvous.node_rank,
             "num_local_ranks": self.num_local_ranks,
             "node_options": [list(self.node_options(node)) for node in range(self.rendezvous.nnodes)],
-            "timeout_s": self.timeout_s,
-            "hang_timeout_s": self.hang_timeout_s,
+            "timeout_s": self.settings.timeout_s,
+            "hang_timeout_s": self.settings.hang_timeout_s,
         }
 
 
@@ -184,15 +172,12 @@ def _origin(variable: EnvVar) -> str:
 def build_plan(request: LaunchRequest) -> LaunchPlan:
     """The torchrun plan of this node; BadRequestError, all at once, for nodes, limits or variables that cannot work."""
     spec, host, run_dir = request.spec, request.host, request.run_dir.absolute()
-    problems = [
-        *limit_problems(request.timeout_s, request.hang_timeout_s, request.sample_interval_ms),
-        *node_problems(spec, request.nodes),
-    ]
+    settings, problems = request.settings, [*request.settings.problems, *node_problems(spec, request.nodes)]
     env: tuple[EnvVar, ...] = ()
     num_local_ranks = local_ranks(spec, request.nodes)
     try:
         env = child_environment(
-            spec, host.shell, request.pass_env, num_local_ranks, num_cores=host.num_cores, nnodes=request.nodes.nnodes
+            spec, host.shell, settings.pass_env, num_local_ranks, num_cores=host.num_cores, nnodes=request.nodes.nnodes
         )
     except BadRequestError as error:
         problems.append(error)
@@ -203,10 +188,9 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
         rendezvous=settle(spec, request.nodes),
         num_local_ranks=num_local_ranks,
         worker=("-m", "harness.engine.worker", "--run_dir", str(run_dir)),
-        sampler=None if spec.gpu_type.is_cpu or not request.sample_interval_ms else _sampler(request, run_dir),
+        sampler=None if spec.gpu_type.is_cpu or not settings.sample_interval_ms else _sampler(request, run_dir),
         env=env,
-        timeout_s=request.timeout_s,
-        hang_timeout_s=request.hang_timeout_s,
+        settings=settings,
         num_steps=spec.measure.max_steps,
         without_gpu=spec.gpu_type.is_cpu,
     )
@@ -215,24 +199,5 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
 def _sampler(request: LaunchRequest, run_dir: Path) -> tuple[str, ...]:
     host = re.sub(r"[^A-Za-z0-9._-]", "_", request.host.hostname)
     out = run_dir / "ranks" / f"nvml_{host}.json"
-    interval = str(request.sample_interval_ms)
+    interval = str(request.settings.sample_interval_ms)
     return (request.host.python, "-m", "harness.engine.nvml", "sample", "--out", str(out), "--interval_ms", interval)
-
-
-def limit_problems(timeout_s: float | None, hang_timeout_s: float, sample_interval_ms: int) -> list[BadRequestError]:
-    """Limits of a run that are none."""
-    limits = (
-        ("--timeout", timeout_s, "seconds above 0, or leave it out"),
-        ("--hang_timeout", hang_timeout_s, "seconds above 0"),
-    )
-    problems = [
-        BadRequestError(
-            f"{option} {value:g} must be above 0{'' if math.isfinite(value) else ' and finite'}", remedy=remedy
-        )
-        for option, value, remedy in limits
-        if value is not None and not (value > 0 and math.isfinite(value))
-    ]
-    if sample_interval_ms < 0:
-        told = f"--sample_interval_ms {sample_interval_ms} must not be below 0"
-        problems.append(BadRequestError(told, remedy="20 to 200 is sensible; 0 switches the sampler off"))
-    return problems

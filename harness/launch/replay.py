@@ -42,9 +42,9 @@ class ReplayPlan:
 
 def build_replay(request: LaunchRequest) -> ReplayPlan:
     """The plan; BadRequestError when there is no recorded run, or it is one of another experiment."""
-    if request.replay_from is None:
+    if request.settings.replay_from is None:
         raise BadRequestError("the replay launcher needs a recorded run", remedy="--from RUN_FOLDER")
-    source, run_dir = request.replay_from.absolute(), request.run_dir.absolute()
+    source, run_dir = request.settings.replay_from.absolute(), request.run_dir.absolute()
     if source.resolve() == run_dir.resolve():
         raise BadRequestError(f"{source} cannot be replayed into itself", remedy="choose another run folder")
     recorded = _recorded_spec(source)

@@ -224,9 +224,9 @@ def _reason_to_stop(plan: LaunchPlan, heartbeats: Heartbeats, now: float, caught
         return Ending("interrupted", f"interrupted by {caught.signal.name}", signal=int(caught.signal))
     elapsed = now - heartbeats.began
     stop: Ending | None = None
-    if plan.timeout_s is not None and elapsed > plan.timeout_s:
-        stop = Ending("timeout", f"not finished after {elapsed:.0f} s (limit {plan.timeout_s:g} s)")
-    elif (silence := heartbeats.silence(now, plan.hang_timeout_s)) is not None:
+    if plan.settings.timeout_s is not None and elapsed > plan.settings.timeout_s:
+        stop = Ending("timeout", f"not finished after {elapsed:.0f} s (limit {plan.settings.timeout_s:g} s)")
+    elif (silence := heartbeats.silence(now, plan.settings.hang_timeout_s)) is not None:
         stop = hang(silence)
     if stop is None or heartbeats.progress(now).phase != "finish":
         return stop

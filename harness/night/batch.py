@@ -133,9 +133,9 @@ class NightBatch(Batch[PlannedCase]):
     def recorded(self, due: DueCase) -> Path | None:
         """The recorded run that is replayed: of a recorded night the run of that number or its last one, else the folder."""
         source = self.plan.launch.replay_from
-        if source is None or not (Path(source) / CASES).is_dir():
-            return Path(source) if source else None
-        runs = [path for path in (Path(source) / CASES / due.entry.name).glob("[0-9]*") if path.name.isdecimal()]
+        if source is None or not (source / CASES).is_dir():
+            return source
+        runs = [path for path in (source / CASES / due.entry.name).glob("[0-9]*") if path.name.isdecimal()]
         if not runs:
             raise BadRequestError(
                 f"{source}: holds no run of {due.entry.name}", remedy="replay a night of the same cases"

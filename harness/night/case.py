@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from harness.errors import BadRequestError, ExitCode
-from harness.judging.compare import GateOptions, compare_runs
+from harness.judging.compare import compare_runs
 from harness.judging.derive import derive
 from harness.judging.gate import Comparison, Finding, Verdict, default_thresholds
 from harness.judging.likeness import SOFTWARE, Difference, Likeness, measured_device, possible_names
@@ -18,6 +18,7 @@ from harness.night.rules import Reference, TimeLimits, is_suspicious, judge_memo
 from harness.night.values import CaseFinding, CaseMaterial, CaseRun, CaseVerdict, NightRules
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord
+from harness.records.goldens import GateOptions
 from harness.records.run import REPLAYED, RunRecord
 from harness.units import utc_time
 

@@ -4,11 +4,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.asking.options import LocalLaunchOptions
-from harness.asking.requests import launch_words, require_nothing_else
+from harness.asking.requests import batch_launch, require_nothing_else
 from harness.asking.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError
 from harness.judging.likeness import impossible_names
-from harness.launch.plan import limit_problems
 from harness.launch.slurm.values import option_problems
 from harness.night.aa import AaRequest, aa_problems
 from harness.night.ask import NightJudgeOptions, NightOutputOptions, SuiteOptions
@@ -18,7 +17,7 @@ from harness.recipes.recipe import Request
 from harness.recipes.suite import Suite
 from harness.recipes.suite_file import read_suite
 from harness.recipes.suite_listing import only, shard
-from harness.records.batches import BatchLaunch
+from harness.records.batches import BatchLaunch, LaunchSettings
 from harness.records.job import SlurmOptions
 from harness.run.understanding import RunRequest, launcher_problems
 
@@ -47,7 +46,9 @@ class NightRequest:
 
     def run_request(self, asked: Request) -> RunRequest:
         """One case's request, as the checks of `mbr-perf run` take it."""
-        return RunRequest(asked=asked, launcher=self.launch.launcher, pass_env=self.launch.pass_env)
+        return RunRequest(
+            asked=asked, launch=LaunchSettings(launcher=self.launch.launcher, pass_env=self.launch.pass_env)
+        )
 
 
 _MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
@@ -100,7 +101,7 @@ def asked_night(
     with problems.collecting():
         on_slurm = slurm_request(launch.launcher, slurm, {})
     with problems.collecting():
-        words = launch_words(launch)
+        words = batch_launch(launch)
     problems.raise_if_any()
     assert what.suite is not None  # else it is a problem
     asked = _plain_request(what.suite, what, judge, launch, words)
@@ -109,7 +110,7 @@ def asked_night(
 
 def _bare_words(launch: LocalLaunchOptions) -> BatchLaunch:
     """What can be judged of a launch whose limits are none."""
-    return BatchLaunch(launcher=launch.launcher, replay_from=str(launch.replay_from) if launch.replay_from else None)
+    return BatchLaunch(launcher=launch.launcher, replay_from=launch.replay_from)
 
 
 def _plain_request(
@@ -185,8 +186,7 @@ def chosen_suite(request: NightRequest) -> Suite:
 
 def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
     """What is wrong with the launch of every case alike."""
-    found = launcher_problems(launch.launcher, launch.replay_from)
-    found += limit_problems(launch.timeout_s, launch.hang_timeout_s, launch.sample_interval_ms)
+    found = [*launcher_problems(launch), *launch.problems]
     if launch.launcher == "replay" and launch.replay_from is None:
         found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
     return found

@@ -1,5 +1,6 @@
 """What lies in a folder of many runs: its plan, its events and its entries."""
 
+import math
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.folders import folder_meant, new_folder
+from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 from harness.records.run import PredictionRecord
 from harness.records.store import RECORD, results_dir, write_once
 
@@ -117,29 +119,47 @@ class PlannedEntry(EntryWords):
         return tuple(finding.id for finding in self.findings if finding.overridden)
 
 
-class BatchLaunch(Frozen):
-    """How the runs are launched, in the words of `mbr-perf run`; ``pass_env`` holds names, never values.
+class LaunchSettings(Frozen, allow_inf_nan=True):
+    """How a run is launched, in the words of `mbr-perf run`; ``pass_env`` holds names, never values.
+
+    ``replay_from``: the recorded run folder of the replay launcher. ``timeout_s`` None: as long as it takes.
+    ``hang_timeout_s`` is the floor of the watchdog's patience. ``sample_interval_ms`` 0: no GPU memory sampler, and no
+    figure of the memory in use on the device.
+    """
+
+    launcher: str = "torchrun"
+    replay_from: Path | None = None
+    timeout_s: float | None = None
+    hang_timeout_s: float = HANG_TIMEOUT_S
+    sample_interval_ms: int = SAMPLE_INTERVAL_MS
+    pass_env: tuple[str, ...] = ()
+
+    @property
+    def problems(self) -> list[BadRequestError]:
+        """Limits of a run that are none."""
+        limits = (
+            ("--timeout", self.timeout_s, "seconds above 0, or leave it out"),
+            ("--hang_timeout", self.hang_timeout_s, "seconds above 0"),
+        )
+        problems = [
+            BadRequestError(
+                f"{option} {value:g} must be above 0{'' if math.isfinite(value) else ' and finite'}", remedy=remedy
+            )
+            for option, value, remedy in limits
+            if value is not None and not (value > 0 and math.isfinite(value))
+        ]
+        if self.sample_interval_ms < 0:
+            told = f"--sample_interval_ms {self.sample_interval_ms} must not be below 0"
+            problems.append(BadRequestError(told, remedy="20 to 200 is sensible; 0 switches the sampler off"))
+        return problems
+
+
+class BatchLaunch(LaunchSettings):
+    """How the runs of a batch are launched.
 
     With several nodes the others follow the first through the shared folder; address and port are where they meet.
     """
 
-    launcher: str = "torchrun"
-    replay_from: str | None = None
-    timeout_s: float | None = None
-    hang_timeout_s: float = 600.0
-    sample_interval_ms: int = 50
-    pass_env: tuple[str, ...] = ()
     nnodes: int = 1
     master_addr: str | None = None
     master_port: int | None = None
-
-
-class BatchGate(Frozen):
-    """How the runs are compared with golden values, in the words of `mbr-perf run`."""
-
-    golden_values_path: str | None = None
-    timing_threshold: float | None = None
-    memory_threshold: float | None = None
-    accept_differences: tuple[str, ...] = ()
-    fail_on_improvement: bool = False
-    require_golden: bool = False

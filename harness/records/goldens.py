@@ -1,12 +1,17 @@
 """The golden values on disk: found by settings, written for review."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
+
+from pydantic import model_validator
 
 import harness
-from harness.errors import BadRequestError, ManyProblemsError
+from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.gpu import Frozen
 from harness.records.golden import GoldenRecord, differences_text, golden_text, setting_differences
 from harness.records.golden_retired import retired_in_place_of, told_of
 from harness.records.redact import redact_shapes
@@ -15,6 +20,49 @@ from harness.records.strict_json import read_document, read_each
 
 MEND_GOLDEN = "put it back as git has it, or make it anew with mbr-perf golden promote RUN --reason ..."
 _SHIPPED = Path(harness.__file__).parent / "_data" / "golden"
+
+
+class GateOptions(Frozen, allow_inf_nan=True):
+    """How strictly to judge. Thresholds None: the GPU row's. ``require_golden``: no golden is inconclusive, not fine.
+
+    ``golden_values_path``: a golden file, or a folder of them; naming it requires a golden. BadRequestError for thresholds
+    that are no fractions, also where no golden will be found to apply them to.
+    """
+
+    golden_values_path: Path | None = None
+    timing_threshold: float | None = None
+    memory_threshold: float | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+    require_golden: bool = False
+
+    @model_validator(mode="after")
+    def _thresholds_are_fractions(self) -> Self:
+        require_fractions(timing=self.timing_threshold, memory=self.memory_threshold)
+        return self
+
+    @property
+    def names_one_golden(self) -> bool:
+        """Whether ``golden_values_path`` is a file, which is for one cell of a sweep at most."""
+        return self.golden_values_path is not None and self.golden_values_path.is_file()
+
+    @property
+    def from_root(self) -> "GateOptions":
+        """The same for a plan on disk, which names its golden from the root."""
+        path = self.golden_values_path
+        return self.model_copy(update={"golden_values_path": path.absolute()}) if path else self
+
+
+def require_fractions(*, timing: float | None, memory: float | None) -> None:
+    """BadRequestError for a threshold of the command line that is negative or not a number."""
+    options = (("--timing_threshold", timing), ("--memory_threshold", memory))
+    raise_all(
+        [
+            BadRequestError(f"{option} {value}: not a fraction", remedy="0.05 allows a change of 5 %")
+            for option, value in options
+            if value is not None and not (math.isfinite(value) and value >= 0)
+        ]
+    )
 
 
 @dataclass(frozen=True)

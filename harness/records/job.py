@@ -11,8 +11,9 @@ from pydantic import Field
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
-from harness.records.batches import BatchGate, BatchLaunch
+from harness.records.batches import BatchLaunch
 from harness.records.folders import folder_named, folders, new_folder
+from harness.records.goldens import GateOptions
 from harness.records.rank import SCHEMA_VERSION
 from harness.records.run import PredictionRecord
 from harness.records.store import results_dir, write_once
@@ -97,7 +98,7 @@ class JobRecord(Frozen):
     runs: tuple[JobRun, ...] = ()
     sweep_dir: str | None = None
     launch: BatchLaunch = BatchLaunch()
-    gate: BatchGate = BatchGate()
+    gate: GateOptions = GateOptions()
     results_dir: str | None = None
     slurm: SlurmOptions
     command: tuple[str, ...]

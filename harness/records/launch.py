@@ -10,6 +10,9 @@ from typing import BinaryIO
 # Set for a started process to the pid of the one that must outlive it.
 PARENT_PID_VARIABLE = "MBR_PERF_PARENT_PID"
 
+HANG_TIMEOUT_S = 600.0
+SAMPLE_INTERVAL_MS = 50
+
 OF_PROCESSES = 0o027
 """Of agents, ranks and samplers: the group may read, as it may in run folders."""
 

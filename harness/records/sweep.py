@@ -11,7 +11,8 @@ from pydantic import Field
 
 from harness.experiment.gpu import MARGIN, Frozen
 from harness.experiment.software import Software
-from harness.records.batches import BatchGate, BatchLaunch, EntryWords, PlannedEntry
+from harness.records.batches import BatchLaunch, EntryWords, PlannedEntry
+from harness.records.goldens import GateOptions
 from harness.records.imported import LAUNCHER as IMPORT
 from harness.records.rank import SCHEMA_VERSION
 
@@ -75,7 +76,7 @@ class SweepPlan(Frozen):
     prune: bool = True
     max_minutes: float | None = None
     launch: BatchLaunch = BatchLaunch()
-    gate: BatchGate = BatchGate()
+    gate: GateOptions = GateOptions()
     software: Software | None = None
     notes: tuple[str, ...] = ()
     command: tuple[str, ...]

@@ -14,20 +14,16 @@ from harness.launch.environment import Host, child_environment
 from harness.launch.rendezvous import Nodes, local_ranks, node_problems
 from harness.records.redact import redact_shapes
 from harness.run.megatron_says import megatron_finding
-from harness.run.understanding import RunRequest, launcher_problems, looked_over, rule_problem
+from harness.run.understanding import RunRequest, Settled, launcher_problems, looked_over, rule_problem
 
 
 @dataclass(frozen=True)
-class Checked:
+class Checked(Settled):
     """The verdict on a request. ``effective`` is None for a model that cannot be cut as asked.
 
     ``env``: the variables that its ranks would have, None where something is wrong with them.
     """
 
-    spec: ExperimentSpec
-    sources: dict[str, str]
-    notes: tuple[str, ...]
-    software: Software
     findings: tuple[Finding, ...]
     effective: EffectiveRecompute | None
     env: dict[str, str] | None = None
@@ -55,7 +51,7 @@ def check_request(request: RunRequest, host: Host, *, assume: str | None, ask_me
     if ask_megatron and assume is None:
         findings.append(_with_rule(megatron_finding(spec, software, host, env), findings))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return Checked(spec, settled.sources, settled.notes, software, tuple(findings), _effective(spec, software), env)
+    return Checked(**vars(settled), findings=tuple(findings), effective=_effective(spec, software), env=env)
 
 
 def _with_others(secrets: list[BadRequestError], findings: Iterable[Finding]) -> list[BadRequestError]:
@@ -84,12 +80,17 @@ def _effective(spec: ExperimentSpec, software: Software) -> EffectiveRecompute |
 def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple[dict[str, str] | None, list[Finding]]:
     """The variables that ranks would have; what is wrong with them or with the nodes, as findings."""
     nodes = request.nodes if request.nodes.nnodes > 1 else Nodes(nnodes=max(1, -(-spec.num_gpus // spec.gpus_per_node)))
-    problems = launcher_problems(request.launcher)
+    problems = launcher_problems(request.launch)
     problems += node_problems(spec, request.nodes) if request.nodes.nnodes > 1 else []
     env: dict[str, str] | None = None
     try:
         variables = child_environment(
-            spec, host.shell, request.pass_env, local_ranks(spec, nodes), num_cores=host.num_cores, nnodes=nodes.nnodes
+            spec,
+            host.shell,
+            request.launch.pass_env,
+            local_ranks(spec, nodes),
+            num_cores=host.num_cores,
+            nnodes=nodes.nnodes,
         )
         env = {variable.name: variable.value for variable in variables}
     except ManyProblemsError as error:

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from harness.errors import BadRequestError, ExitCode
-from harness.judging.compare import GateOptions, compare_runs, find_reference
+from harness.judging.compare import compare_runs, find_reference
 from harness.judging.gate import run_outcome
 from harness.launch.environment import this_host
 from harness.launch.plan import LaunchPlan
 from harness.records import store
-from harness.records.goldens import find_golden
+from harness.records.goldens import GateOptions, find_golden
 from harness.records.store import RECORD, new_run_dir
 from harness.run.launched import Ran
 from harness.run.megatron_says import megatron_finding

@@ -5,18 +5,18 @@ from pathlib import Path
 
 from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.effective import EffectiveRecompute, effective_recompute, settled_implementation
-from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software, parse_assume
-from harness.judging.compare import GateOptions
 from harness.launch.environment import Host, secrets_in, secrets_in_name
-from harness.launch.plan import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS, LaunchPlan, LaunchRequest
+from harness.launch.plan import LaunchPlan, LaunchRequest
 from harness.launch.rendezvous import Nodes, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
 from harness.recipes.problems import Problems, nearest
 from harness.recipes.recipe import Request
 from harness.recipes.resolve import Resolved, resolve
+from harness.records.batches import LaunchSettings
+from harness.records.goldens import GateOptions
 from harness.records.redact import redact
 from harness.run.machine import settled_gpu, software_for
 
@@ -29,28 +29,25 @@ class RunRequest:
     force: frozenset[str] = frozenset()
     gate: GateOptions = field(default_factory=GateOptions)
     repeats: int = 1
-    launcher: str = "torchrun"
-    replay_from: Path | None = None
+    launch: LaunchSettings = field(default_factory=LaunchSettings)
     nodes: Nodes = field(default_factory=Nodes)
     run_dir: Path | None = None
-    timeout_s: float | None = None
-    hang_timeout_s: float = HANG_TIMEOUT_S
-    sample_interval_ms: int = SAMPLE_INTERVAL_MS
-    pass_env: tuple[str, ...] = ()
     results_dir: Path | None = None
 
 
 @dataclass(frozen=True)
-class Understood:
-    """A request that may start: no rule forbids it. ``sources`` says for every setting where it comes from."""
+class Settled(Resolved):
+    """A resolved request in which nothing is left to the machine, and the software it is judged for."""
 
-    spec: ExperimentSpec
-    sources: dict[str, str]
-    notes: tuple[str, ...]
+    software: Software
+
+
+@dataclass(frozen=True)
+class Understood(Settled):
+    """A request that may start: no rule forbids it."""
+
     findings: tuple[Finding, ...]
     effective: EffectiveRecompute
-    software: Software
-    launcher: str
     launch: LaunchRequest
     plan: Plan
 
@@ -62,7 +59,7 @@ class Understood:
     def in_folder(self, run_dir: Path) -> "Understood":
         """The same request, planned for another run folder. Nothing is read, resolved or judged again."""
         launch = replace(self.launch, run_dir=run_dir)
-        return replace(self, launch=launch, plan=LAUNCHERS[self.launcher](launch))
+        return replace(self, launch=launch, plan=LAUNCHERS[launch.settings.launcher](launch))
 
 
 def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool = False) -> Understood:
@@ -72,53 +69,27 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
     """
     settled, secrets = looked_over(request, host)
     spec, implementation = settled.spec, settled_implementation(settled.spec)
-    problems = Problems()
-    with problems.collecting():
-        raise_all([*secrets, *launcher_problems(request.launcher, request.replay_from)])
+    problems, launcher = Problems(), request.launch.launcher
+    problems.found += [*secrets, *launcher_problems(request.launch)]
     launch = LaunchRequest(
         spec=spec,
         run_dir=run_dir,
         host=host,
         nodes=without_asking(spec, request.nodes) if dryrun else request.nodes,
-        pass_env=request.pass_env,
-        timeout_s=request.timeout_s,
-        hang_timeout_s=request.hang_timeout_s,
-        sample_interval_ms=request.sample_interval_ms,
-        replay_from=request.replay_from,
+        settings=request.launch,
     )
     plan: Plan | None = None
     with problems.collecting():
-        plan = LAUNCHERS[request.launcher](launch) if request.launcher in LAUNCHERS else None
+        plan = LAUNCHERS[launcher](launch) if launcher in LAUNCHERS else None
     env = {v.name: v.value for v in plan.env} if isinstance(plan, LaunchPlan) else None
     findings = check(
         spec, settled.software, env=env, implementation=implementation, force=request.force, sources=settled.sources
     )
-    with problems.collecting():
-        raise_all([rule_problem(finding) for finding in findings if finding.blocks])
+    problems.found += [rule_problem(finding) for finding in findings if finding.blocks]
     problems.raise_if_any()
     assert plan is not None  # otherwise there were problems
     effective = effective_recompute(spec, implementation, settled.software)
-    return Understood(
-        spec=spec,
-        sources=settled.sources,
-        notes=settled.notes,
-        findings=findings,
-        effective=effective,
-        software=settled.software,
-        launcher=request.launcher,
-        launch=launch,
-        plan=plan,
-    )
-
-
-@dataclass(frozen=True)
-class Settled:
-    """A resolved request in which nothing is left to the machine, and the software it is judged for."""
-
-    spec: ExperimentSpec
-    sources: dict[str, str]
-    notes: tuple[str, ...]
-    software: Software
+    return Understood(**vars(settled), findings=findings, effective=effective, launch=launch, plan=plan)
 
 
 def settle(request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None) -> Settled:
@@ -183,11 +154,12 @@ def given_env(asked: Request) -> dict[str, str]:
     return {name.strip(): value for name, _, value in (word.partition("=") for word in words)}
 
 
-def launcher_problems(name: str, replay_from: Path | str | None = None) -> list[BadRequestError]:
+def launcher_problems(launch: LaunchSettings) -> list[BadRequestError]:
     """Empty for a launcher that there is, which takes recorded runs where there are some."""
+    name = launch.launcher
     if name in LAUNCHERS:
-        is_idle = replay_from is not None and name != "replay"
-        told = f"--from {replay_from}: only with --launcher replay"
+        is_idle = launch.replay_from is not None and name != "replay"
+        told = f"--from {launch.replay_from}: only with --launcher replay"
         return [BadRequestError(told, remedy="add it, or leave --from out")] if is_idle else []
     return [BadRequestError(f"--launcher {name!r}: no such launcher", remedy=nearest(name, (*LAUNCHERS, "slurm")))]
 

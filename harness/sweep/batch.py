@@ -82,8 +82,8 @@ class SweepBatch(Batch[PlannedCell]):
     def recorded(self, due: DueCell) -> Path | None:
         """The recorded run that is replayed: the folder given, or of a recorded sweep the run of an equal cell."""
         source = self.plan.launch.replay_from
-        if source is None or not (Path(source) / SWEEP).is_file():
-            return Path(source) if source else None
+        if source is None or not (source / SWEEP).is_file():
+            return source
         recorded = read_sweep(source)
         twin = next((other for other in recorded.cells if other.planned.spec == due.entry.spec and other.runs), None)
         if twin is None:

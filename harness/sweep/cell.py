@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging import statistics
-from harness.judging.compare import GateOptions, compare_runs
+from harness.judging.compare import compare_runs
 from harness.judging.derive import combine, derive
 from harness.judging.gate import Comparison
 from harness.judging.imported import throughput_text
@@ -16,7 +16,7 @@ from harness.judging.oom.verdict import threshold
 from harness.judging.peaks import allocated, worst_rank
 from harness.judging.saving import another_machine, memory_saving
 from harness.judging.statistics import time_change
-from harness.records.goldens import find_golden
+from harness.records.goldens import GateOptions, find_golden
 from harness.records.rank import RankRecord
 from harness.records.run import PredictionRecord, RunRecord
 from harness.records.sweeps import CellData

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.judging import statistics
-from harness.judging.compare import GateOptions
 from harness.judging.saving import first_run
 from harness.judging.statistics import half_width
+from harness.records.goldens import GateOptions
 from harness.records.sweeps import SweepData
 from harness.sweep.cell import Frame, MeasuredCell, control_ended, judged, measured
 from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict

@@ -248,7 +248,7 @@ def _axes(request: SweepRequest) -> tuple[SweptAxis, ...]:
     if request.max_minutes is not None and not request.max_minutes > 0:
         problems.add(f"--max_minutes {request.max_minutes:g} must be above 0")
     if request.launch.launcher in LAUNCHERS:  # of another one every cell tells
-        problems.found += launcher_problems(request.launch.launcher, request.launch.replay_from)
+        problems.found += launcher_problems(request.launch)
     with problems.collecting():
         axes = read_axes(request.over)
     given = [name for name in RECOMPUTE_OPTIONS if getattr(request.asked, name) is not None]

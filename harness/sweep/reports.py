@@ -6,8 +6,8 @@ from pathlib import Path
 from signal import SIGTERM
 
 from harness.errors import BadRequestError, ExitCode
-from harness.judging.compare import GateOptions
 from harness.judging.gate import comparison_outcome
+from harness.records.goldens import GateOptions
 from harness.records.other_kinds import read_only_sweep
 from harness.records.store import write_atomically, write_bytes_atomically
 from harness.records.sweeps import SweepData, read_sweep
@@ -115,7 +115,7 @@ _WORST_FIRST = (ExitCode.RUN_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE,
 def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) -> ExitCode:
     """Judge and show what lies on disk; ``signal`` ended the sitting. Starts nothing."""
     num_due, data = len(batch.due()), read_sweep(batch.folder)
-    gate = GateOptions.of(data.plan.gate)
+    gate = data.plan.gate
     try:
         verdict = judge_sweep(data, gate)
     except BadRequestError as error:
@@ -178,7 +178,7 @@ class ReportRequest:
 def report_sweep(request: ReportRequest) -> None:
     """Write the files, show the table. BadRequestError for no such sweep or format, and where nothing can be written."""
     data = read_only_sweep(request.sweep, request.results_dir)
-    verdict = judge_sweep(data, GateOptions.of(data.plan.gate))
+    verdict = judge_sweep(data, data.plan.gate)
     paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT, request.formats)
     if request.as_json:
         print(json.text(sweep_document(verdict, paths)))  # noqa: T201 (the answer)

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.asking.options import JudgeOptions, LocalLaunchOptions, SweepNodes
-from harness.asking.requests import experiment_request, gate_options, launch_words, nodes_said, require_nothing_else
+from harness.asking.requests import batch_launch, experiment_request, gate_options, nodes_said, require_nothing_else
 from harness.asking.slurm_options import SlurmArrayOptions, slurm_request
 from harness.batch.nodes import Follower, Meeting
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
-from harness.launch.rendezvous import Nodes
 from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT
 from harness.recipes.file_request import laid_over, request_of
 from harness.recipes.options import set_settings
@@ -20,7 +19,8 @@ from harness.recipes.problems import Problems, nearest
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import policy_from_text
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
-from harness.records.batches import SWEEP_FOLDERS, BatchGate, BatchLaunch
+from harness.records.batches import SWEEP_FOLDERS, BatchLaunch, LaunchSettings
+from harness.records.goldens import GateOptions
 from harness.records.job import SlurmRequest
 from harness.records.redact import redact
 from harness.run.understanding import RunRequest
@@ -181,7 +181,7 @@ class SweepRequest:
     margin: float = MARGIN
     force: frozenset[str] = frozenset()
     launch: BatchLaunch = field(default_factory=BatchLaunch)
-    gate: BatchGate = field(default_factory=BatchGate)
+    gate: GateOptions = field(default_factory=GateOptions)
     results_dir: Path | None = None
     sweep_dir: Path | None = None
 
@@ -190,9 +190,7 @@ class SweepRequest:
         return RunRequest(
             asked=asked,
             force=self.force,
-            launcher=self.launch.launcher,
-            nodes=Nodes(),
-            pass_env=self.launch.pass_env,
+            launch=LaunchSettings(launcher=self.launch.launcher, pass_env=self.launch.pass_env),
         )
 
 
@@ -223,10 +221,10 @@ def sweep_request(
         prune=not how.no_prune,
         margin=how.margin,
         force=frozenset(asked.force or ()),
-        launch=launch_words(launch).model_copy(
+        launch=batch_launch(launch).model_copy(
             update={name: getattr(nodes, name) for name in ("nnodes", "master_addr", "master_port")}
         ),
-        gate=gate_options(judge).record,
+        gate=gate_options(judge).from_root,
         results_dir=launch.results_dir,
         sweep_dir=nodes.sweep_dir,
     )

@@ -19,7 +19,7 @@ from processes import BenchmarkFailedError, cpu_seconds
 from result import Result
 
 from harness.launch.environment import this_host
-from harness.launch.plan import SAMPLE_INTERVAL_MS
+from harness.records.launch import SAMPLE_INTERVAL_MS
 from harness.records.run import NodeSample
 
 GOAL = 1.01

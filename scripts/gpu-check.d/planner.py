@@ -21,6 +21,7 @@ from harness.launch.warm import WarmParents
 from harness.planning.search import Candidate, Traces, candidates, required_cases
 from harness.planning.stages import MissingTraceError
 from harness.recipes.recipe import Request
+from harness.records.batches import LaunchSettings
 from harness.records.run import RunRecord
 from harness.run.launched import Launch, launched
 from harness.run.predicting.prediction import KeptPrediction
@@ -157,7 +158,9 @@ def _measured(runs: Runs, group: Group, row: Row, parents: WarmParents) -> Row:
     run_dir = runs.folder(f"{group.case}.{case_name(row.recompute)}")
     asked = group.shape.asked(runs.target, **group.asked, recompute=row.recompute, max_steps=STEPS)
     try:
-        understood = understand(RunRequest(asked=Request(**asked), timeout_s=left), runs.target.host, run_dir)
+        understood = understand(
+            RunRequest(asked=Request(**asked), launch=LaunchSettings(timeout_s=left)), runs.target.host, run_dir
+        )
     except BadRequestError as error:
         return replace(row, problem=str(error))
     assert isinstance(understood.plan, LaunchPlan)

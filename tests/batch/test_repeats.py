@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.batch.repeats import run_experiment
 from harness.errors import ExitCode
 from harness.recipes.recipe import Request
+from harness.records.batches import LaunchSettings
 from harness.records.store import read_record
 from harness.run.show import Display
 from harness.run.understanding import RunRequest
@@ -32,7 +33,12 @@ def test_a_recipe_edited_between_repeats_changes_nothing(tmp_path, capsys):
     recipe = tmp_path / "replayed.yaml"
     recipe.write_text((REPLAYS / "replayed.yaml").read_text())
     asked = Request(model_recipe_name=str(recipe), gpu="cpu")
-    request = RunRequest(asked=asked, repeats=2, launcher="replay", replay_from=REPLAYS / "ok", results_dir=tmp_path)
+    request = RunRequest(
+        asked=asked,
+        repeats=2,
+        launch=LaunchSettings(launcher="replay", replay_from=REPLAYS / "ok"),
+        results_dir=tmp_path,
+    )
     assert run_experiment(request, Editing(recipe=recipe)) is ExitCode.OK
     specs = [read_record(path / "record.json").spec for path in (tmp_path / "runs").iterdir()]
     assert [spec.measure.max_steps for spec in specs] == [8, 8]

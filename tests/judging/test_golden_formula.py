@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.judging.compare import GateOptions, compare_runs, in_todays_formula
+from harness.judging.compare import compare_runs, in_todays_formula
 from harness.judging.derive import derive
 from harness.records.golden import GoldenMetric
-from harness.records.goldens import GoldenSearch
+from harness.records.goldens import GateOptions, GoldenSearch
 
 
 @pytest.fixture(name="run")

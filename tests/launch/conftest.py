@@ -12,6 +12,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Rendezvous, free_port
+from harness.records.batches import LaunchSettings
 
 FOLDER = Path(__file__).parent
 MODEL = {"num_layers": 2, "hidden_size": 64, "ffn_hidden_size": 128, "num_attention_heads": 4, "vocab_size": 256}
@@ -65,10 +66,11 @@ def make_plan(tmp_path: Path) -> Callable[..., LaunchPlan]:
     """A plan with its own run folder; ``worker`` is the script with its arguments."""
 
     def make(*worker: str, python: str = sys.executable, ranks: int = 2, **changes: Any) -> LaunchPlan:
+        limits = {name: changes.pop(name, 60.0) for name in ("timeout_s", "hang_timeout_s")}
         fields: dict[str, Any] = {
             "run_dir": tmp_path / "run", "python": python, "num_local_ranks": ranks, "worker": worker, "sampler": None,
-            "rendezvous": Rendezvous(1, 0, "127.0.0.1", free_port(), chosen_port=True), "env": (), "timeout_s": 60.0,
-            "hang_timeout_s": 60.0, "num_steps": 5,
+            "rendezvous": Rendezvous(1, 0, "127.0.0.1", free_port(), chosen_port=True), "env": (),
+            "settings": LaunchSettings(**limits), "num_steps": 5,
         }  # fmt: skip
         return LaunchPlan(**(fields | changes))
 

@@ -9,6 +9,7 @@ from harness.launch.plan import LaunchPlan
 from harness.launch.rendezvous import Rendezvous, free_port
 from harness.launch.replay import execute
 from harness.launch.warm import WarmParents
+from harness.records.batches import LaunchSettings
 
 warm = sys.argv[1] == "--warm"
 run_dir, python, *worker = sys.argv[1 + warm :]
@@ -20,8 +21,7 @@ plan = LaunchPlan(
     worker=tuple(worker),
     sampler=None,
     env=(EnvVar("CUDA_VISIBLE_DEVICES", "", "a run on the processor leaves GPUs alone", "table"),),
-    timeout_s=60.0,
-    hang_timeout_s=60.0,
+    settings=LaunchSettings(timeout_s=60.0, hang_timeout_s=60.0),
     num_steps=5,
     without_gpu=True,
 )

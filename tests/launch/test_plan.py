@@ -14,13 +14,15 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.plan import LaunchPlan, LaunchRequest, build_plan
 from harness.launch.rendezvous import Nodes, free_port, settle
+from harness.records.batches import LaunchSettings
 
 MakeSpec = Callable[..., ExperimentSpec]
 TWO_NODES = Nodes(nnodes=2, node_rank=1, master_addr="node-0")
 
 
 def plan_of(spec: ExperimentSpec, host: Host, run_dir: Path = Path("/runs/x"), **changes: object) -> LaunchPlan:
-    fields: dict = {"spec": spec, "run_dir": run_dir, "host": host, **changes}
+    settings = {name: changes.pop(name) for name in list(changes) if name in LaunchSettings.model_fields}
+    fields: dict = {"spec": spec, "run_dir": run_dir, "host": host, "settings": LaunchSettings(**settings), **changes}
     return build_plan(LaunchRequest(**fields))
 
 

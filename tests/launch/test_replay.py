@@ -12,6 +12,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.plan import LaunchRequest
 from harness.launch.replay import LAUNCHERS, execute
+from harness.records.batches import LaunchSettings
 from harness.records.collect import LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 
@@ -40,7 +41,7 @@ def recorded(tmp_path: Path, cpu: MakeSpec) -> Path:
 
 @pytest.fixture
 def request_for(cpu: MakeSpec, host: Host, tmp_path: Path, recorded: Path) -> LaunchRequest:
-    return LaunchRequest(spec=cpu(), run_dir=tmp_path / "new", host=host, replay_from=recorded)
+    return LaunchRequest(spec=cpu(), run_dir=tmp_path / "new", host=host, settings=LaunchSettings(replay_from=recorded))
 
 
 def replayed(request: LaunchRequest) -> LaunchOutcome:
@@ -113,4 +114,4 @@ def test_a_folder_without_a_run_is_refused(request_for: LaunchRequest, recorded:
 
 def test_a_replay_needs_a_run(request_for: LaunchRequest) -> None:
     with pytest.raises(BadRequestError, match="needs a recorded run"):
-        LAUNCHERS["replay"](replace(request_for, replay_from=None))
+        LAUNCHERS["replay"](replace(request_for, settings=LaunchSettings()))

@@ -10,6 +10,7 @@ from harness.launch.rendezvous import Nodes
 from harness.recipes.find import all_recipe_files, load_recipe, recipes_dir
 from harness.recipes.recipe import Request
 from harness.recipes.settings import build_spec
+from harness.records.batches import LaunchSettings
 from harness.run.checking import check_request
 from harness.run.understanding import RunRequest
 
@@ -19,8 +20,10 @@ HOST = replace(this_host(), python="/bin/false")
 
 def judged(*, host=HOST, assume=None, ask_megatron=False, force=(), recipe="llama3_8b", gpu="cpu", **asked):
     """The check of a request; ``nodes``, ``launcher`` and ``pass_env`` go to the launch, the rest to the recipe."""
-    launch = {name: asked.pop(name) for name in ("nodes", "launcher", "pass_env") if name in asked}
-    request = RunRequest(asked=Request(model_recipe_name=recipe, gpu=gpu, **asked), force=frozenset(force), **launch)
+    nodes = asked.pop("nodes", Nodes())
+    launch = LaunchSettings(**{name: asked.pop(name) for name in ("launcher", "pass_env") if name in asked})
+    asked = Request(model_recipe_name=recipe, gpu=gpu, **asked)
+    request = RunRequest(asked=asked, force=frozenset(force), nodes=nodes, launch=launch)
     return check_request(request, host, assume=assume, ask_megatron=ask_megatron)
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.judging.compare import GateOptions, compare_runs
+from harness.judging.compare import compare_runs
 from harness.judging.gate import run_outcome
-from harness.records.goldens import GoldenSearch
+from harness.records.goldens import GateOptions, GoldenSearch
 from harness.records.rank import Failure
 from harness.run.result import MAX_ROWS, print_run
 

@@ -8,6 +8,7 @@ import pytest
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.launch.environment import Host
 from harness.recipes.recipe import Request
+from harness.records.batches import LaunchSettings
 from harness.run.understanding import RunRequest, settle, understand
 
 REPLAYED = str(Path(__file__).parents[1] / "data" / "replay" / "replayed.yaml")
@@ -63,7 +64,9 @@ def test_a_rule_that_forbids_the_start_is_an_error_with_the_way_out(host, tmp_pa
 
 def test_problems_of_plan_and_rules_are_raised_together(host, tmp_path):
     with pytest.raises(ManyProblemsError) as error:
-        understand(request_for(recompute_modules="moe", timeout_s=-1.0, env=("RANK=1",)), host, tmp_path)
+        understand(
+            request_for(recompute_modules="moe", launch=LaunchSettings(timeout_s=-1.0), env=("RANK=1",)), host, tmp_path
+        )
     told = [problem.message for problem in error.value.problems]
     assert any("--timeout" in message for message in told)
     assert any("RANK" in message for message in told)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.judging.compare import GateOptions, compare_runs
+from harness.judging.compare import compare_runs
 from harness.judging.gate import comparison_outcome, run_outcome
-from harness.records.goldens import GoldenSearch
+from harness.records.goldens import GateOptions, GoldenSearch
 from harness.records.rank import Failure
 from harness.showing import json
 

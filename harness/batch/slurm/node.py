@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.batch.launches import launch_request, make_folder, understood_again, unstarted_record
+from harness.batch.launches import make_folder, understood_again, unstarted_record
 from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.experiment.software import Software
 from harness.launch.crew import Interruption
 from harness.launch.environment import Host
 from harness.launch.heartbeats import Progress
-from harness.launch.plan import LaunchPlan
+from harness.launch.plan import LaunchPlan, LaunchRequest
 from harness.launch.rendezvous import Nodes, free_port, local_ranks
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.state import TaskState, from_scontrol
@@ -169,9 +169,9 @@ class NodeOfJob:
     def _launch_of(self, run: JobRun, nodes: Nodes) -> Launch:
         """BadRequestError, all at once, for what forbids the run on this node."""
         how, software = self.job.launch, self._software(run)
-        replay_from = Path(how.replay_from) if how.replay_from else None
-        request = launch_request(run.spec, how, Path(run.run_dir), self.host, nodes, replay_from)
-        understood = understood_again(run, "replay" if replay_from else "torchrun", request, software)
+        how = how.model_copy(update={"launcher": "replay" if how.replay_from else "torchrun"})
+        request = LaunchRequest(run.spec, Path(run.run_dir), self.host, nodes, how)
+        understood = understood_again(run, request, software)
         if isinstance(understood.plan, LaunchPlan):
             require_machine(run.spec, self.host, local_ranks(run.spec, nodes), software)
             require_megatron(understood, understood.plan)

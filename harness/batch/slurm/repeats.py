@@ -9,7 +9,6 @@ from harness.batch.slurm.collecting import committed_runs, drop_unstarted, task_
 from harness.batch.slurm.showing import JobDisplay
 from harness.batch.slurm.submission import JobRequest, hand_over
 from harness.errors import BadRequestError, ExitCode
-from harness.judging.compare import GateOptions
 from harness.judging.gate import status_exit_code
 from harness.launch.environment import this_host
 from harness.launch.rendezvous import Nodes
@@ -61,7 +60,7 @@ def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
     runs = [Ran(record, Path(run.run_dir), None) for run, record in committed_runs(job)]
     if job.what == "run":
         results = Path(job.results_dir) if job.results_dir else None
-        return judge(runs, GateOptions.of(job.gate), results, display.run)
+        return judge(runs, job.gate, results, display.run)
     display.of_a_night(job, [run.record for run in runs])
     return max(status_exit_code(run.record.status) for run in runs)
 
@@ -76,12 +75,13 @@ def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
         problems.raise_if_any()
     with problems.collecting():
         require_one_folder(request)
-    problems.found += option_problems(slurm.options, request.pass_env)
+    problems.found += option_problems(slurm.options, request.launch.pass_env)
     host, port = this_host(), request.nodes.master_port
+    launch = request.launch.model_copy(update={"launcher": "torchrun"})
     with problems.collecting():
         nnodes = num_nodes(looked_over(request, host)[0].spec)
         nodes = Nodes(nnodes, 0, _SOMEWHERE, port) if nnodes > 1 else Nodes(master_port=port)
-        understood = understand(replace(request, launcher="torchrun", nodes=nodes), host, Path("RUN"))
+        understood = understand(replace(request, launch=launch, nodes=nodes), host, Path("RUN"))
         find_golden(understood.spec, request.gate.golden_values_path)
     problems.raise_if_any()
     return understood
@@ -105,7 +105,7 @@ def _job(request: RunRequest, slurm: SlurmRequest, understood: Understood, folde
             for folder in folders
         ),
         launch=launch_words(request, understood.launch.nodes.nnodes),
-        gate=request.gate.record,
+        gate=request.gate.from_root,
         options=slurm.options,
         results=results_dir(request.results_dir).absolute(),
     )

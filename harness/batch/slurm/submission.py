@@ -16,7 +16,8 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.slurm.commands import Said, Slurm
 from harness.launch.slurm.job import SlurmJob, slurm_job
-from harness.records.batches import BatchGate, BatchLaunch
+from harness.records.batches import BatchLaunch
+from harness.records.goldens import GateOptions
 from harness.records.job import (
     JOBS,
     SUBMITTED,
@@ -53,7 +54,7 @@ class JobRequest:
     runs: tuple[JobRun, ...] = ()
     num_tasks: int = 1
     resumes: Path | None = None
-    gate: BatchGate = field(default_factory=BatchGate)
+    gate: GateOptions = field(default_factory=GateOptions)
 
     def record(self, job_dir: Path) -> JobRecord:
         """``job.json`` of a job in that folder."""

@@ -1,7 +1,7 @@
 """`mbr-perf compare`: judge a run that was measured earlier, or somebody's training log."""
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -101,7 +101,7 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
         raise BadRequestError(
             f"GOLDEN {what.golden} and --golden_values_path {gate.golden_values_path} are two answers; give one"
         )
-    gate = replace(gate, require_golden=gate.require_golden or what.golden is not None)
+    gate = gate.model_copy(update={"require_golden": gate.require_golden or what.golden is not None})
     records = tuple(read_only_run(reference, what.results_dir) for reference in (run, *(what.repeat or ())))
     search = find_reference(what.golden, records[0], gate, what.results_dir)
     metrics, comparison = compare_runs(records, search, gate, window_options(judge))

@@ -59,7 +59,7 @@ def make_job(tmp_path):
             nnodes=nnodes,
             num_tasks=max(tasks) + 1,
             runs=tuple(runs),
-            launch=launch or BatchLaunch(replay_from=str(REPLAYS / recorded)),
+            launch=launch or BatchLaunch(replay_from=REPLAYS / recorded),
             slurm=SlurmOptions(time_limit_minutes=5),
             command=("mbr-perf", "run"),
             created_at="2026-01-02T03:04:05Z",
