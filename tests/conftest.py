@@ -17,8 +17,7 @@ from harness.night.history.record import HistoryFigure, HistoryRecord
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn
 from harness.records.rank import Coordinates, Device, LayerRecompute, MemoryRecord, RankRecord, StepRecord
 from harness.records.run import Provenance, RunRecord
-from harness.records.sweep import Axis, PlannedCell, RefusedCell, SweepPlan
-from harness.records.sweeps import CellData, SweepData
+from harness.records.sweep import Axis, CellData, PlannedCell, RefusedCell, SweepData, SweepPlan
 from harness.units import GIB
 
 

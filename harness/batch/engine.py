@@ -15,9 +15,9 @@ from harness.errors import BadRequestError, HarnessError
 from harness.experiment.software import Software
 from harness.judging.derive import derive
 from harness.launch.crew import Interruption, interruption
-from harness.launch.disk import full_disk_told
-from harness.launch.ownership import claim, life_of, release
+from harness.launch.processes import claim, life_of, release
 from harness.launch.warm import WarmParents
+from harness.records.folders import full_disk_told
 from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.run.launched import Ran, launched

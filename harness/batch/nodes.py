@@ -10,7 +10,7 @@ from signal import SIGTERM, Signals
 from harness.batch.plan import Batch, DueRun, Entry, Shows
 from harness.errors import ExitCode, RunFailedError
 from harness.launch.crew import interruption
-from harness.launch.ownership import is_held, owner_of
+from harness.launch.processes import is_held, owner_of
 from harness.launch.warm import WarmParents
 from harness.records.batches import BatchLaunch
 from harness.records.store import RECORD

@@ -11,11 +11,11 @@ from typing import ClassVar, Generic, Literal, TypeVar
 from harness.batch.launches import fresh_folder, nodes_of, understood_again
 from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
-from harness.launch.disk import full_disk_told
 from harness.launch.environment import Host
 from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchRequest
 from harness.records.batches import BatchLaunch, PlannedEntry, Purpose, append_event
+from harness.records.folders import full_disk_told
 from harness.records.job import JobRun
 from harness.run.launched import Following, Launch, Ran
 from harness.run.machine import software_for

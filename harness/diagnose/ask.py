@@ -104,7 +104,7 @@ def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
     from harness.asking.requests import experiment_request, given_options
     from harness.diagnose.run import DiagnoseRequest
     from harness.errors import BadRequestError
-    from harness.records.logs.passage import Passage
+    from harness.records.logs.sources import Passage
     from harness.showing.progress import LogProgress
 
     given = given_options(asked, but={"model_recipe_name"})

@@ -10,9 +10,9 @@ from harness.diagnose.run import DiagnoseRequest
 from harness.diagnose.stages import allocator_trial, needed_bytes, stage_of_failure, unexplained_bytes
 from harness.diagnose.values import Case, Diagnosis
 from harness.errors import BadRequestError, ExitCode
-from harness.launch.ownership import life_of
+from harness.launch.processes import life_of
 from harness.records.store import RECORD
-from harness.records.sweeps import SWEEP, SweepData, read_sweep, run_dir_of
+from harness.records.sweep import SWEEP, SweepData, read_sweep, run_dir_of
 from harness.showing.json import SCHEMA_VERSION, Document
 
 

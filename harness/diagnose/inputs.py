@@ -10,7 +10,7 @@ from harness.records.logs.sources import STDIN
 from harness.records.other_kinds import Kind, refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, results_dir
-from harness.records.sweeps import SWEEP, read_sweep, run_dir_of
+from harness.records.sweep import SWEEP, read_sweep, run_dir_of
 
 _TAKEN: tuple[Kind, ...] = ("run", "sweep")
 _SPEC, _PICKLE = "spec.json", ".pickle"

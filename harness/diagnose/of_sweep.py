@@ -11,8 +11,7 @@ from harness.diagnose.values import Case
 from harness.experiment.gpu import GPUS, GpuType
 from harness.judging.statistics import MIN_RUNS, TimeChange, median
 from harness.records.store import RECORD
-from harness.records.sweep import PlannedCell
-from harness.records.sweeps import CellData, SweepData, run_dir_of
+from harness.records.sweep import CellData, PlannedCell, SweepData, run_dir_of
 from harness.sweep.judge import judge_sweep
 from harness.sweep.values import CellVerdict
 from harness.units import format_bytes, format_percent, format_seconds

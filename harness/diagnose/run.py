@@ -25,7 +25,7 @@ from harness.judging.oom.first_failure import first_failure
 from harness.launch.environment import Host
 from harness.recipes.recipe import Request
 from harness.records.logs.lines import LogLine, log_lines
-from harness.records.logs.passage import Passage
+from harness.records.logs.sources import Passage
 from harness.records.strict_json import read_document
 from harness.run.understanding import RunRequest, settle
 

@@ -13,7 +13,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.judging.oom.verdict import OomVerdict
 from harness.judging.window import is_victim
 from harness.launch.environment import Host
-from harness.launch.ownership import Life, life_of, owner_of, started_at
+from harness.launch.processes import Life, life_of, owner_of, started_at
 from harness.records.collect import AgentRecord, Collected, LaunchOutcome, collect, read_heartbeats
 from harness.records.launch import signal_name
 from harness.records.rank import OWNER, Heartbeat, RankRecord

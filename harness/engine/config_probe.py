@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
-from harness.engine.fork_safety import importing_before_forks, why_no_cuda_in_children, why_not_forkable
+from harness.engine.forks import importing_before_forks, why_no_cuda_in_children, why_not_forkable
 from harness.engine.process import be_parent_of_children, die_with_parent
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen

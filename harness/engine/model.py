@@ -1,5 +1,6 @@
-"""Builds the model and wraps it for data parallelism."""
+"""Builds the model, wraps it for data parallelism, and reads back which recompute its layers do."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -21,12 +22,14 @@ from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.enums import AttnMaskType
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.module import Float16Module, MegatronModule
+from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from harness.engine import streams
 from harness.engine.config import ddp_config, has_weight_gradient_kernel
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import num_virtual_stages
+from harness.records.rank import LayerRecompute
 
 
 def _marked(norm: torch.nn.Module, config) -> torch.nn.Module:
@@ -229,3 +232,50 @@ def _use_local_parts(layer, attention: type[torch.nn.Module]) -> None:
     for name in ("q_layernorm", "k_layernorm", "kv_layernorm"):
         if getattr(attention_parts, name, IdentityOp) not in (IdentityOp, None):
             setattr(attention_parts, name, Norm)
+
+
+# Where each module's flag ends up in megatron-core: path from the layer, attribute.
+FLAGS = {
+    "core_attn": (("self_attention", "checkpoint_core_attention"),),
+    "layernorm": (("", "recompute_input_layernorm"), ("", "recompute_pre_mlp_layernorm")),
+    "mlp": (("", "recompute_mlp"),),
+    "moe": (("mlp", "moe_layer_recompute"),),
+    "shared_experts": (("mlp", "shared_experts_recompute"),),
+    "moe_act": (("mlp.experts", "activation_recompute"),),
+    "mla_up_proj": (("self_attention", "recompute_up_proj"),),
+}
+
+
+def read_back(chunks, config) -> LayerRecompute:
+    """Count the decoder layers of this rank that carry each active flag; full recompute is the block's own."""
+    counts: Counter[str] = Counter()
+    num_layers = full_layers = 0
+    for chunk in chunks:
+        for block in (m for m in chunk.modules() if isinstance(m, TransformerBlock)):
+            num_layers += len(block.layers)
+            full_layers += _full_layers(len(block.layers), config)
+            for layer in block.layers:
+                counts.update(_active(layer, config))
+    return LayerRecompute(num_layers=num_layers, modules=dict(sorted(counts.items())), full_layers=full_layers)
+
+
+def _active(layer, config) -> list[str]:
+    if config.recompute_granularity != "selective":
+        return []
+    return [name for name, places in FLAGS.items() if any(_flag(layer, path, attr) for path, attr in places)]
+
+
+def _flag(layer, path: str, attribute: str) -> bool:
+    owner = layer
+    for part in path.split(".") if path else ():
+        owner = getattr(owner, part, None)
+    # shared_experts_recompute is set on every MoE layer, also on those without shared experts
+    if attribute == "shared_experts_recompute" and getattr(owner, "shared_experts", None) is None:
+        return False
+    return bool(getattr(owner, attribute, False))
+
+
+def _full_layers(num_layers: int, config) -> int:
+    if config.recompute_granularity != "full":
+        return 0
+    return num_layers if config.recompute_method == "uniform" else min(config.recompute_num_layers, num_layers)

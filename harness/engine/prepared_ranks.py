@@ -14,8 +14,7 @@ import sys
 from contextlib import suppress
 from types import TracebackType
 
-from harness.engine.fork_safety import UnforkableError, why_not_forkable
-from harness.engine.forked_process import ForkedProcess, end_now, run_and_end
+from harness.engine.forks import ForkedProcess, UnforkableError, end_now, run_and_end, why_not_forkable
 from harness.engine.process import die_with_parent
 
 # What torch may say when it asks for the process of a rank.

@@ -14,10 +14,9 @@ from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 
 from harness.engine import cpu_backend, memory_history, streams, user_buffers
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
-from harness.engine.effective import read_back
 from harness.engine.memory import CpuMeter, CudaMeter
 from harness.engine.memory_limit import limit_cuda
-from harness.engine.model import build_chunks, wrap_ddp
+from harness.engine.model import build_chunks, read_back, wrap_ddp
 from harness.engine.rank_log import NonFiniteLossError, RankLog
 from harness.engine.training import StepResult, Trainer
 from harness.experiment.experiment import ExperimentSpec

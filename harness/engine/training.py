@@ -1,17 +1,159 @@
-"""Real training steps: megatron's schedules, DDP and optimizer."""
+"""Real training steps: mock batches, megatron's schedules, DDP and optimizer, and what is called around a step."""
 
+import gc
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from inspect import signature
+from itertools import cycle
 
 import torch
-from megatron.core.optimizer import get_megatron_optimizer
+from megatron.core import parallel_state
+from megatron.core.distributed import finalize_model_grads
+from megatron.core.optimizer import ChainedOptimizer, DistributedOptimizer, MegatronOptimizer, get_megatron_optimizer
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.utils import get_attr_wrapped_model, get_batch_on_this_cp_rank
 
-from harness.engine.batches import batches_of_chunks
 from harness.engine.config import optimizer_config
-from harness.engine.step_hooks import ParameterGather, collect_garbage, set_gradient_hooks
-from harness.experiment.experiment import ExperimentSpec
+from harness.experiment.experiment import ExperimentSpec, TrainSpec
+
+
+def set_gradient_hooks(spec: ExperimentSpec, config: TransformerConfig, chunks) -> None:
+    """Set the functions that the schedule calls around the backward passes, as Megatron-LM's training loop does.
+
+    With `grad_sync_func` and `param_sync_func` the interleaved schedule starts the collectives of a chunk at the same
+    moment on all pipeline stages.
+    """
+
+    def per_chunk(functions: list[Callable]) -> Callable | list[Callable]:
+        return functions[0] if len(functions) == 1 else functions
+
+    config.finalize_model_grads_func = finalize_model_grads
+    config.no_sync_func = per_chunk([chunk.no_sync for chunk in chunks])
+    if spec.ddp.overlap_grad_reduce and spec.ddp.align_grad_reduce:
+        config.grad_sync_func = per_chunk([chunk.start_grad_sync for chunk in chunks])
+    if spec.ddp.overlap_param_gather and spec.ddp.align_param_gather:
+        config.param_sync_func = per_chunk([chunk.start_param_sync for chunk in chunks])
+
+
+class ParameterGather:
+    """Parameters gathered during the forward pass (`overlap_param_gather` of megatron-core's DDP), from step 1 on.
+
+    The first step has nothing to gather: every rank holds the initial weights, and with MXFP8 the gather would read
+    the gradient buffer, which is zero.
+    """
+
+    def __init__(self, spec: ExperimentSpec, config: TransformerConfig, chunks, optimizer: MegatronOptimizer):
+        self._config, self._chunks, self._optimizer = config, chunks, optimizer
+        self._overlaps = spec.ddp.gathers_in_forward
+        self._has_hooks = self._overlaps  # DDP registers them
+        self._param_sync_func = config.param_sync_func
+
+    def before_step(self, index: int) -> None:
+        """Disable the forward pre-hooks before step 0 and enable them before step 1."""
+        if not self._overlaps or index > 1:
+            return
+        for chunk in self._chunks:
+            if index == 0:
+                chunk.disable_forward_pre_hook(param_sync=False)
+            else:
+                chunk.enable_forward_pre_hook()
+        self._has_hooks = index == 1
+        self._config.param_sync_func = self._param_sync_func if self._has_hooks else None
+
+    def after_zero_grad(self) -> None:
+        """Copy the master weights into the gradient buffer if the forward pass gathers them from there (MXFP8)."""
+        if not self._has_hooks or not self._chunks[0].ddp_config.reuse_grad_buf_for_mxfp8_param_ag:
+            return
+        chained = isinstance(self._optimizer, ChainedOptimizer)
+        for optimizer in self._optimizer.chained_optimizers if chained else (self._optimizer,):
+            if isinstance(optimizer, DistributedOptimizer):
+                optimizer._copy_main_params_to_param_buffer()
+
+
+def collect_garbage(train: TrainSpec, index: int) -> None:
+    """Collect garbage before step ``index`` at the same steps on all ranks, with Python's own collector off.
+
+    The collection is inside the step's time, as it is in an iteration of Megatron-LM or Megatron-Bridge.
+    """
+    if not train.manual_gc:
+        return
+    if index == 0:
+        gc.disable()
+    if index == 0 or (train.manual_gc_interval and index % train.manual_gc_interval == 0):
+        gc.collect()
+
+
+MicroBatch = dict[str, torch.Tensor | None]
+
+LARGEST_POOL = 64
+"""Different micro-batches at most; a step with more of them repeats them in order."""
+
+# megatron-core 0.19 has a required parameter: whether the groups' sizes vary from sample to sample.
+_PLAIN_CP = {"is_hybrid_cp": False} if "is_hybrid_cp" in signature(get_batch_on_this_cp_rank).parameters else {}
+
+
+def causal_mask(spec: ExperimentSpec, device: torch.device) -> Callable[[], torch.Tensor | None]:
+    """Return a function that makes the mask of megatron-core's own attention once, [1, 1, seq, seq]; None for the others."""
+
+    @cache
+    def mask() -> torch.Tensor | None:
+        if spec.kernels.attention_backend != "unfused" or spec.kernels.transformer_impl != "local":
+            return None
+        seq = spec.batch.seq_length
+        return torch.ones(1, 1, seq, seq, dtype=torch.bool, device=device).triu_(1)
+
+    return mask
+
+
+def batches_of_chunks(
+    spec: ExperimentSpec, device: torch.device, chunks: Iterable[torch.nn.Module]
+) -> list[Iterator[MicroBatch]]:
+    """Return an endless iterator per chunk over the micro-batches of one step, the same in every step and on every chunk.
+
+    They are on the device before the first step. A copy per micro-batch would make the host wait for the device.
+    Chunks between the pipeline's ends read only the attention mask.
+    """
+    reads = [_reads_tokens(chunk) for chunk in chunks]
+    pool = mock_batches(spec, device) if any(reads) else []
+    mask = causal_mask(spec, device)
+    return [_with_mask(pool if reads_tokens else [{}], mask) for reads_tokens in reads]
+
+
+def _reads_tokens(chunk: torch.nn.Module) -> bool:
+    gpt = get_attr_wrapped_model(chunk, "pre_process", return_model_obj=True)
+    return gpt.pre_process or gpt.post_process or gpt.mtp_process
+
+
+def _with_mask(pool: list[MicroBatch], mask: Callable[[], torch.Tensor | None]) -> Iterator[MicroBatch]:
+    for micro_batch in cycle(pool):
+        yield {**micro_batch, "attention_mask": mask()}
+
+
+def mock_batches(spec: ExperimentSpec, device: torch.device) -> list[MicroBatch]:
+    """Make the seeded random tokens [mbs, seq / CP] of one step: equal on all ranks of a model copy, different per copy."""
+    generator = torch.Generator().manual_seed(spec.measure.seed + parallel_state.get_data_parallel_rank())
+    seq = spec.batch.seq_length
+    positions = torch.arange(seq, device=device)[None].expand(spec.batch.micro_batch_size, -1)
+    pool = [_micro_batch(spec, generator, positions) for _ in range(min(spec.num_microbatches, LARGEST_POOL))]
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)  # megatron-core's full-iteration graphs read them on a stream of their own
+    return [pool[index % len(pool)] for index in range(spec.num_microbatches)]
+
+
+def _micro_batch(spec: ExperimentSpec, generator: torch.Generator, positions: torch.Tensor) -> MicroBatch:
+    batch, seq = spec.batch.micro_batch_size, spec.batch.seq_length
+    tokens = torch.randint(0, spec.model.vocab_size, (batch, seq + 1), generator=generator).to(positions.device)
+    micro_batch: MicroBatch = {
+        "tokens": tokens[:, :-1].contiguous(),
+        "labels": tokens[:, 1:].contiguous(),
+        "loss_mask": torch.ones(batch, seq, device=positions.device),
+        "position_ids": positions,
+    }
+    if spec.parallelism.context_parallel_size > 1:
+        return get_batch_on_this_cp_rank(micro_batch, cp_group=parallel_state.get_context_parallel_group(), **_PLAIN_CP)
+    return micro_batch
 
 
 @dataclass(frozen=True)

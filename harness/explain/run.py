@@ -12,8 +12,7 @@ from harness.judging.peaks import bare_uuid
 from harness.judging.statistics import median
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import leaves
-from harness.records.imported import IMPORTED
-from harness.records.run import REPLAYED, RunRecord
+from harness.records.run import IMPORTED, REPLAYED, RunRecord
 from harness.units import counted
 
 _ALWAYS: tuple[Group, ...] = ("settings", "recompute", "software")

@@ -73,11 +73,12 @@ def list_goldens(
     """
     from harness.errors import ExitCode
     from harness.goldens.show import print_goldens
-    from harness.records import golden_retired, goldens
+    from harness.records import golden as golden_records
+    from harness.records import goldens
     from harness.showing import json
 
     folder = goldens.golden_dir(golden_dir)
-    found, unread = golden_retired.list_retired(folder) if retired else goldens.list_goldens(folder)
+    found, unread = golden_records.list_retired(folder) if retired else goldens.list_goldens(folder)
     if as_json:
         print(json.text(json.goldens_document(found, unread)))
     else:
@@ -158,7 +159,7 @@ def retire(
 
     from harness.goldens import json as golden_json
     from harness.goldens.promote import author_or_default
-    from harness.records import golden_retired
+    from harness.records import golden as golden_records
     from harness.records.goldens import named_golden, read_golden, writable_golden_dir
     from harness.showing import json
     from harness.showing.printing import print_lines
@@ -166,7 +167,7 @@ def retire(
     folder = writable_golden_dir(golden_dir)
     path, golden = named_golden(name, folder)
     now, who = datetime.now(UTC), author_or_default(author)
-    target = golden_retired.retire(folder, path, golden, reason=reason, author=who, now=now)
+    target = golden_records.retire(folder, path, golden, reason=reason, author=who, now=now)
     if as_json:
         print(json.text(golden_json.retired_document(target, read_golden(target), path)))
     else:

@@ -14,8 +14,7 @@ from harness.judging.derive import derive
 from harness.judging.window import window_of
 from harness.planning.flops import achieved_tflops, model_flops_per_step
 from harness.records.golden import GoldenRecord
-from harness.records.imported import ImportedLog
-from harness.records.run import RunRecord
+from harness.records.run import ImportedLog, RunRecord
 from harness.records.store import write_atomically
 from harness.units import GB, counted
 

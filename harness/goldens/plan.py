@@ -13,7 +13,7 @@ from harness.night.outcome import aa_runs, bad_end, case_runs, effective_runs, e
 from harness.night.values import CaseRun
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import GoldenChange, golden_path, read_golden, write_golden
-from harness.records.nights import CASES, NIGHT, NightCase, NightData, read_night
+from harness.records.night import CASES, NIGHT, NightCase, NightData, read_night
 from harness.records.run import RunRecord
 from harness.records.store import record_path
 

@@ -90,7 +90,7 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
     from harness.errors import BadRequestError
     from harness.goldens.plan import Candidate, doubts_of_nights, night_candidates
     from harness.judging.promotion import PromotionOptions
-    from harness.records.nights import read_night
+    from harness.records.night import read_night
 
     options = PromotionOptions(
         replace_other=asked.replace_other, only=tuple(asked.only or ()), accept_spread=asked.accept_spread

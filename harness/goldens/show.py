@@ -10,8 +10,7 @@ from harness.explain.contrast import contrast
 from harness.explain.judge import changes
 from harness.explain.show import coverage, title
 from harness.explain.values import ABSENT, Change, Departure, Side
-from harness.records.golden import GoldenRecord
-from harness.records.golden_retired import told_of
+from harness.records.golden import GoldenRecord, told_of
 from harness.records.goldens import MEND_GOLDEN, GoldenChange
 from harness.showing import figures
 from harness.showing.markup import as_markdown

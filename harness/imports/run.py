@@ -20,11 +20,10 @@ from harness.imports.times import Ending, JobTimes, ending, job_times
 from harness.judging.oom.first_failure import FirstFailure, first_failure
 from harness.launch.environment import Host, this_host
 from harness.recipes.recipe import Request
-from harness.records.imported import log_files
 from harness.records.logs.lines import log_lines
 from harness.records.logs.sources import STDIN
 from harness.records.redact import redact
-from harness.records.run import Provenance, RunRecord
+from harness.records.run import Provenance, RunRecord, log_files
 from harness.records.store import new_run_dir, results_dir, write_atomically, write_record
 from harness.run.experiment import judge
 from harness.run.launched import Ran, placed

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.imports.log.values import ForeignLog
-from harness.records.imported import IMPORTED, ImportedLog, LogFile, LoggedThroughput, StartSource
 from harness.records.rank import RankRecord
+from harness.records.run import IMPORTED, ImportedLog, LogFile, LoggedThroughput, StartSource
 from harness.units import counted
 
 _TITLES = {"bridge": "Megatron-Bridge", "megatron-lm": "Megatron-LM"}

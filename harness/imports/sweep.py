@@ -22,12 +22,10 @@ from harness.imports.run import REFUSED, Draft, committed, drafted, read, record
 from harness.launch.environment import Host, this_host
 from harness.recipes.problems import Problems
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
-from harness.records.imported import IMPORTED, LAUNCHER
 from harness.records.redact import redact
-from harness.records.run import RunRecord
+from harness.records.run import IMPORTED, LAUNCHER, RunRecord
 from harness.records.store import results_dir
-from harness.records.sweep import Axis, PlannedCell, SweepPlan
-from harness.records.sweeps import run_dir_of, run_id_of
+from harness.records.sweep import Axis, PlannedCell, SweepPlan, run_dir_of, run_id_of
 from harness.sweep.axes import RECOMPUTE, SweptAxis, name_of
 from harness.sweep.batch import SweepBatch
 from harness.sweep.reports import answer

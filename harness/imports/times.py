@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 from harness.imports.log.values import ForeignLog
 from harness.judging.oom.failure_scan import RankFailure
 from harness.judging.oom.first_failure import FirstFailure
-from harness.records.imported import StartSource
-from harness.records.run import Status
+from harness.records.run import StartSource, Status
 from harness.units import utc_time
 
 # Times of a log mostly name no zone, and no place on earth is further ahead of UTC.

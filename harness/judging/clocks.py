@@ -6,8 +6,7 @@ from itertools import pairwise
 from statistics import mean, median
 
 from harness.judging.peaks import bare_uuid
-from harness.records.clocks import CLOCK_REASONS, IDLE, POWER_CAP, SLOWDOWNS, ClockSamples, RankClocks
-from harness.records.rank import RankRecord
+from harness.records.rank import CLOCK_REASONS, IDLE, POWER_CAP, SLOWDOWNS, ClockSamples, RankClocks, RankRecord
 from harness.records.run import DeviceSample, NodeSample
 from harness.units import format_seconds
 

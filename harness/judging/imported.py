@@ -6,8 +6,7 @@ from harness.judging import statistics
 from harness.judging.metrics import Metrics
 from harness.judging.peaks import Peak
 from harness.judging.window import Window, window_of
-from harness.records.imported import ImportedLog
-from harness.records.run import RunRecord
+from harness.records.run import ImportedLog, RunRecord
 
 _EQUAL = 0.0005  # what is printed with one decimal of a percent
 

@@ -11,7 +11,7 @@ from harness.judging.peaks import Peak
 from harness.judging.statistics import MIN_RUNS
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
-from harness.records.sweeps import CellData, SweepData
+from harness.records.sweep import CellData, SweepData
 from harness.units import MIB
 
 # torch's caching allocator takes small blocks in segments of 2 MiB; less is rounding, not a setting's effect.

@@ -13,8 +13,7 @@ from typing import Literal
 
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
-from harness.launch.environment_conflicts import Setting, conflicts, has_expandable_segments
-from harness.launch.environment_rows import ALLOCATOR, ROWS, Asked, Row
+from harness.launch.environment_rows import ALLOCATOR, ROWS, Asked, Row, Setting, conflicts, has_expandable_segments
 from harness.records.redact import MASK, is_secret_name, redact
 
 Source = Literal["table", "your shell", "spec.env", "--pass_env", "inherited"]

@@ -1,8 +1,9 @@
-"""The environment of ranks as a table: a variable, when it is set and to what, and why."""
+"""The environment of ranks as two tables: variables that mbr-perf sets, and values that megatron-core demands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -156,3 +157,94 @@ ROWS: tuple[Row, ...] = (
     Row("TOKENIZERS_PARALLELISM", always("false"), "no threads before fork"),
 )
 # fmt: on
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable as ranks will see it, and who set it (``spec.env``, ``your shell``, a row's reason)."""
+
+    value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Demand:
+    """``must_be``: the one value that a variable may have; None for any. ``read``: what of its text counts.
+
+    A variable that is not set meets every demand. ``why`` may name the attention backend.
+    """
+
+    name: str
+    must_be: Callable[[Asked], str | None]
+    why: str
+    read: Callable[[str], str] = str
+    alternative: str = ""
+
+
+def conflicts(asked: Asked, settings: Mapping[str, Setting]) -> list[BadRequestError]:
+    """Every contradiction between the spec and the environment; empty when there is none."""
+    problems = []
+    for demand in DEMANDS:
+        setting, must_be = settings.get(demand.name), demand.must_be(asked)
+        if setting is not None and must_be is not None and demand.read(setting.value) != must_be:
+            told = f"{demand.name}={setting.value} ({setting.source}) must be {must_be}{demand.alternative}: "
+            remedy = f"unset {demand.name}, or pass -E {demand.name}=... with a value that fits"
+            problems.append(BadRequestError(told + demand.why.format(asked.attention_backend), remedy=remedy))
+    return problems
+
+
+def has_expandable_segments(allocator_conf: str) -> bool:
+    """Whether the option is in a comma-separated allocator setting, element by element as megatron-core compares it."""
+    return EXPANDABLE_SEGMENTS in (part.strip() for part in allocator_conf.split(","))
+
+
+def _graphs_with_expandable_segments(asked: Asked) -> bool:
+    applies = asked.spec.cuda_graph.impl == "transformer_engine" or asked.before_blackwell
+    return asked.captures_graphs and asked.expandable_segments and applies
+
+
+def _for_backend(owner: str) -> Callable[[Asked], str]:
+    return lambda asked: "1" if asked.attention_backend in ("auto", owner) else "0"
+
+
+_WITHOUT = f"without {EXPANDABLE_SEGMENTS}"
+
+DEMANDS: tuple[Demand, ...] = (
+    Demand(
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        lambda asked: "1" if asked.needs_one_connection else None,
+        "tensor or context parallelism before Blackwell needs kernels in one hardware queue (megatron arguments)",
+    ),
+    Demand(
+        "NCCL_GRAPH_REGISTER",
+        lambda asked: "0" if _graphs_with_expandable_segments(asked) else None,
+        "CUDA graphs with expandable segments access illegal memory otherwise (megatron-core cuda_graphs.py)",
+    ),
+    Demand(
+        ALLOCATOR,
+        lambda asked: _WITHOUT if asked.spec.ddp.nccl_ub else None,
+        "nccl_ub cannot be used with expandable segments (megatron-core distributed_data_parallel_config.py)",
+        read=lambda text: "" if has_expandable_segments(text) else _WITHOUT,
+    ),
+    *(
+        Demand(
+            name,
+            _for_backend(owner),
+            "attention_backend is {} (megatron-core language_module.py)",
+            alternative=" or unset",
+        )
+        for name, owner in zip(ATTENTION_SWITCHES, ("flash", "fused", "unfused"), strict=True)
+    ),
+    Demand(
+        "NVTE_APPLY_QK_LAYER_SCALING",
+        lambda asked: "0" if asked.on_gpu else None,
+        "apply_query_key_layer_scaling is off (megatron-core transformer_engine.py)",
+        alternative=" or unset",
+    ),
+    Demand(
+        "NVTE_CPU_OFFLOAD_V1",
+        lambda asked: "1" if asked.on_gpu and asked.spec.offload.offload_modules else None,
+        "fine-grained activation offload would move weights as well (megatron arguments, transformer-engine >= 2.10)",
+    ),
+)
+"""What megatron-core and transformer-engine demand of variables, whoever sets them."""

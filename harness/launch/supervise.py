@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import BadRequestError
-from harness.launch import disk
 from harness.launch.crew import Crew, Interruption, interruption
 from harness.launch.heartbeats import (
     UNENDED,
@@ -23,6 +22,7 @@ from harness.launch.heartbeats import (
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
 from harness.launch.warm import WarmParents, start_agent, start_process, started_afresh
+from harness.records import folders
 from harness.records.collect import LaunchOutcome
 from harness.records.launch import ended_how
 from harness.records.store import write_atomically
@@ -147,7 +147,7 @@ def supervise(plan: LaunchPlan, on_progress: OnProgress, parents: WarmParents | 
 def _prepare(plan: LaunchPlan) -> None:
     for folder in _folders(plan):
         folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-        disk.require_room(folder, disk.free_bytes(folder))
+        folders.require_room(folder, folders.free_bytes(folder))
 
 
 def _folders(plan: LaunchPlan) -> tuple[Path, Path]:
@@ -238,7 +238,7 @@ def _outcome(plan: LaunchPlan, crew: Crew, stop: Ending | None, seconds: float) 
     exit_code = crew.agent.wait()
     if stop is None:
         stop = verdict(agent, exit_code, unreadable)
-    full = stop.status != "ok" and any(disk.is_full(disk.free_bytes(folder)) for folder in _folders(plan))
+    full = stop.status != "ok" and any(folders.is_full(folders.free_bytes(folder)) for folder in _folders(plan))
     return LaunchOutcome(
         status=stop.status,
         exit_code=exit_code,
@@ -256,7 +256,7 @@ def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:
     try:
         write_atomically(plan.outcome_file, outcome.model_dump_json(indent=1) + "\n")
     except OSError as error:
-        if not disk.says_full(error):
+        if not folders.says_full(error):
             raise
         told = outcome.reason if outcome.disk_full else f"disk full; {outcome.reason or 'the outcome is not on disk'}"
         return outcome.model_copy(update={"disk_full": True, "reason": told})

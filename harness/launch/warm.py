@@ -1,18 +1,178 @@
 """Warm parents that fork ranks with their imports done, and when a run starts from one."""
 
+import os
+import signal
+import socket
 import subprocess
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from pydantic import ValidationError
+
 from harness.launch.crew import Agent, Interruption
 from harness.launch.plan import LaunchPlan
 from harness.launch.processes import adopt_orphans
-from harness.launch.warm_process import Refused, WarmAgent, WarmProcess, environment, set_by_torchrun
-from harness.records.launch import OF_PROCESSES, open_log
+from harness.records.collect import WarmAnswer, WarmRequest
+from harness.records.launch import OF_PROCESSES, PARENT_PID_VARIABLE, ended_how, open_log
+
+READY_S = 180.0  # torch and megatron come off a shared file system on a cold node
+FORK_S = 20.0
+CLOSE_S = 2.0
+POLL_S = 0.02
+LISTEN_S = 0.1
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why there is no agent. ``for_good``: the next one with this environment would be refused too."""
+
+    reason: str
+    for_good: bool = False
+
+
+class WarmAgent:
+    """An agent that a warm parent forked: a child of this process by adoption, with what :class:`Crew` needs of Popen."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._exit_code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self._exit_code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._exit_code = os.waitstatus_to_exitcode(status)
+        return self._exit_code
+
+    def wait(self) -> int:
+        """The exit code, once it has ended."""
+        while (code := self.poll()) is None:
+            time.sleep(POLL_S)
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL; nothing for one that has ended, whose number may be another's by now."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class WarmProcess:
+    """A running warm parent with the environment of one plan. It imports while nobody waits for it yet."""
+
+    def __init__(self, plan: LaunchPlan) -> None:
+        self._answers = b""
+        self._is_ready = False
+        self._channel, theirs = socket.socketpair()
+        with theirs, open_log(plan.launcher_log) as output:
+            self.process = subprocess.Popen(
+                (plan.python, "-m", "harness.engine.warm_parent", "--channel", str(theirs.fileno()),
+                 "--device", "cpu" if plan.without_gpu else "cuda"),
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                env=environment(plan) | set_by_torchrun(plan), start_new_session=True, umask=OF_PROCESSES,
+                pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it can be asked."""
+        return self.process.poll() is None
+
+    def start(self, plan: LaunchPlan, give_up: Callable[[], bool]) -> WarmAgent | Refused:
+        """An agent for the plan. ``give_up`` is asked now and then, and ends the wait for the imports."""
+        if not self._is_ready:
+            ready = self._listen(READY_S, give_up, late_for_good=True)
+            if isinstance(ready, Refused):
+                return ready
+            if ready.kind == "refused":
+                return Refused(ready.reason, for_good=True)
+            self._is_ready = True
+        request = WarmRequest(
+            arguments=plan.agent_arguments,
+            num_ranks=plan.num_local_ranks,
+            environment=environment(plan),
+            log=str(plan.launcher_log),
+            folder=str(Path.cwd()),
+        )
+        try:
+            self._channel.sendall(request.model_dump_json().encode() + b"\n")
+        except OSError:
+            return self._gone()
+        answer = self._listen(FORK_S, lambda: False)  # what was asked for may run by now, and must be known to be ended
+        if isinstance(answer, Refused):
+            return answer
+        if answer.pid is None:
+            return Refused(answer.reason)
+        return self._begun(WarmAgent(answer.pid))
+
+    def _begun(self, agent: WarmAgent) -> WarmAgent | Refused:
+        """The agent, told to begin: one whose announcement came too late is never told, and ends."""
+        try:
+            self._channel.sendall(b"go\n")
+        except OSError:
+            agent.kill()
+            agent.wait()
+            return self._gone()
+        return agent
+
+    def close(self) -> None:
+        """End it. Agents that it forked go on."""
+        self._channel.close()
+        try:
+            self.process.wait(CLOSE_S if self._is_ready else 0.0)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _listen(
+        self, patience_s: float, give_up: Callable[[], bool], *, late_for_good: bool = False
+    ) -> WarmAnswer | Refused:
+        deadline = time.monotonic() + patience_s
+        self._channel.settimeout(LISTEN_S)
+        while b"\n" not in self._answers:
+            if give_up():
+                return Refused("interrupted while the warm parent started")
+            if time.monotonic() > deadline:
+                return Refused(f"the warm parent did not answer within {patience_s:g} s", late_for_good)
+            try:
+                said = self._channel.recv(1 << 16)
+            except TimeoutError:
+                continue
+            except OSError:
+                return self._gone()
+            if not said:
+                return self._gone()
+            self._answers += said
+        line, _, self._answers = self._answers.partition(b"\n")
+        try:
+            return WarmAnswer.model_validate_json(line)
+        except ValidationError as error:
+            return Refused(f"the warm parent's answer cannot be read: {error.errors()[0]['msg']}")
+
+    def _gone(self) -> Refused:
+        try:
+            code = self.process.wait(CLOSE_S)
+        except subprocess.TimeoutExpired:
+            return Refused("the warm parent closed its channel")
+        told = f"the warm parent {ended_how(code)}; see logs/launcher.log of the run that it was started for"
+        return Refused(told, for_good=code > 0)  # what cannot be imported now cannot be imported later
+
+
+def environment(plan: LaunchPlan) -> dict[str, str]:
+    """Of an agent and of all that it starts."""
+    return {variable.name: variable.value for variable in plan.env} | {PARENT_PID_VARIABLE: str(os.getpid())}
+
+
+def set_by_torchrun(plan: LaunchPlan) -> dict[str, str]:
+    """What torchrun adds for ranks that libraries read while they load, and so has to be there before the imports."""
+    names = {variable.name for variable in plan.env}
+    return {"OMP_NUM_THREADS": "1"} if plan.num_local_ranks > 1 and "OMP_NUM_THREADS" not in names else {}
+
 
 KEEP = 2  # each holds what the imports take, some 350 MB
 

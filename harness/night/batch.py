@@ -15,8 +15,19 @@ from harness.launch.environment import Host
 from harness.night.outcome import case_runs, effective_runs, infrastructure_fault
 from harness.night.values import CaseRun
 from harness.records.batches import BatchLaunch
-from harness.records.night import NightEvent, NightPlan, PlannedCase, RefusedCase, aa_label
-from harness.records.nights import CASES, NightCase, NightData, read_night, run_dir_of, run_id_of
+from harness.records.night import (
+    CASES,
+    NightCase,
+    NightData,
+    NightEvent,
+    NightPlan,
+    PlannedCase,
+    RefusedCase,
+    aa_label,
+    read_night,
+    run_dir_of,
+    run_id_of,
+)
 from harness.run.launched import Ran
 
 DueCase = DueRun[PlannedCase]

@@ -15,8 +15,7 @@ from harness.night.outcome import WORST_FIRST, aa_runs, case_runs
 from harness.night.outlook import CaseOutlook
 from harness.night.values import AaVerdict, CaseMaterial, CaseVerdict, NightVerdict, rules_of
 from harness.records.goldens import GoldenSearch, find_golden
-from harness.records.night import Case, NightEvent, NightPlan
-from harness.records.nights import NightCase, NightData
+from harness.records.night import Case, NightCase, NightData, NightEvent, NightPlan
 
 _WORST_CODE_FIRST = (
     ExitCode.RUN_FAILED,

@@ -9,8 +9,7 @@ from harness.errors import ExitCode
 from harness.judging.gate import Verdict
 from harness.night.history.record import CaseOutcome
 from harness.night.values import CaseFinding, CaseRun
-from harness.records.night import ExpectedFailureRecord
-from harness.records.nights import NightCase, NightRun
+from harness.records.night import ExpectedFailureRecord, NightCase, NightRun
 from harness.records.run import RunRecord
 
 

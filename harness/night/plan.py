@@ -11,7 +11,6 @@ from harness.batch.launches import num_nodes
 from harness.batch.plan import DueRun
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.experiment.gpu import GPUS
-from harness.launch.devices import one_look
 from harness.launch.environment import Host
 from harness.launch.rendezvous import Nodes, local_ranks
 from harness.night.aa import with_aa
@@ -22,7 +21,7 @@ from harness.recipes.suite import Suite, SuiteCase
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.redact import redact
 from harness.run.checking import in_one_sentence
-from harness.run.machine import require_machine, software_here
+from harness.run.machine import one_look, require_machine, software_here
 from harness.run.predicting.prediction import KeptPrediction, cached_prediction_of
 
 CaseDraft = Draft[SuiteCase]

@@ -15,7 +15,7 @@ from harness.night.page import night_page
 from harness.night.values import CaseRun, CaseVerdict, NightVerdict
 from harness.night.words import answer, is_red
 from harness.records.folders import why_unwritable
-from harness.records.nights import JUDGED, REPORT
+from harness.records.night import JUDGED, REPORT
 from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically
 from harness.showing import json

@@ -8,7 +8,7 @@ from harness.asking.requests import batch_launch, require_nothing_else
 from harness.asking.slurm_options import SlurmLaunchOptions, slurm_request
 from harness.errors import BadRequestError
 from harness.judging.likeness import impossible_names
-from harness.launch.slurm.values import option_problems
+from harness.launch.slurm.job import option_problems
 from harness.night.aa import AaRequest, aa_problems
 from harness.night.ask import NightJudgeOptions, NightOutputOptions, SuiteOptions
 from harness.night.reports import Outputs, require_outputs

@@ -11,7 +11,6 @@ from harness.batch.slurm.rounds import JobPerEntry, by_entry, entry_job
 from harness.batch.slurm.showing import JobDisplay
 from harness.errors import BadRequestError, ExitCode, HarnessError
 from harness.judging.derive import derive
-from harness.launch.disk import full_disk_told
 from harness.launch.environment import Host, this_host
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.job import SlurmJob
@@ -26,10 +25,9 @@ from harness.night.request import NightRequest
 from harness.night.show import NightDisplay
 from harness.night.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS
-from harness.records.folders import why_unwritable
+from harness.records.folders import full_disk_told, why_unwritable
 from harness.records.job import SlurmOptions
-from harness.records.night import NightPlan, PlannedCase
-from harness.records.nights import NIGHTS, NightCase, NightData, read_night
+from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, PlannedCase, read_night
 from harness.records.store import results_dir
 from harness.run.show import Display
 

@@ -10,7 +10,7 @@ from harness.planning.advice import advice, module_worths, safe_instead, why_non
 from harness.planning.ledger import StageMemory
 from harness.planning.prediction import ExactPeak, Prediction
 from harness.planning.search import Plan, Row
-from harness.records.calibration import Calibration, FittedConstant
+from harness.records.trace import Calibration, FittedConstant
 from harness.showing.json import SCHEMA_VERSION, Document
 from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show
 from harness.units import format_bytes

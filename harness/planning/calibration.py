@@ -10,7 +10,7 @@ from harness.planning.compose import ChunkCost
 from harness.planning.ledger import stage_memory
 from harness.planning.prediction import BOUNDS, BUILT_IN, EFFICIENCIES, Constants, calibrated
 from harness.planning.time_model import likely_seconds
-from harness.records.calibration import FittedConstant
+from harness.records.trace import FittedConstant
 
 Residuals = Callable[[Sequence[float]], list[float]]
 

@@ -15,9 +15,8 @@ from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.stages import Composer
 from harness.planning.time_model import LIKELY, Efficiency, StepTime, step_time
 from harness.planning.trace_cases import traceable
-from harness.records.calibration import FittedConstant
 from harness.records.run import PredictionRecord, StagePrediction
-from harness.records.trace import ChunkTrace, ExactStage
+from harness.records.trace import ChunkTrace, ExactStage, FittedConstant
 from harness.units import GIB, MIB
 
 # What a rank takes of a GPU beside torch's allocator: a CUDA context with its kernels is about half a GiB, NCCL's

@@ -1,14 +1,17 @@
-"""Folders of results: made exclusively under a name that says when and what, found again by part of that name."""
+"""Folders of results: made under a name that says when and what, found again by a part of it, and the room they have."""
 
+import errno
 import os
 import re
 import secrets
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, RunFailedError
+from harness.units import MIB, format_bytes
 
 
 def new_folder(parent: Path, label: str, inner: Iterable[str] = (), *, now: datetime | None = None) -> Path:
@@ -82,3 +85,46 @@ def folder_named(start: str, parent: Path, kind: str) -> Path:
         f"no {kind} {start!r}: neither a path nor the start of a {kind}'s id in {parent}",
         remedy=f"newest there: {newest}" if newest else f"there are no {kind}s there yet",
     )
+
+
+NEEDED_BYTES = 64 * MIB
+FULL_BYTES = 1 * MIB
+
+
+def require_room(folder: Path, free_bytes: int) -> None:
+    """RunFailedError when less than 64 MiB is free: a run without room for its log dies without a word."""
+    if free_bytes < NEEDED_BYTES:
+        raise RunFailedError(
+            f"disk full: {format_bytes(free_bytes)} free for {folder}, {format_bytes(NEEDED_BYTES)} needed",
+            remedy="free some space; a new run or sweep can go elsewhere with --results_dir",
+        )
+
+
+def is_full(free_bytes: int) -> bool:
+    """Whether writes are failing, or about to."""
+    return free_bytes < FULL_BYTES
+
+
+def says_full(error: OSError) -> bool:
+    """Whether the error means that the file system, or this user's share of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def full_disk_told(folder: Path) -> Iterator[None]:
+    """RunFailedError where the block finds the disk full; other errors pass."""
+    try:
+        yield
+    except OSError as error:
+        if not says_full(error):
+            raise
+        raise RunFailedError(
+            f"disk full: nothing more can be written in {folder}", remedy="free some space; what was written is kept"
+        ) from error
+
+
+def free_bytes(folder: Path) -> int:
+    """Bytes that this user can still write in ``folder``; 0 when there is no inode left."""
+    status = os.statvfs(folder)
+    out_of_inodes = status.f_files > 0 and status.f_favail == 0
+    return 0 if out_of_inodes else status.f_bavail * status.f_frsize

@@ -12,8 +12,14 @@ import harness
 from harness.errors import BadRequestError, ManyProblemsError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
-from harness.records.golden import GoldenRecord, differences_text, golden_text, setting_differences
-from harness.records.golden_retired import retired_in_place_of, told_of
+from harness.records.golden import (
+    GoldenRecord,
+    differences_text,
+    golden_text,
+    retired_in_place_of,
+    setting_differences,
+    told_of,
+)
 from harness.records.redact import redact_shapes
 from harness.records.store import checkout_dir, write_atomically
 from harness.records.strict_json import read_document, read_each

@@ -9,12 +9,12 @@ from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.records.folders import folders, named
-from harness.records.nights import NIGHT, NIGHTS, NightCase, read_night, told_verdict
+from harness.records.night import NIGHT, NIGHTS, NightCase, read_night, told_verdict
 from harness.records.rank import OWNER
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
-from harness.records.sweeps import SWEEP, CellData, read_sweep
+from harness.records.sweep import SWEEP, CellData, read_sweep
 from harness.units import counted, utc_time
 
 RUNS, SWEEPS = "runs", "sweeps"

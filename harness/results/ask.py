@@ -65,12 +65,12 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 @app.command()
 def show(reference: Reference, results_dir: Results = None, as_json: Json = False) -> None:
     """One of them: what became of it, its figures or whether its process still lives, and its files, cells or cases."""
-    from harness.launch.ownership import life_of
+    from harness.launch.processes import life_of
     from harness.records import store
     from harness.records.inventory import file_sizes, find_stored
-    from harness.records.nights import read_night
+    from harness.records.night import read_night
     from harness.records.store import read_run
-    from harness.records.sweeps import read_sweep
+    from harness.records.sweep import read_sweep
     from harness.results.show import (
         case_documents,
         cell_documents,

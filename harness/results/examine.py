@@ -13,12 +13,18 @@ from rich.text import Text
 from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software, parse_version
-from harness.launch.devices import NO_BINDING, DetectedGpu, Detection, detect_gpus
-from harness.launch.disk import free_bytes
 from harness.launch.environment import Host
 from harness.launch.rendezvous import free_port
+from harness.records.folders import free_bytes
 from harness.records.store import write_atomically
-from harness.run.machine import declared_requirements, installed_software
+from harness.run.machine import (
+    NO_BINDING,
+    DetectedGpu,
+    Detection,
+    declared_requirements,
+    detect_gpus,
+    installed_software,
+)
 from harness.run.software_fit import Declared, Line, State, lock_lines, software_lines
 from harness.showing.printing import Console, print_hanging
 from harness.units import GIB, format_bytes

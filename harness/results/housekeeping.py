@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError
-from harness.launch.ownership import Life, life_of
+from harness.launch.processes import Life, life_of
 from harness.night.history.files import history_dir, history_stamps, is_ahead, read_record
 from harness.records.folders import folders
-from harness.records.golden_retired import list_retired
+from harness.records.golden import list_retired
 from harness.records.goldens import MEND_GOLDEN, list_goldens
 from harness.records.inventory import FOLDERS, Stored, inventory, is_ours
 from harness.records.job import JOBS, unsubmitted_job_of
-from harness.records.nights import CASES
+from harness.records.night import CASES
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import OtherVersionError, RejectedError, read_document
-from harness.records.sweeps import CELLS
+from harness.records.sweep import CELLS
 
 TRASH = "trash"
 _EVIDENCE = {"accuracy", "benchmarks", "faults", "gpu"}

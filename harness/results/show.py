@@ -7,15 +7,15 @@ from rich.text import Text
 
 from harness.errors import BadRequestError
 from harness.judging.derive import derive
-from harness.launch.ownership import life_of
+from harness.launch.processes import life_of
 from harness.records.archive import Archived
 from harness.records.archive import archive as write_archive
 from harness.records.inventory import FOLDERS, Stored, case_state, find_stored, outcome_of
-from harness.records.nights import NightCase
+from harness.records.night import NightCase
 from harness.records.redact import Places
 from harness.records.run import RunRecord
 from harness.records.store import checkout_dir, results_dir
-from harness.records.sweeps import CellData
+from harness.records.sweep import CellData
 from harness.showing.figures import ABSENT
 from harness.showing.json import Document
 from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show

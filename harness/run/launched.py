@@ -1,30 +1,74 @@
 """Launches one run here, and asks first whether its folder and GPUs are free."""
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from heapq import nlargest
 from pathlib import Path
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.clocks import with_clocks
-from harness.launch.disk import full_disk_told
 from harness.launch.heartbeats import Progress
-from harness.launch.ownership import claim
 from harness.launch.plan import LaunchPlan
+from harness.launch.processes import claim, life_of, owner_of
 from harness.launch.rendezvous import Nodes
 from harness.launch.replay import ReplayPlan, execute
 from harness.launch.warm import WarmParents
 from harness.records.collect import LaunchOutcome, collect
-from harness.records.rank import Coordinates, RankRecord
+from harness.records.folders import full_disk_told
+from harness.records.night import NIGHTS
+from harness.records.rank import OWNER, Coordinates, RankRecord
 from harness.records.redact import redact
 from harness.records.run import REPLAYED, NodeSample, Provenance, RunRecord
-from harness.records.store import write_atomically, write_record
-from harness.run.at_work import others_at_work
+from harness.records.store import RECORD, write_atomically, write_record
 from harness.run.predicting.prediction import KeptPrediction
 from harness.run.provenance import Clock, provenance
 from harness.run.ranks import status_of, suspicions
 from harness.run.understanding import Understood
+
+_KINDS = ("runs", "sweeps", NIGHTS)
+_NEWEST = 20  # their names begin with the time; older ones do not run any more
+
+
+def others_at_work(run_dir: Path) -> tuple[str, ...]:
+    """A line for every other run, sweep and night in the results folder of ``run_dir`` that runs something here now.
+
+    Those of other machines, of other containers and of this process are not told, nor is what the run is a part of.
+    """
+    own = (run_dir.absolute(), *run_dir.absolute().parents)
+    results = next((folder.parent for folder in own[1:] if folder.name in _KINDS), None)
+    if results is None:  # a folder that somebody named, in no results folder
+        return ()
+    tops = (top for kind in _KINDS for top in _newest(results / kind) if top not in own)
+    return tuple(f"shared machine: another mbr-perf was at work here: {top.name}" for top in tops if _is_measuring(top))
+
+
+def _newest(folder: Path) -> list[Path]:
+    """By names alone: this is asked at both ends of every run, and a folder may hold ten thousand."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return [folder / name for name in nlargest(_NEWEST, (entry.name for entry in entries))]
+
+
+def _is_measuring(top: Path) -> bool:
+    return _is_filled(top) and any(_is_filled(run) and not (run / RECORD).is_file() for run in _runs(top))
+
+
+def _runs(top: Path) -> Iterator[Path]:
+    """The run folders that were begun; of a run itself."""
+    pattern = OWNER if top.parent.name == "runs" else f"*/*/*/{OWNER}"
+    yield from (path.parent for path in top.glob(pattern))
+
+
+def _is_filled(folder: Path) -> bool:
+    """Whether a living process other than this one fills it."""
+    if life_of(folder).state != "alive":
+        return False
+    owner = owner_of(folder)
+    return owner is not None and owner.pid != os.getpid()
 
 
 def placed(ranks: tuple[RankRecord, ...], spec: ExperimentSpec) -> tuple[RankRecord, ...]:

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from harness.experiment.software import Software, parse_version
-from harness.launch.devices import Detection
 from harness.launch.processes import PROC
-from harness.run.machine import TRAIN_EXTRA, TRAINING
+from harness.run.machine import TRAIN_EXTRA, TRAINING, Detection
 
 State = Literal["ok", "warning", "problem"]
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from harness.records.logs.passage import Passage
+from harness.records.logs.sources import Passage
 from harness.showing.page import on_one_line
 from harness.showing.printing import Console
 from harness.units import format_seconds

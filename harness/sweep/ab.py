@@ -8,7 +8,7 @@ from harness.diagnose.of_sweep import AbOutcome, ab_outcome
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.recipes.problems import Problems
-from harness.records.sweeps import read_sweep
+from harness.records.sweep import read_sweep
 from harness.run.understanding import Settled, settle
 from harness.showing import json
 from harness.showing.printing import Console, print_lines

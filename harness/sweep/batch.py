@@ -16,8 +16,7 @@ from harness.records.batches import read_events
 from harness.records.goldens import find_golden
 from harness.records.run import RunRecord, Status
 from harness.records.store import RECORD, read_record
-from harness.records.sweep import PlannedCell, SweepEvent, SweepPlan
-from harness.records.sweeps import SWEEP, read_sweep, run_dir_of, run_id_of
+from harness.records.sweep import SWEEP, PlannedCell, SweepEvent, SweepPlan, read_sweep, run_dir_of, run_id_of
 from harness.run.launched import Ran
 from harness.run.machine import require_machine
 from harness.units import format_bytes

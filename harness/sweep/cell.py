@@ -19,7 +19,7 @@ from harness.judging.statistics import time_change
 from harness.records.goldens import GateOptions, find_golden
 from harness.records.rank import RankRecord
 from harness.records.run import PredictionRecord, RunRecord
-from harness.records.sweeps import CellData
+from harness.records.sweep import CellData
 from harness.sweep.values import CellStatus, CellVerdict, Foretold, OomLine, VsControl, trade_off
 from harness.units import format_bytes
 

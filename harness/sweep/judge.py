@@ -7,7 +7,7 @@ from harness.judging import statistics
 from harness.judging.saving import first_run
 from harness.judging.statistics import half_width
 from harness.records.goldens import GateOptions
-from harness.records.sweeps import SweepData
+from harness.records.sweep import SweepData
 from harness.sweep.cell import Frame, MeasuredCell, control_ended, judged, measured
 from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict
 from harness.units import format_bytes, format_percent

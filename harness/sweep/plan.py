@@ -12,7 +12,6 @@ from harness.experiment.effective import Implementation, computation, settled_im
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.software import Software
-from harness.launch.devices import one_look
 from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
 from harness.planning.assumptions import is_routed_naturally
@@ -25,6 +24,7 @@ from harness.recipes.recipe import Request
 from harness.records.redact import redact
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
 from harness.run.checking import Checked
+from harness.run.machine import one_look
 from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.prediction import RunPrediction
 from harness.run.predicting.tracer import Tracing, trace_cache

@@ -10,7 +10,7 @@ from harness.judging.gate import comparison_outcome
 from harness.records.goldens import GateOptions
 from harness.records.other_kinds import read_only_sweep
 from harness.records.store import write_atomically, write_bytes_atomically
-from harness.records.sweeps import SweepData, read_sweep
+from harness.records.sweep import SweepData, read_sweep
 from harness.showing import json
 from harness.showing.charts.drawing import obstacle, png
 from harness.showing.markup import html, markdown

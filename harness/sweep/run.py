@@ -17,18 +17,17 @@ from harness.batch.slurm.task import main
 from harness.errors import BadRequestError, ExitCode
 from harness.experiment.gpu import GPUS
 from harness.judging.saving import elsewhere
-from harness.launch.disk import full_disk_told
 from harness.launch.environment import Host, this_host
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.job import SlurmJob
 from harness.launch.slurm.state import job_state
 from harness.launch.warm import WarmParents
 from harness.records.batches import SWEEP_FOLDERS
+from harness.records.folders import full_disk_told
 from harness.records.job import JobAttempt, JobRecord, SlurmRequest, job_dirs, read_job, read_submitted
 from harness.records.store import results_dir
 from harness.records.strict_json import read_document
-from harness.records.sweep import SweepPlan
-from harness.records.sweeps import SWEEP, made_sweep_dir, read_sweep
+from harness.records.sweep import SWEEP, SweepPlan, made_sweep_dir, read_sweep
 from harness.run.machine import software_for, software_here
 from harness.showing import json
 from harness.showing.printing import Console, print_lines

@@ -9,11 +9,10 @@ from pathlib import Path
 import harness
 from harness.errors import BadRequestError
 from harness.experiment.software import Software
-from harness.launch.devices import DetectedGpu, Detection, detect_gpus
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.process_error import quoted_error
 from harness.results.examine import examine
-from harness.run.machine import installed_software, settled_gpu
+from harness.run.machine import DetectedGpu, Detection, detect_gpus, installed_software, settled_gpu
 from harness.units import GB
 
 # The first call into an idle driver can take tens of seconds; later calls are quick.

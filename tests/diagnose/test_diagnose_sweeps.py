@@ -7,7 +7,7 @@ import pytest
 from harness.records.batches import SWEEP_FOLDERS
 from harness.records.rank import Failure
 from harness.records.store import write_record
-from harness.records.sweeps import run_dir_of
+from harness.records.sweep import run_dir_of
 from tests.diagnose.conftest import FRAGMENTED, FULL
 
 

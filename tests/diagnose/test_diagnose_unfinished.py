@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
-from harness.launch.ownership import claim
+from harness.launch.processes import claim
 from harness.records.rank import OWNER, Failure, Heartbeat
 from tests.diagnose.conftest import FULL
 
-CLAIM = "import sys, time; from pathlib import Path; from harness.launch.ownership import claim; claim(Path(sys.argv[1])); time.sleep(600)"
+CLAIM = "import sys, time; from pathlib import Path; from harness.launch.processes import claim; claim(Path(sys.argv[1])); time.sleep(600)"
 
 
 @pytest.fixture(name="begun")

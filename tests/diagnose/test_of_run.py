@@ -3,8 +3,8 @@
 import pytest
 
 from harness.diagnose.of_run import case_of_run
-from harness.records.imported import ImportedLog
 from harness.records.rank import Failure
+from harness.records.run import ImportedLog
 from tests.diagnose.conftest import FRAGMENTED
 
 OOM = Failure(kind="oom", message=FRAGMENTED, phase="forward_backward", step=3)

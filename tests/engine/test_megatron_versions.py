@@ -155,7 +155,7 @@ FLAG_OWNERS = (
 
 @pytest.mark.parametrize(("owner", "attribute"), FLAG_OWNERS)
 def test_layers_still_keep_their_recompute_flags_where_read_back_looks(owner, attribute):
-    from harness.engine.effective import FLAGS
+    from harness.engine.model import FLAGS
 
     assert attribute in {flag for places in FLAGS.values() for _, flag in places}
     classes = [cls for cls in resolve_name(owner).__mro__ if cls.__module__.startswith("megatron")]

@@ -15,9 +15,9 @@ pytestmark = [pytest.mark.train, pytest.mark.filterwarnings("ignore")]
 
 @pytest.fixture(scope="module")
 def step_hooks():
-    from harness.engine import step_hooks
+    from harness.engine import training
 
-    return step_hooks
+    return training
 
 
 def hooks(step_hooks, num_chunks, **ddp):
@@ -51,7 +51,7 @@ def test_every_step_has_the_same_micro_batches_when_they_outnumber_the_pool():
     """A loss that moves while the weights do not would hide a run that does not train."""
     import torch
 
-    from harness.engine.batches import LARGEST_POOL, batches_of_chunks
+    from harness.engine.training import LARGEST_POOL, batches_of_chunks
 
     per_step = LARGEST_POOL + 1
     spec = shapes.experiment(shapes.DENSE, seq=4)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harness.launch.processes import Process, adopt_orphans, bury, descendants, identify, is_alive, send
 from harness.records.store import write_atomically
-from harness.records.sweeps import SweepData, num_missing
+from harness.records.sweep import SweepData, num_missing
 from tests.faults.kept import Kept
 from tests.faults.scenes import Played, Scene, Training, one_of
 from tests.faults.tally import Tally, document

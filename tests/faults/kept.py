@@ -12,7 +12,7 @@ from harness.records.collect import read_heartbeats
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
-from harness.records.sweeps import SWEEP, SweepData, read_sweep
+from harness.records.sweep import SWEEP, SweepData, read_sweep
 
 
 @dataclass

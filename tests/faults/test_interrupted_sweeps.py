@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from harness.launch.processes import is_alive
-from harness.records.sweeps import run_dir_of
+from harness.records.sweep import run_dir_of
 from tests.faults.at_work import started
 from tests.faults.scenes import Played
 

@@ -8,8 +8,15 @@ from harness.errors import BadRequestError
 from harness.goldens.plan import Signature, night_candidates, prepare, write
 from harness.judging.promotion import PromotionOptions
 from harness.records.goldens import read_golden
-from harness.records.night import ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
-from harness.records.nights import NightCase, NightData, NightRun
+from harness.records.night import (
+    ExpectedFailureRecord,
+    NightCase,
+    NightData,
+    NightPlan,
+    NightRun,
+    PlannedCase,
+    RefusedCase,
+)
 
 SIGNED = Signature("driver 570", "someone", datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC))
 STEADY = (2.49, 2.5, 2.51)

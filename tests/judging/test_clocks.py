@@ -3,8 +3,7 @@
 import pytest
 
 from harness.judging.clocks import clock_doubts, combined_clocks, rank_clocks, run_clocks
-from harness.records.clocks import CLOCK_REASONS, SLOWDOWNS, ClockSamples
-from harness.records.rank import Device, StepRecord
+from harness.records.rank import CLOCK_REASONS, SLOWDOWNS, ClockSamples, Device, StepRecord
 from harness.records.run import DeviceSample, NodeSample
 
 CAP, IDLE, THERMAL = 0x04, 0x01, 0x40

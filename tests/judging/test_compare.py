@@ -11,9 +11,8 @@ from harness.judging.derive import derive
 from harness.judging.gate import Verdict, comparison_outcome, run_outcome
 from harness.judging.promotion import promote
 from harness.night.history.record import history_record
-from harness.records.clocks import ClockSamples
 from harness.records.goldens import GateOptions, GoldenSearch, find_golden, golden_text, write_golden
-from harness.records.rank import Device, StepRecord
+from harness.records.rank import ClockSamples, Device, StepRecord
 from harness.records.run import DeviceSample, NodeSample
 from harness.records.store import write_record
 

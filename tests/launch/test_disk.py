@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RunFailedError
-from harness.launch.disk import free_bytes, full_disk_told, is_full, require_room
+from harness.records.folders import free_bytes, full_disk_told, is_full, require_room
 
 MIB = 1024**2
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from harness.launch.ownership import claim, life_of, this_process
+from harness.launch.processes import claim, life_of, this_process
 from harness.records.rank import OWNER, Owner
 
 
@@ -29,7 +29,7 @@ def test_a_folder_of_a_living_process_is_alive(tmp_path):
 
 
 def test_a_folder_of_a_process_that_ended_is_dead(tmp_path):
-    program = f"from pathlib import Path; from harness.launch.ownership import claim; claim(Path({str(tmp_path)!r}))"
+    program = f"from pathlib import Path; from harness.launch.processes import claim; claim(Path({str(tmp_path)!r}))"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     life = life_of(tmp_path)
     assert (life.state, life.reason.endswith("is gone")) == ("dead", True)

@@ -13,7 +13,7 @@ from harness.night.request import NightRequest
 from harness.records.batches import EVENTS
 from harness.records.golden import GoldenMetric
 from harness.records.goldens import write_golden
-from harness.records.nights import read_night, run_dir_of
+from harness.records.night import read_night, run_dir_of
 from harness.records.rank import Failure
 from tests.conftest import build_golden, build_rank, layers_of
 

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness.night.batch import due_round, due_runs
-from harness.records.night import NightPlan, PlannedCase, RefusedCase
-from harness.records.nights import NightCase, NightData, NightRun
+from harness.records.night import NightCase, NightData, NightPlan, NightRun, PlannedCase, RefusedCase
 from harness.records.rank import Failure
 
 PORT_TAKEN = Failure(kind="error", message="RuntimeError: EADDRINUSE: address already in use", phase="start")

@@ -8,7 +8,7 @@ import pytest
 from harness.batch.engine import holding
 from harness.night.history.store import read_history
 from harness.records.batches import EVENTS
-from harness.records.nights import run_dir_of
+from harness.records.night import run_dir_of
 from tests.night.night_recordings import OOM, PORT_TAKEN, RECIPE, SECONDS, Stage, cut_short
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.night.history.store import read_history
-from harness.records.nights import read_night
+from harness.records.night import read_night
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "harness.app", "nightly")

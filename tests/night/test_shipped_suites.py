@@ -2,13 +2,13 @@
 
 import pytest
 
-from harness.launch.devices import one_look
 from harness.launch.environment import this_host
 from harness.recipes.find import all_recipe_files, recipes_dir
 from harness.recipes.recipe_file import load_recipe
 from harness.recipes.suite_file import read_suite, suite_files
 from harness.records.goldens import find_golden
 from harness.run.checking import check_request
+from harness.run.machine import one_look
 from harness.run.understanding import RunRequest
 
 SUITES = ("cpu_smoke", "h100_library", "h100_nightly")

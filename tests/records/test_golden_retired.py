@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from harness.errors import BadRequestError
-from harness.records.golden import golden_text
-from harness.records.golden_retired import list_retired, retire
+from harness.records.golden import golden_text, list_retired, retire
 from harness.records.goldens import find_golden, list_goldens, read_golden, write_golden
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)

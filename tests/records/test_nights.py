@@ -6,8 +6,7 @@ import pytest
 
 from harness.errors import BadRequestError
 from harness.records.batches import EVENTS, NIGHT_FOLDERS, append_event
-from harness.records.night import NightEvent, NightPlan, PlannedCase
-from harness.records.nights import read_night, run_dir_of, run_id_of
+from harness.records.night import NightEvent, NightPlan, PlannedCase, read_night, run_dir_of, run_id_of
 from harness.records.store import write_record
 
 

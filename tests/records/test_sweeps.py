@@ -7,8 +7,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.records.batches import SWEEP_FOLDERS, append_event
 from harness.records.store import write_record
-from harness.records.sweep import PlannedCell, RefusedCell, SweepEvent, SweepPlan
-from harness.records.sweeps import num_missing, read_sweep, run_dir_of
+from harness.records.sweep import PlannedCell, RefusedCell, SweepEvent, SweepPlan, num_missing, read_sweep, run_dir_of
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 

@@ -8,9 +8,9 @@ import pytest
 
 from harness.errors import ExitCode
 from harness.experiment.software import Software
-from harness.launch.devices import DetectedGpu, Detection
 from harness.launch.environment import this_host
 from harness.results import examine as doctor
+from harness.run.machine import DetectedGpu, Detection
 from harness.run.software_fit import Line
 from harness.units import GIB
 

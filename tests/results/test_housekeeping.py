@@ -4,13 +4,12 @@ import json
 
 import pytest
 
-from harness.launch.ownership import claim, this_process
+from harness.launch.processes import claim, this_process
 from harness.records.batches import SWEEP_FOLDERS
 from harness.records.inventory import inventory
 from harness.records.rank import OWNER
 from harness.records.store import new_run_dir, write_record
-from harness.records.sweep import PlannedCell, SweepPlan
-from harness.records.sweeps import run_dir_of
+from harness.records.sweep import PlannedCell, SweepPlan, run_dir_of
 from harness.results.housekeeping import examine_results, move_to_trash
 
 

@@ -2,11 +2,10 @@
 
 import pytest
 
-from harness.launch.ownership import this_process
+from harness.launch.processes import this_process
 from harness.records.batches import NIGHT_FOLDERS
 from harness.records.folders import folders
-from harness.records.night import NightPlan, PlannedCase
-from harness.records.nights import run_dir_of
+from harness.records.night import NightPlan, PlannedCase, run_dir_of
 from harness.records.rank import OWNER
 from harness.results.housekeeping import examine_results, move_to_trash
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch.ownership import claim
+from harness.launch.processes import claim
 from harness.records.batches import SWEEP_FOLDERS
 from harness.records.store import write_record
-from harness.records.sweeps import run_dir_of
+from harness.records.sweep import run_dir_of
 
 
 @pytest.fixture(name="results")

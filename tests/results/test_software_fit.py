@@ -3,8 +3,7 @@
 import pytest
 
 from harness.experiment.software import Software
-from harness.launch.devices import DetectedGpu, Detection
-from harness.run.machine import declared_requirements
+from harness.run.machine import DetectedGpu, Detection, declared_requirements
 from harness.run.software_fit import Declared, cuda_line, cuda_of, software_lines
 
 DECLARED = Declared(

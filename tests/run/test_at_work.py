@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from harness.launch.ownership import claim
-from harness.run.at_work import others_at_work
+from harness.launch.processes import claim
+from harness.run.launched import others_at_work
 
-CLAIM = "import sys; from pathlib import Path; from harness.launch.ownership import claim\n" \
+CLAIM = "import sys; from pathlib import Path; from harness.launch.processes import claim\n" \
         "for folder in sys.argv[1:]: claim(Path(folder))\n" \
         "print('claimed', flush=True); sys.stdin.read()"  # fmt: skip
 

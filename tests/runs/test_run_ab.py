@@ -10,7 +10,7 @@ from harness.recipes.recipe import Request
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.rank import Failure
 from harness.records.store import write_record
-from harness.records.sweeps import run_dir_of
+from harness.records.sweep import run_dir_of
 from harness.sweep.ab import ab_request
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest

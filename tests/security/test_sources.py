@@ -66,7 +66,7 @@ def test_signals_go_to_own_processes_only():
         "harness/engine/prepared_ranks.py",
         "harness/engine/process.py",
         "harness/launch/processes.py",
-        "harness/launch/warm_process.py",
+        "harness/launch/warm.py",
         "scripts/bench.d/alternating.py",
     }
     assert [str(path) for path, text in SOURCES.items() if re.search(r"\b(pkill|killall)\b", text)] == []

@@ -3,7 +3,7 @@
 import itertools
 
 from harness.records.logs.lines import log_lines
-from harness.records.logs.passage import Passage
+from harness.records.logs.sources import Passage
 from harness.showing.progress import LogProgress
 
 

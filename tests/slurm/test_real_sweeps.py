@@ -5,8 +5,8 @@ import signal
 
 import pytest
 
-from harness.records.nights import read_night
-from harness.records.sweeps import read_sweep
+from harness.records.night import read_night
+from harness.records.sweep import read_sweep
 
 pytestmark = [pytest.mark.train, pytest.mark.slow, pytest.mark.long]
 SUITE = """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.records.rank import MemoryRecord, MemorySeries
-from harness.records.sweeps import SweepData, read_sweep
+from harness.records.sweep import SweepData, read_sweep
 from harness.showing.charts.drawing import Placed, Spot, obstacle, place, text_width
 from harness.sweep.judge import judge_sweep
 

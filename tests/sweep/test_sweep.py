@@ -15,7 +15,7 @@ from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.rank import Failure
 from harness.records.run import PredictionRecord, StagePrediction
 from harness.records.store import write_record
-from harness.records.sweeps import read_sweep, run_dir_of
+from harness.records.sweep import read_sweep, run_dir_of
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest, split_over
 from tests.conftest import layers_of

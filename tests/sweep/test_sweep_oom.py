@@ -7,7 +7,7 @@ import pytest
 
 from harness.records.rank import Failure, MemoryRecord
 from harness.records.run import RunRecord
-from harness.records.sweeps import read_sweep
+from harness.records.sweep import read_sweep
 from harness.sweep.judge import judge_sweep
 from harness.units import GIB
 

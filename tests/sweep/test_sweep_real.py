@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.records.sweeps import read_sweep, run_dir_of
+from harness.records.sweep import read_sweep, run_dir_of
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.errors import BadRequestError
-from harness.records.sweeps import SweepData, read_sweep
+from harness.records.sweep import SweepData, read_sweep
 from harness.showing.charts.drawing import obstacle
 from harness.showing.markup import html, markdown
 from harness.showing.page import visible

@@ -12,7 +12,7 @@ from harness.errors import BadRequestError, ExitCode
 from harness.judging.gate import status_exit_code
 from harness.launch.environment import this_host
 from harness.launch.rendezvous import Nodes
-from harness.launch.slurm.values import option_problems
+from harness.launch.slurm.job import option_problems
 from harness.recipes.problems import Problems
 from harness.records.goldens import find_golden
 from harness.records.job import JobRecord, JobRun, SlurmRequest

@@ -12,7 +12,6 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from harness.engine.batches import MicroBatch, batches_of_chunks
 from harness.engine.model import build_chunks
 from harness.engine.tracing.building import stage_config
 from harness.engine.tracing.chunk import attach_main_grads, workspaces
@@ -20,7 +19,7 @@ from harness.engine.tracing.ledger import StorageLedger
 from harness.engine.tracing.routing import PLACE
 from harness.engine.tracing.run import set_up
 from harness.engine.tracing.tracer import Tracer
-from harness.engine.training import forward_step
+from harness.engine.training import MicroBatch, batches_of_chunks, forward_step
 from harness.experiment.effective import Implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.records.trace import ExactFile, ExactRequest, ExactStage

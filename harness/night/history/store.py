@@ -24,10 +24,10 @@ from harness.night.history.record import HistoryRecord, history_record
 from harness.recipes.problems import Problems
 from harness.records.inventory import find_stored
 from harness.records.job import unsubmitted_job_of
-from harness.records.nights import read_night
+from harness.records.night import read_night
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, write_once
-from harness.records.sweeps import read_sweep
+from harness.records.sweep import read_sweep
 from harness.units import counted
 
 

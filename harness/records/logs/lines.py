@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import cast
 
 from harness.errors import BadRequestError
-from harness.records.logs.passage import Passage, counted
 from harness.records.logs.prefixes import PrefixReader
-from harness.records.logs.sources import PEEK_BYTES, LogSource, log_sources, why_refused
+from harness.records.logs.sources import PEEK_BYTES, LogSource, Passage, counted, log_sources, why_refused
 
 # ECMA-48: control sequences, commands to the terminal such as its title, and the short escapes.
 _ESCAPES = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-Z\\^-~])")

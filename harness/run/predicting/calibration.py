@@ -17,10 +17,9 @@ from harness.planning.model_states import steps_with_torch_adam
 from harness.planning.prediction import BUILT_IN, Constants, calibrated
 from harness.planning.search import Traces
 from harness.planning.stages import Composer, MissingTraceError
-from harness.records.calibration import Calibration, RunErrors, calibration_path, find_calibration
 from harness.records.run import REPLAYED, RunRecord
 from harness.records.store import RECORD, read_run, write_atomically
-from harness.records.trace import TraceCase
+from harness.records.trace import Calibration, RunErrors, TraceCase, calibration_path, find_calibration
 from harness.run.predicting.exact import planner_fingerprint, traced_with, why_of_another_planner
 from harness.run.predicting.tracer import Tracing, trace_cache
 

@@ -14,8 +14,7 @@ from harness.planning.prediction import ExactPeak, exact_peaks, exact_spec
 from harness.planning.search import Plan, Row, Traces
 from harness.planning.stages import Composer
 from harness.planning.trace_cases import source_fingerprint
-from harness.records.calibration import Calibration
-from harness.records.trace import ExactFile, ExactRequest, ExactStage
+from harness.records.trace import Calibration, ExactFile, ExactRequest, ExactStage
 from harness.run.machine import installed_software, side_by_side
 from harness.run.predicting.tracer import TracerLateError, TracerProcess, require_megatron
 

@@ -19,7 +19,6 @@ from harness.launch.environment import SAFE_PATH, Host
 from harness.planning.assumptions import IMBALANCE
 from harness.planning.search import Traces
 from harness.planning.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
-from harness.records.collect import PARENT_PID_VARIABLE
 from harness.records.launch import PARENT_PID_VARIABLE
 from harness.records.process_error import quoted_error
 from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps

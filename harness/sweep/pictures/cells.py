@@ -11,7 +11,7 @@ from harness.judging.saving import highest_per_rank
 from harness.judging.window import window_of
 from harness.records.rank import MemorySeries
 from harness.records.run import RunRecord
-from harness.records.sweeps import CellData, SweepData
+from harness.records.sweep import CellData, SweepData
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import memory_unit, time_unit
 from harness.showing.page import Picture

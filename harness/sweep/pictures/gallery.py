@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from harness.records.sweeps import SweepData
+from harness.records.sweep import SweepData
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import memory_unit
 from harness.showing.page import Picture

@@ -27,8 +27,7 @@ cpu_backend.install()
 
 from harness.engine import rank_run
 from harness.engine.config import transformer_config
-from harness.engine.effective import read_back
-from harness.engine.model import build_chunks, wrap_ddp
+from harness.engine.model import build_chunks, read_back, wrap_ddp
 from harness.engine.training import Trainer
 from harness.experiment.experiment import ExperimentSpec
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from harness.records.logs.lines import log_lines
-from harness.records.logs.passage import Passage
+from harness.records.logs.sources import Passage
 
 
 @pytest.fixture(name="endless")

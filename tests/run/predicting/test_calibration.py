@@ -10,9 +10,9 @@ from harness.launch.environment import this_host
 from harness.planning.prediction import BUILT_IN
 from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
-from harness.records.calibration import Calibration, FittedConstant, calibration_path, find_calibration
 from harness.records.rank import Coordinates
 from harness.records.store import write_record
+from harness.records.trace import Calibration, FittedConstant, calibration_path, find_calibration
 from harness.run.machine import installed_software
 from harness.run.predicting.calibration import CalibrationRequest, calibrate, constants_for
 from harness.run.predicting.exact import planner_fingerprint, traced_with
