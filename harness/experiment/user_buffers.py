@@ -1,7 +1,7 @@
 """How transformer-engine overlaps tensor-parallel communication with matrix products: one buffer per GEMM."""
 
 import re
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -83,11 +83,6 @@ class UserBuffers(Frozen):
 
 
 METHODS = (BulkOverlap, RingExchangeOverlap, PipelineOverlap)
-
-METHOD_KEYS: dict[str, tuple[str, ...]] = {
-    get_args(method.model_fields["method"].annotation)[0]: tuple(method.model_fields) for method in METHODS
-}
-"""Keys that a GEMM may hold, by its method."""
 
 
 def _tuned(bulk: tuple[int, int, int, int], proj_fprop: int | None, fc2_fprop: int | None) -> UserBuffers:

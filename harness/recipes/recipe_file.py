@@ -24,7 +24,6 @@ from harness.recipes.settings import (
     Setting,
     Value,
     build_spec,
-    children,
     merge,
 )
 from harness.recipes.strict_yaml import Items, Node, PlainValue, Table, plain
@@ -82,7 +81,7 @@ class _LayerReader:
 
     def leaves(self, table: Table, section: str, keys: Keys) -> Iterator[tuple[str, Setting]]:
         """Leaves of a modelled section by full path. Their values are checked where a whole spec is built."""
-        self.file.require_known(keys, children(section))
+        self.file.require_known(keys, SECTION_MODELS[section].model_fields)
         label, where = self.file.label, path_text(keys)
         for key, node in table.entries.items():
             path = f"{section}.{key}"

@@ -17,7 +17,6 @@ from harness.experiment.recompute import MODULES
 from harness.experiment.user_buffers import METHODS, NAMED, UserBuffers
 from harness.recipes.axes import SHORT_NAMES
 from harness.recipes.find import recipes_dir
-from harness.recipes.meanings import MEANINGS
 from harness.recipes.recipe import PointKey, RecipeHeader
 from harness.recipes.settings import SECTION_MODELS, TOP_SECTIONS
 from harness.recipes.suite import ExpectedFailure
@@ -172,6 +171,163 @@ def _yaml(value: object) -> str:
 def _names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
+
+_MODEL = {
+    "num_layers": "decoder layers, without multi-token prediction",
+    "hidden_size": "width of the residual stream",
+    "ffn_hidden_size": "inner width of a dense feed-forward block",
+    "num_attention_heads": "query heads",
+    "num_query_groups": "key/value heads; null: as many as query heads",
+    "kv_channels": "channels of one head; null: hidden_size / num_attention_heads",
+    "vocab_size": "tokens in the vocabulary, before padding",
+    "make_vocab_size_divisible_by": "the vocabulary is padded to a multiple of this times TP",
+    "share_embeddings_and_output_weights": "one matrix for input embedding and output",
+    "gated_linear_unit": "feed-forward with a gate (SwiGLU with silu)",
+    "activation_func": "activation of the feed-forward blocks",
+    "add_bias_linear": "biases in all linear layers",
+    "normalization": "kind of norm",
+    "layernorm_epsilon": "added to the variance in norms",
+    "layernorm_zero_centered_gamma": "norm scales are stored as gamma - 1",
+    "qk_layernorm": "norms on queries and keys",
+    "position_embedding_type": "how positions enter",
+    "rotary_base": "base of the rotary frequencies",
+    "rotary_percent": "share of a head's channels that is rotated",
+    "rope_scaling_factor": "Llama 3.1's scaling of rotary frequencies; null: none",
+    "attention_dropout": "probability, on attention weights",
+    "hidden_dropout": "probability, on block outputs",
+    "mtp_num_layers": "multi-token-prediction layers; null: none",
+    "mtp_loss_scaling_factor": "weight of the multi-token-prediction loss",
+}
+_MOE = {
+    "num_moe_experts": "routed experts of a MoE layer",
+    "moe_router_topk": "experts per token",
+    "moe_ffn_hidden_size": "inner width of one expert",
+    "moe_layer_freq": "n: every n-th layer is MoE; a list or [0]*3+[1]*58: 0 dense, 1 MoE",
+    "moe_shared_expert_intermediate_size": "inner width of all shared experts together; null: none",
+    "moe_router_load_balancing_type": "how the router is kept balanced",
+    "moe_aux_loss_coeff": "weight of the balancing loss",
+    "moe_router_pre_softmax": "softmax before choosing experts instead of after",
+    "moe_router_score_function": "what turns router logits into scores",
+    "moe_router_num_groups": "groups of experts for group-limited routing; null: no groups",
+    "moe_router_group_topk": "groups that one token may use",
+    "moe_router_topk_scaling_factor": "factor on the chosen scores; null: 1",
+    "moe_router_enable_expert_bias": "balance by a bias per expert instead of a loss",
+    "moe_router_bias_update_rate": "step of that bias",
+    "moe_router_dtype": "precision of routing; null: that of the activations",
+    "moe_router_force_load_balancing": "replace router logits by random ones, so that every run does equal work",
+    "moe_grouped_gemm": "all local experts in one grouped matrix product",
+}
+_MLA = {
+    "q_lora_rank": "rank of compressed queries; null: not compressed",
+    "kv_lora_rank": "rank of compressed keys and values",
+    "qk_head_dim": "channels of a head without position",
+    "qk_pos_emb_head_dim": "rotated channels of a head",
+    "v_head_dim": "value channels of a head",
+    "rope_type": "kind of rotary embedding",
+    "rotary_scaling_factor": "YaRN's extension factor",
+    "original_max_position_embeddings": "tokens; context before the extension",
+    "mscale": "YaRN's attention scale",
+    "mscale_all_dim": "YaRN's attention scale for all channels",
+    "apply_rope_fusion": "megatron-core's fused (Triton) rotary embedding; needs rope_type yarn and a GPU",
+}
+_PARALLELISM = {
+    "tensor_model_parallel_size": "GPUs that share one layer's matrices (TP)",
+    "pipeline_model_parallel_size": "pipeline stages (PP)",
+    "virtual_pipeline_model_parallel_size": "model chunks per stage (VPP); null: not interleaved",
+    "context_parallel_size": "GPUs that share one sequence (CP)",
+    "expert_model_parallel_size": "GPUs that share the experts of a layer (EP)",
+    "expert_tensor_parallel_size": "TP inside experts (ETP); null: equal to TP",
+    "sequence_parallel": "norms and dropouts are split over TP along the sequence",
+    "pipeline_model_parallel_layout": "layers per chunk, megatron-core's letters: E t m L",
+    "account_for_embedding_in_pipeline_split": "the embedding counts as one layer",
+    "account_for_loss_in_pipeline_split": "output and loss count as one layer",
+    "num_layers_in_first_pipeline_stage": "layers; null: even",
+    "num_layers_in_last_pipeline_stage": "layers; null: even",
+    "microbatch_group_size_per_vp_stage": "micro-batches in a row per chunk; null: PP",
+    "defer_embedding_wgrad_compute": "compute the output layer's weight gradients while the pipeline drains",
+    "wgrad_deferral_limit": "micro-batches whose weight gradients wait; 0: all",
+}
+_BATCH = {
+    "micro_batch_size": "sequences per GPU and forward pass (MBS)",
+    "global_batch_size": "sequences per step over all GPUs (GBS)",
+    "seq_length": "tokens per sequence",
+}
+_OPTIMIZER = {
+    "use_distributed_optimizer": "optimizer state is split over data-parallel ranks",
+    "use_precision_aware_optimizer": "states below in their own precision; needed for any but fp32",
+    "main_params_dtype": "master weights",
+    "main_grads_dtype": "gradients that the optimizer reads",
+    "exp_avg_dtype": "first Adam moment",
+    "exp_avg_sq_dtype": "second Adam moment",
+    "lr": "learning rate per step, constant",
+    "weight_decay": "decoupled weight decay",
+    "clip_grad": "largest gradient norm; 0: no clipping",
+}
+_DDP = {
+    "grad_reduce_in_fp32": "gradients are kept and reduced in fp32, else in bf16",
+    "overlap_grad_reduce": "reduce gradients during the backward pass",
+    "overlap_param_gather": "gather parameters during the forward pass",
+    "align_grad_reduce": "pipeline stages start their gradient reductions together (needs overlap_grad_reduce)",
+    "align_param_gather": "pipeline stages start their parameter gathers together (needs overlap_param_gather)",
+    "bucket_size": "elements of one gradient bucket (needs overlap_grad_reduce); null: 40M, or 1M per data-parallel rank",
+    "average_in_collective": "the collective averages instead of scaling before it",
+    "nccl_ub": "NCCL user buffers",
+    "use_megatron_fsdp": "parameters, gradients and optimizer state are sharded (Megatron-FSDP)",
+}
+_OFFLOAD = {
+    "cpu_offloading_num_layers": "layers whose activations move to host memory",
+    "offload_modules": "modules whose activations move to host memory",
+}
+_CUDA_GRAPH = {
+    "impl": "who captures CUDA graphs",
+    "scope": "captured parts; empty: whole layers",
+    "warmup_steps": "steps before capture",
+}
+_KERNELS = {
+    "transformer_impl": "layers of Transformer Engine or of megatron-core itself",
+    "attention_backend": "attention kernel",
+    "gradient_accumulation_fusion": "weight gradients are added inside the matrix product; needs CUDA",
+    "cross_entropy_loss_fusion": "fused cross entropy",
+    "cross_entropy_fusion_impl": "whose fused cross entropy",
+    "tp_comm_overlap": "tensor-parallel communication overlaps matrix products",
+    "tp_comm_overlap_cfg": "user buffers of that overlap, see below; null: Transformer Engine's defaults",
+    "moe_token_dispatcher_type": "how tokens reach experts",
+    "moe_flex_dispatcher_backend": "backend of the flex dispatcher",
+    "moe_permute_fusion": "fused permutation of tokens",
+    "moe_shared_expert_overlap": "shared experts run during dispatch",
+    "overlap_moe_expert_parallel_comm": "expert communication overlaps another micro-batch's work",
+    "moe_expert_capacity_factor": "tokens per expert over the even share; null: no token is dropped",
+    "moe_pad_expert_input_to_capacity": "every expert gets its full capacity",
+}
+_TRAIN = {
+    "manual_gc": "run Python's garbage collector on all ranks at the same steps, never in between",
+    "manual_gc_interval": "steps from one collection to the next; 0: only before the first step",
+}
+_MEASURE = {
+    "max_steps": "training steps of a run",
+    "skip_first_percent_time": "share of the steps, from the first, that does not count",
+    "eval_time_start_step": "first step that counts, from 0; null: after the skipped share",
+    "eval_time_end_step": "one past the last step that counts; null: max_steps",
+    "seed": "seed of weights and data",
+    "memory_limit_bytes": "bytes a rank may use (reserved on a GPU, in tensors on cpu); null: what the device has",
+    "memory_snapshot": "one more step after the measured ones, recorded by torch's allocator as ranks/snapshot_NNN.pickle",
+    "snapshot_on_oom": "the allocator's history is recorded throughout and written when memory runs out; times do not count",
+}
+MEANINGS: dict[str, dict[str, str]] = {
+    "model": _MODEL,
+    "model.moe": _MOE,
+    "model.mla": _MLA,
+    "parallelism": _PARALLELISM,
+    "batch": _BATCH,
+    "optimizer": _OPTIMIZER,
+    "ddp": _DDP,
+    "offload": _OFFLOAD,
+    "cuda_graph": _CUDA_GRAPH,
+    "kernels": _KERNELS,
+    "train": _TRAIN,
+    "measure": _MEASURE,
+}
+"""What each setting of a section means, with its unit. A test compares the table with the models."""
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "recompute modules": lambda: (

@@ -1,7 +1,6 @@
 """Resolves a recipe and options into an experiment."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
@@ -28,7 +27,6 @@ class Resolved:
     spec: ExperimentSpec
     sources: dict[str, str]
     notes: tuple[str, ...]
-    recipe_path: Path
 
 
 def resolve(request: Request) -> Resolved:
@@ -73,7 +71,7 @@ def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:
     said = [s.note for s in layer.values() if s.note]
     about = [f"{choice.point.place}: {choice.point.key.note}"] if choice.point.key.note else []
     notes = (*choice.notes, *about, *said, *notes, *_limit_note(spec))
-    return Resolved(spec, sources_of(spec, layer) | _selection(request), notes, recipe.path)
+    return Resolved(spec, sources_of(spec, layer) | _selection(request), notes)
 
 
 def _selection(request: Request) -> dict[str, str]:

@@ -71,11 +71,6 @@ TOP_SECTIONS = (*(path for path in SECTION_MODELS if "." not in path), "recomput
 """What a recipe file may hold at ``defaults``, in a profile and at a point."""
 
 
-def children(section: str) -> tuple[str, ...]:
-    """Names allowed right under a section."""
-    return tuple(SECTION_MODELS[section].model_fields)
-
-
 def settable_paths() -> tuple[str, ...]:
     """Every path that ``--set`` accepts, without the open-ended ``env.NAME``."""
     return tuple(path for path in LEAVES if path not in IDENTITY and path != "env")

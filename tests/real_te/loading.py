@@ -81,9 +81,9 @@ def _mend(stood_for) -> None:
     for name in ("moe_sort_chunks_by_index", "moe_sort_chunks_by_index_with_probs"):
         _replace(name, _with_counts_as_tensors(getattr(permutation, name)))
     base.forget_dummy_wgrads = base._dummy_wgrads.clear
-    machine = types.ModuleType("transformer_engine.pytorch.machine")
-    machine.MACHINE = stood_for
-    sys.modules[machine.__name__] = machine
+    formats = types.ModuleType("transformer_engine.pytorch.formats")
+    formats.MACHINE = stood_for
+    sys.modules[formats.__name__] = formats
 
 
 def _with_counts_as_tensors(sort):

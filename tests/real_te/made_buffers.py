@@ -17,7 +17,7 @@ def main() -> None:
     """Make the buffers of one spec after another, over fake process groups."""
     folder, asked, out = map(Path, sys.argv[1:])
     loading.prepare(folder)
-    from harness.engine.tracing.building import Groups
+    from harness.engine.tracing.chunk import Groups
     from harness.experiment.experiment import ExperimentSpec
 
     groups = Groups()

@@ -61,7 +61,7 @@ def _forget_buffers(case):
 def measured(case):
     """Measure as the tracer does, with user buffers as a rank makes them."""
     from harness.engine import user_buffers
-    from harness.engine.tracing.building import Groups, build, stage_config
+    from harness.engine.tracing.chunk import Groups, build, stage_config
     from harness.engine.tracing.run import prepared
 
     spec = prepared(case, "transformer_engine", GROUPS.setdefault("groups", Groups()))

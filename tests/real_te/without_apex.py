@@ -25,7 +25,7 @@ def main() -> None:
         sys.modules["fused_weight_gradient_mlp_cuda"] = None
     engine_trace.prepare(transformer_engine=True)
 
-    from harness.engine.tracing.building import Groups, build, stage_config
+    from harness.engine.tracing.chunk import Groups, build, stage_config
     from harness.engine.tracing.run import prepared
 
     spec = prepared(case, "transformer_engine", Groups())

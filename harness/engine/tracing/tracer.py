@@ -1,21 +1,67 @@
-"""One dispatch mode that sees every operation: allocations go to the ledger, costs to the tally."""
+"""One dispatch mode that sees every operation: allocations go to the ledger, costs to the tally; FLOPs of aten operations."""
 
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from math import prod
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from harness.engine.tracing import collectives
 from harness.engine.tracing.collectives import Op, Tally, peak_key, tensor_bytes, tensors_in
-from harness.engine.tracing.flops import classify
 from harness.engine.tracing.ledger import StorageLedger
 from harness.experiment.gpu import PeakKey
 from harness.records.trace import CommGroup, OpKind, Phase
 
 aten = torch.ops.aten
+
+
+def attention_flops(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, causal: bool) -> int:
+    """Two products over the scores, ``2 b a s s_k (d_k + d_v)``; half of it under a causal mask.
+
+    Takes [b, a, s, d] as torch's kernels do; heads of key and value may be fewer (grouped queries).
+    """
+    batch, heads, length, _ = query.shape
+    flops = 2 * batch * heads * length * key.shape[2] * (key.shape[3] + value.shape[3])
+    return flops // 2 if causal else flops
+
+
+# Kernels by packet: where the causal flag stands among the arguments, and how many products they do for the forward's
+# two. Backward kernels recompute the scores: five; their arguments begin with the output's gradient.
+_KERNELS = {
+    aten._scaled_dot_product_flash_attention: (4, 2),
+    aten._scaled_dot_product_flash_attention_backward: (11, 5),
+    aten._scaled_dot_product_flash_attention_for_cpu: (4, 2),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: (7, 5),
+    aten._scaled_dot_product_efficient_attention: (6, 2),
+    aten._scaled_dot_product_efficient_attention_backward: (11, 5),
+}
+
+
+def _attention(packet: object, args: tuple) -> int:
+    causal_place, products = _KERNELS[packet]
+    tensors = args[:3] if products == 2 else args[1:4]
+    causal = len(args) > causal_place and bool(args[causal_place])
+    return attention_flops(*tensors, causal=causal) * products // 2
+
+
+def classify(packet: object, args: tuple, kwargs: dict, out: object) -> tuple[OpKind, int]:
+    """What kind of operation an aten packet is, and its FLOPs (multiply and add are two)."""
+    if packet in _KERNELS:
+        return "attention", _attention(packet, args)
+    formula = flop_registry.get(packet)
+    if formula is None:
+        return "elementwise", 0
+    return "gemm", int(formula(*args, **kwargs, out_val=out))
+
+
+def gemm_flops(*sizes: int) -> int:
+    """``2 m n k``."""
+    return 2 * prod(sizes)
+
 
 # torch.compile writes neither into its inputs but at the very end, nor fuses a scatter: it works on a copy.
 _SCATTERS = (aten.index_put_, aten.index_put)

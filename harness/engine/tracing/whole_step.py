@@ -13,8 +13,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from harness.engine.model import build_chunks
-from harness.engine.tracing.building import stage_config
-from harness.engine.tracing.chunk import attach_main_grads, workspaces
+from harness.engine.tracing.chunk import attach_main_grads, stage_config, workspaces
 from harness.engine.tracing.ledger import StorageLedger
 from harness.engine.tracing.routing import PLACE
 from harness.engine.tracing.run import set_up

@@ -7,9 +7,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.engine.tracing.collectives import Op, Tally, caller_goes_on, tensor_bytes, tensors_in
-from harness.engine.tracing.flops import attention_flops, gemm_flops
 from harness.engine.tracing.ledger import StorageLedger
 from harness.engine.tracing.routing import spread
+from harness.engine.tracing.tracer import attention_flops, gemm_flops
 from harness.records.trace import OpCost
 
 pytestmark = pytest.mark.train

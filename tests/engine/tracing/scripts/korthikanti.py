@@ -11,7 +11,7 @@ from harness.engine import trace
 
 trace.prepare(transformer_engine=False)
 
-from harness.engine.tracing.building import Groups, build, stage_config
+from harness.engine.tracing.chunk import Groups, build, stage_config
 from harness.engine.tracing.run import prepared
 from harness.experiment.experiment import ExperimentSpec, KernelSpec
 from harness.experiment.model import BatchSpec, ModelSpec, ParallelismSpec

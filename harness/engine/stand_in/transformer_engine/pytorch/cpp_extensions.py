@@ -2,7 +2,7 @@
 
 import torch
 
-from transformer_engine.pytorch.gemm import record_gemm
+from transformer_engine.pytorch.formats import record_gemm
 
 
 def general_gemm(A, B, out_dtype=None, layout="TN", **_options):  # noqa: N803 (transformer-engine's names)

@@ -1,18 +1,29 @@
-"""Quantised tensors: how many bytes each recipe stores, and which parts of them (transformer-engine 2.11 `tensor/`).
-
-A quantised tensor has data for reading along rows (forward GEMM) and along columns (weight gradient), each with scales.
-"""
+"""Quantised formats and the bytes they take, the GPU that is stood for, and matrix products: an output and a cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
-from harness.engine.tracing.collectives import tensor_bytes
-from harness.engine.tracing.tracer import active
+from harness.engine.tracing.collectives import peak_key, tensor_bytes
+from harness.engine.tracing.tracer import active, gemm_flops
 from harness.experiment.gpu import PeakKey
 from transformer_engine.common import recipe as recipes
-from transformer_engine.pytorch.machine import MACHINE
+
+
+@dataclass
+class Machine:
+    """``capability``: compute capability. Before Blackwell, FP8 GEMMs read both operands along their inner dimension."""
+
+    capability: tuple[int, int] = (9, 0)
+
+    @property
+    def needs_transposes(self) -> bool:
+        """Whether per-tensor FP8 data is stored a second time, transposed, for the backward GEMMs."""
+        return self.capability < (10, 0)
+
+
+MACHINE = Machine()
 
 
 def _up(size: int, unit: int) -> int:
@@ -152,3 +163,21 @@ def quantize(
 
 def _buffer(x: torch.Tensor, fmt: QuantFormat, scale_bytes: int) -> torch.Tensor:
     return torch.empty(x.numel() * fmt.bits // 8 + scale_bytes, dtype=torch.uint8, device=x.device)
+
+
+def gemm(sizes: tuple[int, int, int], like: torch.Tensor, fmt: QuantFormat | None, out: torch.Tensor | None = None):
+    """[m, k] x [k, n] -> [m, n] in the type of ``like``; ``out`` is accumulated into instead.
+
+    Operands are of one type: quantised by ``fmt``, or that of ``like``. ``sizes`` is (m, k, n).
+    """
+    record_gemm(sizes, like, fmt)
+    m, _, n = sizes
+    return torch.empty((m, n), dtype=like.dtype, device=like.device) if out is None else out
+
+
+def record_gemm(sizes: tuple[int, int, int], like: torch.Tensor, fmt: QuantFormat | None, num_weights: int = 1) -> None:
+    """The cost of a product; ``num_weights`` matrices of [k, n] in a grouped one."""
+    m, k, n = sizes
+    bits = like.element_size() * 8 if fmt is None else fmt.bits
+    moved = bits * (m * k + num_weights * k * n) // 8 + like.element_size() * m * n
+    active().kernel("gemm", fmt.peak if fmt else peak_key(like.dtype), flops=gemm_flops(m, k, n), num_bytes=moved)

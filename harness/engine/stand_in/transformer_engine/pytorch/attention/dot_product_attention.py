@@ -6,8 +6,7 @@ from math import sqrt
 import torch
 from torch.nn import functional as F  # noqa: N812 (torch's own spelling)
 
-from transformer_engine.pytorch.attention.context_parallel import ring_attention
-from transformer_engine.pytorch.attention.kernels import fused_attention
+from transformer_engine.pytorch.attention.kernels import fused_attention, ring_attention
 
 
 def fitted(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:

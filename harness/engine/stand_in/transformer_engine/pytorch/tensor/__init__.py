@@ -1,7 +1,0 @@
-"""Types that megatron-core tests tensors for."""
-
-import torch
-
-
-class QuantizedTensor(torch.Tensor):
-    """Never instantiated."""
