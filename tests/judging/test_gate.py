@@ -40,6 +40,11 @@ def finding(comparison, name):
     return next(f for f in comparison.findings if f.metric == name)
 
 
+def test_what_must_be_exact_has_no_threshold_to_choose(make_spec):
+    for thresholds in (FIVE_PERCENT, default_thresholds(make_spec())):
+        assert (thresholds.of("exact"), thresholds.of("time")) == (0.0, thresholds.time)
+
+
 @pytest.mark.parametrize("case", cases("performance"))
 def test_throughput_cases_of_megatron_bridge(make_spec, make_rank, make_record, make_golden, case):
     num_steps = sum(repeats for _, repeats in case["current"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.judging.oom.failure_scan import MAX_RANKS, MAX_TEXT, FailureScan
-from harness.judging.oom.failure_signs import sign_of
+from harness.judging.oom.failure_signs import Sign, sign_of, sign_of_exit
 from harness.judging.oom.first_failure import first_failure
 from harness.records.logs.lines import LogLine, log_lines
 
@@ -370,3 +370,16 @@ def test_a_log_that_names_more_ranks_than_there_can_be_is_read_in_bounded_memory
         scan.feed(LogLine("up", "a.log", rank, rank=rank))
     assert len(scan.ranks) == MAX_RANKS
     assert max(scan.ranks) == MAX_RANKS + 999
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "kind"),
+    [(-9, "signal"), (137, "signal"), (-15, "peer"), (143, "peer"), (-2, "peer"), (1, "error"), (128, "error"),
+     (129, "signal"), (192, "signal"), (193, "error")],
+)  # fmt: skip
+def test_an_exit_code_says_whether_a_signal_ended_the_rank(exit_code, kind):
+    assert sign_of_exit(exit_code, 3, weight=1) == Sign(kind, 1, 3, exit_code)
+
+
+def test_a_rank_that_ended_well_shows_nothing():
+    assert sign_of_exit(0, 3, weight=1) is None

@@ -1,0 +1,86 @@
+"""What a setting saves in memory, and what a sweep on another machine would do."""
+
+import pytest
+
+from harness.judging.derive import derive
+from harness.judging.metrics import METRICS, Speed, cell_figure
+from harness.judging.saving import elsewhere, memory_saving
+from harness.records.imported import ImportedLog
+from harness.units import MIB
+
+FROM_A_LOG = ImportedLog(source_format="bridge", files=())
+
+
+@pytest.fixture(name="saving")
+def _saving(runs):
+    """What a cell of that peak saves against a control of 50 GiB."""
+
+    def work_out(*, cell=None, control=None):
+        cell, control = cell or runs("mlp", [1.0], 40), control or runs("none", [1.0], 50)
+        return memory_saving((cell, derive(cell[0])), (control, derive(control[0])))
+
+    return work_out
+
+
+def without_memory(runs, *ranks, **changes):
+    return [
+        run.model_copy(
+            update={"ranks": tuple(r.model_copy(update={"memory": None}) if r.rank in ranks else r for r in run.ranks)}
+            | changes
+        )
+        for run in runs
+    ]
+
+
+def test_every_rank_saves_where_both_sides_cut_the_model_alike(saving):
+    assert {(one.rank, one.saved_bytes) for one in saving().ranks} == {(rank, 10 * 1024 * MIB) for rank in range(8)}
+
+
+def test_no_rank_is_compared_with_one_of_another_layout(saving, runs):
+    control = runs("none", [1.0], 50)
+    parallelism = control[0].spec.parallelism.model_copy(update={"tensor_model_parallel_size": 4})
+    spec = control[0].spec.model_copy(update={"parallelism": parallelism})
+    found = saving(control=[control[0].model_copy(update={"spec": spec})])
+    assert (found.saved_bytes, found.ranks) == (10 * 1024 * MIB, ())
+
+
+def test_two_runs_on_a_gpu_differ_by_a_segment_of_the_allocator(saving):
+    assert saving().noise_bytes == 2 * MIB
+
+
+@pytest.mark.parametrize(
+    ("imported", "is_told"), [((True, True), True), ((True, False), False), ((False, False), False)]
+)
+def test_logs_alone_need_not_tell_of_every_rank(saving, runs, imported, is_told):
+    sides = (
+        without_memory(runs(name, [1.0], peak), 0, imported=FROM_A_LOG if is_log else None)
+        for (name, peak), is_log in zip((("mlp", 40), ("none", 50)), imported, strict=True)
+    )
+    cell, control = sides
+    assert (saving(cell=cell, control=control) is not None) is is_told
+
+
+def test_logs_of_other_ranks_are_not_compared(saving, runs):
+    cell = without_memory(runs("mlp", [1.0], 40), 0, imported=FROM_A_LOG)
+    control = without_memory(runs("none", [1.0], 50), 1, imported=FROM_A_LOG)
+    assert saving(cell=cell, control=control) is None
+
+
+def test_only_on_another_host_is_a_sweep_in_doubt(make_cell, make_sweep, runs):
+    data = make_sweep([make_cell("none", runs("none", [1.0], 50))])
+    assert elsewhere(data, "node0") == ""
+    assert elsewhere(data, "node1").startswith("the sweep began on node0, this is node1: ")
+
+
+def test_without_a_finished_run_no_host_is_another(make_cell, make_sweep, runs):
+    failed = [run.model_copy(update={"status": "failed"}) for run in runs("none", [1.0], 50)]
+    assert elsewhere(make_sweep([make_cell("none", failed)]), "node1") == ""
+
+
+def test_the_figure_of_a_cell_is_that_of_its_repeats_where_they_have_one(runs):
+    metrics = derive(runs("none", [1.0], 50)[0])
+    speed = Speed(step_time_s=2.0, tflops_per_gpu=None, tokens_per_s_per_gpu=None, mfu=None, hfu=None, num_runs=3)
+    of = {metric.name: cell_figure(metric, metrics, speed) for metric in METRICS}
+    assert of["step_time_s"] == 2.0
+    assert of["tflops_per_gpu"] is None
+    assert of["peak_allocated_bytes"] == metrics.peak_allocated_bytes.value
