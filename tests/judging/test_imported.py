@@ -6,7 +6,7 @@ import pytest
 
 from harness.judging.derive import derive
 from harness.judging.imported import own_throughput, throughput_text
-from harness.records.imported import ImportedLog, LoggedThroughput
+from harness.records.run import ImportedLog, LoggedThroughput
 
 
 @pytest.fixture(name="logged")

@@ -5,7 +5,7 @@ import pytest
 from harness.judging.derive import derive
 from harness.judging.metrics import METRICS, Speed, cell_figure
 from harness.judging.saving import elsewhere, memory_saving
-from harness.records.imported import ImportedLog
+from harness.records.run import ImportedLog
 from harness.units import MIB
 
 FROM_A_LOG = ImportedLog(source_format="bridge", files=())
