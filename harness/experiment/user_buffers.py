@@ -92,10 +92,17 @@ def _tuned(bulk: tuple[int, int, int, int], proj_fprop: int | None, fc2_fprop: i
         BulkOverlap(method="bulk", num_sm=num_sm, set_sm_margin=False) for num_sm in bulk
     )
     return UserBuffers(
-        qkv_fprop=ring, proj_dgrad=ring, fc1_fprop=ring, fc2_dgrad=ring,
-        qkv_dgrad=qkv_dgrad, qkv_wgrad=qkv_wgrad, fc1_dgrad=fc1_dgrad, fc1_wgrad=fc1_wgrad,
-        proj_fprop=_scatter(proj_fprop), fc2_fprop=_scatter(fc2_fprop),
-    )  # fmt: skip
+        qkv_fprop=ring,
+        proj_dgrad=ring,
+        fc1_fprop=ring,
+        fc2_dgrad=ring,
+        qkv_dgrad=qkv_dgrad,
+        qkv_wgrad=qkv_wgrad,
+        fc1_dgrad=fc1_dgrad,
+        fc1_wgrad=fc1_wgrad,
+        proj_fprop=_scatter(proj_fprop),
+        fc2_fprop=_scatter(fc2_fprop),
+    )
 
 
 def _scatter(num_sm: int | None) -> PipelineOverlap | RingExchangeOverlap:

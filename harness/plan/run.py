@@ -140,11 +140,15 @@ def _chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
     rows = {canonical_text(row.spec.recompute): row for row in found.rows}
     wanted = {canonical_text(parse_recompute(text)): text for text in only}
     unknown = [text for key, text in wanted.items() if key not in rows]
-    raise_all([
-        BadRequestError(f"--only {text}: not in this plan, which lists equal settings once",
-                        remedy=f"one of: {' '.join(row.text for row in found.rows)}")
-        for text in unknown
-    ])  # fmt: skip
+    raise_all(
+        [
+            BadRequestError(
+                f"--only {text}: not in this plan, which lists equal settings once",
+                remedy=f"one of: {' '.join(row.text for row in found.rows)}",
+            )
+            for text in unknown
+        ]
+    )
     keep = {*wanted, NoRecompute().text}
     return replace(found, rows=tuple(row for key, row in rows.items() if key in keep))
 

@@ -217,9 +217,12 @@ def _median_constant(name: str, sizes: Sequence[int], problem: str) -> FittedCon
     low, high = BOUNDS[name]
     value = min(max(median(sizes), low), high) if sizes else None
     return FittedConstant(
-        name=name, built_in=BUILT_IN.value_of(name), value=value, bounds=(low, high),
+        name=name,
+        built_in=BUILT_IN.value_of(name),
+        value=value,
+        bounds=(low, high),
         reason=problem if value is None else _at_bound(value, (low, high)),
-    )  # fmt: skip
+    )
 
 
 def _efficiencies(runs: Sequence[Observation]) -> tuple[FittedConstant, ...]:
@@ -232,11 +235,14 @@ def _efficiencies(runs: Sequence[Observation]) -> tuple[FittedConstant, ...]:
         values = dict(zip(names, found, strict=True))
     return tuple(
         FittedConstant(
-            name=name, built_in=BUILT_IN.value_of(name), value=values.get(name), bounds=BOUNDS[name],
+            name=name,
+            built_in=BUILT_IN.value_of(name),
+            value=values.get(name),
+            bounds=BOUNDS[name],
             reason=_at_bound(values[name], BOUNDS[name]) if name in values else reasons[name],
         )
         for name in EFFICIENCIES
-    )  # fmt: skip
+    )
 
 
 def _log_errors(runs: Sequence[Observation], names: Sequence[str]) -> Callable[[Sequence[float]], list[float]]:

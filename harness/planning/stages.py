@@ -220,9 +220,15 @@ class _Recorder(_Book):
     """Answers every question with nothing, and remembers it."""
 
     _NOTHING = ChunkTrace(
-        saved_bytes=0, forward_peak_bytes=0, backward_peak_bytes=0, persistent_bytes=0, hidden_bytes=0,
-        num_parameters_dense=0, num_parameters_expert=0, parameter_bytes=0,
-    )  # fmt: skip
+        saved_bytes=0,
+        forward_peak_bytes=0,
+        backward_peak_bytes=0,
+        persistent_bytes=0,
+        hidden_bytes=0,
+        num_parameters_dense=0,
+        num_parameters_expert=0,
+        parameter_bytes=0,
+    )
 
     def __init__(self) -> None:
         super().__init__()

@@ -102,8 +102,11 @@ def _extent(spec: ExperimentSpec, group: Group) -> tuple[int, int]:
     """Size of a group, and the distance between its neighbours in rank numbers."""
     p = spec.parallelism
     tp, cp, ep, etp = (
-        p.tensor_model_parallel_size, p.context_parallel_size, p.expert_model_parallel_size, p.expert_tensor_size,
-    )  # fmt: skip
+        p.tensor_model_parallel_size,
+        p.context_parallel_size,
+        p.expert_model_parallel_size,
+        p.expert_tensor_size,
+    )
     per_stage = max(1, spec.num_gpus // p.pipeline_model_parallel_size)
     extents: dict[Group, tuple[int, int]] = {
         "tp": (tp, 1),

@@ -167,9 +167,16 @@ def _by_name(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> dict[str
 
 
 def _side(values: dict[str, object], side: str) -> object:
-    names = ("output_tensor", "output_tensors", "output") if side == "out" else (
-        "input_tensor", "input_tensors", "input", "tensors",
-    )  # fmt: skip
+    names = (
+        ("output_tensor", "output_tensors", "output")
+        if side == "out"
+        else (
+            "input_tensor",
+            "input_tensors",
+            "input",
+            "tensors",
+        )
+    )
     return next(values[name] for name in names if values.get(name) is not None)
 
 

@@ -135,9 +135,14 @@ def _tuned_for_another(s: Situation) -> Values | None:
     if buffers is None or not buffers.names or not _overlaps(s):
         return None
     asked: dict[str, str | int] = {
-        "GPU": s.gpu.name, "precision": s.spec.precision.peak, "hidden size": s.spec.model.hidden_size, "TP": s.tp,
-        "CP": s.spec.parallelism.context_parallel_size, "micro-batch": s.spec.batch.micro_batch_size, "sequence": s.spec.batch.seq_length,
-    }  # fmt: skip
+        "GPU": s.gpu.name,
+        "precision": s.spec.precision.peak,
+        "hidden size": s.spec.model.hidden_size,
+        "TP": s.tp,
+        "CP": s.spec.parallelism.context_parallel_size,
+        "micro-batch": s.spec.batch.micro_batch_size,
+        "sequence": s.spec.batch.seq_length,
+    }
     differing = {name: _differing(tuned_for(name), asked) for name in buffers.names}
     name = min(differing, key=lambda name: len(differing[name]))
     if not differing[name]:
@@ -153,8 +158,10 @@ def _differing(tuned: dict[str, str | int], asked: dict[str, str | int]) -> list
 
 
 def _listed(values: dict[str, str | int], keys: list[str]) -> str:
-    return ", ".join({"GPU": str(values[key]).upper(), "precision": str(values[key])}.get(key, f"{key} {values[key]}")
-                     for key in keys)  # fmt: skip
+    return ", ".join(
+        {"GPU": str(values[key]).upper(), "precision": str(values[key])}.get(key, f"{key} {values[key]}")
+        for key in keys
+    )
 
 
 USER_BUFFERS = (

@@ -194,9 +194,15 @@ def _order(identifier: str) -> tuple[str, int, str]:
 def _all() -> Iterable[Entry]:
     for rule in RULES:
         yield Entry(
-            rule.id, rule.severity, _ABOUT.get(rule.id) or readable(rule.message), readable(rule.fix),
-            _own_text(rule.mcore_text), _versions(rule.since, rule.until), EVIDENCE[rule.evidence], rule.source,
-        )  # fmt: skip
+            rule.id,
+            rule.severity,
+            _ABOUT.get(rule.id) or readable(rule.message),
+            readable(rule.fix),
+            _own_text(rule.mcore_text),
+            _versions(rule.since, rule.until),
+            EVIDENCE[rule.evidence],
+            rule.source,
+        )
     for identifier, reason in CLOSED_BY_CONSTRUCTION.items():
         yield Entry(identifier, "closed", f"no request can break it: {reason}", "", None, "all", "", "")
 
