@@ -26,7 +26,6 @@ from harness.plan import ask as plan
 from harness.records.launch import closed_to_others
 from harness.results import ask as results
 from harness.runs import ask as run
-from harness.runs import check
 from harness.showing.streams import readers_may_leave
 from harness.sweep import ask as sweep
 
@@ -116,7 +115,7 @@ app.command("run", cls=WholeShortOptions)(run.run)
 app.command("sweep", cls=SweepCommand)(sweep.sweep)
 app.command("nightly")(nightly.nightly)
 app.command("plan", cls=PlanCommand)(plan.plan)
-app.command("check", cls=WholeShortOptions)(check.check)
+app.command("check", cls=WholeShortOptions)(run.check)
 app.command("compare", cls=CompareCommand)(compare.compare)
 app.command("explain")(explain.explain)
 app.command("diagnose", cls=WholeShortOptions)(diagnose.diagnose)

@@ -22,6 +22,10 @@ def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> t
     return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar)  # type: ignore[no-any-return]
 
 
+def _slurm(*names: str, help: str, metavar: str | None = None) -> typer.models.OptionInfo:
+    return _option(*names, help=help, panel="Slurm (with --launcher slurm)", metavar=metavar)
+
+
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
 class ExperimentOptions:
@@ -181,6 +185,42 @@ class SweepNodes:
         help="Default: a free port; 29500 with several nodes.")] = None
     sweep_dir: Annotated[Path | None, typer.Option("--sweep_dir", metavar="DIR", rich_help_panel=_NODES,
         help="Folder of the sweep, the same on every node; needed with --nnodes. Default: a new one under the results folder.")] = None
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmLaunchOptions:
+    """What Slurm is asked for. None and False: not said."""
+
+    time_limit: Annotated[str | None, _slurm("--time_limit", metavar="MINUTES|HH:MM:SS",
+        help="After this Slurm ends the job. Mandatory; whole minutes, rounded up.")] = None
+    partition: Annotated[str | None, _slurm("--partition", metavar="NAME", help="Slurm's --partition.")] = None
+    account: Annotated[str | None, _slurm("--account", metavar="NAME", help="Slurm's --account.")] = None
+    qos: Annotated[str | None, _slurm("--qos", metavar="NAME", help="Slurm's --qos.")] = None
+    reservation: Annotated[str | None, _slurm("--reservation", metavar="NAME", help="Slurm's --reservation.")] = None
+    constraint: Annotated[str | None, _slurm("--constraint", metavar="FEATURES", help="Slurm's --constraint.")] = None
+    slurm_gpus: Annotated[str | None, _slurm("--slurm_gpus", metavar="HOW",
+        help="How GPUs are asked for: gpus-per-node (default), gres, or none where Slurm knows no GPUs.")] = None
+    no_exclusive: Annotated[bool, _slurm("--no_exclusive",
+        help="Share the nodes with other jobs: what is measured is then theirs too.")] = False
+    segment: Annotated[int | None, _slurm("--segment", metavar="N", help="Slurm's --segment: nodes per NVLink domain.")] = None
+    container_image: Annotated[str | None, _slurm("--container_image", metavar="IMAGE",
+        help="Run in this container (pyxis). mbr-perf must be importable there by --slurm_python; results and the checkout are mounted.")] = None
+    container_mounts: Annotated[list[str] | None, _slurm("--container_mounts", metavar="SRC:DST",
+        help="Further mounts of the container. Repeatable.")] = None
+    slurm_python: Annotated[str | None, _slurm("--slurm_python", metavar="PATH",
+        help="The Python that runs mbr-perf on the nodes. Default: the one in use here; python3 in a container.")] = None
+    pending_timeout: Annotated[int | None, _slurm("--pending_timeout", metavar="MINUTES",
+        help="Cancel a job that has not started by then. Default: wait.")] = None
+    detach: Annotated[bool, _slurm("--detach", help="Submit and return; `mbr-perf jobs wait` collects and judges.")] = False
+    no_submit: Annotated[bool, _slurm("--no_submit", help="Write the job's files and stop; `mbr-perf jobs submit` submits them.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmArrayOptions(SlurmLaunchOptions):
+    """Those of a sweep: also one task of an array per cell."""
+
+    array: Annotated[bool, _slurm("--array", help="One task of a job array per cell, instead of one job for all.")] = (
+        False
+    )
 # fmt: on
 
 

@@ -1,20 +1,28 @@
 """The one crossing from command-line options to the values that the logic takes."""
 
 import math
-from collections.abc import Container
+import re
+from collections.abc import Container, Mapping
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
-from harness.asking.options import ExperimentOptions, JudgeOptions, LaunchOptions, LocalLaunchOptions, SweepNodes
-from harness.asking.slurm_options import SlurmLaunchOptions, slurm_request
+from harness.asking.options import (
+    ExperimentOptions,
+    JudgeOptions,
+    LaunchOptions,
+    LocalLaunchOptions,
+    SlurmArrayOptions,
+    SlurmLaunchOptions,
+    SweepNodes,
+)
 from harness.errors import BadRequestError, raise_all
 from harness.judging.compare import WindowOptions
-from harness.launch.rendezvous import Nodes
+from harness.launch.plan import Nodes
 from harness.recipes.recipe import Request
 from harness.records.batches import BatchLaunch, LaunchSettings
 from harness.records.goldens import GateOptions
-from harness.records.job import SlurmRequest
+from harness.records.job import SlurmOptions, SlurmRequest
 from harness.run.understanding import RunRequest
 
 _SPELLED = {
@@ -140,3 +148,97 @@ def given_options(*groups: object, but: Container[str]) -> list[str]:
         if field.name not in but and field.default is not MISSING
         if getattr(group, field.name) not in (field.default, ())
     ]
+
+
+_TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
+_MINUTES = re.compile(r"\d{1,7}")
+_Gpus = Literal["gpus-per-node", "gres", "none"]
+
+
+def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, object]) -> SlurmRequest | None:
+    """The options as one value; None for another launcher.
+
+    ``local``: options that say which nodes take part, by name, where they are not as they are by default. BadRequestError,
+    all at once, for options that contradict each other or the launcher.
+    """
+    if launcher != "slurm":
+        said = _said(given)
+        if said:
+            raise BadRequestError(f"{', '.join(said)}: only with --launcher slurm", remedy="add it, or leave them out")
+        return None
+    problems = [*_local_problems(local), *_value_problems(given)]
+    minutes = 1
+    try:
+        minutes = limit_minutes(given.time_limit)
+    except BadRequestError as error:
+        problems.append(error)
+    raise_all(problems)
+    return _request(given, minutes)
+
+
+def limit_minutes(text: str | None) -> int:
+    """``30``, ``01:30:00`` or ``1-12:00:00`` in whole minutes, rounded up. BadRequestError for what is none of these."""
+    remedy = "--time_limit 30 (minutes) or 01:30:00"
+    if text is None:
+        raise BadRequestError(
+            "--launcher slurm needs a time limit: a job without one may hold its nodes for ever", remedy=remedy
+        )
+    match = _TIME.fullmatch(text)
+    if match:
+        days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+        total = days * 1440 + hours * 60 + minutes + (seconds > 0)
+    else:
+        total = int(text) if _MINUTES.fullmatch(text) else 0
+    if total < 1:
+        raise BadRequestError(f"--time_limit {text!r} is no time of a minute or more", remedy=remedy)
+    return total
+
+
+def _request(given: SlurmLaunchOptions, minutes: int) -> SlurmRequest:
+    options = SlurmOptions(
+        time_limit_minutes=minutes,
+        partition=given.partition,
+        account=given.account,
+        qos=given.qos,
+        reservation=given.reservation,
+        constraint=given.constraint,
+        gpus=_gpus(given.slurm_gpus) or "gpus-per-node",
+        exclusive=not given.no_exclusive,
+        segment=given.segment,
+        container_image=given.container_image,
+        container_mounts=tuple(given.container_mounts or ()),
+        python=given.slurm_python,
+        pending_timeout_minutes=given.pending_timeout,
+    )
+    array = isinstance(given, SlurmArrayOptions) and given.array
+    return SlurmRequest(options=options, submit=not given.no_submit, detach=given.detach, array=array)
+
+
+def _said(given: SlurmLaunchOptions) -> list[str]:
+    return [f"--{field.name}" for field in fields(given) if getattr(given, field.name) not in (None, False)]
+
+
+def _local_problems(local: Mapping[str, object]) -> list[BadRequestError]:
+    said = [f"--{name}" for name, value in local.items() if value is not None]
+    if not said:
+        return []
+    remedy = "leave them out: Slurm gives the nodes, as many as --num_gpus and --gpus_per_node need"
+    return [BadRequestError(f"{', '.join(said)} cannot be said with --launcher slurm", remedy=remedy)]
+
+
+def _gpus(text: str | None) -> _Gpus | None:
+    return next((word for word in get_args(_Gpus) if word == text), None)
+
+
+def _value_problems(given: SlurmLaunchOptions) -> list[BadRequestError]:
+    problems = [
+        BadRequestError(f"--{name} {value} must be at least 1")
+        for name, value in (("segment", given.segment), ("pending_timeout", given.pending_timeout))
+        if value is not None and value < 1
+    ]
+    if given.slurm_gpus is not None and _gpus(given.slurm_gpus) is None:
+        known = ", ".join(get_args(_Gpus))
+        problems.append(BadRequestError(f"--slurm_gpus {given.slurm_gpus!r}: no such way", remedy=f"one of {known}"))
+    if given.detach and given.no_submit:
+        problems.append(BadRequestError("--detach and --no_submit exclude each other", remedy="leave one of them out"))
+    return problems

@@ -8,9 +8,8 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import Host
-from harness.run.checking import Checked, check_request, in_one_sentence
 from harness.run.megatron_says import Question, megatron_findings, refusal, unasked_notes
-from harness.run.understanding import RunRequest
+from harness.run.understanding import Checked, RunRequest, check_request, in_one_sentence
 
 Asked = TypeVar("Asked")
 

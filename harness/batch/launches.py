@@ -11,8 +11,7 @@ from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
 from harness.launch.environment import Host
-from harness.launch.plan import LaunchPlan, LaunchRequest
-from harness.launch.rendezvous import Nodes
+from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes
 from harness.launch.replay import LAUNCHERS
 from harness.records.batches import BatchLaunch, PlannedEntry
 from harness.records.collect import collect

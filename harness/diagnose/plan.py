@@ -12,7 +12,7 @@ from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import Host, child_environment
-from harness.launch.rendezvous import Nodes, local_ranks, without_asking
+from harness.launch.plan import Nodes, local_ranks, without_asking
 from harness.planning.assumptions import is_routed_naturally
 from harness.planning.search import Limits, Plan, Row, candidates, plan, required_cases
 from harness.run.machine import software_for

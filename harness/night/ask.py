@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from harness.asking.options import LocalLaunchOptions, takes
-from harness.asking.slurm_options import SlurmLaunchOptions
+from harness.asking.options import LocalLaunchOptions, SlurmLaunchOptions, takes
 
 _SUITE, _JUDGE, _OUTPUT = "Suite", "Judging", "Output"
 

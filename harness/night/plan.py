@@ -12,7 +12,7 @@ from harness.batch.plan import DueRun
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.experiment.gpu import GPUS
 from harness.launch.environment import Host
-from harness.launch.rendezvous import Nodes, local_ranks
+from harness.launch.plan import Nodes, local_ranks
 from harness.night.aa import with_aa
 from harness.night.batch import unstarted_night
 from harness.night.request import NightRequest, chosen_suite
@@ -20,9 +20,9 @@ from harness.recipes.problems import Problems
 from harness.recipes.suite import Suite, SuiteCase
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.redact import redact
-from harness.run.checking import in_one_sentence
 from harness.run.machine import one_look, require_machine, software_here
 from harness.run.predicting.prediction import KeptPrediction, cached_prediction_of
+from harness.run.understanding import in_one_sentence
 
 CaseDraft = Draft[SuiteCase]
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.asking.options import LocalLaunchOptions
-from harness.asking.requests import batch_launch, require_nothing_else
-from harness.asking.slurm_options import SlurmLaunchOptions, slurm_request
+from harness.asking.options import LocalLaunchOptions, SlurmLaunchOptions
+from harness.asking.requests import batch_launch, require_nothing_else, slurm_request
 from harness.errors import BadRequestError
 from harness.judging.likeness import impossible_names
 from harness.launch.slurm.job import option_problems

@@ -14,7 +14,7 @@ from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software, parse_version
 from harness.launch.environment import Host
-from harness.launch.rendezvous import free_port
+from harness.launch.plan import free_port
 from harness.records.folders import free_bytes
 from harness.records.store import write_atomically
 from harness.run.machine import (

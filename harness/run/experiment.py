@@ -1,29 +1,18 @@
-"""One run: what would run, what it needs, its folder, and the verdict."""
+"""One run: what it needs, its folder, and the verdict."""
 
 from pathlib import Path
 
 from harness.errors import BadRequestError, ExitCode
 from harness.judging.compare import compare_runs, find_reference
 from harness.judging.gate import run_outcome
-from harness.launch.environment import this_host
 from harness.launch.plan import LaunchPlan
 from harness.records import store
-from harness.records.goldens import GateOptions, find_golden
+from harness.records.goldens import GateOptions
 from harness.records.store import RECORD, new_run_dir
 from harness.run.launched import Ran
 from harness.run.megatron_says import megatron_finding
-from harness.run.predicting.prediction import cached_prediction
 from harness.run.show import Display
-from harness.run.understanding import RunRequest, Understood, rule_problem, understand
-
-
-def dry_run(request: RunRequest, display: Display) -> None:
-    """Print what would run. Writes and starts nothing."""
-    run_dir = request.run_dir or store.results_dir(request.results_dir) / "runs" / "RUN"
-    understood = understand(request, this_host(), run_dir, dryrun=True)
-    if isinstance(understood.plan, LaunchPlan):
-        find_golden(understood.spec, request.gate.golden_values_path)  # refused as the run would be
-    display.plan(understood, cached_prediction(understood))
+from harness.run.understanding import RunRequest, Understood, rule_problem
 
 
 def require_megatron(understood: Understood, plan: LaunchPlan) -> None:

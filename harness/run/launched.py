@@ -11,9 +11,8 @@ from pathlib import Path
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.clocks import with_clocks
 from harness.launch.heartbeats import Progress
-from harness.launch.plan import LaunchPlan
+from harness.launch.plan import LaunchPlan, Nodes
 from harness.launch.processes import claim, life_of, owner_of
-from harness.launch.rendezvous import Nodes
 from harness.launch.replay import ReplayPlan, execute
 from harness.launch.warm import WarmParents
 from harness.records.collect import LaunchOutcome, collect

@@ -1,15 +1,19 @@
-"""The `run` command, and its option --ab."""
+"""The commands `run`, with its option --ab, and `check`."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking.options import ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput, takes
-from harness.asking.slurm_options import SlurmLaunchOptions
+from harness.asking.options import ExperimentOptions, JudgeOptions, LaunchOptions, RunOutput, SlurmLaunchOptions, takes
 
 if TYPE_CHECKING:
     from harness.errors import ExitCode
+    from harness.run.show import Display
+    from harness.run.understanding import RunRequest
+
+
+from harness.asking.options import Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +71,22 @@ def run_ab(
     return start_sweep(request, display, Sitting(meeting=Meeting(nodes.master_addr, nodes.master_port)))
 
 
+def _dry_run(request: "RunRequest", display: "Display") -> None:
+    """Print what would run. Writes and starts nothing."""
+    from harness.launch.environment import this_host
+    from harness.launch.plan import LaunchPlan
+    from harness.records.goldens import find_golden
+    from harness.records.store import results_dir
+    from harness.run.predicting.prediction import cached_prediction
+    from harness.run.understanding import understand
+
+    run_dir = request.run_dir or results_dir(request.results_dir) / "runs" / "RUN"
+    understood = understand(request, this_host(), run_dir, dryrun=True)
+    if isinstance(understood.plan, LaunchPlan):
+        find_golden(understood.spec, request.gate.golden_values_path)  # refused as the run would be
+    display.plan(understood, cached_prediction(understood))
+
+
 @takes(ExperimentOptions, JudgeOptions, LaunchOptions, SlurmLaunchOptions, AbOptions, RunOutput)
 def run(
     asked: ExperimentOptions,
@@ -86,7 +106,6 @@ def run(
         raise typer.Exit(int(run_ab(second.ab, asked, judge, launch, slurm, output)))
     from harness.asking.requests import run_request, slurm_run_request
     from harness.batch.repeats import run_experiment
-    from harness.run.experiment import dry_run
     from harness.run.show import Display
 
     request, on_slurm = run_request(asked, judge, launch), slurm_run_request(launch, slurm)
@@ -100,6 +119,52 @@ def run(
             return
         raise typer.Exit(int(run_on_slurm(request, on_slurm, JobDisplay(display))))
     if output.dryrun:
-        dry_run(request, display)
+        _dry_run(request, display)
         return
     raise typer.Exit(int(run_experiment(request, display)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """How to check and what to print."""
+
+    assume: Annotated[
+        str | None,
+        typer.Option(
+            "--assume",
+            metavar="NAME=VERSION,...",
+            help="Judge for other software, e.g. megatron-core=0.19.2,transformer-engine=2.11,torch=2.9,gpu=h100.",
+        ),
+    ] = None
+    no_megatron: Annotated[
+        bool, typer.Option("--no_megatron", help="Do not build megatron-core's own configuration (saves seconds).")
+    ] = False
+    explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
+    as_json: Json = False
+
+
+@takes(ExperimentOptions, JudgeOptions, LaunchOptions, CheckOptions)
+def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, how: CheckOptions) -> None:
+    """Judge a request by every rule, and by the installed megatron-core, without starting anything.
+
+    Takes the options of `mbr-perf run`. Exits 2 when the request is illegal, else 0.
+    """
+    from harness.asking.requests import run_request
+    from harness.launch.environment import this_host
+    from harness.run.understanding import check_request
+    from harness.showing.findings import check_document, print_check
+
+    checked = check_request(
+        run_request(asked, judge, launch), this_host(), assume=how.assume, ask_megatron=not how.no_megatron
+    )
+    verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
+    if how.as_json:
+        from harness.showing import json
+
+        print(json.text(check_document(*verdict, sources=checked.sources, notes=checked.notes)))
+    else:
+        from harness.showing.printing import Console
+
+        sources = checked.sources if how.explain else None
+        print_check(Console(highlight=False), *verdict, notes=checked.notes, sources=sources)
+    raise typer.Exit(int(checked.exit_code))

@@ -6,8 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking.options import ExperimentOptions, Json, JudgeOptions, LocalLaunchOptions, Results, SweepNodes, takes
-from harness.asking.slurm_options import SlurmArrayOptions
+from harness.asking.options import (
+    ExperimentOptions,
+    Json,
+    JudgeOptions,
+    LocalLaunchOptions,
+    Results,
+    SlurmArrayOptions,
+    SweepNodes,
+    takes,
+)
 
 if TYPE_CHECKING:
     from harness.records.job import SlurmRequest

@@ -10,7 +10,7 @@ from typing_extensions import override
 from harness.batch.launches import nodes_of
 from harness.batch.plan import Batch, DueRun, Lesson, PlannedRun, now, run_of
 from harness.errors import BadRequestError
-from harness.launch.rendezvous import local_ranks
+from harness.launch.plan import local_ranks
 from harness.recipes.problems import Problems
 from harness.records.batches import read_events
 from harness.records.goldens import find_golden

@@ -23,12 +23,11 @@ from harness.recipes.problems import Problems
 from harness.recipes.recipe import Request
 from harness.records.redact import redact
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
-from harness.run.checking import Checked
 from harness.run.machine import one_look
 from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.prediction import RunPrediction
 from harness.run.predicting.tracer import Tracing, trace_cache
-from harness.run.understanding import given_env, launcher_problems, settle
+from harness.run.understanding import Checked, given_env, launcher_problems, settle
 from harness.sweep.axes import AUTO, RECOMPUTE, AskedCell, Expansion, SweptAxis, control_values, name_of, told
 from harness.sweep.request import SweepRequest, read_axes, read_control
 from harness.units import counted, format_bytes

@@ -5,9 +5,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.asking.options import JudgeOptions, LocalLaunchOptions, SweepNodes
-from harness.asking.requests import batch_launch, experiment_request, gate_options, nodes_said, require_nothing_else
-from harness.asking.slurm_options import SlurmArrayOptions, slurm_request
+from harness.asking.options import JudgeOptions, LocalLaunchOptions, SlurmArrayOptions, SweepNodes
+from harness.asking.requests import (
+    batch_launch,
+    experiment_request,
+    gate_options,
+    nodes_said,
+    require_nothing_else,
+    slurm_request,
+)
 from harness.batch.nodes import Follower, Meeting
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.gpu import MARGIN

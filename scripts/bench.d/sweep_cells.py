@@ -12,7 +12,7 @@ from processes import BenchmarkFailedError
 from result import Result
 
 from harness.launch.environment import this_host
-from harness.launch.rendezvous import Nodes
+from harness.launch.plan import Nodes
 from harness.launch.warm import WarmParents
 from harness.recipes.recipe import Request
 from harness.records.collect import LaunchOutcome

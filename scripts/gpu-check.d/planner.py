@@ -15,8 +15,7 @@ from shapes import Shape
 from harness.errors import BadRequestError, HarnessError
 from harness.experiment.effective import settled_implementation
 from harness.experiment.recompute import FullRecompute, SelectiveRecompute
-from harness.launch.plan import LaunchPlan
-from harness.launch.rendezvous import Nodes
+from harness.launch.plan import LaunchPlan, Nodes
 from harness.launch.warm import WarmParents
 from harness.planning.search import Candidate, Traces, candidates, required_cases
 from harness.planning.stages import MissingTraceError

@@ -10,8 +10,7 @@ import pytest
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
-from harness.launch.plan import LaunchPlan
-from harness.launch.rendezvous import Rendezvous, free_port
+from harness.launch.plan import LaunchPlan, Rendezvous, free_port
 from harness.records.batches import LaunchSettings
 
 FOLDER = Path(__file__).parent

@@ -5,8 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from harness.launch.environment import EnvVar
-from harness.launch.plan import LaunchPlan
-from harness.launch.rendezvous import Rendezvous, free_port
+from harness.launch.plan import LaunchPlan, Rendezvous, free_port
 from harness.launch.replay import execute
 from harness.launch.warm import WarmParents
 from harness.records.batches import LaunchSettings

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable
 
-from harness.launch.plan import LaunchPlan
-from harness.launch.rendezvous import Rendezvous
+from harness.launch.plan import LaunchPlan, Rendezvous
 from harness.launch.supervise import Peers
 from harness.records.collect import LaunchOutcome
 from harness.records.store import write_atomically

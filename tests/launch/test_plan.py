@@ -12,8 +12,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
-from harness.launch.plan import LaunchPlan, LaunchRequest, build_plan
-from harness.launch.rendezvous import Nodes, free_port, settle
+from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, build_plan, free_port, settle
 from harness.records.batches import LaunchSettings
 
 MakeSpec = Callable[..., ExperimentSpec]

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.launch.environment import EnvVar
-from harness.launch.plan import LaunchPlan
-from harness.launch.rendezvous import free_port
+from harness.launch.plan import LaunchPlan, free_port
 from harness.launch.replay import execute
 
 pytestmark = [pytest.mark.train, pytest.mark.slow]

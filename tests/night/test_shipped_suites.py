@@ -7,9 +7,8 @@ from harness.recipes.find import all_recipe_files, recipes_dir
 from harness.recipes.recipe_file import load_recipe
 from harness.recipes.suite_file import read_suite, suite_files
 from harness.records.goldens import find_golden
-from harness.run.checking import check_request
 from harness.run.machine import one_look
-from harness.run.understanding import RunRequest
+from harness.run.understanding import RunRequest, check_request
 
 SUITES = ("cpu_smoke", "h100_library", "h100_nightly")
 # Published operating points that no suite holds: the worker trains all weights, and sizes that do not divide.

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from harness.launch.rendezvous import Nodes
+from harness.launch.plan import Nodes
 from harness.run.launched import wait_for_other_nodes
 
 

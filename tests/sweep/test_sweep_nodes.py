@@ -10,8 +10,8 @@ import pytest
 
 from harness.batch.nodes import Follower
 from harness.errors import RunFailedError
+from harness.launch.plan import free_port
 from harness.launch.processes import claim, is_held, release
-from harness.launch.rendezvous import free_port
 from harness.records.sweep import read_sweep
 from harness.sweep.run import follow_sweep
 from harness.sweep.show import SweepDisplay

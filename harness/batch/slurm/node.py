@@ -12,8 +12,7 @@ from harness.experiment.software import Software
 from harness.launch.crew import Interruption
 from harness.launch.environment import Host
 from harness.launch.heartbeats import Progress
-from harness.launch.plan import LaunchPlan, LaunchRequest
-from harness.launch.rendezvous import Nodes, free_port, local_ranks
+from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, free_port, local_ranks
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.state import TaskState, from_scontrol
 from harness.launch.warm import WarmParents
@@ -22,12 +21,11 @@ from harness.records.job import MEETING, JobRecord, JobRun, Meeting, SubmittedRe
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, write_atomically, write_record
 from harness.records.strict_json import read_document
-from harness.run.checking import in_one_sentence
 from harness.run.experiment import require_megatron
 from harness.run.launched import Launch, launched
 from harness.run.machine import require_machine, software_for
 from harness.run.predicting.prediction import KeptPrediction, predicting
-from harness.run.understanding import Understood
+from harness.run.understanding import Understood, in_one_sentence
 
 
 @dataclass(frozen=True)

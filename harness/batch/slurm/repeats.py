@@ -11,7 +11,7 @@ from harness.batch.slurm.submission import JobRequest, hand_over
 from harness.errors import BadRequestError, ExitCode
 from harness.judging.gate import status_exit_code
 from harness.launch.environment import this_host
-from harness.launch.rendezvous import Nodes
+from harness.launch.plan import Nodes
 from harness.launch.slurm.job import option_problems
 from harness.recipes.problems import Problems
 from harness.records.goldens import find_golden

@@ -14,7 +14,7 @@ from harness.errors import ExitCode, HarnessError, RunFailedError
 from harness.judging.gate import status_exit_code
 from harness.launch.crew import interruption
 from harness.launch.environment import this_host
-from harness.launch.rendezvous import free_port
+from harness.launch.plan import free_port
 from harness.launch.warm import WarmParents
 from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt_path, read_job
 from harness.records.launch import closed_to_others

@@ -11,7 +11,7 @@ from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import Software
 from harness.launch.environment import Host, this_host
-from harness.launch.rendezvous import Nodes
+from harness.launch.plan import Nodes
 from harness.launch.replay import ReplayPlan
 from harness.planning.assumptions import is_routed_naturally
 from harness.planning.prediction import BUILT_IN, Prediction

@@ -8,7 +8,7 @@ import pytest
 
 from harness.experiment.recompute import parse_recompute
 from harness.launch.environment import this_host
-from harness.launch.rendezvous import Nodes
+from harness.launch.plan import Nodes
 from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
 from harness.run.machine import installed_software
