@@ -11,8 +11,8 @@ from harness.recipes.problems import nearest
 from harness.recipes.recipe import Recipe
 from harness.recipes.recipe_file import load_recipe
 
-SWEEPS, SUITES = "sweeps", "suites"
-_NOT_FAMILIES = frozenset({SUITES, SWEEPS})
+SWEEPS, SUITES, EXAMPLES = "sweeps", "suites", "examples"
+_NOT_FAMILIES = frozenset({SUITES, SWEEPS, EXAMPLES})
 
 
 @dataclass(frozen=True)
