@@ -57,12 +57,12 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         return
     from harness.launch.environment import this_host
     from harness.plan.document import plan_document, print_exact
-    from harness.plan.over import print_layouts
     from harness.plan.run import plan_request
-    from harness.plan.show import print_plan
+    from harness.plan.show import layouts_page, plan_page
     from harness.showing import json
     from harness.showing.printing import Console, print_lines
     from harness.showing.request_text import explanation
+    from harness.showing.terminal import print_page
 
     planned = plan_request(_request(asked, how), this_host())
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
@@ -74,9 +74,10 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     console = Console(highlight=False)
     first = planned.layouts[0]
     if len(layouts) > 1:
-        print_layouts(console, layouts, best)
+        print_page(console, layouts_page(layouts, best))
     elif first.plan and first.settled:
-        print_plan(console, first.plan, first.settled.notes, show_all=how.show_all or bool(how.only))
+        notes, show_all = first.settled.notes, how.show_all or bool(how.only)
+        print_page(console, plan_page(first.plan, notes, show_all=show_all))
     for text, peaks in exact.items():
         print_exact(console, text, peaks)
     if how.explain and first.settled:

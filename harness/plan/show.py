@@ -1,19 +1,29 @@
-"""A plan for people: one row per setting, what the peak consists of, what to do, what is taken for granted."""
+"""Plans for people: a row per setting, what the peak consists of, what to do; several layouts side by side."""
 
-from collections.abc import Mapping, Sequence
-
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from harness.experiment.recompute import FullRecompute
-from harness.planning.advice import advice, module_worths, safe_instead, why_none
+from harness.planning.advice import WITHOUT_GRAPHS, advice, module_worths, safe_instead, why_none
 from harness.planning.prediction import Prediction
 from harness.planning.search import Plan, Row, dominated
-from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show
+from harness.showing.page import (
+    GAP,
+    Block,
+    Column,
+    Line,
+    Page,
+    Section,
+    Span,
+    Table,
+    Words,
+    listing,
+    style_of,
+    table,
+    tabled,
+)
 from harness.showing.request_text import request_lines
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
 
-_STYLES = {"FITS": "green", "TIGHT": "yellow", "OOM": "red"}
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 # Above this many settings those that lie between two others are folded.
 _MANY_ROWS = 20
@@ -23,30 +33,29 @@ _LEGEND = (
 )
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
 _WORTH_A_PRICE = GIB // 10
-# The breakdown stands beside the figures from this width on, below them on narrower screens.
-_WIDE = 160
+
+_VALUES = 13  # the column in which request_lines begins values
 
 
-def print_plan(console: Console, plan: Plan, notes: Sequence[str], *, show_all: bool = False) -> None:
+def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False) -> Page:
     """Everything about one layout."""
-    print_lines(console, [line for line in request_lines(plan.spec) if not line.startswith("Recompute")])
-    print_lines(console, [f"Note: {note}" for note in notes])
-    console.print()
     rows = _shown(plan, show_all=show_all)
-    wide = not console.is_terminal or console.width >= _WIDE
-    show(console, _table(plan, rows, with_parts=wide))
-    _print_left_out(console, plan, len([row for row in plan.rows if row.prediction]) - len(rows))
-    if not wide:
-        console.print()
-        unit = size_unit(plan.rows)
-        console.print(Text(f"What the peak of the worst stage consists of, {unit}", style="bold"))
-        show(console, _parts_table(rows, unit))
-    console.print()
-    _print_ranking(console, plan)
-    for number, step in enumerate(advice(plan), 1):
-        print_hanging(console, Text(f"{number}. {step.text}"), 3)
-    _print_answer(console, plan)
-    print_assumptions(console, plan)
+    num_folded = len([row for row in plan.rows if row.prediction]) - len(rows)
+    steps = (Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1))
+    return Page(
+        (
+            listing((line for line in request_lines(plan.spec) if not line.startswith("Recompute")), hang=_VALUES),
+            listing(f"Note: {note}" for note in notes),
+            GAP,
+            _table(plan, rows),
+            listing(_left_out(plan, num_folded), style="dim"),
+            GAP,
+            *_ranking(plan),
+            *steps,
+            *_answer(plan),
+            assumptions(plan),
+        )
+    )
 
 
 def _shown(plan: Plan, *, show_all: bool) -> list[Row]:
@@ -65,28 +74,33 @@ def _between(row: Row) -> bool:
     return isinstance(policy, FullRecompute) and policy.method == "block" and policy.num_layers.bit_count() > 1
 
 
-def _table(plan: Plan, rows: Sequence[Row], *, with_parts: bool) -> Table:
-    parts = [name.capitalize() for name in _PARTS] if with_parts else []
-    speed = ["TFLOP/s/GPU", "HFU"] if with_parts and any(row.prediction and row.prediction.hfu for row in rows) else []
+def _table(plan: Plan, rows: Sequence[Row]) -> Table:
+    """A narrow terminal gets the parts of the peak in a table of their own."""
     unit = size_unit(plan.rows)
-    peak, both = f"Peak {unit}", f"Range {unit}"
-    right = (peak, both, "Step", "Cost", *speed, *parts)
-    columns = ("Recompute", peak, both, "Stage", *(["Peak at"] if with_parts else []), "Step", "Cost", *speed)
-    table = plain_table(*columns, *parts, "", right=right)
-    table.columns[0].no_wrap = True
-    for row in rows:
-        assert row.prediction is not None
-        worst, time = row.prediction.worst, row.prediction.time
-        cells = [
-            _name(plan, row), peak_text(row.prediction, unit), range_text(row.prediction, unit), str(worst.pp_rank),
-            *([worst.peak] if with_parts else []),
-            format_seconds(time.likely_s) if time else "-",
-            "-" if row.overhead is None else format_percent(row.overhead),
-            *(_speed(row.prediction) if speed else []),
-            *([_size(getattr(worst, name), unit) for name in _PARTS] if with_parts else []),
-        ]  # fmt: skip
-        table.add_row(*(Text(cell) for cell in cells), verdict_text(row))
-    return table
+    parts = f"What the peak of the worst stage consists of, {unit}"
+    speed = any(row.prediction and row.prediction.hfu for row in rows)
+    columns: list[tuple[Column, Callable[[Row], Words]]] = [
+        (Column("Recompute", whole=True), lambda row: _name(plan, row)),
+        (Column(f"Peak {unit}", right=True), _of(lambda found: peak_text(found, unit))),
+        (Column(f"Range {unit}", right=True), _of(lambda found: range_text(found, unit))),
+        (Column("Stage"), _of(lambda found: str(found.worst.pp_rank))),
+        (Column("Peak at", drop=2), _of(lambda found: found.worst.peak)),
+        (Column("Step", right=True), _of(lambda found: format_seconds(found.time.likely_s) if found.time else "-")),
+        (Column("Cost", right=True), lambda row: "-" if row.overhead is None else format_percent(row.overhead)),
+        *(((Column("TFLOP/s/GPU", right=True, drop=1), _of(_tflops)), (Column("HFU", right=True, drop=1), _of(_hfu))) if speed else ()),
+        *((Column(name.capitalize(), right=True, drop=2), _part(name, unit)) for name in _PARTS),
+        (Column(""), verdict_text),
+    ]  # fmt: skip
+    return tabled(rows, columns, instead=(Section(parts, (_parts_table(rows, unit),)), GAP))
+
+
+def _of(read: Callable[[Prediction], str]) -> Callable[[Row], str]:
+    """What a row's prediction says."""
+    return lambda row: read(row.prediction) if row.prediction else ""
+
+
+def _part(name: str, unit: str) -> Callable[[Row], str]:
+    return _of(lambda found: _size(getattr(found.worst, name), unit))
 
 
 def size_unit(rows: Sequence[Row]) -> str:
@@ -106,21 +120,22 @@ def peak_text(prediction: Prediction, unit: str) -> str:
     return f"{'' if prediction.is_point_known else '~'}{_size(prediction.peak_bytes, unit)}"
 
 
-def _speed(prediction: Prediction) -> list[str]:
-    tflops, hfu = prediction.tflops_per_gpu, prediction.hfu
-    return [f"{tflops:.0f}" if tflops else "-", f"{hfu * 100:.0f} %" if hfu else "-"]
+def _tflops(found: Prediction) -> str:
+    return f"{found.tflops_per_gpu:.0f}" if found.tflops_per_gpu else "-"
+
+
+def _hfu(found: Prediction) -> str:
+    return f"{found.hfu * 100:.0f} %" if found.hfu else "-"
 
 
 def _parts_table(rows: Sequence[Row], unit: str) -> Table:
     names = {"weights": "weight", "gradients": "grad", "optimizer": "optim", "activations": "activ",
              "transient": "trans", "overhead": "over"}  # fmt: skip
-    columns = [names.get(name, name) for name in _PARTS]
-    table = plain_table("Recompute", *columns, "peak at", right=columns)
-    for row in rows:
-        assert row.prediction is not None
-        worst = row.prediction.worst
-        table.add_row(Text(row.text), *(_size(getattr(worst, name), unit) for name in _PARTS), worst.peak)
-    return table
+    parts = ((Column(names.get(name, name), right=True), _part(name, unit)) for name in _PARTS)
+    return tabled(
+        rows,
+        [(Column("Recompute"), lambda row: row.text), *parts, (Column("peak at"), _of(lambda found: found.worst.peak))],
+    )
 
 
 def _name(plan: Plan, row: Row) -> str:
@@ -129,10 +144,10 @@ def _name(plan: Plan, row: Row) -> str:
     return f"{row.text} {' '.join(marks)}".rstrip()
 
 
-def verdict_text(row: Row) -> Text:
+def verdict_text(row: Row) -> Span:
     """With a question mark where the limit lies within the range."""
-    mark = "" if row.is_certain else "?"
-    return Text(f"{row.verdict}{mark}" if row.verdict else "", style=_STYLES.get(row.verdict or "", ""))
+    word = row.verdict or ""
+    return Span(f"{word}{'' if row.is_certain or not word else '?'}", style_of(word))
 
 
 def _size(value: float, unit: str) -> str:
@@ -141,25 +156,25 @@ def _size(value: float, unit: str) -> str:
     return f"{size:.1f}" if size >= 0.1 or not value else f"{size:.2g}"
 
 
-def _print_left_out(console: Console, plan: Plan, num_folded: int) -> None:
-    print_hanging(console, Text(_LEGEND, style="dim"), 2)
+def _left_out(plan: Plan, num_folded: int) -> Iterator[str]:
+    """What the marks mean, and the settings that are not in the table, each reason once."""
+    yield _LEGEND
     if any(row.prediction and not row.prediction.is_point_known for row in plan.rows):
-        print_hanging(console, Text("~: not everything is modelled or known; the range is what counts", style="dim"), 2)
+        yield "~: not everything is modelled or known; the range is what counts"
     if any(row.verdict and not row.is_certain for row in plan.rows):
-        print_hanging(console, Text("?: the limit lies within the range", style="dim"), 2)
+        yield "?: the limit lies within the range"
     if num_folded:
-        text = f"Not shown: {counted(num_folded, 'setting')}, beaten by another or between two (--all shows all)"
-        print_hanging(console, Text(text, style="dim"), 2)
+        yield f"Not shown: {counted(num_folded, 'setting')}, beaten by another or between two (--all shows all)"
     declined = {row.text: row.reason for row in plan.rows if row.prediction is None}
     for why, names in _by_reason(declined).items():
-        print_hanging(console, Text(f"Left out: {' '.join(names)} ({why})", style="dim"), 2)
+        yield f"Left out: {' '.join(names)} ({why})"
     if any("CUDA graph" in why or "captured" in why for why in declined.values()):
-        print_hanging(console, Text("--cuda_graph_impl none plans those that only CUDA graphs forbid", style="dim"), 2)
+        yield "--cuda_graph_impl none plans those that only CUDA graphs forbid"
     inert = {name: why for name, why in plan.inert.items() if "no such module" not in why}
     for why, names in _by_reason(inert).items():
-        print_hanging(console, Text(f"No effect here: {', '.join(names)} ({why})", style="dim"), 2)
+        yield f"No effect here: {', '.join(names)} ({why})"
     for text in plan.skipped:
-        print_hanging(console, Text(f"Not tried: {text}", style="dim"), 2)
+        yield f"Not tried: {text}"
 
 
 def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
@@ -170,11 +185,11 @@ def _by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:
     return grouped
 
 
-def _print_ranking(console: Console, plan: Plan) -> None:
+def _ranking(plan: Plan) -> list[Line]:
     """Modules by what each byte costs."""
     worths = module_worths(plan)
     if not worths:
-        return
+        return []
     said = []
     for worth in worths:
         if worth.saved_bytes <= 0:
@@ -187,17 +202,17 @@ def _print_ranking(console: Console, plan: Plan) -> None:
             said.append(f"{worth.text} {price:.1f} ms per GiB ({format_bytes(worth.saved_bytes)} freed)")
     if any(worth.text == "core_attn" and worth.saved_bytes <= 0 for worth in worths):
         said[-1] += " (core_attn: flash attention keeps no scores that could be freed, and its inputs are kept as well)"
-    print_hanging(console, Text(f"Price of modules: {'; '.join(said)}"), 2)
+    return [Line(f"Price of modules: {'; '.join(said)}", hang=2)]
 
 
-def _print_answer(console: Console, plan: Plan) -> None:
+def _answer(plan: Plan) -> Iterator[Line]:
     best = plan.recommended
     if plan.limits.capacity_bytes is None:
-        print_lines(console, ["Nothing is judged: the memory is not known (--fit_into GIB says what to fit into)"])
+        yield Line("Nothing is judged: the memory is not known (--fit_into GIB says what to fit into)")
         return
     if best is None or best.prediction is None:
         why = why_none(plan)
-        print_hanging(console, Text(why[0].upper() + why[1:], style="bold red"), 2)
+        yield Line(why[0].upper() + why[1:], "worse", hang=2)
         return
     what = "step time" if best.prediction.time else "FLOPs"
     cost = "" if best.overhead is None else f", {format_percent(best.overhead)} {what}"
@@ -207,17 +222,17 @@ def _print_answer(console: Console, plan: Plan) -> None:
         doubt = f", but the upper end of its range, {format_bytes(high)}, does not fit"
     about = "" if best.prediction.is_point_known else "~"
     used = f"{about}{format_bytes(best.prediction.peak_bytes)} of {plan.limits.said}{cost}{doubt}"
-    print_hanging(console, Text.assemble(("Use ", "bold"), (_option(best), "bold green"), f"  ({used})"), 4)
+    yield Line((Span("Use ", "strong"), Span(_option(best), "chosen"), f"  ({used})"), hang=4)
     instead = safe_instead(plan)
     if instead:
-        print_hanging(console, Text(instead[0].upper() + instead[1:]), 4)
+        yield Line(instead[0].upper() + instead[1:], hang=4)
 
 
 def _option(row: Row) -> str:
     return f"--recompute {row.text}"
 
 
-def print_assumptions(console: Console, plan: Plan) -> None:
+def assumptions(plan: Plan) -> Section:
     """What the figures rest on."""
     time = plan.control.prediction.time if plan.control and plan.control.prediction else None
     texts = list(plan.assumptions)
@@ -225,7 +240,78 @@ def print_assumptions(console: Console, plan: Plan) -> None:
         texts.append(f"a step without recompute: {format_seconds(time.low_s)} to {format_seconds(time.high_s)}")
         if time.host_bound:
             texts.append("host-bound: kernels may finish faster than the host launches them, which hides recompute")
-    console.print()
-    console.print(Text("Assumptions", style="bold"))
-    for text in texts:
-        print_hanging(console, Text(f"- {text}"), 2)
+    return Section("Assumptions", (listing(f"- {text}" for text in texts),))
+
+
+Layout = tuple[str, Plan | None, str]
+
+
+def layouts_page(layouts: Sequence[Layout], best: str | None) -> Page:
+    """One row per layout; those that are illegal, or fit with no setting, say why."""
+    unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
+    peak, both = f"Peak {unit}", f"Range {unit}"
+    right = (peak, both, "Step", "TFLOP/s/GPU", "Cost")
+    rows = table(("Layout", "Recompute", *right, ""), [_layout(layout, best, unit) for layout in layouts], right=right)
+    plans = [plan for _, plan, _ in layouts if plan]
+    chosen = next((plan for name, plan, _ in layouts if name == best and plan), None)
+    return Page((*_shared_request(plans), rows, *_about_layouts(plans), *_chosen(layouts, best or "", chosen)))
+
+
+def _layout(layout: Layout, best: str | None, unit: str) -> list[Words]:
+    name, plan, problem = layout
+    if plan is None:
+        return [name, Span(problem, "dim")]
+    row = plan.recommended
+    if row is None or row.prediction is None:
+        predicted = [r.prediction.peak_bytes for r in plan.rows if r.prediction]
+        smallest = f"{min(predicted) / (GIB if unit == 'GiB' else MIB):.1f}" if predicted else "-"
+        dear = plan.too_dear
+        what = "nothing fits" if dear is None else f"too dear: {dear.text}, {format_percent(dear.overhead or 0)}"
+        return [name, Span(what, "bad"), smallest, "", "", "", "", "OOM" if dear is None else "FITS"]
+    time = row.prediction.time
+    return [
+        f"{name} *" if name == best else name,
+        row.text,
+        peak_text(row.prediction, unit),
+        range_text(row.prediction, unit),
+        format_seconds(time.likely_s) if time else "-",
+        _tflops(row.prediction),
+        "-" if row.overhead is None else format_percent(row.overhead),
+        verdict_text(row),
+    ]
+
+
+def _about_layouts(plans: Sequence[Plan]) -> Iterator[Line]:
+    limited = any(plan.limits.max_overhead is not None for plan in plans)
+    about = "Cost is over the step without recompute of the same layout"
+    yield Line(f"{about}{', and so is the limit of --max_overhead' if limited else ''}", "dim", hang=2)
+    if any(plan.spec.cuda_graph.impl != "none" and plan.safe is None for plan in plans):
+        yield Line(f"More may fit {WITHOUT_GRAPHS}, which forbid settings and widen ranges", "dim", hang=2)
+
+
+def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterator[Block]:
+    """The answer; where the recommended setting's whole range does not fit, the fastest of all whose does."""
+    if chosen is None or chosen.recommended is None:
+        return
+    best = chosen.recommended
+    yield Line((Span("Use ", "strong"), Span(f"{name}  {_option(best)}", "chosen")), hang=4)
+    safe = [(plan.seconds_per_token(plan.safe), name, plan.safe) for name, plan, _ in layouts if plan and plan.safe]
+    if not safe:
+        yield Line("Its whole range does not fit, nor does that of any other", hang=4)
+    elif not chosen.safe or chosen.safe.text != best.text:
+        _, where, row = min(safe, key=lambda each: each[0])
+        yield Line(f"Its whole range does not fit; the fastest whose does: {where}  {_option(row)}", hang=4)
+    yield assumptions(chosen)
+
+
+def _shared_request(plans: Sequence[Plan]) -> Iterator[Block]:
+    """What all layouts share, told by the first: the recipe, the batch and the limits."""
+    if not plans:
+        return
+    limits, varied = plans[0].limits, ("Parallelism", "Recompute", "Fingerprint")
+    yield listing((line for line in request_lines(plans[0].spec) if not line.startswith(varied)), hang=_VALUES)
+    limit = "the memory is not known, nothing is judged" if limits.capacity_bytes is None else limits.said
+    most = "" if limits.max_overhead is None else f", at most {limits.max_overhead * 100:g} % over no recompute"
+    yield Line(f"{'Limit':<{_VALUES}}{limit}{most}", hang=_VALUES)
+    yield "(of the first layout; what --over varies differs)"
+    yield GAP

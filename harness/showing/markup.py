@@ -124,7 +124,7 @@ th.right, td.right { text-align: right; font-variant-numeric: tabular-nums; } td
 td.good { background: #d5efe5; } td.better { background: #d3ebf9; } td.doubt { background: #fbf6c1; }
 td.worse { background: #f6b98f; font-weight: bold; } td.failed { background: #e8a0a0; font-weight: bold; }
 td.oom { background: #e7bcd3; font-weight: bold; } td.expected { background: #e4e4e4; }
-.strong { font-weight: bold; } .dim { color: #555; } li.bad, p.bad, span.bad { color: #b03a00; } li { overflow-wrap: anywhere; }
+.strong, .chosen { font-weight: bold; } .dim { color: #555; } li.bad, p.bad, span.bad { color: #b03a00; } li { overflow-wrap: anywhere; }
 .sticks { max-height: 85vh; overflow: auto; } .sticks thead th { position: sticky; top: 0; background: #fff; }
 .sticks td:first-child { position: sticky; left: 0; background: #fff; } body:has(.sticks) { max-width: none; }
 figure { margin: 2em 0; } figcaption { color: #444; font-size: 13px; max-width: 60em; } a { color: inherit; }

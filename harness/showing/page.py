@@ -19,7 +19,9 @@ def on_one_line(text: str) -> str:
     return visible(text).replace("\n", "\\n")
 
 
-Style = Literal["plain", "strong", "dim", "good", "better", "doubt", "bad", "worse", "failed", "oom", "expected"]
+Style = Literal[
+    "plain", "strong", "dim", "good", "better", "doubt", "bad", "worse", "failed", "oom", "expected", "chosen"
+]
 
 _STYLES: dict[str, Style] = {
     "pass": "good", "ok": "good", "finished": "good", "fits": "good",

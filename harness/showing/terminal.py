@@ -13,7 +13,7 @@ from harness.showing.printing import Console, print_hanging, show_whole
 
 _RICH: dict[Style, str] = {
     "plain": "", "strong": "bold", "dim": "dim", "good": "green", "better": "cyan", "doubt": "yellow", "bad": "red",
-    "worse": "bold red", "failed": "bold red", "oom": "red", "expected": "dim",
+    "worse": "bold red", "failed": "bold red", "oom": "red", "expected": "dim", "chosen": "bold green",
 }  # fmt: skip
 _PADDING = 2
 _LEAST_LONG = 30  # a column of sentences is of use from this width on
@@ -27,6 +27,12 @@ def show_page(answer: Page) -> None:
 def print_page(console: Console, answer: Page) -> None:
     """The page from its title to its answer. Nothing is folded or cut where no terminal is."""
     _Writer(console).write(answer)
+
+
+def room_for_bars() -> int:
+    """The columns for a line of bars on stdout: 20 to 120; 0 where its encoding has none."""
+    console = Console(highlight=False)
+    return max(20, min(console.width, 120)) if console.encoding.lower().startswith("utf") else 0
 
 
 def plain_text(answer: Page) -> str:

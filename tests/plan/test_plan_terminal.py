@@ -4,17 +4,17 @@ import io
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.software import Software
 from harness.plan.document import plan_document
-from harness.plan.over import print_layouts
-from harness.plan.show import print_plan, size_unit
+from harness.plan.show import layouts_page, plan_page, size_unit
 from harness.planning.advice import advice
 from harness.planning.prediction import Prediction
 from harness.planning.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
+from harness.showing.printing import Console
+from harness.showing.terminal import print_page
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")
 TE = "transformer_engine"
@@ -45,21 +45,22 @@ def spec(make_spec):
     return make_spec(compute_dtype="bf16", recompute="none", kernels={"transformer_impl": TE})
 
 
-def shown(width: int, show, *, terminal: bool) -> list[str]:
+def shown(width: int, page, *, terminal: bool) -> list[str]:
     out = io.StringIO()
-    show(Console(file=out, width=width, force_terminal=terminal, no_color=True, highlight=False, color_system=None))
+    console = Console(file=out, width=width, force_terminal=terminal, no_color=True, highlight=False, color_system=None)
+    print_page(console, page())
     return out.getvalue().splitlines()
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_line_is_wider_than_the_terminal_and_nothing_is_cut(spec, width):
-    lines = shown(width, lambda console: print_plan(console, planned(spec), ()), terminal=True)
+    lines = shown(width, lambda: plan_page(planned(spec), ()), terminal=True)
     assert max(map(len, lines)) <= width
     assert not [line for line in lines if "…" in line]
 
 
 def test_in_a_pipe_every_setting_has_its_parts_on_one_line(spec):
-    lines = shown(40, lambda console: print_plan(console, planned(spec), (), show_all=True), terminal=False)
+    lines = shown(40, lambda: plan_page(planned(spec), (), show_all=True), terminal=False)
     header = next(line for line in lines if line.startswith("Recompute "))
     assert header.split()[-7:] == [
         "Weights", "Gradients", "Optimizer", "Activations", "Logits", "Transient", "Overhead",
@@ -71,24 +72,24 @@ def test_in_a_pipe_every_setting_has_its_parts_on_one_line(spec):
 
 
 def test_the_answer_is_one_line_that_can_be_typed(spec):
-    lines = shown(120, lambda console: print_plan(console, planned(spec), ()), terminal=False)
+    lines = shown(120, lambda: plan_page(planned(spec), ()), terminal=False)
     assert [line for line in lines if line.startswith("Use --recompute ")]
 
 
 def test_where_nothing_fits_the_ladder_ends_at_parallelism(spec):
-    lines = shown(120, lambda console: print_plan(console, planned(spec, 10**9), ()), terminal=False)
+    lines = shown(120, lambda: plan_page(planned(spec, 10**9), ()), terminal=False)
     assert [line[:2] for line in lines if line[1:3] == ". "] == ["1.", "2.", "3.", "4."]
     assert [line for line in lines if line.startswith("Nothing fits into 953.67 MiB")]
 
 
 def test_without_a_known_memory_nothing_is_judged(spec):
-    lines = shown(120, lambda console: print_plan(console, planned(spec, None), ()), terminal=False)
+    lines = shown(120, lambda: plan_page(planned(spec, None), ()), terminal=False)
     assert [line for line in lines if line.startswith("Nothing is judged")]
 
 
 def test_layouts_stand_side_by_side_and_an_illegal_one_says_why(spec):
     layouts = [("tp=4", planned(spec), ""), ("tp=3", None, "A01: does not divide")]
-    lines = shown(120, lambda console: print_layouts(console, layouts, "tp=4"), terminal=False)
+    lines = shown(120, lambda: layouts_page(layouts, "tp=4"), terminal=False)
     assert [line for line in lines if line.startswith("tp=3") and "A01: does not divide" in line]
     assert [line for line in lines if line.startswith("Use tp=4")]
 
@@ -101,10 +102,7 @@ def test_json_names_the_layout_of_every_setting(spec):
 
 def test_a_peak_that_is_not_fully_modelled_is_no_point(spec):
     overlapping = spec.model_copy(update={"kernels": spec.kernels.model_copy(update={"tp_comm_overlap": True})})
-    known, unsure = (
-        shown(200, lambda console, s=s: print_plan(console, planned(s), ()), terminal=False)
-        for s in (spec, overlapping)
-    )
+    known, unsure = (shown(200, lambda s=s: plan_page(planned(s), ()), terminal=False) for s in (spec, overlapping))
     assert not [line for line in known if "~" in line]
     assert next(line for line in unsure if line.startswith("none * ")).split()[3].startswith("~")
     assert "~: not everything is modelled or known; the range is what counts" in unsure
@@ -114,7 +112,7 @@ def test_a_range_that_reaches_beyond_the_memory_is_told(spec):
     made = planned(spec)
     peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
     tight, roomy = (
-        shown(200, lambda console, c=c: print_plan(console, planned(spec, int(c / 0.94)), ()), terminal=False)
+        shown(200, lambda c=c: plan_page(planned(spec, int(c / 0.94)), ()), terminal=False)
         for c in ((peak + high) / 2, high * 1.01)
     )
     assert "but the upper end of its range" in " ".join(tight)
@@ -134,11 +132,11 @@ def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts
     made = planned(spec)
     peak, (_, high) = made.control.prediction.peak_bytes, made.control.prediction.range_bytes
     unsure = planned(spec, int((peak + high) / 2 / 0.94))
-    alone = shown(200, lambda console: print_plan(console, unsure, ()), terminal=False)
+    alone = shown(200, lambda: plan_page(unsure, ()), terminal=False)
     assert next(line for line in alone if line.startswith("none *")).endswith("FITS?")
     assert "?: the limit lies within the range" in alone
     layouts = [("tp=4", unsure, ""), ("tp=2", made, "")]
-    several = shown(200, lambda console: print_layouts(console, layouts, "tp=4"), terminal=False)
+    several = shown(200, lambda: layouts_page(layouts, "tp=4"), terminal=False)
     assert next(line for line in several if line.startswith("tp=4 *")).endswith("FITS?")
     assert [line for line in several if "the fastest whose does: tp=2" in line]
     row = next(row for row in plan_document(layouts, "tp=4")["settings"] if row["recompute"] == "none")
@@ -146,13 +144,13 @@ def test_a_verdict_that_the_range_does_not_bear_out_is_marked_also_among_layouts
 
 
 def test_settings_that_another_beats_are_hidden_however_few_there_are(spec):
-    lines = shown(200, lambda console: print_plan(console, planned(spec), ()), terminal=False)
+    lines = shown(200, lambda: plan_page(planned(spec), ()), terminal=False)
     assert not [line for line in lines if line.startswith("full:uniform:4 ")]
     assert [line for line in lines if line.startswith("Not shown: ") and "settings, beaten by another" in line]
 
 
 def test_a_table_says_when_the_peak_is_and_what_its_marks_mean(spec):
-    lines = shown(200, lambda console: print_plan(console, planned(spec), ()), terminal=False)
+    lines = shown(200, lambda: plan_page(planned(spec), ()), terminal=False)
     header = next(line for line in lines if line.startswith("Recompute "))
     none = next(line for line in lines if line.startswith("none *"))
     assert none[header.index("Peak at") :].startswith(planned(spec).control.prediction.worst.peak)
@@ -168,7 +166,7 @@ def test_on_a_processor_sizes_are_mib_cost_is_flops_and_no_cuda_allocator_is_adv
     best = next(row for row in rows if row.text == made.recommended.text)
     on_cpu = replace(made, spec=spec.model_copy(update={"gpu": "cpu"}), rows=rows, recommended=best)
     assert "allocator" not in [step.step for step in advice(on_cpu)]
-    lines = shown(200, lambda console: print_plan(console, on_cpu, ()), terminal=False)
+    lines = shown(200, lambda: plan_page(on_cpu, ()), terminal=False)
     assert " % FLOPs" in next(line for line in lines if line.startswith("Use "))
     assert [line for line in lines if line.startswith("Recompute ") and "Peak MiB" in line]
 
@@ -181,6 +179,6 @@ def without_seconds(prediction: Prediction) -> Prediction:
 
 def test_layouts_are_headed_by_what_they_share(spec):
     layouts = [("tp=4", planned(spec), ""), ("tp=3", None, "A01: does not divide")]
-    lines = shown(200, lambda console: print_layouts(console, layouts, "tp=4"), terminal=False)
+    lines = shown(200, lambda: layouts_page(layouts, "tp=4"), terminal=False)
     assert lines[0].startswith("Recipe")
     assert "Limit        80.00 GiB less 6 % margin" in lines

@@ -114,8 +114,9 @@ def _require_sense(asked: HistoryOptions) -> None:
 def _show_cases(asked: HistoryOptions) -> None:
     from harness.night.history.document import cases_document
     from harness.night.history.run import list_cases, metric_named, moment
-    from harness.night.history.show import print_cases
+    from harness.night.history.show import cases_page
     from harness.records import store
+    from harness.showing.terminal import show_page
 
     results, metric = store.results_dir(asked.results_dir), metric_named(asked.metric)
     cases, reading = list_cases(results, metric, moment(asked.since))
@@ -123,14 +124,15 @@ def _show_cases(asked: HistoryOptions) -> None:
     if asked.as_json:
         _print_json(cases_document(cases, metric, results, reading.notes))
     else:
-        print_cases(_console(), cases, metric, results)
+        show_page(cases_page(cases, metric, results))
 
 
 def _show_case(asked: HistoryOptions, case: str) -> None:
     from harness.night.history.document import case_document
     from harness.night.history.run import HistoryRequest, case_history, metric_named, moment
-    from harness.night.history.show import print_case
+    from harness.night.history.show import case_page
     from harness.records import store
+    from harness.showing.terminal import room_for_bars, show_page
 
     history, notes = case_history(
         HistoryRequest(
@@ -149,7 +151,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     if asked.as_json:
         _print_json(case_document(history, notes))
     elif asked.csv != "-":
-        print_case(_console(), history)
+        show_page(case_page(history, bars=room_for_bars()))
 
 
 def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:

@@ -15,7 +15,7 @@ from harness.night.history.show import level_change_text
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import memory_unit, time_unit
 from harness.showing.figures import figure
-from harness.showing.page import Page, Picture, listing
+from harness.showing.page import Page, Picture, listing, plain
 from harness.units import counted, format_percent
 
 _HEIGHT = 340
@@ -194,6 +194,6 @@ def _caption(history: CaseHistory) -> str:
 def write_trend(history: CaseHistory, path: Path) -> Path:
     """Write it, replacing what is there. BadRequestError where it cannot be written, and for no figures."""
     drawn = trend_picture(history)
-    lines = [level_change_text(history, found).plain for found in history.level_changes]
+    lines = [plain(level_change_text(history, found)) for found in history.level_changes]
     page = Page((drawn, listing((*lines, *history.series.notes))), title=drawn.title, about=history.series.case)
     return look.write_chart("--chart", path, drawn, page, remedy="name another --metric")

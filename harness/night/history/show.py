@@ -1,9 +1,7 @@
-"""History at a terminal: the list of cases, and one case night by night."""
+"""History for people: the list of cases, and one case night by night."""
 
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.text import Text
 
 from harness.judging.metrics import Metric
 from harness.night.history.cases import CaseHistory, CaseSummary, LevelChange
@@ -11,57 +9,61 @@ from harness.night.history.changes import Change, Trend, changes, notable
 from harness.night.history.files import started
 from harness.night.history.series import Night
 from harness.showing.figures import ABSENT, figure, sparkline
-from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show
+from harness.showing.page import GAP, Column, Line, Page, Span, Table, Words, listing, style_of, table, tabled
 from harness.units import counted, format_percent
 
-_STYLES = {"pass": "green", "ok": "green", "improvement": "green", "better": "green", "regression": "red",
-           "failed": "red", "oom": "red", "worse": "red", "other": "red", "steady": "", "new": ""}  # fmt: skip
-_INDENT = 2
 _MOST_REASONS = 3
 _DIRECTIONS = {"higher": "higher is better", "lower": "lower is better", "equal": "should stay equal"}
 
 
-def print_cases(console: Console, cases: Sequence[CaseSummary], metric: Metric, results: Path) -> None:
+def cases_page(cases: Sequence[CaseSummary], metric: Metric, results: Path) -> Page:
     """A line per case; what is to be done where there are none."""
     if not cases:
-        print_lines(console, [f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it"])
-        return
-    table = plain_table("Case", "Nights", "Runs", "Last night", metric.title, "Trend", "Last outcome",
-                        right=("Nights", "Runs", metric.title))  # fmt: skip
-    for case in cases:
-        table.add_row(
-            Text(case.series.title), str(len(case.series.nights)), _of_all(case), _when(case.series.nights[-1]),
-            figure(metric, case.value), _trend(case.trend), _styled(case.last_outcome),
-        )  # fmt: skip
-    show(console, table)
+        return Page((f"No history in {results}: `mbr-perf nightly` and `mbr-perf history add RUN` write it",))
     others = sum(case.num_others for case in cases)
     left_out = f"Left out for other settings than their case's newest run: {counted(others, 'run')}; `mbr-perf history CASE` says how to see them"
-    print_lines(
-        console,
+    about = f"{counted(len(cases), 'case')}. Trend: the newest night against the twenty before it, and what their noise explains."
+    listed = tabled(
+        cases,
         [
-            *([left_out] if others else []),
-            f"{counted(len(cases), 'case')}. Trend: the newest night against the twenty before it, and what their noise explains.",
+            (Column("Case"), lambda case: case.series.title),
+            (Column("Nights", right=True), lambda case: str(len(case.series.nights))),
+            (Column("Runs", right=True), _of_all),
+            (Column("Last night"), lambda case: _when(case.series.nights[-1])),
+            (Column(metric.title, right=True), lambda case: figure(metric, case.value)),
+            (Column("Trend"), lambda case: _trend(case.trend)),
+            (Column("Last outcome"), lambda case: _styled(case.last_outcome)),
         ],
     )
+    return Page((listed, *([left_out] if others else []), about))
 
 
 def _of_all(case: CaseSummary) -> str:
     return f"{case.num_runs} of {case.num_runs + case.num_others}" if case.num_others else str(case.num_runs)
 
 
-def print_case(console: Console, history: CaseHistory) -> None:
-    """The nights as a table, a line of bars, where the level changed and with what, and the newest night."""
-    print_lines(console, [history.series.title, *_headline(history), ""])
-    _print_nights(console, history)
-    for line in _not_counted(history):
-        print_hanging(console, Text(line), _INDENT)
-    print_lines(console, ["", *_bars(console, history)])
-    for found in history.level_changes:
-        print_hanging(console, level_change_text(history, found), _INDENT)
-    if not history.level_changes:
-        print_lines(console, [history.no_points or "No change points in these nights."])
-    print_hanging(console, _newest(history), _INDENT)
-    print_lines(console, [f"Note: {note}" for note in history.series.notes])
+def case_page(history: CaseHistory, *, bars: int = 0) -> Page:
+    """The nights as a table, where the level changed and with what, and the newest night.
+
+    ``bars``: how many columns a line of bars may take; 0 where the output cannot hold bars.
+    """
+    edges = [level_change_text(history, found) for found in history.level_changes]
+    none = history.no_points or "No change points in these nights."
+    return Page(
+        (
+            history.series.title,
+            listing(_headline(history)),
+            GAP,
+            _nights(history),
+            listing(_not_counted(history)),
+            GAP,
+            listing(_bars(history, bars)),
+            GAP,
+            *(Line(words, hang=2) for words in edges or [none]),
+            Line(_newest(history), hang=2),
+            listing(f"Note: {note}" for note in history.series.notes),
+        )
+    )
 
 
 def _headline(history: CaseHistory) -> list[str]:
@@ -72,19 +74,18 @@ def _headline(history: CaseHistory) -> list[str]:
     return [told, held[0].upper() + held[1:]]
 
 
-def _print_nights(console: Console, history: CaseHistory) -> None:
-    metric, nights = history.metric, history.series.nights
-    table = plain_table("Night", metric.title, "Spread", "Runs", "Outcome", "Id", "Changed",
-                        right=(metric.title, "Spread", "Runs"))  # fmt: skip
+def _nights(history: CaseHistory) -> Table:
+    metric, nights, rows = history.metric, history.series.nights, []
     for number, night in enumerate(nights):
         news = notable(changes(nights[number - 1], night)) if number else ()
         spread = night.spread(metric.name)
-        table.add_row(
+        rows.append((
             _when(night), figure(metric, night.value(metric.name)),
             ABSENT if spread is None else f"{spread * 100:.1f} %", _runs(night), _styled(night.outcome),
-            Text(night.id.rpartition("-")[2]), Text(_listed(news)),
-        )  # fmt: skip
-    show(console, table)
+            night.id.rpartition("-")[2], _listed(news),
+        ))  # fmt: skip
+    right = (metric.title, "Spread", "Runs")
+    return table(("Night", *right, "Outcome", "Id", Column("Changed", long=True)), rows, right=right)
 
 
 def _when(night: Night) -> str:
@@ -105,58 +106,54 @@ def _not_counted(history: CaseHistory) -> list[str]:
     return [*told, f"and {counted(rest, 'run')} before them (--json has all)"] if rest else told
 
 
-def _bars(console: Console, history: CaseHistory) -> list[str]:
-    """Nothing where the output cannot hold bars."""
-    if not console.encoding.lower().startswith("utf"):
-        return []
+def _bars(history: CaseHistory, width: int) -> list[str]:
     values = [night.value(history.metric.name) for night in history.series.nights]
-    bars = sparkline(values, max(20, min(console.width, 120)))
     present = [value for value in values if value is not None]
-    if len(present) < 2:
+    if len(present) < 2 or not width:
         return []
     low, high = (figure(history.metric, value) for value in (min(present), max(present)))
-    return [bars, f"from {low} to {high}", ""]
+    return [sparkline(values, width), f"from {low} to {high}"]
 
 
-def level_change_text(history: CaseHistory, found: LevelChange) -> Text:
+def level_change_text(history: CaseHistory, found: LevelChange) -> Words:
     """When the level changed, from where to where, how surely, and what else changed there."""
     point, metric = found.point, history.metric
     welcome = history.is_better(point.fraction)
     word = "changed" if welcome is None else "better" if welcome else "worse"
-    with_what = f"{f' ({found.where})' if found.where else ''}: {_listed(found.changed)}" if found.changed else (
-        ": nothing that is recorded changed there"
-    )  # fmt: skip
-    return Text.assemble(
+    where = f" ({found.where})" if found.where else ""
+    with_what = f"{where}: {_listed(found.changed)}" if found.changed else ": nothing that is recorded changed there"
+    return (
         f"Change point {_when(found.night)}: {figure(metric, point.before)} -> {figure(metric, point.after)}, ",
-        (f"{format_percent(point.fraction)} ({word})", _STYLES.get(word, "red")),
+        Span(f"{format_percent(point.fraction)} ({word})", style_of(word, "bad")),
         f", p {point.p_value:.1g}{with_what}",
     )
 
 
-def _newest(history: CaseHistory) -> Text:
-    night, metric, trend = history.series.nights[-1], history.metric, history.trend
-    value = night.value(metric.name)
-    told = Text.assemble(f"Newest night {_when(night)}: ", _styled(night.outcome))
+def _newest(history: CaseHistory) -> Words:
+    night = history.series.nights[-1]
+    return (f"Newest night {_when(night)}: ", _styled(night.outcome), f", {_newest_value(history)}")
+
+
+def _newest_value(history: CaseHistory) -> str:
+    metric, trend = history.metric, history.trend
+    value = history.series.nights[-1].value(metric.name)
     if value is None or trend is None:
-        return told.append(f", no {metric.name}")
-    told.append(f", {figure(metric, value)}, ")
+        return f"no {metric.name}"
     if trend.level is None or trend.change is None or trend.allowed is None:
-        return told.append("too few nights before it to say more")
-    allowed = f"noise explains {trend.allowed * 100:.1f} %"
-    return told.append(
-        f"{format_percent(trend.change)} against the nights before it ({figure(metric, trend.level)}): {trend.word}, {allowed}"
-    )
+        return f"{figure(metric, value)}, too few nights before it to say more"
+    against = f"{format_percent(trend.change)} against the nights before it ({figure(metric, trend.level)})"
+    return f"{figure(metric, value)}, {against}: {trend.word}, noise explains {trend.allowed * 100:.1f} %"
 
 
-def _trend(trend: Trend | None) -> Text:
+def _trend(trend: Trend | None) -> Words:
     if trend is None:
-        return Text(ABSENT)
+        return ABSENT
     change = "" if trend.change is None or trend.word == "steady" else f" {format_percent(trend.change)}"
-    return Text(f"{trend.word}{change}", style=_STYLES[trend.word])
+    return Span(f"{trend.word}{change}", "bad" if trend.word == "other" else style_of(trend.word))
 
 
-def _styled(word: str) -> Text:
-    return Text(word, style=_STYLES.get(word, "yellow"))
+def _styled(word: str) -> Span:
+    return Span(word, style_of(word, "doubt"))
 
 
 def _listed(found: Sequence[Change]) -> str:
