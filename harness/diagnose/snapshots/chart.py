@@ -8,7 +8,7 @@ import altair as alt
 from harness.diagnose.snapshots.values import DeviceMemory, Levels
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import memory_unit, text_width, time_unit
-from harness.showing.page import Code, Page, Picture
+from harness.showing.page import Block, Page, Picture
 
 _HEIGHT = 320
 _COLOURS = (look.BLUE, look.VERMILION)
@@ -121,8 +121,8 @@ def _caption(shown: list[tuple[str, Levels]], left_out: list[str]) -> str:
     return text
 
 
-def write_timeline(devices: Sequence[tuple[str, DeviceMemory]], lines: Sequence[str], path: Path) -> Path:
-    """Write it, replacing what is there; ``lines`` is what the page says besides. BadRequestError: no history, no room."""
+def write_timeline(devices: Sequence[tuple[str, DeviceMemory]], about: Sequence[Block], path: Path) -> Path:
+    """Write it, replacing what is there; ``about`` is what the page says besides. BadRequestError: no history, no room."""
     drawn = snapshot_timeline(tuple(devices))
-    page = Page((drawn, *([Code("\n".join(lines))] if lines else [])), title=drawn.title)
+    page = Page((drawn, *about), title=drawn.title)
     return look.write_chart("--timeline", path, drawn, page)

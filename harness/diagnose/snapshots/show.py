@@ -1,50 +1,54 @@
 """Shows a snapshot in a terminal, as JSON and as a page."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-from rich.text import Text
 
 from harness.diagnose.snapshot import verdict
 from harness.diagnose.snapshots.reading import fullest_device, snapshot_summaries, snapshot_summary
-from harness.diagnose.snapshots.values import DeviceMemory, Holder, SnapshotDifference, SnapshotSummary, difference
+from harness.diagnose.snapshots.values import (
+    DeviceMemory,
+    HeldMore,
+    Holder,
+    SnapshotDifference,
+    SnapshotSummary,
+    difference,
+)
 from harness.judging.oom.verdict import OomVerdict
 from harness.showing import json
 from harness.showing.charts.drawing import require_chart
 from harness.showing.json import SCHEMA_VERSION, Document
-from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.showing.page import GAP, Block, Column, Facts, Page, Table, listing, table, tabled
+from harness.showing.terminal import show_page
 from harness.units import counted, format_bytes
 
 _MOST_MODULES, _MOST_SITES, _MOST_POOLS = 12, 12, 3
 
 
-def print_snapshot(
-    console: Console, summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None
-) -> None:
+def snapshot_page(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> Page:
     """The fullest device; others are named in a line."""
-    print_lines(console, snapshot_lines(summary, device, verdict))
-    _print_holders(console, device)
+    return Page((*about_snapshot(summary, device, verdict), *_holders(device)))
 
 
-def snapshot_lines(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> list[str]:
+def about_snapshot(summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None) -> tuple[Block, ...]:
     """All but the tables."""
     others = [str(one.device) for one in summary.devices if one.device != device.device]
     also = f" (also in it: device {', '.join(others)})" if others else ""
-    return [f"Snapshot  {summary.file}, device {device.device}{also}", *_failed(device, verdict), *_sums(device)]
+    facts = [("Snapshot", f"{summary.file}, device {device.device}{also}"), *_failed(device, verdict)]
+    return Facts(tuple(facts), 10), GAP, _sums(device), GAP
 
 
-def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> list[str]:
+def _failed(device: DeviceMemory, verdict: OomVerdict | None) -> list[tuple[str, str]]:
     if verdict is None:
         told = device.history_problem or "it holds no failed request"
         if not device.levels and not device.history_problem:
             told = "it holds no history, so no failed request"
-        return [f"Failure   {told}"]
+        return [("Failure", told)]
     more = f" ({device.num_failures} failed; this is the last)" if device.num_failures > 1 else ""
-    return [f"Failure   {verdict.line}{more}", f"          {verdict.reason}", f"Next      {verdict.next_experiment}"]
+    return [("Failure", f"{verdict.line}{more}"), ("", verdict.reason), ("Next", verdict.next_experiment)]
 
 
-def _sums(device: DeviceMemory) -> list[str]:
+def _sums(device: DeviceMemory) -> Table:
     expandable = ", expandable" if device.has_expandable_segments else ""
     rows = [
         (
@@ -60,11 +64,8 @@ def _sums(device: DeviceMemory) -> list[str]:
         ("largest free", device.largest_free_bytes, "one block, private pools left out"),
     ]
     always = ("reserved", "allocated", "stranded", "largest free")
-    return [
-        "",
-        *(f"{name:<13}{format_bytes(size):>12}  {why}" for name, size, why in rows if size or name in always),
-        "",
-    ]
+    told = [(name, format_bytes(size), why) for name, size, why in rows if size or name in always]
+    return table(("Memory", "Size", Column("What it is", long=True)), told, right=("Size",))
 
 
 def _rounding(device: DeviceMemory) -> str:
@@ -80,39 +81,35 @@ def _pools(device: DeviceMemory) -> str:
     return f"in private pools (CUDA graphs), reserved: {', '.join(named)}{more}"
 
 
-def _print_holders(console: Console, device: DeviceMemory) -> None:
+def _holders(device: DeviceMemory) -> Iterator[Block]:
     at_peak = device.levels is not None
     when = (
         f"at the peak of the history ({format_bytes(device.levels.peak_allocated_bytes)})" if device.levels else "now"
     )
-    columns = ("Module", "Held now", "At peak") if at_peak else ("Module", "Held now")
-    table = plain_table(*columns, right=("Held now", "At peak"))
     modules = by_module(device.holders)
-    for module, live, peak in modules[:_MOST_MODULES]:
-        table.add_row(Text(module), format_bytes(live), *([format_bytes(peak)] if at_peak else []))
-    print_lines(console, [f"Who held memory {when}, by megatron-core's modules:"])
-    show(console, table)
-    print_lines(console, _rest(len(modules), _MOST_MODULES))
-    table = plain_table(
-        "Module",
-        "Site",
-        "Blocks",
-        "Held now",
-        *(["At peak"] if at_peak else []),
-        right=("Blocks", "Held now", "At peak"),
+    yield f"Who held memory {when}, by megatron-core's modules:"
+    yield tabled(
+        modules[:_MOST_MODULES],
+        [
+            (Column("Module"), lambda row: row[0]),
+            (Column("Held now", right=True), lambda row: format_bytes(row[1])),
+            *([(Column("At peak", right=True), lambda row: format_bytes(row[2]))] if at_peak else []),
+        ],
     )
-    for one in device.holders[:_MOST_SITES]:
-        peak_cells = [format_bytes(one.peak_bytes or 0)] if at_peak else []
-        table.add_row(
-            Text(one.module),  # names come from a file that is not trusted: no markup
-            Text(one.site),
-            str(max(one.num_live, one.num_peak or 0)),
-            format_bytes(one.live_bytes),
-            *peak_cells,
-        )
-    print_lines(console, ["", "The sites that hold most:"])
-    show(console, table)
-    print_lines(console, _rest(len(device.holders), _MOST_SITES))
+    yield listing(_rest(len(modules), _MOST_MODULES))
+    yield GAP
+    yield "The sites that hold most:"
+    yield tabled(
+        device.holders[:_MOST_SITES],
+        [
+            (Column("Module"), lambda one: one.module),
+            (Column("Site"), lambda one: one.site),
+            (Column("Blocks", right=True), lambda one: str(max(one.num_live, one.num_peak or 0))),
+            (Column("Held now", right=True), lambda one: format_bytes(one.live_bytes)),
+            *([(Column("At peak", right=True), lambda one: format_bytes(one.peak_bytes or 0))] if at_peak else []),
+        ],
+    )
+    yield listing(_rest(len(device.holders), _MOST_SITES))
 
 
 def by_module(holders: Sequence[Holder]) -> list[tuple[str, int, int]]:
@@ -125,26 +122,38 @@ def by_module(holders: Sequence[Holder]) -> list[tuple[str, int, int]]:
     return sorted(((name, live, peak) for name, (live, peak) in sums.items()), key=lambda row: (-max(row[1:]), row[0]))
 
 
-def print_difference(console: Console, names: tuple[str, str], found: SnapshotDifference) -> None:
+def difference_page(names: tuple[str, str], found: SnapshotDifference) -> Page:
     """What the second holds more than the first."""
     when = "at the peaks of their histories, as requested" if found.at_peak else "when they were taken"
     total = found.after_bytes - found.before_bytes
-    print_lines(
-        console,
-        [f"A {names[0]}: {format_bytes(found.before_bytes)}", f"B {names[1]}: {format_bytes(found.after_bytes)}",
-         f"B holds {signed(total)} than A {when}.", ""],
-    )  # fmt: skip
+    head = (
+        f"A {names[0]}: {format_bytes(found.before_bytes)}",
+        f"B {names[1]}: {format_bytes(found.after_bytes)}",
+        f"B holds {signed(total)} than A {when}.",
+    )
     if not found.modules:
-        print_lines(console, ["No module and no site differs."])
-        return
-    for title, rows in (("Module", found.modules), ("Site", found.sites)):
-        table = plain_table(title, "A", "B", "B - A", right=("A", "B", "B - A"))
-        for row in rows[:_MOST_SITES]:
-            name = row.module if title == "Module" else f"{row.module}: {row.site}".removesuffix(": ")
-            change = ("+" if row.more_bytes > 0 else "-") + format_bytes(abs(row.more_bytes))
-            table.add_row(Text(name), format_bytes(row.before_bytes), format_bytes(row.after_bytes), change)
-        show(console, table)
-        print_lines(console, [*_rest(len(rows), _MOST_SITES), ""])
+        return Page((*head, GAP, "No module and no site differs."))
+    return Page((*head, *_differing("Module", found.modules), *_differing("Site", found.sites)))
+
+
+def _differing(title: str, rows: Sequence[HeldMore]) -> Iterator[Block]:
+    yield GAP
+    yield tabled(
+        rows[:_MOST_SITES],
+        [
+            (
+                Column(title),
+                lambda row: row.module if title == "Module" else f"{row.module}: {row.site}".removesuffix(": "),
+            ),
+            (Column("A", right=True), lambda row: format_bytes(row.before_bytes)),
+            (Column("B", right=True), lambda row: format_bytes(row.after_bytes)),
+            (
+                Column("B - A", right=True),
+                lambda row: f"{'+' if row.more_bytes > 0 else '-'}{format_bytes(abs(row.more_bytes))}",
+            ),
+        ],
+    )
+    yield listing(_rest(len(rows), _MOST_SITES))
 
 
 def signed(num_bytes: int) -> str:
@@ -203,9 +212,9 @@ def show_snapshot(path: Path, *, timeline: Path | None, as_json: bool) -> None:
     if as_json:
         print(json.text(snapshot_document(summary, device, found)))  # noqa: T201
     else:
-        print_snapshot(Console(highlight=False), summary, device, found)
+        show_page(snapshot_page(summary, device, found))
     if timeline is not None:
-        _draw([(path.name, device)], snapshot_lines(summary, device, found), timeline)
+        _draw([(path.name, device)], about_snapshot(summary, device, found), timeline)
 
 
 def show_difference(before: Path, after: Path, *, timeline: Path | None, as_json: bool) -> None:
@@ -219,15 +228,15 @@ def show_difference(before: Path, after: Path, *, timeline: Path | None, as_json
     if as_json:
         print(json.text(difference_document(summaries, found)))  # noqa: T201
     else:
-        print_difference(Console(highlight=False), (str(before), str(after)), found)
+        show_page(difference_page((str(before), str(after)), found))
     if timeline is not None:
         names = [before.name, after.name]
         if names[0] == names[1]:
             names = [f"A {before}", f"B {after}"]
-        _draw(list(zip(names, devices, strict=True)), [], timeline)
+        _draw(list(zip(names, devices, strict=True)), (), timeline)
 
 
-def _draw(devices: Sequence[tuple[str, DeviceMemory]], lines: Sequence[str], path: Path) -> None:
+def _draw(devices: Sequence[tuple[str, DeviceMemory]], about: Sequence[Block], path: Path) -> None:
     from harness.diagnose.snapshots.chart import write_timeline
 
-    print(f"wrote {write_timeline(devices, lines, path)}", file=sys.stderr)  # noqa: T201
+    print(f"wrote {write_timeline(devices, about, path)}", file=sys.stderr)  # noqa: T201
