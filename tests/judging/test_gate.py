@@ -40,6 +40,21 @@ def finding(comparison, name):
     return next(f for f in comparison.findings if f.metric == name)
 
 
+@pytest.mark.parametrize(
+    ("current", "golden", "reason"),
+    [
+        (None, 1.0, "the run's value is missing"),
+        (math.nan, 1.0, "the run's value is nan"),
+        (0.0, 1.0, "the run's value is 0.0"),
+        (1.0, None, "the golden's value is missing"),
+        (1.0, -2.0, "the golden's value is -2.0"),
+    ],
+)
+def test_a_figure_that_is_none_is_told_apart_from_one_that_is_missing(current, golden, reason):
+    found = compare_values(THROUGHPUT, current, golden, 0.05)
+    assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, reason)
+
+
 def test_what_must_be_exact_has_no_threshold_to_choose(make_spec):
     for thresholds in (FIVE_PERCENT, default_thresholds(make_spec())):
         assert (thresholds.of("exact"), thresholds.of("time")) == (0.0, thresholds.time)

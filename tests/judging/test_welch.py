@@ -63,3 +63,13 @@ def test_one_run_each_states_the_spread_of_its_steps():
 
 def test_two_runs_each_state_how_far_they_are_apart():
     assert "runs of this cell differ by 10.0 %" in time_change((0.95, 1.05), (1.0, 1.0), (None, None)).basis
+
+
+def test_half_of_the_distribution_lies_below_nought():
+    assert t_quantile(0.5, 10) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("probability", "degrees"), [(0.49, 10), (1.0, 10), (0.9, 0.0)])
+def test_a_quantile_out_of_range_is_refused(probability, degrees):
+    with pytest.raises(ValueError, match="no quantile"):
+        t_quantile(probability, degrees)
