@@ -55,6 +55,18 @@ def test_a_figure_that_is_none_is_told_apart_from_one_that_is_missing(current, g
     assert (found.verdict, found.reason) == (Verdict.INCONCLUSIVE, reason)
 
 
+def test_a_metric_is_of_the_kind_of_its_gate_and_of_time_without_one():
+    kinds = {
+        name: METRIC[name].kind for name in ("tflops_per_gpu", "peak_allocated_bytes", "counted_flops_per_step", "mfu")
+    }
+    assert kinds == {
+        "tflops_per_gpu": "time",
+        "peak_allocated_bytes": "memory",
+        "counted_flops_per_step": "exact",
+        "mfu": METRIC["mfu"].gate or "time",
+    }
+
+
 def test_what_must_be_exact_has_no_threshold_to_choose(make_spec):
     for thresholds in (FIVE_PERCENT, default_thresholds(make_spec())):
         assert (thresholds.of("exact"), thresholds.of("time")) == (0.0, thresholds.time)

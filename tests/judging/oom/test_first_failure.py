@@ -169,6 +169,11 @@ def test_an_abort_after_a_lost_peer_is_not_the_cause(tmp_path):
     assert [(victim.rank, victim.kind) for victim in first.victims] == [(5, "peer")]
 
 
+def test_an_abort_of_a_rank_that_lost_no_peer_is_the_cause(tmp_path):
+    first = found(tmp_path, *of_rank(1, TRACEBACK, LOST_PEER), *summary((1, 1), root=(3, -6)))
+    assert (first.failure.rank, first.failure.kind, first.failure.exit_code) == (3, "signal", -6)
+
+
 def test_a_hang_leaves_only_timeouts_and_says_so(tmp_path):
     first = found(tmp_path, STEP_12, WATCHDOG, WATCHDOG.replace("Rank 5", "Rank 6"))
     assert (first.failure.kind, first.failure.rank, first.failure.after_step) == ("peer", 5, 12)
