@@ -57,8 +57,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
         item.user_properties.append(("cpu_s", sum(os.times()[:4]) - before))
 
 
-# A test over two seconds is to be marked slow; processors that share their caches with other work need longer.
-_CLEARLY_SLOW_S = 3.0
+# A test over one second is to be marked slow; processors that share their caches with other work need longer.
+_CLEARLY_SLOW_S = 2.0
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

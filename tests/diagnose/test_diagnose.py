@@ -150,6 +150,7 @@ def test_a_trial_that_changed_more_than_the_allocator_is_still_compared(mbr_perf
     assert "virtual_stages_against_out_of_memory" in [row["id"] for row in document["symptoms"]]
 
 
+@pytest.mark.slow
 def test_a_drop_of_utilization_between_two_runs_is_named_whichever_comes_first(mbr_perf, run):
     slow = run("slow", settings={"recompute": "mlp"}, seconds=3.0)
     fast = run("fast", settings={"recompute": "core_attn"}, seconds=2.5)
@@ -361,6 +362,7 @@ def test_slurms_time_limit_is_the_end_of_the_whole_job(mbr_perf, run):
     assert "--time_limit" in answer.out.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_request_is_held_against_the_gpus_that_the_job_is_said_to_have_run_on(mbr_perf, tmp_path):
     log = tmp_path / "job.log"
     log.write_text("RuntimeError: CUDA out of memory. Tried to allocate 200.00 GiB.\n")

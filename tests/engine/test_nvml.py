@@ -69,6 +69,7 @@ def listing(environment: dict[str, str]) -> dict[str, object]:
     return json.loads(asked.stdout)
 
 
+@pytest.mark.slow
 def test_gpus_are_listed_with_name_uuid_and_memory(driver: Callable[..., dict[str, str]]) -> None:
     environment = driver("driver 570.1", "gpu 0 uuid=GPU-a total=85899345920", "gpu 1 uuid=GPU-b")
     name = "NVIDIA H100 80GB HBM3"

@@ -11,6 +11,7 @@ def lines_of(answer):
     return answer.out.splitlines()
 
 
+@pytest.mark.slow
 def test_a_run_is_explained_against_the_stored_golden_of_its_settings(mbr_perf, run):
     done = mbr_perf("explain", run("a", seconds=2.51))
     assert done.code == 0

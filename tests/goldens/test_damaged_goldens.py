@@ -30,6 +30,7 @@ def value_as(stage, text):
     return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if f'"value": {text}' in line)
 
 
+@pytest.mark.slow
 def test_a_night_against_a_damaged_golden_is_inconclusive_also_where_none_is_required(stage, mbr_perf):
     line = value_as(stage, "NaN")
     answer = mbr_perf(*stage.arguments("--json"))
@@ -41,6 +42,7 @@ def test_a_night_against_a_damaged_golden_is_inconclusive_also_where_none_is_req
     assert "no golden" not in shown.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["NaN", '"fast"', '1, "value": 2'])
 def test_a_dry_run_names_a_damaged_golden_and_what_to_do(stage, mbr_perf, text):
     value_as(stage, text)

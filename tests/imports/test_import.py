@@ -87,6 +87,7 @@ def test_an_out_of_memory_log_is_an_out_of_memory_run(imported, results):
     assert rank.memory.max_allocated_bytes == 58_800_000_000
 
 
+@pytest.mark.slow
 def test_settings_that_a_rule_refuses_are_imported_and_the_rule_is_named(imported):
     answer, document = imported(job_log(TABLE[1]), "--recompute", "mlp", "--set", "kernels.transformer_impl=local")
     legal = imported(job_log(TABLE[1]), "--recompute", "mlp")[1]
@@ -128,6 +129,7 @@ def test_a_line_every_few_iterations_counts_where_all_of_them_lie_in_the_window(
     assert any("a line every 5 iterations" in note for note in document["notes"])
 
 
+@pytest.mark.slow
 def test_history_has_imported_runs_when_their_jobs_ran_and_marks_those_that_nobody_dates(mbr_perf, imported, results):
     logs = {
         "in the log": (job_log(TABLE[1]).replace("2026-08-01", "2024-08-01"), ()),
@@ -246,6 +248,7 @@ def test_a_golden_of_a_log_is_marked_as_one_and_a_measured_one_does_not_judge_it
     assert "driver_version: golden none, here not told by the log" in judged.out
 
 
+@pytest.mark.slow
 def test_the_published_table_is_a_sweep_with_the_same_figures(mbr_perf, tmp_path, results):
     imported = mbr_perf("import", *write_table(tmp_path), *SFT, *NOT_EXPANDABLE, "--control", "core_attn",
                         "--results_dir", results)  # fmt: skip
@@ -267,6 +270,7 @@ def test_the_published_table_is_a_sweep_with_the_same_figures(mbr_perf, tmp_path
     assert document["recommended"] == "vp=10"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "told", "todo"),
     [
@@ -293,6 +297,7 @@ def test_settings_that_differ_only_in_what_was_typed_are_refused(mbr_perf, tmp_p
     assert not results.exists()
 
 
+@pytest.mark.slow
 def test_repeats_are_logs_of_the_same_setting(mbr_perf, tmp_path, results):
     options = []
     for place, (label, tflops) in enumerate([("none", 700.0), ("none", 704.0), ("mlp", 593.6)]):
@@ -311,6 +316,7 @@ def test_repeats_are_logs_of_the_same_setting(mbr_perf, tmp_path, results):
     assert "nothing is out of order" in mbr_perf("results", "doctor", "--results_dir", results).out
 
 
+@pytest.mark.slow
 def test_cells_with_the_memory_of_the_same_rank_are_held_against_each_other(mbr_perf, tmp_path, results):
     options = []
     for label, tflops, peak in (("none", 700.0, 60.0), ("mlp", 593.6, 55.6)):
@@ -326,6 +332,7 @@ def test_cells_with_the_memory_of_the_same_rank_are_held_against_each_other(mbr_
     assert "leave 6 % of 80.00 GiB free on the ranks whose memory is known" in answer.out
 
 
+@pytest.mark.slow
 def test_an_imported_sweep_cannot_be_resumed(mbr_perf, tmp_path, results):
     (tmp_path / "a.log").write_text(job_log(TABLE[1]))
     assert mbr_perf("import", "--log", f"mlp={tmp_path / 'a.log'}", *SFT, "--results_dir", results).code == 0
@@ -354,6 +361,7 @@ def test_options_that_cannot_be_meant_are_refused_in_the_words_of_the_options(mb
     assert [text for text in told if text not in answer.err] == []
 
 
+@pytest.mark.slow
 def test_a_sweep_file_says_what_the_jobs_have_in_common(mbr_perf, tmp_path, results):
     (tmp_path / "a.log").write_text(job_log(TABLE[1]))
     options = ("--sweep", "llama3_70b_modules", "--log", f"mlp={tmp_path / 'a.log'}", "--results_dir", results)

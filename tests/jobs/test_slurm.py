@@ -319,6 +319,7 @@ def test_where_slurm_is_not_installed_the_run_is_refused(on_slurm, tmp_path, mon
     assert (told.code, "sbatch: not installed here, or not on PATH" in told.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
     sweep_dir, job_dir = results / "sweeps" / "sweep", results / "jobs" / "job"
     shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", sweep_dir)

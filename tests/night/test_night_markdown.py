@@ -56,6 +56,7 @@ def test_a_night_that_finds_room_is_whole(night):
     assert night_summary(night, SUMMARY_LIMIT_BYTES) == night_markdown(night)
 
 
+@pytest.mark.slow
 def test_what_passed_is_left_out_first_then_the_details(large):
     whole = night_markdown(large)
     without_green = night_summary(large, size_of(whole) - 1)

@@ -47,6 +47,7 @@ def _measured(stage, nightly):
     return measure
 
 
+@pytest.mark.slow
 def test_a_night_like_its_golden_passes(measured, nightly):
     stage = measured()
     answer = nightly(stage, "--json")
@@ -57,6 +58,7 @@ def test_a_night_like_its_golden_passes(measured, nightly):
     assert stage.newest().is_finished
 
 
+@pytest.mark.slow
 def test_a_golden_of_an_earlier_recipe_point_makes_its_case_inconclusive(measured, nightly):
     stage = measured()
     (path,) = stage.goldens.glob("*/*.json")
@@ -71,6 +73,7 @@ def test_a_golden_of_an_earlier_recipe_point_makes_its_case_inconclusive(measure
     assert "dense: the recipe point has changed since" in nightly(stage, "--dryrun").out
 
 
+@pytest.mark.slow
 def test_a_regression_is_run_again_and_then_called_one(measured, nightly):
     stage = measured(faster=1.2)
     answer = nightly(stage, "--json")
@@ -79,6 +82,7 @@ def test_a_regression_is_run_again_and_then_called_one(measured, nightly):
     assert runs_of(case) == [(0, "repeat"), (1, "repeat"), (2, "repeat"), (3, "confirm"), (4, "confirm")]
 
 
+@pytest.mark.slow
 def test_a_slow_spell_that_further_runs_do_not_confirm_is_no_regression(measured, nightly):
     stage = measured(faster=1.08, later=SECONDS / 1.08)
     answer = nightly(stage, "--json")
@@ -86,11 +90,13 @@ def test_a_slow_spell_that_further_runs_do_not_confirm_is_no_regression(measured
     assert (answer.code, case["outcome"], len(case["runs"])) == (0, "pass", 5)
 
 
+@pytest.mark.slow
 def test_confirm_0_starts_nothing_more(measured, nightly):
     answer = nightly(measured(faster=1.2), "--json", "--confirm", "0")
     assert len(cases_of(answer)["dense"]["runs"]) == 3
 
 
+@pytest.mark.slow
 def test_a_case_that_fails_stops_no_other_and_its_repeats_are_not_run(stage, nightly):
     made = stage(first="repeats: 3, golden: optional", second="golden: optional, request: {recompute: mlp}")
     made.record("first", 0, failure=OOM)
@@ -101,6 +107,7 @@ def test_a_case_that_fails_stops_no_other_and_its_repeats_are_not_run(stage, nig
     assert (answer.code, runs_of(cases["first"])) == (4, [(0, "repeat")])
 
 
+@pytest.mark.slow
 def test_an_expected_oom_is_not_red(stage, nightly):
     made = stage(dense="expected: {outcome: oom, until: '2099-01-01', reason: too large}")
     made.record("dense", 0, failure=OOM)
@@ -109,6 +116,7 @@ def test_an_expected_oom_is_not_red(stage, nightly):
     assert (answer.code, case["outcome"], case["is_expected"]) == (0, "oom", True)
 
 
+@pytest.mark.slow
 def test_a_night_that_is_judged_again_expects_what_it_expected_when_it_began(stage, nightly, mbr_perf):
     made = stage(dense="expected: {outcome: oom, until: '2021-01-01', reason: too large}")
     made.record("dense", 0, failure=OOM)
@@ -138,6 +146,7 @@ def test_a_fault_that_retries_do_not_cure_fails_the_case(stage, nightly):
     assert (answer.code, len(cases_of(answer)["dense"]["runs"])) == (3, 3)
 
 
+@pytest.mark.slow
 def test_a_case_that_a_rule_forbids_is_refused_and_the_others_run(stage, nightly):
     made = stage(
         dense="golden: optional", wrong="request: {recompute: moe_act}", unknown="request: {variant: none_such}"
@@ -150,6 +159,7 @@ def test_a_case_that_a_rule_forbids_is_refused_and_the_others_run(stage, nightly
     assert "none_such" in cases["unknown"]["reason"]
 
 
+@pytest.mark.slow
 def test_without_a_golden_a_case_is_inconclusive_and_says_where_one_would_be(stage, nightly):
     made = stage(dense="repeats: 1")
     made.record("dense", 0)
@@ -158,6 +168,7 @@ def test_without_a_golden_a_case_is_inconclusive_and_says_where_one_would_be(sta
     assert str(made.goldens) in cases_of(answer)["dense"]["reason"]
 
 
+@pytest.mark.slow
 def test_every_run_of_the_night_is_added_to_history(measured, nightly, tmp_path):
     stage = measured(faster=1.2)
     nightly(stage)
@@ -188,6 +199,7 @@ def test_a_night_that_was_killed_anywhere_and_resumed_equals_an_unbroken_one(mea
             assert [resumed[name][key] for key in ("outcome", "reason")] == [case[key] for key in ("outcome", "reason")]
 
 
+@pytest.mark.slow
 def test_a_finished_night_is_only_judged_again(measured, nightly, mbr_perf):
     stage = measured()
     first = json.loads(nightly(stage, "--json").out)
@@ -197,6 +209,7 @@ def test_a_finished_night_is_only_judged_again(measured, nightly, mbr_perf):
     assert (stage.newest().night_dir / EVENTS).read_bytes() == events
 
 
+@pytest.mark.slow
 def test_a_night_at_work_is_not_joined(measured, mbr_perf):
     night_dir = measured().newest().night_dir
     with holding(night_dir, "night"):
@@ -222,6 +235,7 @@ def test_what_is_wrong_in_the_suite_is_told_with_what_is_wrong_with_the_options(
         assert told in answer.err
 
 
+@pytest.mark.slow
 def test_resume_takes_everything_from_the_night(measured, mbr_perf):
     answer = mbr_perf("nightly", "--resume", measured().newest().night_dir, "--confirm", "5", "--shard", "1/2")
     assert (answer.code, "--shard, --confirm would change it" in answer.err) == (2, True)
@@ -232,6 +246,7 @@ def files(folder):
     return sorted(path for path in folder.rglob("*") if path.suffix != ".sqlite")
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_what_would_run_and_writes_nothing(measured, nightly):
     stage = measured(wrong="request: {recompute: moe_act}", other="request: {recompute: mlp}, repeats: 2")
     before = files(stage.root)
@@ -248,12 +263,14 @@ def test_a_dry_run_shows_what_would_run_and_writes_nothing(measured, nightly):
     assert files(stage.root) == before
 
 
+@pytest.mark.slow
 def test_shards_together_are_the_suite(measured, nightly):
     stage = measured(a="repeats: 1, request: {recompute: mlp}", b="repeats: 1, request: {recompute: none}")
     shards = [json.loads(nightly(stage, "--dryrun", "--json", "--shard", f"{number}/2").out) for number in (1, 2)]
     assert sorted(case["name"] for shard in shards for case in shard["cases"]) == ["a", "b", "dense"]
 
 
+@pytest.mark.slow
 def test_reports_go_where_they_are_asked_for(measured, nightly, tmp_path):
     answer = nightly(
         measured(),
@@ -268,11 +285,13 @@ def test_reports_go_where_they_are_asked_for(measured, nightly, tmp_path):
     assert {"junit.xml", "summary.md", "page"} <= {path.name for path in tmp_path.iterdir()}
 
 
+@pytest.mark.slow
 def test_slurm_options_need_slurm(measured, nightly):
     answer = nightly(measured(), "--partition", "batch")
     assert (answer.code, "--partition: only with --launcher slurm" in answer.err) == (2, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--dryrun",)])
 def test_a_night_of_which_every_case_is_refused_is_a_wrong_request(stage, nightly, more):
     made = stage(wrong="request: {recompute: moe_act}", other="request: {recompute: 'moe_act,mlp'}")
@@ -310,6 +329,7 @@ def timeouts(answer):
     return {case["name"]: case["timeout_s"] for case in json.loads(answer.out)["cases"]}
 
 
+@pytest.mark.slow
 def test_the_command_lines_timeout_wins_over_the_suites(stage, nightly):
     made = stage(dense="repeats: 1, timeout: 900", other="repeats: 1, request: {recompute: mlp}")
     assert timeouts(nightly(made, "--dryrun", "--json")) == {"dense": 900.0, "other": None}
@@ -324,6 +344,7 @@ def test_limits_that_are_none_are_told_with_the_other_faults(stage, mbr_perf):
         assert told in answer.err
 
 
+@pytest.mark.slow
 def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, mbr_perf):
     made = measured()
     renamed = made.root / "renamed.yaml"
@@ -338,6 +359,7 @@ def test_the_last_outcome_is_that_of_the_same_case_of_the_same_suite(measured, m
     assert last(renamed) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "told"),
     [

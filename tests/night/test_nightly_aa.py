@@ -42,6 +42,7 @@ def verdicts(case):
     return {one["metric"]: one["verdict"] for one in case["comparison"] if one["verdict"] != "not_gated"}
 
 
+@pytest.mark.slow
 def test_an_aa_that_holds_lets_the_night_be_judged_and_adds_nothing_to_history(recorded, nightly, tmp_path):
     answer = nightly(recorded(), "--aa", "--json")
     document, cases = told(answer)
@@ -89,6 +90,7 @@ def test_where_the_aa_differs_a_regression_is_inconclusive_memory_is_judged_and_
         assert (promoted.code, said in " ".join(promoted.err.split())) == (2, True)
 
 
+@pytest.mark.slow
 def test_an_aa_of_which_a_run_failed_is_no_pass_and_fails_no_case(recorded, nightly):
     answer = nightly(recorded(failures={5: PORT_TAKEN}), "--aa", "--json")
     document, cases = told(answer)
@@ -98,6 +100,7 @@ def test_an_aa_of_which_a_run_failed_is_no_pass_and_fails_no_case(recorded, nigh
     assert (cases["dense"]["outcome"], len(cases["dense"]["runs"])) == ("pass", 3)
 
 
+@pytest.mark.slow
 def test_a_night_that_is_inconclusive_by_its_aa_alone_is_listed_and_shown_as_such(
     recorded, nightly, mbr_perf, tmp_path
 ):
@@ -126,6 +129,7 @@ def test_a_night_with_an_aa_that_was_killed_and_resumed_equals_an_unbroken_one(r
             assert again["aa"][key] == document["aa"][key]
 
 
+@pytest.mark.slow
 def test_the_cheapest_case_that_can_tell_anything_is_the_aa(tmp_path, nightly):
     stage = Stage(
         tmp_path,

@@ -55,6 +55,7 @@ def test_every_shipped_suite_is_accounted_for():
     assert tuple(path.stem for path in suite_files()) == SUITES
 
 
+@pytest.mark.slow
 def test_every_case_may_start(checked):
     refused = {case.name: [f.id for f in found.findings if f.blocks] for case, found in checked}
     assert {name: ids for name, ids in refused.items() if ids} == {}

@@ -136,6 +136,7 @@ def test_runs_are_calibrated_on_without_a_recipe_and_only_then(plan, tmp_path):
     assert (stray.returncode, "--out names where --calibrate keeps" in stray.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_all_wrong_limits_are_told_at_once(plan):
     done = plan(*LLAMA, "--margin", "2", "--fit_into", "0", "--exact", "attention", "--exact_timeout", "0")
     assert done.returncode == 2
@@ -143,6 +144,7 @@ def test_all_wrong_limits_are_told_at_once(plan):
         assert text in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -173,6 +175,7 @@ def test_where_cuda_graphs_forbid_what_would_fit_the_plan_without_them_is_named(
     assert "graphs" not in [step["step"] for step in eager["layouts"][0]["advice"]]
 
 
+@pytest.mark.slow
 def test_a_module_that_is_almost_known_is_suggested(plan):
     done = plan(*LLAMA, "--only", "mpl")
     assert done.returncode == 2

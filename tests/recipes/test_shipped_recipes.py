@@ -115,6 +115,7 @@ def test_the_classic_examples_are_there(name, gpu, gpus, recompute):
     assert any("activation-recompute guide" in p.key.source for p in found)
 
 
+@pytest.mark.slow
 def test_reading_all_recipes_strictly_costs_little_more_than_parsing_them():
     files = all_recipe_files(recipes_dir())
 

@@ -164,6 +164,7 @@ def test_a_full_disk_keeps_the_old_content_and_leaves_nothing_behind(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["golden.json"]
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_the_old_content_or_the_new(tmp_path):
     path = tmp_path / "record.json"
     write_atomically(path, json.dumps({"n": -1, "fill": "x" * 200_000}))

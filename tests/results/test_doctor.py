@@ -36,6 +36,7 @@ def by_name(done):
     return {line["name"]: line for line in json.loads(done.stdout)["lines"]}
 
 
+@pytest.mark.slow
 def test_gpus_and_driver_are_listed_with_what_fits_them(doctor):
     found = by_name(doctor("driver 570.1", "gpu 0 uuid=GPU-a total=85899345920"))
     assert (found["NVIDIA driver"]["state"], found["NVIDIA driver"]["found"]) == ("ok", "570.1")
@@ -43,6 +44,7 @@ def test_gpus_and_driver_are_listed_with_what_fits_them(doctor):
     assert "transformer-engine" in found
 
 
+@pytest.mark.slow
 def test_a_torch_that_cannot_use_the_gpus_is_a_problem_and_exits_2(doctor):
     done = doctor("driver 570.1", "gpu 0 uuid=GPU-a")
     line = by_name(done)["CUDA"]
@@ -52,6 +54,7 @@ def test_a_torch_that_cannot_use_the_gpus_is_a_problem_and_exits_2(doctor):
     assert line["remedy"].startswith("pip install --force-reinstall torch")
 
 
+@pytest.mark.slow
 def test_a_lost_gpu_is_a_problem(doctor):
     done = doctor("gpu 0 uuid=GPU-a", "gpu 1 uuid=GPU-b", "err nvmlDeviceGetUUID 15 -1 1")
     assert by_name(done)["GPU 1"]["found"] == "GPU is lost (NVML 15)"

@@ -31,6 +31,7 @@ def ask(mbr_perf, results):
     return run
 
 
+@pytest.mark.slow
 def test_the_list_has_every_run_with_its_outcome(ask, results):
     entries = json.loads(ask("list", "--json").out)["entries"]
     assert sorted(entry["state"] for entry in entries) == ["ok", "oom"]
@@ -97,6 +98,7 @@ def test_a_reference_to_nothing_exits_2(ask):
     assert (answer.code, "no run, sweep or night 'nothing'" in answer.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_every_reader_of_a_damaged_record_names_the_doctor(mbr_perf, results):
     run_dir, own = next((results / "runs").iterdir()), ("--results_dir", results)
     readers = [("compare", run_dir, *own), ("explain", run_dir, *own), ("diagnose", run_dir),

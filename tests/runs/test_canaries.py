@@ -118,6 +118,7 @@ def test_the_shell_is_in_nothing_that_runs_and_their_reports_leave(mbr_perf, rep
     assert holders(results) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["plain", TOKEN])
 def test_neither_the_shell_nor_a_folder_is_in_what_a_night_leaves(mbr_perf, tmp_path, folder):
     """But the plan of a night, which is read back to resume it, must name the folders that it reads."""

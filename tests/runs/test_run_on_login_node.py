@@ -57,6 +57,7 @@ def test_the_stack_is_really_absent_there(login_node):
     assert found["GPU"].startswith("none (")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -91,6 +92,7 @@ def test_recorded_runs_are_replayed_and_judged_there(login_node, tmp_path, make_
     assert (compared.returncode, compared.stdout.splitlines()[-1].split()[0]) == (5, "REGRESSION")
 
 
+@pytest.mark.slow
 def test_a_run_there_is_refused_with_what_is_missing(login_node, tmp_path):
     done = login_node("run", "-mr", "llama3_8b", "-g", "cpu", "--results_dir", tmp_path / "results")
     assert done.returncode == 2

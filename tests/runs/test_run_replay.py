@@ -232,6 +232,7 @@ def test_too_few_steps_are_inconclusive(replayed, golden):
     assert "5 of 6 steps in the window are missing" in json.dumps(document["comparison"])
 
 
+@pytest.mark.slow
 def test_a_throttled_gpu_makes_the_verdict_inconclusive(replayed, golden, tmp_path):
     shutil.copytree(REPLAYS / "throttled", tmp_path / "throttled")
     sample = tmp_path / "throttled" / "ranks" / "nvml_node0.json"
@@ -244,6 +245,7 @@ def test_a_throttled_gpu_makes_the_verdict_inconclusive(replayed, golden, tmp_pa
     assert record.suspect == ("GPU 1 of node0 was throttled: hw_thermal_slowdown",)
 
 
+@pytest.mark.slow
 def test_a_replayed_run_is_no_golden(replayed, mbr_perf, tmp_path):
     document, _ = replayed("ok")
     refused = mbr_perf(

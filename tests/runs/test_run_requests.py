@@ -123,6 +123,7 @@ def test_goldens_that_are_not_there_are_told_before_anything_is_written(mbr_perf
     assert not results.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("transformer_engine") is not None, reason="with it nothing hangs on what GPUs there are")
 def test_gpus_that_nvml_does_not_tell_are_noted_by_check_and_start_nothing(mbr_perf, tmp_path, monkeypatch):
     (tmp_path / "pynvml.py").write_text("raise SystemExit('the driver is gone')\n")

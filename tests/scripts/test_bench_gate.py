@@ -24,6 +24,7 @@ def test_no_more_than_one_night_in_a_hundred_has_a_false_alarm(module):
     assert alarms.confirmed_cases_per_night < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "goal"), [(-0.05, 0.99), (-0.03, 0.90)])
 def test_true_changes_are_found_by_five_repeats_with_confirmation(module, change, goal):
     found = module("gate_trials").detection(module("gate_rows").USUAL, change, cases=1000, confirm=2, seed=2)

@@ -49,12 +49,14 @@ def test_only_python_is_kept_with_the_version_that_an_installed_package_has(fetc
     assert "Version: 2.11.0" in (folder / "transformer_engine-2.11.0.dist-info" / "METADATA").read_text()
 
 
+@pytest.mark.slow
 def test_what_was_fetched_is_not_fetched_again(fetch):
     first, second = fetch("2.11"), fetch("2.11")
     assert "fetching transformer-engine 2.11" in first.stderr
     assert (second.stdout, second.stderr) == (first.stdout, "")
 
 
+@pytest.mark.slow
 def test_a_release_that_cannot_be_fetched_is_named_and_leaves_nothing(fetch, tmp_path):
     done = fetch("2.99")
     assert done.returncode == 2

@@ -49,6 +49,7 @@ def test_a_command_line_that_cannot_be_parsed(mbr_perf, typed):
     shown(mbr_perf(*typed), code=2)
 
 
+@pytest.mark.slow
 def test_what_a_run_failed_of(mbr_perf, replay, tmp_path):
     recorded = tmp_path / "recorded"
     shutil.copytree(ROOT / "tests" / "data" / "replay" / "ok", recorded / "ok")
@@ -88,6 +89,7 @@ def test_what_the_cells_of_a_sweep_are_called(mbr_perf, tmp_path):
     shown(mbr_perf("report", sweep, "--format", "csv", "--out", tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_how_a_case_of_a_night_failed(mbr_perf, tmp_path):
     stage = Stage(tmp_path, {"a": "request: {recompute: mlp}"})
     stage.record("a", 0, failure=FAILURE)
@@ -101,6 +103,7 @@ def test_what_a_log_says(mbr_perf, tmp_path):
     assert "[red]no luck" in harmless(mbr_perf("diagnose", tmp_path / "log"))
 
 
+@pytest.mark.slow
 def test_the_functions_of_a_snapshot(mbr_perf, tmp_path):
     allocator = Allocator()
     allocator.alloc(2**26, [{"filename": f"/job/{HOSTILE}.py", "line": 7, "name": HOSTILE}])

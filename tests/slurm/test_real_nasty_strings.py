@@ -38,6 +38,7 @@ def nasty_strings() -> list[str]:
 NASTY = nasty_strings()
 
 
+@pytest.mark.slow
 def test_what_a_shell_or_a_request_holds_arrives_in_a_real_job_as_it_is(slurm, results, tmp_path):
     """In variables of the shell, which the batch file exports; in ``-E``, a path and passed values, which it does not."""
     spy = tmp_path / 'it\'s a "spy" $(touch canary)'
@@ -68,6 +69,7 @@ def test_what_a_shell_or_a_request_holds_arrives_in_a_real_job_as_it_is(slurm, r
     assert not any(Path(folder, CANARY).exists() for folder in (Path.cwd(), tmp_path, results.jobs[0], Path.home()))
 
 
+@pytest.mark.slow
 def test_a_variable_that_slurm_takes_for_a_file_of_dos_is_refused_in_its_words(slurm, results):
     done = slurm.mbr_perf(*results.run("--detach"), shell={"NCCL_NASTY": f"a{DOS}b"})
     assert (done.returncode, "DOS line breaks" in done.stderr) == (2, True)
@@ -134,6 +136,7 @@ def test_no_name_of_a_variable_is_more_to_sbatch_than_a_name(host):
     assert [name for name in ("ALL", "nil", "NONE") if not is_refused(host, pass_env=(name,))] == []
 
 
+@pytest.mark.slow
 def test_words_of_the_containers_and_of_python_reach_srun_as_they_are(host, tmp_path):
     """Every word that is taken, in one go: the image and the Python change, all mounts stand in one list."""
     pairs = (f"/here{v}:/there{v}" for v in NASTY)

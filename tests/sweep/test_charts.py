@@ -216,6 +216,7 @@ def test_the_drawing_library_is_not_ended_or_broken_by_its_own_text():
     assert "<!--" not in library
 
 
+@pytest.mark.slow
 @draws
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node to read scripts with")
 def test_the_scripts_of_the_page_are_javascript(tmp_path):

@@ -85,6 +85,7 @@ def statuses(answer):
     return {cell["name"]: cell["status"] for cell in json.loads(answer.out)["cells"]}
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_every_cell_against_the_control_and_recommends_one(recorded, sweep, tmp_path):
     answer = sweep(recorded(), "--json")
     told = json.loads(answer.out)
@@ -100,12 +101,14 @@ def test_a_sweep_runs_every_cell_against_the_control_and_recommends_one(recorded
         assert {"spec.json", "plan.txt", "record.json", "ranks", "logs"} <= {path.name for path in run_dir.iterdir()}
 
 
+@pytest.mark.slow
 def test_repeats_are_interleaved(recorded, sweep):
     answer = sweep(recorded(repeats=2), "--repeats", "2")
     begun = [line.split("] ")[1] for line in answer.err.splitlines() if line.startswith("[")]
     assert begun == [f"{name}, run {n} of 2" for n in (1, 2) for name in SECONDS]
 
 
+@pytest.mark.slow
 def test_a_cell_out_of_memory_is_a_result_and_is_not_repeated(recorded, sweep, tmp_path):
     answer = sweep(recorded(repeats=2, ends={"none": OOM}), "--json", "--repeats", "2")
     assert answer.code == 0
@@ -128,6 +131,7 @@ def foretell(folder, needed_bytes, **changes):
     SWEEP_FOLDERS.write_plan(folder, plan.model_copy(update={"cells": tuple(cells), **changes}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prune", "status"), [(True, "pruned"), (False, "ok")])
 def test_an_oom_teaches_what_not_to_try(recorded, sweep, mbr_perf, tmp_path, prune, status):
     sweep(recorded(ends={"mlp": OOM}), "--max_minutes", "1e-9")
@@ -140,6 +144,7 @@ def test_an_oom_teaches_what_not_to_try(recorded, sweep, mbr_perf, tmp_path, pru
     assert ("core_attn is not tried: predicted to need" in answer.err) == prune
 
 
+@pytest.mark.slow
 def test_a_lesson_that_a_kill_left_unwritten_is_learned_on_resuming(recorded, sweep, mbr_perf, tmp_path):
     sweep(recorded(ends={"mlp": OOM}), "--max_minutes", "1e-9")
     folder = only_sweep(tmp_path)
@@ -156,6 +161,7 @@ def test_a_failed_cell_does_not_stop_the_sweep_and_decides_the_exit_code(recorde
     assert statuses(answer) == {**dict.fromkeys(SECONDS, "ok"), "mlp": "failed"}
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_over_leaves_the_rest_to_a_resumed_sweep(recorded, sweep, mbr_perf, tmp_path):
     answer = sweep(recorded(), "--json", "--max_minutes", "1e-9")
     assert (answer.code, statuses(answer)) == (6, dict.fromkeys(SECONDS, "not_run"))
@@ -187,6 +193,7 @@ def comparable(answer):
     }
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_killed_and_resumed_answers_like_an_unbroken_one(recorded, sweep, mbr_perf, tmp_path):
     source = recorded(repeats=2, ends={"mlp": CRASH})
     unbroken = sweep(source, "--json", "--repeats", "2")
@@ -202,6 +209,7 @@ def test_a_sweep_that_was_killed_and_resumed_answers_like_an_unbroken_one(record
     assert (folder / "cells" / "002" / "0.incomplete-1" / "ranks").is_dir()
 
 
+@pytest.mark.slow
 def test_resuming_a_sweep_that_is_done_runs_nothing(recorded, sweep, mbr_perf, tmp_path):
     first = sweep(recorded(), "--json")
     again = mbr_perf(
@@ -211,6 +219,7 @@ def test_resuming_a_sweep_that_is_done_runs_nothing(recorded, sweep, mbr_perf, t
     assert "0 runs to do" in again.err
 
 
+@pytest.mark.slow
 def test_one_run_that_is_left_is_one_run_and_no_recommendation_is_made_before_it(recorded, sweep, mbr_perf, tmp_path):
     sweep(recorded())
     shutil.rmtree(run_dir_of(only_sweep(tmp_path), 3, 0))
@@ -219,6 +228,7 @@ def test_one_run_that_is_left_is_one_run_and_no_recommendation_is_made_before_it
     assert "1 run to do" in mbr_perf("sweep", "--resume", only_sweep(tmp_path)).err
 
 
+@pytest.mark.slow
 def test_a_resumed_sweep_takes_nothing_else_from_the_command_line(recorded, sweep, mbr_perf, tmp_path):
     sweep(recorded())
     answer = mbr_perf(
@@ -228,6 +238,7 @@ def test_a_resumed_sweep_takes_nothing_else_from_the_command_line(recorded, swee
     assert "--resume takes everything from the sweep; --model_recipe_name, --over, --repeats, --no_prune" in answer.err
 
 
+@pytest.mark.slow
 def test_other_software_than_the_sweep_began_with_is_refused(recorded, sweep, mbr_perf, tmp_path):
     sweep(recorded())
     folder = only_sweep(tmp_path)

@@ -209,6 +209,7 @@ class TestWithPictures:
         assert tags.tags.count("script") == 2
         assert "alert(1)</script>" not in path.read_text(encoding="utf-8")
 
+    @pytest.mark.slow
     def test_all_formats_lie_in_one_folder_and_pictures_are_pngs(self, recorded, tmp_path):
         paths = write_reports(judge_sweep(recorded), recorded, tmp_path)
 
@@ -220,6 +221,7 @@ class TestWithPictures:
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths[4:])
         assert "![Memory against throughput](memory_throughput.png)" in paths[1].read_text(encoding="utf-8")
 
+    @pytest.mark.slow
     def test_of_a_whole_report_an_interrupted_sitting_leaves_nothing_beside_its_own(self, recorded, tmp_path):
         write_reports(judge_sweep(recorded), recorded, tmp_path)
         paths = write_tables(judge_sweep(recorded), recorded, tmp_path)

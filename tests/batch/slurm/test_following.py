@@ -119,6 +119,7 @@ def test_a_controller_that_is_away_for_a_while_ends_nothing(wait, slurm, make_jo
     assert "job 7: unknown: slurm_load_jobs error: Unable to contact" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_controller_that_never_comes_back_leaves_the_run_uncommitted(wait, slurm, make_job, clock):
     one = make_job()
     with pytest.raises(RunFailedError, match="it must have ended by now"):
@@ -134,6 +135,7 @@ def test_a_job_that_can_never_start_is_cancelled_after_a_minute(wait, slurm, mak
     assert (slurm.cancelled(), 1060 < clock.now < 1080) == (True, True)
 
 
+@pytest.mark.slow
 def test_a_held_job_is_waited_for(wait, slurm, make_job, clock):
     one = make_job()
     assert not wait(one, slurm.says("held"), timeout_s=3600).is_done

@@ -33,6 +33,7 @@ def test_one_json_document_holds_it_all(tmp_path: Path, capsys: pytest.CaptureFi
     assert document["devices"][0]["stranded_bytes"] == 200 * 22 * 2**20
 
 
+@pytest.mark.slow
 def test_two_files_are_compared_by_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     files = [written(tmp_path / f"{name}.pickle", trained(keeps_scores=name == "b").snapshot()) for name in "ab"]
     out, _ = said(capsys, *files)

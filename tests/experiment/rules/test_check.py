@@ -17,6 +17,7 @@ RECOMPUTE = ["none", "core_attn", "layernorm", "mlp,moe", "moe_act,shared_expert
              "full:uniform:3", "full:block:5"]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     kind=st.sampled_from(["dense", "moe", "deepseek", "cpu", "cpu moe"]),

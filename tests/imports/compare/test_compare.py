@@ -144,6 +144,7 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", [lambda text: text.replace('"schema_version": 1', '"schema_version": 2', 1), lambda text: text[:999]]
 )
@@ -161,6 +162,7 @@ def test_a_record_of_a_newer_version_or_half_of_one_exits_2_and_is_named(results
     assert path.read_text() == change(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

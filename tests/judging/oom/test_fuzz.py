@@ -69,6 +69,7 @@ def test_every_text_has_a_verdict(text, ending):
     judged_whole(text, ending)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(LINES)
 def test_of_any_lines_one_failure_is_first_or_none(lines):

@@ -53,6 +53,7 @@ def test_the_newest_nights_are_never_a_change_point():
     assert change_points([700.0, 600.0, 700.0]) == ()
 
 
+@pytest.mark.slow
 def test_of_very_many_nights_the_newest_are_searched():
     values = [800.0] * 50 + [900.0] * (MAX_NIGHTS - 100) + [700.0] * 100
     assert change_points(values) == (ChangePoint(MAX_NIGHTS - 50, 900.0, 700.0, 0.0),)

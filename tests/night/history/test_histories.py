@@ -108,6 +108,7 @@ def test_two_hundred_killed_writers_leave_whole_records_only(tmp_path):
     assert len({record.run_id.partition(".")[0] for record in reading.records}) == 200
 
 
+@pytest.mark.slow
 def test_two_writers_of_the_same_runs_in_the_same_second_meet_without_harm(tmp_path):
     writers = [start("write", tmp_path, "same", 100), start("write", tmp_path, "same", 100)]
     assert [writer.wait() for writer in writers] == [0, 0]

@@ -63,6 +63,7 @@ def ask(mbr_perf, results):
     return run
 
 
+@pytest.mark.slow
 def test_every_case_is_listed_with_where_it_stands(ask):
     document = json.loads(ask("--json").out)
     assert [(case["case"], case["num_nights"], case["num_runs"]) for case in document["cases"]] == [
@@ -240,6 +241,7 @@ def test_a_metric_that_some_nights_lack_is_no_column_and_is_told(ask, results, m
     assert "peak_allocated_bytes" in answer.err
 
 
+@pytest.mark.slow
 def test_without_the_extra_there_are_no_points_and_the_way_to_have_them(results):
     """In a process of its own, in which neither ruptures nor scipy can be imported."""
     program = (

@@ -40,6 +40,7 @@ def test_names_of_files_hold_plain_characters_only():
     assert case_name("moe", "core_attn,moe", "full:uniform:1") == "moe.core_attn-moe.full-uniform-1"
 
 
+@pytest.mark.slow
 def test_a_case_is_kept_with_what_it_was_measured_on(machine, shape, tmp_path):
     runs = machine()
     for case in train_settings(runs, shape("dense"), ("mlp",)):
@@ -55,6 +56,7 @@ def test_a_case_is_kept_with_what_it_was_measured_on(machine, shape, tmp_path):
     assert re.fullmatch(r"[0-9a-f]{16}", kept["run"]["fingerprint"])
 
 
+@pytest.mark.slow
 def test_the_summary_holds_every_case_and_its_checks(machine, shape, tmp_path):
     runs = machine("oom_fits")
     cases = [*survive_oom(runs, shape("dense")), NOT_RUN]

@@ -62,6 +62,7 @@ def test_what_goes_wrong_with_several_gpus_fails_its_own_check_only(machine, fau
     assert failed(case) == [check]
 
 
+@pytest.mark.slow
 def test_a_later_sitting_runs_no_layout_again_that_passed(machine, tmp_path):
     runs = machine(num_gpus=2, te="2.11.0")
     first = {case.name: case for case in islice(compare_layouts(runs, runs.programs), 2)}

@@ -46,6 +46,7 @@ def failed(case):
     return [check.name for check in case.checks if check.verdict == "fail"]
 
 
+@pytest.mark.slow
 def test_every_setting_passes_where_all_is_well(machine, shape):
     cases = list(train_settings(machine(), shape("dense"), FEW))
     assert verdicts(cases) == {"dense.none": "pass", "dense.mlp": "pass", "dense.full-uniform-1": "pass"}
@@ -60,6 +61,7 @@ def test_every_setting_passes_where_all_is_well(machine, shape):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "setting", "check"),
     [
@@ -90,6 +92,7 @@ def test_a_rank_on_a_gpu_that_nobody_watched_is_found_out(machine, shape):
     assert failed(case) == ["memory_in_order", "same_device"]
 
 
+@pytest.mark.slow
 def test_a_setting_whose_control_failed_is_compared_in_a_later_sitting(machine, shape, tmp_path):
     runs = machine("control_crash")
     first = list(train_settings(runs, shape("dense"), ("mlp",)))
@@ -131,6 +134,7 @@ def test_what_passed_is_not_run_again_unless_its_recipe_has_changed(machine, sha
     assert again(replace(dense, recipe=recipe)) == (passed, told, True)
 
 
+@pytest.mark.slow
 def test_a_crash_is_told_in_the_products_own_words(machine, shape):
     cases = list(train_settings(machine("crash"), shape("dense"), ("mlp",)))
     assert [check.found for check in cases[1].checks] == ["exit 3, no record: it fell over"]
@@ -183,6 +187,7 @@ def test_equal_runs_may_not_differ_by_more_than_a_gate_could_bear(times_s, verdi
     assert equal_runs(times_s).verdict == verdict
 
 
+@pytest.mark.slow
 def test_every_way_of_running_out_of_memory_has_its_class(machine):
     cases = {case.name: case for case in make_ooms(machine())}
     assert {name: failed(case) for name, case in cases.items() if failed(case)} == {}
@@ -194,6 +199,7 @@ def test_every_way_of_running_out_of_memory_has_its_class(machine):
     assert kept["text"].startswith("CUDA out of memory. Tried to allocate 1.00 GiB.")
 
 
+@pytest.mark.slow
 def test_a_text_that_is_taken_for_another_class_fails_alone(machine):
     cases = [case for case in make_ooms(machine("other_class")) if case.verdict != "pass"]
     assert [case.name for case in cases] == ["oom.other_process"]
@@ -246,6 +252,7 @@ def test_nothing_is_started_that_the_time_does_not_allow(machine, shape, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [train_settings, survive_oom, weigh_sampler])
 def test_a_run_that_the_deadline_stopped_is_no_failure(machine, shape, stage):
     only = (("mlp",),) if stage is train_settings else ()
@@ -268,6 +275,7 @@ def test_a_run_that_had_no_time_for_a_step_to_be_killed_in_is_no_failure(machine
     assert {check.name: check.verdict for check in case.checks} == {"killed": "not_run", "gpu_is_free": "skipped"}
 
 
+@pytest.mark.slow
 def test_a_weighing_that_the_deadline_stopped_is_no_problem_of_its_row(machine, shape, tmp_path):
     asked = {"num_layers": 4, "recompute": "none"}
     assert isinstance(machine("timed_out").run("x", shape("dense"), **asked), Unfinished)
