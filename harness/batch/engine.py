@@ -3,24 +3,26 @@
 import fcntl
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGINT
-from typing import Generic, Protocol, TextIO
+from typing import Generic, Protocol
 
 from harness.batch.launches import unstarted_record
 from harness.batch.plan import Batch, DueRun, Entry, Shows
 from harness.errors import BadRequestError, HarnessError
+from harness.experiment.gpu import Frozen
 from harness.experiment.software import Software
 from harness.judging.derive import derive
 from harness.launch.crew import Interruption, interruption
 from harness.launch.processes import claim, life_of, release
 from harness.launch.warm import WarmParents
+from harness.records.batches import BatchFolders
 from harness.records.folders import full_disk_told
 from harness.records.run import RunRecord
 from harness.records.store import write_record
-from harness.run.launched import Ran, launched
+from harness.run.launched import Ran
 from harness.showing.figures import BY_NAME, figure
 from harness.showing.progress import CellProgress
 
@@ -64,6 +66,21 @@ def play(batch: Batch[Entry], runner: Runner[Entry], catching: Catching = interr
                 return done.signal
             before = due
     return None
+
+
+def play_here(batch: Batch[Entry], progress: Shows, *, is_warm: bool, limit: "TimeLimit | None" = None) -> int | None:
+    """Play it on this machine. ``is_warm``: runs start from warm parents. Returns as `play`."""
+    with WarmParents() if is_warm else nullcontext() as parents:
+        return play(batch, LocalRuns(batch, progress, parents, limit))
+
+
+@contextmanager
+def begun(folders: BatchFolders, folder: Path, plan: Frozen) -> Iterator[None]:
+    """Write the plan of a new batch; inside the block this process holds its folder."""
+    with holding(folder, folders.what):
+        with full_disk_told(folder):
+            folders.write_plan(folder, plan)
+        yield
 
 
 @dataclass
@@ -133,7 +150,7 @@ class LocalRuns(Generic[Entry]):
         self.batch.starts(due)
         run_dir = self.batch.make_folder(due)
         try:
-            ran = self._launched(due, run_dir, progress)
+            ran = self.batch.run_here(due, run_dir, progress, self.parents)
         except HarnessError as error:
             if not self.batch.outlives_failed_starts:
                 raise
@@ -143,17 +160,10 @@ class LocalRuns(Generic[Entry]):
         progress.finish(run_line(ran.record))
         return ran
 
-    def _launched(self, due: DueRun[Entry], run_dir: Path, progress: CellProgress) -> Ran:
-        launch = self.batch.launch_of(due, run_dir)
-        following = self.batch.following(due, launch, progress)
-        return launched(
-            launch, progress=following, prediction=lambda: self.batch.prediction(due, launch), parents=self.parents
-        )
-
     def _unstarted(self, due: DueRun[Entry], error: HarnessError) -> RunRecord:
         """Commit a failed run, so that one entry that cannot start does not stop the others. RunFailedError: disk full."""
         run, software = self.batch.job_run(due), self.batch.planned(due).software or Software()
-        record = unstarted_record(run, str(error), host=self.batch.host, software=software)
+        record = unstarted_record(run, str(error), self.batch.host, software)
         with full_disk_told(Path(run.run_dir)):
             write_record(Path(run.run_dir), record)
         return record
@@ -183,7 +193,11 @@ def holding(folder: Path, what: str) -> Iterator[None]:
     The kernel releases the lock however the process ends. BadRequestError where another process holds the folder, or
     where nothing can be written.
     """
-    with _opened(folder, what) as lock:
+    try:
+        opened = (folder / _LOCK).open("a")
+    except OSError as error:
+        raise _not_writable(folder, what, error) from error
+    with opened as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -199,13 +213,6 @@ def holding(folder: Path, what: str) -> Iterator[None]:
             yield
         finally:
             release(folder)
-
-
-def _opened(folder: Path, what: str) -> TextIO:
-    try:
-        return (folder / _LOCK).open("a")
-    except OSError as error:
-        raise _not_writable(folder, what, error) from error
 
 
 def _not_writable(folder: Path, what: str, error: OSError) -> BadRequestError:

@@ -1,6 +1,7 @@
 """One run of a batch: its folder, and its launch from what a plan on disk says, or the record that it never was launched."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from glob import escape
 from pathlib import Path
 
@@ -17,8 +18,9 @@ from harness.records.batches import BatchLaunch, PlannedEntry
 from harness.records.collect import collect
 from harness.records.job import JobRun
 from harness.records.run import RunRecord
-from harness.run.launched import placed
+from harness.run.launched import Launch, placed
 from harness.run.machine import software_for, software_here
+from harness.run.predicting.prediction import KeptPrediction, predicting
 from harness.run.provenance import Clock, provenance
 from harness.run.understanding import Understood, rule_problem
 
@@ -85,10 +87,27 @@ def require_same_software(before: Mapping[str, Software], host: Host, what: str,
             )
 
 
-def unstarted_record(
-    run: JobRun, failure: str, *, host: Host, software: Software, findings: Iterable[Finding] = ()
-) -> RunRecord:
-    """A failed run that was never launched, with ``failure`` as its reason; its ranks are recorded as lost."""
+Foretold = AbstractContextManager[Callable[[int | None], KeptPrediction]]
+
+
+@contextmanager
+def foretold_run(
+    kept: KeptPrediction, launch: Launch, *, predicts: bool
+) -> Iterator[Callable[[int | None], KeptPrediction]]:
+    """What is ``kept`` of a prediction of the run; one is made before the run, or beside it, where it ``predicts``."""
+    if not predicts:
+        yield lambda _: kept
+        return
+    with predicting(launch.understood, launch.nodes) as foretold:
+        yield foretold
+
+
+def unstarted_record(run: JobRun, failure: str, host: Host, software: Software | None = None) -> RunRecord:
+    """A failed run that was never launched, with ``failure`` as its reason; its ranks are recorded as lost.
+
+    ``software``: what it was planned for; None: what is installed here.
+    """
+    software = software or software_for(run.spec.gpu, host)[0]
     spec, collected = run.spec, collect(Path(run.run_dir), run.spec.num_gpus)
     ranks = placed(collected.ranks, spec)
     return RunRecord(
@@ -101,7 +120,6 @@ def unstarted_record(
         ranks=ranks,
         nodes=collected.nodes,
         failure=failure,
-        findings=tuple(findings),
         notes=(*run.notes, *collected.notes),
         no_prediction="nothing was launched",
         provenance=provenance(Clock.start(), None, ranks, collected.nodes, host),

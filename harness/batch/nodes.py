@@ -5,17 +5,16 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from signal import SIGTERM, Signals
+from signal import Signals
 
 from harness.batch.plan import Batch, DueRun, Entry, Shows
 from harness.errors import ExitCode, RunFailedError
+from harness.judging.gate import status_exit_code
 from harness.launch.crew import interruption
 from harness.launch.processes import is_held, owner_of
 from harness.launch.warm import WarmParents
 from harness.records.batches import BatchLaunch
 from harness.records.store import RECORD
-from harness.run.launched import launched
-from harness.showing.progress import CellProgress
 
 PATIENCE_S = 900.0  # the first node predicts all entries before the first run
 _POLL_S = 0.2
@@ -79,9 +78,7 @@ def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -
             batch, runs = opened()
             signal = _take_part(follower, batch, runs, shows, awaited)
         signal = signal or (int(caught.signal) if caught.signal is not None else None)
-    if signal is None:
-        return ExitCode.OK
-    return ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
+    return ExitCode.OK if signal is None else status_exit_code("interrupted", signal)
 
 
 def _take_part(
@@ -100,9 +97,10 @@ def _take_part(
             one = _open(follower, batch, runs)
             if one is None:
                 return None
-            signal = _run(follower, batch, one, progress, parents)
-            if signal is not None:
-                return signal
+            ran = batch.run_here(one, batch.planned(one).run_dir, progress, parents, follower.node_rank)
+            progress.finish(f"interrupted by {Signals(ran.signal).name}" if ran.signal else "done here")
+            if ran.signal is not None:
+                return ran.signal
     return None
 
 
@@ -117,13 +115,3 @@ def _open(follower: Follower, batch: Batch[Entry], runs: tuple[DueRun[Entry], ..
             if owner is not None and owner == holder:
                 return one
     return None
-
-
-def _run(
-    follower: Follower, batch: Batch[Entry], one: DueRun[Entry], progress: CellProgress, parents: WarmParents | None
-) -> int | None:
-    launch = batch.launch_of(one, batch.planned(one).run_dir, follower.node_rank)
-    following = batch.following(one, launch, progress)
-    ran = launched(launch, progress=following, prediction=lambda: batch.prediction(one, launch), parents=parents)
-    progress.finish(f"interrupted by {Signals(ran.signal).name}" if ran.signal else "done here")
-    return ran.signal

@@ -1,26 +1,36 @@
 """A batch: many runs by one plan. What is due is worked out from the disk, so that a resumed batch equals an unbroken one."""
 
+import shlex
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
-from harness.batch.launches import fresh_folder, nodes_of, understood_again
+from harness.batch.launches import Foretold, foretold_run, fresh_folder, nodes_of, understood_again
+from harness.errors import BadRequestError
+from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
+from harness.experiment.rules.rule import Finding
 from harness.experiment.software import Software
 from harness.launch.environment import Host
-from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchRequest
+from harness.launch.warm import WarmParents
 from harness.records.batches import BatchLaunch, PlannedEntry, Purpose, append_event
 from harness.records.folders import full_disk_told
 from harness.records.job import JobRun
-from harness.run.launched import Following, Launch, Ran
+from harness.run.launched import Following, Launch, Ran, launched
 from harness.run.machine import software_for
-from harness.run.predicting.prediction import KeptPrediction, predicting
-from harness.showing.progress import CellProgress
+from harness.run.megatron_says import Question, megatron_findings, refusal, unasked_notes
+from harness.run.predicting.prediction import KeptPrediction
+from harness.run.understanding import Checked, RunRequest, check_request, in_one_sentence
+from harness.showing.printing import Console, print_lines
+from harness.showing.progress import CellProgress, cell_progress
+
+if TYPE_CHECKING:
+    from harness.launch.slurm.job import SlurmJob
 
 Entry = TypeVar("Entry", bound=PlannedEntry)
 Lesson = tuple[str, str]
@@ -115,6 +125,19 @@ class Batch(ABC, Generic[Entry]):
             understood = understood_again(entry, request, here)
         return Launch(understood, run_dir, planned.run_id, nodes)
 
+    def run_here(
+        self,
+        due: DueRun[Entry],
+        run_dir: Path,
+        progress: CellProgress,
+        parents: WarmParents | None = None,
+        node_rank: int = 0,
+    ) -> Ran:
+        """Take part in the run on this node. Errors as for :meth:`launch_of` and `launched`."""
+        launch = self.launch_of(due, run_dir, node_rank)
+        following = self.following(due, launch, progress)
+        return launched(launch, progress=following, prediction=lambda: self.prediction(due, launch), parents=parents)
+
     def job_run(self, due: DueRun[Entry], task: int = 0) -> JobRun:
         """The run as a Slurm job takes it; ``task``: its index in an array."""
         entry, planned = due.entry, self.planned(due)
@@ -130,29 +153,39 @@ class Batch(ABC, Generic[Entry]):
             no_prediction=entry.no_prediction,
         )
 
-    @contextmanager
-    def prediction(self, due: DueRun[Entry], launch: Launch) -> Iterator[Callable[[int | None], KeptPrediction]]:
+    def prediction(self, due: DueRun[Entry], launch: Launch) -> Foretold:
         """What the plan holds, else what can be predicted before or beside the run."""
         kept = KeptPrediction(due.entry.prediction, due.entry.no_prediction)
-        if kept.prediction is not None or not self.predicts:
-            yield lambda _: kept
-            return
-        with predicting(launch.understood, launch.nodes) as predicted:
-            yield predicted
+        return foretold_run(kept, launch, predicts=self.predicts and kept.prediction is None)
 
     def following(self, due: DueRun[Entry], launch: Launch, progress: CellProgress) -> Following:
         """Shows the steps of the run."""
         show = progress.start(self.planned(due).title, launch.understood.spec.measure.max_steps)
-        return lambda _: _shown(lambda now: show(str(now.phase or "start"), now.step, now.last_step_s, now.eta_s))
-
-
-@contextmanager
-def _shown(tell: Callable[[Progress], None]) -> Iterator[Callable[[Progress], None]]:
-    yield tell
+        return lambda _: nullcontext(lambda now: show(str(now.phase or "start"), now.step, now.last_step_s, now.eta_s))
 
 
 Shows = Callable[[int], AbstractContextManager[CellProgress]]
 """Shows the progress of so many runs."""
+
+
+@dataclass(frozen=True)
+class BatchDisplay:
+    """Where the answer and the narration of a batch go."""
+
+    as_json: bool = False
+
+    def says(self, *lines: str, style: str = "") -> None:
+        """What is being waited for, or could not be done."""
+        print_lines(Console(stderr=True, highlight=False), lines, style=style)
+
+    def progress(self, num_due: int) -> AbstractContextManager[CellProgress]:
+        """A round of so many runs: bars on a terminal, lines elsewhere."""
+        return cell_progress(Console(stderr=True, highlight=False), num_due)
+
+    def batch_files(self, jobs: "Iterable[SlurmJob]") -> None:
+        """What a dry run would submit, and the commands that would do it."""
+        for job in jobs:
+            print_lines(Console(highlight=False), ["", *job.render().splitlines(), "", shlex.join(job.sbatch)])
 
 
 def run_of(name: str, number: int, repeats: int) -> str:
@@ -163,3 +196,66 @@ def run_of(name: str, number: int, repeats: int) -> str:
 def now() -> str:
     """UTC, ISO-8601, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+Asked = TypeVar("Asked")
+
+
+@dataclass(frozen=True)
+class Draft(Generic[Asked]):
+    """What is asked for, what the checks say, and why it may not run, else empty. ``checked`` None: not resolved.
+
+    ``twin``: the place of another draft that computes the same.
+    """
+
+    asked: Asked
+    checked: Checked | None
+    problem: str = ""
+    twin: int | None = None
+
+    @property
+    def spec(self) -> ExperimentSpec | None:
+        """What it would run."""
+        return self.checked.spec if self.checked else None
+
+    @property
+    def may_run(self) -> bool:
+        """Legal, and not the same as another."""
+        return not self.problem and self.twin is None
+
+    @property
+    def blocking(self) -> tuple[Finding, ...]:
+        """The rules that forbid it."""
+        return tuple(finding for finding in self.checked.findings if finding.blocks) if self.checked else ()
+
+
+def drafted(asked: Asked, request: RunRequest, host: Host, words: Callable[[Finding], str]) -> Draft[Asked]:
+    """One entry, checked as `mbr-perf run` checks ``request``. ``words``: how a rule that forbids it is told."""
+    try:
+        checked = check_request(request, host, assume=None, ask_megatron=False)
+    except BadRequestError as problem:
+        return Draft(asked, None, in_one_sentence(problem))
+    draft = Draft(asked, checked)
+    return replace(draft, problem="; ".join(words(finding) for finding in draft.blocking))
+
+
+def ask_megatron(drafts: Sequence[Draft[Asked]], host: Host) -> tuple[list[Draft[Asked]], tuple[str, ...]]:
+    """The drafts with what the installed megatron-core refuses marked as such, and notes on what it did not answer.
+
+    It is asked before GPUs are taken; entries for the CPU take none. Twins are asked too: when the entry that they equal
+    is refused, one of them may still run.
+    """
+    asked = {
+        place: Question(one.checked.spec, one.checked.software, one.checked.env)
+        for place, one in enumerate(drafts)
+        if one.checked and not one.problem and not one.checked.spec.gpu_type.is_cpu
+    }
+    said = megatron_findings(asked, host)
+    return [_refused_by(said.get(place), one) for place, one in enumerate(drafts)], unasked_notes(said.values())
+
+
+def _refused_by(said: Finding | None, one: Draft[Asked]) -> Draft[Asked]:
+    if said is None or one.checked is None or not said.blocks:
+        return one
+    checked = replace(one.checked, findings=(*one.checked.findings, said))
+    return replace(one, checked=checked, problem=refusal(said))

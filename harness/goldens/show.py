@@ -57,9 +57,13 @@ def _text(value: str | None) -> str:
 
 
 def print_goldens(
-    console: Console, goldens: Mapping[Path, GoldenRecord], folder: Path, *,
-    retired: bool = False, unread: Mapping[Path, BadRequestError],
-) -> None:  # fmt: skip
+    console: Console,
+    goldens: Mapping[Path, GoldenRecord],
+    folder: Path,
+    *,
+    retired: bool = False,
+    unread: Mapping[Path, BadRequestError],
+) -> None:
     """One line per golden; of retired ones also who took them out of force, and why. Files that are ``unread`` come last."""
     if goldens or not unread:
         _print_read(console, goldens, folder, retired=retired)

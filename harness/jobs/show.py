@@ -152,9 +152,7 @@ def log_files(job: JobRecord, rank: int | None) -> tuple[Path, ...]:
     """The job's own logs, or those of one rank in every run that has one, oldest run first. They may not be there yet."""
     if rank is None:
         return tuple(sorted((Path(job.job_dir) / LOGS).glob("slurm-*.out")))
-    return tuple(
-        log for run in job.runs if (log := Path(run.run_dir) / "logs" / f"rank_{rank:03d}.log").is_file()
-    )  # fmt: skip
+    return tuple(log for run in job.runs if (log := Path(run.run_dir) / "logs" / f"rank_{rank:03d}.log").is_file())
 
 
 def logs_document(job: JobRecord, rank: int | None) -> dict[str, object]:

@@ -134,11 +134,11 @@ def two_sample_t(first: Sequence[float], second: Sequence[float]) -> TwoSampleT:
 
 def pairs_that_show(change: float, noise: float, alpha: float) -> int | None:
     """The fewest pairs whose smallest visible change is ``change`` where one run varies by ``noise``; None: over MAX_PAIRS."""
-    return next((pairs for pairs in range(2, MAX_PAIRS + 1) if _visible(pairs, noise, alpha) <= change), None)
 
+    def visible(pairs: int) -> float:
+        return noise * math.sqrt(2 / pairs) * t_quantile(1 - alpha / 2, 2 * pairs - 2)
 
-def _visible(pairs: int, noise: float, alpha: float) -> float:
-    return noise * math.sqrt(2 / pairs) * t_quantile(1 - alpha / 2, 2 * pairs - 2)
+    return next((pairs for pairs in range(2, MAX_PAIRS + 1) if visible(pairs) <= change), None)
 
 
 AA_ALPHA = 0.01
@@ -212,9 +212,18 @@ def _time(metric: Metric, first: Sequence[float | None], second: Sequence[float 
     visible, differs = found.visible(AA_ALPHA), abs(found.change) > limit and found.p_value <= AA_ALPHA
     is_blind = not differs and visible > threshold
     return AaFinding(
-        metric.name, found.first, found.second, found.change, found.p_value, found.noise, limit,
-        not differs and not is_blind, visible=visible, threshold=threshold, is_blind=is_blind,
-    )  # fmt: skip
+        metric.name,
+        found.first,
+        found.second,
+        found.change,
+        found.p_value,
+        found.noise,
+        limit,
+        not differs and not is_blind,
+        visible=visible,
+        threshold=threshold,
+        is_blind=is_blind,
+    )
 
 
 def _repeating(metric: Metric, second: Sequence[float | None], sides: _Sides, limit: float) -> AaFinding:

@@ -95,11 +95,11 @@ def nightly(
     from harness.night.run import Audience, dry_run_night, resume_night, start_night
     from harness.night.show import NightDisplay
 
-    asked = night_asked(what, judge, launch, slurm, output)
-    audience = Audience(NightDisplay(as_json=output.as_json), asked.outputs)
-    if asked.request is None:
+    request, outputs = night_asked(what, judge, launch, slurm, output)
+    audience = Audience(NightDisplay(as_json=output.as_json), outputs)
+    if request is None:
         assert what.resume is not None  # else there is a request
         raise typer.Exit(int(resume_night(what.resume, launch.results_dir, audience)))
     if what.dryrun:
-        raise typer.Exit(int(dry_run_night(asked.request, audience.display)))
-    raise typer.Exit(int(start_night(asked.request, audience)))
+        raise typer.Exit(int(dry_run_night(request, audience.display)))
+    raise typer.Exit(int(start_night(request, audience)))

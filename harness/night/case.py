@@ -156,7 +156,8 @@ def _refined(
     metric = _METRIC[plain.metric]
     if golden is None or plain.verdict not in _JUDGED or plain.golden is None:
         return CaseFinding(**vars(plain))
-    like, values = _first(case), [metric.read(metrics) for metrics in each]
+    like = next(run.record for run in case.runs if run.record and run.record.status == "ok")
+    values = [metric.read(metrics) for metrics in each]
     threshold = _threshold(metric, case, golden, len(each), like)
     if metric.gate != "time":
         return judge_memory(metric, values, metric.read(together), plain.golden, threshold)
@@ -164,10 +165,6 @@ def _refined(
     noise = noise_of(case.history, metric.name, like, since=golden.promoted_at, before=rules.before)
     present = [value for value in values if value is not None]
     return judge_time(metric, present, reference, noise, TimeLimits(threshold, rules.alpha))
-
-
-def _first(case: CaseMaterial) -> RunRecord:
-    return next(run.record for run in case.runs if run.record and run.record.status == "ok")
 
 
 def _threshold(metric: Metric, case: CaseMaterial, golden: GoldenRecord, num_runs: int, like: RunRecord) -> float:

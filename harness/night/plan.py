@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import harness
-from harness.batch.drafts import Draft, ask_megatron, drafted
 from harness.batch.launches import num_nodes
-from harness.batch.plan import DueRun
+from harness.batch.plan import Draft, DueRun, ask_megatron, drafted
 from harness.errors import BadRequestError, ManyProblemsError
 from harness.experiment.gpu import GPUS
 from harness.launch.environment import Host
@@ -23,6 +22,7 @@ from harness.records.redact import redact
 from harness.run.machine import one_look, require_machine, software_here
 from harness.run.predicting.prediction import KeptPrediction, cached_prediction_of
 from harness.run.understanding import in_one_sentence
+from harness.units import counted
 
 CaseDraft = Draft[SuiteCase]
 
@@ -85,7 +85,7 @@ def plan_night(request: NightRequest, host: Host, *, starts: bool, tell: Callabl
     if starts and request.slurm is None and request.launch.launcher == "torchrun":
         for gpu in sorted({case.request.gpu for case in suite.cases} & GPUS.keys()):
             software_here(gpu, host)
-    tell(f"Checking {_cases(len(suite.cases))} of {suite.name}")
+    tell(f"Checking {counted(len(suite.cases), 'case')} of {suite.name}")
     drafts: Sequence[CaseDraft] = draft_cases(suite.cases, request, host)
     unasked = tuple[str, ...]()
     if starts and request.launch.launcher != "replay" and request.slurm is None:  # a job asks on its nodes
@@ -125,25 +125,20 @@ def _startable(plan: NightPlan, host: Host) -> NightPlan:
     problems = {case.name: unable(plan, case, host) for case in plan.planned}
     found = [problem for problem in problems.values() if problem is not None]
     if found and len(found) == len(problems):
-        reasons = dict.fromkeys(line for one in found for line in _messages(one))
+        # Without what to do, which is about single runs.
+        parts = (part for one in found for part in (one.problems if isinstance(one, ManyProblemsError) else (one,)))
+        reasons = dict.fromkeys(part.message for part in parts)
         raise BadRequestError(
-            "\n  ".join([f"none of the {_cases(len(problems))} of {plan.suite} can start on this machine:", *reasons]),
+            "\n  ".join(
+                [f"none of the {counted(len(problems), 'case')} of {plan.suite} can start on this machine:", *reasons]
+            ),
             remedy="run them where the GPUs are, or as jobs with --launcher slurm; --dryrun shows what would run",
         )
-    return plan.model_copy(update={"cases": tuple(_refused(case, problems.get(case.name)) for case in plan.cases)})
-
-
-def _cases(number: int) -> str:
-    return "1 case" if number == 1 else f"{number} cases"
-
-
-def _messages(problem: BadRequestError) -> list[str]:
-    """Without what to do, which is about single runs."""
-    return [one.message for one in problem.problems] if isinstance(problem, ManyProblemsError) else [problem.message]
-
-
-def _refused(case: Case, problem: BadRequestError | None) -> Case:
-    return refused_case(case, in_one_sentence(problem)) if problem else case
+    cases = [
+        refused_case(case, in_one_sentence(problem)) if (problem := problems.get(case.name)) else case
+        for case in plan.cases
+    ]
+    return plan.model_copy(update={"cases": tuple(cases)})
 
 
 def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | None:

@@ -1,6 +1,6 @@
 """All that one `mbr-perf nightly` asks for, and how it is read from the options."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.asking.options import LocalLaunchOptions, SlurmLaunchOptions
@@ -53,106 +53,75 @@ class NightRequest:
 _MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
 
 
-@dataclass(frozen=True)
-class NightAsked:
-    """All that was asked for. ``request`` is None for a night that is resumed."""
-
-    request: NightRequest | None
-    outputs: Outputs
-
-
 def night_asked(
     what: SuiteOptions,
     judge: NightJudgeOptions,
     launch: LocalLaunchOptions,
     slurm: SlurmLaunchOptions,
     output: NightOutputOptions,
-) -> NightAsked:
-    """The options of `mbr-perf nightly` as one value. BadRequestError with every one that is wrong."""
-    problems, request, outputs = Problems(), None, Outputs()
+) -> tuple[NightRequest | None, Outputs]:
+    """The night that is asked for, None for one that is resumed, and where its reports go.
+
+    BadRequestError with everything that is wrong with the options, the suite and its cases.
+    """
+    problems, request = Problems(), None
+    outputs = Outputs(junit=output.junit, step_summary=output.step_summary, html=output.html)
     with problems.collecting():
-        outputs = night_outputs(output)
-    with problems.collecting():
-        if what.resume is None:
-            request = asked_night(what, judge, launch, slurm)
-        else:
+        require_outputs(outputs)
+    if what.resume is None:
+        request = _request(what, judge, launch, slurm, problems)
+    else:
+        with problems.collecting():
             may = "--results_dir and the options of outputs"
             require_nothing_else("night", may, (what, judge, launch, slurm), _MAY_ACCOMPANY)
-    if problems.found and what.resume is None and what.suite is not None:
-        with problems.collecting():  # what is wrong with the suite and the cases is told with the rest
-            chosen_suite(request or _plain_request(what.suite, what, judge, launch, _bare_words(launch)))
+    if problems.found and request is not None:
+        with problems.collecting():
+            chosen_suite(request)
     problems.raise_if_any()
-    return NightAsked(request, outputs)
+    return request, outputs
 
 
-def asked_night(
-    what: SuiteOptions, judge: NightJudgeOptions, launch: LocalLaunchOptions, slurm: SlurmLaunchOptions
-) -> NightRequest:
-    """Which night is asked for. BadRequestError without a suite, and for options that contradict each other."""
-    problems, on_slurm, words = Problems(), None, BatchLaunch()
+def _request(
+    what: SuiteOptions,
+    judge: NightJudgeOptions,
+    launch: LocalLaunchOptions,
+    slurm: SlurmLaunchOptions,
+    problems: Problems,
+) -> NightRequest | None:
+    """The request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
+    on_slurm, words = None, BatchLaunch(launcher=launch.launcher, replay_from=launch.replay_from)
     if what.suite is None:
         problems.add("nightly needs a suite", "mbr-perf nightly SUITE, or --resume NIGHT")
     if slurm.detach or slurm.no_submit:
-        problems.add("a night decides by its runs which others are due: it waits for its jobs",
-                     "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job")  # fmt: skip
-    if not judge.aa and _says_which_aa(judge):
+        problems.add(
+            "a night decides by its runs which others are due: it waits for its jobs",
+            "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job",
+        )
+    says_which_aa = bool(judge.aa_case) or judge.aa_pairs is not None
+    if not judge.aa and says_which_aa:
         problems.add("--aa_case and --aa_pairs say which A/A: there is none", "add --aa")
     with problems.collecting():
         on_slurm = slurm_request(launch.launcher, slurm, {})
     with problems.collecting():
         words = batch_launch(launch)
-    problems.raise_if_any()
-    assert what.suite is not None  # else it is a problem
-    asked = _plain_request(what.suite, what, judge, launch, words)
-    return replace(asked, slurm=on_slurm.options) if on_slurm else asked
-
-
-def _bare_words(launch: LocalLaunchOptions) -> BatchLaunch:
-    """What can be judged of a launch whose limits are none."""
-    return BatchLaunch(launcher=launch.launcher, replay_from=launch.replay_from)
-
-
-def _plain_request(
-    suite: str,
-    what: SuiteOptions,
-    judge: NightJudgeOptions,
-    launch: LocalLaunchOptions,
-    words: BatchLaunch,
-) -> NightRequest:
+    if what.suite is None:
+        return None
+    num_pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
     return NightRequest(
-        suite=suite,
+        suite=what.suite,
         only=tuple(what.only or ()),
         shard=what.shard,
         confirm=what.confirm,
         retries=what.retries,
         launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
+        slurm=on_slurm.options if on_slurm else None,
         golden_dir=judge.golden_dir,
         recipes_dir=what.recipes_dir,
         results_dir=launch.results_dir,
         accept_differences=tuple(judge.accept_difference or ()),
         fail_on_improvement=judge.fail_on_improvement,
-        aa=_aa(judge) if judge.aa or _says_which_aa(judge) else None,
+        aa=AaRequest(judge.aa_case, num_pairs) if judge.aa or says_which_aa else None,
     )
-
-
-def _says_which_aa(judge: NightJudgeOptions) -> bool:
-    return bool(judge.aa_case) or judge.aa_pairs is not None
-
-
-def _aa(judge: NightJudgeOptions) -> AaRequest:
-    pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
-    return AaRequest(judge.aa_case, pairs)
-
-
-def night_outputs(output: NightOutputOptions) -> Outputs:
-    """Where reports go beside the night's folder. BadRequestError, all at once, for places that cannot be written."""
-    outputs = Outputs(
-        junit=output.junit,
-        step_summary=output.step_summary,
-        html=output.html,
-    )
-    require_outputs(outputs)
-    return outputs
 
 
 MOST_EXTRA_RUNS = 100

@@ -1,20 +1,18 @@
 """A night from request to exit code: planned, run in rounds, resumed, judged, reported."""
 
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from signal import SIGTERM
 
-from harness.batch.engine import LocalRuns, Runner, holding, play
+from harness.batch.engine import begun, holding, play, play_here
 from harness.batch.launches import require_same_software
 from harness.batch.slurm.rounds import JobPerEntry, by_entry, entry_job
 from harness.batch.slurm.showing import JobDisplay
 from harness.errors import BadRequestError, ExitCode, HarnessError
 from harness.judging.derive import derive
+from harness.judging.gate import status_exit_code
 from harness.launch.environment import Host, this_host
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.job import SlurmJob
-from harness.launch.warm import WarmParents
 from harness.night.batch import NightBatch, due_round
 from harness.night.history.record import Occasion, history_record
 from harness.night.history.store import write_history
@@ -25,9 +23,9 @@ from harness.night.request import NightRequest
 from harness.night.show import NightDisplay
 from harness.night.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS
-from harness.records.folders import full_disk_told, why_unwritable
+from harness.records.folders import why_unwritable
 from harness.records.job import SlurmOptions
-from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, PlannedCase, read_night
+from harness.records.night import NIGHTS, NightCase, NightData, NightPlan, read_night
 from harness.records.store import results_dir
 from harness.run.show import Display
 
@@ -63,9 +61,7 @@ def start_night(request: NightRequest, audience: Audience) -> ExitCode:
         Slurm(host.shell).require_options(jobs[0])
     night_dir = NIGHT_FOLDERS.new_dir(results, plan.suite)
     plan = plan.model_copy(update={"night_id": night_dir.name})
-    with holding(night_dir, "night"):
-        with full_disk_told(night_dir):
-            NIGHT_FOLDERS.write_plan(night_dir, plan)
+    with begun(NIGHT_FOLDERS, night_dir, plan):
         return _run(night_dir, host, plan, audience, request.results_dir)
 
 
@@ -82,32 +78,23 @@ def resume_night(reference: str, results: Path | None, audience: Audience) -> Ex
 
 
 def _run(night_dir: Path, host: Host, plan: NightPlan, audience: Audience, results: Path | None) -> ExitCode:
-    judge = NightJudge(plan, _history_home(night_dir, results))
+    judge = NightJudge(plan, NIGHT_FOLDERS.home(night_dir, results))
     night, display = NightBatch(night_dir, host, plan, judge.suspicion), audience.display
     display.begins(plan, night_dir)
-    with ExitStack() as stack:
-        runner: Runner[PlannedCase]
-        if plan.slurm is None:
-            warm = plan.launch.launcher == "torchrun"
-            runner = LocalRuns(night, display.progress, stack.enter_context(WarmParents()) if warm else None)
-        else:
-            jobs = JobDisplay(Display(as_json=display.as_json))
-            runner = JobPerEntry(night, plan.slurm, judge.results.absolute(), jobs)
-        signal = play(night, runner)
+    if plan.slurm is None:
+        signal = play_here(night, display.progress, is_warm=plan.launch.launcher == "torchrun")
+    else:
+        jobs = JobDisplay(Display(as_json=display.as_json))
+        signal = play(night, JobPerEntry(night, plan.slurm, judge.results, jobs))
     return _answer(night, judge, audience, signal)
 
 
 def night_jobs(plan: NightPlan, options: SlurmOptions, host: Host, results: Path) -> tuple[SlurmJob, ...]:
     """The jobs of the first round, one for each case that can run. BadRequestError for what no batch file can hold."""
     night = NightBatch(results / NIGHTS / "NIGHT", host, plan)
-    begun = NightData(night.folder, plan, tuple(NightCase(case, ()) for case in plan.cases), ())
-    due = due_round(begun, night.suspicion)
+    unbegun = NightData(night.folder, plan, tuple(NightCase(case, ()) for case in plan.cases), ())
+    due = due_round(unbegun, night.suspicion)
     return tuple(entry_job(night, of_case, options, results).checked(host) for of_case in by_entry(due))
-
-
-def _history_home(night_dir: Path, results: Path | None) -> Path:
-    """The results folder whose history the night reads and adds to: its own, unless it was copied elsewhere."""
-    return night_dir.parents[1] if night_dir.parent.name == NIGHTS else results_dir(results)
 
 
 def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: int | None) -> ExitCode:
@@ -116,7 +103,7 @@ def _answer(night: NightBatch, judge: NightJudge, audience: Audience, signal: in
     num_due = len(due_round(data, judge.suspicion))
     verdict = judge.verdict(data, num_due)
     if signal is not None:
-        verdict = replace(verdict, exit_code=ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED)
+        verdict = replace(verdict, exit_code=status_exit_code("interrupted", signal))
     problems = tuple[str, ...]()
     if not num_due and signal is None and not data.is_finished:
         problems = keep_history(verdict, judge.results)

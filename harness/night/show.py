@@ -1,11 +1,10 @@
 """Shows the progress and the answer of a night."""
 
-import shlex
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.batch.plan import BatchDisplay
 from harness.launch.slurm.job import SlurmJob
 from harness.night.document import night_document
 from harness.night.outlook import CaseOutlook, outlook_document, outlook_page
@@ -14,21 +13,12 @@ from harness.night.values import NightVerdict
 from harness.records.night import NightPlan
 from harness.showing import json
 from harness.showing.json import Document
-from harness.showing.page import Code, Page
-from harness.showing.printing import Console, print_lines
-from harness.showing.progress import CellProgress, cell_progress
 from harness.showing.terminal import show_page
 
 
 @dataclass(frozen=True)
-class NightDisplay:
-    """Where the answer and the narration go."""
-
-    as_json: bool = False
-
-    @property
-    def _narration(self) -> Console:
-        return Console(stderr=True, highlight=False)
+class NightDisplay(BatchDisplay):
+    """Where the answer and the narration of a night go."""
 
     def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[SlurmJob]) -> None:
         """The dry run; of ``jobs`` the batch files that would be submitted first, and the commands that would do it."""
@@ -37,23 +27,12 @@ class NightDisplay:
             print(json.text(outlook_document(plan, cases) | on_slurm))  # noqa: T201 (the answer)
             return
         show_page(outlook_page(plan, cases))
-        for job in jobs:
-            show_page(Page((Code(f"\n{job.render().rstrip()}\n\n{shlex.join(job.sbatch)}"),)))
-
-    def says(self, line: str) -> None:
-        """What is being waited for, or could not be done."""
-        print_lines(self._narration, [line])
+        self.batch_files(jobs)
 
     def begins(self, plan: NightPlan, night_dir: Path) -> None:
         """Before the first run: what cannot run and why, and where everything will lie."""
         refused = [f"{case.name}: refused: {case.refused}" for case in plan.cases if case.refused]
-        print_lines(self._narration, [*(f"Note: {note}" for note in plan.notes), *refused, f"Kept in {night_dir}"])
-
-    @contextmanager
-    def progress(self, num_due: int) -> Iterator[CellProgress]:
-        """A round of so many runs: bars on a terminal, lines elsewhere."""
-        with cell_progress(self._narration, num_due) as progress:
-            yield progress
+        self.says(*(f"Note: {note}" for note in plan.notes), *refused, f"Kept in {night_dir}")
 
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
         """The answer; also of a night that was cut short, which says how to go on."""

@@ -47,6 +47,11 @@ class BatchFolders:
         write_once(path, plan.model_dump_json(indent=1) + "\n")
         return path
 
+    def home(self, folder: Path, results: Path | None) -> Path:
+        """The results folder that a batch lies in, absolute; ``results``, or the usual one, where it was copied elsewhere."""
+        named = folder.absolute()
+        return named.parents[1] if named.parent.name == self.parent else results_dir(results).absolute()
+
     def folder_of(self, reference: str | Path, results: Path | None = None) -> Path:
         """The folder that ``reference`` means: itself, that of its plan, or the start of an id under ``results``.
 

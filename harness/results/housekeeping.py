@@ -33,6 +33,9 @@ _ATTEMPT = re.compile(r"\d+\.incomplete-\d+")
 Kind = Literal["incomplete", "damaged", "newer", "rejected", "unfinished", "temporary", "attempt", "stray"]
 
 
+_NOBODY = Life("unknown", "")
+
+
 @dataclass(frozen=True)
 class Ailment:
     """One thing that is not in order. ``movable``: nobody needs it where it is, as far as this machine can know.
@@ -44,12 +47,9 @@ class Ailment:
     path: Path
     message: str
     remedy: str
-    movable: bool
-    life: Life
+    life: Life = _NOBODY
+    movable: bool = False
     moved_to: Path | None = None
-
-
-_NOBODY = Life("unknown", "")
 
 
 def examine_results(results: Path) -> tuple[Ailment, ...]:
@@ -64,52 +64,50 @@ def examine_results(results: Path) -> tuple[Ailment, ...]:
 
 def _strays(results: Path) -> Iterator[Ailment]:
     """What nobody put there who knows the layout. It is somebody's, and never moved."""
-    known = [results / folder for folder in FOLDERS]
-    for path in sorted(results.iterdir()) if results.is_dir() else ():
-        if path.name not in _KNOWN:
-            yield _stray(path)
-    for folder in known:
-        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-            whole = path.is_dir() and not path.is_symlink()
-            if not (whole and (is_ours(path) or _GPU_CHECK.fullmatch(path.name))):
-                yield _stray(path)
+    strays = [path for path in _inside(results) if path.name not in _KNOWN]
+    for path in (one for folder in FOLDERS for one in _inside(results / folder)):
+        whole = path.is_dir() and not path.is_symlink()
+        if not (whole and (is_ours(path) or _GPU_CHECK.fullmatch(path.name))):
+            strays.append(path)
+    for path in strays:
+        what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
+        yield Ailment("stray", path, f"{what} that mbr-perf did not make", "move it elsewhere")
 
 
-def _stray(path: Path) -> Ailment:
-    what = "a link" if path.is_symlink() else "a folder" if path.is_dir() else "a file"
-    return Ailment(
-        "stray", path, f"{what} that mbr-perf did not make", "move it elsewhere", movable=False, life=_NOBODY
-    )
+def _inside(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _of_run(entry: Stored, life: Life) -> Iterator[Ailment]:
     job_dir = unsubmitted_job_of(entry.path) if entry.state == "incomplete" else None
     if job_dir is not None:
-        remedy = f"mbr-perf jobs submit {job_dir}"
-        yield Ailment("unfinished", entry.path, "not submitted yet", remedy, movable=False, life=life)
+        yield Ailment("unfinished", entry.path, "not submitted yet", f"mbr-perf jobs submit {job_dir}", life)
     elif entry.state == "incomplete":
         yield _incomplete(entry, life)
-    elif entry.state == "newer":
-        yield _newer(entry.path, entry.detail, life)
-    elif entry.state == "rejected":
-        yield _rejected(entry.path, entry.detail, life)
-    elif entry.state == "damaged":
+    elif entry.state in ("newer", "rejected", "damaged"):
         remedy = "its ranks folder still holds what was measured"
-        yield Ailment("damaged", entry.path, entry.detail, remedy, movable=True, life=life)
+        yield replace(
+            _unreadable(entry.state, entry.path, entry.detail, remedy, life), movable=entry.state == "damaged"
+        )
     else:
         yield from _temporaries(entry.path, life, is_settled=True)
 
 
-def _newer(path: Path, message: str, life: Life) -> Ailment:
-    return Ailment(
-        "newer", path, message, "read it with the mbr-perf that wrote it, or upgrade", movable=False, life=life
-    )
+def _unreadable(state: str, path: Path, message: str, remedy: str, life: Life = _NOBODY) -> Ailment:
+    """A file of a newer version, one that an older version may have accepted, or a damaged one, whose remedy it is."""
+    if state == "newer":
+        return Ailment("newer", path, message, "read it with the mbr-perf that wrote it, or upgrade", life)
+    if state == "rejected":  # it holds what was measured, and is not ours to put away
+        remedy = "it stays: what was measured is whole; the mbr-perf that wrote it may read it"
+        return Ailment("rejected", path, message, remedy, life)
+    return Ailment("damaged", path, message, remedy, life)
 
 
-def _rejected(path: Path, message: str, life: Life) -> Ailment:
-    """What an older version may have accepted holds what was measured, and is not ours to put away."""
-    remedy = "it stays: what was measured is whole; the mbr-perf that wrote it may read it"
-    return Ailment("rejected", path, message, remedy, movable=False, life=life)
+def _unread(path: Path, error: BadRequestError, remedy: str, life: Life = _NOBODY, *, movable: bool = False) -> Ailment:
+    """A file that could not be read for that reason; ``movable`` where it is damaged."""
+    state = "newer" if isinstance(error, OtherVersionError) else "damaged"
+    found = _unreadable("rejected" if isinstance(error, RejectedError) else state, path, error.message, remedy, life)
+    return replace(found, movable=movable and found.kind == "damaged")
 
 
 def _incomplete(entry: Stored, life: Life) -> Ailment:
@@ -119,18 +117,11 @@ def _incomplete(entry: Stored, life: Life) -> Ailment:
     )
     message = f"ended before {what}: {life.reason}" if gone else f"not committed, and {life.reason}"
     remedy = "--fix moves it to the trash" if gone else "move it yourself if you know that nothing fills it"
-    return Ailment("incomplete", entry.path, message, remedy, movable=gone, life=life)
+    return Ailment("incomplete", entry.path, message, remedy, life, movable=gone)
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """Folder of the runs of a sweep's cells or a night's cases, and the command that does what is missing."""
-
-    inner: str
-    resume: str
-
-
-_PARTS = {"sweep": _Parts(CELLS, "mbr-perf sweep --resume"), "night": _Parts(CASES, "mbr-perf nightly --resume")}
+# The folder of the runs of a sweep's cells or a night's cases, and the command that does what is missing.
+_PARTS = {"sweep": (CELLS, "mbr-perf sweep --resume"), "night": (CASES, "mbr-perf nightly --resume")}
 
 
 def _of_many(entry: Stored, life: Life) -> Iterator[Ailment]:
@@ -138,74 +129,52 @@ def _of_many(entry: Stored, life: Life) -> Iterator[Ailment]:
     if entry.state == "incomplete":
         yield _incomplete(entry, life)
         return
-    settled, parts = life.state == "dead", _PARTS[entry.kind]
+    settled, (inner, resume) = life.state == "dead", _PARTS[entry.kind]
     if entry.state == "unfinished":
-        remedy = f"{parts.resume} {entry.path}"
-        yield Ailment("unfinished", entry.path, entry.detail, remedy, movable=False, life=life)
-    damaged = list(_damaged_runs(entry.path, parts, life, is_settled=settled))
+        yield Ailment("unfinished", entry.path, entry.detail, f"{resume} {entry.path}", life)
+    damaged = list[Ailment]()
+    for record in sorted((entry.path / inner).glob(f"*/*/{RECORD}")):
+        try:
+            read_document(record, RunRecord)
+        except BadRequestError as error:
+            remedy = f"--fix moves the run to the trash; {resume} {entry.path} then runs it again"
+            damaged.append(_unread(record.parent, error, remedy, life, movable=settled))
     yield from damaged
-    if entry.state == "newer" and not damaged:
-        yield _newer(entry.path, entry.detail, life)
-    if entry.state == "rejected" and not damaged:
-        yield _rejected(entry.path, entry.detail, life)
-    if entry.state == "damaged" and not damaged:
-        remedy = "its runs can still be read one by one"
-        yield Ailment("damaged", entry.path, entry.detail, remedy, movable=False, life=life)
-    for part in folders(entry.path / parts.inner):
+    if entry.state in ("newer", "rejected", "damaged") and not damaged:
+        yield _unreadable(entry.state, entry.path, entry.detail, "its runs can still be read one by one", life)
+    for part in folders(entry.path / inner):
         for attempt in folders(part):
             if _ATTEMPT.fullmatch(attempt.name):
                 message = f"an attempt that did not end, kept aside when the {entry.kind} was resumed"
-                yield Ailment("attempt", attempt, message, "--fix moves it to the trash", movable=settled, life=life)
+                yield Ailment("attempt", attempt, message, "--fix moves it to the trash", life, movable=settled)
     yield from _temporaries(entry.path, life, is_settled=settled)
-
-
-def _damaged_runs(folder: Path, parts: _Parts, life: Life, *, is_settled: bool) -> Iterator[Ailment]:
-    for record in sorted((folder / parts.inner).glob(f"*/*/{RECORD}")):
-        try:
-            read_document(record, RunRecord)
-        except OtherVersionError as error:
-            yield _newer(record.parent, error.message, life)
-        except RejectedError as error:
-            yield _rejected(record.parent, error.message, life)
-        except BadRequestError as error:
-            remedy = f"--fix moves the run to the trash; {parts.resume} {folder} then runs it again"
-            yield Ailment("damaged", record.parent, error.message, remedy, movable=is_settled, life=life)
 
 
 def _of_goldens(folder: Path) -> Iterator[Ailment]:
     """Goldens are under review in git, and never moved."""
     for listed in (list_goldens, list_retired):
         for path, error in listed(folder)[1].items():
-            if isinstance(error, OtherVersionError):
-                yield _newer(path, error.message, _NOBODY)
-            else:
-                yield Ailment("damaged", path, error.message, MEND_GOLDEN, movable=False, life=_NOBODY)
+            newer = isinstance(error, OtherVersionError)
+            yield _unreadable("newer" if newer else "damaged", path, error.message, MEND_GOLDEN)
 
 
 def _of_history(folder: Path) -> Iterator[Ailment]:
     """Files of history that cannot be read, and halves so old that no writer can be at work on them."""
-    for name in sorted(history_stamps(folder)):
+    for path in (folder / name for name in sorted(history_stamps(folder))):
         try:
-            record = read_record(folder / name)
-            if is_ahead(record, datetime.now(UTC)):
-                yield _from_the_future(folder / name, record.started_at)
-        except OtherVersionError as error:
-            yield _newer(folder / name, error.message, _NOBODY)
-        except RejectedError as error:
-            yield _rejected(folder / name, error.message, _NOBODY)
+            record = read_record(path)
         except BadRequestError as error:
             remedy = "--fix moves it to the trash; mbr-perf history add RUN then takes its run in again"
-            yield Ailment("damaged", folder / name, error.message, remedy, movable=True, life=_NOBODY)
+            yield _unread(path, error, remedy, movable=True)
+            continue
+        if is_ahead(record, datetime.now(UTC)):
+            message = f"{path}: started_at {record.started_at!r} is in the future"
+            remedy = "where the clock of its machine was wrong, move it out of history: it counts as the newest night"
+            yield Ailment("rejected", path, message, remedy)
     long_ago = datetime.now(UTC).timestamp() - _WRITING_TAKES_S
     for one in _temporaries(folder, _NOBODY, is_settled=True):
         if one.path.stat().st_mtime < long_ago:
             yield one
-
-
-def _from_the_future(path: Path, started_at: str) -> Ailment:
-    message = f"{path}: started_at {started_at!r} is in the future"
-    remedy = "where the clock of its machine was wrong, move it out of history: it counts as the newest night"
-    return Ailment("rejected", path, message, remedy, movable=False, life=_NOBODY)
 
 
 def _temporaries(folder: Path, life: Life, *, is_settled: bool) -> Iterator[Ailment]:
@@ -213,7 +182,7 @@ def _temporaries(folder: Path, life: Life, *, is_settled: bool) -> Iterator[Ailm
     for path in sorted(folder.rglob("*.tmp")):
         if _TEMPORARY.fullmatch(path.name) and not path.is_symlink():
             message = "half a file, left behind by a process that was killed"
-            yield Ailment("temporary", path, message, "--fix moves it to the trash", movable=is_settled, life=life)
+            yield Ailment("temporary", path, message, "--fix moves it to the trash", life, movable=is_settled)
 
 
 def move_to_trash(ailments: tuple[Ailment, ...], results: Path) -> tuple[Ailment, ...]:

@@ -46,7 +46,7 @@ def run_ab(
     from harness.batch.nodes import Meeting
     from harness.errors import BadRequestError, ExitCode
     from harness.launch.environment import this_host
-    from harness.sweep.ab import AbDisplay, ab_request
+    from harness.runs.ab import AbDisplay, ab_request
     from harness.sweep.ask import SweepOptions, SweptOptions
     from harness.sweep.request import follower, sweep_request
     from harness.sweep.run import Sitting, dry_run_sweep, follow_sweep, start_sweep

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -16,10 +16,6 @@ from harness.asking.options import (
     SweepNodes,
     takes,
 )
-
-if TYPE_CHECKING:
-    from harness.records.job import SlurmRequest
-
 
 _SWEEP = "Sweep"
 
@@ -81,55 +77,33 @@ def sweep(
     Exit codes: 0 done (also with cells out of memory), 2 wrong request, 3 a cell failed, 5 regression, 6 inconclusive.
     """
     from harness.batch.nodes import Meeting
-    from harness.launch.environment import this_host
+    from harness.sweep import run
     from harness.sweep.request import follower, require_only_resume, slurm_sweep_request, sweep_request
-    from harness.sweep.run import Sitting, answered_from_jobs, dry_run_sweep, follow_sweep, resume_sweep, start_sweep
     from harness.sweep.show import SweepDisplay
 
-    on_slurm = slurm_sweep_request(how, launch, nodes, slurm)
+    on_slurm, display = slurm_sweep_request(how, launch, nodes, slurm), SweepDisplay(as_json=how.as_json)
+    sitting = run.Sitting(
+        how.max_minutes, is_warm=not how.no_warm, meeting=Meeting(nodes.master_addr, nodes.master_port)
+    )
     if on_slurm is not None:
-        raise typer.Exit(_on_slurm(on_slurm, asked, how, judge, launch, nodes))
-    display, meeting = SweepDisplay(as_json=how.as_json), Meeting(nodes.master_addr, nodes.master_port)
-    sitting = Sitting(how.max_minutes, is_warm=not how.no_warm, meeting=meeting)
-    if nodes.node_rank != 0:
-        raise typer.Exit(int(follow_sweep(follower(how, launch, nodes), display)))
+        launch = replace(launch, launcher="torchrun")  # of the nodes
+    elif nodes.node_rank != 0:
+        raise typer.Exit(int(run.follow_sweep(follower(how, launch, nodes), display)))
     if how.resume is not None:
         require_only_resume(asked, how, judge, launch)
-        answer = answered_from_jobs(how.resume, launch.results_dir, this_host(), display)
-        if answer is not None:
-            raise typer.Exit(int(answer))
-        raise typer.Exit(int(resume_sweep(how.resume, launch.results_dir, display, sitting)))
+        if on_slurm is not None:
+            raise typer.Exit(int(run.resume_sweep_on_slurm(how.resume, launch.results_dir, on_slurm, display)))
+        answer = run.answered_from_jobs(how.resume, launch.results_dir, display)
+        if answer is None:
+            answer = run.resume_sweep(how.resume, launch.results_dir, display, sitting)
+        raise typer.Exit(int(answer))
     request = sweep_request(asked, how, judge, launch, nodes)
     if how.dryrun:
-        dry_run_sweep(request, display)
-        return
-    raise typer.Exit(int(start_sweep(request, display, sitting)))
-
-
-def _on_slurm(
-    slurm: "SlurmRequest",
-    asked: SweptOptions,
-    how: SweepOptions,
-    judge: JudgeOptions,
-    launch: LocalLaunchOptions,
-    nodes: SweepNodes,
-) -> int:
-    from harness.batch.slurm.showing import JobDisplay
-    from harness.run.show import Display
-    from harness.sweep.request import require_only_resume, sweep_request
-    from harness.sweep.run import SweepJobDisplay, dry_run_sweep_on_slurm, resume_sweep_on_slurm, start_sweep_on_slurm
-    from harness.sweep.show import SweepDisplay
-
-    display = SweepJobDisplay(SweepDisplay(as_json=how.as_json), JobDisplay(Display(as_json=how.as_json)))
-    launch = replace(launch, launcher="torchrun")  # of the nodes
-    if how.resume is not None:
-        require_only_resume(asked, how, judge, launch)
-        return int(resume_sweep_on_slurm(how.resume, launch.results_dir, slurm, display))
-    request = sweep_request(asked, how, judge, launch, nodes)
-    if how.dryrun:
-        dry_run_sweep_on_slurm(request, slurm, display)
-        return 0
-    return int(start_sweep_on_slurm(request, slurm, display))
+        run.dry_run_sweep(request, display, on_slurm)
+    elif on_slurm is not None:
+        raise typer.Exit(int(run.start_sweep_on_slurm(request, on_slurm, display)))
+    else:
+        raise typer.Exit(int(run.start_sweep(request, display, sitting)))
 
 
 # fmt: off

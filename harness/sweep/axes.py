@@ -67,7 +67,8 @@ def _without(assignments: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 def typed(option: str, value: str, place: str) -> int | float | str:
     """The text as the type of a Request field. BadRequestError, opened by ``place``, where it is none."""
-    kinds = _kinds(_TYPES[option])
+    annotation = _TYPES[option]
+    kinds = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
     if value == "none" and option == "virtual_pipeline_model_parallel_size":
         return value
     kind = next(kind for kind in _READ if kind in kinds)
@@ -77,10 +78,6 @@ def typed(option: str, value: str, place: str) -> int | float | str:
         raise BadRequestError(
             f"{place}: {value!r} is not {_READ[kind]}", remedy=f"{option} takes {_READ[kind]}"
         ) from error
-
-
-def _kinds(annotation: object) -> tuple[object, ...]:
-    return get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
 
 
 def as_text(value: object) -> str:
@@ -122,15 +119,13 @@ class Expansion:
     def cells(self, *, grid: bool) -> tuple[AskedCell, ...]:
         """The control first, then the others in the order of axes and values, each once."""
         found: list[Mapping[str, str]] = [self.control]
-        for values in self._grid() if grid else self._one_at_a_time():
+        one_at_a_time = (
+            {**self.control, axis.name: value} for axis in self.axes for value in self._values(axis, self.control)
+        )
+        for values in self._grid() if grid else one_at_a_time:
             if values not in found:
                 found.append(values)
         return tuple(AskedCell(values, self._asked(values)) for values in found)
-
-    def _one_at_a_time(self) -> Iterator[Mapping[str, str]]:
-        for axis in self.axes:
-            for value in self._values(axis, self.control):
-                yield {**self.control, axis.name: value}
 
     def _grid(self) -> Iterator[Mapping[str, str]]:
         """Recompute varies fastest: what `auto` stands for depends on the other values."""

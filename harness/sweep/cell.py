@@ -118,9 +118,15 @@ def _by_text(run: RunRecord, rank: RankRecord) -> str | None:
 _TIME, _MEMORY = "step_time_s", "peak_allocated_bytes"
 
 _ENDED: dict[CellStatus, str] = {
-    "ok": "ran", "oom": "ran out of memory", "failed": "failed", "pruned": "was pruned", "skipped_inert": "was skipped",
-    "illegal": "is illegal", "not_run": "was not run", "interrupted": "was interrupted",
-}  # fmt: skip
+    "ok": "ran",
+    "oom": "ran out of memory",
+    "failed": "failed",
+    "pruned": "was pruned",
+    "skipped_inert": "was skipped",
+    "illegal": "is illegal",
+    "not_run": "was not run",
+    "interrupted": "was interrupted",
+}
 
 
 @dataclass(frozen=True)
@@ -175,7 +181,10 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
     each = [derive(run) for run in runs]
     suspect = (f"suspect: {why}" for run in runs for why in run.suspect)
     metrics = combine(each) if each else None
-    problems = (metrics.problems.get(name) for name in _required(runs, metrics)) if metrics else ()
+    # Logs tell the memory of some ranks; cells of which the same is known can be held against each other.
+    is_told = metrics is not None and metrics.peak_allocated_bytes is not None and all(run.imported for run in runs)
+    required = (_TIME,) if is_told else (_TIME, _MEMORY)
+    problems = (metrics.problems.get(name) for name in required) if metrics else ()
     return MeasuredCell(
         data=cell,
         status=status,
@@ -188,18 +197,13 @@ def measured(cell: CellData, reference: ExperimentSpec | None, first: RunRecord 
     )
 
 
-def _required(runs: Sequence[RunRecord], metrics: Metrics) -> tuple[str, ...]:
-    """Logs tell the memory of some ranks; cells of which the same is known can be held against each other."""
-    is_told = metrics.peak_allocated_bytes is not None and all(run.imported for run in runs)
-    return (_TIME,) if is_told else (_TIME, _MEMORY)
-
-
 def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
     """The whole verdict of a cell but for what only the sweep knows."""
     planned, is_control = cell.data.planned, cell.name == frame.control.name
     obstacle = "" if is_control else _no_comparison(cell, frame.control)
     versus = None if is_control or obstacle else _versus(cell, frame.control)
     stand_in = frame.reference if frame.reference and frame.reference.name != cell.name else None
+    said = next((run.no_prediction for run in cell.data.runs if run.no_prediction), "")
     return CellVerdict(
         index=planned.index,
         name=planned.name,
@@ -221,7 +225,7 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         is_reference=frame.reference is not None and frame.reference.name == cell.name,
         no_comparison=obstacle,
         foretold=_foretold(cell, frame.control, versus),
-        no_prediction="" if cell.prediction else _no_prediction(cell),
+        no_prediction="" if cell.prediction else planned.no_prediction or said,
         golden=_golden(cell.runs, frame.gate),
         log_remarks=_log_remarks(cell),
     )
@@ -328,11 +332,6 @@ def _predicted_overhead(cell: MeasuredCell, control: MeasuredCell) -> float | No
 
 def _error(predicted: float | None, value: float | None) -> float | None:
     return predicted / value - 1 if predicted is not None and value else None
-
-
-def _no_prediction(cell: MeasuredCell) -> str:
-    said = next((run.no_prediction for run in cell.data.runs if run.no_prediction), "")
-    return cell.data.planned.no_prediction or said
 
 
 def _golden(runs: tuple[RunRecord, ...], gate: GateOptions) -> Comparison | None:

@@ -18,12 +18,13 @@ def pareto(points: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
 
     One point dominates another when it is no worse in both and better in one; equal points are all kept.
     """
-    front = [name for name, point in points.items() if not any(_dominates(other, point) for other in points.values())]
-    return tuple(sorted(front, key=lambda name: points[name]))
 
+    def is_beaten(point: tuple[float, float]) -> bool:
+        return any(one != point and one[0] <= point[0] and one[1] <= point[1] for one in points.values())
 
-def _dominates(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    return one != other and one[0] <= other[0] and one[1] <= other[1]
+    return tuple(
+        sorted((name for name, point in points.items() if not is_beaten(point)), key=lambda name: points[name])
+    )
 
 
 # What can still run is waited for, and what is in doubt is told; these never have figures.
@@ -34,12 +35,9 @@ def stand_in(cells: Sequence[MeasuredCell], control: MeasuredCell) -> MeasuredCe
     """The fastest cell that ran and is not in doubt, by the same tokens; None where the control may have figures."""
     if control.status not in _LOST:
         return None
-    able = [cell for cell in cells if cell.status == "ok" and not cell.doubts and cell.costs_s and _has_peak(cell)]
+    sure = (cell for cell in cells if cell.status == "ok" and not cell.doubts and cell.costs_s)
+    able = [cell for cell in sure if cell.metrics and cell.metrics.peak_allocated_bytes]
     return min(able, key=lambda cell: statistics.mean(cell.costs_s), default=None)
-
-
-def _has_peak(cell: MeasuredCell) -> bool:
-    return cell.metrics is not None and cell.metrics.peak_allocated_bytes is not None
 
 
 Costs = Mapping[str, Sequence[float]]
@@ -58,7 +56,8 @@ def recommend(cells: Sequence[CellVerdict], costs: Costs, margin: float) -> Reco
     reference = next((cell.name for cell in cells if cell.is_reference), "the control")
     parts.append(_own(best, reference))
     if dearer:
-        parts.append(f"{'; '.join(cell.name for cell in dearer)} would be faster but {_keeps_no_margin(dearer)}")
+        does = "does" if len(dearer) == 1 else "do"
+        parts.append(f"{'; '.join(cell.name for cell in dearer)} would be faster but {does} not leave the margin")
     parts.append(_next(best, rest, costs))
     return Recommendation(best.name, "; ".join(part for part in parts if part) + ".")
 
@@ -77,14 +76,12 @@ def _cost(cell: CellVerdict) -> tuple[float, int]:
 def _room(cells: Sequence[CellVerdict], margin: float, leaves: str) -> str:
     if not any(cell.capacity_bytes for cell in cells):
         return "ran (no memory limit is known)"
-    known = " on the ranks whose memory is known" if any(map(_lacks_ranks, cells)) else ""
+    sure = [cell.metrics.peak_allocated_bytes for cell in cells if cell.is_comparable and cell.metrics]
+    lacks_ranks = any(
+        peak and peak.missing_ranks for peak in sure
+    )  # of cells without doubt only those from training logs
+    known = " on the ranks whose memory is known" if lacks_ranks else ""
     return f"{leaves} {margin * 100:g} % of {_memory(cells)} free{known}"
-
-
-def _lacks_ranks(cell: CellVerdict) -> bool:
-    """Of cells without doubt only those from training logs do."""
-    peak = cell.metrics.peak_allocated_bytes if cell.metrics else None
-    return cell.is_comparable and peak is not None and bool(peak.missing_ranks)
 
 
 def _memory(cells: Sequence[CellVerdict]) -> str:
@@ -101,10 +98,6 @@ def _own(best: CellVerdict, reference: str) -> str:
     saved = versus.memory.saved_bytes
     less = f"{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
     return f"{format_percent(versus.time.fraction)} time and {less} memory than {reference}, {peak}"
-
-
-def _keeps_no_margin(cells: Sequence[CellVerdict]) -> str:
-    return "does not leave the margin" if len(cells) == 1 else "do not leave the margin"
 
 
 def _next(best: CellVerdict, rest: Sequence[CellVerdict], costs: Costs) -> str:
@@ -166,7 +159,7 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
         recipe=plan.recipe,
         gpu=plan.gpu,
         control=plan.control,
-        reference=_reference(control, instead),
+        reference=instead.name if instead else control.name if control.status == "ok" and not control.doubts else None,
         reference_why=control_ended(control) if instead else "",
         axes=plan.axes,
         repeats=plan.repeats,
@@ -180,12 +173,6 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
         started_at=plan.started_at,
         command=plan.command,
     )
-
-
-def _reference(control: MeasuredCell, instead: MeasuredCell | None) -> str | None:
-    if instead:
-        return instead.name
-    return control.name if control.status == "ok" and not control.doubts else None
 
 
 def _unused_golden(cells: Sequence[CellVerdict], gate: GateOptions) -> tuple[str, ...]:

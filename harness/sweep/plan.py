@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import harness
-from harness.batch.drafts import Draft, ask_megatron, drafted
+from harness.batch.plan import Draft, ask_megatron, drafted
 from harness.errors import BadRequestError, HarnessError, raise_all
 from harness.experiment.effective import Implementation, computation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec

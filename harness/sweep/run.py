@@ -1,36 +1,31 @@
 """Starts and resumes a sweep: on this machine, inside a Slurm job, or as a job with one task or an array."""
 
-import shlex
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.batch.engine import LocalRuns, TimeLimit, holding, play
+from harness.batch.engine import TimeLimit, begun, holding, play_here
 from harness.batch.launches import num_nodes, require_same_software
 from harness.batch.nodes import Follower, Meeting, follow
 from harness.batch.slurm.collecting import collect_ended
 from harness.batch.slurm.node import NodeOfJob
 from harness.batch.slurm.showing import JobDisplay
-from harness.batch.slurm.submission import JobRequest, hand_over
+from harness.batch.slurm.submission import JobRequest, hand_over, require_gpu_named
 from harness.batch.slurm.task import main
 from harness.errors import BadRequestError, ExitCode
 from harness.experiment.gpu import GPUS
 from harness.judging.saving import elsewhere
 from harness.launch.environment import Host, this_host
 from harness.launch.slurm.commands import Slurm
-from harness.launch.slurm.job import SlurmJob
 from harness.launch.slurm.state import job_state
-from harness.launch.warm import WarmParents
 from harness.records.batches import SWEEP_FOLDERS
-from harness.records.folders import full_disk_told
 from harness.records.job import JobAttempt, JobRecord, SlurmRequest, job_dirs, read_job, read_submitted
 from harness.records.store import results_dir
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepPlan, made_sweep_dir, read_sweep
 from harness.run.machine import software_for, software_here
+from harness.run.show import Display
 from harness.showing import json
-from harness.showing.printing import Console, print_lines
 from harness.sweep.batch import DueCell, SweepBatch
 from harness.sweep.plan import plan_sweep
 from harness.sweep.reports import answer
@@ -50,9 +45,20 @@ class Sitting:
     meeting: Meeting = field(default_factory=Meeting)
 
 
-def dry_run_sweep(request: SweepRequest, display: SweepDisplay) -> None:
-    """Print the cells with their predictions and fates. Starts tracers only, and writes no results."""
-    display.plan(plan_sweep(request, this_host(), asks_megatron=False, tell=display.says))
+def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequest | None = None) -> None:
+    """Print the cells with their predictions and fates, and the batch file of a job. Starts tracers only, writes no results."""
+    host = this_host()
+    if slurm is None:
+        display.plan(plan_sweep(request, host, asks_megatron=False, tell=display.says))
+        return
+    plan, results = _planned(request, host, display), results_dir(request.results_dir).absolute()
+    batch = _unstarted(plan, host, results)
+    job = sweep_job(batch, batch.every_run(), slurm, results).checked(host)
+    if display.as_json:
+        print(json.text(plan_document(plan) | {"job": job.document()}))  # noqa: T201 (the answer)
+        return
+    display.plan(plan)
+    display.batch_files([job])
 
 
 def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) -> ExitCode:
@@ -64,9 +70,7 @@ def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) 
     SweepBatch(Path("SWEEP"), host, plan).require_startable()
     sweep_dir = _new_folder(request, plan)
     plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
-    with holding(sweep_dir, "sweep"):
-        with full_disk_told(sweep_dir):
-            SWEEP_FOLDERS.write_plan(sweep_dir, plan)
+    with begun(SWEEP_FOLDERS, sweep_dir, plan):
         return _run(SweepBatch(sweep_dir, host, plan), display, sitting)
 
 
@@ -110,11 +114,9 @@ def _run(batch: SweepBatch, display: SweepDisplay, sitting: Sitting, warning: st
     signal, due = None, batch.due()
     display.begins(batch.plan, batch.folder, len(due), warning if due else "")
     if due:
-        with ExitStack() as stack:
-            warm = sitting.is_warm and batch.plan.launch.launcher == "torchrun"
-            parents = stack.enter_context(WarmParents()) if warm else None
-            limit = TimeLimit(sitting.max_minutes) if sitting.max_minutes is not None else None
-            signal = play(batch, LocalRuns(batch, display.progress, parents, limit))
+        is_warm = sitting.is_warm and batch.plan.launch.launcher == "torchrun"
+        limit = TimeLimit(sitting.max_minutes) if sitting.max_minutes is not None else None
+        signal = play_here(batch, display.progress, is_warm=is_warm, limit=limit)
     return answer(batch, display, signal)
 
 
@@ -140,22 +142,6 @@ def resumed(node: NodeOfJob, attempt: JobAttempt) -> ExitCode:
     return follow_sweep(Follower(sweep_dir, node.place.node_rank, meeting), SweepDisplay())
 
 
-@dataclass(frozen=True)
-class SweepJobDisplay:
-    """The displays of the sweep and of its job."""
-
-    sweep: SweepDisplay
-    job: JobDisplay
-
-    def plan(self, plan: SweepPlan, job: SlurmJob) -> None:
-        """The dry run: the cells, then the batch file and the command that would submit it."""
-        if self.sweep.as_json:
-            print(json.text(plan_document(plan) | {"job": job.document()}))  # noqa: T201 (the answer)
-            return
-        self.sweep.plan(plan)
-        print_lines(Console(highlight=False), ["", *job.render().splitlines(), "", shlex.join(job.sbatch)])
-
-
 def sweep_job(batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, results: Path) -> JobRequest:
     """One job for all, or with an array one task per cell, its repeats inside."""
     plan, cells = batch.plan, list(dict.fromkeys(one.entry.index for one in due))
@@ -176,14 +162,7 @@ def sweep_job(batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, 
     )
 
 
-def dry_run_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: SweepJobDisplay) -> None:
-    """Print the cells, and after them the batch file that would be submitted. Submits nothing, writes no results."""
-    host, results = this_host(), results_dir(request.results_dir).absolute()
-    batch = _unstarted(_planned(request, host, display), host, results)
-    display.plan(batch.plan, sweep_job(batch, batch.every_run(), slurm, results).checked(host))
-
-
-def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: SweepJobDisplay) -> ExitCode:
+def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: SweepDisplay) -> ExitCode:
     """Plan, write the plan down, submit, and wait and judge unless asked not to.
 
     BadRequestError before anything is written.
@@ -195,31 +174,28 @@ def start_sweep_on_slurm(request: SweepRequest, slurm: SlurmRequest, display: Sw
     named = request.sweep_dir
     sweep_dir = made_sweep_dir(named.absolute()) if named else SWEEP_FOLDERS.new_dir(results, plan.recipe)
     batch = SweepBatch(sweep_dir, host, plan.model_copy(update={"sweep_id": sweep_dir.name}))
-    with holding(sweep_dir, "sweep"), full_disk_told(sweep_dir):
-        SWEEP_FOLDERS.write_plan(sweep_dir, batch.plan)
-    display.sweep.begins(batch.plan, sweep_dir, len(batch.every_run()))
+    with begun(SWEEP_FOLDERS, sweep_dir, batch.plan):
+        display.begins(batch.plan, sweep_dir, len(batch.every_run()))
     return _submitted(batch, batch.every_run(), slurm, results, display)
 
 
-def resume_sweep_on_slurm(
-    reference: str, results: Path | None, slurm: SlurmRequest, display: SweepJobDisplay
-) -> ExitCode:
+def resume_sweep_on_slurm(reference: str, results: Path | None, slurm: SlurmRequest, display: SweepDisplay) -> ExitCode:
     """Submit a job for what is missing of a sweep, after collecting what earlier jobs of it left."""
     batch = _collected(reference, results, this_host())
     with holding(batch.folder, "sweep"):  # no other process runs it here
         due = batch.due()
-    display.sweep.begins(batch.plan, batch.folder, len(due))
+    display.begins(batch.plan, batch.folder, len(due))
     if not due:
-        return answer(batch, display.sweep)
-    return _submitted(batch, due, slurm, _home(batch.folder, results), display)
+        return answer(batch, display)
+    return _submitted(batch, due, slurm, SWEEP_FOLDERS.home(batch.folder, results), display)
 
 
-def answered_from_jobs(reference: str, results: Path | None, host: Host, display: SweepDisplay) -> ExitCode | None:
+def answered_from_jobs(reference: str, results: Path | None, display: SweepDisplay) -> ExitCode | None:
     """The answer of a sweep that its jobs have finished, wherever one asks; None where runs are due, or where it had no job.
 
     BadRequestError while a job is at work on it.
     """
-    batch = _collected(reference, results, host)
+    batch = _collected(reference, results, this_host())
     return None if batch.due() or not _jobs_of(batch.folder, results) else answer(batch, display)
 
 
@@ -231,7 +207,7 @@ def answer_job(job: JobRecord, display: SweepDisplay) -> ExitCode:
 
 def _jobs_of(sweep_dir: Path, results: Path | None) -> list[Path]:
     """Folders of the jobs that were submitted for it, oldest first."""
-    folders = job_dirs(_home(sweep_dir, results))
+    folders = job_dirs(SWEEP_FOLDERS.home(sweep_dir, results))
     return [folder for folder in folders if read_job(folder).subject == str(sweep_dir) and read_submitted(folder)]
 
 
@@ -256,35 +232,25 @@ def _collected(reference: str, results: Path | None, host: Host) -> SweepBatch:
     return batch
 
 
-def _home(sweep_dir: Path, results: Path | None) -> Path:
-    """The results folder that the sweep and its jobs lie in."""
-    named = sweep_dir.absolute()
-    return named.parents[1] if named.parent.name == SWEEP_FOLDERS.parent else results_dir(results).absolute()
-
-
 def _unstarted(plan: SweepPlan, host: Host, results: Path) -> SweepBatch:
     return SweepBatch(results / SWEEP_FOLDERS.parent / "SWEEP", host, plan)
 
 
 def _submitted(
-    batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, results: Path, display: SweepJobDisplay
+    batch: SweepBatch, due: tuple[DueCell, ...], slurm: SlurmRequest, results: Path, display: SweepDisplay
 ) -> ExitCode:
     def refused(_: JobRecord, error: BadRequestError) -> BadRequestError:
         remedy = f"its plan is kept: mbr-perf sweep --resume {batch.folder} --launcher slurm ... submits it anew"
         return BadRequestError(str(error), remedy=remedy)
 
-    asked = sweep_job(batch, due, slurm, results)
-    return hand_over(asked, slurm, batch.host, display.job, lambda _: answer(batch, display.sweep), refused)
+    asked, of_job = sweep_job(batch, due, slurm, results), JobDisplay(Display(as_json=display.as_json))
+    return hand_over(asked, slurm, batch.host, of_job, lambda _: answer(batch, display), refused)
 
 
-def _planned(request: SweepRequest, host: Host, display: SweepJobDisplay) -> SweepPlan:
+def _planned(request: SweepRequest, host: Host, display: SweepDisplay) -> SweepPlan:
     """The plan, for as many nodes as its cells need. BadRequestError where these differ in that."""
-    if not request.asked.gpu:
-        raise BadRequestError(
-            "--launcher slurm cannot see from here which GPUs the nodes have",
-            remedy="name them with --gpu, or --gpu cpu",
-        )
-    plan = plan_sweep(request, host, asks_megatron=False, tell=display.sweep.says)
+    require_gpu_named(request.asked.gpu)
+    plan = plan_sweep(request, host, asks_megatron=False, tell=display.says)
     counts = sorted({num_nodes(cell.spec) for cell in plan.planned})
     if len(counts) > 1:
         listed = ", ".join(str(count) for count in counts)

@@ -1,15 +1,13 @@
 """Shows the plan, the progress and the answer of a sweep."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.batch.plan import BatchDisplay
 from harness.records.sweep import Cell, SweepPlan
 from harness.showing import json
 from harness.showing.json import SCHEMA_VERSION, Document
 from harness.showing.printing import Console, print_lines
-from harness.showing.progress import CellProgress, cell_progress
 from harness.showing.terminal import show_page
 from harness.sweep.document import sweep_document
 from harness.sweep.page import plan_page, summary_lines, sweep_page
@@ -53,14 +51,8 @@ def _cell(cell: Cell) -> Document:
 
 
 @dataclass(frozen=True)
-class SweepDisplay:
-    """Where the answer and the narration go."""
-
-    as_json: bool = False
-
-    @property
-    def _narration(self) -> Console:
-        return Console(stderr=True, highlight=False)
+class SweepDisplay(BatchDisplay):
+    """Where the answer and the narration of a sweep go."""
 
     def plan(self, plan: SweepPlan) -> None:
         """The dry run: every cell, what is predicted of it and what would become of it."""
@@ -69,21 +61,11 @@ class SweepDisplay:
         else:
             show_page(plan_page(plan))
 
-    def says(self, line: str) -> None:
-        """What is being waited for."""
-        print_lines(self._narration, [line])
-
     def begins(self, plan: SweepPlan, sweep_dir: Path, num_due: int, warning: str = "") -> None:
         """Before the first run: how many cells run, which do not and why, and how to go on after a kill."""
-        print_lines(self._narration, [*summary_lines(plan), f"{counted(num_due, 'run')} to do, kept in {sweep_dir}"])
+        self.says(*summary_lines(plan), f"{counted(num_due, 'run')} to do, kept in {sweep_dir}")
         if warning:
-            print_lines(self._narration, [f"Warning: {warning}"], style="bold")
-
-    @contextmanager
-    def progress(self, num_due: int) -> Iterator[CellProgress]:
-        """Bars on a terminal, lines elsewhere."""
-        with cell_progress(self._narration, num_due) as progress:
-            yield progress
+            self.says(f"Warning: {warning}", style="bold")
 
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
         """The answer; also of a sweep that was cut short, which says how to go on."""
@@ -94,5 +76,5 @@ class SweepDisplay:
             show_page(sweep_page(verdict))
             print_lines(Console(highlight=False), [f"Report: {path}" for path in reports])
         if num_due:
-            told = f"{counted(num_due, 'run')} {'is' if num_due == 1 else 'are'} not done: mbr-perf sweep --resume {sweep_dir}"
-            print_lines(self._narration, [told])
+            are = "is" if num_due == 1 else "are"
+            self.says(f"{counted(num_due, 'run')} {are} not done: mbr-perf sweep --resume {sweep_dir}")

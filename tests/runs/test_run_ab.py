@@ -11,7 +11,7 @@ from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.rank import Failure
 from harness.records.store import write_record
 from harness.records.sweep import run_dir_of
-from harness.sweep.ab import ab_request
+from harness.runs.ab import ab_request
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest
 from tests.conftest import layers_of

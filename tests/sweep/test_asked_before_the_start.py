@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.batch.drafts import ask_megatron
+from harness.batch.plan import ask_megatron
 from harness.launch.environment import Host
 from harness.night.plan import draft_cases
 from harness.night.request import NightRequest

@@ -137,9 +137,7 @@ def state_of(states: tuple[TaskState, ...], task: int) -> TaskState:
     return next((state for state in states if task in state.tasks), states[-1])
 
 
-def lost_run(
-    job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: TaskState, why: str = ""
-) -> RunRecord:  # fmt: skip
+def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: TaskState, why: str = "") -> RunRecord:
     """The record of a run that ended before its job could write one."""
     spec = run.spec
     collected = collect(Path(run.run_dir), spec.num_gpus)
@@ -162,7 +160,7 @@ def lost_run(
         notes=(*run.notes, f"Slurm job {submitted.job_id} committed no record of this run", *note, *collected.notes),
         no_prediction="the job ended before the run was committed",
         provenance=_provenance(job, submitted, ranks, collected.nodes),
-    )  # fmt: skip
+    )
 
 
 def slurm_failure(job: JobRecord, state: TaskState) -> str:
@@ -187,7 +185,9 @@ def _ending(
 ) -> tuple[Status, str, tuple[str, ...]]:
     """Status, failure and notes. Slurm's word counts where Slurm ended the job; else the ranks' where they left one."""
     reason = why or slurm_failure(job, state)
-    if state.kind in ("failed", "finished") and not why and _host_memory_ran_out(job, state):
+    # Slurm's state does not say so where the step, not the script, ran out of the host's memory: the job's log does.
+    is_own_end = state.kind in ("failed", "finished") and not why
+    if is_own_end and any(_HOST_MEMORY.search(text) for text in log_ends(job, state)):
         state_word = f"{state.slurm} to Slurm; its log tells of the kernel's kill"
         return "failed", f"Slurm: OUT_OF_MEMORY of a node's host memory ({state_word})", ()
     said, told = status_of(LaunchOutcome(status="failed", reason=reason), ranks)
@@ -198,11 +198,6 @@ def _ending(
         return said, told, (reason,)
     printed = before_python(job, submitted.job_id, state)
     return said, f"{reason}: {printed}" if printed else reason, ()
-
-
-def _host_memory_ran_out(job: JobRecord, state: TaskState) -> bool:
-    """Whether the job's log says so; Slurm's state does not where the step, not the script, was hit."""
-    return any(_HOST_MEMORY.search(text) for text in log_ends(job, state))
 
 
 def _provenance(
@@ -260,7 +255,9 @@ def before_python(job: JobRecord, job_id: str, state: TaskState) -> str:
 
     Empty where a node did start, or nothing was printed.
     """
-    if any(read_document(path, JobAttempt).task in state.tasks for path in _attempts(job)):
+    if any(
+        read_document(path, JobAttempt).task in state.tasks for path in (Path(job.job_dir) / ATTEMPTS).glob("*.json")
+    ):
         return ""
     lines = [line.strip() for text in log_ends(job, state) for line in without_steering(text).splitlines()]
     said = [line for line in lines if line and not _CONSEQUENCE.match(line)]
@@ -268,7 +265,3 @@ def before_python(job: JobRecord, job_id: str, state: TaskState) -> str:
         return ""
     ends = " | ".join(redact(line)[:_LINE_CHARS] for line in said[-_NUM_LINES:])
     return f"mbr-perf did not start on the nodes; the job's log ends: {ends} (mbr-perf jobs logs {job_id})"
-
-
-def _attempts(job: JobRecord) -> Iterator[Path]:
-    return (Path(job.job_dir) / ATTEMPTS).glob("*.json")

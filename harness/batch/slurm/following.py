@@ -131,7 +131,8 @@ class _Look:
         for task in tasks:
             if task.due is not None:
                 self._show_steps(one, task.due, now)
-        if one.asked_s is None or now - one.asked_s > _interval_s(now - one.began_s):
+        interval_s = _ASK_S[sum(now - one.began_s > limit for limit in _PATIENT_AFTER_S)]
+        if one.asked_s is None or now - one.asked_s > interval_s:
             self._ask(one)
         return self._has_ended(one, now) if one.has_ended else self._is_given_up(one, now)
 
@@ -173,10 +174,6 @@ class _Look:
         one.states = tuple(TaskState("cancelled", "CANCELLED", tasks=state.tasks) for state in one.states)
         collect_ended(one.job, one.submitted, one.states, why)
         return True
-
-
-def _interval_s(waiting_s: float) -> float:
-    return _ASK_S[sum(waiting_s > limit for limit in _PATIENT_AFTER_S)]
 
 
 def _reason_to_give_up(one: Watched, now: float) -> str:

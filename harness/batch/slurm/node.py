@@ -1,17 +1,15 @@
 """Where in a Slurm job this process is, how a node runs its part, and why Slurm ended a run."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
-from harness.batch.launches import make_folder, understood_again, unstarted_record
+from harness.batch.launches import foretold_run, make_folder, understood_again, unstarted_record
 from harness.errors import BadRequestError, RunFailedError, raise_all
-from harness.experiment.software import Software
 from harness.launch.crew import Interruption
 from harness.launch.environment import Host
-from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, free_port, local_ranks
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.state import TaskState, from_scontrol
@@ -24,8 +22,8 @@ from harness.records.strict_json import read_document
 from harness.run.experiment import require_megatron
 from harness.run.launched import Launch, launched
 from harness.run.machine import require_machine, software_for
-from harness.run.predicting.prediction import KeptPrediction, predicting
-from harness.run.understanding import Understood, in_one_sentence
+from harness.run.predicting.prediction import KeptPrediction
+from harness.run.understanding import in_one_sentence
 
 
 @dataclass(frozen=True)
@@ -134,7 +132,7 @@ class NodeOfJob:
 
     def refuse(self, run: JobRun, why: str) -> RunRecord:
         """Commit a failed record that says why nothing was launched."""
-        record = self._amended(unstarted_record(run, why, host=self.host, software=self._software(run)))
+        record = self._amended(unstarted_record(run, why, self.host))
         write_record(Path(run.run_dir), record)
         return record
 
@@ -166,32 +164,24 @@ class NodeOfJob:
 
     def _launch_of(self, run: JobRun, nodes: Nodes) -> Launch:
         """BadRequestError, all at once, for what forbids the run on this node."""
-        how, software = self.job.launch, self._software(run)
+        how, software, run_dir = self.job.launch, software_for(run.spec.gpu, self.host)[0], Path(run.run_dir)
         how = how.model_copy(update={"launcher": "replay" if how.replay_from else "torchrun"})
-        request = LaunchRequest(run.spec, Path(run.run_dir), self.host, nodes, how)
-        understood = understood_again(run, request, software)
+        understood = understood_again(run, LaunchRequest(run.spec, run_dir, self.host, nodes, how), software)
         if isinstance(understood.plan, LaunchPlan):
             require_machine(run.spec, self.host, local_ranks(run.spec, nodes), software)
             require_megatron(understood, understood.plan)
-        return Launch(understood, request.run_dir, run.run_id, nodes, self.job.command)
+        return Launch(understood, run_dir, run.run_id, nodes, self.job.command)
 
     def _launched(self, launch: Launch, run: JobRun) -> RunRecord:
-        @contextmanager
-        def following(_: Understood) -> Iterator[Callable[[Progress], None]]:
-            yield lambda _: None  # the submitter reads the ranks' own heartbeats
-
-        @contextmanager
-        def foretelling() -> Iterator[Callable[[int | None], KeptPrediction]]:
-            if run.prediction is not None or run.no_prediction:
-                yield lambda _: KeptPrediction(run.prediction, run.no_prediction)
-                return
-            with predicting(launch.understood, launch.nodes) as foretold:
-                yield foretold
-
-        ran = launched(
-            launch, progress=following, prediction=foretelling, parents=self.parents, amended=self._amended
-        )  # fmt: skip
-        return ran.record
+        kept = KeptPrediction(run.prediction, run.no_prediction)
+        predicts = run.prediction is None and not run.no_prediction
+        return launched(
+            launch,
+            progress=lambda _: nullcontext(lambda _: None),  # the submitter reads the ranks' own heartbeats
+            prediction=lambda: foretold_run(kept, launch, predicts=predicts),
+            parents=self.parents,
+            amended=self._amended,
+        ).record
 
     def _amended(self, record: RunRecord) -> RunRecord:
         """With the job's number, and with Slurm's reason where it ended the run."""
@@ -207,14 +197,6 @@ class NodeOfJob:
         if why:
             known |= {"status": "failed", "failure": f"{why}; {record.failure or 'interrupted'}"}
         return record.model_copy(update=known)
-
-    def _software(self, run: JobRun) -> Software:
-        """What is installed on this node."""
-        return software_for(run.spec.gpu, self.host)[0]
-
-    def with_parents(self, parents: WarmParents | None) -> "NodeOfJob":
-        """The same node, with processes from which runs are forked."""
-        return replace(self, parents=parents)
 
 
 def _on_one_line(error: BadRequestError) -> str:

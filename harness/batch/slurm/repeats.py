@@ -7,7 +7,7 @@ from harness.batch.launches import num_nodes
 from harness.batch.repeats import entry_of, launch_words, require_one_folder
 from harness.batch.slurm.collecting import committed_runs, drop_unstarted, task_runs
 from harness.batch.slurm.showing import JobDisplay
-from harness.batch.slurm.submission import JobRequest, hand_over
+from harness.batch.slurm.submission import JobRequest, hand_over, require_gpu_named
 from harness.errors import BadRequestError, ExitCode
 from harness.judging.gate import status_exit_code
 from harness.launch.environment import this_host
@@ -68,11 +68,7 @@ def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
 def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
     """As `mbr-perf run` understands it, for nodes that are not this machine. BadRequestError with every problem."""
     problems = Problems()
-    if not request.asked.gpu:
-        problems.add(
-            "--launcher slurm cannot see from here which GPUs the nodes have", "name them with --gpu, or --gpu cpu"
-        )
-        problems.raise_if_any()
+    require_gpu_named(request.asked.gpu)
     with problems.collecting():
         require_one_folder(request)
     problems.found += option_problems(slurm.options, request.launch.pass_env)

@@ -20,7 +20,6 @@ from harness.launch.slurm.state import job_state
 from harness.records.job import SCRIPT, JobRecord, SlurmOptions, job_dirs, new_job_dir, read_job, read_submitted
 from harness.records.run import RunRecord
 from harness.records.store import write_record
-from harness.run.machine import software_for
 
 _CANCEL_PATIENCE_S = 60.0
 
@@ -45,7 +44,11 @@ class JobPerEntry(Generic[Entry]):
         """All entries at once; a signal ends the round."""
         controller, watching = Slurm(self.batch.host.shell), list[Watched]()
         at_work = self._jobs_at_work()
-        was_over = {folder for folder, job_dir in at_work.items() if _is_over(job_dir, controller)}
+        was_over = {
+            folder
+            for folder, job_dir in at_work.items()
+            if all(state.has_ended for state in job_state(controller, watched(job_dir).submitted))
+        }
         for of_entry in by_entry(due):
             folder = self._folder(of_entry[0])
             if folder in self._left_alone:
@@ -98,9 +101,8 @@ class JobPerEntry(Generic[Entry]):
         self.display.says(f"{due.entry.name}: {why}")
 
     def _unstarted(self, job: JobRecord, error: HarnessError) -> None:
-        run, host = job.runs[0], self.batch.host
-        software, _ = software_for(run.spec.gpu, host)
-        write_record(Path(run.run_dir), unstarted_record(run, error.message, host=host, software=software))
+        run = job.runs[0]
+        write_record(Path(run.run_dir), unstarted_record(run, error.message, self.batch.host))
         drop_unstarted(job.runs[1:])
         self.display.says(f"{run.run_id}: {error}")
 
@@ -195,10 +197,6 @@ def _by_hand(one: Watched, record: RunRecord) -> str:
     told = record.failure or ""
     detail = told.removeprefix("Slurm: CANCELLED") if told.startswith("Slurm: CANCELLED") else ""
     return f"Slurm: CANCELLED by hand (job {one.submitted.job_id}{f':{detail}' if detail else ''})"
-
-
-def _is_over(job_dir: Path, controller: Slurm) -> bool:
-    return all(state.has_ended for state in job_state(controller, watched(job_dir).submitted))
 
 
 def _is_open(one: Watched) -> bool:

@@ -118,6 +118,15 @@ def hand_over(
     return wait_and_judge(Path(job.record.job_dir), controller, display, judge)
 
 
+def require_gpu_named(gpu: str) -> None:
+    """BadRequestError where the request leaves the GPU to the machine that it is asked on."""
+    if not gpu:
+        raise BadRequestError(
+            "--launcher slurm cannot see from here which GPUs the nodes have",
+            remedy="name them with --gpu, or --gpu cpu",
+        )
+
+
 def require_submittable(record: JobRecord, host: Host) -> SlurmJob:
     """The job as a value. BadRequestError, everything at once, for what no batch file or ``job.json`` can hold."""
     job = slurm_job(record, host)

@@ -5,6 +5,7 @@ import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def _runs(node: NodeOfJob, _: JobAttempt) -> ExitCode:
     code = ExitCode.OK
     with ExitStack() as stack:
         if len(runs) > 1 and not node.job.launch.replay_from:
-            node = node.with_parents(stack.enter_context(WarmParents()))
+            node = replace(node, parents=stack.enter_context(WarmParents()))
         for number, run in enumerate(runs):
             code = _run(node, run)
             if code is not ExitCode.OK:

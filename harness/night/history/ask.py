@@ -93,8 +93,14 @@ def _require_sense(asked: HistoryOptions) -> None:
     from harness.errors import BadRequestError, raise_all
     from harness.showing.charts.drawing import require_chart
 
-    of_case = {"--csv": asked.csv, "--chart": asked.chart, "--last": asked.last, "--branch": asked.branch,
-               "--fingerprint": asked.fingerprint, "--per_run": asked.per_run or None}  # fmt: skip
+    of_case = {
+        "--csv": asked.csv,
+        "--chart": asked.chart,
+        "--last": asked.last,
+        "--branch": asked.branch,
+        "--fingerprint": asked.fingerprint,
+        "--per_run": asked.per_run or None,
+    }
     given = [name for name, value in of_case.items() if value is not None]
     problems = []
     if asked.case is None and given:

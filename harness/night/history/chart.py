@@ -113,15 +113,15 @@ def _night_layers(rows: Sequence[look.Row], title: str, domain: alt.Scale) -> li
     y = alt.Y("value:Q", title=title, scale=domain)
     present = [state for state in _COLOURS if any(row["state"] == state for row in rows)]
     legend = alt.Legend(orient="bottom", values=present) if present != [_GOOD] else None
-    shown = ("figure", "night", "time", "outcome", "spread", "changed", "versions", "driver", "device", "container",
-             "commit", "host")  # fmt: skip
+    machine = ("versions", "driver", "device", "container", "commit", "host")
+    shown = ("figure", "night", "time", "outcome", "spread", "changed", *machine)
     points = base.mark_point(filled=True, size=60, opacity=1, stroke="white", strokeWidth=0.6).encode(
         x=x,
         y=y,
         color=look.kinds(alt.Color, "state", _COLOURS, legend=legend),
         shape=look.kinds(alt.Shape, "state", _SHAPES, legend=legend),
         tooltip=[alt.Tooltip(f"{name}:N", title=name) for name in shown],
-    )  # fmt: skip
+    )
     line = base.mark_line(color=look.BLUE, strokeWidth=1, opacity=0.5).encode(x=x, y=y)
     bars = base.mark_rule(color=look.SKY, strokeWidth=2, opacity=0.7).encode(x=x, y=alt.Y("low:Q"), y2="high:Q")
     return [bars, line, points]
@@ -144,9 +144,11 @@ def _golden_layers(history: CaseHistory, scale: float) -> list[alt.Chart]:
     if golden is None:
         return []
     row: look.Row = {
-        "low": golden.low / scale, "high": golden.high / scale, "golden": golden.value / scale,
+        "low": golden.low / scale,
+        "high": golden.high / scale,
+        "golden": golden.value / scale,
         "text": f"golden {figure(history.metric, golden.value)} ± {golden.threshold * 100:g} %",
-    }  # fmt: skip
+    }
     base = look.frame([row])
     words = base.mark_text(align="left", dx=6, color=look.GREEN, fontSize=look.LABEL_SIZE)
     return [

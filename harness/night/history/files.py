@@ -173,13 +173,10 @@ def kept_text(folder: Path, subject: str, digest: str) -> str | None:
 def keep_text(folder: Path, subject: str, digest: str, text: str) -> None:
     """Keep what is costly to work out; where there is no index, or it cannot be written, nothing is kept."""
     try:
-        _rewrite(folder, lambda index: _keep(index, subject, digest, text), anew=False)
+        insert, row = "INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (subject, digest, text)
+        _rewrite(folder, lambda index: index.execute(insert, row), anew=False)
     except (OSError, sqlite3.Error):
         return
-
-
-def _keep(index: sqlite3.Connection, subject: str, digest: str, text: str) -> None:
-    index.execute("INSERT OR REPLACE INTO kept VALUES (?, ?, ?)", (subject, digest, text))
 
 
 def _rows(folder: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
@@ -194,7 +191,7 @@ def _rows(folder: Path, query: str, *values: str) -> list[tuple[Any, ...]]:
         raise NoIndexError(f"{folder / INDEX}: {error}") from error
 
 
-def _rewrite(folder: Path, change: Callable[[sqlite3.Connection], None], *, anew: bool) -> None:
+def _rewrite(folder: Path, change: Callable[[sqlite3.Connection], object], *, anew: bool) -> None:
     """A changed copy takes the place of the index. ``anew`` starts from nothing."""
     with TemporaryDirectory(prefix="mbr-perf-index-") as temporary:
         copy = Path(temporary) / INDEX

@@ -5,6 +5,7 @@ import json as plain_json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from harness.errors import BadRequestError
@@ -92,7 +93,9 @@ def case_history(request: HistoryRequest) -> tuple[CaseHistory, tuple[str, ...]]
         golden=band,
         no_golden=no_band,
     )
-    return told, (*reading.notes, *_ahead(reading), *_passed_over(measured))
+    rest = len(measured) - search.MAX_NIGHTS
+    older = f"change points of the newest {search.MAX_NIGHTS} nights only; {rest} are older"
+    return told, (*reading.notes, *_ahead(reading), *([older] if rest > 0 else []))
 
 
 def _ahead(reading: HistoryReading) -> tuple[str, ...]:
@@ -112,11 +115,6 @@ def _meant(request: HistoryRequest) -> tuple[HistoryReading, NamedCase]:
     meant = named_case(request.case, survey_history(request.results).records)
     reading = survey_history(request.results, case=meant.case)
     return replace(reading, records=tuple(record for record in reading.records if meant.has(record))), meant
-
-
-def _passed_over(measured: Measured) -> tuple[str, ...]:
-    rest = len(measured) - search.MAX_NIGHTS
-    return (f"change points of the newest {search.MAX_NIGHTS} nights only; {rest} are older",) if rest > 0 else ()
 
 
 def _since(series: Series, when: datetime | None) -> Series:
@@ -152,7 +150,10 @@ _Row = tuple[HistoryRecord, Callable[[str], float | None]]
 
 def history_csv(history: CaseHistory, *, per_run: bool = False) -> tuple[str, tuple[str, ...]]:
     """One row per night that has the figure, or ``per_run`` one per run that counts; and notes on what was left out."""
-    rows = _runs(history) if per_run else _nights(history)
+    rows: list[_Row] = [(night.last, night.value) for night, _ in history.measured]
+    if per_run:
+        runs = (record for night, _ in history.measured for record in night.counted)
+        rows = [(record, partial(_figure_of, record)) for record in runs if history.metric.name in record.metrics]
     has = {metric.name: [read(metric.name) is not None for _, read in rows] for metric in METRICS}
     names = [name for name, present in has.items() if rows and all(present)]
     text = csv_text(["time", "commit", "branch", *names], [_values(row, names) for row in rows])
@@ -170,17 +171,8 @@ def write_csv(path: Path, text: str) -> Path:
     return path
 
 
-def _nights(history: CaseHistory) -> list[_Row]:
-    return [(night.last, night.value) for night, _ in history.measured]
-
-
-def _runs(history: CaseHistory) -> list[_Row]:
-    runs = (record for night, _ in history.measured for record in night.counted)
-    return [(record, _of(record)) for record in runs if history.metric.name in record.metrics]
-
-
-def _of(record: HistoryRecord) -> Callable[[str], float | None]:
-    return lambda name: record.metrics[name].value if name in record.metrics else None
+def _figure_of(record: HistoryRecord, name: str) -> float | None:
+    return record.metrics[name].value if name in record.metrics else None
 
 
 def _values(row: _Row, names: Sequence[str]) -> list[Value]:
@@ -188,11 +180,11 @@ def _values(row: _Row, names: Sequence[str]) -> list[Value]:
     return [started(record).isoformat(), record.git_commit, record.branch, *(read(name) for name in names)]
 
 
-def _notes(history: CaseHistory, num_rows: int, partial: Sequence[str]) -> tuple[str, ...]:
+def _notes(history: CaseHistory, num_rows: int, some_lack: Sequence[str]) -> tuple[str, ...]:
     missing = len(history.series.nights) - len(history.measured)
     notes = []
-    if partial:
-        notes.append(f"not in the CSV, for some of its {num_rows} rows lack them: {', '.join(partial)}")
+    if some_lack:
+        notes.append(f"not in the CSV, for some of its {num_rows} rows lack them: {', '.join(some_lack)}")
     if missing:
         notes.append(f"not in the CSV: {counted(missing, 'night')} without {history.metric.name}")
     return tuple(notes)

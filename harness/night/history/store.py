@@ -1,7 +1,8 @@
 """Keeps history records on disk and adds runs to them."""
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -50,11 +51,13 @@ def write_history(results: Path, record: HistoryRecord) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_once(path, record.model_dump_json(indent=1) + "\n")
     except FileExistsError as error:
-        if not _holds(path, record):
-            raise RunFailedError(
-                f"{path}: is there already with other content, and history is never overwritten",
-                remedy="move that file away first if it is wrong",
-            ) from error
+        with suppress(BadRequestError):
+            if read_record(path) == record:
+                return path
+        raise RunFailedError(
+            f"{path}: is there already with other content, and history is never overwritten",
+            remedy="move that file away first if it is wrong",
+        ) from error
     except OSError as error:
         raise RunFailedError(
             f"{path}: cannot be written: {error.strerror}", remedy="name a writable folder with --results_dir"
@@ -79,9 +82,16 @@ def survey_history(
     folder = history_dir(results)
     stamps = history_stamps(folder)
     try:
-        return _ordered(_through_index(folder, stamps, case, fingerprint), case, fingerprint, since)
+        reading = _through_index(folder, stamps, case, fingerprint)
     except NoIndexError:
-        return _ordered(_without_index(folder, stamps), case, fingerprint, since)
+        reading = _without_index(folder, stamps)
+    wanted = [
+        (started(record), record.run_id, record)
+        for record in reading.records
+        if case in (None, record.case) and fingerprint in (None, record.fingerprint)
+    ]
+    recent = [one for one in wanted if since is None or one[0] >= since]
+    return HistoryReading(tuple(record for *_, record in sorted(recent, key=lambda one: one[:2])), reading.notes)
 
 
 def _through_index(
@@ -135,25 +145,6 @@ def _updated(
     return ()
 
 
-def _ordered(
-    reading: HistoryReading, case: str | None, fingerprint: str | None, since: datetime | None
-) -> HistoryReading:
-    wanted = [
-        (started(record), record.run_id, record)
-        for record in reading.records
-        if case in (None, record.case) and fingerprint in (None, record.fingerprint)
-    ]
-    recent = [one for one in wanted if since is None or one[0] >= since]
-    return HistoryReading(tuple(record for *_, record in sorted(recent, key=lambda one: one[:2])), reading.notes)
-
-
-def _holds(path: Path, record: HistoryRecord) -> bool:
-    try:
-        return read_record(path) == record
-    except BadRequestError:
-        return False
-
-
 @dataclass(frozen=True)
 class Addition:
     """A run that was asked for. ``is_new`` False: history had it, and what it says stays as it is."""
@@ -186,20 +177,15 @@ def _runs(reference: str, results: Path) -> Iterable[RunRecord]:
         raise BadRequestError(f"{stored.path}: not submitted yet", remedy=f"mbr-perf jobs submit {job_dir}")
     if stored.kind == "run":
         return (read_run(stored.path),)
-    runs = tuple(_of_sweep(stored.path) if stored.kind == "sweep" else _of_night(stored.path))
+    if stored.kind == "sweep":
+        runs = tuple(run for cell in read_sweep(stored.path).cells for run in cell.runs)
+    else:
+        runs = tuple(
+            run.record for case in read_night(stored.path).cases for run in case.runs if run.record is not None
+        )
     if not runs:
         raise BadRequestError(f"{stored.path}: no run of it was committed ({RECORD})")
     return runs
-
-
-def _of_sweep(folder: Path) -> Iterator[RunRecord]:
-    for cell in read_sweep(folder).cells:
-        yield from cell.runs
-
-
-def _of_night(folder: Path) -> Iterator[RunRecord]:
-    for case in read_night(folder).cases:
-        yield from (run.record for run in case.runs if run.record is not None)
 
 
 def _added(run: RunRecord, results: Path) -> Addition:

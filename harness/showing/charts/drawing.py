@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -118,9 +119,8 @@ def _content(suffix: str, vega_lite: str, page: Page) -> bytes:
 
 
 # Okabe and Ito's palette, "Color Universal Design" (2008); luminances differ, so that grey prints keep the order.
-BLACK, ORANGE, SKY, GREEN, BLUE, VERMILION, PURPLE = (
-    "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7",
-)  # fmt: skip
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"
 GREY, PALE = "#666666", "#BBBBBB"
 FONT, LABEL_SIZE = "Arial, Liberation Sans, Helvetica, sans-serif", 11
 WIDTH = 760
@@ -141,6 +141,11 @@ def frame(rows: Sequence[Row]) -> "alt.Chart":
     import altair as alt
 
     return alt.Chart(alt.InlineData(values=list(rows)))
+
+
+def having(chart: "alt.Chart", field: str) -> "alt.Chart":
+    """The chart of those rows that have this field."""
+    return chart.transform_filter(f"isValid(datum.{field})")
 
 
 Channel = TypeVar("Channel")
@@ -244,7 +249,8 @@ def _find(spot: Spot, text: str, boxes: Sequence[Box], width: float, height: flo
         left, middle = spot.x + dx, spot.y + dy
         box = (left, middle - _HEIGHT / 2, left + wide, middle + _HEIGHT / 2)
         inside = box[0] >= 2 and box[1] >= 2 and box[2] <= width - 2 and box[3] <= height - 2
-        if inside and not any(_overlap(box, other) for other in boxes):
+        is_free = all(box[0] >= b[2] or b[0] >= box[2] or box[1] >= b[3] or b[1] >= box[3] for b in boxes)
+        if inside and is_free:
             is_left = dx < -wide
             return Placed(spot, box[2] if is_left else left, middle, text, is_far, is_left), box
     return None
@@ -252,16 +258,7 @@ def _find(spot: Spot, text: str, boxes: Sequence[Box], width: float, height: flo
 
 def _offsets(wide: float) -> list[tuple[float, float, bool]]:
     """From the spot to the label's left end: right, left, above, below, then the diagonals further and further out."""
-    near = [(_GAP, 0.0), (-_GAP - wide, 0.0), (-wide / 2, -15.0), (-wide / 2, 15.0), (_GAP, -11.0), (_GAP, 11.0),
-            (-_GAP - wide, -11.0), (-_GAP - wide, 11.0)]  # fmt: skip
-    far = [
-        (dx, dy)
-        for reach in (24.0, 36.0, 50.0, 66.0)
-        for dy in (-reach, reach)
-        for dx in (_GAP, -_GAP - wide, -wide / 2)
-    ]
+    left, middle = -_GAP - wide, -wide / 2
+    near = [(_GAP, 0.0), (left, 0.0), (middle, -15.0), (middle, 15.0), *product((_GAP, left), (-11.0, 11.0))]
+    far = [(dx, dy) for reach in (24.0, 36.0, 50.0, 66.0) for dy in (-reach, reach) for dx in (_GAP, left, middle)]
     return [(dx, dy, False) for dx, dy in near] + [(dx, dy, True) for dx, dy in far]
-
-
-def _overlap(one: Box, other: Box) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -73,8 +73,8 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
             order=alt.Order("part_order:Q"),
             tooltip=["cell:N", "rank:N", "part:N", alt.Tooltip("size:Q", title=unit, format=".2f")],
         )
-        .properties(width=330, height=alt.Step(_step(rows)))
-    )  # fmt: skip
+        .properties(width=330, height=alt.Step(20 if len({row["rank"] for row in rows}) <= 4 else 15))
+    )
     chart = (
         bars.facet(facet=alt.Facet("cell:N", title=None, sort=[called[cell] for cell, _ in shown]), columns=2)
         .resolve_scale(y="independent")
@@ -113,10 +113,6 @@ def _ranks(allocated: dict[int, int], stages: dict[int, int]) -> list[int]:
         if best is None or allocated[rank] > allocated[best]:
             fullest[stages.get(rank, 0)] = rank
     return sorted(fullest.values())
-
-
-def _step(rows: Sequence[look.Row]) -> int:
-    return 20 if len({row["rank"] for row in rows}) <= 4 else 15
 
 
 def _caption(
@@ -173,8 +169,12 @@ def timeline(data: SweepData, verdict: SweepVerdict) -> Picture:
         y=alt.Y("memory:Q", title=f"Memory ({unit})", scale=alt.Scale(zero=True)),
         color=look.kinds(alt.Color, "cell", dict(zip(names, _PAIR_COLOURS, strict=True)), legend=legend),
         strokeDash=look.kinds(alt.StrokeDash, "cell", dict(zip(names, _PAIR_DASHES, strict=True))),
-        tooltip=["cell:N", alt.Tooltip("time:Q", title=across, format=".4g"), alt.Tooltip("memory:Q", title=unit, format=".4g")],
-    )  # fmt: skip
+        tooltip=[
+            "cell:N",
+            alt.Tooltip("time:Q", title=across, format=".4g"),
+            alt.Tooltip("memory:Q", title=unit, format=".4g"),
+        ],
+    )
     chart = alt.layer(lines).properties(width=look.WIDTH, height=280)
     others = [cell.name for cell in verdict.cells if cell.metrics and cell.name not in pair]
     caption = f"Highest reading of each interval: {series[0][1].what}."
@@ -258,17 +258,22 @@ def step_times(data: SweepData, verdict: SweepVerdict) -> Picture:
     cells = list(dict.fromkeys(cell for cell, *_ in found))
     # One facet per cell needs one data set for all layers; rows say which layer they are for.
     base = look.frame([*steps, *shades, *edges])
-    shade = base.transform_filter("isValid(datum.from)").mark_rect(color="#D9D9D9", opacity=0.7).encode(
-        x=alt.X("from:Q", title="Step"), x2="to:Q"
-    )  # fmt: skip
-    edge = base.transform_filter("isValid(datum.edge)").mark_rule(color=look.GREY, strokeDash=[4, 3]).encode(x="edge:Q")
-    line = base.transform_filter("isValid(datum.time)").mark_line(strokeWidth=1.3, opacity=0.85).encode(
-        x=alt.X("step:Q", title="Step", axis=alt.Axis(tickMinStep=1), scale=alt.Scale(domain=[-0.5, last + 0.5], nice=False)),
-        y=alt.Y("time:Q", title=f"Step time ({unit})", scale=alt.Scale(domain=[min(times) * 0.95, max(times) * 1.03], nice=False)),
-        color=look.kinds(alt.Color, "run", dict(zip(runs, cycle(_RUN_COLOURS), strict=False)), legend=legend),
-        strokeDash=look.kinds(alt.StrokeDash, "run", dict(zip(runs, cycle(_RUN_DASHES), strict=False)), legend=legend),
+    shade = look.having(base, "from").mark_rect(color="#D9D9D9", opacity=0.7)
+    shade = shade.encode(x=alt.X("from:Q", title="Step"), x2="to:Q")
+    edge = look.having(base, "edge").mark_rule(color=look.GREY, strokeDash=[4, 3]).encode(x="edge:Q")
+    whole = alt.Axis(tickMinStep=1)
+    across = alt.Scale(domain=[-0.5, last + 0.5], nice=False)
+    upwards = alt.Scale(domain=[min(times) * 0.95, max(times) * 1.03], nice=False)
+    colours = dict(zip(runs, cycle(_RUN_COLOURS), strict=False))
+    dashes = dict(zip(runs, cycle(_RUN_DASHES), strict=False))
+    line = look.having(base, "time").mark_line(strokeWidth=1.3, opacity=0.85)
+    line = line.encode(
+        x=alt.X("step:Q", title="Step", axis=whole, scale=across),
+        y=alt.Y("time:Q", title=f"Step time ({unit})", scale=upwards),
+        color=look.kinds(alt.Color, "run", colours, legend=legend),
+        strokeDash=look.kinds(alt.StrokeDash, "run", dashes, legend=legend),
         tooltip=["cell:N", "run:N", "step:Q", alt.Tooltip("time:Q", title=unit, format=".4g")],
-    )  # fmt: skip
+    )
     chart = (
         alt.layer(shade, edge, line)
         .properties(width=225, height=120)

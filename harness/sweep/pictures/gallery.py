@@ -55,16 +55,15 @@ def _panel(
     base = look.frame(rows)
     axis = alt.Axis(grid=True) if names else alt.Axis(labels=False, ticks=False, grid=True)
     y = alt.Y("cell:N", title=None, sort=list(order), scale=alt.Scale(domain=list(order)), axis=axis)
-    ranges = base.transform_filter("isValid(datum.low)").mark_rule(color=look.ORANGE, strokeWidth=5, opacity=0.45).encode(
-        x="low:Q", x2="high:Q", y=y
-    )  # fmt: skip
+    ranges = look.having(base, "low").mark_rule(color=look.ORANGE, strokeWidth=5, opacity=0.45)
+    ranges = ranges.encode(x="low:Q", x2="high:Q", y=y)
     points = base.mark_point(size=75, strokeWidth=1.8).encode(
         x=alt.X("value:Q", title=title, scale=alt.Scale(zero=False)),
         y=y,
         color=look.kinds(alt.Color, "kind", _COLOUR, legend=alt.Legend(orient="top")),
         shape=look.kinds(alt.Shape, "kind", _SHAPE),
         tooltip=["cell:N", "kind:N", alt.Tooltip("value:Q", format=".4g")],
-    )  # fmt: skip
+    )
     width = _SIDE if names else 250
     layers = [ranges, points] if any("low" in row for row in rows) else [points]
     return alt.layer(*layers, width=width, height=alt.Step(look.BAR_STEP))
@@ -87,20 +86,21 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
         low, high = cell.versus.trade.interval or (None, None)
         kind = _ON_FRONT if cell.name in verdict.pareto else _BEATEN
         price = _price(cell) or 0.0
-        rows.append({"cell": called[cell.name], "price": price, "text": four_figures(price), "kind": kind, "low": low,
-                     "high": high, "end": max(price, high or price, 0.0)})  # fmt: skip
+        told: look.Row = {"cell": called[cell.name], "kind": kind, "text": four_figures(price)}
+        rows.append({**told, "price": price, "low": low, "high": high, "end": max(price, high or price, 0.0)})
     y = alt.Y("cell:N", title=None, sort=[str(row["cell"]) for row in rows])
-    x = alt.X("price:Q", title="Milliseconds per step and GiB saved (less is better)", scale=_scale(rows),
-              axis=alt.Axis(grid=False, tickCount=6))  # fmt: skip
+    across, axis = "Milliseconds per step and GiB saved (less is better)", alt.Axis(grid=False, tickCount=6)
+    x = alt.X("price:Q", title=across, scale=_scale(rows), axis=axis)
     legend = alt.Legend(orient="top", values=[kind for kind in _PRICES if any(row["kind"] == kind for row in rows)])
     base = look.frame(rows)
     bars = base.mark_bar(height=14).encode(
-        x=x, y=y, tooltip=["cell:N", "price:Q", "low:Q", "high:Q"],
+        x=x,
+        y=y,
+        tooltip=["cell:N", "price:Q", "low:Q", "high:Q"],
         color=look.kinds(alt.Color, "kind", _PRICES, legend=legend),
-    )  # fmt: skip
-    whiskers = base.transform_filter("isValid(datum.low)").mark_rule(color=look.BLACK, strokeWidth=1.5).encode(
-        x="low:Q", x2="high:Q", y=y
-    )  # fmt: skip
+    )
+    whiskers = look.having(base, "low").mark_rule(color=look.BLACK, strokeWidth=1.5)
+    whiskers = whiskers.encode(x="low:Q", x2="high:Q", y=y)
     texts = base.mark_text(align="left", dx=5, fontSize=look.LABEL_SIZE).encode(x="end:Q", y=y, text="text:N")
     chart = alt.layer(bars, whiskers, texts).properties(width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP + 4))
     return look.picture(name, title, verdict.title, chart, _caption(verdict))

@@ -75,7 +75,11 @@ def scene_of(verdict: SweepVerdict) -> Scene | None:
     Throughput is that of tokens at the step time that the Pareto set is made of, so that its line only rises, whatever
     the cells' sequence lengths, and no cell stands above it.
     """
-    ran = tuple(cell for cell in verdict.cells if _is_shown(cell))
+    ran = tuple(
+        cell
+        for cell in verdict.cells
+        if cell.status == "ok" and cell.peak_bytes is not None and _tokens_per_s(cell) is not None
+    )
     if not ran:
         return None
     unit, scale = memory_unit([*_limits(verdict), *(cell.peak_bytes or 0 for cell in ran)])
@@ -98,10 +102,6 @@ def scene_of(verdict: SweepVerdict) -> Scene | None:
     )
 
 
-def _is_shown(cell: CellVerdict) -> bool:
-    return cell.status == "ok" and cell.peak_bytes is not None and _tokens_per_s(cell) is not None
-
-
 def _figures(cell: CellVerdict, scale: float) -> tuple[float, float]:
     rate = _tokens_per_s(cell)
     assert cell.peak_bytes is not None and rate is not None
@@ -121,15 +121,11 @@ def labels(verdict: SweepVerdict) -> dict[str, str]:
     short = {cell.name: shortened(cell.name) for cell in verdict.cells}
     seen = list(short.values())
     return {
-        cell.name: _marked(
-            short[cell.name] if seen.count(short[cell.name]) == 1 else f"#{cell.index} {short[cell.name]}", cell
-        )
+        cell.name: ("" if seen.count(short[cell.name]) == 1 else f"#{cell.index} ")
+        + short[cell.name]
+        + (" (control)" if cell.is_control else "")
         for cell in verdict.cells
     }
-
-
-def _marked(text: str, cell: CellVerdict) -> str:
-    return f"{text} (control)" if cell.is_control else text
 
 
 def label_layers(scene: Scene) -> list[alt.Chart]:
@@ -139,7 +135,7 @@ def label_layers(scene: Scene) -> list[alt.Chart]:
     if scene.num_beyond:
         names.append(f"and {scene.num_beyond} more")
     edge = [scene.pixels(*scene.edge(number)) for number in range(len(names))]
-    at_edge = [_edge_box(x, y, name) for (x, y), name in zip(edge, names, strict=True)]
+    at_edge = [(x - 12 - text_width(name), y - 8, x + 12, y + 8) for (x, y), name in zip(edge, names, strict=True)]
     placed = place(_spots(scene, called), WIDTH, HEIGHT, [*at_edge, *_limit_boxes(scene), *_front_boxes(scene)])
     edge_rows = [_at(scene, (x - 10, y), name) for (x, y), name in zip(edge, names, strict=True)]
     leads = look.frame([_lead(scene, label) for label in placed if label.is_far and label.text])
@@ -182,10 +178,6 @@ def _texts(rows: Sequence[look.Row], align: Literal["left", "right"], colour: st
         .encode(x="x:Q", y="y:Q", text="text:N")
     )
     return chart
-
-
-def _edge_box(x: float, y: float, text: str) -> Box:
-    return (x - 12 - text_width(text), y - 8, x + 12, y + 8)
 
 
 def _front_boxes(scene: Scene) -> list[Box]:

@@ -6,7 +6,7 @@ from harness.errors import BadRequestError
 from harness.launch.environment import this_host
 from harness.recipes.recipe import Request
 from harness.records.batches import BatchLaunch
-from harness.sweep.ab import ab_request
+from harness.runs.ab import ab_request
 from harness.sweep.plan import plan_sweep
 from harness.sweep.request import SweepRequest
 
