@@ -1,0 +1,71 @@
+"""The answer of `mbr-perf explain` as text."""
+
+import io
+
+import pytest
+
+from harness.explain.judge import explain
+from harness.explain.run import run_side
+from harness.explain.show import coverage, print_changes, print_explanation
+from harness.explain.values import Change, Contrast, Side
+from harness.showing.printing import Console
+
+
+def printed(write, *values):
+    """The lines that it writes, 120 columns wide."""
+    console = Console(file=io.StringIO(), width=120)
+    write(console, *values)
+    return console.file.getvalue().splitlines()
+
+
+def side(**changes):
+    return Side("a", "run", {}, {}, frozenset(), **changes)
+
+
+CHANGES = (
+    Change("step_time_s", 1.1, 1.0, 0.1, noise=0.021),
+    Change("tflops_per_gpu", 500.0, 550.0, -0.0909),
+    Change("peak_allocated_bytes", 2**30, None, None),
+)
+
+
+def test_every_metric_is_a_row_with_its_noise_and_what_was_worked_out():
+    lines = printed(print_changes, CHANGES, side(derived=frozenset({"tflops_per_gpu"})))
+    rows = {line.split("  ")[0]: line.split()[-5:] for line in lines}
+    assert lines[0].split("  ")[0] == "Metric"
+    assert rows["TFLOP/s/GPU"] == ["550", "*", "-9.1", "%", "-"]
+    assert [line for line in lines if line.endswith("±2.1 %") and "+10.0 %" in line]
+    assert sum("*" in line for line in lines) == 2
+    assert lines[-2:] == ["* worked out from the throughput by our formula; not stored", ""]
+
+
+def test_without_metrics_there_is_no_table():
+    assert printed(print_changes, (), side()) == []
+
+
+def test_causes_come_in_two_parts_after_the_verdict(make_record):
+    ours = run_side(make_record(seconds=1.1, provenance={"driver_version": "570.1", "hostname": "node1"}), name="a")
+    found = explain(ours, run_side(make_record(), name="b"))
+    lines = printed(print_explanation, found, ["the planner says so", ""])
+    text = " ".join(" ".join(lines).split())
+    assert all(" ".join(told.split()) in text for told in found.verdict)
+    assert "the planner says so" in lines
+    headings = [line for line in lines if line.startswith("What differs")]
+    likely = [cause.name for cause in found.causes if cause.can_explain]
+    rest = [cause.name for cause in found.causes if not cause.can_explain]
+    assert likely
+    assert headings[0] == "What differs and can have changed that, the likeliest effect first:"
+    assert len(headings) == (2 if rest else 1)
+    for name in likely + rest:
+        assert sum(line.endswith(f". {name}") for line in lines) == 1
+
+
+@pytest.mark.parametrize(("num", "told"), [(3, "(a0, a1, a2)"), (4, "(4)")])
+def test_up_to_three_things_that_one_side_did_not_record_are_named(num, told):
+    keys = tuple(("environment", f"a{number}") for number in range(num))
+    (line,) = (one for one in coverage(contrast(keys)) if one.startswith("Not recorded by what"))
+    assert line.endswith(f"{told}.")
+
+
+def contrast(unrecorded):
+    return Contrast((), {}, unrecorded_ours=(), unrecorded_theirs=unrecorded, neither=())
