@@ -10,7 +10,7 @@ import typer.core
 
 from harness import __version__
 from harness.asking.spelling import PlanCommand, SweepCommand, WholeShortOptions
-from harness.catalogue import recipes, rules
+from harness.catalogue import recipes, rules, schema
 from harness.diagnose import ask as diagnose
 from harness.diagnose.snapshots import ask as snapshot
 from harness.errors import BadRequestError, ExitCode, HarnessError
@@ -123,6 +123,7 @@ app.command("import", cls=import_command.ImportCommand)(import_command.import_lo
 app.command("report")(sweep.report)
 app.command("doctor")(results.machine)
 app.command("snapshot")(snapshot.snapshot)
+app.command("schema")(schema.schema)
 app.add_typer(golden.app, name="golden")
 app.add_typer(history.app, name="history")
 app.add_typer(jobs.app, name="jobs")

@@ -1,5 +1,6 @@
 """The command as people call it: in this process for its answer, in one of its own where the process matters."""
 
+import json
 import os
 import resource
 import stat
@@ -9,13 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from jsonschema.exceptions import best_match
 
 from harness.app import main
 from harness.records.store import write_record
+from harness.showing.json import text
 
 ROOT = Path(__file__).parents[1]
 REPLAYS = ROOT / "tests" / "data" / "replay"
 SAID = ROOT / "tests" / "data" / "slurm" / "said"
+
+
+def told(document):
+    """What a program reads of a document."""
+    return json.loads(text(document))
 
 
 @dataclass(frozen=True)
@@ -35,9 +43,24 @@ def mbr_perf(capsys):
         with pytest.raises(SystemExit) as ended:
             main([str(argument) for argument in arguments])
         told = capsys.readouterr()
+        if "--json" in arguments:
+            _require_its_schema(arguments, told.out)
         return Answer(int(ended.value.code or 0), told.out, told.err)
 
     return run
+
+
+def _require_its_schema(arguments, out):
+    """Whatever a command prints with --json is a document of its schema, with no key that the schema lacks."""
+    from tests.pinned_schemas import DOCUMENTS, validator
+
+    typed = " ".join(map(str, arguments[:2]))
+    command = typed if typed in DOCUMENTS else typed.split()[0]
+    if command in DOCUMENTS:
+        document = json.loads(out)
+        assert next(iter(document)) == "schema_version"
+        best = best_match(validator(command).iter_errors(document))
+        assert best is None, f"{best.json_path}: {best.message[:500]}"
 
 
 @pytest.fixture

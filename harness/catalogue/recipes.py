@@ -21,7 +21,10 @@ def list_recipes(recipes_dir: Directory = None, as_json: Json = False) -> None:
 
     rows = summaries(recipes_dir)
     if as_json:
-        _print_json({"recipes": rows})
+        from harness.catalogue.document import RecipesDocument
+        from harness.showing import json
+
+        json.answer(RecipesDocument(recipes=rows))
         return
     from harness.catalogue.show import print_recipes
 
@@ -36,11 +39,13 @@ def show(
 ) -> None:
     """The model of a recipe and all its operating points."""
     from harness.recipes.find import open_recipe
-    from harness.recipes.listing import details
 
     recipe = open_recipe(name, recipes_dir)
     if as_json:
-        _print_json(details(recipe))
+        from harness.catalogue.document import recipe_document
+        from harness.showing import json
+
+        json.answer(recipe_document(recipe))
         return
     from harness.catalogue.show import print_recipe
 
@@ -62,7 +67,10 @@ def validate(
 
     checked, problems = check_files(paths or [], recipes_dir)
     if as_json:
-        _print_json({"checked": checked, "problems": [{"message": p.message, "remedy": p.remedy} for p in problems]})
+        from harness.catalogue.document import CheckedDocument
+        from harness.showing import json
+
+        json.answer(CheckedDocument.of(checked=checked, problems=problems))
         if problems:
             raise typer.Exit(int(problems[0].exit_code))
         return
@@ -81,17 +89,19 @@ def suites(
     as_json: Json = False,
 ) -> None:
     """The suites of nightly jobs, or the cases of one. Exits 2 with every fault of the file."""
+    from harness.catalogue.document import SuiteDocument, SuitesDocument
     from harness.catalogue.show import print_suite, print_suites
     from harness.recipes.suite_file import read_suite
     from harness.recipes.suite_listing import case_rows, suite_row, suite_rows
+    from harness.showing import json
 
     if name is None:
         rows = suite_rows(recipes_dir)
-        _print_json({"suites": rows}) if as_json else print_suites(_console(), rows)
+        json.answer(SuitesDocument(suites=rows)) if as_json else print_suites(_console(), rows)
         return
     suite = read_suite(name, recipes_dir)
     if as_json:
-        _print_json({**suite_row(suite), "cases": case_rows(suite)})
+        json.answer(SuiteDocument.of(**suite_row(suite), cases=case_rows(suite)))
         return
     print_suite(_console(), suite)
 
@@ -100,9 +110,3 @@ def _console() -> "Console":
     from harness.showing.printing import Console
 
     return Console(highlight=False)
-
-
-def _print_json(document: dict[str, object]) -> None:
-    from harness.showing import json
-
-    print(json.text({"schema_version": json.SCHEMA_VERSION, **document}))

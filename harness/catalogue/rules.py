@@ -19,14 +19,15 @@ def list_rules(
 ) -> None:
     """Every rule: id, severity, what it says."""
     from harness.experiment.rules.rulebook import entries
-    from harness.showing.json import print_rules, rules_document
 
     found = entries(severity)
     if as_json:
+        from harness.catalogue.document import RulesDocument
         from harness.showing import json
 
-        print(json.text(rules_document(found)))
+        json.answer(RulesDocument(rules=found))
         return
+    from harness.catalogue.show import print_rules
     from harness.showing.printing import Console
 
     print_rules(Console(highlight=False), found)
@@ -38,14 +39,15 @@ def show(
 ) -> None:
     """One rule: what it means, the fix, megatron-core's words, the versions it holds for, and the evidence."""
     from harness.experiment.rules.rulebook import entries_named
-    from harness.showing.json import print_rule, rules_document
 
     found = entries_named(rule)
     if as_json:
+        from harness.catalogue.document import RulesDocument
         from harness.showing import json
 
-        print(json.text(rules_document(found)))
+        json.answer(RulesDocument(rules=found))
         return
+    from harness.catalogue.show import print_rule
     from harness.showing.printing import Console
 
     print_rule(Console(highlight=False), found)

@@ -1,15 +1,16 @@
-"""Tables of recipes and suites."""
+"""Tables of recipes, suites and rules."""
 
 from collections.abc import Iterable
 
 from rich.text import Text
 
+from harness.experiment.rules.rulebook import Entry
 from harness.recipes.listing import CheckedFile, RecipeRow, model_settings, point_row, refusals
 from harness.recipes.recipe import OperatingPoint, Recipe
 from harness.recipes.suite import Suite, shared_golden_lines
 from harness.recipes.suite_listing import CaseRow, SuiteRow, case_rows
 from harness.showing.figures import ABSENT
-from harness.showing.printing import Console, plain_table, print_lines, show_whole
+from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show_whole
 from harness.showing.printing import show as print_table
 from harness.units import counted
 
@@ -99,7 +100,31 @@ def print_suite(console: Console, suite: Suite) -> None:
 
 def _cells(row: CaseRow) -> list[str]:
     known = row["expected"]
-    expected = f"{known['outcome']} until {known['until']}: {known['reason']}" if known else None
+    expected = f"{known.outcome} until {known.until}: {known.reason}" if known else None
     said = (row["task"], row["gpu"], row["compute_dtype"], row["num_gpus"], row["recompute"], row["repeats"])
     cells = (row["case"], *said, row["golden"], row["owner"], expected)
     return [ABSENT if cell in (None, "") else str(cell) for cell in cells]
+
+
+def print_rules(console: Console, entries: tuple[Entry, ...]) -> None:
+    """One row a rule; ``<name>`` stands for a value of the request."""
+    table = plain_table("Rule", "Severity", "megatron-core", "Says")
+    for entry in entries:
+        table.add_row(entry.id, entry.severity, entry.versions, entry.message)
+    print_table(console, table)
+    console.print(f"{len(entries)} rules. `mbr-perf rules show ID` explains one.", highlight=False)
+
+
+def print_rule(console: Console, entries: tuple[Entry, ...]) -> None:
+    """Print all that is known of one rule; an id may have a row per release of megatron-core."""
+    for entry in entries:
+        rows = (
+            ("severity", entry.severity),
+            ("fix", entry.fix),
+            ("megatron-core", entry.mcore_text or ""),
+            ("versions", entry.versions),
+            ("evidence", entry.evidence),
+            ("source", entry.source),
+        )
+        for line in (f"{entry.id}: {entry.message}", *(f"  {name}: {value}" for name, value in rows if value)):
+            print_hanging(console, Text(line), 4)

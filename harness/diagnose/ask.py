@@ -42,7 +42,7 @@ def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
     Exits 0 with a diagnosis, also that memory was not it; 2 for a wrong request; 6 where nothing can be concluded; 130
     after Ctrl-C while logs were read, with an answer by what was read.
     """
-    from harness.diagnose.document import as_one_failure, sweep_of, sweep_overview
+    from harness.diagnose.run import as_one_failure, sweep_of, sweep_overview
 
     request = _request(what, asked)
     sweep, overview = sweep_of(request), None
@@ -56,14 +56,14 @@ def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
 
 
 def _tell_overview(overview: "SweepOverview", *, as_json: bool) -> int:
-    from harness.diagnose.document import exit_code_of_overview
+    from harness.diagnose.run import exit_code_of_overview
 
     code = exit_code_of_overview(overview)
     if as_json:
-        from harness.diagnose.show import overview_document
+        from harness.diagnose.document import OverviewDocument
         from harness.showing import json
 
-        print(json.text(overview_document(overview, code)))
+        json.answer(OverviewDocument.of_sweep(overview, code))
     else:
         from harness.diagnose.show import overview_page
         from harness.showing.terminal import show_page
@@ -87,10 +87,10 @@ def _tell(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
     answer = replace(answer, evidence=(*request.passage.notes, *answer.evidence))
     code = ExitCode.INTERRUPTED if request.passage.is_stopped else exit_code_of(answer)
     if as_json:
-        from harness.diagnose.document import diagnosis_document
+        from harness.diagnose.document import DiagnosisDocument
         from harness.showing import json
 
-        print(json.text(diagnosis_document(answer, code)))
+        json.answer(DiagnosisDocument.of_answer(answer, code))
     else:
         from harness.diagnose.show import print_diagnosis
         from harness.showing.printing import Console

@@ -1,112 +1,183 @@
-"""JSON of a diagnosis, and of the diagnoses of a sweep's cells."""
+"""JSON of a diagnosis, of a sweep's failed runs, and of memory snapshots."""
 
-from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Literal, Self
 
-from harness.diagnose.inputs import located
-from harness.diagnose.of_run import case_of_run
-from harness.diagnose.of_sweep import SweepOverview, overview_of
-from harness.diagnose.run import DiagnoseRequest
-from harness.diagnose.stages import allocator_trial, needed_bytes, stage_of_failure, unexplained_bytes
-from harness.diagnose.values import Case, Diagnosis
-from harness.errors import BadRequestError, ExitCode
-from harness.launch.processes import life_of
-from harness.records.store import RECORD
-from harness.records.sweep import SWEEP, SweepData, read_sweep, run_dir_of
-from harness.showing.json import SCHEMA_VERSION, Document
+from pydantic import Field
 
-
-def diagnosis_document(answer: Diagnosis, exit_code: ExitCode) -> Document:
-    """Everything that the text says; keys only grow. Sizes are bytes."""
-    case = answer.case
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "verdict": {
-            "class": answer.oom_class if answer.is_conclusive else None,
-            "confidence": answer.confidence if answer.is_conclusive else None,
-            "reason": answer.reason,
-            "is_oom": case.has_oom,
-            "confirmed": answer.confirmed,
-            "rank": case.failed.rank if case.failed else None,
-            "place": case.failed.place or None if case.failed else None,
-            "when": case.failed.when or None if case.failed else None,
-            "where": case.failed.where if case.failed else None,
-            "message": case.failed.message if case.failed else None,
-            "request_bytes": case.verdict.request_bytes,
-            "figures": asdict(case.verdict.figures) if case.verdict.figures else None,
-        },
-        "evidence": list(answer.evidence),
-        "symptoms": [asdict(row) for row in answer.symptoms],
-        "fixes": [{"text": fix.text, "command": fix.command or None} for fix in answer.fixes],
-        "job": _job(case),
-        "against": _job(answer.reference) if answer.reference else None,
-        "expected": _expected(case),
-        "exit_code": int(exit_code),
-    }
+from harness.diagnose.of_sweep import SweepOverview
+from harness.diagnose.snapshots.values import DeviceMemory
+from harness.diagnose.stages import needed_bytes, stage_of_failure, unexplained_bytes
+from harness.diagnose.values import Case, Diagnosis, Recognised, Status
+from harness.errors import ExitCode
+from harness.judging.oom.allocator_text import AllocatorFigures
+from harness.judging.oom.verdict import Confidence, OomClass
+from harness.records.run import StagePrediction
+from harness.showing.json import Document, Shown, Text, at
 
 
-def _job(case: Case) -> Document:
-    return {
-        "name": case.name,
-        "origin": case.origin,
-        "status": case.status,
-        "recompute": case.spec.recompute.text if case.spec else None,
-        "expandable_segments": case.expandable_segments,
-        "tflops_per_gpu": case.tflops_per_gpu,
-        "step_time_s": case.step_time_s,
-        "peak_allocated_bytes": case.peak_bytes,
-        "notes": list(case.notes),
-    }
+class VerdictPart(Shown):
+    """What can be said of the failure; ``class`` and ``confidence`` are null where that is nothing."""
+
+    oom_class: str | None = at("oom_class", serialization_alias="class")
+    confidence: Confidence | None
+    reason: str
+    is_oom: bool = at("case", "has_oom")
+    confirmed: bool | None
+    rank: int | None = at("case", "failed", "rank")
+    place: Text = at("case", "failed", "place")
+    when: Text = at("case", "failed", "when")
+    where: str | None = at("case", "failed", "where")
+    message: str | None = at("case", "failed", "message")
+    request_bytes: int | None = at("case", "verdict", "request_bytes")
+    figures: AllocatorFigures | None = at("case", "verdict", "figures")
 
 
-def _expected(case: Case) -> Document:
-    stage = stage_of_failure(case)
-    return {
-        "stage": stage.model_dump(mode="json") if stage else None,
-        "needed_bytes": needed_bytes(case),
-        "unexplained_bytes": unexplained_bytes(case),
-        "problem": case.no_prediction or None if stage is None else None,
-    }
+class FixRow(Shown):
+    """What to do next, and the command to paste."""
+
+    text: str
+    command: Text
 
 
-def sweep_of(request: DiagnoseRequest) -> SweepData | None:
-    """The sweep where the request names one and nothing beside it. BadRequestError for what is nowhere."""
-    if len(request.paths) != 1 or request.against or request.asked is not None or request.paths[0] == "-":
-        return None
-    folder = located(request.paths[0], request.results_dir)
-    return read_sweep(folder) if folder.is_dir() and (folder / SWEEP).is_file() else None
+class JobPart(Shown):
+    """The job, as far as anything tells."""
+
+    name: str
+    origin: Literal["run", "log", "snapshot"]
+    status: Status
+    recompute: str | None = at("spec", "recompute", "text")
+    expandable_segments: bool | None
+    tflops_per_gpu: float | None
+    step_time_s: float | None
+    peak_allocated_bytes: int | None = at("peak_bytes")
+    notes: tuple[str, ...]
 
 
-def sweep_overview(data: SweepData) -> SweepOverview:
-    """How all of its runs ended. BadRequestError where none was started."""
-    found = overview_of(data, _killed(data))
-    if not found.counts:
-        told = f"{data.sweep_dir}: none of its runs is there yet"
-        raise BadRequestError(told, remedy=f"mbr-perf sweep --resume {data.sweep_dir}")
-    return found
+class ExpectedPart(Shown):
+    """What the prediction says of the pipeline stage that failed, or why it says nothing."""
+
+    stage: StagePrediction | None
+    needed_bytes: int | None
+    unexplained_bytes: int | None
+    problem: Text
+
+    @classmethod
+    def of_case(cls, case: Case) -> Self:
+        """Null throughout where nothing was predicted."""
+        stage = stage_of_failure(case)
+        return cls.of(
+            stage=stage, needed_bytes=needed_bytes(case), unexplained_bytes=unexplained_bytes(case),
+            problem="" if stage else case.no_prediction,
+        )  # fmt: skip
 
 
-def as_one_failure(request: DiagnoseRequest, data: SweepData, found: SweepOverview) -> DiagnoseRequest | None:
-    """What to diagnose instead: the one run that failed, or a trial of the allocator whole; None where it is listed."""
-    if found.ab is not None:
-        trial = allocator_trial([case_of_run(run) for cell in data.cells for run in cell.runs])
-        return request if trial is not None and found.failed else None
-    return replace(request, paths=(str(found.failed[0].run_dir),)) if len(found.failed) == 1 else None
+class DiagnosisDocument(Document):
+    """``mbr-perf diagnose --json``. Sizes are bytes."""
+
+    verdict: VerdictPart
+    evidence: tuple[str, ...]
+    symptoms: tuple[Recognised, ...]
+    fixes: tuple[FixRow, ...]
+    job: JobPart = at("case")
+    against: JobPart | None = at("reference")
+    expected: ExpectedPart
+    exit_code: int
+
+    @classmethod
+    def of_answer(cls, answer: Diagnosis, exit_code: ExitCode) -> Self:
+        """Everything that the text says."""
+        certain = {} if answer.is_conclusive else {"oom_class": None, "confidence": None}
+        verdict, expected = VerdictPart.of(answer, **certain), ExpectedPart.of_case(answer.case)
+        return cls.of(answer, verdict=verdict, expected=expected, exit_code=exit_code)
 
 
-def exit_code_of_overview(found: SweepOverview) -> ExitCode:
-    """0 where something can be said, 6 where not."""
-    return ExitCode.OK if found.is_conclusive else ExitCode.INCONCLUSIVE
+class OverviewVerdict(Shown):
+    """How the runs of a sweep ended. ``confirmed``: as in a trial of the allocator."""
+
+    oom_class: None = Field(None, serialization_alias="class")
+    confidence: None = None
+    reason: str
+    confirmed: bool | None
 
 
-def _killed(data: SweepData) -> list[tuple[Path, str, str]]:
-    """Runs that were begun and never committed, and by whom."""
-    found = []
-    for cell in data.cells:
-        for repeat in range(data.plan.repeats):
-            folder = run_dir_of(data.sweep_dir, cell.planned.index, repeat)
-            if (folder / "spec.json").is_file() and not (folder / RECORD).is_file():
-                life = life_of(folder)
-                killed = "mbr-perf was killed" if life.state == "dead" else "no record yet"
-                found.append((folder, cell.planned.name, f"{killed}: {life.reason}"))
-    return found
+class FailedRunRow(Shown):
+    """A run that did not end well; ``class`` by its record alone."""
+
+    run_dir: Path
+    cell: str
+    status: str
+    oom_class: str | None = at("oom_class", serialization_alias="class")
+    confidence: str | None
+    rank: int | None
+    told: str
+
+
+class OverviewDocument(Document):
+    """``mbr-perf diagnose SWEEP --json``, with the keys of every diagnosis."""
+
+    verdict: OverviewVerdict
+    evidence: tuple[str, ...]
+    fixes: tuple[FixRow, ...]
+    sweep_dir: Path
+    runs: tuple[FailedRunRow, ...] = at("failed")
+    exit_code: int
+
+    @classmethod
+    def of_sweep(cls, found: SweepOverview, exit_code: ExitCode) -> Self:
+        """Every failed run with the command that diagnoses it."""
+        told = f"{len(found.failed)} of {sum(count for _, count in found.counts)} runs did not end well"
+        fixes = [
+            FixRow(text=f"Diagnose run {run.run_dir.name} of {run.cell}.", command=run.command) for run in found.failed
+        ]
+        evidence = [*(found.ab.lines if found.ab else ()), *(run.line for run in found.failed)]
+        verdict = OverviewVerdict(reason=told, confirmed=found.ab.confirmed if found.ab else None)
+        return cls.of(found, verdict=verdict, evidence=evidence, fixes=fixes, exit_code=exit_code)
+
+
+class OomPart(Shown):
+    """Why the last request failed."""
+
+    oom_class: OomClass = at("oom_class", serialization_alias="class")
+    confidence: Confidence
+    reason: str
+    next_experiment: str
+    request_bytes: int | None
+
+
+class SnapshotDocument(Document):
+    """``mbr-perf snapshot FILE --json``. ``device``: the one that ``verdict`` is about, which is null where nothing failed."""
+
+    file: str
+    file_bytes: int
+    devices: tuple[DeviceMemory, ...]
+    device: int
+    verdict: OomPart | None
+
+
+class HeldMoreRow(Shown):
+    """What the second snapshot holds more of one module or site; ``site`` is empty for a module as a whole."""
+
+    module: str
+    site: str
+    before_bytes: int
+    after_bytes: int
+    more_bytes: int
+
+
+class DifferencePart(Shown):
+    """Rows that differ, the largest difference first."""
+
+    at_peak: bool
+    before_bytes: int
+    after_bytes: int
+    modules: tuple[HeldMoreRow, ...]
+    sites: tuple[HeldMoreRow, ...]
+
+
+class SnapshotDifferenceDocument(Document):
+    """``mbr-perf snapshot FILE OTHER --json``."""
+
+    before: str
+    after: str
+    difference: DifferencePart

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from harness.diagnose.of_run import case_of_run
 from harness.diagnose.stages import allocator_trial
@@ -136,6 +137,17 @@ class FailedRun:
     confidence: str | None
     rank: int | None
     told: str
+
+    @property
+    def command(self) -> str:
+        """Diagnoses it; to paste."""
+        return f"mbr-perf diagnose {quote(str(self.run_dir))}"
+
+    @property
+    def line(self) -> str:
+        """Its cell, how it ended and what is told."""
+        rank = f" on rank {self.rank}" if self.rank is not None else ""
+        return f"{self.cell}: {self.status}{rank}: {self.told}"
 
 
 @dataclass(frozen=True, slots=True)

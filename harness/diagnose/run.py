@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-from harness.diagnose.inputs import Committed, Inputs, sorted_inputs
+from harness.diagnose.inputs import Committed, Inputs, located, sorted_inputs
 from harness.diagnose.judge import diagnose
 from harness.diagnose.of_log import Listener, case_of_log
 from harness.diagnose.of_run import case_of_run, expandable_segments
+from harness.diagnose.of_sweep import SweepOverview, overview_of
 from harness.diagnose.plan import planned, rulings_on
 from harness.diagnose.seen import Facts, loss_of_speed
 from harness.diagnose.snapshot import of_snapshots_alone, told_beside
@@ -23,10 +24,13 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.imports.log.reader import LogReader
 from harness.judging.oom.first_failure import first_failure
 from harness.launch.environment import Host
+from harness.launch.processes import life_of
 from harness.recipes.recipe import Request
 from harness.records.logs.lines import LogLine, log_lines
 from harness.records.logs.sources import Passage
+from harness.records.store import RECORD
 from harness.records.strict_json import read_document
+from harness.records.sweep import SWEEP, SweepData, read_sweep, run_dir_of
 from harness.run.understanding import RunRequest, settle
 
 
@@ -224,3 +228,46 @@ def _chosen(cases: Sequence[Case], trial: Trial | None) -> tuple[Case, Case | No
 
 def _has_failed(case: Case) -> bool:
     return case.status not in ("ok", "unknown") or case.failed is not None
+
+
+def sweep_of(request: DiagnoseRequest) -> SweepData | None:
+    """The sweep where the request names one and nothing beside it. BadRequestError for what is nowhere."""
+    if len(request.paths) != 1 or request.against or request.asked is not None or request.paths[0] == "-":
+        return None
+    folder = located(request.paths[0], request.results_dir)
+    return read_sweep(folder) if folder.is_dir() and (folder / SWEEP).is_file() else None
+
+
+def sweep_overview(data: SweepData) -> SweepOverview:
+    """How all of its runs ended. BadRequestError where none was started."""
+    found = overview_of(data, _killed(data))
+    if not found.counts:
+        told = f"{data.sweep_dir}: none of its runs is there yet"
+        raise BadRequestError(told, remedy=f"mbr-perf sweep --resume {data.sweep_dir}")
+    return found
+
+
+def as_one_failure(request: DiagnoseRequest, data: SweepData, found: SweepOverview) -> DiagnoseRequest | None:
+    """What to diagnose instead: the one run that failed, or a trial of the allocator whole; None where it is listed."""
+    if found.ab is not None:
+        trial = allocator_trial([case_of_run(run) for cell in data.cells for run in cell.runs])
+        return request if trial is not None and found.failed else None
+    return replace(request, paths=(str(found.failed[0].run_dir),)) if len(found.failed) == 1 else None
+
+
+def exit_code_of_overview(found: SweepOverview) -> ExitCode:
+    """0 where something can be said, 6 where not."""
+    return ExitCode.OK if found.is_conclusive else ExitCode.INCONCLUSIVE
+
+
+def _killed(data: SweepData) -> list[tuple[Path, str, str]]:
+    """Runs that were begun and never committed, and by whom."""
+    found = []
+    for cell in data.cells:
+        for repeat in range(data.plan.repeats):
+            folder = run_dir_of(data.sweep_dir, cell.planned.index, repeat)
+            if (folder / "spec.json").is_file() and not (folder / RECORD).is_file():
+                life = life_of(folder)
+                killed = "mbr-perf was killed" if life.state == "dead" else "no record yet"
+                found.append((folder, cell.planned.name, f"{killed}: {life.reason}"))
+    return found

@@ -1,15 +1,12 @@
 """`mbr-perf diagnose` for people: the kind of failure, where, the numbers, what is known, and what to try next."""
 
 from collections.abc import Iterator
-from shlex import quote
 
 from rich.text import Text
 
-from harness.diagnose.of_sweep import FailedRun, SweepOverview
+from harness.diagnose.of_sweep import SweepOverview
 from harness.diagnose.values import Case, Diagnosis
-from harness.errors import ExitCode
 from harness.judging.oom.allocator_text import AllocatorFigures
-from harness.showing.json import SCHEMA_VERSION, Document
 from harness.showing.page import Page, listing
 from harness.showing.printing import Console, print_hanging
 from harness.units import format_bytes
@@ -109,33 +106,5 @@ def overview_page(found: SweepOverview) -> Page:
     lines = [f"Sweep {found.sweep_dir.name} ({found.title}): {counts}"]
     lines += list(found.ab.lines) if found.ab else []
     for run in found.failed:
-        lines += [_line(run), f"  {command(run)}"]
+        lines += [run.line, f"  {run.command}"]
     return Page((listing(lines, hang=0),))
-
-
-def overview_document(found: SweepOverview, exit_code: ExitCode) -> Document:
-    """The same for programs, with the keys of every diagnosis."""
-    told = f"{len(found.failed)} of {sum(count for _, count in found.counts)} runs did not end well"
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "verdict": {"class": None, "confidence": None, "reason": told, "confirmed": found.ab and found.ab.confirmed},
-        "evidence": [*(found.ab.lines if found.ab else ()), *map(_line, found.failed)],
-        "fixes": [{"text": f"Diagnose run {run.run_dir.name} of {run.cell}.", "command": command(run)} for run in found.failed],
-        "sweep_dir": str(found.sweep_dir),
-        "runs": [
-            {"run_dir": str(run.run_dir), "cell": run.cell, "status": run.status, "class": run.oom_class,
-             "confidence": run.confidence, "rank": run.rank, "told": run.told}
-            for run in found.failed
-        ],
-        "exit_code": int(exit_code),
-    }  # fmt: skip
-
-
-def command(run: FailedRun) -> str:
-    """To paste."""
-    return f"mbr-perf diagnose {quote(str(run.run_dir))}"
-
-
-def _line(run: FailedRun) -> str:
-    rank = f" on rank {run.rank}" if run.rank is not None else ""
-    return f"{run.cell}: {run.status}{rank}: {run.told}"

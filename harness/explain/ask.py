@@ -49,10 +49,10 @@ def explain(what: ExplainOptions) -> None:
     theirs = theirs or stored_golden(ours.run, what.golden_dir)
     found = explained(with_history(ours.side(), ours.run, what.results_dir), theirs.side(ours.run.spec))
     if what.as_json:
-        from harness.explain.values import explain_document
+        from harness.explain.document import ExplainDocument
         from harness.showing import json
 
-        print(json.text(explain_document(found)))
+        json.answer(ExplainDocument.of(found))
     else:
         from harness.explain.show import print_explanation
         from harness.judging.derive import derive

@@ -39,10 +39,9 @@ def export(
     if output is not None:
         write_export(output, exported)
     if as_json:
-        print(json.text({
-            "schema_version": json.SCHEMA_VERSION, "format": form, "path": None if output is None else str(output),
-            "document": exported.document, "notes": list(exported.notes),
-        }))  # fmt: skip
+        from harness.goldens.document import ExportDocument
+
+        json.answer(ExportDocument.of(exported, format=form, path=output))
         return
     for note in exported.notes:
         print(f"note: {note}", file=sys.stderr)
@@ -80,7 +79,9 @@ def list_goldens(
     folder = goldens.golden_dir(golden_dir)
     found, unread = golden_records.list_retired(folder) if retired else goldens.list_goldens(folder)
     if as_json:
-        print(json.text(json.goldens_document(found, unread)))
+        from harness.goldens.document import GoldensDocument
+
+        json.answer(GoldensDocument.listed(found, unread))
     else:
         print_goldens(_console(), found, folder, retired=retired, unread=unread)
     if unread:
@@ -100,7 +101,9 @@ def show(
 
     path, golden = named_golden(name, golden_dir)
     if as_json:
-        print(json.text(json.golden_document(path, golden)))
+        from harness.goldens.document import GoldenDocument
+
+        json.answer(GoldenDocument(path=path, golden=golden))
     else:
         print_golden(_console(), path, golden)
 
@@ -122,7 +125,6 @@ def diff(
     """
     from harness.errors import BadRequestError
     from harness.explain.references import named
-    from harness.goldens import json as golden_json
     from harness.goldens import show as golden_markdown
     from harness.goldens.promote import leave_markdown
     from harness.goldens.show import print_difference
@@ -141,7 +143,9 @@ def diff(
     if markdown:
         leave_markdown(markdown, golden_markdown.difference_markdown(*sides))
     if as_json:
-        print(json.text(golden_json.difference_document(*sides)))
+        from harness.goldens.document import DifferenceDocument
+
+        json.answer(DifferenceDocument.between(*sides))
     elif markdown != "-":
         print_difference(_console(), *sides)
 
@@ -157,7 +161,6 @@ def retire(
     """Take a golden out of force: it moves to the folder `retired`, and runs of its settings have none."""
     from datetime import UTC, datetime
 
-    from harness.goldens import json as golden_json
     from harness.goldens.promote import author_or_default
     from harness.records import golden as golden_records
     from harness.records.goldens import named_golden, read_golden, writable_golden_dir
@@ -169,7 +172,9 @@ def retire(
     now, who = datetime.now(UTC), author_or_default(author)
     target = golden_records.retire(folder, path, golden, reason=reason, author=who, now=now)
     if as_json:
-        print(json.text(golden_json.retired_document(target, read_golden(target), path)))
+        from harness.goldens.document import RetiredDocument
+
+        json.answer(RetiredDocument(path=target, golden=read_golden(target), retired_from=path))
     else:
         print_lines(_console(), [f"Retired: {path}", f"It lies at {target} now. It counts once both are committed."])
 

@@ -135,7 +135,7 @@ def _run(reference: str, results: Path | None) -> "RunRecord":
 
 def _tell(asked: PromoteOptions, found: "Promotions") -> None:
     """The answer on stdout: JSON, Markdown, or tables; Markdown for a file beside either of the others."""
-    from harness.goldens import json as golden_json
+    from harness.goldens.document import PromotedDocument, PromotionsDocument
     from harness.goldens.show import promotions_markdown
     from harness.showing import json
 
@@ -146,13 +146,10 @@ def _tell(asked: PromoteOptions, found: "Promotions") -> None:
     if not asked.as_json:
         _print(asked, found)
     elif asked.case or asked.every:
-        rows = [(one.name, one.path, one.golden, one.changes) for one in found.prepared]
-        refused = [(one.name, [problem.message for problem in one.problems]) for one in found.refused]
-        document = golden_json.promotions_document(rows, refused, found.left_out, is_written=not asked.dryrun)
-        print(json.text(document))
+        json.answer(PromotionsDocument.of_night(found, is_written=not asked.dryrun))
     else:
         (only,) = found.prepared
-        print(json.text(json.golden_document(only.path, only.golden, only.changes) | {"is_written": not asked.dryrun}))
+        json.answer(PromotedDocument.of(only, is_written=not asked.dryrun))
 
 
 def _print(asked: PromoteOptions, found: "Promotions") -> None:

@@ -28,7 +28,10 @@ def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
     results = store.results_dir(results_dir)
     found = standings(results, _slurm())
     if as_json:
-        _print_json({"results_dir": str(results), "jobs": [one.document() for one in found]})
+        from harness.jobs.document import JobsDocument
+        from harness.showing import json
+
+        json.answer(JobsDocument.of(results_dir=results, jobs=found))
         return
     rows = [
         (Path(one.job.job_dir).name, one.submitted.job_id if one.submitted else "-", one.job.what,
@@ -60,7 +63,10 @@ def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None
 
     found = standing(job_dir_of(job, results_dir), _slurm())
     if as_json:
-        _print_json(found.document())
+        from harness.jobs.document import JobDocument
+        from harness.showing import json
+
+        json.answer(JobDocument.of(found))
         return
     submitted = found.submitted
     facts = [("Job", found.job.job_dir), ("For", _purpose(found.job)), ("State", found.text)]
@@ -105,7 +111,10 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     job_dir = job_dir_of(job, results_dir)
     submitted = cancel_job(job_dir, _slurm())
     if as_json:
-        _print_json({"job_dir": str(job_dir), "job_id": submitted.job_id, "is_cancelled": True})
+        from harness.jobs.document import CancelledDocument
+        from harness.showing import json
+
+        json.answer(CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id))
     else:
         print_lines(_console(), [f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"])
 
@@ -122,7 +131,7 @@ def logs(
 ) -> None:
     """The job's own log, or those of one rank. Which file it is goes to stderr."""
     from harness.errors import BadRequestError
-    from harness.jobs.show import follow_logs, logs_document, show_logs
+    from harness.jobs.show import follow_logs, log_files, require_rank, show_logs
     from harness.records.job import job_dir_of, read_job
 
     if as_json and follow:
@@ -138,7 +147,12 @@ def logs(
     job_dir = job_dir_of(job, results_dir)
     record = read_job(job_dir)
     if as_json:
-        _print_json(logs_document(record, rank))
+        from harness.jobs.document import LogFile, LogsDocument
+        from harness.showing import json
+
+        require_rank(record, rank)
+        logs = [LogFile(path=path, num_bytes=path.stat().st_size) for path in log_files(record, rank)]
+        json.answer(LogsDocument.of(record, rank=rank, logs=logs))
     elif follow:
         follow_logs(job_dir, record, rank, _slurm(), write, tell)
     else:
@@ -160,9 +174,3 @@ def _console() -> "Console":
     from harness.showing.printing import Console
 
     return Console(highlight=False)
-
-
-def _print_json(document: dict[str, object]) -> None:
-    from harness.showing import json
-
-    print(json.text({"schema_version": json.SCHEMA_VERSION, **document}))

@@ -68,31 +68,6 @@ class JobStanding:
         )
         return "; ".join(dict.fromkeys(state.text for state in self.states)) + waiting
 
-    def document(self) -> dict[str, object]:
-        """For programs (JSON)."""
-        return {
-            "job_dir": self.job.job_dir,
-            "what": self.job.what,
-            "subject": self.job.subject,
-            "name": self.job.name,
-            "created_at": self.job.created_at,
-            "job_id": self.submitted.job_id if self.submitted else None,
-            "submitted_at": self.submitted.submitted_at if self.submitted else None,
-            "is_settled": self.is_settled,
-            "state": self.text,
-            "slurm": [
-                {"state": s.slurm, "kind": s.kind, "reason": s.reason, "exit_code": s.exit_code, "restarts": s.restarts,
-                 "nodes": s.nodes, "tasks": list(s.tasks), "source": s.source}
-                for s in self.states
-            ],
-            "runs": [
-                {"run_id": r.run.run_id, "run_dir": r.run.run_dir, "task": r.run.task,
-                 "status": r.record.status if r.record else None, "failure": r.record.failure if r.record else None,
-                 "where": r.where}
-                for r in self.runs
-            ],
-        }  # fmt: skip
-
 
 def standing(job_dir: Path, slurm: Slurm) -> JobStanding:
     """One job. Slurm is asked unless every run is committed."""
@@ -153,17 +128,6 @@ def log_files(job: JobRecord, rank: int | None) -> tuple[Path, ...]:
     if rank is None:
         return tuple(sorted((Path(job.job_dir) / LOGS).glob("slurm-*.out")))
     return tuple(log for run in job.runs if (log := Path(run.run_dir) / "logs" / f"rank_{rank:03d}.log").is_file())
-
-
-def logs_document(job: JobRecord, rank: int | None) -> dict[str, object]:
-    """The logs as for :func:`log_files`, each with its bytes so far, for programs (JSON)."""
-    require_rank(job, rank)
-    files = log_files(job, rank)
-    return {
-        "job_dir": job.job_dir,
-        "rank": rank,
-        "logs": [{"path": str(path), "num_bytes": path.stat().st_size} for path in files],
-    }
 
 
 def require_rank(job: JobRecord, rank: int | None) -> None:

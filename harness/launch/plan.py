@@ -245,24 +245,6 @@ class LaunchPlan:
             lines += ["# GPU memory sampler", shlex.join(self.sampler) + " &"]
         return "\n".join([*lines, "# ranks", shlex.join(self.argv)]) + "\n"
 
-    def document(self) -> dict[str, object]:
-        """The plan for programs (JSON); secrets are masked."""
-        return {
-            "launcher": "torchrun",
-            "run_dir": str(self.run_dir),
-            "argv": list(self.argv),
-            "sampler": list(self.sampler) if self.sampler else None,
-            "environment": [
-                {"name": v.name, "value": v.shown, "source": v.source, "reason": v.reason} for v in self.env
-            ],
-            "nnodes": self.rendezvous.nnodes,
-            "node_rank": self.rendezvous.node_rank,
-            "num_local_ranks": self.num_local_ranks,
-            "node_options": [list(self.node_options(node)) for node in range(self.rendezvous.nnodes)],
-            "timeout_s": self.settings.timeout_s,
-            "hang_timeout_s": self.settings.hang_timeout_s,
-        }
-
 
 def _origin(variable: EnvVar) -> str:
     """Say who set the variable, and why mbr-perf did. The reason is for its own value, not for one of the shell."""

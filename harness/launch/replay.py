@@ -30,15 +30,6 @@ class ReplayPlan:
         """The plan for people."""
         return "\n".join([f"# run folder {self.run_dir}", f"# replay of {self.source}", *self.files]) + "\n"
 
-    def document(self) -> dict[str, object]:
-        """The plan for programs (JSON)."""
-        return {
-            "launcher": "replay",
-            "run_dir": str(self.run_dir),
-            "source": str(self.source),
-            "files": list(self.files),
-        }
-
 
 def build_replay(request: LaunchRequest) -> ReplayPlan:
     """The plan; BadRequestError when there is no recorded run, or it is one of another experiment."""

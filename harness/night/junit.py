@@ -9,8 +9,7 @@ from xml.etree import ElementTree as Xml
 
 from harness.errors import ExitCode
 from harness.judging.gate import Verdict
-from harness.night.document import aa_lines
-from harness.night.remarks import story
+from harness.night.remarks import aa_lines, story
 from harness.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
 from harness.night.words import finding_text, one_line
 from harness.showing.figures import BY_NAME

@@ -9,7 +9,6 @@ from harness.night.history.record import HistoryRecord
 from harness.recipes.suite import shared_golden_lines
 from harness.records.night import Case, NightPlan
 from harness.showing.figures import ABSENT
-from harness.showing.json import SCHEMA_VERSION, Document
 from harness.showing.page import GAP, Column, Page, listing, tabled
 from harness.units import format_bytes
 
@@ -135,52 +134,3 @@ def _total(plan: NightPlan) -> str:
 
 def _aa(plan: NightPlan) -> str:
     return f"; {2 * plan.aa.num_pairs} runs of {plan.aa.case} as the night's A/A" if plan.aa else ""
-
-
-def outlook_document(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Document:
-    """`nightly --dryrun --json`."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "dryrun": True,
-        "suite": plan.suite,
-        "title": plan.title,
-        "shard": plan.shard or None,
-        "only": list(plan.only),
-        "confirm": plan.confirm,
-        "retries": plan.retries,
-        "aa": plan.aa.model_dump() if plan.aa else None,
-        "notes": list(plan.notes),
-        "cases": [_document(one) for one in cases],
-    }
-
-
-def _document(one: CaseOutlook) -> Document:
-    case, spec = one.case, one.case.spec
-    return {
-        "name": case.name,
-        "slug": spec.slug if spec else None,
-        "fingerprint": spec.fingerprint if spec else None,
-        "gpu": spec.gpu if spec else None,
-        "num_gpus": spec.num_gpus if spec else None,
-        "recompute": spec.recompute.text if spec else None,
-        "repeats": case.repeats,
-        "timeout_s": case.timeout_s,
-        "refused": case.refused or None,
-        "rules": [finding.id for finding in case.findings if finding.blocks],
-        "owner": case.owner or None,
-        "expected": case.expected.model_dump(mode="json") if case.expected else None,
-        "thresholds": case.thresholds,
-        "is_golden_required": case.is_golden_required,
-        "golden_path": str(one.golden_path) if one.golden_path else None,
-        "no_golden": one.no_golden or None,
-        "last": {
-            "run_id": one.last.run_id,
-            "started_at": one.last.started_at,
-            "outcome": one.last.outcome,
-            "suite_case": one.last.suite_case or None,
-        }
-        if one.last
-        else None,
-        "prediction": case.prediction.model_dump(mode="json") if case.prediction else None,
-        "no_prediction": case.no_prediction or None,
-    }

@@ -5,8 +5,7 @@ from urllib.parse import quote
 
 from harness.judging.gate import Verdict
 from harness.judging.metrics import cell_figure
-from harness.night.document import aa_lines
-from harness.night.remarks import story
+from harness.night.remarks import aa_lines, story
 from harness.night.values import CaseFinding, CaseVerdict, NightVerdict
 from harness.night.words import (
     SPEED,

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.judging.gate import Verdict
-from harness.night.values import CaseFinding, CaseRun, CaseVerdict, NightVerdict
-from harness.night.words import finding_text, is_red, one_line, outcome_text
+from harness.night.aa import AA_ALPHA, pairs_that_show
+from harness.night.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
+from harness.night.words import finding_text, is_red, one_line, outcome_text, p_text
 from harness.showing.figures import BY_NAME
+from harness.units import format_percent, format_share
 
 
 @dataclass(frozen=True)
@@ -112,3 +114,43 @@ def _last_run(case: CaseVerdict) -> Path | None:
     alike = [run_dir for run_dir, record in with_record if (record.status != "ok") == is_bad]
     chosen = alike or [run_dir for run_dir, _ in with_record]
     return chosen[-1] if chosen else None
+
+
+_WITHHELD = {"time": "no time", "memory": "no memory", "exact": "no counted work"}
+
+
+def aa_lines(verdict: NightVerdict) -> tuple[str, ...]:
+    """Whether it holds and how its labels compare; where it does not, what is not judged and where its runs are."""
+    aa = verdict.aa
+    if aa is None:
+        return ()
+    told = "; ".join(_aa_finding(finding) for finding in aa.findings if finding.p_value is not None)
+    named = f"A/A of {aa.case}, {aa.num_pairs} pairs{', replayed: nothing was measured' if aa.is_replayed else ''}"
+    if aa.holds:
+        return (f"{named}: holds: {told}",)
+    withheld = " and ".join(_WITHHELD[gate] for gate in aa.doubts)
+    why = "; ".join(aa.doubts.values())
+    return (
+        f"{named}: {why}: {withheld} is judged tonight{f'. {told}' if told else ''}",
+        *(_fix(finding) for finding in aa.findings if finding.is_blind),
+        *(f"Runs of the A/A: {line}" for line in run_lines(aa.runs)),
+    )
+
+
+def _aa_finding(finding: AaFinding) -> str:
+    """``TFLOP/s/GPU of A' against A -0.1 %, p 0.93; one run varies by 0.2 %; below 2 % nothing shows``."""
+    if finding.change is None or finding.p_value is None or finding.noise is None or finding.visible is None:
+        return ""
+    title = BY_NAME[finding.metric].title
+    change = f"{title} of A' against A {format_percent(finding.change)}, {p_text(finding.p_value)}"
+    noise = f"one run varies by {format_share(finding.noise)}"
+    return f"{change}; {noise}; below {format_share(max(finding.visible, finding.limit))} nothing shows"
+
+
+def _fix(finding: AaFinding) -> str:
+    """What lets an A/A tell that could not."""
+    steadier = "a quieter machine, longer runs"
+    if finding.noise is None or finding.threshold is None:
+        return f"What would let the A/A tell: {steadier}"
+    pairs = pairs_that_show(finding.threshold, finding.noise, AA_ALPHA)
+    return f"What would let the A/A tell: {f'--aa_pairs {pairs}, ' if pairs else ''}{steadier}"

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.night.document import night_document
+from harness.night.document import NightDocument
 from harness.night.index import INDEX, write_index
 from harness.night.junit import night_junit
 from harness.night.page import night_page
@@ -204,7 +204,7 @@ def night_html(verdict: NightVerdict) -> str:
 
 
 FORMATS: dict[str, Callable[[NightVerdict], str]] = {
-    JUDGED: lambda verdict: json.text(night_document(verdict)) + "\n",
+    JUDGED: lambda verdict: json.text(NightDocument.of_night(verdict)) + "\n",
     "night.md": night_markdown,
     "night.html": night_html,
     "junit.xml": night_junit,

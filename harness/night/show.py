@@ -6,13 +6,12 @@ from pathlib import Path
 
 from harness.batch.plan import BatchDisplay
 from harness.launch.slurm.job import SlurmJob
-from harness.night.document import night_document
-from harness.night.outlook import CaseOutlook, outlook_document, outlook_page
+from harness.night.document import NightDocument, night_plan_document
+from harness.night.outlook import CaseOutlook, outlook_page
 from harness.night.page import night_page
 from harness.night.values import NightVerdict
 from harness.records.night import NightPlan
 from harness.showing import json
-from harness.showing.json import Document
 from harness.showing.terminal import show_page
 
 
@@ -23,8 +22,7 @@ class NightDisplay(BatchDisplay):
     def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[SlurmJob]) -> None:
         """The dry run; of ``jobs`` the batch files that would be submitted first, and the commands that would do it."""
         if self.as_json:
-            on_slurm = {"jobs": [_job_document(job) for job in jobs]} if plan.slurm else {}
-            print(json.text(outlook_document(plan, cases) | on_slurm))  # noqa: T201 (the answer)
+            json.answer(night_plan_document(plan, cases, jobs))
             return
         show_page(outlook_page(plan, cases))
         self.batch_files(jobs)
@@ -37,12 +35,8 @@ class NightDisplay(BatchDisplay):
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
         """The answer; also of a night that was cut short, which says how to go on."""
         if self.as_json:
-            print(json.text(night_document(verdict, reports)))  # noqa: T201 (the answer)
+            json.answer(NightDocument.of_night(verdict, reports))
         else:
             show_page(night_page(verdict))
         if verdict.num_due:
             self.says(f"Not all runs are done: mbr-perf nightly --resume {verdict.night_dir}")
-
-
-def _job_document(job: SlurmJob) -> Document:
-    return {"name": job.record.name, "runs": [run.run_dir for run in job.record.runs], **job.document()}

@@ -56,9 +56,9 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
         _calibrate(asked, how)
         return
     from harness.launch.environment import this_host
-    from harness.plan.document import plan_document, print_exact
+    from harness.plan.document import plan_document
     from harness.plan.run import plan_request
-    from harness.plan.show import layouts_page, plan_page
+    from harness.plan.show import layouts_page, plan_page, print_exact
     from harness.showing import json
     from harness.showing.printing import Console, print_lines
     from harness.showing.request_text import explanation
@@ -69,7 +69,7 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     best = planned.best.name if planned.best else None
     exact = {setting.text: setting.peaks for setting in planned.exact}
     if how.as_json:
-        print(json.text(plan_document(layouts, best, exact)))
+        json.answer(plan_document(layouts, best, exact))
         return
     console = Console(highlight=False)
     first = planned.layouts[0]
@@ -88,7 +88,8 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     """Fit, keep, tell."""
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
-    from harness.plan.document import calibration_document, print_calibration
+    from harness.plan.document import CalibrationDocument
+    from harness.plan.show import print_calibration
     from harness.run.predicting.calibration import CalibrationRequest, calibrate
     from harness.showing import json
     from harness.showing.printing import Console
@@ -100,7 +101,7 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     request = CalibrationRequest(tuple(how.calibrate or ()), how.out, use_cache=not how.no_cache)
     calibration, path = calibrate(request, this_host())
     if how.as_json:
-        print(json.text(calibration_document(calibration, path)))
+        json.answer(CalibrationDocument(path=path, calibration=calibration))
     else:
         print_calibration(Console(highlight=False), calibration, path)
 

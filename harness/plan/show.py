@@ -1,11 +1,15 @@
 """Plans for people: a row per setting, what the peak consists of, what to do; several layouts side by side."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.text import Text
 
 from harness.experiment.recompute import FullRecompute
 from harness.planning.advice import WITHOUT_GRAPHS, advice, module_worths, safe_instead, why_none
-from harness.planning.prediction import Prediction
+from harness.planning.prediction import ExactPeak, Prediction
 from harness.planning.search import Plan, Row, dominated
+from harness.records.trace import Calibration, FittedConstant
 from harness.showing.page import (
     GAP,
     Block,
@@ -21,6 +25,7 @@ from harness.showing.page import (
     table,
     tabled,
 )
+from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show
 from harness.showing.request_text import request_lines
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
 
@@ -315,3 +320,56 @@ def _shared_request(plans: Sequence[Plan]) -> Iterator[Block]:
     yield Line(f"{'Limit':<{_VALUES}}{limit}{most}", hang=_VALUES)
     yield "(of the first layout; what --over varies differs)"
     yield GAP
+
+
+def print_calibration(console: Console, calibration: Calibration, path: Path) -> None:
+    """Constants, errors, runs that took no part, and where it is kept."""
+    constants = plain_table("Constant", "Built in", "Fitted", "", right=("Built in", "Fitted"))
+    for constant in calibration.constants:
+        fitted = "-" if constant.value is None else _value(constant, constant.value)
+        constants.add_row(
+            constant.name, _value(constant, constant.built_in), fitted, Text(constant.reason, style="dim")
+        )
+    show(console, constants)
+    console.print()
+    columns = ("Peak before", "after", "left out", "Time before", "after", "left out")
+    errors = plain_table("Run", "Recompute", *columns, right=columns)
+    for run in calibration.runs:
+        figures = (
+            run.peak_before,
+            run.peak_after,
+            run.peak_left_out,
+            run.time_before,
+            run.time_after,
+            run.time_left_out,
+        )
+        errors.add_row(run.run_id, run.recompute, *("-" if f is None else f"{f * 100:+.2f} %" for f in figures))
+    show(console, errors)
+    told = "Errors are predicted over measured, less one; left out: fitted to the other runs"
+    print_hanging(console, Text(told, style="dim"), 2)
+    print_lines(console, [f"No part in it: {run}: {why}" for run, why in calibration.refused.items()], style="yellow")
+    console.print()
+    used = f"Kept in {path}; `plan` and `run` for {calibration.gpu} use it where it is results/calibration/<gpu>.json"
+    print_hanging(console, Text(used), 2)
+
+
+def _value(constant: FittedConstant, value: float) -> str:
+    return format_bytes(value) if constant.name.endswith("_bytes") else f"{value:.3f}"
+
+
+def print_exact(console: Console, text: str, peaks: tuple[ExactPeak, ...]) -> None:
+    """One setting: a row per pipeline stage, and why some have no exact peak."""
+    console.print()
+    console.print(Text(f"Whole step traced: {text}", style="bold"))
+    columns = ("Stage", "Composed", "Exact", "Composed over exact", "Optimizer step")
+    table = plain_table(*columns, right=columns)
+    for peak in peaks:
+        exact = "-" if peak.exact_bytes is None else format_bytes(peak.exact_bytes)
+        error = "-" if peak.error is None else f"{peak.error * 100:+.3f} %"
+        table.add_row(
+            str(peak.pp_rank), format_bytes(peak.composed_bytes), exact, error, format_bytes(peak.optimizer_step_bytes)
+        )
+    show(console, table)
+    for problem in dict.fromkeys(peak.problem for peak in peaks if peak.problem):
+        stages = ", ".join(str(peak.pp_rank) for peak in peaks if peak.problem == problem)
+        print_hanging(console, Text(f"Stage {stages}: {problem}", style="yellow"), 2)

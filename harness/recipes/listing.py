@@ -1,7 +1,8 @@
 """Lists recipes with the size of each model, and checks recipe files."""
 
 from pathlib import Path
-from typing import TypedDict
+
+from typing_extensions import TypedDict
 
 from harness.errors import BadRequestError
 from harness.experiment.model import ModelSpec, MoeModel
@@ -143,17 +144,6 @@ def point_row(point: OperatingPoint) -> dict[str, object]:
         "source": point.key.source,
         "note": point.key.note,
         "inconsistent": list(point.key.inconsistent),
-    }
-
-
-def details(recipe: Recipe) -> dict[str, object]:
-    """Everything ``recipes show`` prints."""
-    return {
-        **summary(recipe),
-        "file": recipe.label,
-        "sources": list(recipe.header.sources),
-        "model": model_settings(recipe),
-        "points": [point_row(point) for point in recipe.points],
     }
 
 

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TypedDict
+
+from typing_extensions import TypedDict
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import canonical_text
 from harness.recipes.problems import Problems
 from harness.recipes.resolve import resolve
-from harness.recipes.suite import Suite, SuiteCase, recompute_of
+from harness.recipes.suite import ExpectedFailure, Suite, SuiteCase, recompute_of
 from harness.recipes.suite_file import read_suite, suite_files
 from harness.units import counted
 
@@ -29,7 +30,7 @@ class SuiteRow(TypedDict):
 
 
 class CaseRow(TypedDict):
-    """One case. What is None is left to the machine; ``expected`` has its day in ISO-8601."""
+    """One case. What is None is left to the machine; ``expected``: a known failure."""
 
     case: str
     recipe: str
@@ -45,7 +46,7 @@ class CaseRow(TypedDict):
     golden_name: str | None
     timeout_s: float | None
     owner: str
-    expected: dict[str, str] | None
+    expected: ExpectedFailure | None
 
 
 def suite_rows(directory: Path | None) -> list[SuiteRow]:
@@ -98,7 +99,7 @@ def _row(case: SuiteCase, spec: ExperimentSpec | None) -> CaseRow:
         "golden_name": f"{spec.gpu}/{spec.slug}" if spec else None,
         "timeout_s": case.timeout_s,
         "owner": case.owner,
-        "expected": case.expected.model_dump(mode="json") if case.expected else None,
+        "expected": case.expected,
     }
 
 

@@ -5,9 +5,9 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import Annotated, NoReturn, TypeVar
 
-from pydantic import ValidationError
+from pydantic import PlainSerializer, ValidationError
 from pydantic_core import ErrorDetails
 
 from harness.errors import BadRequestError, ManyProblemsError
@@ -17,6 +17,9 @@ from harness.records.redact import redact_shapes
 from harness.units import counted
 
 Document = TypeVar("Document", bound=Frozen)
+
+Told = Annotated[str, PlainSerializer(lambda text: text or None, return_type=str | None)]
+"""A text of a verdict; an empty one is null in JSON."""
 
 _MAX_PROBLEMS = 10
 _MAX_SHOWN = 60

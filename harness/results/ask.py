@@ -9,7 +9,6 @@ from harness.asking.options import Json, Results
 from harness.units import counted
 
 if TYPE_CHECKING:
-    from harness.results.housekeeping import Ailment
     from harness.showing.printing import Console
 
 
@@ -21,8 +20,6 @@ def machine(
 
     Exits 0 when all is well, 6 with warnings, 2 with problems.
     """
-    from dataclasses import asdict
-
     from harness.launch.environment import this_host
     from harness.records.store import results_dir as settled_results_dir
     from harness.results.examine import examine, exit_code
@@ -30,10 +27,10 @@ def machine(
     lines = examine(this_host(), settled_results_dir(results_dir))
     code = int(exit_code(lines))
     if as_json:
+        from harness.results.document import MachineDocument
         from harness.showing import json
 
-        document = {"schema_version": json.SCHEMA_VERSION, "lines": [asdict(line) for line in lines], "exit_code": code}
-        print(json.text(document))
+        json.answer(MachineDocument(lines=lines, exit_code=code))
     else:
         from harness.results.examine import print_lines
         from harness.showing.printing import Console
@@ -52,12 +49,15 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
     """Every run, sweep and night: id, start, outcome, size. Incomplete and damaged ones too."""
     from harness.records import store
     from harness.records.inventory import inventory
-    from harness.results.show import entry_document, print_inventory
+    from harness.results.show import print_inventory
 
     results = store.results_dir(results_dir)
     entries = inventory(results)
     if as_json:
-        _print_json({"results_dir": str(results), "entries": [entry_document(entry) for entry in entries]})
+        from harness.results.document import InventoryDocument
+        from harness.showing import json
+
+        json.answer(InventoryDocument.of(results_dir=results, entries=entries))
     else:
         print_inventory(_console(), entries, results)
 
@@ -71,16 +71,7 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
     from harness.records.night import read_night
     from harness.records.store import read_run
     from harness.records.sweep import read_sweep
-    from harness.results.show import (
-        case_documents,
-        cell_documents,
-        entry_document,
-        print_cases,
-        print_cells,
-        print_entry,
-        print_files,
-        run_figures,
-    )
+    from harness.results.show import print_cases, print_cells, print_entry, print_files, run_figures
 
     entry = find_stored(reference, store.results_dir(results_dir))
     life, files = life_of(entry.path), file_sizes(entry.path)
@@ -88,10 +79,10 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
     cells = read_sweep(entry.path).cells if is_read and entry.kind == "sweep" else ()
     cases = read_night(entry.path).cases if is_read and entry.kind == "night" else ()
     if as_json:
-        process = None if entry.is_committed else {"state": life.state, "reason": life.reason}
-        listed = [{"path": name, "bytes": size} for name, size in files]
-        _print_json({**entry_document(entry), "process": process, "files": listed, "cells": cell_documents(cells),
-                     "cases": case_documents(cases)})  # fmt: skip
+        from harness.results.document import entry_document
+        from harness.showing import json
+
+        json.answer(entry_document(entry, life, files, cells, cases))
         return
     facts = [] if entry.is_committed else [("Process", f"{life.state}: {life.reason}")]
     if entry.state in ("damaged", "newer", "rejected"):
@@ -131,8 +122,10 @@ def doctor(
     left = [one for one in found if one.moved_to is None]
     code = ExitCode.INCONCLUSIVE if left else ExitCode.OK
     if as_json:
-        ailments = [_ailment_document(one) for one in found]
-        _print_json({"results_dir": str(results), "ailments": ailments, "exit_code": int(code)})
+        from harness.results.document import AilmentsDocument
+        from harness.showing import json
+
+        json.answer(AilmentsDocument.of(results_dir=results, ailments=found, exit_code=code))
     else:
         rows = [(one.kind, one.path, one.message, f"moved to {one.moved_to}" if one.moved_to else one.remedy)
                 for one in found]  # fmt: skip
@@ -158,31 +151,16 @@ def archive(
 
     written = give(reference, output, results_dir, max_bytes=max_mib * MIB)
     if as_json:
-        _print_json({"path": str(written.path), "files": written.num_files, "bytes": written.num_bytes,
-                     "left_out": list(written.left_out)})  # fmt: skip
+        from harness.results.document import ArchiveDocument
+        from harness.showing import json
+
+        json.answer(ArchiveDocument.of(written))
         return
     told = f"{written.path}: {counted(written.num_files, 'file')}, {format_bytes(written.num_bytes)}"
     print_lines(_console(), [told, *(f"left out: {line}" for line in written.left_out)])
-
-
-def _ailment_document(ailment: "Ailment") -> dict[str, object]:
-    return {
-        "kind": ailment.kind,
-        "path": str(ailment.path),
-        "message": ailment.message,
-        "remedy": ailment.remedy,
-        "process": ailment.life.state,
-        "moved_to": str(ailment.moved_to) if ailment.moved_to else None,
-    }
 
 
 def _console() -> "Console":
     from harness.showing.printing import Console
 
     return Console(highlight=False)
-
-
-def _print_json(document: dict[str, object]) -> None:
-    from harness.showing import json
-
-    print(json.text({"schema_version": json.SCHEMA_VERSION, **document}))

@@ -1,6 +1,6 @@
 """Shows the runs, sweeps and nights of a results folder, and packs one to give away."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.text import Text
@@ -17,7 +17,6 @@ from harness.records.run import RunRecord
 from harness.records.store import checkout_dir, results_dir
 from harness.records.sweep import CellData
 from harness.showing.figures import ABSENT
-from harness.showing.json import Document
 from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show
 from harness.units import format_bytes, format_seconds
 
@@ -109,47 +108,6 @@ def _state(entry: Stored) -> Text:
 def _short(entry: Stored) -> str:
     """The first line; failures carry the words of libraries."""
     return entry.detail.strip().splitlines()[0] if entry.detail.strip() else ""
-
-
-def entry_document(entry: Stored) -> Document:
-    """One run, sweep or night."""
-    return {
-        "kind": entry.kind,
-        "id": entry.id,
-        "path": str(entry.path),
-        "started_at": entry.when or None,
-        "is_start_known": entry.is_start_known,
-        "recipe": entry.recipe or None,
-        "state": entry.state,
-        "detail": entry.detail,
-        "bytes": entry.num_bytes,
-    }
-
-
-def cell_documents(cells: Iterable[CellData]) -> list[Document]:
-    """The cells of a sweep as they lie on disk, unjudged."""
-    return [
-        {
-            "name": cell.planned.name,
-            "state": outcome_of(cell),
-            "reason": cell.reason,
-            "runs": [run.run_id for run in cell.runs],
-        }
-        for cell in cells
-    ]
-
-
-def case_documents(cases: Iterable[NightCase]) -> list[Document]:
-    """The cases of a night as they lie on disk, unjudged."""
-    return [
-        {
-            "name": case.planned.name,
-            "state": case_state(case),
-            "reason": case.planned.refused,
-            "runs": [run.record.run_id for run in case.runs if run.record],
-        }
-        for case in cases
-    ]
 
 
 def give(reference: str, target: Path, results: Path | None, *, max_bytes: int) -> Archived:

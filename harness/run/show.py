@@ -13,13 +13,13 @@ from harness.launch.replay import Plan
 from harness.launch.slurm.job import SlurmJob
 from harness.records.run import RunRecord
 from harness.run.predicting.prediction import KeptPrediction, RunPrediction
-from harness.run.predicting.shown import misfit_line, prediction_document, prediction_line, whole_run
+from harness.run.predicting.shown import misfit_line, prediction_line
 from harness.run.result import print_run
 from harness.run.understanding import Understood
 from harness.showing import json
 from harness.showing.printing import Console
 from harness.showing.progress import step_progress
-from harness.showing.request_text import effect_lines, explanation, finding_lines, request_lines, user_buffers_document
+from harness.showing.request_text import effect_lines, explanation, finding_lines, request_lines
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,12 @@ class Display:
         ``plan``: where it is not this node's launch.
         """
         plan = plan or understood.plan
-        prediction = foretold.prediction.record() if foretold.prediction else None
         if self.as_json:
-            self._print(
-                {
-                    "schema_version": json.SCHEMA_VERSION,
-                    "dryrun": True,
-                    "spec": understood.spec.model_dump(mode="json"),
-                    "sources": understood.sources,
-                    "fingerprint": understood.spec.fingerprint,
-                    "effective": understood.effective.model_dump(mode="json"),
-                    "user_buffers": user_buffers_document(understood.spec),
-                    "findings": [finding.model_dump(mode="json") for finding in understood.findings],
-                    "notes": list(understood.notes),
-                    "prediction": prediction_document(prediction, foretold.reason),
-                    "plan": plan.document(),
-                }
-            )
+            from harness.run.document import run_plan_document
+
+            json.answer(run_plan_document(understood, foretold, plan))
             return
+        prediction = foretold.prediction.record() if foretold.prediction else None
         told = prediction_line(prediction, foretold.reason)
         misfit = misfit_line(prediction, understood.spec.capacity_bytes)
         submission = ["", "# submitted with", plan.command_line] if isinstance(plan, SlurmJob) else []
@@ -101,9 +89,9 @@ class Display:
     ) -> None:
         """The answer: figures and verdict of all runs in ``run_ids``, ranks of the last one, ``record``."""
         if self.as_json:
-            prediction = prediction_document(record.prediction, record.no_prediction, whole_run(record, metrics))
-            document = json.run_document(record, metrics, comparison, verdict, run_dir, prediction=prediction)
-            self._print(document | {"num_runs": len(run_ids), "run_ids": list(run_ids)})
+            from harness.run.document import run_document
+
+            json.answer(run_document(record, metrics, comparison, verdict, run_dir, run_ids))
         else:
             print_run(Console(highlight=False), record, metrics, comparison, verdict, run_dir)
 
@@ -111,7 +99,3 @@ class Display:
     def _lines(console: Console, lines: list[str]) -> None:
         for line in lines:
             console.print(line, markup=False, soft_wrap=True)
-
-    @staticmethod
-    def _print(document: json.Document) -> None:
-        print(json.text(document))  # noqa: T201 (the answer)

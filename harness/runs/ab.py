@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 
-from harness.diagnose.of_sweep import AbOutcome, ab_outcome
+from harness.diagnose.of_sweep import ab_outcome
 from harness.errors import BadRequestError
 from harness.launch.environment import Host
 from harness.recipes.problems import Problems
@@ -13,7 +13,7 @@ from harness.run.understanding import Settled, settle
 from harness.showing import json
 from harness.showing.printing import Console, print_lines
 from harness.sweep.axes import RECOMPUTE, SweptAxis
-from harness.sweep.document import sweep_document
+from harness.sweep.document import AbDocument
 from harness.sweep.request import SweepRequest, read_axes, split_over
 from harness.sweep.show import SweepDisplay
 from harness.sweep.values import SweepVerdict
@@ -86,9 +86,5 @@ class AbDisplay(SweepDisplay):
             super().result(verdict, reports, sweep_dir, num_due)
             print_lines(Console(highlight=False), ["", *outcome.lines])
             return
-        document = sweep_document(verdict, reports) | {"sweep_dir": str(sweep_dir), "num_runs_due": num_due}
-        print(json.text(document | {"ab": _document(outcome)}))  # noqa: T201 (the answer)
-
-
-def _document(outcome: AbOutcome) -> dict[str, object]:
-    return {"differs": outcome.differs, "confirmed": outcome.confirmed, "told": list(outcome.lines)}
+        more = {"sweep_dir": sweep_dir, "num_runs_due": num_due, "ab": outcome}
+        json.answer(AbDocument.of_verdict(verdict, reports, **more))

@@ -152,16 +152,17 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     from harness.asking.requests import run_request
     from harness.launch.environment import this_host
     from harness.run.understanding import check_request
-    from harness.showing.findings import check_document, print_check
+    from harness.showing.findings import print_check
 
     checked = check_request(
         run_request(asked, judge, launch), this_host(), assume=how.assume, ask_megatron=not how.no_megatron
     )
     verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
     if how.as_json:
+        from harness.run.document import CheckDocument
         from harness.showing import json
 
-        print(json.text(check_document(*verdict, sources=checked.sources, notes=checked.notes)))
+        json.answer(CheckDocument.of(checked))
     else:
         from harness.showing.printing import Console
 

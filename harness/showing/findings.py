@@ -1,4 +1,4 @@
-"""Findings of the rules: as text with fix and megatron-core's own words, and as JSON."""
+"""Findings of the rules, with fix and megatron-core's own words."""
 
 from collections.abc import Iterable, Mapping
 
@@ -8,33 +8,11 @@ from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
-from harness.showing.json import SCHEMA_VERSION, Document
 from harness.showing.printing import Console, print_hanging, print_lines
 from harness.showing.request_text import effect_lines, explanation, request_lines
 
 _VALUES = 13  # the column in which request_lines begins values
 _STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
-
-
-def check_document(
-    spec: ExperimentSpec,
-    effective: EffectiveRecompute | None,
-    findings: Iterable[Finding],
-    exit_code: ExitCode,
-    *,
-    sources: Mapping[str, str],
-    notes: Iterable[str],
-) -> Document:
-    """``mbr-perf check --json``."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "findings": [finding.model_dump(mode="json") for finding in findings],
-        "effective": effective.model_dump(mode="json") if effective else None,
-        "exit_code": int(exit_code),
-        "spec": spec.model_dump(mode="json"),
-        "sources": dict(sources),
-        "notes": list(notes),
-    }
 
 
 def print_check(

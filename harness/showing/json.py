@@ -1,180 +1,105 @@
-"""JSON documents of runs, rules and findings."""
+"""JSON documents: types whose fields are the keys, and which read their values from verdicts by name."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from pathlib import Path
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
 
-from rich.text import Text
-
-from harness.errors import BadRequestError, ExitCode
-from harness.experiment.rules.rulebook import Entry
-from harness.judging.gate import Comparison, Finding, Outcome
-from harness.judging.imported import own_throughput
-from harness.judging.metrics import PEAK_METRICS, SUMMARY_METRICS, Metrics
-from harness.judging.oom.classify import oom_of_run
-from harness.records.golden import GoldenRecord
-from harness.records.goldens import GoldenChange
-from harness.records.run import RunRecord
-from harness.showing.printing import Console, plain_table, print_hanging, show
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 SCHEMA_VERSION = 1
 
-Document = dict[str, object]
+Text = Annotated[str | None, BeforeValidator(lambda text: text or None)]
+"""A text of a verdict; an empty one is null."""
 
 
-def text(document: Mapping[str, object]) -> str:
-    """The document as it is printed: strict JSON, which has no NaN."""
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+class Shown(BaseModel):
+    """A part of a document: every field has the value of the attribute of its name, or of the path that :func:`at` gives."""
+
+    model_config = ConfigDict(frozen=True, from_attributes=True)
+
+    @classmethod
+    def of(cls, *values: object, **more: object) -> Self:
+        """Read from ``more``, then from the first of ``values`` that has the attribute."""
+        return cls.model_validate(_Joined(values, more))
 
 
-def run_document(
-    record: RunRecord,
-    metrics: Metrics,
-    comparison: Comparison,
-    verdict: tuple[Outcome, ExitCode],
-    run_dir: Path,
-    *,
-    prediction: Mapping[str, object] | None = None,
-) -> Document:
-    """``mbr-perf run --json``."""
-    outcome, exit_code = verdict
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "run_id": record.run_id,
-        "outcome": outcome,
-        "exit_code": int(exit_code),
-        "status": record.status,
-        "failure": record.failure,
-        "out_of_memory": _out_of_memory(record),
-        "findings": [finding.model_dump(mode="json") for finding in record.findings],
-        "suspect": list(record.suspect),
-        "notes": list(record.notes),
-        "run_dir": str(run_dir),
-        "fingerprint": record.fingerprint,
-        "spec": record.spec.model_dump(mode="json"),
-        "sources": record.sources,
-        "effective": record.effective.model_dump(mode="json"),
-        "metrics": metrics_document(metrics),
-        "ranks": [rank.model_dump(mode="json") for rank in record.ranks],
-        **_comparison_fields(comparison),
-        "prediction": prediction,
-        "imported": _imported(record, metrics),
-        "provenance": record.provenance.model_dump(mode="json"),
-    }
+class Document(Shown):
+    """What a command prints with ``--json``. Keys only grow."""
+
+    schema_version: int = SCHEMA_VERSION
 
 
-def _out_of_memory(record: RunRecord) -> Document | None:
-    oom = oom_of_run(record) if record.status == "oom" else None
-    if oom is None:
-        return None
-    verdict = oom.verdict
-    return {
-        "rank": oom.rank,
-        "class": verdict.oom_class,
-        "confidence": verdict.confidence,
-        "reason": verdict.reason,
-        "next_experiment": verdict.next_experiment,
-        "figures": asdict(verdict.figures) if verdict.figures else None,
-    }
+class ErrorDocument(Document):
+    """Any command that ends with an error."""
+
+    error: str
+    remedy: str
+    exit_code: int
 
 
-def compare_document(
-    records: tuple[RunRecord, ...], metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode]
-) -> Document:
-    """``mbr-perf compare --json``."""
-    outcome, exit_code = verdict
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "outcome": outcome,
-        "exit_code": int(exit_code),
-        "run_ids": [record.run_id for record in records],
-        "fingerprint": records[0].fingerprint,
-        "metrics": metrics_document(metrics),
-        **_comparison_fields(comparison),
-    }
+class _Joined:
+    def __init__(self, values: tuple[object, ...], more: Mapping[str, object]) -> None:
+        self._values, self._more = values, more
+
+    def __getattr__(self, name: str) -> object:
+        if name in self._more:
+            return self._more[name]
+        for value in self._values:
+            if hasattr(value, name):
+                return getattr(value, name)
+        raise AttributeError(name)
 
 
-def metrics_document(metrics: Metrics) -> Document:
-    """The figures; null where there is none, with the reason under ``problems``."""
-    fields: Document = asdict(metrics)
-    ordered = (*SUMMARY_METRICS, *PEAK_METRICS)
-    return {**{name: fields[name] for name in ordered}, **{k: v for k, v in fields.items() if k not in ordered}}
+def at(*path: str | int, **options: Any) -> Any:
+    """A field whose value is the attribute at ``path``; a path of several steps is null where one is None."""
+    if len(path) > 1:
+        options = {"default": None, **options}
+    return Field(validation_alias=AliasPath(*path), **options)  # type: ignore[arg-type]
 
 
-def golden_document(path: Path, golden: GoldenRecord, changes: tuple[GoldenChange, ...] = ()) -> Document:
-    """One golden, and what its promotion changed."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "path": str(path),
-        "golden": golden.model_dump(mode="json"),
-        "changes": [asdict(change) for change in changes],
-    }
+def text(document: Shown) -> str:
+    """The document as it is printed. Strict JSON has neither NaN nor infinity: they are null."""
+    dumped = document.model_dump(mode="json", by_alias=True, warnings=False)
+    return json.dumps(_finite(dumped), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def goldens_document(goldens: Mapping[Path, GoldenRecord], unread: Mapping[Path, BadRequestError]) -> Document:
-    """All goldens of a folder, and the files that cannot be read."""
-    listed = [{"path": str(path), "golden": golden.model_dump(mode="json")} for path, golden in goldens.items()]
-    damaged = [{"path": str(path), "message": error.message} for path, error in unread.items()]
-    return {"schema_version": SCHEMA_VERSION, "goldens": listed, "damaged": damaged}
+def answer(document: Shown) -> None:
+    """Print the document on stdout."""
+    print(text(document))  # noqa: T201 (the answer)
 
 
-def _imported(record: RunRecord, metrics: Metrics) -> Document | None:
-    """The log that a run was read from, with its own throughput; null for a run of our own."""
-    if record.imported is None:
-        return None
-    own = own_throughput(record, metrics)
-    return record.imported.model_dump(mode="json", exclude={"throughput"}) | {
-        "own_throughput": asdict(own) if own else None
-    }
+class _Schema(GenerateJsonSchema):
+    """Every key of a document is there, so that all are required; titles and defaults would repeat names and types."""
+
+    def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: FBT001 (as pydantic calls it)
+        return bool(field.get("required", total)) if field["type"] == "typed-dict-field" else True
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 (as pydantic calls it)
+        return False
+
+    def default_schema(self, schema: Any) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
 
 
-def _comparison_fields(comparison: Comparison) -> Document:
-    golden = comparison.golden
-    return {
-        "comparison": [_finding(finding) for finding in comparison.findings],
-        "golden": None
-        if golden is None
-        else {
-            "path": comparison.golden_path,
-            "kind": golden.kind,
-            "num_runs": golden.num_runs,
-            "promoted_at": golden.promoted_at,
-        },
-        "differences": [asdict(difference) for difference in comparison.likeness.differences],
-        "caveats": list(comparison.likeness.caveats),
-        "note": comparison.note or None,
-    }
+def schema(kind: Any, title: str, description: str) -> JsonSchemaValue:
+    """The JSON Schema of a document's type, or of a union of them, which a later release with more keys fits as well."""
+    found = TypeAdapter(kind).json_schema(mode="serialization", schema_generator=_Schema)
+    about = {"$schema": _Schema.schema_dialect, "title": title, "description": description}
+    opened: JsonSchemaValue = _open({key: value for key, value in found.items() if key not in about})
+    return about | opened
 
 
-def _finding(finding: Finding) -> Document:
-    return asdict(finding) | {"verdict": finding.verdict.value, "reason": finding.reason or None}
+def _open(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _open(each) for key, each in value.items() if (key, each) != ("additionalProperties", False)}
+    return [_open(each) for each in value] if isinstance(value, list) else value
 
 
-def rules_document(entries: Iterable[Entry]) -> Document:
-    """``mbr-perf rules --json``."""
-    return {"schema_version": SCHEMA_VERSION, "rules": [asdict(entry) for entry in entries]}
-
-
-def print_rules(console: Console, entries: tuple[Entry, ...]) -> None:
-    """One row a rule; ``<name>`` stands for a value of the request."""
-    table = plain_table("Rule", "Severity", "megatron-core", "Says")
-    for entry in entries:
-        table.add_row(entry.id, entry.severity, entry.versions, entry.message)
-    show(console, table)
-    console.print(f"{len(entries)} rules. `mbr-perf rules show ID` explains one.", highlight=False)
-
-
-def print_rule(console: Console, entries: tuple[Entry, ...]) -> None:
-    """Print all that is known of one rule; an id may have a row per release of megatron-core."""
-    for entry in entries:
-        rows = (
-            ("severity", entry.severity),
-            ("fix", entry.fix),
-            ("megatron-core", entry.mcore_text or ""),
-            ("versions", entry.versions),
-            ("evidence", entry.evidence),
-            ("source", entry.source),
-        )
-        for line in (f"{entry.id}: {entry.message}", *(f"  {name}: {value}" for name, value in rows if value)):
-            print_hanging(console, Text(line), 4)
+def _finite(value: object) -> object:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list) else value

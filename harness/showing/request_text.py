@@ -109,21 +109,6 @@ def request_lines(spec: ExperimentSpec) -> list[str]:
     return [f"{name:<13}{value}" for name, value in request_rows(spec)]
 
 
-def user_buffers_document(spec: ExperimentSpec) -> dict[str, object] | None:
-    """The user buffers that a run makes, for programs. ``names`` are the known configurations with equal buffers.
-
-    ``ub_cfgs`` is empty where all are transformer-engine's defaults.
-    """
-    if not spec.makes_user_buffers:
-        return None
-    buffers = spec.kernels.tp_comm_overlap_cfg
-    return {
-        "shape": list(spec.user_buffer_shape),
-        "names": list(buffers.names) if buffers else [],
-        "ub_cfgs": buffers.ub_cfgs if buffers else {},
-    }
-
-
 def effect_lines(effective: EffectiveRecompute) -> list[str]:
     """Modules in effect with their layers, and the inert ones with the reason."""
     return [f"{name:<13}{value}" for name, value in effect_rows(effective)]

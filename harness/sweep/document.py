@@ -1,108 +1,225 @@
 """A sweep as JSON and as CSV."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated, Literal, Self
 
-from harness.judging.metrics import METRICS
+from pydantic import BeforeValidator
+
+from harness.judging.gate import Finding, Verdict
+from harness.judging.metrics import METRICS, Metrics, Speed
+from harness.judging.saving import RankSaving
 from harness.judging.statistics import CONFIDENCE
 from harness.records.redact import redact_shapes
-from harness.run.predicting.shown import prediction_document
+from harness.records.run import PredictionRecord
+from harness.records.sweep import Axis, Cell, SweepPlan
+from harness.run.document import Launch, NotPredicted, Predicted, PredictedAndMeasured
 from harness.showing.figures import Value, csv_text
-from harness.showing.json import SCHEMA_VERSION, Document, metrics_document
-from harness.sweep.values import CellVerdict, SweepVerdict, VsControl
+from harness.showing.json import Document, Shown, Text, at
+from harness.sweep.values import CellStatus, CellVerdict, OomLine, SweepVerdict, VsControl
 
 
-def sweep_document(verdict: SweepVerdict, reports: Iterable[Path] = ()) -> Document:
-    """``mbr-perf sweep --json`` and ``report --json``; ``reports`` are the files that were written."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "sweep_id": verdict.sweep_id,
-        "title": verdict.title,
-        "recipe": verdict.recipe,
-        "gpu": verdict.gpu,
-        "started_at": verdict.started_at,
-        "command": list(verdict.command),
-        "axes": [axis.model_dump(mode="json") for axis in verdict.axes],
-        "repeats": verdict.repeats,
-        "capacity_bytes": verdict.capacity_bytes,
-        "margin": verdict.margin,
-        "control": verdict.control,
-        "reference": verdict.reference,
-        "reference_why": verdict.reference_why or None,
-        "cells": [_cell(cell, verdict) for cell in verdict.cells],
-        "pareto": list(verdict.pareto),
-        "recommended": verdict.recommendation.cell,
-        "num_runs_missing": verdict.num_due,
-        "why": verdict.recommendation.why,
-        "notes": list(verdict.notes),
-        "report": [str(path) for path in reports],
-    }
+class Versus(Shown):
+    """A cell against another. Intervals are 95 %; ``basis``: what the time rests on, or why there is none."""
+
+    time_change: float | None = at("time", "fraction")
+    time_change_interval: tuple[float, float] | None = at("time", "interval")
+    time_change_s: float | None = at("time", "seconds")
+    confidence: float | None
+    basis: str
+    time_rescaled: bool = at("rescaled")
+    memory_saved_bytes: int | None = at("memory", "saved_bytes")
+    memory_noise_bytes: int | None = at("memory", "noise_bytes")
+    memory_problem: Text
+    saved_bytes: dict[str, int] = at("memory", "saved_by_metric", default={})
+    ranks: tuple[RankSaving, ...] = at("memory", "ranks", default=())
+    ms_per_gib_saved: float | None = at("trade", "ms_per_gib_saved")
+    ms_per_gib_saved_interval: tuple[float, float] | None = at("trade", "interval")
+    ms_per_gib_saved_undefined: Text = at("trade", "undefined")
+
+    @classmethod
+    def of_versus(cls, versus: VsControl | None) -> Self | None:
+        """None where nothing was compared."""
+        if versus is None:
+            return None
+        time = versus.time
+        basis = time.basis if time else versus.time_problem
+        return cls.of(versus, basis=basis, confidence=CONFIDENCE if time and time.interval else None)
 
 
-def _cell(cell: CellVerdict, verdict: SweepVerdict) -> Document:
+class CellPrediction(PredictedAndMeasured):
+    """``overhead``: predicted change of step time against the control, by seconds or by FLOPs."""
+
+    overhead: float | None
+    measured_overhead: float | None
+
+
+class UnmeasuredPrediction(Predicted):
+    """As :class:`CellPrediction`, of a cell that did not end well."""
+
+    measured_step_time_s: float | None
+    step_time_error: float | None
+    overhead: float | None
+    measured_overhead: float | None
+
+
+class CellGolden(Shown):
+    """A cell against its golden."""
+
+    path: Annotated[Text, BeforeValidator(lambda path: redact_shapes(path or ""))] = at("golden_path")
+    outcome: Verdict
+    comparison: tuple[Finding, ...] = at("findings")
+
+
+class CellRow(Shown):
+    """One cell. ``control`` and ``pareto``: whether it is the control, whether it is on the Pareto front."""
+
+    index: int
+    name: str
+    changes: dict[str, str]
+    recompute: str
+    status: CellStatus
+    reason: Text
+    control: bool = at("is_control")
+    pareto: bool
+    num_runs: int
+    fingerprint: str | None = at("spec", "fingerprint")
+    metrics: Metrics | None
+    speed: Speed | None
+    seconds_per_control_step: float | None = at("cost_s")
+    capacity_bytes: int | None
+    fits: bool | None
+    doubts: tuple[str, ...]
+    oom: OomLine | None
+    vs_control: Versus | None
+    vs_reference: Versus | None
+    not_compared: Text = at("no_comparison")
+    prediction: CellPrediction | UnmeasuredPrediction | NotPredicted | None
+    golden: CellGolden | None
+
+    @classmethod
+    def of_cell(cls, cell: CellVerdict, pareto: tuple[str, ...]) -> Self:
+        """``pareto``: names of the cells on the front."""
+        return cls.of(
+            cell, pareto=cell.name in pareto, prediction=_foretold(cell),
+            vs_control=Versus.of_versus(cell.vs_control), vs_reference=Versus.of_versus(cell.vs_reference),
+        )  # fmt: skip
+
+
+def _foretold(cell: CellVerdict) -> CellPrediction | UnmeasuredPrediction | NotPredicted | None:
     foretold = cell.foretold
-    measured = cell.metrics if cell.status == "ok" else None
-    prediction = prediction_document(foretold.prediction if foretold else None, cell.no_prediction, measured)
-    if prediction is not None and foretold is not None:
-        prediction |= {
-            "measured_step_time_s": cell.speed.step_time_s if cell.speed else None,
-            "step_time_error": foretold.step_time_error,
-            "overhead": foretold.overhead,
-            "measured_overhead": foretold.measured_overhead,
-        }
-    return {
-        "index": cell.index,
-        "name": cell.name,
-        "changes": cell.changes,
-        "recompute": cell.recompute,
-        "status": cell.status,
-        "reason": cell.reason or None,
-        "control": cell.is_control,
-        "pareto": cell.name in verdict.pareto,
-        "num_runs": cell.num_runs,
-        "fingerprint": cell.spec.fingerprint if cell.spec else None,
-        "metrics": metrics_document(cell.metrics) if cell.metrics else None,
-        "speed": asdict(cell.speed) if cell.speed else None,
-        "seconds_per_control_step": cell.cost_s,
-        "capacity_bytes": cell.capacity_bytes,
-        "fits": cell.fits,
-        "doubts": list(cell.doubts),
-        "oom": asdict(cell.oom) if cell.oom else None,
-        "vs_control": _versus(cell.vs_control) if cell.vs_control else None,
-        "vs_reference": _versus(cell.vs_reference) if cell.vs_reference else None,
-        "not_compared": cell.no_comparison or None,
-        "prediction": prediction,
-        "golden": _golden(cell),
+    if foretold is None:
+        return NotPredicted(reason=cell.no_prediction) if cell.no_prediction else None
+    more = {
+        "measured_step_time_s": cell.speed.step_time_s if cell.speed else None,
+        "step_time_error": foretold.step_time_error,
+        "overhead": foretold.overhead,
+        "measured_overhead": foretold.measured_overhead,
     }
+    if cell.status == "ok" and cell.metrics:
+        return CellPrediction.beside(foretold.prediction, cell.metrics, **more)
+    return UnmeasuredPrediction.of(foretold.prediction, **more)
 
 
-def _versus(versus: VsControl) -> Document:
-    time, memory, trade = versus.time, versus.memory, versus.trade
-    return {
-        "time_change": time.fraction if time else None,
-        "time_change_interval": list(time.interval) if time and time.interval else None,
-        "time_change_s": time.seconds if time else None,
-        "confidence": CONFIDENCE if time and time.interval else None,
-        "basis": time.basis if time else versus.time_problem,
-        "time_rescaled": versus.rescaled,
-        "memory_saved_bytes": memory.saved_bytes if memory else None,
-        "memory_noise_bytes": memory.noise_bytes if memory else None,
-        "memory_problem": versus.memory_problem or None,
-        "saved_bytes": memory.saved_by_metric if memory else {},
-        "ranks": [asdict(rank) for rank in memory.ranks] if memory else [],
-        "ms_per_gib_saved": trade.ms_per_gib_saved,
-        "ms_per_gib_saved_interval": list(trade.interval) if trade.interval else None,
-        "ms_per_gib_saved_undefined": trade.undefined or None,
-    }
+class SweepDocument(Document):
+    """``mbr-perf report --json`` and ``report.json``. ``report``: the files that were written."""
+
+    sweep_id: str
+    title: str
+    recipe: str
+    gpu: str
+    started_at: str
+    command: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    repeats: int
+    capacity_bytes: int | None
+    margin: float
+    control: str
+    reference: str | None
+    reference_why: Text
+    cells: tuple[CellRow, ...]
+    pareto: tuple[str, ...]
+    recommended: str | None = at("recommendation", "cell")
+    num_runs_missing: int = at("num_due")
+    why: str = at("recommendation", "why")
+    notes: tuple[str, ...]
+    report: tuple[Path, ...]
+
+    @classmethod
+    def of_verdict(cls, verdict: SweepVerdict, reports: Iterable[Path] = (), **more: object) -> Self:
+        """``more``: the fields of a kind of sweep."""
+        cells = [CellRow.of_cell(cell, verdict.pareto) for cell in verdict.cells]
+        return cls.of(verdict, cells=cells, report=tuple(reports), **more)
 
 
-def _golden(cell: CellVerdict) -> Document | None:
-    if cell.golden is None:
-        return None
-    findings = [asdict(f) | {"verdict": f.verdict.value, "reason": f.reason or None} for f in cell.golden.findings]
-    path = redact_shapes(cell.golden.golden_path or "") or None
-    return {"path": path, "outcome": cell.golden.outcome.value, "comparison": findings}
+class SweepRunDocument(SweepDocument):
+    """``mbr-perf sweep --json``. ``num_runs_due``: runs that are still to be done."""
+
+    sweep_dir: Path
+    num_runs_due: int
+
+
+class AbPart(Shown):
+    """Whether A and B ended differently: null where one of them did not run."""
+
+    differs: bool | None
+    confirmed: bool | None
+    told: tuple[str, ...] = at("lines")
+
+
+class AbDocument(SweepRunDocument):
+    """``mbr-perf run --ab --json``."""
+
+    ab: AbPart
+
+
+class PlannedCellRow(Shown):
+    """A cell before it runs. ``rules``: those that refuse it; ``same_as``: the cell that it equals in effect."""
+
+    index: int
+    name: str
+    changes: dict[str, str]
+    recompute: str
+    fate: Literal["run", "pruned", "skipped_inert", "illegal"]
+    reason: Text
+    same_as: str | None
+    rules: tuple[str, ...]
+    fingerprint: str | None = at("spec", "fingerprint")
+    prediction: PredictionRecord | None
+    no_prediction: Text
+
+    @classmethod
+    def of_cell(cls, cell: Cell) -> Self:
+        """A planned or a refused cell."""
+        return cls.of(cell, rules=[finding.id for finding in cell.findings if finding.blocks])
+
+
+class SweepPlanDocument(Document):
+    """``mbr-perf sweep --dryrun --json``."""
+
+    dryrun: Literal[True] = True
+    title: str
+    recipe: str
+    gpu: str
+    control: str
+    axes: tuple[Axis, ...]
+    grid: bool
+    repeats: int
+    capacity_bytes: int | None
+    margin: float
+    notes: tuple[str, ...]
+    cells: tuple[PlannedCellRow, ...]
+
+    @classmethod
+    def of_plan(cls, plan: SweepPlan, **more: object) -> Self:
+        """``more``: the job of a sweep on Slurm."""
+        return cls.of(plan, cells=[PlannedCellRow.of_cell(cell) for cell in plan.cells], **more)
+
+
+class SweepJobPlanDocument(SweepPlanDocument):
+    """``mbr-perf sweep --launcher slurm --dryrun --json``."""
+
+    job: Launch
 
 
 def sweep_csv(verdict: SweepVerdict) -> str:

@@ -18,7 +18,7 @@ from harness.showing.page import Picture
 from harness.showing.printing import Console, print_lines
 from harness.showing.terminal import show_page
 from harness.sweep.batch import SweepBatch
-from harness.sweep.document import sweep_csv, sweep_document
+from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
 from harness.sweep.show import SweepDisplay
@@ -94,7 +94,7 @@ def _csv(material: _Material) -> tuple[Path, ...]:
 
 
 def _json(material: _Material) -> tuple[Path, ...]:
-    return _write(material.folder / "report.json", json.text(sweep_document(material.verdict)) + "\n")
+    return _write(material.folder / "report.json", json.text(SweepDocument.of_verdict(material.verdict)) + "\n")
 
 
 def _png(material: _Material) -> tuple[Path, ...]:
@@ -181,7 +181,7 @@ def report_sweep(request: ReportRequest) -> None:
     verdict = judge_sweep(data, data.plan.gate)
     paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT, request.formats)
     if request.as_json:
-        print(json.text(sweep_document(verdict, paths)))  # noqa: T201 (the answer)
+        json.answer(SweepDocument.of_verdict(verdict, paths))
     else:
         show_page(sweep_page(verdict))
         print_lines(Console(highlight=False), ["", *(f"Report: {path}" for path in paths)])

@@ -14,8 +14,10 @@ from rich.console import Console
 
 from harness.errors import BadRequestError
 from harness.imports.compare.convergence import LossLimits
+from harness.imports.compare.document import foreign_document
 from harness.imports.compare.judge import judge_log
-from harness.imports.compare.show import foreign_document, print_foreign
+from harness.imports.compare.run import ForeignAnswer
+from harness.imports.compare.show import print_foreign
 from harness.imports.compare.values import ForeignThresholds
 from harness.imports.golden.actuals import actuals_of, bridge_text, downsample, merge
 from harness.imports.golden.bridge import read_bridge
@@ -85,7 +87,7 @@ def answered(log, golden):
     """Every way out of a comparison; an answer is strict JSON."""
     judged = judge_log(log, golden, WindowOptions(), ForeignThresholds(), LossLimits())
     verdict = comparison_outcome(judged.comparison)
-    json.loads(report_json.text(foreign_document(log, judged, verdict)))
+    json.loads(report_json.text(foreign_document(ForeignAnswer(log, judged, *verdict))))
     print_foreign(Console(file=io.StringIO()), log, judged, verdict)
 
 

@@ -1,6 +1,5 @@
 """A plan is a value that can be read before it runs."""
 
-import json
 import shlex
 import socket
 from collections.abc import Callable
@@ -14,6 +13,9 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import Host
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, build_plan, free_port, settle
 from harness.records.batches import LaunchSettings
+from harness.run.document import launch_document
+from harness.showing.json import text
+from tests.commands import told
 
 MakeSpec = Callable[..., ExperimentSpec]
 TWO_NODES = Nodes(nnodes=2, node_rank=1, master_addr="node-0")
@@ -53,7 +55,7 @@ def test_gpus_are_sampled_under_the_name_of_the_node(h100: MakeSpec, host: Host)
 
 def test_the_sampler_can_be_switched_off(h100: MakeSpec, host: Host) -> None:
     assert plan_of(h100(), host, sample_interval_ms=0).sampler is None
-    assert plan_of(h100(), host, sample_interval_ms=0).document()["sampler"] is None
+    assert told(launch_document(plan_of(h100(), host, sample_interval_ms=0)))["sampler"] is None
 
 
 def test_each_node_of_several_has_its_ranks_and_its_own_files(h100: MakeSpec, host: Host) -> None:
@@ -87,11 +89,11 @@ def test_a_plan_tells_no_secret(cpu: MakeSpec, host: Host) -> None:
     shell = {"HF_TOKEN": "canary-1", "UCX_PROXY": "http://me:canary-2@proxy", **host.shell}
     plan = plan_of(cpu(), replace(host, shell=shell), pass_env=("HF_TOKEN",))
     assert {v.value for v in plan.env} >= {"canary-1", "http://me:canary-2@proxy"}
-    assert "canary" not in plan.render() + json.dumps(plan.document())
+    assert "canary" not in plan.render() + text(launch_document(plan))
 
 
 def test_the_document_is_json_and_says_who_set_what(h100: MakeSpec, host: Host) -> None:
-    document = json.loads(json.dumps(plan_of(h100(), host, timeout_s=60.0).document()))
+    document = told(launch_document(plan_of(h100(), host, timeout_s=60.0)))
     assert (document["num_local_ranks"], document["timeout_s"]) == (8, 60.0)
     assert {v["name"]: v["source"] for v in document["environment"]}["CUDA_DEVICE_ORDER"] == "table"
 

@@ -8,7 +8,9 @@ from rich.console import Console
 from harness.errors import ExitCode
 from harness.experiment.effective import effective_recompute
 from harness.experiment.rules.rule import Finding
-from harness.showing.findings import check_document, print_check
+from harness.run.document import CheckDocument
+from harness.showing.findings import print_check
+from tests.commands import told
 
 REFUSED = Finding(
     id="R09", severity="error", message="mla_up_proj needs multi-latent attention", fix="drop mla_up_proj",
@@ -87,7 +89,11 @@ def test_sources_are_shown_when_asked_for(printed):
 
 def test_the_document_holds_every_finding_with_its_override(make_spec):
     spec = make_spec()
-    document = check_document(spec, None, (FORCED, WASTEFUL), ExitCode.OK, sources={}, notes=("a note",))
+    document = told(
+        CheckDocument.of(
+            spec=spec, effective=None, findings=(FORCED, WASTEFUL), exit_code=ExitCode.OK, sources={}, notes=("a note",)
+        )
+    )
     assert document["findings"][0] == {
         "id": "R09", "severity": "error", "message": REFUSED.message, "fix": REFUSED.fix,
         "mcore_text": REFUSED.mcore_text, "overridden": True,

@@ -8,12 +8,13 @@ import pytest
 from harness.judging.saving import elsewhere
 from harness.records.run import PredictionRecord
 from harness.showing.page import plain
-from harness.sweep.document import sweep_csv, sweep_document
+from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import cell_table
 from harness.sweep.remarks import closing_lines
 from harness.sweep.values import SweepVerdict
 from harness.units import GIB
+from tests.commands import told
 
 
 @pytest.fixture(name="three_settings")
@@ -112,7 +113,7 @@ def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, mak
     assert any(line.startswith("Mean step: mean over repeats of each run's median") for line in closing_lines(verdict))
     assert cell.speed.tokens_per_s_per_gpu == pytest.approx(8 * 4096 / 8 / 0.12)
     assert cell.speed.step_time_s == pytest.approx(cell.cost_s)
-    found = sweep_document(verdict)["cells"][1]
+    found = told(SweepDocument.of_verdict(verdict))["cells"][1]
     assert (found["speed"]["step_time_s"], found["metrics"]["step_time_s"]["median"]) == (pytest.approx(0.12), 0.10)
     (control, row) = csv.DictReader(io.StringIO(sweep_csv(verdict)))
     assert [float(one["step_time_s"]) for one in (control, row)] == pytest.approx([0.10, 0.12])

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,11 @@ from harness.showing.markup import html, markdown
 from harness.showing.page import visible
 from harness.showing.printing import Console
 from harness.showing.terminal import print_page
-from harness.sweep.document import sweep_csv, sweep_document
+from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
 from harness.sweep.reports import write_reports, write_tables
+from tests.commands import told
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
 HOSTILE = "=1+1 | `x` [bold]<script>alert(1)</script> </script>"
@@ -98,7 +100,7 @@ def test_no_color_leaves_no_escape_codes(recorded, monkeypatch):
 
 
 def test_json_keeps_the_keys_of_the_contract(recorded):
-    document = sweep_document(judge_sweep(recorded), (Path("report/report.html"),))
+    document = told(SweepDocument.of_verdict(judge_sweep(recorded), (Path("report/report.html"),)))
 
     assert document["control"] == "none"
     assert document["recommended"] == "full:uniform:1"
@@ -113,7 +115,7 @@ def test_json_keeps_the_keys_of_the_contract(recorded):
 
 
 def test_json_names_the_reference_that_stands_in_for_the_control(recorded):
-    document = sweep_document(judge_sweep(recorded))
+    document = told(SweepDocument.of_verdict(judge_sweep(recorded)))
     mlp = document["cells"][1]
 
     assert (document["control"], document["reference"]) == ("none", "full:uniform:1")
@@ -124,11 +126,10 @@ def test_json_names_the_reference_that_stands_in_for_the_control(recorded):
 
 def test_json_metrics_are_those_of_a_run(recorded):
     from harness.judging.derive import derive
-    from harness.showing.json import metrics_document
 
-    cell = sweep_document(judge_sweep(recorded))["cells"][1]
+    cell = told(SweepDocument.of_verdict(judge_sweep(recorded)))["cells"][1]
 
-    assert cell["metrics"] == metrics_document(derive(recorded.cells[1].runs[0]))
+    assert cell["metrics"] == json.loads(json.dumps(asdict(derive(recorded.cells[1].runs[0]))))
 
 
 def test_csv_holds_raw_figures(recorded):

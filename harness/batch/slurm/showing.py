@@ -4,17 +4,54 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Self
 
 from harness.launch.heartbeats import Progress
 from harness.launch.slurm.job import SlurmJob
 from harness.records.job import JobRecord, SubmittedRecord
-from harness.records.run import RunRecord
+from harness.records.run import RunRecord, Status
 from harness.run.predicting.prediction import RunPrediction
 from harness.run.show import Display
 from harness.run.understanding import Understood
 from harness.showing import json
+from harness.showing.json import Document
 from harness.showing.printing import Console
 from harness.showing.progress import PlainLines, Show, step_progress
+
+
+class SubmittedDocument(Document):
+    """``run`` and ``sweep`` with ``--detach --json``, and ``mbr-perf jobs submit --json``."""
+
+    job_dir: str
+    job_id: str | None
+    run_ids: tuple[str, ...]
+    run_dirs: tuple[str, ...]
+
+    @classmethod
+    def of_job(cls, job: JobRecord, submitted: SubmittedRecord | None = None, **more: object) -> Self:
+        """``more``: the fields of a kind of answer."""
+        runs = {"run_ids": [run.run_id for run in job.runs], "run_dirs": [run.run_dir for run in job.runs]}
+        return cls.of(job, job_id=submitted.job_id if submitted else None, **runs, **more)
+
+
+class PreparedDocument(SubmittedDocument):
+    """``--no_submit --json``: the batch file that was written, and the command that submits it."""
+
+    script: Path
+    sbatch: tuple[str, ...]
+
+
+class WaitingDocument(SubmittedDocument):
+    """Waiting has ended and the job has not."""
+
+    is_done: Literal[False] = False
+
+
+class CaseJobDocument(SubmittedDocument):
+    """``mbr-perf jobs wait --json`` for a case of a night."""
+
+    statuses: tuple[Status, ...]
 
 
 @dataclass
@@ -53,7 +90,7 @@ class JobDisplay:
         """Written, and not submitted."""
         record = job.record
         if self.as_json:
-            self._print(record, None, {"script": str(job.script_path), "sbatch": list(job.sbatch)})
+            json.answer(PreparedDocument.of_job(record, script=job.script_path, sbatch=job.sbatch))
         else:
             self._answer([f"prepared {job.script_path}", f"submit it: mbr-perf jobs submit {record.job_dir}"])
 
@@ -64,7 +101,7 @@ class JobDisplay:
     def detached(self, job: JobRecord, submitted: SubmittedRecord) -> None:
         """The ids, and how to collect."""
         if self.as_json:
-            self._print(job, submitted, {})
+            json.answer(SubmittedDocument.of_job(job, submitted))
             return
         self._answer([
             f"job {submitted.job_id}: {job.job_dir}",
@@ -80,7 +117,7 @@ class JobDisplay:
         self.says(f"  collect it: mbr-perf jobs wait {job.job_dir}")
         self.says(f"  cancel it:  mbr-perf jobs cancel {job.job_dir}")
         if self.as_json:
-            self._print(job, submitted, {"is_done": False})
+            json.answer(WaitingDocument.of_job(job, submitted))
 
     def step(self, run_id: str, progress: Progress, *, alone: bool) -> None:
         """A live bar on a terminal, a line now and then elsewhere; lines that name their run where it is not ``alone``."""
@@ -105,7 +142,7 @@ class JobDisplay:
         """The job of a case of a night has ended: how its runs did, and who judges them."""
         statuses = [record.status for record in records]
         if self.as_json:
-            self._print(job, None, {"statuses": statuses})
+            json.answer(CaseJobDocument.of_job(job, statuses=statuses))
         else:
             self._answer([f"runs: {', '.join(statuses)}", f"judge them: mbr-perf nightly --resume {job.subject}"])
 
@@ -119,14 +156,3 @@ class JobDisplay:
         console = Console(highlight=False)
         for line in lines:
             console.print(line, markup=False, soft_wrap=True)
-
-    @staticmethod
-    def _print(job: JobRecord, submitted: SubmittedRecord | None, more: json.Document) -> None:
-        document: json.Document = {
-            "schema_version": json.SCHEMA_VERSION,
-            "job_dir": job.job_dir,
-            "job_id": submitted.job_id if submitted else None,
-            "run_ids": [run.run_id for run in job.runs],
-            "run_dirs": [run.run_dir for run in job.runs],
-        }
-        print(json.text(document | more))  # noqa: T201 (the answer)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from harness.diagnose.document import SnapshotDifferenceDocument, SnapshotDocument
 from harness.diagnose.snapshot import verdict
 from harness.diagnose.snapshots.reading import fullest_device, snapshot_summaries, snapshot_summary
 from harness.diagnose.snapshots.values import (
@@ -17,7 +18,6 @@ from harness.diagnose.snapshots.values import (
 from harness.judging.oom.verdict import OomVerdict
 from harness.showing import json
 from harness.showing.charts.drawing import require_chart
-from harness.showing.json import SCHEMA_VERSION, Document
 from harness.showing.page import GAP, Block, Column, Facts, Page, Table, listing, table, tabled
 from harness.showing.terminal import show_page
 from harness.units import counted, format_bytes
@@ -165,43 +165,6 @@ def _rest(count: int, shown: int) -> list[str]:
     return [f"and {counted(count - shown, 'more row')} (--json has them)"] if count > shown else []
 
 
-def snapshot_document(
-    summary: SnapshotSummary, device: DeviceMemory, verdict: OomVerdict | None
-) -> Document:  # fmt: skip
-    """``device`` is the one that ``verdict`` is about; ``verdict`` is null where nothing failed."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        **summary.model_dump(mode="json"),
-        "device": device.device,
-        "verdict": _verdict(verdict),
-    }
-
-
-def difference_document(summaries: tuple[SnapshotSummary, SnapshotSummary], found: SnapshotDifference) -> Document:
-    """Rows with ``more_bytes``: what the second, ``after``, holds more than the first."""
-    dumped = found.model_dump(mode="json")
-    for kind, rows in (("modules", found.modules), ("sites", found.sites)):
-        dumped[kind] = [{**row.model_dump(mode="json"), "more_bytes": row.more_bytes} for row in rows]
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "before": summaries[0].file,
-        "after": summaries[1].file,
-        "difference": dumped,
-    }
-
-
-def _verdict(verdict: OomVerdict | None) -> dict[str, object] | None:
-    if verdict is None:
-        return None
-    return {
-        "class": verdict.oom_class,
-        "confidence": verdict.confidence,
-        "reason": verdict.reason,
-        "next_experiment": verdict.next_experiment,
-        "request_bytes": verdict.request_bytes,
-    }
-
-
 def show_snapshot(path: Path, *, timeline: Path | None, as_json: bool) -> None:
     """One file. BadRequestError for what cannot be read or drawn."""
     if timeline is not None:
@@ -210,7 +173,7 @@ def show_snapshot(path: Path, *, timeline: Path | None, as_json: bool) -> None:
     device = fullest_device(summary)
     found = verdict(device)
     if as_json:
-        print(json.text(snapshot_document(summary, device, found)))  # noqa: T201
+        json.answer(SnapshotDocument.of(summary, device=device.device, verdict=found))
     else:
         show_page(snapshot_page(summary, device, found))
     if timeline is not None:
@@ -226,7 +189,7 @@ def show_difference(before: Path, after: Path, *, timeline: Path | None, as_json
     devices = fullest_device(summaries[0]), fullest_device(summaries[1])
     found = difference(*devices)
     if as_json:
-        print(json.text(difference_document(summaries, found)))  # noqa: T201
+        json.answer(SnapshotDifferenceDocument.of(before=first.file, after=second.file, difference=found))
     else:
         show_page(difference_page((str(before), str(after)), found))
     if timeline is not None:

@@ -74,11 +74,10 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
         )
     answer = compare_foreign(foreign_request(foreign, loss, judge))
     if what.as_json:
-        from harness.imports.compare.show import foreign_document
+        from harness.imports.compare.document import foreign_document
         from harness.showing import json
 
-        document = foreign_document(answer.log, answer.comparison, (answer.outcome, answer.exit_code))
-        print(json.text(document | {"actuals": str(answer.actuals) if answer.actuals else None}))
+        json.answer(foreign_document(answer))
     else:
         from harness.imports.compare.show import print_foreign
         from harness.showing.printing import Console
@@ -107,9 +106,10 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
     metrics, comparison = compare_runs(records, search, gate, window_options(judge))
     verdict = comparison_outcome(comparison, fail_on_improvement=gate.fail_on_improvement)
     if what.as_json:
+        from harness.run.document import compare_document
         from harness.showing import json
 
-        print(json.text(json.compare_document(records, metrics, comparison, verdict)))
+        json.answer(compare_document(records, metrics, comparison, verdict))
     else:
         from harness.run.result import print_compare
         from harness.showing.printing import Console

@@ -1,7 +1,7 @@
 """Shows a comparison with a golden file of others."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from rich.text import Text
 
@@ -10,7 +10,6 @@ from harness.imports.compare.values import METRIC, ForeignComparison
 from harness.imports.log.values import ForeignLog
 from harness.judging.gate import Finding, Outcome, Verdict
 from harness.showing import figures
-from harness.showing.json import SCHEMA_VERSION, Document
 from harness.showing.printing import Console, plain_table, print_lines, show
 from harness.units import counted, format_bytes, format_percent
 
@@ -148,51 +147,3 @@ def _worst(judged: ForeignComparison) -> Iterable[str]:
         for name, worst in judged.worst.items()
     ]
     return [f"Most memory of {ranks} ranks: {'; '.join(told)}"] if told else []
-
-
-def foreign_document(log: ForeignLog, judged: ForeignComparison | None, verdict: tuple[Outcome, ExitCode]) -> Document:
-    """The keys of `compare`, with what was read of the log and the golden. Seconds, TFLOP/s/GPU and bytes."""
-    outcome, exit_code = verdict
-    document: Document = {
-        "schema_version": SCHEMA_VERSION,
-        "outcome": outcome,
-        "exit_code": int(exit_code),
-        "log": _log(log),
-        "comparison": [],
-        "golden": None,
-        "window": None,
-        "doubts": [log.truncated] if log.truncated else [],
-        "notes": list(log.notes),
-    }
-    if judged is None:
-        return document
-    golden = judged.golden
-    return document | {
-        "comparison": [
-            asdict(one) | {"verdict": one.verdict.value, "reason": one.reason or None}
-            for one in judged.comparison.findings
-        ],
-        "golden": {
-            "path": str(golden.path), "format": golden.format, "layout": golden.layout, "num_steps": len(golden.steps),
-        },
-        "window": asdict(judged.window),
-        "doubts": list(judged.doubts),
-        "notes": list(judged.notes),
-    }  # fmt: skip
-
-
-def _log(log: ForeignLog) -> Document:
-    counters = ("allocated_bytes", "max_allocated_bytes", "reserved_bytes", "max_reserved_bytes", "device_used_bytes")
-    worst = {name: log.worst(name) for name in counters}
-    return {
-        "format": log.format,
-        "sources": list(log.sources),
-        "first_iteration": log.iterations[0].number if log.iterations else None,
-        "last_iteration": log.iterations[-1].number if log.iterations else None,
-        "num_iterations": len(log.iterations),
-        "total_iterations": log.total,
-        "world_size": log.world_size,
-        "truncated": log.truncated,
-        "restarts": list(log.restarts),
-        "worst_memory": {name: asdict(one) for name, one in worst.items() if one},
-    }

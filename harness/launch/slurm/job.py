@@ -147,18 +147,6 @@ class SlurmJob:
             warning_s=self.warning_s,
         )
 
-    def document(self) -> dict[str, object]:
-        """The job for programs (JSON)."""
-        return {
-            "launcher": "slurm",
-            "job_dir": self.record.job_dir,
-            "nnodes": self.record.nnodes,
-            "num_tasks": self.record.num_tasks,
-            "script": self.render(),
-            "sbatch": list(self.sbatch),
-            "left_out": list(self.left_out),
-        }
-
     def _directives(self) -> list[str]:
         record, asked = self.record, self.record.slurm
         is_array = record.num_tasks > 1

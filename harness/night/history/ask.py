@@ -76,16 +76,17 @@ def add(
 
     A nightly job does this by itself.
     """
-    from harness.night.history.document import added_document, print_added
+    from harness.night.history.document import AddedDocument
+    from harness.night.history.show import print_added
     from harness.night.history.store import add_runs
     from harness.records import store
+    from harness.showing import json
 
     additions = add_runs(runs, store.results_dir(results_dir))
-    rows = [(one.record, one.path, one.is_new) for one in additions]
     if as_json:
-        _print_json(added_document(rows))
+        json.answer(AddedDocument.of(runs=additions))
     else:
-        print_added(_console(), rows)
+        print_added(_console(), additions)
 
 
 def _require_sense(asked: HistoryOptions) -> None:
@@ -118,17 +119,18 @@ def _require_sense(asked: HistoryOptions) -> None:
 
 
 def _show_cases(asked: HistoryOptions) -> None:
-    from harness.night.history.document import cases_document
+    from harness.night.history.document import history_document
     from harness.night.history.run import list_cases, metric_named, moment
     from harness.night.history.show import cases_page
     from harness.records import store
+    from harness.showing import json
     from harness.showing.terminal import show_page
 
     results, metric = store.results_dir(asked.results_dir), metric_named(asked.metric)
     cases, reading = list_cases(results, metric, moment(asked.since))
     _narrate(reading.notes)
     if asked.as_json:
-        _print_json(cases_document(cases, metric, results, reading.notes))
+        json.answer(history_document(cases, metric, results, reading.notes))
     else:
         show_page(cases_page(cases, metric, results))
 
@@ -138,6 +140,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     from harness.night.history.run import HistoryRequest, case_history, metric_named, moment
     from harness.night.history.show import case_page
     from harness.records import store
+    from harness.showing import json
     from harness.showing.terminal import room_for_bars, show_page
 
     history, notes = case_history(
@@ -155,7 +158,7 @@ def _show_case(asked: HistoryOptions, case: str) -> None:
     _narrate(notes)
     _write_files(asked, history)
     if asked.as_json:
-        _print_json(case_document(history, notes))
+        json.answer(case_document(history, notes))
     elif asked.csv != "-":
         show_page(case_page(history, bars=room_for_bars()))
 
@@ -187,9 +190,3 @@ def _console() -> "Console":
     from harness.showing.printing import Console
 
     return Console(highlight=False)
-
-
-def _print_json(document: dict[str, object]) -> None:
-    from harness.showing import json
-
-    print(json.text(document))

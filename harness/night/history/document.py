@@ -1,130 +1,169 @@
 """JSON of histories, and what was added."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
+from typing import Self
 
-from rich.text import Text
-
-from harness.judging.metrics import Metric
-from harness.night.history.cases import CaseHistory, CaseSummary, LevelChange
-from harness.night.history.changes import Change, changes, setup_of
-from harness.night.history.record import HistoryRecord
+from harness.judging.metrics import Better, Metric
+from harness.night.history.cases import CaseHistory, CaseSummary
+from harness.night.history.changes import Trend, changes, setup_of
 from harness.night.history.series import Night
-from harness.showing.json import SCHEMA_VERSION, Document
-from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.records.batches import Purpose
+from harness.records.run import Status
+from harness.showing.json import Document, Shown, Text, at
 
 
-def cases_document(cases: Sequence[CaseSummary], metric: Metric, results: Path, notes: Sequence[str]) -> Document:
-    """The list of cases; ``last_value`` is of the last night that has the figure."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "results_dir": str(results),
-        "metric": metric.name,
-        "unit": metric.unit,
-        "cases": [_case(case) for case in cases],
-        "notes": list(notes),
-    }
+class ChangeRow(Shown):
+    """One thing that is not the same."""
+
+    name: str
+    before: str | None
+    after: str | None
 
 
-def case_document(history: CaseHistory, notes: Sequence[str]) -> Document:
-    """One case: nights oldest first with medians over their runs, change points, the golden band, the newest night."""
-    series, metric, golden = history.series, history.metric, history.golden
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "case": series.case,
-        "suite_case": series.suite_case or None,
-        "fingerprint": series.fingerprint,
-        "metric": metric.name,
-        "unit": metric.unit,
-        "better": metric.better,
-        "nights": [
-            _night(night, metric, series.nights[number - 1] if number else None)
-            for number, night in enumerate(series.nights)
-        ],
-        "change_points": [_change_point(found) for found in history.level_changes],
-        "no_change_points": history.no_points,
-        "trend": asdict(history.trend) if history.trend else None,
-        "golden": {"path": str(golden.path), "value": golden.value, "threshold": golden.threshold,
-                   "low": golden.low, "high": golden.high} if golden else None,
-        "no_golden": history.no_golden,
-        "notes": [*series.notes, *notes],
-    }  # fmt: skip
+class CaseRow(Shown):
+    """A case with the settings of its newest run. ``last_value``: of the last night that has the figure."""
+
+    case: str = at("series", "case")
+    suite_case: Text = at("series", "suite_case")
+    fingerprint: str = at("series", "fingerprint")
+    num_nights: int
+    num_runs: int
+    num_runs_of_other_settings: int = at("num_others")
+    last_started_at: str
+    last_outcome: str
+    last_value: float | None = at("value")
+    trend: Trend | None
+    notes: tuple[str, ...] = at("series", "notes")
 
 
-def _case(summary: CaseSummary) -> Document:
-    return {
-        "case": summary.series.case,
-        "suite_case": summary.series.suite_case or None,
-        "fingerprint": summary.series.fingerprint,
-        "num_nights": len(summary.series.nights),
-        "num_runs": summary.num_runs,
-        "num_runs_of_other_settings": summary.num_others,
-        "last_started_at": summary.last_started_at,
-        "last_outcome": summary.last_outcome,
-        "last_value": summary.value,
-        "trend": asdict(summary.trend) if summary.trend else None,
-        "notes": list(summary.series.notes),
-    }
+class HistoryDocument(Document):
+    """``mbr-perf history --json``."""
+
+    results_dir: Path
+    metric: str
+    unit: str
+    cases: tuple[CaseRow, ...]
+    notes: tuple[str, ...]
 
 
-def _night(night: Night, metric: Metric, before: Night | None) -> Document:
-    return {
-        "id": night.id,
-        "started_at": night.started_at,
-        "is_start_known": night.is_start_known,
-        "value": night.value(metric.name),
-        "spread": night.spread(metric.name),
-        "outcome": night.outcome,
-        "runs": [
-            {"run_id": record.run_id, "status": record.status, "purpose": record.purpose,
-             "suspect": list(record.suspect), "failure": record.failure,
-             "sm_clock_mhz": record.sm_clock_mhz, "power_cap_share": record.power_cap_share,
-             "value": record.metrics[metric.name].value if metric.name in record.metrics else None}
+def history_document(
+    cases: Sequence[CaseSummary], metric: Metric, results: Path, notes: Sequence[str]
+) -> HistoryDocument:
+    """The list of cases."""
+    rows = [CaseRow.of(case, num_nights=len(case.series.nights)) for case in cases]
+    return HistoryDocument.of(results_dir=results, metric=metric.name, unit=metric.unit, cases=rows, notes=notes)
+
+
+class RunRow(Shown):
+    """One run of a night."""
+
+    run_id: str
+    status: Status
+    purpose: Purpose
+    suspect: tuple[str, ...]
+    failure: str | None
+    sm_clock_mhz: float | None
+    power_cap_share: float | None
+    value: float | None
+
+
+class NightRow(Shown):
+    """Runs of a case that were made for one figure. ``changed``: since the night before."""
+
+    id: str
+    started_at: str
+    is_start_known: bool
+    value: float | None
+    spread: float | None
+    outcome: str
+    runs: tuple[RunRow, ...]
+    setup: dict[str, str | None]
+    changed: tuple[ChangeRow, ...]
+
+    @classmethod
+    def of_night(cls, night: Night, metric: Metric, before: Night | None) -> Self:
+        """Medians over its runs."""
+        runs = [
+            RunRow.of(record, value=figure.value if (figure := record.metrics.get(metric.name)) else None)
             for record in night.records
+        ]
+        return cls.of(
+            night, value=night.value(metric.name), spread=night.spread(metric.name), runs=runs, setup=setup_of(night),
+            changed=changes(before, night) if before else (),
+        )  # fmt: skip
+
+
+class ChangePointRow(Shown):
+    """A new level. ``changed_where``: says so where what changed is one night off."""
+
+    started_at: str = at("night", "started_at")
+    night: str = at("night", "id")
+    before: float = at("point", "before")
+    after: float = at("point", "after")
+    change: float = at("point", "fraction")
+    p_value: float = at("point", "p_value")
+    changed: tuple[ChangeRow, ...]
+    changed_where: str | None
+
+
+class BandRow(Shown):
+    """The golden and what is within its threshold."""
+
+    path: Path
+    value: float
+    threshold: float
+    low: float
+    high: float
+
+
+class CaseDocument(Document):
+    """``mbr-perf history CASE --json``: nights oldest first."""
+
+    case: str = at("series", "case")
+    suite_case: Text = at("series", "suite_case")
+    fingerprint: str = at("series", "fingerprint")
+    metric: str = at("metric", "name")
+    unit: str = at("metric", "unit")
+    better: Better = at("metric", "better")
+    nights: tuple[NightRow, ...]
+    change_points: tuple[ChangePointRow, ...]
+    no_change_points: str = at("no_points")
+    trend: Trend | None
+    golden: BandRow | None
+    no_golden: str
+    notes: tuple[str, ...]
+
+
+def case_document(history: CaseHistory, notes: Sequence[str]) -> CaseDocument:
+    """One case: its nights, change points, golden band and newest night."""
+    nights = history.series.nights
+    return CaseDocument.of(
+        history,
+        nights=[
+            NightRow.of_night(night, history.metric, nights[number - 1] if number else None)
+            for number, night in enumerate(nights)
         ],
-        "setup": setup_of(night),
-        "changed": [_change(change) for change in changes(before, night)] if before else [],
-    }  # fmt: skip
+        change_points=[
+            ChangePointRow.of(found, changed_where=found.where if found.changed else None)
+            for found in history.level_changes
+        ],
+        notes=[*history.series.notes, *notes],
+    )
 
 
-def _change_point(found: LevelChange) -> Document:
-    point = found.point
-    return {
-        "started_at": found.night.started_at,
-        "night": found.night.id,
-        "before": point.before,
-        "after": point.after,
-        "change": point.fraction,
-        "p_value": point.p_value,
-        "changed": [_change(change) for change in found.changed],
-        "changed_where": found.where if found.changed else None,
-    }
+class AddedRow(Shown):
+    """A run that was taken into history; ``added`` is false where it was there already."""
+
+    run_id: str = at("record", "run_id")
+    case: str = at("record", "case")
+    status: Status = at("record", "status")
+    suspect: tuple[str, ...] = at("record", "suspect")
+    path: Path
+    added: bool = at("is_new")
 
 
-def _change(change: Change) -> Document:
-    return {"name": change.name, "before": change.before, "after": change.after}
+class AddedDocument(Document):
+    """``mbr-perf history add --json``."""
 
-
-Added = tuple[HistoryRecord, Path, bool]
-
-
-def print_added(console: Console, rows: Sequence[Added]) -> None:
-    """A line per run, and how many are new."""
-    table = plain_table("Run", "Case", "Status", "In history")
-    for record, _, is_new in rows:
-        status = f"{record.status}, suspect" if record.suspect else record.status
-        table.add_row(Text(record.run_id), Text(record.case), status, "added" if is_new else "was there already")
-    show(console, table)
-    num_new = sum(is_new for *_, is_new in rows)
-    print_lines(console, [f"{num_new} of {len(rows)} {'run' if len(rows) == 1 else 'runs'} added"])
-
-
-def added_document(rows: Sequence[Added]) -> Document:
-    """As JSON."""
-    runs = [
-        {"run_id": record.run_id, "case": record.case, "status": record.status, "suspect": list(record.suspect),
-         "path": str(path), "added": is_new}
-        for record, path, is_new in rows
-    ]  # fmt: skip
-    return {"schema_version": SCHEMA_VERSION, "runs": runs}
+    runs: tuple[AddedRow, ...]

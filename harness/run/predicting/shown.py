@@ -1,8 +1,7 @@
-"""The prediction of a run beside its measurement: as a document, and in one line."""
+"""The prediction of a run beside its measurement, in one line."""
 
 from harness.judging.metrics import Metrics
 from harness.records.run import PredictionRecord, RunRecord
-from harness.showing.json import Document
 from harness.units import format_bytes, format_percent, format_seconds
 
 
@@ -11,43 +10,8 @@ def whole_run(record: RunRecord, metrics: Metrics) -> Metrics | None:
     return metrics if record.status == "ok" else None
 
 
-def prediction_document(
-    record: PredictionRecord | None, reason: str = "", metrics: Metrics | None = None
-) -> Document | None:
-    """The keys of a `plan` row that a record holds, and with ``metrics`` what was measured; only the reason without one.
-
-    Errors are predicted over measured, less one.
-    """
-    if record is None:
-        return {"reason": reason} if reason else None
-    time_range = record.step_time_range_s
-    return {
-        "peak_bytes": record.peak_bytes,
-        "peak_range_bytes": list(record.range_bytes),
-        "worst_stage": record.worst_stage.pp_rank,
-        "peak": record.worst_stage.peak,
-        "stages": [stage.model_dump(mode="json") for stage in record.stages],
-        "step_time_s": record.step_time_s,
-        "step_time_range_s": list(time_range) if time_range else None,
-        "model_flops_per_step": record.model_flops,
-        "recompute_flops_per_step": record.recompute_flops,
-        "assumptions": list(record.assumptions),
-        **(_measured(record, metrics) if metrics else {}),
-    }
-
-
-def _measured(record: PredictionRecord, metrics: Metrics) -> Document:
-    peak = metrics.peak_allocated_bytes.value if metrics.peak_allocated_bytes else None
-    seconds = metrics.step_time_s.median if metrics.step_time_s else None
-    return {
-        "measured_peak_bytes": peak,
-        "peak_error": _error(record.peak_bytes, peak),
-        "measured_step_time_s": seconds,
-        "step_time_error": _error(record.step_time_s, seconds),
-    }
-
-
-def _error(predicted: float | None, measured: float | None) -> float | None:
+def error_of(predicted: float | None, measured: float | None) -> float | None:
+    """Predicted over measured, less one; None without both."""
     return predicted / measured - 1 if predicted is not None and measured else None
 
 
@@ -81,5 +45,5 @@ def misfit_line(record: PredictionRecord | None, capacity_bytes: int | None) -> 
 
 
 def _beside(predicted: float, measured: float | None, text: str) -> str:
-    error = _error(predicted, measured)
+    error = error_of(predicted, measured)
     return "" if error is None else f" (measured {text}, prediction {format_percent(error)})"

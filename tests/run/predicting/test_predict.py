@@ -11,12 +11,13 @@ from harness.launch.environment import this_host
 from harness.launch.plan import Nodes
 from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve
+from harness.run.document import prediction_document
 from harness.run.machine import installed_software
 from harness.run.predicting.prediction import NOT_TRACED, predict, predict_with, predicting
-from harness.run.predicting.shown import prediction_document
 from harness.run.predicting.tracer import Tracing, trace_cache
 from harness.run.show import Display
 from harness.run.understanding import RunRequest, understand
+from tests.commands import told
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def spec():
 @pytest.mark.train
 def test_a_cpu_request_is_predicted(spec, host):
     made = predict(spec, installed_software(), "local", host)
-    document = prediction_document(made.prediction.record(), made.reason)
+    document = told(prediction_document(made.prediction.record(), made.reason))
     assert document["peak_bytes"] == sum(
         value for key, value in document["stages"][document["worst_stage"]].items()
         if key not in ("pp_rank", "total", "peak")
@@ -45,7 +46,7 @@ def test_a_request_that_the_tracer_declines_has_no_prediction_but_a_reason(spec,
     offloading = spec.model_copy(update={"offload": spec.offload.model_copy(update={"cpu_offloading_num_layers": 1})})
     made = predict(offloading, installed_software(), "local", host)
     assert made.prediction is None
-    assert prediction_document(made.prediction, made.reason) == {"reason": made.reason}
+    assert told(prediction_document(made.prediction, made.reason)) == {"reason": made.reason}
     assert "offloading" in made.reason.lower()
 
 

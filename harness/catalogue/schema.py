@@ -1,0 +1,95 @@
+"""`mbr-perf schema`: the JSON Schema (draft 2020-12) of what a command prints with `--json`."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from harness.asking.options import Json
+
+_RUN = ("run.document:RunDocument", "run.document:RunPlanDocument")
+_SWEEP = ("sweep.document:SweepRunDocument", "sweep.document:SweepPlanDocument", "sweep.document:SweepJobPlanDocument")
+_JOB = tuple(f"batch.slurm.showing:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
+
+DOCUMENTS: Mapping[str, tuple[str, ...]] = {
+    "check": ("run.document:CheckDocument",),
+    "compare": ("run.document:CompareDocument", "imports.compare.document:ForeignDocument"),
+    "diagnose": ("diagnose.document:DiagnosisDocument", "diagnose.document:OverviewDocument"),
+    "doctor": ("results.document:MachineDocument",),
+    "explain": ("explain.document:ExplainDocument",),
+    "golden diff": ("goldens.document:DifferenceDocument",),
+    "golden export": ("goldens.document:ExportDocument",),
+    "golden list": ("goldens.document:GoldensDocument",),
+    "golden promote": ("goldens.document:PromotedDocument", "goldens.document:PromotionsDocument"),
+    "golden retire": ("goldens.document:RetiredDocument",),
+    "golden show": ("goldens.document:GoldenDocument",),
+    "history": ("night.history.document:HistoryDocument", "night.history.document:CaseDocument"),
+    "history add": ("night.history.document:AddedDocument",),
+    "import": ("run.document:RunDocument", "sweep.document:SweepRunDocument"),
+    "jobs cancel": ("jobs.document:CancelledDocument",),
+    "jobs list": ("jobs.document:JobsDocument",),
+    "jobs logs": ("jobs.document:LogsDocument",),
+    "jobs status": ("jobs.document:JobDocument",),
+    "jobs submit": ("batch.slurm.showing:SubmittedDocument",),
+    "jobs wait": (_RUN[0], _SWEEP[0], "batch.slurm.showing:WaitingDocument", "batch.slurm.showing:CaseJobDocument"),
+    "nightly": tuple(f"night.document:{name}Document" for name in ("Night", "NightPlan", "NightJobPlan")),
+    "plan": ("plan.document:PlanDocument", "plan.document:CalibrationDocument"),
+    "recipes list": ("catalogue.document:RecipesDocument",),
+    "recipes show": ("catalogue.document:RecipeDocument",),
+    "recipes suites": ("catalogue.document:SuitesDocument", "catalogue.document:SuiteDocument"),
+    "recipes validate": ("catalogue.document:CheckedDocument",),
+    "report": ("sweep.document:SweepDocument",),
+    "results archive": ("results.document:ArchiveDocument",),
+    "results doctor": ("results.document:AilmentsDocument",),
+    "results list": ("results.document:InventoryDocument",),
+    "results show": ("results.document:EntryDocument",),
+    "rules list": ("catalogue.document:RulesDocument",),
+    "rules show": ("catalogue.document:RulesDocument",),
+    "run": (*_RUN, "sweep.document:AbDocument", *_SWEEP[1:], *_JOB),
+    "schema": ("catalogue.document:CommandsDocument",),
+    "snapshot": ("diagnose.document:SnapshotDocument", "diagnose.document:SnapshotDifferenceDocument"),
+    "sweep": (*_SWEEP, *_JOB),
+}
+"""By command, the types of its documents below `harness`. Each also may print an error."""
+
+
+def schema_of(command: str) -> dict[str, Any]:
+    """What one document of the command looks like. KeyError for an unknown command."""
+    from functools import reduce
+    from importlib import import_module
+    from operator import or_
+
+    from harness.showing.json import ErrorDocument, schema
+
+    places = (place.partition(":") for place in DOCUMENTS[command])
+    found = [getattr(import_module(f"harness.{module}"), name) for module, _, name in places]
+    told = f"`mbr-perf {command} --json`. Keys only grow: ignore those that you do not know."
+    return schema(reduce(or_, [*found, ErrorDocument]), f"mbr-perf {command}", told)
+
+
+def schema(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="COMMAND", help="As you type it: `run`, `golden list`.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the JSON Schema (draft 2020-12) of what a command prints with --json. Without COMMAND, list the commands."""
+    from harness.errors import BadRequestError
+    from harness.recipes.problems import nearest
+
+    name = " ".join(command or ())
+    if name in DOCUMENTS:
+        import json as plain_json
+
+        print(plain_json.dumps(schema_of(name), indent=2, ensure_ascii=False))
+    elif name:
+        group = [one for one in DOCUMENTS if one.startswith(f"{name} ")]
+        remedy = f"one of: {', '.join(group)}" if group else nearest(name, DOCUMENTS)
+        raise BadRequestError(f"schema {name}: no command with --json", remedy=remedy)
+    elif as_json:
+        from harness.catalogue.document import CommandsDocument
+        from harness.showing import json
+
+        json.answer(CommandsDocument(commands=tuple(DOCUMENTS)))
+    else:
+        print("\n".join(DOCUMENTS))

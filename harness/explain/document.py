@@ -1,0 +1,97 @@
+"""JSON of an explanation: everything that the text says, and the differences that it shortens."""
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator
+
+from harness.explain.values import Fit, Group, Key
+from harness.showing.json import Document, Shown, Text, at
+
+Names = dict[str, list[str]]
+
+
+def _by_group(keys: Iterable[Key]) -> Names:
+    found: Names = {}
+    for group, name in keys:
+        found.setdefault(group, []).append(name)
+    return found
+
+
+Unrecorded = Annotated[Names, BeforeValidator(_by_group)]
+"""Names by group."""
+
+
+class SideRow(Shown):
+    """Which run or golden it is, and how far to trust it."""
+
+    name: str
+    kind: Literal["run", "golden", "published"]
+    num_runs: int
+    derived: Annotated[tuple[str, ...], BeforeValidator(sorted)]
+    caveats: tuple[str, ...]
+
+
+class ChangeRow(Shown):
+    """One metric on both sides."""
+
+    metric: str
+    run: float | None = at("ours")
+    reference: float | None = at("theirs")
+    change: float | None
+    noise: float | None
+    basis: Text
+    is_noise: bool
+
+
+class DifferenceRow(Shown):
+    """One recorded thing that is not the same."""
+
+    group: Group
+    name: str
+    run: str | None = at("ours")
+    reference: str | None = at("theirs")
+    source: Text
+
+
+class SaysRow(Shown):
+    """What a cause has to say about the change of one metric."""
+
+    metric: str
+    fit: Fit
+    text: str
+    expected: float | None
+
+
+class CauseRow(Shown):
+    """Differences that act alike, and what they can have moved."""
+
+    rank: int
+    name: str
+    can_explain: bool
+    differences: tuple[DifferenceRow, ...] = at("departures")
+    says: tuple[SaysRow, ...]
+    size: str
+    why: str
+
+
+class NotRecorded(Shown):
+    """What only the other side recorded, or neither did."""
+
+    run: Unrecorded = at("unrecorded_ours")
+    reference: Unrecorded = at("unrecorded_theirs")
+    neither: tuple[Group, ...]
+
+
+class ExplainDocument(Document):
+    """``mbr-perf explain --json``. ``same``: how many facts agree, by group."""
+
+    run: SideRow = at("ours")
+    reference: SideRow = at("theirs")
+    metrics: tuple[ChangeRow, ...] = at("changes")
+    verdict: tuple[str, ...]
+    causes: tuple[CauseRow, ...]
+    same: dict[Group, int] = at("contrast", "same")
+    not_recorded: NotRecorded = at("contrast")
+    advice: tuple[str, ...]
+    exit_code: int = 0
