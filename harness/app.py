@@ -1,15 +1,16 @@
 """The `mbr-perf` command: its sub-commands, the spelling of options, and the one place where errors become exit codes."""
 
+import io
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 import typer.core
 
 from harness import __version__
-from harness.asking.spelling import PlanCommand, SweepCommand, WholeShortOptions
+from harness.asking.options import PlanCommand, SweepCommand, WholeShortOptions
 from harness.catalogue import recipes, rules, schema
 from harness.diagnose import ask as diagnose
 from harness.diagnose.snapshots import ask as snapshot
@@ -26,7 +27,6 @@ from harness.plan import ask as plan
 from harness.records.launch import closed_to_others
 from harness.results import ask as results
 from harness.runs import ask as run
-from harness.showing.streams import readers_may_leave
 from harness.sweep import ask as sweep
 
 # Which package has the class depends on the version of typer; each hands out this child of it.
@@ -176,3 +176,36 @@ def _tell(error: HarnessError, *, as_json: bool) -> None:
 
 if __name__ == "__main__":
     main()
+
+
+@contextmanager
+def readers_may_leave() -> Iterator[None]:
+    """Inside the block, what is written to a closed pipe is dropped; `| head` neither fails a run nor hides a regression.
+
+    Streams that somebody has put in place of the process's own are left alone.
+    """
+    own = sys.stdout, sys.stderr
+    if sys.stdout is sys.__stdout__ is not None:
+        sys.stdout = _forgiving(sys.__stdout__, line_buffering=sys.__stdout__.isatty())
+    if sys.stderr is sys.__stderr__ is not None:
+        sys.stderr = _forgiving(sys.__stderr__, line_buffering=True)
+    try:
+        yield
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+        sys.stdout, sys.stderr = own
+
+
+class _Discarding(io.FileIO):
+    def write(self, data) -> int:  # type: ignore[no-untyped-def] # noqa: ANN001 (a buffer, which typeshed names privately)
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            return memoryview(data).nbytes
+
+
+def _forgiving(stream: TextIO, *, line_buffering: bool) -> TextIO:
+    raw = io.BufferedWriter(_Discarding(stream.fileno(), "w", closefd=False))
+    return io.TextIOWrapper(raw, encoding=stream.encoding, errors=stream.errors, line_buffering=line_buffering)

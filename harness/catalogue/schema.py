@@ -75,7 +75,7 @@ def schema(
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of what a command prints with --json. Without COMMAND, list the commands."""
     from harness.errors import BadRequestError
-    from harness.recipes.problems import nearest
+    from harness.errors import nearest
 
     name = " ".join(command or ())
     if name in DOCUMENTS:

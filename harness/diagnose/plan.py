@@ -12,8 +12,7 @@ from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import Host, child_environment
-from harness.launch.plan import Nodes, local_ranks, without_asking
-from harness.planning.assumptions import is_routed_naturally
+from harness.launch.plan import Nodes, without_asking
 from harness.planning.search import Limits, Plan, Row, candidates, plan, required_cases
 from harness.run.machine import software_for
 from harness.run.predicting.calibration import constants_for
@@ -116,7 +115,7 @@ def _plan_as_asked(spec: ExperimentSpec, host: Host, capacity_bytes: int | None)
     software, implementation = software_for(spec.gpu, host)[0], settled_implementation(spec)
     found = candidates(spec, software, implementation)
     tracing = Tracing(host, trace_cache(host.shell), timeout_s=_PATIENCE_S)
-    traces = tracing.traces(required_cases(found, implementation), implementation, uneven=is_routed_naturally(spec))
+    traces = tracing.traces(required_cases(found, implementation), implementation, uneven=spec.is_routed_naturally)
     limits = Limits(capacity_bytes)
     return plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
 
@@ -153,7 +152,7 @@ def _environment(spec: ExperimentSpec, host: Host) -> tuple[dict[str, str] | Non
     nodes = without_asking(spec, Nodes())
     try:
         found = child_environment(
-            spec, host.shell, (), local_ranks(spec, nodes), num_cores=host.num_cores, nnodes=nodes.nnodes
+            spec, host.shell, (), spec.ranks_per_node(nodes.nnodes), num_cores=host.num_cores, nnodes=nodes.nnodes
         )
     except ManyProblemsError as error:
         return None, tuple(map(_finding, error.problems))

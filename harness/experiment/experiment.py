@@ -193,6 +193,16 @@ class ExperimentSpec(Frozen):
         """Copies of the dense model."""
         return self.parallelism.data_parallel_size(self.num_gpus)
 
+    def ranks_per_node(self, nnodes: int) -> int:
+        """Ranks on each node: all of them on one node, ``gpus_per_node`` on each of several."""
+        return self.num_gpus if nnodes == 1 else self.gpus_per_node
+
+    @property
+    def is_routed_naturally(self) -> bool:
+        """Whether the router decides how many tokens a rank receives."""
+        moe, shares_experts = self.model.moe, self.parallelism.expert_model_parallel_size > 1
+        return moe is not None and shares_experts and not moe.moe_router_force_load_balancing
+
     @property
     def num_microbatches(self) -> int:
         """Micro-batches per step and GPU."""

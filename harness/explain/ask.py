@@ -32,10 +32,9 @@ def explain(what: ExplainOptions) -> None:
     Everything that both recorded is compared; what differs is listed by how much it usually moves, each with whether it
     can explain the sign and the size of the change. Exits 0 whatever is found; compare gives the verdict.
     """
-    from harness.errors import BadRequestError
+    from harness.errors import BadRequestError, Problems
     from harness.explain.judge import explain as explained
     from harness.explain.references import named, stored_golden, with_history
-    from harness.recipes.problems import Problems
 
     problems, ours, theirs = Problems(), None, None
     with problems.collecting():

@@ -123,12 +123,11 @@ def diff(
 
     REVISION:NAME is the golden as git has it there, e.g. HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.
     """
-    from harness.errors import BadRequestError
+    from harness.errors import BadRequestError, Problems
     from harness.explain.references import named
     from harness.goldens import show as golden_markdown
     from harness.goldens.promote import leave_markdown
     from harness.goldens.show import print_difference
-    from harness.recipes.problems import Problems
     from harness.showing import json
 
     if as_json and markdown == "-":

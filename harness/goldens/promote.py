@@ -106,7 +106,7 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
 
 def _runs(asked: PromoteOptions) -> "tuple[RunRecord, ...]":
     """All that are named. BadRequestError with every name that means no run."""
-    from harness.recipes.problems import Problems
+    from harness.errors import Problems
 
     problems = Problems()
     runs: list[RunRecord] = []

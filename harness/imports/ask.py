@@ -4,8 +4,7 @@ from typing import Any
 
 import typer
 
-from harness.asking.options import JudgeOptions, takes
-from harness.asking.spelling import WholeShortOptions
+from harness.asking.options import JudgeOptions, WholeShortOptions, takes
 from harness.imports.options import ImportOptions, JobOptions
 
 
@@ -14,7 +13,7 @@ class ImportCommand(WholeShortOptions):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """`--log a.log b.log` as `--log a.log --log b.log`."""
-        from harness.asking.spelling import spread
+        from harness.asking.options import spread
 
         return super().parse_args(ctx, spread(args, {"--log": None}))
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from harness.errors import BadRequestError, ManyProblemsError
+from harness.errors import BadRequestError, ManyProblemsError, Problems
 from harness.experiment.gpu import MARGIN
-from harness.recipes.problems import Problems
 from harness.recipes.recipe import Request
 from harness.records.goldens import GateOptions
 from harness.run.understanding import Settled

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import reduce
 
 import harness
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import BadRequestError, ExitCode, Problems
 from harness.imports.request import (
     ImportSweepRequest,
     Labelled,
@@ -20,7 +20,6 @@ from harness.imports.request import (
 )
 from harness.imports.run import REFUSED, Draft, committed, drafted, read, recorded
 from harness.launch.environment import Host, this_host
-from harness.recipes.problems import Problems
 from harness.records.batches import SWEEP_FOLDERS, BatchLaunch
 from harness.records.redact import redact
 from harness.records.run import IMPORTED, LAUNCHER, RunRecord

@@ -51,11 +51,6 @@ def free_port() -> int:
         return port
 
 
-def local_ranks(spec: ExperimentSpec, nodes: Nodes) -> int:
-    """Ranks on this node: all of them on one node, ``gpus_per_node`` on each of several."""
-    return spec.num_gpus if nodes.nnodes == 1 else spec.gpus_per_node
-
-
 def without_asking(spec: ExperimentSpec, nodes: Nodes) -> Nodes:
     """``nodes`` for a dry run: as many as the GPUs fill, meeting at :data:`ANY_HOST` where no address is given."""
     if nodes.nnodes == 1 and spec.num_gpus > spec.gpus_per_node:
@@ -258,7 +253,7 @@ def build_plan(request: LaunchRequest) -> LaunchPlan:
     spec, host, run_dir = request.spec, request.host, request.run_dir.absolute()
     settings, problems = request.settings, [*request.settings.problems, *node_problems(spec, request.nodes)]
     env: tuple[EnvVar, ...] = ()
-    num_local_ranks = local_ranks(spec, request.nodes)
+    num_local_ranks = spec.ranks_per_node(request.nodes.nnodes)
     try:
         env = child_environment(
             spec, host.shell, settings.pass_env, num_local_ranks, num_cores=host.num_cores, nnodes=request.nodes.nnodes

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, nearest
 from harness.judging import statistics
 from harness.judging.derive import combine, derive
 from harness.judging.gate import Verdict, default_thresholds
@@ -14,7 +14,6 @@ from harness.judging.window import MIN_STEPS
 from harness.night.rules import SMALLEST_EFFECT, judge_memory
 from harness.night.values import AaFinding, AaVerdict, CaseRun
 from harness.planning.flops import model_flops_per_step
-from harness.recipes.problems import nearest
 from harness.records.night import AaPlan, Case, NightPlan, PlannedCase, RefusedCase, aa_label
 from harness.records.run import RunRecord
 from harness.units import counted, format_percent, format_share

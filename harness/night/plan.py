@@ -8,14 +8,12 @@ from pathlib import Path
 import harness
 from harness.batch.launches import num_nodes
 from harness.batch.plan import Draft, DueRun, ask_megatron, drafted
-from harness.errors import BadRequestError, ManyProblemsError
+from harness.errors import BadRequestError, ManyProblemsError, Problems
 from harness.experiment.gpu import GPUS
 from harness.launch.environment import Host
-from harness.launch.plan import Nodes, local_ranks
 from harness.night.aa import with_aa
 from harness.night.batch import unstarted_night
 from harness.night.request import NightRequest, chosen_suite
-from harness.recipes.problems import Problems
 from harness.recipes.suite import Suite, SuiteCase
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.redact import redact
@@ -157,7 +155,7 @@ def unable(plan: NightPlan, case: PlannedCase, host: Host) -> BadRequestError | 
         unstarted_night(plan, host, launch).launch_of(DueRun(case, 0), Path("RUN"))
     if plan.launch.launcher == "torchrun" and plan.slurm is None:
         with problems.collecting():
-            require_machine(case.spec, host, local_ranks(case.spec, Nodes()), plan.software.get(case.spec.gpu))
+            require_machine(case.spec, host, case.spec.ranks_per_node(1), plan.software.get(case.spec.gpu))
     try:
         problems.raise_if_any()
     except BadRequestError as error:

@@ -5,13 +5,12 @@ from pathlib import Path
 
 from harness.asking.options import LocalLaunchOptions, SlurmLaunchOptions
 from harness.asking.requests import batch_launch, require_nothing_else, slurm_request
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems
 from harness.judging.likeness import impossible_names
 from harness.launch.slurm.job import option_problems
 from harness.night.aa import AaRequest, aa_problems
 from harness.night.ask import NightJudgeOptions, NightOutputOptions, SuiteOptions
 from harness.night.reports import Outputs, require_outputs
-from harness.recipes.problems import Problems
 from harness.recipes.recipe import Request
 from harness.recipes.suite import Suite
 from harness.recipes.suite_file import read_suite

@@ -10,7 +10,6 @@ from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.launch.environment import Host
 from harness.plan.request import PlanRequest, check_plan
-from harness.planning.assumptions import is_routed_naturally
 from harness.planning.prediction import BUILT_IN
 from harness.planning.search import Candidates, Limits, Plan, Traces, candidates, plan, required_cases
 from harness.recipes.axes import SWEPT
@@ -93,7 +92,7 @@ class _Found:
     @property
     def kind(self) -> "_Kind":
         """Which traces it reads: of which layers, and whether also with uneven routing."""
-        return self.implementation, is_routed_naturally(self.settled.spec)
+        return self.implementation, self.settled.spec.is_routed_naturally
 
 
 def _layouts(request: PlanRequest, host: Host) -> Iterator["_Found | Layout"]:

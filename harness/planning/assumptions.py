@@ -76,7 +76,7 @@ ASSUMPTIONS = (
     Assumption(
         "expert routing: every rank receives its share of the tokens, at the upper end of the range "
         f"{IMBALANCE:g} times as many",
-        lambda spec, impl: _moe(spec, impl) and is_routed_naturally(spec),
+        lambda spec, impl: _moe(spec, impl) and spec.is_routed_naturally,
     ),
     Assumption(
         "Megatron-FSDP: shards, and the whole weights and gradients that its queues may hold, by megatron-core's own "
@@ -160,11 +160,3 @@ def band(rows: tuple[Assumption, ...]) -> tuple[float, float]:
     """By which shares the true peak may lie below and above; every assumption widens."""
     lower = min(0.95, EAGER_BAND + sum(row.lower for row in rows))
     return lower, EAGER_BAND + sum(row.higher for row in rows)
-
-
-def is_routed_naturally(spec: ExperimentSpec) -> bool:
-    """Whether the router decides how many tokens a rank receives."""
-    moe = spec.model.moe
-    return (
-        moe is not None and spec.parallelism.expert_model_parallel_size > 1 and not moe.moe_router_force_load_balancing
-    )

@@ -7,7 +7,7 @@ from typing import Literal
 from harness.experiment.effective import Implementation, effective_recompute
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
 from harness.experiment.software import Software
-from harness.planning.assumptions import Assumption, assumptions, band, is_routed_naturally
+from harness.planning.assumptions import Assumption, assumptions, band
 from harness.planning.compose import ChunkCost
 from harness.planning.flops import achieved_tflops, model_flops_per_step, recompute_flops_per_step, utilization
 from harness.planning.ledger import StageMemory, library_bytes, stage_memory
@@ -130,7 +130,7 @@ class Prediction:
     @property
     def is_point_known(self) -> bool:
         """Whether everything is modelled; else the range is what is known, not the peak."""
-        return not (is_routed_naturally(self.spec) or any(row.lower or row.higher for row in self.assumptions))
+        return not (self.spec.is_routed_naturally or any(row.lower or row.higher for row in self.assumptions))
 
     def overhead_over(self, control: "Prediction") -> float:
         """Share by which a step takes longer than the control's; by FLOPs where no seconds are predicted."""

@@ -3,8 +3,7 @@
 import re
 from dataclasses import fields
 
-from harness.errors import BadRequestError
-from harness.recipes.problems import nearest
+from harness.errors import BadRequestError, nearest
 from harness.recipes.recipe import Request
 from harness.recipes.settings import settable_paths
 

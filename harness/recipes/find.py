@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import harness
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, nearest
 from harness.experiment.experiment import NAME_PATTERN
-from harness.recipes.problems import nearest
 from harness.recipes.recipe import Recipe
 from harness.recipes.recipe_file import load_recipe
 

@@ -4,13 +4,12 @@ from pathlib import Path
 
 from typing_extensions import TypedDict
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems
 from harness.experiment.model import ModelSpec, MoeModel
 from harness.experiment.recompute import canonical_text
 from harness.experiment.rules.check import check
 from harness.experiment.software import ASSUMED_MEGATRON_CORE, ASSUMED_TRANSFORMER_ENGINE, Software
 from harness.recipes.find import RecipeFile, all_recipe_files, check_names, recipes_dir
-from harness.recipes.problems import Problems
 from harness.recipes.recipe import OperatingPoint, Recipe
 from harness.recipes.recipe_file import load_recipe
 from harness.recipes.resolve import resolve_point

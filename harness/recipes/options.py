@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import get_args
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.experiment import CudaGraphSpec
-from harness.recipes.problems import Problems, nearest
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import policy_from_text, recompute_setting
 from harness.recipes.settings import LEAVES, SECTION_MODELS, Layer, Setting, Value, merge, settable_paths

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.model import ParallelismSpec
-from harness.recipes.problems import Problems, nearest
 from harness.recipes.recipe import TASKS, OperatingPoint, Recipe, Request
 from harness.units import counted
 

@@ -9,9 +9,8 @@ from typing import Literal, TypeVar, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.gpu import Frozen
-from harness.recipes.problems import Problems, nearest
 from harness.recipes.strict_yaml import Items, Node, Scalar, Table, plain, read_yaml
 
 Keys = tuple[str | int, ...]

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from harness.errors import nearest
 from harness.experiment.gpu import GPUS
 from harness.recipes.options import read_layer_freq
-from harness.recipes.problems import nearest
 from harness.recipes.reading import Document, Keys, in_words, path_text
 from harness.recipes.recipe import OperatingPoint, PointKey, Recipe, RecipeHeader
 from harness.recipes.recompute import (

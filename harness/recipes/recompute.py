@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import TypeAdapter, ValidationError
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.recompute import (
     MODULES,
     FullRecompute,
@@ -14,7 +14,6 @@ from harness.experiment.recompute import (
     SelectiveRecompute,
     parse_recompute,
 )
-from harness.recipes.problems import Problems, nearest
 from harness.recipes.reading import faults, in_words
 from harness.recipes.recipe import Request
 from harness.recipes.settings import Setting

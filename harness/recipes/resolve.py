@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
+from harness.errors import Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.recipes.find import open_recipe
 from harness.recipes.options import options_layer, with_num_layers
 from harness.recipes.points import Choice, check_names, choose_point, data_parallel_size, weak_scaled
-from harness.recipes.problems import Problems
 from harness.recipes.recipe import OperatingPoint, Recipe, Request
 from harness.recipes.settings import Layer, Setting, build_spec, merge, sources_of
 from harness.units import format_bytes

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
+from harness.errors import Problems, nearest
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.user_buffers import NAMED, UserBuffers
-from harness.recipes.problems import Problems, nearest
 from harness.recipes.reading import Fault, faults, models_in, path_text
 from harness.recipes.strict_yaml import PlainValue
 

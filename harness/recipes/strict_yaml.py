@@ -9,8 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from harness.errors import BadRequestError
-from harness.recipes.problems import Problems
+from harness.errors import BadRequestError, Problems
 
 ScalarValue = None | bool | int | float | str
 

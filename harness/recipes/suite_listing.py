@@ -9,10 +9,9 @@ from pathlib import Path
 
 from typing_extensions import TypedDict
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import canonical_text
-from harness.recipes.problems import Problems
 from harness.recipes.resolve import resolve
 from harness.recipes.suite import ExpectedFailure, Suite, SuiteCase, recompute_of
 from harness.recipes.suite_file import read_suite, suite_files

@@ -6,12 +6,11 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems
 from harness.experiment.model import Count
 from harness.recipes.axes import SHORT_NAMES, require_axis
 from harness.recipes.file_request import FileWithRequest, Options, as_texts
 from harness.recipes.find import SWEEPS, NamedFiles
-from harness.recipes.problems import Problems
 from harness.recipes.reading import Document, Keys, RefusedError
 from harness.recipes.recompute import policy_from_text
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.errors import BadRequestError, ExitCode, ManyProblemsError, raise_all
+from harness.errors import BadRequestError, ExitCode, ManyProblemsError, Problems, nearest, raise_all
 from harness.experiment.effective import EffectiveRecompute, effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
@@ -12,9 +12,8 @@ from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import SEVERITIES, Finding
 from harness.experiment.software import Software, parse_assume
 from harness.launch.environment import Host, child_environment, secrets_in, secrets_in_name
-from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, local_ranks, node_problems, without_asking
+from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
-from harness.recipes.problems import Problems, nearest
 from harness.recipes.recipe import Request
 from harness.recipes.resolve import Resolved, resolve
 from harness.records.batches import LaunchSettings
@@ -245,7 +244,7 @@ def _environment(spec: ExperimentSpec, request: RunRequest, host: Host) -> tuple
             spec,
             host.shell,
             request.launch.pass_env,
-            local_ranks(spec, nodes),
+            spec.ranks_per_node(nodes.nnodes),
             num_cores=host.num_cores,
             nnodes=nodes.nnodes,
         )

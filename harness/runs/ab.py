@@ -5,9 +5,8 @@ from pathlib import Path
 from shlex import quote
 
 from harness.diagnose.of_sweep import ab_outcome
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, Problems
 from harness.launch.environment import Host
-from harness.recipes.problems import Problems
 from harness.records.sweep import read_sweep
 from harness.run.understanding import Settled, settle
 from harness.showing import json

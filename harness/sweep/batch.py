@@ -9,9 +9,7 @@ from typing_extensions import override
 
 from harness.batch.launches import nodes_of
 from harness.batch.plan import Batch, DueRun, Lesson, PlannedRun, now, run_of
-from harness.errors import BadRequestError
-from harness.launch.plan import local_ranks
-from harness.recipes.problems import Problems
+from harness.errors import BadRequestError, Problems
 from harness.records.batches import read_events
 from harness.records.goldens import find_golden
 from harness.records.run import RunRecord, Status
@@ -121,7 +119,10 @@ class SweepBatch(Batch[PlannedCell]):
             if self.plan.launch.launcher != "replay":
                 with problems.collecting():
                     require_machine(
-                        cell.spec, self.host, local_ranks(cell.spec, nodes_of(self.plan.launch)), self.plan.software
+                        cell.spec,
+                        self.host,
+                        cell.spec.ranks_per_node(nodes_of(self.plan.launch).nnodes),
+                        self.plan.software,
                     )
             with problems.collecting():
                 find_golden(cell.spec, Path(golden) if golden else None)

@@ -7,19 +7,17 @@ from datetime import UTC, datetime
 
 import harness
 from harness.batch.plan import Draft, ask_megatron, drafted
-from harness.errors import BadRequestError, HarnessError, raise_all
+from harness.errors import BadRequestError, HarnessError, Problems, raise_all
 from harness.experiment.effective import Implementation, computation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.experiment.software import Software
 from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
-from harness.planning.assumptions import is_routed_naturally
 from harness.planning.prediction import predict
 from harness.planning.search import Traces, candidates
 from harness.planning.stages import Composer, MissingTraceError
 from harness.recipes.axes import RECOMPUTE_OPTIONS
-from harness.recipes.problems import Problems
 from harness.recipes.recipe import Request
 from harness.records.redact import redact
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
@@ -143,7 +141,7 @@ def _inert(one: CellDraft) -> str:
 
 def foretell(specs: Sequence[ExperimentSpec], software: Software, host: Host) -> tuple[RunPrediction, ...]:
     """One answer for each of ``specs``, in their order; the reason where there is no prediction. Never raises for that."""
-    kinds = [(settled_implementation(spec), is_routed_naturally(spec)) for spec in specs]
+    kinds = [(settled_implementation(spec), spec.is_routed_naturally) for spec in specs]
     tracing = Tracing(host, trace_cache(host.shell))
     traced = {
         kind: _traces(

@@ -15,13 +15,12 @@ from harness.asking.requests import (
     slurm_request,
 )
 from harness.batch.nodes import Follower, Meeting
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, Problems, nearest, raise_all
 from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
 from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT
 from harness.recipes.file_request import laid_over, request_of
 from harness.recipes.options import set_settings
-from harness.recipes.problems import Problems, nearest
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import policy_from_text
 from harness.recipes.sweep_file import SweepFile, read_sweep_file

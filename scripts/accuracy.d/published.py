@@ -15,7 +15,6 @@ from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.launch.environment import Host
-from harness.planning.assumptions import is_routed_naturally
 from harness.planning.ledger import StageMemory
 from harness.planning.prediction import Prediction, predict
 from harness.planning.stages import Composer, MissingTraceError
@@ -162,7 +161,7 @@ def compare(cases: Iterable[Case], host: Host) -> tuple[list[Compared], dict[str
             except LayoutError as error:
                 left_out |= dict.fromkeys(case.paths, error.message)
                 group.remove(case)
-        uneven = any(is_routed_naturally(case.spec) for case in group)
+        uneven = any(case.spec.is_routed_naturally for case in group)
         traces = tracing.traces(tuple(required.values()), implementation, uneven=uneven)
         for case in group:
             try:

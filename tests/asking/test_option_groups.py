@@ -9,8 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from harness.asking.options import takes
-from harness.asking.spelling import WholeShortOptions
+from harness.asking.options import WholeShortOptions, takes
 
 
 @dataclass(frozen=True, kw_only=True)

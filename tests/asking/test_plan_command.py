@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.asking.spelling import spread
+from harness.asking.options import spread
 
 MANY = {"--exact": "recommended", "--calibrate": None, "--over": None}
 

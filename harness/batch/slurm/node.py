@@ -10,7 +10,7 @@ from harness.batch.launches import foretold_run, make_folder, understood_again, 
 from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.launch.crew import Interruption
 from harness.launch.environment import Host
-from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, free_port, local_ranks
+from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, free_port
 from harness.launch.slurm.commands import Slurm
 from harness.launch.slurm.state import TaskState, from_scontrol
 from harness.launch.warm import WarmParents
@@ -168,7 +168,7 @@ class NodeOfJob:
         how = how.model_copy(update={"launcher": "replay" if how.replay_from else "torchrun"})
         understood = understood_again(run, LaunchRequest(run.spec, run_dir, self.host, nodes, how), software)
         if isinstance(understood.plan, LaunchPlan):
-            require_machine(run.spec, self.host, local_ranks(run.spec, nodes), software)
+            require_machine(run.spec, self.host, run.spec.ranks_per_node(nodes.nnodes), software)
             require_megatron(understood, understood.plan)
         return Launch(understood, run_dir, run.run_id, nodes, self.job.command)
 

@@ -8,12 +8,11 @@ from harness.batch.repeats import entry_of, launch_words, require_one_folder
 from harness.batch.slurm.collecting import committed_runs, drop_unstarted, task_runs
 from harness.batch.slurm.showing import JobDisplay
 from harness.batch.slurm.submission import JobRequest, hand_over, require_gpu_named
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import BadRequestError, ExitCode, Problems
 from harness.judging.gate import status_exit_code
 from harness.launch.environment import this_host
 from harness.launch.plan import Nodes
 from harness.launch.slurm.job import option_problems
-from harness.recipes.problems import Problems
 from harness.records.goldens import find_golden
 from harness.records.job import JobRecord, JobRun, SlurmRequest
 from harness.records.store import results_dir

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.asking.options import JudgeOptions
-from harness.asking.spelling import WholeShortOptions
+from harness.asking.options import JudgeOptions, WholeShortOptions
 
 if TYPE_CHECKING:
     from harness.errors import BadRequestError
@@ -67,7 +66,7 @@ class CompareCommand(WholeShortOptions):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """`--log a.log b.log` as `--log a.log --log b.log`."""
-        from harness.asking.spelling import spread
+        from harness.asking.options import spread
 
         return super().parse_args(ctx, spread(args, {"--log": None}))
 

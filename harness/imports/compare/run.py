@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import BadRequestError, ExitCode
+from harness.errors import BadRequestError, ExitCode, Problems
 from harness.imports.compare.convergence import LossLimits
 from harness.imports.compare.judge import judge_log
 from harness.imports.compare.values import ForeignComparison, ForeignThresholds
@@ -15,7 +15,6 @@ from harness.imports.log.values import ForeignLog
 from harness.judging.compare import WindowOptions
 from harness.judging.gate import Outcome, comparison_outcome
 from harness.judging.oom.first_failure import RankFailure, first_failure
-from harness.recipes.problems import Problems
 from harness.records.logs.sources import log_sources
 
 

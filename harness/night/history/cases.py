@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, nearest
 from harness.experiment.gpu import GPUS
 from harness.judging.gate import Thresholds
 from harness.judging.metrics import Metric
 from harness.night.history.changes import Change, ChangePoint, Trend, changes, notable, trend
 from harness.night.history.record import LIMIT, HistoryRecord
 from harness.night.history.series import Night, Series, series_of
-from harness.recipes.problems import nearest
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import golden_dir, read_golden
 

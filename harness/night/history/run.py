@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, nearest
 from harness.judging.metrics import METRICS, Metric
 from harness.night.history import changes as search
 from harness.night.history.cases import (
@@ -26,7 +26,6 @@ from harness.night.history.files import history_dir, is_ahead, keep_text, kept_t
 from harness.night.history.record import HistoryRecord
 from harness.night.history.series import Series, series_of
 from harness.night.history.store import HistoryReading, survey_history
-from harness.recipes.problems import nearest
 from harness.records.store import write_atomically
 from harness.showing.figures import Value, csv_text
 from harness.units import counted, utc_time

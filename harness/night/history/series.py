@@ -5,11 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, nearest
 from harness.judging import statistics
 from harness.judging.metrics import METRICS, Metric
 from harness.night.history.record import HistoryRecord
-from harness.recipes.problems import nearest
 
 _REPEAT = re.compile(r"(.+-[0-9a-f]{8}\..+)\.\d+")  # of a sweep's cell, or of a night's case
 _BY_FORMULA = ("tflops_per_gpu", "mfu", "hfu")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from harness.errors import BadRequestError, RunFailedError
+from harness.errors import BadRequestError, Problems, RunFailedError
 from harness.judging.derive import derive
 from harness.night.history.files import (
     NoIndexError,
@@ -22,7 +22,6 @@ from harness.night.history.files import (
     update_index,
 )
 from harness.night.history.record import HistoryRecord, history_record
-from harness.recipes.problems import Problems
 from harness.records.inventory import find_stored
 from harness.records.job import unsubmitted_job_of
 from harness.records.night import read_night

@@ -13,7 +13,6 @@ from harness.experiment.software import Software
 from harness.launch.environment import Host, this_host
 from harness.launch.plan import Nodes
 from harness.launch.replay import ReplayPlan
-from harness.planning.assumptions import is_routed_naturally
 from harness.planning.prediction import BUILT_IN, Prediction
 from harness.planning.prediction import predict as predicted
 from harness.planning.stages import Composer, MissingTraceError
@@ -129,7 +128,7 @@ def predict_with(
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
         composer = Composer(spec, implementation)
-        traces = tracing.traces(composer.cases(), implementation, uneven=is_routed_naturally(spec))
+        traces = tracing.traces(composer.cases(), implementation, uneven=spec.is_routed_naturally)
         if traces.refused:
             return RunPrediction(None, next(iter(traces.refused.values())))
         return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software, constants))

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from harness.showing.streams import readers_may_leave
+from harness.app import readers_may_leave
 
 ANSWER_THEN_REGRESSION = """
 import sys
-from harness.showing.streams import readers_may_leave
+from harness.app import readers_may_leave
 with readers_may_leave():
     print("x" * 1_000_000)
     print("y" * 1_000_000, file=sys.stderr)
@@ -29,9 +29,7 @@ def test_the_verdict_survives_a_reader_that_goes_away(redirection):
 
 
 def test_what_is_read_arrives_whole():
-    script = (
-        "from harness.showing.streams import readers_may_leave\nwith readers_may_leave():\n    print('é' * 100_000)"
-    )
+    script = "from harness.app import readers_may_leave\nwith readers_may_leave():\n    print('é' * 100_000)"
     done = subprocess.run([sys.executable, "-X", "utf8", "-c", script], capture_output=True, check=True)
     assert done.stdout.decode() == "é" * 100_000 + "\n"
 
