@@ -174,10 +174,6 @@ def _tell(error: HarnessError, *, as_json: bool) -> None:
     print(f"error: {visible(redact_shapes(str(error)))}", file=sys.stderr)
 
 
-if __name__ == "__main__":
-    main()
-
-
 @contextmanager
 def readers_may_leave() -> Iterator[None]:
     """Inside the block, what is written to a closed pipe is dropped; `| head` neither fails a run nor hides a regression.
@@ -209,3 +205,7 @@ class _Discarding(io.FileIO):
 def _forgiving(stream: TextIO, *, line_buffering: bool) -> TextIO:
     raw = io.BufferedWriter(_Discarding(stream.fileno(), "w", closefd=False))
     return io.TextIOWrapper(raw, encoding=stream.encoding, errors=stream.errors, line_buffering=line_buffering)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from harness.batch.engine import holding
 from harness.night.history.store import read_history
 from harness.records.batches import EVENTS
 from harness.records.night import run_dir_of
-from tests.night.night_recordings import OOM, PORT_TAKEN, RECIPE, SECONDS, Stage, cut_short
+from tests.night.night_recordings import OOM, PORT_TAKEN, SECONDS, Stage, cut_short
 
 
 @pytest.fixture(name="stage")
@@ -217,24 +217,6 @@ def test_a_night_at_work_is_not_joined(measured, mbr_perf):
     assert (answer.code, "the night is still at work" in answer.err) == (2, True)
 
 
-def test_what_is_wrong_with_the_request_is_told_at_once_and_nothing_is_written(stage, nightly, tmp_path):
-    made = stage(dense="repeats: 1")
-    answer = nightly(made, "--confirm", "-1", "--shard", "3/2", "--only", "sparse*", "--golden_dir", tmp_path / "none")
-    assert answer.code == 2
-    for told in ("--confirm -1", "--shard 3/2", "--only sparse*", "--golden_dir"):
-        assert told in answer.err
-    assert not made.nights.exists()
-
-
-def test_what_is_wrong_in_the_suite_is_told_with_what_is_wrong_with_the_options(stage, nightly, tmp_path):
-    made = stage(dense="repeats: 1")
-    made.suite.write_text(made.suite.read_text().replace("repeats: 1", "repeats: none"))
-    answer = nightly(made, "--partition", "batch", "--junit", tmp_path / "none" / "junit.xml")
-    assert answer.code == 2
-    for told in ("--partition: only with --launcher slurm", "--junit", "repeats: "):
-        assert told in answer.err
-
-
 @pytest.mark.slow
 def test_resume_takes_everything_from_the_night(measured, mbr_perf):
     answer = mbr_perf("nightly", "--resume", measured().newest().night_dir, "--confirm", "5", "--shard", "1/2")
@@ -300,22 +282,6 @@ def test_a_night_of_which_every_case_is_refused_is_a_wrong_request(stage, nightl
     assert not made.nights.exists()
 
 
-def test_a_dry_run_is_told_where_results_could_not_be_kept(stage, mbr_perf):
-    made = stage(dense="repeats: 1")
-    answer = mbr_perf("nightly", made.suite, "--dryrun", "--results_dir", "/proc/none")
-    assert (answer.code, "--results_dir /proc/none: cannot be made" in answer.err) == (2, True)
-
-
-def test_recorded_runs_are_for_the_replay_launcher_only(stage, mbr_perf):
-    made = stage(dense="repeats: 1")
-    for command in (("nightly", made.suite), ("run", "-mr", RECIPE, "-g", "cpu"),
-                    ("sweep", "-mr", RECIPE, "-g", "cpu", "--over", "recompute=none")):  # fmt: skip
-        answer = mbr_perf(
-            *command, "--from", "/none", "--confirm" if command[0] == "nightly" else "-ms", "5", "--dryrun"
-        )
-        assert (answer.code, "--from /none: only with --launcher replay" in answer.err) == (2, True)
-
-
 @pytest.mark.slow
 def test_a_machine_on_which_no_case_can_start_is_told_before_anything_is_written(mbr_perf, tmp_path):
     answer = mbr_perf("nightly", "h100_nightly", "--only", "llama3_70b.sft.*", "--results_dir", tmp_path)
@@ -334,14 +300,6 @@ def test_the_command_lines_timeout_wins_over_the_suites(stage, nightly):
     made = stage(dense="repeats: 1, timeout: 900", other="repeats: 1, request: {recompute: mlp}")
     assert timeouts(nightly(made, "--dryrun", "--json")) == {"dense": 900.0, "other": None}
     assert timeouts(nightly(made, "--dryrun", "--json", "--timeout", "60")) == {"dense": 60.0, "other": 60.0}
-
-
-def test_limits_that_are_none_are_told_with_the_other_faults(stage, mbr_perf):
-    made = stage(dense="repeats: 1, timeout: 900")
-    answer = mbr_perf("nightly", made.suite, "--launcher", "replay", "--timeout", "-1", "--retries", "-1", "--dryrun")
-    assert answer.code == 2
-    for told in ("--timeout -1 must be above 0", "--retries -1", "add --from RUN"):
-        assert told in answer.err
 
 
 @pytest.mark.slow
