@@ -74,8 +74,7 @@ def schema(
     as_json: Json = False,
 ) -> None:
     """Print the JSON Schema (draft 2020-12) of what a command prints with --json. Without COMMAND, list the commands."""
-    from harness.errors import BadRequestError
-    from harness.errors import nearest
+    from harness.errors import BadRequestError, nearest
 
     name = " ".join(command or ())
     if name in DOCUMENTS:
