@@ -53,11 +53,11 @@ def explain(what: ExplainOptions) -> None:
 
         json.answer(ExplainDocument.of(found))
     else:
-        from harness.explain.show import print_explanation
+        from harness.explain.show import explanation_page
         from harness.judging.derive import derive
         from harness.run.predicting.shown import prediction_line, whole_run
-        from harness.showing.printing import Console
+        from harness.showing.terminal import show_page
 
         runs = [one.run for one in (ours, theirs) if one.run is not None]
         told = [prediction_line(run.prediction, run.no_prediction, whole_run(run, derive(run))) for run in runs]
-        print_explanation(Console(highlight=False), found, told)
+        show_page(explanation_page(found, told))

@@ -1,40 +1,42 @@
 """`mbr-perf explain` for people: what changed, whether it is noise, and the causes in the order of their likely effect."""
 
-from collections.abc import Iterable, Sequence
-
-from rich.text import Text
+from collections.abc import Iterable, Iterator, Sequence
 
 from harness.explain.judge import moved
 from harness.explain.values import GROUPS, Cause, Change, Contrast, Departure, Explanation, Key, Side
 from harness.showing import figures
-from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show
+from harness.showing.page import GAP, Block, Facts, Line, Page, Section, listing, table
 from harness.units import format_percent
 
-_INDENT = 4
 _MOST_LISTED = 12
 _KINDS = {"run": "run", "golden": "golden", "published": "golden, published elsewhere"}
 
 
-def print_explanation(console: Console, found: Explanation, predictions: Sequence[str]) -> None:
+def explanation_page(found: Explanation, predictions: Sequence[str]) -> Page:
     """The whole answer. ``predictions``: lines on what was predicted of either side."""
-    print_lines(console, [f"Run       {title(found.ours)}", f"Against   {title(found.theirs)}", ""])
-    print_changes(console, found.changes, found.theirs)
-    told = [*found.verdict, *(line for line in predictions if line)]
-    print_lines(console, [*told, ""] if told else [])
     likely = [cause for cause in found.causes if cause.can_explain]
     rest = [cause for cause in found.causes if not cause.can_explain]
     has_moved = any(moved(change) for change in found.changes)
-    _print_causes(
-        console, f"What differs{' and can have changed that' * has_moved}, the likeliest effect first:", likely
+    likely_first = f"What differs{' and can have changed that' * has_moved}, the likeliest effect first:"
+    sides = (found.ours, found.theirs)
+    return Page(
+        (
+            Facts((("Run", title(found.ours)), ("Against", title(found.theirs))), 10),
+            GAP,
+            *change_blocks(found.changes, found.theirs),
+            GAP,
+            listing([*found.verdict, *(line for line in predictions if line)]),
+            *_causes(likely_first, likely),
+            *_causes(_rest(has_moved=has_moved, is_all=not likely), rest),
+            GAP,
+            *([] if found.causes else ["Nothing that both sides recorded differs."]),
+            GAP,
+            listing(coverage(found.contrast)),
+            listing(f"Caveat, {side.kind}: {text}" for side in sides for text in side.caveats),
+            GAP,
+            listing(f"Next: {text}" for text in found.advice),
+        )
     )
-    _print_causes(console, _rest(has_moved=has_moved, is_all=not likely), rest)
-    if not found.causes:
-        print_lines(console, ["Nothing that both sides recorded differs.", ""])
-    print_lines(console, coverage(found.contrast))
-    print_lines(
-        console, [f"Caveat, {side.kind}: {text}" for side in (found.ours, found.theirs) for text in side.caveats]
-    )
-    print_lines(console, ["", *(f"Next: {text}" for text in found.advice)] if found.advice else [])
 
 
 def _rest(*, has_moved: bool, is_all: bool) -> str:
@@ -49,43 +51,37 @@ def title(side: Side) -> str:
     return f"{side.name} ({_KINDS[side.kind]}{runs})"
 
 
-def print_changes(console: Console, changes: Sequence[Change], theirs: Side) -> None:
+def change_blocks(changes: Sequence[Change], theirs: Side) -> Iterator[Block]:
     """Every metric of either side, with what equal runs differ by where that is known."""
     if not changes:
         return
-    table = plain_table("Metric", "Run", "Against", "Change", "Equal runs differ by",
-                        right=("Run", "Against", "Change", "Equal runs differ by"))  # fmt: skip
-    for change in changes:
-        metric = figures.BY_NAME[change.metric]
-        worked_out = " *" if change.metric in theirs.derived else ""
-        table.add_row(
-            Text(metric.title),
-            figures.figure(metric, change.ours),
-            figures.figure(metric, change.theirs) + worked_out,
-            figures.ABSENT if change.change is None else format_percent(change.change),
-            figures.ABSENT if change.noise is None else f"±{change.noise * 100:.1f} %",
-        )
-    show(console, table)
+    columns = ("Run", "Against", "Change", "Equal runs differ by")
+    yield table(("Metric", *columns), (_change(change, theirs) for change in changes), right=columns)
     if theirs.derived:
-        print_lines(console, ["* worked out from the throughput by our formula; not stored"])
-    console.print()
+        yield "* worked out from the throughput by our formula; not stored"
 
 
-def _print_causes(console: Console, heading: str, causes: Sequence[Cause]) -> None:
-    if not causes:
-        return
-    print_lines(console, [heading], style="bold")
+def _change(change: Change, theirs: Side) -> tuple[str, ...]:
+    metric, worked_out = figures.BY_NAME[change.metric], " *" if change.metric in theirs.derived else ""
+    return (
+        metric.title,
+        figures.figure(metric, change.ours),
+        figures.figure(metric, change.theirs) + worked_out,
+        figures.ABSENT if change.change is None else format_percent(change.change),
+        figures.ABSENT if change.noise is None else f"±{change.noise * 100:.1f} %",
+    )
+
+
+def _causes(heading: str, causes: Sequence[Cause]) -> list[Section]:
+    blocks: list[Block] = []
     for cause in causes:
-        print_hanging(console, Text(f"{cause.rank:2}. {cause.name}"), _INDENT)
-        for line in departure_lines(cause.departures):
-            print_hanging(console, Text(f"    {line}"), _INDENT + 2)
-        for line in _says(cause):
-            print_hanging(console, Text(f"    {line}"), _INDENT + 2)
-        print_hanging(console, Text(f"    Why: {cause.why}", style="dim"), _INDENT + 2)
-    console.print()
+        blocks.append(Line(f"{cause.rank:2}. {cause.name}", hang=4))
+        blocks.append(listing((f"    {line}" for line in (*_departures(cause.departures), *_says(cause))), hang=6))
+        blocks.append(Line(f"    Why: {cause.why}", "dim", hang=6))
+    return [Section(heading, tuple(blocks))] if causes else []
 
 
-def departure_lines(departures: Sequence[Departure]) -> list[str]:
+def _departures(departures: Sequence[Departure]) -> list[str]:
     """One line each; of very many only the first, with their number."""
     lines = [_departure(each) for each in departures[:_MOST_LISTED]]
     left = len(departures) - len(lines)

@@ -1,7 +1,7 @@
 """The `golden` command: list, show, diff, retire, export."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -48,9 +48,6 @@ def export(
     print(f"Written: {output}" if output is not None else exported.text, end="\n" if output is not None else "")
 
 
-if TYPE_CHECKING:
-    from harness.showing.printing import Console
-
 app = typer.Typer(
     no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare, retire and export them."
 )
@@ -71,10 +68,11 @@ def list_goldens(
     Exits 6 when a file cannot be read; the others are listed.
     """
     from harness.errors import ExitCode
-    from harness.goldens.show import print_goldens
+    from harness.goldens.show import goldens_page
     from harness.records import golden as golden_records
     from harness.records import goldens
     from harness.showing import json
+    from harness.showing.terminal import show_page
 
     folder = goldens.golden_dir(golden_dir)
     found, unread = golden_records.list_retired(folder) if retired else goldens.list_goldens(folder)
@@ -83,7 +81,7 @@ def list_goldens(
 
         json.answer(GoldensDocument.listed(found, unread))
     else:
-        print_goldens(_console(), found, folder, retired=retired, unread=unread)
+        show_page(goldens_page(found, folder, retired=retired, unread=unread))
     if unread:
         raise typer.Exit(int(ExitCode.INCONCLUSIVE))
 
@@ -95,9 +93,10 @@ def show(
     as_json: Json = False,
 ) -> None:
     """The values of one golden, where they were measured, and who promoted them why."""
-    from harness.goldens.show import print_golden
+    from harness.goldens.show import golden_page
     from harness.records.goldens import named_golden
     from harness.showing import json
+    from harness.showing.terminal import show_page
 
     path, golden = named_golden(name, golden_dir)
     if as_json:
@@ -105,7 +104,7 @@ def show(
 
         json.answer(GoldenDocument(path=path, golden=golden))
     else:
-        print_golden(_console(), path, golden)
+        show_page(golden_page(path, golden))
 
 
 @app.command()
@@ -125,10 +124,10 @@ def diff(
     """
     from harness.errors import BadRequestError, Problems
     from harness.explain.references import named
-    from harness.goldens import show as golden_markdown
     from harness.goldens.promote import leave_markdown
-    from harness.goldens.show import print_difference
+    from harness.goldens.show import difference_page
     from harness.showing import json
+    from harness.showing.terminal import show_page
 
     if as_json and markdown == "-":
         raise BadRequestError("--json and --markdown - both want stdout", remedy="name a file for one of them")
@@ -139,14 +138,15 @@ def diff(
     problems.raise_if_any()
     first, second = found
     sides = first.side(second.spec), second.side(first.spec)
+    page = difference_page(*sides)
     if markdown:
-        leave_markdown(markdown, golden_markdown.difference_markdown(*sides))
+        leave_markdown(markdown, page, level=3)
     if as_json:
         from harness.goldens.document import DifferenceDocument
 
         json.answer(DifferenceDocument.between(*sides))
     elif markdown != "-":
-        print_difference(_console(), *sides)
+        show_page(page)
 
 
 @app.command()
@@ -164,7 +164,8 @@ def retire(
     from harness.records import golden as golden_records
     from harness.records.goldens import named_golden, read_golden, writable_golden_dir
     from harness.showing import json
-    from harness.showing.printing import print_lines
+    from harness.showing.page import Page
+    from harness.showing.terminal import show_page
 
     folder = writable_golden_dir(golden_dir)
     path, golden = named_golden(name, folder)
@@ -175,10 +176,4 @@ def retire(
 
         json.answer(RetiredDocument(path=target, golden=read_golden(target), retired_from=path))
     else:
-        print_lines(_console(), [f"Retired: {path}", f"It lies at {target} now. It counts once both are committed."])
-
-
-def _console() -> "Console":
-    from harness.showing.printing import Console
-
-    return Console(highlight=False)
+        show_page(Page((f"Retired: {path}", f"It lies at {target} now. It counts once both are committed.")))

@@ -10,10 +10,9 @@ import typer
 from harness.asking.options import GoldenDir, Json, Results, takes
 
 if TYPE_CHECKING:
-    from harness.explain.values import Side
     from harness.goldens.plan import Candidate, Promotions
-    from harness.records.golden import GoldenRecord
     from harness.records.run import RunRecord
+    from harness.showing.page import Page
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +135,17 @@ def _run(reference: str, results: Path | None) -> "RunRecord":
 def _tell(asked: PromoteOptions, found: "Promotions") -> None:
     """The answer on stdout: JSON, Markdown, or tables; Markdown for a file beside either of the others."""
     from harness.goldens.document import PromotedDocument, PromotionsDocument
-    from harness.goldens.show import promotions_markdown
+    from harness.goldens.show import promotions_page
     from harness.showing import json
+    from harness.showing.terminal import show_page
 
+    page = promotions_page(found.prepared, _refusals(found), is_written=not asked.dryrun)
     if asked.markdown:
-        leave_markdown(asked.markdown, promotions_markdown(_sides(found), _refusals(found)))
+        leave_markdown(asked.markdown, page, level=2)
     if asked.markdown == "-":
         return
     if not asked.as_json:
-        _print(asked, found)
+        show_page(page)
     elif asked.case or asked.every:
         json.answer(PromotionsDocument.of_night(found, is_written=not asked.dryrun))
     else:
@@ -152,34 +153,9 @@ def _tell(asked: PromoteOptions, found: "Promotions") -> None:
         json.answer(PromotedDocument.of(only, is_written=not asked.dryrun))
 
 
-def _print(asked: PromoteOptions, found: "Promotions") -> None:
-    from harness.goldens.show import print_promotion
-    from harness.showing.printing import Console, print_lines
-
-    console = Console(highlight=False)
-    for one in found.prepared:
-        print_lines(console, [one.name] if one.name else [], style="bold")
-        print_promotion(console, one.path, one.changes, is_written=not asked.dryrun)
-    print_lines(console, [f"Not promoted: {name}: {why}" for name, why in _refusals(found)], style="yellow")
-
-
 def _refusals(found: "Promotions") -> list[tuple[str, str]]:
     refused = [(one.name, problem.message) for one in found.refused for problem in one.problems]
     return [*refused, *((name, f"left out: {why}") for name, why in found.left_out)]
-
-
-def _sides(found: "Promotions") -> "list[tuple[str, GoldenRecord, Side, Side | None]]":
-    from harness.explain.contrast import golden_side
-
-    return [
-        (
-            f"{one.path.parent.name}/{one.path.stem}",
-            one.golden,
-            golden_side("after", one.golden),
-            golden_side("before", one.before, one.spec) if one.before else None,
-        )
-        for one in found.prepared
-    ]
 
 
 def author_or_default(author: str | None) -> str:
@@ -202,14 +178,15 @@ def author_or_default(author: str | None) -> str:
         return ""
 
 
-def leave_markdown(target: str, text: str) -> None:
-    """Print the text, or write it whole. BadRequestError where the file cannot be written."""
+def leave_markdown(target: str, page: "Page", *, level: int) -> None:
+    """Print the page as Markdown, or write it whole. BadRequestError where the file cannot be written."""
     from harness.errors import BadRequestError
     from harness.records.store import write_atomically
-    from harness.showing.page import visible
+    from harness.showing.markup import markdown
 
+    text = markdown(page, level=level)
     if target == "-":
-        print(visible(text), end="")
+        print(text, end="")
         return
     try:
         write_atomically(Path(target), text)

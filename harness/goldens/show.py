@@ -1,158 +1,66 @@
-"""Shows goldens and their differences in a terminal, as Markdown and as JSON."""
+"""Shows goldens, and what differs between two of them or changes with a promotion."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-
-from rich.text import Text
+from typing import TYPE_CHECKING
 
 from harness.errors import BadRequestError
-from harness.explain.contrast import contrast
+from harness.explain.contrast import contrast, golden_side
 from harness.explain.judge import changes
 from harness.explain.show import coverage, title
 from harness.explain.values import ABSENT, Change, Departure, Side
-from harness.records.golden import GoldenRecord, told_of
-from harness.records.goldens import MEND_GOLDEN, GoldenChange
+from harness.records.golden import GoldenMetric, GoldenRecord, told_of
+from harness.records.goldens import MEND_GOLDEN
 from harness.showing import figures
-from harness.showing.markup import as_markdown
-from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.showing.page import GAP, Block, Column, Facts, Line, Only, Page, Section, Table, listing, table, tabled
 from harness.units import format_percent
 
-METRIC_TITLES = ("Metric", "Before", "After", "Change", "Spread before", "Spread after")
+if TYPE_CHECKING:
+    from harness.goldens.plan import Prepared
+
+_SPREADS = (Column("Spread before", right=True, optional=True), Column("Spread after", right=True, optional=True))
 
 
-def metric_rows(changes: Sequence[Change], after: Side, before: Side | None) -> list[tuple[str, ...]]:
-    """One row per metric: figures, change, and the spread over the runs behind either. Last the number of runs."""
-    rows = [
-        (
-            figures.BY_NAME[change.metric].title,
-            _figure(change.metric, change.theirs, before),
-            _figure(change.metric, change.ours, after),
-            figures.ABSENT if change.change is None else format_percent(change.change),
-            _spread(change.metric, before),
-            _spread(change.metric, after),
-        )
-        for change in changes
-    ]
-    counts = (figures.ABSENT if before is None else str(before.num_runs), str(after.num_runs))
-    return [*rows, ("Runs", *counts, "", "", "")]
-
-
-def _figure(name: str, value: float | None, side: Side | None) -> str:
-    mark = " (worked out)" if side is not None and name in side.derived else ""
-    return figures.figure(figures.BY_NAME[name], value) + mark
-
-
-def _spread(name: str, side: Side | None) -> str:
-    spread = None if side is None else side.spreads.get(name)
-    return figures.ABSENT if spread is None else f"{spread * 100:.2f} %"
-
-
-def departure_rows(departures: Sequence[Departure]) -> list[tuple[str, str, str]]:
-    """Name, before, after: settings, machine and software that are not the same."""
-    return [(each.name, _text(each.theirs), _text(each.ours)) for each in departures]
-
-
-def _text(value: str | None) -> str:
-    return "not recorded" if value is None else value or ABSENT
-
-
-def print_goldens(
-    console: Console,
-    goldens: Mapping[Path, GoldenRecord],
-    folder: Path,
-    *,
-    retired: bool = False,
-    unread: Mapping[Path, BadRequestError],
-) -> None:
-    """One line per golden; of retired ones also who took them out of force, and why. Files that are ``unread`` come last."""
-    if goldens or not unread:
-        _print_read(console, goldens, folder, retired=retired)
-    print_lines(console, [f"Cannot be read: {error.message}" for error in unread.values()], style="red")
-    print_lines(console, [f"  {MEND_GOLDEN}"] if unread else [])
-
-
-def _print_read(console: Console, goldens: Mapping[Path, GoldenRecord], folder: Path, *, retired: bool) -> None:
-    if not goldens:
-        print_lines(console, [f"No {'retired ' * retired}golden in {folder}"])
-        return
-    columns = ["Golden", "Kind", "Runs", "Values", "Promoted", *(["Retired", "By", "Reason"] if retired else [])]
-    table = plain_table(*columns, right=("Runs",))
+def goldens_page(
+    goldens: Mapping[Path, GoldenRecord], folder: Path, *, retired: bool = False, unread: Mapping[Path, BadRequestError]
+) -> Page:
+    """A row per golden; of retired ones also who took them out of force, and why. Files that are ``unread`` come last."""
+    columns = ["Golden", "Kind", "Runs", "Values", "Promoted"]
+    if retired:
+        columns += ["Retired", "By", "Reason"]
+    rows = []
     for path, golden in goldens.items():
         name = str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
         cells = [name, golden.kind, str(golden.num_runs), str(len(golden.metrics)), golden.promoted_at[:10]]
         if retired:
             cells += [(golden.retired_at or "")[:10], golden.retired_by or "", golden.retired_reason or ""]
-        table.add_row(*map(Text, cells))
-    show(console, table)
+        rows.append(cells)
+    none = [] if unread else [f"No {'retired ' * retired}golden in {folder}"]
+    damaged = listing((f"Cannot be read: {error.message}" for error in unread.values()), style="bad")
+    listed = [table(columns, rows, right=("Runs",))] if rows else none
+    return Page((*listed, damaged, *([f"  {MEND_GOLDEN}"] if unread else [])))
 
 
-def print_golden(console: Console, path: Path, golden: GoldenRecord) -> None:
+def golden_page(path: Path, golden: GoldenRecord) -> Page:
     """One golden: values, machine, and who promoted it why."""
-    print_lines(console, [str(path), _origin(golden)])
-    if golden.retired_at:
-        print_lines(console, [f"Not in force: it {told_of(golden)}"], style="yellow")
-    table = plain_table("Metric", "Value", "Spread", "Note", right=("Value", "Spread"))
-    for name, value in golden.metrics.items():
-        spread = figures.ABSENT if value.relative_spread is None else f"{value.relative_spread * 100:.2f} %"
-        metric = figures.BY_NAME.get(name)
-        shown = figures.figure(metric, value.value) if metric else str(value.value)
-        table.add_row(Text(metric.title if metric else name), shown, spread, Text(value.note or ""))
-    show(console, table)
     where = golden.measured_on
-    machine = [
-        where.device_name,
-        where.driver_version,
-        where.container,
-        *(f"{k} {v}" for k, v in sorted(where.versions.items()) if v),
-    ]
-    print_lines(
-        console, [f"Measured on {golden.gpu}: {', '.join(part for part in machine if part) or 'not published'}"]
+    versions = (f"{name} {version}" for name, version in sorted(where.versions.items()) if version)
+    machine = [part for part in (where.device_name, where.driver_version, where.container, *versions) if part]
+    return Page(
+        (
+            str(path),
+            _origin(golden),
+            *([Line(f"Not in force: it {told_of(golden)}", "doubt")] if golden.retired_at else []),
+            table(
+                ("Metric", "Value", "Spread", "Note"), map(_stored, golden.metrics.items()), right=("Value", "Spread")
+            ),
+            f"Measured on {golden.gpu}: {', '.join(machine) or 'not published'}",
+            f"Promoted {golden.promoted_at} by {golden.promoted_by}: {golden.reason}",
+            listing(f"Accepted: {why}" for why in golden.overridden),
+            *([f"Source: {golden.source}"] if golden.source else []),
+            listing(f"Caveat: {caveat}" for caveat in golden.caveats),
+        )
     )
-    print_lines(console, [f"Promoted {golden.promoted_at} by {golden.promoted_by}: {golden.reason}"])
-    print_lines(console, [f"Accepted: {why}" for why in golden.overridden])
-    print_lines(console, [f"Source: {golden.source}"] if golden.source else [])
-    print_lines(console, [f"Caveat: {caveat}" for caveat in golden.caveats])
-
-
-def print_promotion(console: Console, path: Path, changed: Sequence[GoldenChange], *, is_written: bool = True) -> None:
-    """What a promotion changed, or without ``is_written`` would change, before and after."""
-    table = plain_table("Value", "Before", "After", "Change", right=("Before", "After", "Change"))
-    for item in changed:
-        metric, values = figures.BY_NAME.get(item.name), (item.before, item.after)
-        shown = [
-            figures.figure(metric, value) if metric and isinstance(value, int | float) else str(value or figures.ABSENT)
-            for value in values
-        ]
-        change = figures.ABSENT
-        if metric and isinstance(item.before, int | float) and isinstance(item.after, int | float):
-            change = format_percent(item.after / item.before - 1)
-        table.add_row(Text(metric.title if metric else item.name), *map(Text, shown), change)
-    if changed:
-        show(console, table)
-    else:
-        print_lines(console, ["The values are those that were there."])
-    done = f"Written: {path}. It counts once it is committed." if is_written else f"Not written: {path}"
-    print_lines(console, [done])
-
-
-def print_difference(console: Console, before: Side, after: Side) -> None:
-    """Two goldens or runs: figures, then whatever else is not the same."""
-    print_lines(console, [f"Before  {title(before)}", f"After   {title(after)}", ""])
-    table = plain_table(*METRIC_TITLES, right=METRIC_TITLES[1:])
-    for row in metric_rows(changes(after, before), after, before):
-        table.add_row(*map(Text, row))
-    show(console, table)
-    console.print()
-    found = contrast(after, before)
-    if found.departures:
-        table = plain_table("Not the same", "Before", "After")
-        for row in departure_rows(found.departures):
-            table.add_row(*map(Text, row))
-        show(console, table)
-        console.print()
-    else:
-        print_lines(console, ["Nothing else that both recorded differs.", ""])
-    print_lines(console, coverage(found, ours="after", theirs="before"))
 
 
 def _origin(golden: GoldenRecord) -> str:
@@ -161,56 +69,93 @@ def _origin(golden: GoldenRecord) -> str:
     return f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}: {', '.join(golden.run_ids)}"
 
 
-def promotions_markdown(
-    promoted: Sequence[tuple[str, GoldenRecord, Side, Side | None]], refused: Sequence[tuple[str, str]]
-) -> str:
-    """Every promoted golden by name, as it is and as it was; then what was not promoted, with the reason."""
-    return "\n".join([*(_promotion(*each) for each in promoted), *([_refusals(refused)] if refused else [])])
+def _stored(named: tuple[str, GoldenMetric]) -> tuple[str, ...]:
+    name, value = named
+    metric = figures.BY_NAME.get(name)
+    shown = figures.figure(metric, value.value) if metric else str(value.value)
+    return metric.title if metric else name, shown, _percent(value.relative_spread), value.note or ""
 
 
-def _promotion(name: str, golden: GoldenRecord, after: Side, before: Side | None) -> str:
-    runs = ", ".join(f"`{run_id}`" for run_id in golden.run_ids)
-    night = f", night `{golden.night_id}`" if golden.night_id else ""
-    lines = [
-        f"### {as_markdown(name)}",
-        "",
-        f"Reason: {as_markdown(golden.reason)}",
-        "",
-        f"Promoted by {as_markdown(golden.promoted_by)}, {golden.promoted_at}, from {runs}{night}.",
-        "",
-        *_tables(after, before),
-        *(f"- Accepted: {as_markdown(why)}" for why in golden.overridden),
+def difference_page(before: Side, after: Side) -> Page:
+    """Two goldens or runs: figures, then whatever else differs."""
+    found = contrast(after, before)
+    return Page(
+        (
+            Facts((("Before", title(before)), ("After", title(after))), 8),
+            GAP,
+            _values(after, before),
+            GAP,
+            _departures(found.departures),
+            GAP,
+            listing(coverage(found, ours="after", theirs="before")),
+        ),
+        title=f"{after.name} against {before.name}",
+    )
+
+
+def promotions_page(promoted: "Sequence[Prepared]", refused: Sequence[tuple[str, str]], *, is_written: bool) -> Page:
+    """Every promoted golden, before and after; then what was not promoted, with the reason."""
+    sections = (Section(f"{one.path.parent.name}/{one.path.stem}", tuple(_promotion(one))) for one in promoted)
+    written = [
+        f"Written: {one.path}. It counts once it is committed." if is_written else f"Not written: {one.path}"
+        for one in promoted
     ]
-    return "\n".join(lines).rstrip() + "\n"
+    left = listing((f"Not promoted: {name}: {why}" for name, why in refused), style="doubt")
+    return Page((*sections, Only("terminal", (GAP, listing(written))), left))
 
 
-def difference_markdown(before: Side, after: Side) -> str:
-    """What is not the same in two goldens or runs."""
-    heading = [f"### {as_markdown(after.name)} against {as_markdown(before.name)}", ""]
-    return "\n".join([*heading, *_tables(after, before)]).rstrip() + "\n"
+def _promotion(one: "Prepared") -> Iterator[Block]:
+    golden, after = one.golden, golden_side("after", one.golden)
+    before = golden_side("before", one.before, one.spec) if one.before else None
+    night = f", night {golden.night_id}" if golden.night_id else ""
+    yield f"Reason: {golden.reason}"
+    yield f"Promoted by {golden.promoted_by}, {golden.promoted_at}, from {', '.join(golden.run_ids)}{night}."
+    yield GAP
+    yield _values(after, before)
+    yield _departures(contrast(after, before).departures) if before else "The first golden in this place."
+    yield listing(f"Accepted: {why}" for why in golden.overridden)
 
 
-def _refusals(rows: Iterable[tuple[str, str]]) -> str:
-    listed = [f"- {as_markdown(name)}: {as_markdown(why)}" for name, why in rows]
-    return "\n".join(["### Not promoted", "", *listed]) + "\n"
-
-
-def _tables(after: Side, before: Side | None) -> list[str]:
+def _values(after: Side, before: Side | None) -> Table:
+    """A row per metric: figures, change, and the spread over the runs behind either; last the number of runs."""
     nobody = Side(name="", kind="golden", metrics={}, facts={}, closed=frozenset())
-    told = changes(after, before or nobody)
-    values = _table(METRIC_TITLES, metric_rows(told, after, before), num_left=1)
-    if before is None:
-        return [*values, "", "The first golden in this place."]
-    rows = departure_rows(contrast(after, before).departures)
-    if not rows:
-        return [*values, "", "Settings, machine and software are those of before, as far as both are recorded."]
-    return [*values, "", *_table(("Changed with it", "Before", "After"), rows, num_left=3), ""]
+    counts = ("Runs", figures.ABSENT if before is None else str(before.num_runs), str(after.num_runs))
+    rows = [_value(change, after, before) for change in changes(after, before or nobody)]
+    return table(("Metric", *(right := ("Before", "After", "Change")), *_SPREADS), [*rows, counts], right=right)
 
 
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, num_left: int) -> list[str]:
-    rule = ["---" if column < num_left else "---:" for column in range(len(titles))]
-    return [_row(titles), "| " + " | ".join(rule) + " |", *(_row(row) for row in rows)]
+def _value(change: Change, after: Side, before: Side | None) -> tuple[str, ...]:
+    name, sides = change.metric, (before, after)
+    shown = [
+        figures.figure(figures.BY_NAME[name], value) + " (worked out)" * (side is not None and name in side.derived)
+        for value, side in zip((change.theirs, change.ours), sides, strict=True)
+    ]
+    moved = figures.ABSENT if change.change is None else format_percent(change.change)
+    return (
+        figures.BY_NAME[name].title,
+        *shown,
+        moved,
+        *(_percent(side.spreads.get(name) if side else None) for side in sides),
+    )
 
 
-def _row(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(as_markdown(text) for text in texts) + " |"
+def _percent(spread: float | None) -> str:
+    return figures.ABSENT if spread is None else f"{spread * 100:.2f} %"
+
+
+def _departures(departures: Sequence[Departure]) -> Block:
+    """Settings, machine and software that are not the same."""
+    if not departures:
+        return "Nothing else that both recorded differs."
+    return tabled(
+        departures,
+        [
+            (Column("Differs"), lambda each: each.name),
+            (Column("Before", long=True), lambda each: _text(each.theirs)),
+            (Column("After", long=True), lambda each: _text(each.ours)),
+        ],
+    )
+
+
+def _text(value: str | None) -> str:
+    return "not recorded" if value is None else value or ABSENT

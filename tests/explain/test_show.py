@@ -1,21 +1,18 @@
 """The answer of `mbr-perf explain` as text."""
 
-import io
-
 import pytest
 
 from harness.explain.judge import explain
 from harness.explain.run import run_side
-from harness.explain.show import coverage, print_changes, print_explanation
+from harness.explain.show import change_blocks, coverage, explanation_page
 from harness.explain.values import Change, Contrast, Side
-from harness.showing.printing import Console
+from harness.showing.page import Page
+from harness.showing.terminal import plain_text
 
 
-def printed(write, *values):
-    """The lines that it writes, 120 columns wide."""
-    console = Console(file=io.StringIO(), width=120)
-    write(console, *values)
-    return console.file.getvalue().splitlines()
+def lines_of(*blocks):
+    """The lines that a pipe gets."""
+    return plain_text(Page(blocks)).splitlines()
 
 
 def side(**changes):
@@ -30,23 +27,23 @@ CHANGES = (
 
 
 def test_every_metric_is_a_row_with_its_noise_and_what_was_worked_out():
-    lines = printed(print_changes, CHANGES, side(derived=frozenset({"tflops_per_gpu"})))
+    lines = lines_of(*change_blocks(CHANGES, side(derived=frozenset({"tflops_per_gpu"}))))
     rows = {line.split("  ")[0]: line.split()[-5:] for line in lines}
     assert lines[0].split("  ")[0] == "Metric"
     assert rows["TFLOP/s/GPU"] == ["550", "*", "-9.1", "%", "-"]
     assert [line for line in lines if line.endswith("±2.1 %") and "+10.0 %" in line]
     assert sum("*" in line for line in lines) == 2
-    assert lines[-2:] == ["* worked out from the throughput by our formula; not stored", ""]
+    assert lines[-1] == "* worked out from the throughput by our formula; not stored"
 
 
 def test_without_metrics_there_is_no_table():
-    assert printed(print_changes, (), side()) == []
+    assert lines_of(*change_blocks((), side())) == []
 
 
 def test_causes_come_in_two_parts_after_the_verdict(make_record):
     ours = run_side(make_record(seconds=1.1, provenance={"driver_version": "570.1", "hostname": "node1"}), name="a")
     found = explain(ours, run_side(make_record(), name="b"))
-    lines = printed(print_explanation, found, ["the planner says so", ""])
+    lines = plain_text(explanation_page(found, ["the planner says so", ""])).splitlines()
     text = " ".join(" ".join(lines).split())
     assert all(" ".join(told.split()) in text for told in found.verdict)
     assert "the planner says so" in lines

@@ -103,7 +103,7 @@ def test_the_markdown_of_a_promotion_shows_before_after_and_what_changed_with_it
     lines = done.out.splitlines()
     assert lines[0] == "### h100/llama3\\_70b.sft.fp8\\_cs.32gpu.core\\_attn"
     assert "Reason: driver \\| 570" in lines
-    assert "| Step time | 2.500 s | 2.600 s | +4.0 % | - | - |" in lines
+    assert "| Step time | 2.500 s | 2.600 s | +4.0 % |" in lines
     assert "| driver\\_version | 550.54.15 | 570.1 |" in lines
     assert golden("promote", later, "--reason", "x", "--markdown", tmp_path / "pr.md").out != ""
     assert (tmp_path / "pr.md").read_text().startswith("### h100/")
