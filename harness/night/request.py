@@ -9,7 +9,7 @@ from harness.errors import BadRequestError, Problems
 from harness.judging.likeness import impossible_names
 from harness.launch.slurm.job import option_problems
 from harness.night.aa import AaRequest, aa_problems
-from harness.night.ask import NightJudgeOptions, NightOutputOptions, SuiteOptions
+from harness.night.options import NightJudgeOptions, NightOutputOptions, SuiteOptions
 from harness.night.reports import Outputs, require_outputs
 from harness.recipes.recipe import Request
 from harness.recipes.suite import Suite

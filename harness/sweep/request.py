@@ -29,8 +29,8 @@ from harness.records.goldens import GateOptions
 from harness.records.job import SlurmRequest
 from harness.records.redact import redact
 from harness.run.understanding import RunRequest
-from harness.sweep.ask import SweepOptions, SweptOptions
 from harness.sweep.axes import AUTO, RECOMPUTE, SweptAxis, as_text, typed
+from harness.sweep.options import SweepOptions, SweptOptions
 
 Over = tuple[str, tuple[str, ...]]
 

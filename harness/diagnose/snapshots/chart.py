@@ -1,6 +1,7 @@
 """Draws the memory of a snapshot over time."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import altair as alt
@@ -8,6 +9,7 @@ import altair as alt
 from harness.diagnose.snapshots.values import DeviceMemory, Levels
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import memory_unit, text_width, time_unit
+from harness.showing.markup import html
 from harness.showing.page import Block, Page, Picture
 
 _HEIGHT = 320
@@ -125,4 +127,4 @@ def write_timeline(devices: Sequence[tuple[str, DeviceMemory]], about: Sequence[
     """Write it, replacing what is there; ``about`` is what the page says besides. BadRequestError: no history, no room."""
     drawn = snapshot_timeline(tuple(devices))
     page = Page((drawn, *about), title=drawn.title)
-    return look.write_chart("--timeline", path, drawn, page)
+    return look.write_chart("--timeline", path, drawn, partial(html, page))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import altair as alt
@@ -15,6 +16,7 @@ from harness.night.history.show import level_change_text
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import memory_unit, time_unit
 from harness.showing.figures import figure
+from harness.showing.markup import html
 from harness.showing.page import Page, Picture, listing, plain
 from harness.units import counted, format_percent
 
@@ -198,4 +200,4 @@ def write_trend(history: CaseHistory, path: Path) -> Path:
     drawn = trend_picture(history)
     lines = [plain(level_change_text(history, found)) for found in history.level_changes]
     page = Page((drawn, listing((*lines, *history.series.notes))), title=drawn.title, about=history.series.case)
-    return look.write_chart("--chart", path, drawn, page, remedy="name another --metric")
+    return look.write_chart("--chart", path, drawn, partial(html, page), remedy="name another --metric")

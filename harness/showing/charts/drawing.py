@@ -3,7 +3,7 @@
 import json
 import re
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import BadRequestError
 from harness.records.store import write_bytes_atomically
-from harness.showing.markup import html
-from harness.showing.page import Page, Picture
+from harness.showing.page import Picture
 from harness.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -93,8 +92,8 @@ def require_chart(option: str, path: Path) -> None:
         raise BadRequestError(f"{option} {path}: {why}")
 
 
-def write_chart(option: str, path: Path, drawn: Picture, page: Page, *, remedy: str = "") -> Path:
-    """Write it, replacing what is there: alone, or as HTML the ``page`` that holds it.
+def write_chart(option: str, path: Path, drawn: Picture, page: Callable[[], str], *, remedy: str = "") -> Path:
+    """Write it, replacing what is there: alone, or as HTML inside the text of ``page``.
 
     BadRequestError as :func:`require_chart`, where the file cannot be written, and where there is no picture.
     """
@@ -108,10 +107,10 @@ def write_chart(option: str, path: Path, drawn: Picture, page: Page, *, remedy: 
     return path
 
 
-def _content(suffix: str, vega_lite: str, page: Page) -> bytes:
+def _content(suffix: str, vega_lite: str, page: Callable[[], str]) -> bytes:
     match suffix:
         case ".html":
-            return html(page).encode()
+            return page().encode()
         case ".png":
             return png(vega_lite)
         case _:
