@@ -85,15 +85,15 @@ def _table(plan: Plan, rows: Sequence[Row]) -> Table:
     parts = f"What the peak of the worst stage consists of, {unit}"
     speed = any(row.prediction and row.prediction.hfu for row in rows)
     columns: list[tuple[Column, Callable[[Row], Words]]] = [
-        (Column("Recompute", whole=True), lambda row: _name(plan, row)),
+        (Column("Recompute"), lambda row: _name(plan, row)),
         (Column(f"Peak {unit}", right=True), _of(lambda found: peak_text(found, unit))),
         (Column(f"Range {unit}", right=True), _of(lambda found: range_text(found, unit))),
-        (Column("Stage"), _of(lambda found: str(found.worst.pp_rank))),
-        (Column("Peak at", drop=2), _of(lambda found: found.worst.peak)),
-        (Column("Step", right=True), _of(lambda found: format_seconds(found.time.likely_s) if found.time else "-")),
+        (Column("Stage", drop=2), _of(lambda found: str(found.worst.pp_rank))),
+        (Column("Peak at", drop=4), _of(lambda found: found.worst.peak)),
+        (Column("Step", right=True, drop=1), _of(lambda found: format_seconds(found.time.likely_s) if found.time else "-")),
         (Column("Cost", right=True), lambda row: "-" if row.overhead is None else format_percent(row.overhead)),
-        *(((Column("TFLOP/s/GPU", right=True, drop=1), _of(_tflops)), (Column("HFU", right=True, drop=1), _of(_hfu))) if speed else ()),
-        *((Column(name.capitalize(), right=True, drop=2), _part(name, unit)) for name in _PARTS),
+        *(((Column("TFLOP/s/GPU", right=True, drop=3), _of(_tflops)), (Column("HFU", right=True, drop=3), _of(_hfu))) if speed else ()),
+        *((Column(name.capitalize(), right=True, drop=4), _part(name, unit)) for name in _PARTS),
         (Column(""), verdict_text),
     ]  # fmt: skip
     return tabled(rows, columns, instead=(Section(parts, (_parts_table(rows, unit),)), GAP))
@@ -136,11 +136,10 @@ def _hfu(found: Prediction) -> str:
 def _parts_table(rows: Sequence[Row], unit: str) -> Table:
     names = {"weights": "weight", "gradients": "grad", "optimizer": "optim", "activations": "activ",
              "transient": "trans", "overhead": "over"}  # fmt: skip
-    parts = ((Column(names.get(name, name), right=True), _part(name, unit)) for name in _PARTS)
-    return tabled(
-        rows,
-        [(Column("Recompute"), lambda row: row.text), *parts, (Column("peak at"), _of(lambda found: found.worst.peak))],
-    )
+    small = {"transient": 1, "overhead": 1}
+    parts = ((Column(names.get(name, name), right=True, drop=small.get(name, 0)), _part(name, unit)) for name in _PARTS)
+    where = (Column("peak at", drop=2), _of(lambda found: found.worst.peak))
+    return tabled(rows, [(Column("Recompute"), lambda row: row.text), *parts, where])
 
 
 def _name(plan: Plan, row: Row) -> str:

@@ -1,6 +1,7 @@
 """Writes a page to a terminal or a pipe. What would steer a terminal is shown as text."""
 
 import io
+import re
 from collections.abc import Iterable, Mapping
 
 import rich.table
@@ -11,6 +12,7 @@ from harness.showing import page
 from harness.showing.page import Block, Facts, Line, Page, Span, Style, Table, Words, on_one_line, plain, spans
 from harness.showing.printing import Console, print_hanging, show_whole
 
+_WORD = re.compile(r"[^\s,]+,?|,")
 _RICH: dict[Style, str] = {
     "plain": "", "strong": "bold", "dim": "dim", "good": "green", "better": "cyan", "doubt": "yellow", "bad": "red",
     "worse": "bold red", "failed": "bold red", "oom": "red", "expected": "dim", "chosen": "bold green",
@@ -137,9 +139,9 @@ class _Writer:
 
 
 def _least(table: Table, at: int) -> int:
-    """The width below which a column reads badly: whole figures, the longest word of names, a start of sentences."""
+    """The width below which a column reads badly: whole figures, the longest part of a name, a start of sentences."""
     column, texts = table.columns[at], [plain(row[at]) for row in table.rows]
-    words = texts if column.right or column.whole else [word for text in texts for word in text.split()]
+    words = texts if column.right or column.whole else [word for text in texts for word in _WORD.findall(text)]
     widest = _widest([*column.title.split(), *words])
     return max(widest, min(_LEAST_LONG, _widest(texts))) if column.long else widest
 
@@ -174,8 +176,21 @@ def _rich_table(table: Table, widths: Mapping[int, int]) -> rich.table.Table:
             width=widths.get(at),
         )
     for row in table.rows:
-        made.add_row(*map(_text, row))
+        made.add_row(*(_folded(_text(words), widths.get(at)) for at, words in enumerate(row)))
     return made
+
+
+def _folded(text: Text, width: int | None) -> Text:
+    """``text`` on lines of at most ``width``, broken after spaces and commas: settings are lists without spaces."""
+    if width is None or text.cell_len <= width:
+        return text
+    lines, start, end = [], 0, 0
+    for part in _WORD.finditer(text.plain):
+        if cell_len(text.plain[start : part.end()]) > width and end > start:
+            lines.append(text[start:end])
+            start = part.start()
+        end = part.end()
+    return Text("\n").join([*lines, text[start:]])
 
 
 def _text(words: Words, style: Style = "plain") -> Text:

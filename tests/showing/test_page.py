@@ -131,6 +131,14 @@ def test_names_are_folded_between_words_where_a_table_finds_no_room():
     ]  # fmt: skip
 
 
+def test_settings_are_folded_after_commas_and_figures_stay_whole():
+    made = table(("Recompute", "Step"), [("layernorm,mlp,shared_experts", "12.5 s")], right=("Step",))
+
+    assert [line.rstrip() for line in at_terminal(Page((made,)), 24).splitlines()] == [
+        "Recompute           Step", "layernorm,mlp,    12.5 s", "shared_experts",
+    ]  # fmt: skip
+
+
 def test_what_stands_instead_of_dropped_columns_is_shown_only_then():
     made = Table((Column("Case"), Column("Remark", drop=1, long=True)), (("a", "word " * 20),), ("a: word",))
 
