@@ -8,7 +8,7 @@ import typer
 from harness.asking.options import Json
 
 if TYPE_CHECKING:
-    from harness.showing.printing import Console
+    from harness.showing.page import Page
 
 app = typer.Typer(no_args_is_help=True, help="List, show and check recipes; list suites.")
 Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory of recipe families.")]
@@ -26,9 +26,9 @@ def list_recipes(recipes_dir: Directory = None, as_json: Json = False) -> None:
 
         json.answer(RecipesDocument(recipes=rows))
         return
-    from harness.catalogue.show import print_recipes
+    from harness.catalogue.show import recipes_page
 
-    print_recipes(_console(), rows)
+    _show(recipes_page(rows))
 
 
 @app.command()
@@ -47,9 +47,9 @@ def show(
 
         json.answer(recipe_document(recipe))
         return
-    from harness.catalogue.show import print_recipe
+    from harness.catalogue.show import recipe_page
 
-    print_recipe(_console(), recipe)
+    _show(recipe_page(recipe))
 
 
 @app.command()
@@ -75,9 +75,9 @@ def validate(
             raise typer.Exit(int(problems[0].exit_code))
         return
     raise_all(problems)
-    from harness.catalogue.show import print_checked
+    from harness.catalogue.show import checked_page
 
-    print_checked(_console(), checked)
+    _show(checked_page(checked))
 
 
 @app.command()
@@ -90,23 +90,23 @@ def suites(
 ) -> None:
     """The suites of nightly jobs, or the cases of one. Exits 2 with every fault of the file."""
     from harness.catalogue.document import SuiteDocument, SuitesDocument
-    from harness.catalogue.show import print_suite, print_suites
+    from harness.catalogue.show import suite_page, suites_page
     from harness.recipes.suite_file import read_suite
     from harness.recipes.suite_listing import case_rows, suite_row, suite_rows
     from harness.showing import json
 
     if name is None:
         rows = suite_rows(recipes_dir)
-        json.answer(SuitesDocument(suites=rows)) if as_json else print_suites(_console(), rows)
+        json.answer(SuitesDocument(suites=rows)) if as_json else _show(suites_page(rows))
         return
     suite = read_suite(name, recipes_dir)
     if as_json:
         json.answer(SuiteDocument.of(**suite_row(suite), cases=case_rows(suite)))
         return
-    print_suite(_console(), suite)
+    _show(suite_page(suite))
 
 
-def _console() -> "Console":
-    from harness.showing.printing import Console
+def _show(page: "Page") -> None:
+    from harness.showing.terminal import show_page
 
-    return Console(highlight=False)
+    show_page(page)

@@ -27,10 +27,10 @@ def list_rules(
 
         json.answer(RulesDocument(rules=found))
         return
-    from harness.catalogue.show import print_rules
-    from harness.showing.printing import Console
+    from harness.catalogue.show import rules_page
+    from harness.showing.terminal import show_page
 
-    print_rules(Console(highlight=False), found)
+    show_page(rules_page(found))
 
 
 @app.command()
@@ -47,7 +47,7 @@ def show(
 
         json.answer(RulesDocument(rules=found))
         return
-    from harness.catalogue.show import print_rule
-    from harness.showing.printing import Console
+    from harness.catalogue.show import rule_page
+    from harness.showing.terminal import show_page
 
-    print_rule(Console(highlight=False), found)
+    show_page(rule_page(found))

@@ -1,8 +1,7 @@
 """Tables of recipes, suites and rules."""
 
 from collections.abc import Iterable
-
-from rich.text import Text
+from dataclasses import replace
 
 from harness.experiment.rules.rulebook import Entry
 from harness.recipes.listing import CheckedFile, RecipeRow, model_settings, point_row, refusals
@@ -10,8 +9,7 @@ from harness.recipes.recipe import OperatingPoint, Recipe
 from harness.recipes.suite import Suite, shared_golden_lines
 from harness.recipes.suite_listing import CaseRow, SuiteRow, case_rows
 from harness.showing.figures import ABSENT
-from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show_whole
-from harness.showing.printing import show as print_table
+from harness.showing.page import GAP, Column, Page, listing, table
 from harness.units import counted
 
 # Column and key of `point_row`, in the order of the table.
@@ -24,46 +22,46 @@ _POINT = {
 }  # fmt: skip
 
 
-def print_recipes(console: Console, rows: Iterable[RecipeRow]) -> None:
+def recipes_page(rows: Iterable[RecipeRow]) -> Page:
     """One row per recipe and GPU type."""
-    table = plain_table("recipe", "family", "parameters", "GPU", "precisions", "GPUs")
+    told = []
     for row in rows:
         cells = [row["recipe"], row["family"], f"{row['parameters_billion']:.1f} B"]
         for gpu, there in row["gpus"].items():
-            table.add_row(*cells, gpu, " ".join(there["compute_dtypes"]), " ".join(map(str, there["num_gpus"])))
+            told.append([*cells, gpu, " ".join(there["compute_dtypes"]), " ".join(map(str, there["num_gpus"]))])
             cells = ["", "", ""]
-    print_table(console, table)
+    return Page((table(("recipe", "family", "parameters", "GPU", "precisions", "GPUs"), told),))
 
 
-def print_recipe(console: Console, recipe: Recipe) -> None:
+def recipe_page(recipe: Recipe) -> Page:
     """Where it is from, the model as the recipe states it, and every operating point."""
     header = recipe.header
-    print_lines(console, [f"{header.name} ({header.family}): {header.title}", recipe.label])
-    print_lines(console, [f"  {source}" for source in header.sources])
-    model = plain_table("model setting", "value")
-    for path, value in model_settings(recipe).items():
-        model.add_row(path, Text(str(value)))
-    console.print()
-    print_table(console, model)
-    points = plain_table(*_POINT, "runs")
-    for point in recipe.points:
-        points.add_row(*map(Text, _point_cells(recipe, point)))
-    console.print()
-    show_whole(console, points)
+    settings = [(path, str(value)) for path, value in model_settings(recipe).items()]
+    points = table((*_POINT, "runs"), (_point_cells(recipe, point) for point in recipe.points))
+    return Page(
+        (
+            f"{header.name} ({header.family}): {header.title}",
+            recipe.label,
+            listing(f"  {source}" for source in header.sources),
+            GAP,
+            table(("model setting", "value"), settings),
+            GAP,
+            replace(points, whole=True),
+        )
+    )
 
 
-def print_checked(console: Console, checked: Iterable[CheckedFile]) -> None:
+def checked_page(checked: Iterable[CheckedFile]) -> Page:
     """Points that are listed only or refused, and a closing line."""
-    files = list(checked)
+    files, lines = list(checked), []
     for file in files:
-        for title in file["inconsistent"]:
-            print_lines(console, [f"{file['file']}: {title}: listed only, its published arithmetic does not divide"])
-        for refused in file["refused"]:
-            print_lines(
-                console, [f"{file['file']}: {refused['point']}: refused by {refused['rule']}: {refused['message']}"]
-            )
+        where = file["file"]
+        lines += [
+            f"{where}: {title}: listed only, its published arithmetic does not divide" for title in file["inconsistent"]
+        ]
+        lines += [f"{where}: {one['point']}: refused by {one['rule']}: {one['message']}" for one in file["refused"]]
     points = sum(file["points"] for file in files)
-    print_lines(console, [f"ok: {counted(len(files), 'recipe file')}, {counted(points, 'operating point')}"])
+    return Page((listing(lines), f"ok: {counted(len(files), 'recipe file')}, {counted(points, 'operating point')}"))
 
 
 def _point_cells(recipe: Recipe, point: OperatingPoint) -> list[str]:
@@ -73,29 +71,28 @@ def _point_cells(recipe: Recipe, point: OperatingPoint) -> list[str]:
     return [*cells, f"no: {'; '.join(reasons)}" if reasons else "yes"]
 
 
-def print_suites(console: Console, rows: Iterable[SuiteRow]) -> None:
+def suites_page(rows: Iterable[SuiteRow]) -> Page:
     """One row per suite."""
-    table = plain_table("suite", "cases", "GPU", "about", right=["cases"])
-    for row in rows:
-        gpus = " ".join(row["gpus"]) or ABSENT
-        table.add_row(Text(row["suite"]), str(row["num_cases"]), gpus, Text(row["title"]))
-    print_table(console, table)
+    told = [(row["suite"], str(row["num_cases"]), " ".join(row["gpus"]) or ABSENT, row["title"]) for row in rows]
+    return Page((table(("suite", "cases", "GPU", Column("about", long=True)), told, right=("cases",)),))
 
 
-def print_suite(console: Console, suite: Suite) -> None:
+def suite_page(suite: Suite) -> Page:
     """What it is about, then every case; ``-`` is left to the machine. BadRequestError as :func:`case_rows`."""
     rows = case_rows(suite)
-    print_lines(console, [f"{suite.name}: {suite.title}", *([f"  {suite.source}"] if suite.source else [])])
-    columns = ["case", "task", "GPU", "precision", "GPUs", "recompute", "repeats", "golden", "owner", "expected"]
-    table = plain_table(*columns, right=["GPUs", "repeats"])
-    for row in rows:
-        table.add_row(*map(Text, _cells(row)))
-    console.print()
-    show_whole(console, table)
+    columns = ("case", "task", "GPU", "precision", "GPUs", "recompute", "repeats", "golden", "owner", "expected")
     shared = shared_golden_lines(
         (row["case"], row["golden_name"], row["golden"] == "required") for row in rows if row["golden_name"]
     )
-    print_lines(console, [f"Note: {line}" for line in shared])
+    return Page(
+        (
+            f"{suite.name}: {suite.title}",
+            *([f"  {suite.source}"] if suite.source else []),
+            GAP,
+            replace(table(columns, map(_cells, rows), right=("GPUs", "repeats")), whole=True),
+            listing(f"Note: {line}" for line in shared),
+        )
+    )
 
 
 def _cells(row: CaseRow) -> list[str]:
@@ -106,25 +103,24 @@ def _cells(row: CaseRow) -> list[str]:
     return [ABSENT if cell in (None, "") else str(cell) for cell in cells]
 
 
-def print_rules(console: Console, entries: tuple[Entry, ...]) -> None:
+def rules_page(entries: tuple[Entry, ...]) -> Page:
     """One row a rule; ``<name>`` stands for a value of the request."""
-    table = plain_table("Rule", "Severity", "megatron-core", "Says")
-    for entry in entries:
-        table.add_row(entry.id, entry.severity, entry.versions, entry.message)
-    print_table(console, table)
-    console.print(f"{len(entries)} rules. `mbr-perf rules show ID` explains one.", highlight=False)
+    rows = [(entry.id, entry.severity, entry.versions, entry.message) for entry in entries]
+    listed = table(("Rule", "Severity", "megatron-core", Column("Says", long=True)), rows)
+    return Page((listed, f"{len(entries)} rules. `mbr-perf rules show ID` explains one."))
 
 
-def print_rule(console: Console, entries: tuple[Entry, ...]) -> None:
-    """Print all that is known of one rule; an id may have a row per release of megatron-core."""
+def rule_page(entries: tuple[Entry, ...]) -> Page:
+    """All that is known of one rule; an id may have a row per release of megatron-core."""
+    lines = []
     for entry in entries:
         rows = (
             ("severity", entry.severity),
             ("fix", entry.fix),
-            ("megatron-core", entry.mcore_text or ""),
+            ("megatron-core", entry.mcore_text),
             ("versions", entry.versions),
             ("evidence", entry.evidence),
             ("source", entry.source),
         )
-        for line in (f"{entry.id}: {entry.message}", *(f"  {name}: {value}" for name, value in rows if value)):
-            print_hanging(console, Text(line), 4)
+        lines += [f"{entry.id}: {entry.message}", *(f"  {name}: {value}" for name, value in rows if value)]
+    return Page((listing(lines, hang=4),))

@@ -92,10 +92,10 @@ def _tell(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
 
         json.answer(DiagnosisDocument.of_answer(answer, code))
     else:
-        from harness.diagnose.show import print_diagnosis
-        from harness.showing.printing import Console
+        from harness.diagnose.show import diagnosis_page
+        from harness.showing.terminal import show_page
 
-        print_diagnosis(Console(highlight=False), answer)
+        show_page(diagnosis_page(answer))
     return int(code)
 
 

@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator
 
-from rich.text import Text
-
 from harness.diagnose.of_sweep import SweepOverview
 from harness.diagnose.values import Case, Diagnosis
 from harness.judging.oom.allocator_text import AllocatorFigures
-from harness.showing.page import Page, listing
-from harness.showing.printing import Console, print_hanging
+from harness.showing.page import Facts, Page, listing
 from harness.units import format_bytes
 
 _LABEL = 10
@@ -17,10 +14,9 @@ _LONGEST = 240
 _VERDICTS = {True: "confirmed by an A/B", False: "an A/B refuted fragmentation"}
 
 
-def print_diagnosis(console: Console, answer: Diagnosis) -> None:
+def diagnosis_page(answer: Diagnosis) -> Page:
     """The whole answer, the most important first."""
-    for label, text in _lines(answer):
-        print_hanging(console, Text(f"{label:<{_LABEL}}{text}", style="bold" if label == "Failure" else ""), _LABEL)
+    return Page(tuple(Facts((row,), _LABEL, "strong" if row[0] == "Failure" else "plain") for row in _lines(answer)))
 
 
 def _lines(answer: Diagnosis) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from harness.asking.options import Json, Results
 from harness.units import counted
 
 if TYPE_CHECKING:
-    from harness.showing.printing import Console
+    from harness.showing.page import Page
 
 
 def machine(
@@ -49,7 +49,7 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
     """Every run, sweep and night: id, start, outcome, size. Incomplete and damaged ones too."""
     from harness.records import store
     from harness.records.inventory import inventory
-    from harness.results.show import print_inventory
+    from harness.results.show import inventory_page
 
     results = store.results_dir(results_dir)
     entries = inventory(results)
@@ -59,7 +59,7 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
 
         json.answer(InventoryDocument.of(results_dir=results, entries=entries))
     else:
-        print_inventory(_console(), entries, results)
+        _show(inventory_page(entries, results))
 
 
 @app.command()
@@ -71,7 +71,7 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
     from harness.records.night import read_night
     from harness.records.store import read_run
     from harness.records.sweep import read_sweep
-    from harness.results.show import print_cases, print_cells, print_entry, print_files, run_figures
+    from harness.results.show import entry_page, run_figures
 
     entry = find_stored(reference, store.results_dir(results_dir))
     life, files = life_of(entry.path), file_sizes(entry.path)
@@ -89,13 +89,7 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
         facts = [("To do", store.MEND_RECORD)]
     if entry.kind == "run" and entry.is_committed:
         facts = run_figures(read_run(entry.path))
-    print_entry(_console(), entry, facts)
-    if cells:
-        print_cells(_console(), cells)
-    elif cases:
-        print_cases(_console(), cases)
-    else:
-        print_files(_console(), files)
+    _show(entry_page(entry, facts, files, cells, cases))
 
 
 @app.command()
@@ -113,7 +107,7 @@ def doctor(
     from harness.errors import ExitCode
     from harness.records import store
     from harness.results.housekeeping import examine_results, move_to_trash
-    from harness.results.show import print_ailments
+    from harness.results.show import ailments_page
 
     results = store.results_dir(results_dir)
     found = examine_results(results)
@@ -129,7 +123,7 @@ def doctor(
     else:
         rows = [(one.kind, one.path, one.message, f"moved to {one.moved_to}" if one.moved_to else one.remedy)
                 for one in found]  # fmt: skip
-        print_ailments(_console(), rows, results)
+        _show(ailments_page(rows, results))
     raise typer.Exit(int(code))
 
 
@@ -146,7 +140,7 @@ def archive(
     The same folder gives the same bytes. Refused: links that lead out of the folder, a run that is still going.
     """
     from harness.results.show import give
-    from harness.showing.printing import print_lines
+    from harness.showing.page import Page, listing
     from harness.units import MIB, format_bytes
 
     written = give(reference, output, results_dir, max_bytes=max_mib * MIB)
@@ -157,10 +151,10 @@ def archive(
         json.answer(ArchiveDocument.of(written))
         return
     told = f"{written.path}: {counted(written.num_files, 'file')}, {format_bytes(written.num_bytes)}"
-    print_lines(_console(), [told, *(f"left out: {line}" for line in written.left_out)])
+    _show(Page((told, listing(f"left out: {line}" for line in written.left_out))))
 
 
-def _console() -> "Console":
-    from harness.showing.printing import Console
+def _show(page: "Page") -> None:
+    from harness.showing.terminal import show_page
 
-    return Console(highlight=False)
+    show_page(page)

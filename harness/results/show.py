@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.text import Text
-
 from harness.errors import BadRequestError
 from harness.judging.derive import derive
 from harness.launch.processes import life_of
@@ -17,25 +15,26 @@ from harness.records.run import RunRecord
 from harness.records.store import checkout_dir, results_dir
 from harness.records.sweep import CellData
 from harness.showing.figures import ABSENT
-from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show
+from harness.showing.page import Block, Column, Facts, Line, Page, Span, Table, Words, style_of, table, tabled
 from harness.units import format_bytes, format_seconds
 
-_STYLES = {"ok": "green", "finished": "green", "oom": "red", "failed": "red", "damaged": "red", "rejected": "red"}
 _INDENT = 12
 
 
-def print_inventory(console: Console, entries: Sequence[Stored], results: Path) -> None:
+def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
     """One line per run, sweep and night, oldest first, and what they weigh together."""
     if not entries:
-        print_lines(console, [f"No run, sweep or night in {results}"])
-        return
-    table = plain_table("Id", "Kind", "Started", "State", "Size", "What", right=("Size",))
-    for entry in entries:
-        table.add_row(
-            Text(entry.id), entry.kind, _when(entry), _state(entry), format_bytes(entry.num_bytes), Text(_short(entry))
-        )
-    show(console, table)
-    print_lines(console, [f"{len(entries)} in {results}, {format_bytes(sum(entry.num_bytes for entry in entries))}"])
+        return Page((f"No run, sweep or night in {results}",))
+    columns = [
+        (Column("Id"), lambda entry: entry.id),
+        (Column("Kind"), lambda entry: entry.kind),
+        (Column("Started"), _when),
+        (Column("State"), _state),
+        (Column("Size", right=True), lambda entry: format_bytes(entry.num_bytes)),
+        (Column("What", long=True), _short),
+    ]
+    total = format_bytes(sum(entry.num_bytes for entry in entries))
+    return Page((tabled(entries, columns), f"{len(entries)} in {results}, {total}"))
 
 
 def run_figures(record: RunRecord) -> list[tuple[str, str]]:
@@ -49,51 +48,46 @@ def run_figures(record: RunRecord) -> list[tuple[str, str]]:
     ]
 
 
-def print_entry(console: Console, entry: Stored, facts: Sequence[tuple[str, str]]) -> None:
-    """One entry: what became of it, and ``facts`` by name, as of its figures or of who fills it."""
-    print_lines(console, [f"{entry.kind} {entry.id}"])
-    for name, value in (("Folder", str(entry.path)), ("Started", _when(entry)), ("Recipe", entry.recipe)):
-        print_hanging(console, Text(f"{name:<{_INDENT}}{value or '-'}"), _INDENT)
-    print_hanging(console, Text.assemble(f"{'State':<{_INDENT}}", _state(entry), f": {entry.detail}"), _INDENT)
-    for name, value in facts:
-        print_hanging(console, Text(f"{name:<{_INDENT}}{value}"), _INDENT)
-    print_hanging(console, Text(f"{'Size':<{_INDENT}}{format_bytes(entry.num_bytes)}"), _INDENT)
+def entry_page(
+    entry: Stored,
+    facts: Sequence[tuple[str, str]],
+    files: Sequence[tuple[str, int]],
+    cells: Sequence[CellData],
+    cases: Sequence[NightCase],
+) -> Page:
+    """What became of it, ``facts`` by name, as of its figures or of who fills it, and its cells, cases or else files."""
+    about: tuple[tuple[str, Words], ...] = (
+        ("Folder", str(entry.path)),
+        ("Started", _when(entry) or "-"),
+        ("Recipe", entry.recipe or "-"),
+        ("State", (_state(entry), f": {entry.detail}")),
+        *facts,
+        ("Size", format_bytes(entry.num_bytes)),
+    )
+    return Page((f"{entry.kind} {entry.id}", Facts(about, _INDENT), _parts(files, cells, cases)))
 
 
-def print_files(console: Console, files: Sequence[tuple[str, int]]) -> None:
-    """The files of a run."""
-    table = plain_table("File", "Size", right=("Size",))
-    for name, size in files:
-        table.add_row(Text(name), format_bytes(size))
-    show(console, table)
+def _parts(files: Sequence[tuple[str, int]], cells: Sequence[CellData], cases: Sequence[NightCase]) -> Table:
+    """The cells or cases as they lie on disk, unjudged."""
+    columns = ("State", "Runs", "Why")
+    if cells:
+        rows = [(one.planned.name, outcome_of(one), str(len(one.runs)), one.reason) for one in cells]
+        return table(("Cell", *columns), rows, right=("Runs",))
+    if cases:
+        done = [(case, sum(run.record is not None for run in case.runs)) for case in cases]
+        rows = [(case.planned.name, case_state(case), str(num), case.planned.refused) for case, num in done]
+        return table(("Case", *columns), rows, right=("Runs",))
+    return table(("File", "Size"), [(name, format_bytes(size)) for name, size in files], right=("Size",))
 
 
-def print_cells(console: Console, cells: Sequence[CellData]) -> None:
-    """The cells of a sweep as they lie on disk, unjudged."""
-    table = plain_table("Cell", "State", "Runs", "Why", right=("Runs",))
-    for cell in cells:
-        table.add_row(Text(cell.planned.name), outcome_of(cell), str(len(cell.runs)), Text(cell.reason))
-    show(console, table)
-
-
-def print_cases(console: Console, cases: Sequence[NightCase]) -> None:
-    """The cases of a night as they lie on disk, unjudged."""
-    table = plain_table("Case", "State", "Runs", "Why", right=("Runs",))
-    for case in cases:
-        done = sum(run.record is not None for run in case.runs)
-        table.add_row(Text(case.planned.name), case_state(case), str(done), Text(case.planned.refused))
-    show(console, table)
-
-
-def print_ailments(console: Console, ailments: Sequence[tuple[str, Path, str, str]], results: Path) -> None:
+def ailments_page(ailments: Sequence[tuple[str, Path, str, str]], results: Path) -> Page:
     """Lines of (kind, path, what is not in order, what to do); one line when there are none."""
-    if not ailments:
-        print_lines(console, [f"{results}: nothing is out of order"])
+    blocks: list[Block] = []
     for kind, path, message, remedy in ailments:
-        print_hanging(console, Text.assemble((f"{kind:<{_INDENT}}", "yellow"), f"{path}"), _INDENT)
         lines = (line.strip() for text in (message, remedy) for line in text.splitlines())
-        for line in dict.fromkeys(lines):
-            print_hanging(console, Text(f"{'':<{_INDENT}}{line}"), _INDENT)
+        blocks.append(Line((Span(f"{kind:<{_INDENT}}", "doubt"), str(path)), hang=_INDENT))
+        blocks.append(Facts(tuple(("", line) for line in dict.fromkeys(lines)), _INDENT))
+    return Page(tuple(blocks) or (f"{results}: nothing is out of order",))
 
 
 def _when(entry: Stored) -> str:
@@ -101,8 +95,8 @@ def _when(entry: Stored) -> str:
     return entry.when if entry.is_start_known else f"{entry.when}?"
 
 
-def _state(entry: Stored) -> Text:
-    return Text(entry.state, style=_STYLES.get(entry.state, "yellow"))
+def _state(entry: Stored) -> Span:
+    return Span(entry.state, style_of(entry.state, "doubt"))
 
 
 def _short(entry: Stored) -> str:

@@ -10,14 +10,13 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
 from harness.errors import BadRequestError
 from harness.imports.compare.convergence import LossLimits
 from harness.imports.compare.document import foreign_document
 from harness.imports.compare.judge import judge_log
 from harness.imports.compare.run import ForeignAnswer
-from harness.imports.compare.show import print_foreign
+from harness.imports.compare.show import foreign_page
 from harness.imports.compare.values import ForeignThresholds
 from harness.imports.golden.actuals import actuals_of, bridge_text, downsample, merge
 from harness.imports.golden.bridge import read_bridge
@@ -28,6 +27,7 @@ from harness.judging.gate import comparison_outcome
 from harness.records.logs.lines import lines_of
 from harness.records.logs.sources import LogSource
 from harness.showing import json as report_json
+from harness.showing.terminal import plain_text
 from tests.imports.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb, step_time
 
 WHOLE = [
@@ -88,7 +88,7 @@ def answered(log, golden):
     judged = judge_log(log, golden, WindowOptions(), ForeignThresholds(), LossLimits())
     verdict = comparison_outcome(judged.comparison)
     json.loads(report_json.text(foreign_document(ForeignAnswer(log, judged, *verdict))))
-    print_foreign(Console(file=io.StringIO()), log, judged, verdict)
+    plain_text(foreign_page(log, judged, verdict))
 
 
 def any_log(text):

@@ -79,10 +79,10 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
 
         json.answer(foreign_document(answer))
     else:
-        from harness.imports.compare.show import print_foreign
-        from harness.showing.printing import Console
+        from harness.imports.compare.show import foreign_page
+        from harness.showing.terminal import show_page
 
-        print_foreign(Console(), answer.log, answer.comparison, (answer.outcome, answer.exit_code))
+        show_page(foreign_page(answer.log, answer.comparison, (answer.outcome, answer.exit_code)))
         if foreign.actuals:
             print(f"Written: {answer.actuals}" if answer.actuals else f"Not written, no iteration: {foreign.actuals}")
     raise typer.Exit(int(answer.exit_code))

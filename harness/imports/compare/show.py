@@ -3,14 +3,12 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from rich.text import Text
-
 from harness.errors import ExitCode
 from harness.imports.compare.values import METRIC, ForeignComparison
 from harness.imports.log.values import ForeignLog
 from harness.judging.gate import Finding, Outcome, Verdict
 from harness.showing import figures
-from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.showing.page import Line, Page, Span, listing, style_of, table
 from harness.units import counted, format_bytes, format_percent
 
 
@@ -70,42 +68,37 @@ _NAMES = {
     "megatron-lm": "Megatron-LM",
     None: "neither Megatron-Bridge nor Megatron-LM for sure",
 }
-_STYLES = {
-    "pass": "green", "improvement": "cyan", "regression": "bold red", "inconclusive": "yellow", "not_gated": "dim",
-}  # fmt: skip
 _RIGHT = ("Log", "Golden", "Change", "Allowed")
 _MOST_SOURCES = 3
 
 
-def print_foreign(
-    console: Console, log: ForeignLog, judged: ForeignComparison | None, verdict: tuple[Outcome, ExitCode]
-) -> None:
+def foreign_page(log: ForeignLog, judged: ForeignComparison | None, verdict: tuple[Outcome, ExitCode]) -> Page:
     """What was read, the findings, the reasons, what is worth knowing, and the verdict last."""
-    print_lines(console, [_log_line(log)])
     if judged is None:
-        print_lines(console, [f"Note: {note}" for note in log.notes])
-        print_lines(console, [f"In doubt: {log.truncated}"] if log.truncated else [], style="yellow")
-        print_lines(console, ["Not compared: no golden was named"])
-        return
-    print_lines(console, [_golden_line(judged)])
-    table = plain_table("Metric", *_RIGHT, "Verdict", right=_RIGHT)
-    for finding in judged.comparison.findings:
-        word = finding.verdict.value
-        table.add_row(*cells(finding), Text(word.replace("_", " "), style=_STYLES[word]))
-    show(console, table)
-    print_lines(console, _reasons(judged.comparison.findings))
-    told = " ".join(finding.reason for finding in judged.comparison.findings)
-    print_lines(console, [f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in told], style="yellow")
-    print_lines(console, _worst(judged))
-    print_lines(console, [f"Note: {note}" for note in judged.notes])
-    outcome, exit_code = verdict
-    if outcome == "improvement":
-        print_lines(
-            console, ["Note: the golden may be due for renewal; --actuals FILE writes this log's values as one"]
+        notes, doubt = (
+            listing(f"Note: {note}" for note in log.notes),
+            [f"In doubt: {log.truncated}"] * bool(log.truncated),
         )
-    console.print()
-    ending = f" (exit {int(exit_code)})  {judged.golden_path}"
-    console.print(Text.assemble((outcome.upper(), _STYLES.get(outcome, "")), ending), soft_wrap=True)
+        return Page((_log_line(log), notes, listing(doubt, style="doubt"), "Not compared: no golden was named"))
+    outcome, exit_code = verdict
+    findings = judged.comparison.findings
+    words = [finding.verdict.value.replace("_", " ") for finding in findings]
+    rows = [(*cells(finding), Span(word, style_of(word))) for finding, word in zip(findings, words, strict=True)]
+    told = " ".join(finding.reason for finding in findings)
+    renewal = ["the golden may be due for renewal; --actuals FILE writes this log's values as one"]
+    notes = listing(f"Note: {note}" for note in (*judged.notes, *renewal * (outcome == "improvement")))
+    return Page(
+        (
+            _log_line(log),
+            _golden_line(judged),
+            table(("Metric", *_RIGHT, "Verdict"), rows, right=_RIGHT),
+            listing(_reasons(findings)),
+            listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in told), style="doubt"),
+            listing(_worst(judged)),
+            notes,
+        ),
+        answer=Line((Span(outcome.upper(), style_of(outcome)), f" (exit {int(exit_code)})  {judged.golden_path}")),
+    )
 
 
 def _log_line(log: ForeignLog) -> str:
