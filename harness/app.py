@@ -19,7 +19,6 @@ from harness.explain import ask as explain
 from harness.goldens import ask as golden
 from harness.imports import ask as import_command
 from harness.imports.compare import ask as compare
-from harness.imports.compare.options import CompareCommand
 from harness.jobs import ask as jobs
 from harness.night import ask as nightly
 from harness.night.history import ask as history
@@ -116,10 +115,10 @@ app.command("sweep", cls=SweepCommand)(sweep.sweep)
 app.command("nightly")(nightly.nightly)
 app.command("plan", cls=PlanCommand)(plan.plan)
 app.command("check", cls=WholeShortOptions)(run.check)
-app.command("compare", cls=CompareCommand)(compare.compare)
+app.command("compare", cls=import_command.LogCommand)(compare.compare)
 app.command("explain")(explain.explain)
 app.command("diagnose", cls=WholeShortOptions)(diagnose.diagnose)
-app.command("import", cls=import_command.ImportCommand)(import_command.import_log)
+app.command("import", cls=import_command.LogCommand)(import_command.import_log)
 app.command("report")(sweep.report)
 app.command("doctor")(results.machine)
 app.command("snapshot")(snapshot.snapshot)

@@ -9,18 +9,26 @@ from harness.asking.options import ExperimentOptions, Json, Results, takes
 
 if TYPE_CHECKING:
     from harness.diagnose.of_sweep import SweepOverview
-    from harness.diagnose.run import DiagnoseRequest
+    from harness.diagnose.request import DiagnoseRequest
 
 
-# fmt: off
 @dataclass(frozen=True, kw_only=True)
 class DiagnoseOptions:
     """What failed."""
 
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...",
-        help="A run or sweep of ours (folder or id), logs of one job (files, folders, - for stdin), or memory snapshots.")]
-    against: Annotated[list[str] | None, typer.Option("--against", metavar="PATH",
-        help="Another job to hold it against: a run, or its logs. Repeatable.")] = None
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...",
+            help="A run or sweep of ours (folder or id), logs of one job (files, folders, - for stdin), or memory snapshots.",
+        ),
+    ]
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against", metavar="PATH", help="Another job to hold it against: a run, or its logs. Repeatable."
+        ),
+    ] = None
     no_plan: Annotated[bool, typer.Option("--no_plan", help="Do not ask the planner: a second or two less.")] = False
     results_dir: Results = None
     as_json: Json = False
@@ -30,9 +38,15 @@ class DiagnoseOptions:
 class LoggedOptions(ExperimentOptions):
     """What the job was whose logs are given, so that the planner can say what was to be expected."""
 
-    model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
-        help="The recipe of a job that left logs only; with the other options, its settings. Runs say them themselves.")] = ""
-# fmt: on
+    model_recipe_name: Annotated[
+        str,
+        typer.Option(
+            "--model_recipe_name",
+            "-mr",
+            metavar="RECIPE",
+            help="The recipe of a job that left logs only; with the other options, its settings. Runs say them themselves.",
+        ),
+    ] = ""
 
 
 @takes(DiagnoseOptions, LoggedOptions)
@@ -102,7 +116,7 @@ def _tell(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
 def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
     """The options as one value. BadRequestError for settings without a recipe, and for a recipe without a GPU."""
     from harness.asking.requests import experiment_request, given_options
-    from harness.diagnose.run import DiagnoseRequest
+    from harness.diagnose.request import DiagnoseRequest
     from harness.errors import BadRequestError
     from harness.records.logs.sources import Passage
     from harness.showing.progress import LogProgress

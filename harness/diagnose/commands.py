@@ -6,7 +6,7 @@ from pathlib import PurePath
 
 from harness.diagnose.values import Case
 from harness.experiment.experiment import CudaGraphSpec, ExperimentSpec
-from harness.experiment.recompute import FullRecompute, parse_recompute
+from harness.experiment.recompute import parse_recompute
 from harness.units import GIB
 
 ALLOCATOR_TRIAL = "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
@@ -16,9 +16,9 @@ _SPELLED = {
     "offload.cpu_offloading_num_layers": "--activation_offload_layers",
 }
 _FLAGS = frozenset({"measure.memory_snapshot", "measure.snapshot_on_oom"})
-_MEASURED = frozenset({
-    "measure.max_steps", "measure.skip_first_percent_time", "measure.eval_time_start_step", "measure.eval_time_end_step",
-})  # fmt: skip
+_MEASURED = frozenset(
+    f"measure.{name}" for name in ("max_steps", "skip_first_percent_time", "eval_time_start_step", "eval_time_end_step")
+)
 _STDIN = "-"
 _MOST_PATHS = 4  # more than these make no line to paste
 _SELECTING = ("point_gpu", "variant", "recipes_dir")
@@ -40,20 +40,8 @@ def command(
     spec, sources = case.spec, dict(case.sources)
     if spec is None:
         return ""
-    words = [
-        "mbr-perf",
-        verb,
-        *paths,
-        "-mr",
-        _recipe(spec, sources),
-        "--task",
-        spec.task,
-        "-g",
-        spec.gpu,
-        "-c",
-        spec.compute_dtype,
-    ]
-    words += ["-ng", str(spec.num_gpus)]
+    words = ["mbr-perf", verb, *paths, "-mr", _recipe(spec, sources), "--task", spec.task, "-g", spec.gpu]
+    words += ["-c", spec.compute_dtype, "-ng", str(spec.num_gpus)]
     for name in _SELECTING:
         words += sources.get(name, "").split(" ", 1) if name in sources else []
     if verb == "plan":  # measures nothing, and takes no window
@@ -64,7 +52,7 @@ def command(
         given["--cuda_graph_impl"] = [graphs]
     for name, values in given.items():
         words += [word for value in values for word in (name, value)] or [name]
-    words += ["--recompute", recompute if recompute is not None else _recompute(spec)]
+    words += ["--recompute", recompute if recompute is not None else spec.recompute.text.removesuffix(":distributed")]
     words += [word for rule in case.forced if verb == "run" for word in ("--force", rule)]
     return shlex.join([*words, *more])
 
@@ -108,11 +96,6 @@ def changed(spec: ExperimentSpec, *, recompute: str | None = None, graphs: str |
 
 def _must_unregister(spec: ExperimentSpec) -> bool:
     return spec.cuda_graph.impl != "none" and "NCCL_GRAPH_REGISTER" not in spec.env
-
-
-def _recompute(spec: ExperimentSpec) -> str:
-    text = spec.recompute.text
-    return text.removesuffix(":distributed") if isinstance(spec.recompute, FullRecompute) else text
 
 
 def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> str:

@@ -10,8 +10,7 @@ from harness.diagnose.snapshots.values import DeviceMemory
 from harness.diagnose.stages import needed_bytes, stage_of_failure, unexplained_bytes
 from harness.diagnose.values import Case, Diagnosis, Recognised, Status
 from harness.errors import ExitCode
-from harness.judging.oom.allocator_text import AllocatorFigures
-from harness.judging.oom.verdict import Confidence, OomClass
+from harness.judging.oom.verdict import AllocatorFigures, Confidence, OomClass
 from harness.records.run import StagePrediction
 from harness.showing.json import Document, Shown, Text, at
 

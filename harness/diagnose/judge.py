@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.diagnose.commands import ask_again, can_be_named
-from harness.diagnose.fixes import doubts, fixes, legal_line
+from harness.diagnose.fixes import Situation, fixes, legal_line
 from harness.diagnose.plan import Outlook
 from harness.diagnose.seen import NOTICEABLE, Facts, is_device_oom, loss_of_speed
 from harness.diagnose.stages import Trial, stage_evidence, unexplained_bytes
@@ -20,17 +20,19 @@ def of_speed(facts: Facts, case: Case, symptoms: Sequence[Recognised], rulings: 
     if lost is None or lost <= NOTICEABLE or case.status != "ok" or case.has_nan or symptoms:
         return ()
     assert facts.reference is not None
-    slower = f"{case.name} is {lost:.1%} slower than {facts.reference.name}"
+    line, text = "", "-mr RECIPE -g GPU --recompute SETTING, as it ran, tell why."
     if is_doubted(case, rulings):
-        line = legal_line(case, rulings)
+        line, text = legal_line(case, rulings), "pass the settings that it ran with, which tell why."
         if line:
-            return (Fix(f"{slower}: pass the settings that it ran with; legal would be, without CUDA graphs:", line),)
-        return (Fix(f"{slower}: pass the settings that it ran with, which tell why."),)
-    if case.spec is None and can_be_named(case):
-        return (Fix(f"{slower}: its settings, in place of the capitals, tell why:", ask_again(case)),)
-    if case.spec is None:
-        return (Fix(f"{slower}: -mr RECIPE -g GPU --recompute SETTING, as it ran, tell why."),)
-    return (Fix(f"{slower}, and no known setting explains it: see what else differs (sizes, software, GPUs, nodes)."),)
+            text = "pass the settings that it ran with; legal would be, without CUDA graphs:"
+    elif case.spec is None and can_be_named(case):
+        line, text = ask_again(case), "its settings, in place of the capitals, tell why:"
+    slower = f"{case.name} is {lost:.1%} slower than {facts.reference.name}"
+    if case.spec is not None and not is_doubted(case, rulings):
+        return (
+            Fix(f"{slower}, and no known setting explains it: see what else differs (sizes, software, GPUs, nodes)."),
+        )
+    return (Fix(f"{slower}: {text}", line),)
 
 
 def diagnose(
@@ -44,7 +46,8 @@ def diagnose(
 
     Settings that cannot be the job's are shown and left out of account.
     """
-    facts = Facts(replace(case, spec=None) if is_doubted(case, rulings) else case, reference)
+    doubted = is_doubted(case, rulings)
+    facts = Facts(replace(case, spec=None) if doubted else case, reference)
     symptoms = recognised(facts)
     oom_class, confidence, reason = _class(case, trial, symptoms)
     return Diagnosis(
@@ -52,9 +55,15 @@ def diagnose(
         oom_class=oom_class,
         confidence=confidence,
         reason=reason,
-        evidence=(*doubts(case, rulings), *_evidence(facts, trial, outlook, rulings)),
+        evidence=(
+            *([_doubt(rulings)] if doubted and case.status == "ok" else []),
+            *_evidence(facts, trial, outlook, rulings),
+        ),
         symptoms=symptoms,
-        fixes=(*fixes(case, oom_class, symptoms, outlook, trial, rulings), *of_speed(facts, case, symptoms, rulings)),
+        fixes=(
+            *fixes(Situation(case, oom_class, symptoms, outlook, trial, rulings)),
+            *of_speed(facts, case, symptoms, rulings),
+        ),
         reference=reference,
         confirmed=trial.confirmed if trial else None,
         is_conclusive=bool(symptoms)
@@ -64,6 +73,14 @@ def diagnose(
         or case.has_nan
         or trial is not None
         or case.verdict.confidence == "high",
+    )
+
+
+def _doubt(rulings: Rulings) -> str:
+    """Of a job that ended well: that its software or settings are not as told."""
+    return (
+        f"The rules refuse the settings as told: {told(rulings.job)}. The job ran all the same: it had another release of "
+        "the software, another graph scope or other settings. They are left out of account."
     )
 
 

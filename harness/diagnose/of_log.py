@@ -7,21 +7,18 @@ from collections.abc import Iterable, Iterator
 from harness.diagnose.symptoms import is_telling
 from harness.diagnose.values import Case, FailedRank, RankFigures, Saying, Status
 from harness.experiment.experiment import ExperimentSpec
-from harness.imports.log.values import ForeignLog
-from harness.judging.oom.classify import is_non_finite
+from harness.judging.oom.failure_scan import expandable_segments_in
 from harness.judging.oom.first_failure import FirstFailure, RankFailure
+from harness.judging.oom.known_texts import is_non_finite
 from harness.judging.oom.verdict import OomVerdict
 from harness.judging.statistics import median
+from harness.records.foreign.log import ForeignLog
 from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
 _MOST_SAYINGS = 200
 _MOST_NAMED = 8
 _LONGEST = 2000
-_EXPANDABLE = re.compile(r"PYTORCH_(?:CUDA_)?ALLOC_CONF\s{0,3}[=:]\s{0,3}['\"]?[^\s'\"]{0,200}expandable_segments:(True|False)",
-                         re.IGNORECASE)  # fmt: skip
-# torch's own advice in the message, which says what is not set rather than what is.
-_ADVICE = re.compile(r"try setting PYTORCH_|If reserved but unallocated memory is large", re.IGNORECASE)
 _LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
 # Skipped steps count as iterations: those before the window warm up.
 _WARM_UP_SHARE = 0.5
@@ -39,10 +36,8 @@ class Listener:
         """The same lines."""
         for line in lines:
             self.num_lines += 1
-            if "ALLOC_CONF" in line.text and not _ADVICE.search(line.text):
-                told = _EXPANDABLE.search(line.text)
-                if told:
-                    self.expandable_segments = told[1].lower() == "true"
+            told = expandable_segments_in(line.text)
+            self.expandable_segments = self.expandable_segments if told is None else told
             if len(self.sayings) < _MOST_SAYINGS and is_telling(line.text):
                 self.sayings.append(Saying(redact(line.text[:_LONGEST]), line.where))
             yield line
@@ -62,9 +57,7 @@ def case_of_log(
         ranks=_ranks(log, first, spec),
         tflops_per_gpu=_late([one.tflops_per_gpu for one in log.iterations]),
         step_time_s=_late([one.step_time_s for one in log.iterations]),
-        has_nan=any(
-            one.nan_iterations or (one.loss is not None and not math.isfinite(one.loss)) for one in log.iterations
-        )
+        has_nan=any(one.is_loss_broken for one in log.iterations)
         or (first is not None and is_non_finite(first.failure.text)),
         expandable_segments=heard.expandable_segments,
         sayings=tuple(heard.sayings),
@@ -74,16 +67,11 @@ def case_of_log(
 
 def _others(first: FirstFailure | None) -> list[str]:
     """How many more ranks failed: in the same way, and because of the first."""
-    if first is None:
-        return []
-    told = []
-    if first.also:
-        told.append(f"{len(first.also)} more failed in the same way: {_named(first.also)}")
-    if first.victims:
-        told.append(
-            f"{len(first.victims)} more failed by weaker evidence, likely as a consequence: {_named(first.victims)}"
-        )
-    return told
+    rows = (
+        ("in the same way", first.also if first else ()),
+        ("by weaker evidence, likely as a consequence", first.victims if first else ()),
+    )
+    return [f"{len(failures)} more failed {how}: {_named(failures)}" for how, failures in rows if failures]
 
 
 def _named(failures: Iterable[RankFailure]) -> str:
@@ -99,10 +87,9 @@ def _status(log: ForeignLog, first: FirstFailure | None) -> Status:
 
 def _failed(first: FirstFailure) -> FailedRank:
     failure = first.failure
-    in_phase = f"in {failure.phase}" if failure.phase else ""
-    after = f"after iteration {failure.after_step}" if failure.after_step is not None else ""
-    when = " ".join(part for part in (in_phase, after) if part)
-    return FailedRank(failure.rank, failure.kind, failure.text, when, failure.where, _place(first))
+    when = [f"in {failure.phase}"] if failure.phase else []
+    when += [f"after iteration {failure.after_step}"] if failure.after_step is not None else []
+    return FailedRank(failure.rank, failure.kind, failure.text, " ".join(when), failure.where, _place(first))
 
 
 def _place(first: FirstFailure) -> str:
@@ -121,13 +108,14 @@ def _ranks(log: ForeignLog, first: FirstFailure | None, spec: ExperimentSpec | N
     full = set()
     if first is not None and first.failure.kind == "oom":
         full = {failure.rank for failure in (first.failure, *first.also) if failure.rank is not None}
-    peaks: dict[int, tuple[int | None, int | None]] = dict.fromkeys(sorted(full), (None, None))
-    for one in log.memory:
-        before = peaks.get(one.rank, (None, None))
-        peaks[one.rank] = (_larger(before[0], one.max_allocated_bytes), _larger(before[1], one.max_reserved_bytes))
+    told = {one.rank for one in log.memory}
+    allocated, reserved = (
+        log.highest(lambda one: one.max_allocated_bytes),
+        log.highest(lambda one: one.max_reserved_bytes),
+    )
     return tuple(
-        RankFigures(rank, stage_of(rank, spec), allocated, reserved, has_oom=rank in full)
-        for rank, (allocated, reserved) in sorted(peaks.items())
+        RankFigures(rank, stage_of(rank, spec), allocated.get(rank), reserved.get(rank), has_oom=rank in full)
+        for rank in sorted(full | told)
     )
 
 
@@ -136,11 +124,6 @@ def stage_of(rank: int, spec: ExperimentSpec | None) -> int | None:
     if spec is None or rank >= spec.num_gpus:
         return None
     return rank * spec.parallelism.pipeline_model_parallel_size // spec.num_gpus
-
-
-def _larger(one: int | None, other: int | None) -> int | None:
-    known = [size for size in (one, other) if size is not None]
-    return max(known, default=None)
 
 
 def _late(values: list[float | None]) -> float | None:

@@ -11,8 +11,9 @@ from harness.diagnose.stages import allocator_trial
 from harness.diagnose.values import Case
 from harness.experiment.gpu import GPUS, GpuType
 from harness.judging.statistics import MIN_RUNS, TimeChange, median
+from harness.records.run import RunRecord
 from harness.records.store import RECORD
-from harness.records.sweep import CellData, PlannedCell, SweepData, run_dir_of
+from harness.records.sweep import PlannedCell, SweepData, run_dir_of
 from harness.sweep.judge import judge_sweep
 from harness.sweep.values import CellVerdict
 from harness.units import format_bytes, format_percent, format_seconds
@@ -60,6 +61,8 @@ def _spread(cell: CellVerdict) -> float | None:
 
 
 _AB_ENDED = {"ok": "ended well", "oom": "ran out of memory", "failed": "failed", "interrupted": "was interrupted"}
+_ENDED = {"ok": "ended well", "oom": "out of memory", "failed": "failed", "interrupted": "interrupted"}
+_LONGEST = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,57 +76,35 @@ class AbOutcome:
 
 def ab_outcome(data: SweepData) -> AbOutcome:
     """From the runs on disk; A is the control."""
-    cells = {letter: [case_of_run(run) for run in cell.runs] for letter, cell in zip("AB", _cells(data), strict=False)}
-    if len(cells) < 2 or not all(cells.values()):
+    cells = sorted(data.cells, key=lambda cell: cell.planned.name != data.plan.control)[:2]
+    ended = [[case_of_run(run) for run in cell.runs] for cell in cells]
+    if len(ended) < 2 or not all(ended):
         return AbOutcome(None, None, ("A/B: not both have run, so nothing can be said.",))
-    told = [f"{letter} ({_name(data, letter)}): {_summary(cases)}" for letter, cases in cells.items()]
-    endings = [frozenset(case.status for case in cases) for cases in cells.values()]
+    told = [
+        f"{letter} ({cell.planned.name}): {_summary(cases)}"
+        for letter, cell, cases in zip("AB", cells, ended, strict=True)
+    ]
+    endings = [frozenset(case.status for case in cases) for cases in ended]
     differs = endings[0] != endings[1]
     told.append(f"A and B ended {'differently' if differs else 'alike'}.")
-    if endings == [{"ok"}, {"ok"}] and (change := _change(data)):
-        told.append(f"B against A: {change}.")
-    trial = allocator_trial([case for cases in cells.values() for case in cases])
-    if trial is not None:
-        told.append(trial.told)
+    if endings == [{"ok"}, {"ok"}]:
+        verdict = judge_sweep(data)
+        a, b = (verdict.cell(cell.planned.name) for cell in cells)
+        change = change_told(a, b, GPUS[data.plan.gpu])
+        told += [f"B against A: {change}."] if change else []
+    trial = allocator_trial([case for cases in ended for case in cases])
+    told += [trial.told] if trial else []
     return AbOutcome(differs, trial.confirmed if trial else None, tuple(told))
 
 
-def _cells(data: SweepData) -> tuple[CellData, ...]:
-    return tuple(sorted(data.cells, key=lambda cell: cell.planned.name != data.plan.control))[:2]
-
-
-def _name(data: SweepData, letter: str) -> str:
-    return _cells(data)["AB".index(letter)].planned.name
-
-
 def _summary(cases: Sequence[Case]) -> str:
-    counts = {status: sum(case.status == status for case in cases) for status in _AB_ENDED}
-    told = [f"{count} of {len(cases)} {_AB_ENDED[status]}" for status, count in counts.items() if count]
-    seconds, peak = _step_time(cases), _peak(cases)
-    told += [f"{format_seconds(seconds)} a step"] if seconds is not None else []
-    told += [f"peak {format_bytes(peak)}"] if peak is not None else []
+    counts: Counter[str] = Counter(case.status for case in cases)
+    told = [f"{counts[status]} of {len(cases)} {text}" for status, text in _AB_ENDED.items() if counts[status]]
+    times = [case.step_time_s for case in cases if case.step_time_s is not None]
+    peaks = [case.peak_bytes for case in cases if case.peak_bytes is not None]
+    told += [f"{format_seconds(median(times))} a step"] if times else []
+    told += [f"peak {format_bytes(max(peaks))}"] if peaks else []
     return ", ".join(told)
-
-
-def _change(data: SweepData) -> str:
-    """As the sweep's table has it."""
-    verdict = judge_sweep(data)
-    a, b = (verdict.cell(cell.planned.name) for cell in _cells(data))
-    return change_told(a, b, GPUS[data.plan.gpu])
-
-
-def _step_time(cases: Sequence[Case]) -> float | None:
-    known = [case.step_time_s for case in cases if case.step_time_s is not None]
-    return median(known) if known else None
-
-
-def _peak(cases: Sequence[Case]) -> int | None:
-    return max((case.peak_bytes for case in cases if case.peak_bytes is not None), default=None)
-
-
-_ENDED = {"ok": "ended well", "oom": "out of memory", "failed": "failed", "interrupted": "interrupted"}
-_AB_CELLS = 2
-_LONGEST = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,36 +151,33 @@ def overview_of(data: SweepData, killed: Sequence[tuple[Path, str, str]] = ()) -
     """From the records on disk. ``killed``: runs without a record, as folder, cell and what became of them."""
     failed, counts = [], Counter[str]()
     for cell in data.cells:
-        for run_dir, record in zip(_committed(data, cell.planned.index), cell.runs, strict=True):
+        folders = (run_dir_of(data.sweep_dir, cell.planned.index, repeat) for repeat in range(data.plan.repeats))
+        committed = (folder for folder in folders if (folder / RECORD).is_file())
+        for run_dir, record in zip(committed, cell.runs, strict=True):
             counts[_ENDED[record.status]] += 1
-            if record.status == "ok":
-                continue
-            case = case_of_run(record)
-            verdict = case.verdict
-            kind = f"{verdict.oom_class} ({verdict.confidence})" if case.has_oom else ""
-            failed.append(
-                FailedRun(
-                    run_dir=run_dir,
-                    cell=cell.planned.name,
-                    status=_ENDED[record.status],
-                    oom_class=verdict.oom_class if case.has_oom else None,
-                    confidence=verdict.confidence if case.has_oom else None,
-                    rank=case.failed.rank if case.failed else None,
-                    told=(kind or record.failure or "no word of it").splitlines()[0][:_LONGEST],
-                )
-            )
+            if record.status != "ok":
+                failed.append(_failed(run_dir, cell.planned.name, record))
     counts["without a record"] += len(killed)
     failed += [FailedRun(run_dir, cell, "no record", None, None, None, told) for run_dir, cell, told in killed]
     told_counts = tuple((name, count) for name, count in counts.items() if count)
-    return SweepOverview(data.sweep_dir, data.plan.title, told_counts, tuple(failed), _ab(data))
-
-
-def _committed(data: SweepData, cell: int) -> list[Path]:
-    folders = (run_dir_of(data.sweep_dir, cell, repeat) for repeat in range(data.plan.repeats))
-    return [folder for folder in folders if (folder / RECORD).is_file()]
-
-
-def _ab(data: SweepData) -> AbOutcome | None:
-    """Two cells that were to run and differ in one thing are an A/B, however they were asked for."""
+    # Two cells that were to run and differ in one thing are an A/B, however they were asked for.
     asked = [cell for cell in data.cells if isinstance(cell.planned, PlannedCell)]
-    return ab_outcome(data) if len(asked) == len(data.cells) == _AB_CELLS and len(data.plan.axes) == 1 else None
+    is_ab = len(asked) == len(data.cells) == 2 and len(data.plan.axes) == 1
+    return SweepOverview(
+        data.sweep_dir, data.plan.title, told_counts, tuple(failed), ab_outcome(data) if is_ab else None
+    )
+
+
+def _failed(run_dir: Path, cell: str, record: RunRecord) -> FailedRun:
+    case = case_of_run(record)
+    oom = case.verdict if case.has_oom else None
+    told = f"{oom.oom_class} ({oom.confidence})" if oom else record.failure or "no word of it"
+    return FailedRun(
+        run_dir=run_dir,
+        cell=cell,
+        status=_ENDED[record.status],
+        oom_class=oom.oom_class if oom else None,
+        confidence=oom.confidence if oom else None,
+        rank=case.failed.rank if case.failed else None,
+        told=told.splitlines()[0][:_LONGEST],
+    )

@@ -1,5 +1,6 @@
 """Predicts what each fix would do before it is recommended."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from harness.diagnose.stages import unexplained_bytes
@@ -76,23 +77,15 @@ def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
         made = _plan(spec, host, capacity_bytes=_capacity(case))
         asked = asked_row(made)
         if case.prediction is None and asked is not None:
-            case = _with_prediction(case, made)
-        more = unexplained_bytes(case)
-        capacity = _capacity(case)
-        if more is not None and more > 0 and capacity is not None and case.has_oom:
+            made_one = asked.prediction.record() if asked.prediction else None
+            case = replace(case, prediction=made_one, no_prediction="" if made_one else asked.reason)
+        more, capacity = unexplained_bytes(case) or 0, _capacity(case)
+        if more > 0 and capacity is not None and case.has_oom:
             made = _plan(spec, host, capacity_bytes=max(0, capacity - more))
     except (HarnessError, OSError, LayoutError) as problem:
         told = str(problem).splitlines()[0]
         return replace(case, no_prediction=case.no_prediction or told), Outlook(problem=told)
     return case, outlook_of(made) if made.limits.capacity_bytes is not None else None
-
-
-def _with_prediction(case: Case, made: Plan) -> Case:
-    asked = asked_row(made)
-    assert asked is not None
-    if asked.prediction is None:
-        return replace(case, no_prediction=asked.reason)
-    return replace(case, prediction=asked.prediction.record(), no_prediction="")
 
 
 def _capacity(case: Case) -> int | None:
@@ -135,16 +128,13 @@ def rulings_on(case: Case, host: Host) -> Rulings:
         env, problems = _environment(asked, host)
         return (*problems, *refused(asked, env))
 
-    return Rulings(refused(_as_known(case, spec), None), start)
+    known = spec.model_copy(update={"env": env_as_told(spec, dict(case.sources))}) if case.is_told else spec
+    return Rulings(refused(known, None), start)
 
 
-def _as_known(case: Case, spec: ExperimentSpec) -> ExperimentSpec:
-    """Of a job of others, without the variables that only the recipe would set."""
-    said = dict(case.sources)
-    if not case.is_told:
-        return spec
-    env = {name: value for name, value in spec.env.items() if said.get(f"env.{name}", "").startswith("--")}
-    return spec.model_copy(update={"env": env})
+def env_as_told(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, str]:
+    """The variables that somebody named. What a recipe sets is not known of a job of others."""
+    return {name: value for name, value in spec.env.items() if sources.get(f"env.{name}", "").startswith("--")}
 
 
 def _environment(spec: ExperimentSpec, host: Host) -> tuple[dict[str, str] | None, tuple[Finding, ...]]:
@@ -154,12 +144,8 @@ def _environment(spec: ExperimentSpec, host: Host) -> tuple[dict[str, str] | Non
         found = child_environment(
             spec, host.shell, (), spec.ranks_per_node(nodes.nnodes), num_cores=host.num_cores, nnodes=nodes.nnodes
         )
-    except ManyProblemsError as error:
-        return None, tuple(map(_finding, error.problems))
     except BadRequestError as error:
-        return None, (_finding(error),)
+        problems = error.problems if isinstance(error, ManyProblemsError) else [error]
+        findings = (Finding(id="LAUNCH", severity="error", message=one.message, fix=one.remedy) for one in problems)
+        return None, tuple(findings)
     return {variable.name: variable.value for variable in found}, ()
-
-
-def _finding(problem: BadRequestError) -> Finding:
-    return Finding(id="LAUNCH", severity="error", message=problem.message, fix=problem.remedy)

@@ -4,34 +4,33 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from harness.diagnose.inputs import Committed, Inputs, located, sorted_inputs
 from harness.diagnose.judge import diagnose
 from harness.diagnose.of_log import Listener, case_of_log
-from harness.diagnose.of_run import case_of_run, expandable_segments
+from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.of_sweep import SweepOverview, overview_of
-from harness.diagnose.plan import planned, rulings_on
+from harness.diagnose.plan import env_as_told, planned, rulings_on
+from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, located, sorted_inputs
 from harness.diagnose.seen import Facts, loss_of_speed
-from harness.diagnose.snapshot import of_snapshots_alone, told_beside
+from harness.diagnose.snapshots.judge import of_snapshots_alone, told_beside
 from harness.diagnose.stages import Trial, allocator_trial
-from harness.diagnose.unfinished import case_of_unfinished
 from harness.diagnose.values import Case, Diagnosis, is_doubted
 from harness.errors import BadRequestError, ExitCode
 from harness.experiment.experiment import ExperimentSpec
-from harness.imports.log.reader import LogReader
+from harness.judging.oom.classify import expandable_segments
 from harness.judging.oom.first_failure import first_failure
 from harness.launch.environment import Host
 from harness.launch.processes import life_of
-from harness.recipes.recipe import Request
+from harness.records.foreign.reader import LogReader
 from harness.records.logs.lines import LogLine, log_lines
 from harness.records.logs.sources import Passage
 from harness.records.store import RECORD
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepData, read_sweep, run_dir_of
-from harness.run.understanding import RunRequest, settle
+from harness.run.understanding import RunRequest, Settled, settle
 
 
 @contextmanager
@@ -57,28 +56,15 @@ def stopped_by_ctrl_c(passage: Passage) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-@dataclass(frozen=True)
-class DiagnoseRequest:
-    """``asked``: the settings of a job that left logs only. ``against``: another job. ``plans``: whether to ask the planner.
-
-    ``passage``: how far the reading of logs is, and whether to stop it.
-    """
-
-    paths: tuple[str, ...]
-    against: tuple[str, ...] = ()
-    asked: Request | None = None
-    results_dir: Path | None = None
-    plans: bool = True
-    passage: Passage = field(default_factory=Passage, compare=False)
-
-
 def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
     """The answer. BadRequestError for what cannot be read, and for more jobs than one and another to hold it against."""
     inputs = sorted_inputs(request.paths, request.results_dir)
     other = sorted_inputs(request.against, request.results_dir)
-    given = _given_spec(request, inputs, host)
+    given = _given(request, inputs, host)
+    if not inputs.num_jobs and other.num_jobs:
+        raise BadRequestError("--against names a job, and there are only snapshots", remedy="name the job first")
     if not inputs.num_jobs:
-        return _of_snapshots_alone(inputs, other)
+        return of_snapshots_alone((*inputs.snapshots, *other.snapshots))
     cases = _cases(inputs, given, request.passage, host)
     trial = allocator_trial(cases)
     if trial is None:
@@ -118,52 +104,39 @@ def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:
     return (path,) if path.is_file() else ()
 
 
-def _of_snapshots_alone(inputs: Inputs, other: Inputs) -> Diagnosis:
-    if other.num_jobs:
-        raise BadRequestError("--against names a job, and there are only snapshots", remedy="name the job first")
-    return of_snapshots_alone((*inputs.snapshots, *other.snapshots))
-
-
 def exit_code_of(answer: Diagnosis) -> ExitCode:
     """0 where something can be said, also that memory was not it; 6 where not."""
     return ExitCode.OK if answer.is_conclusive else ExitCode.INCONCLUSIVE
 
 
-def _given_spec(request: DiagnoseRequest, inputs: Inputs, host: Host) -> "_Given | None":
+def _given(request: DiagnoseRequest, inputs: Inputs, host: Host) -> Settled | None:
     """The settings of the options. BadRequestError where runs say themselves what they were."""
     if request.asked is None:
         return None
     if not inputs.logs:
-        raise BadRequestError(
-            "-mr and its options are for logs: a run says itself what it was", remedy="leave them out"
-        )
-    settled = settle(RunRequest(asked=request.asked), host)
-    return _Given(settled.spec, tuple(settled.sources.items()))
+        told = "-mr and its options are for logs: a run says itself what it was"
+        raise BadRequestError(told, remedy="leave them out")
+    return settle(RunRequest(asked=request.asked), host)
 
 
-@dataclass(frozen=True)
-class _Given:
-    spec: ExperimentSpec
-    sources: tuple[tuple[str, str], ...]
-
-
-def _cases(inputs: Inputs, given: _Given | None, passage: Passage, host: Host) -> list[Case]:
+def _cases(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -> list[Case]:
     found = [_of_run(one, passage) for one in inputs.runs]
-    found += [_of_unfinished(folder, passage, host) for folder in inputs.unfinished]
+    for folder in inputs.unfinished:
+        spec, logs = read_document(folder / "spec.json", ExperimentSpec), folder / "logs"
+        heard = _of_logs((str(logs),), spec, passage) if _has_files(logs) else None
+        found.append(case_of_unfinished(folder, spec, heard, host))
     if inputs.logs:
         case = _of_logs(inputs.logs, given.spec if given else None, passage)
         found.append(_with_settings(case, given) if given else case)
     return found
 
 
-def _with_settings(case: Case, given: _Given) -> Case:
+def _with_settings(case: Case, given: Settled) -> Case:
     """The case with what the options say. What a recipe sets in the environment is not known of a job of others."""
-    said = dict(given.sources)
-    env = {name: value for name, value in given.spec.env.items() if said.get(f"env.{name}", "").startswith("--")}
     expandable = case.expandable_segments
     if expandable is None:
-        expandable = expandable_segments(env, is_known=False)
-    return replace(case, sources=given.sources, expandable_segments=expandable, is_told=True)
+        expandable = expandable_segments(env_as_told(given.spec, given.sources))
+    return replace(case, sources=tuple(given.sources.items()), expandable_segments=expandable, is_told=True)
 
 
 def _of_run(run: Committed, passage: Passage) -> Case:
@@ -176,13 +149,6 @@ def _of_run(run: Committed, passage: Passage) -> Case:
     if not heard.has_oom:
         return case
     return replace(case, verdict=heard.verdict, failed=heard.failed, sayings=(*case.sayings, *heard.sayings))
-
-
-def _of_unfinished(folder: Path, passage: Passage, host: Host) -> Case:
-    spec = read_document(folder / "spec.json", ExperimentSpec)
-    logs = folder / "logs"
-    heard = _of_logs((str(logs),), spec, passage) if _has_files(logs) else None
-    return case_of_unfinished(folder, spec, heard, host)
 
 
 def _has_files(folder: Path) -> bool:

@@ -4,10 +4,10 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.diagnose.of_run import expandable_segments
-from harness.diagnose.values import Case, RankFigures, Recognised, Saying
+from harness.diagnose.values import Case, Recognised, Saying
 from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
+from harness.judging.oom.classify import expandable_segments
 from harness.units import format_bytes, format_percent
 
 
@@ -73,23 +73,18 @@ def one_rank_beside_headroom(facts: Facts) -> str:
     full = [rank for rank in case.ranks if rank.has_oom]
     if len(full) != 1 or not is_device_oom(case) or case.expandable_segments or case.is_on_cpu:
         return ""
-    held = [size for rank in case.ranks if not rank.has_oom and (size := _held(rank)) is not None]
-    total = _total(case)
+    held = [size for rank in case.ranks if not rank.has_oom and (size := rank.held_bytes) is not None]
+    total = case.verdict.figures.total_bytes if case.verdict.figures else None
+    total = case.spec.capacity_bytes if total is None and case.spec else total
     if not held or total is None or max(held) > total * (1 - _HEADROOM):
         return ""
-    others = len(held)
-    return (
-        f"only rank {full[0].rank}; the other {others} held at most {format_bytes(max(held))} of {format_bytes(total)}; "
-        f"{_allocator(case)}"
-    )
-
-
-def _allocator(case: Case) -> str:
+    allocator = "expandable segments are not known to be on"
     if case.expandable_segments is False:
-        return "no expandable segments"
-    if case.spec is not None and expandable_segments(case.spec.env, is_known=False):
-        return "the recipe sets expandable segments; whether the job had them is not in its logs"
-    return "expandable segments are not known to be on"
+        allocator = "no expandable segments"
+    elif case.spec is not None and expandable_segments(case.spec.env):
+        allocator = "the recipe sets expandable segments; whether the job had them is not in its logs"
+    rest = f"the other {len(held)} held at most {format_bytes(max(held))} of {format_bytes(total)}"
+    return f"only rank {full[0].rank}; {rest}; {allocator}"
 
 
 def with_expandable_segments(facts: Facts) -> str:
@@ -109,11 +104,9 @@ def predicted_too_large(facts: Facts) -> str:
     if case.prediction.peak_bytes <= capacity:
         return ""
     stage = case.prediction.worst_stage
-    parts = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
-    largest = max(parts, key=lambda name: int(getattr(stage, name)))
-    size = format_bytes(getattr(stage, largest))
+    largest, size = max(stage.parts.items(), key=lambda part: part[1])
     told = f"{format_bytes(case.prediction.peak_bytes)} of {format_bytes(capacity)} on stage {stage.pp_rank}"
-    return f"{told}, most of it {largest} ({size})"
+    return f"{told}, most of it {largest} ({format_bytes(size)})"
 
 
 def layernorm_still_oom(facts: Facts) -> str:
@@ -137,15 +130,6 @@ def recompute_still_oom(facts: Facts) -> str:
         return ""
     optimizer = "" if case.spec.optimizer.use_distributed_optimizer else "; the optimizer is not distributed"
     return f"recompute is {case.spec.recompute.text}{optimizer}"
-
-
-def _held(rank: RankFigures) -> int | None:
-    return rank.reserved_bytes if rank.reserved_bytes is not None else rank.allocated_bytes
-
-
-def _total(case: Case) -> int | None:
-    told = case.verdict.figures.total_bytes if case.verdict.figures else None
-    return told if told is not None else case.spec.capacity_bytes if case.spec else None
 
 
 _DROP = 0.15  # of the utilization, from which mlp is named as its cause
@@ -206,14 +190,9 @@ def slow_with_full(facts: Facts) -> str:
 def more_tensor_parallelism(facts: Facts) -> str:
     """Slower than a job with less TP."""
     case, reference, lost = facts.case, facts.reference, loss_of_speed(facts)
-    if (
-        case.has_oom
-        or case.spec is None
-        or reference is None
-        or reference.spec is None
-        or lost is None
-        or lost <= _DROP
-    ):
+    if case.has_oom or case.spec is None or reference is None or reference.spec is None:
+        return ""
+    if lost is None or lost <= _DROP:
         return ""
     ours, theirs = (one.parallelism.tensor_model_parallel_size for one in (case.spec, reference.spec))
     return f"TP {ours} against {theirs}: {_versus(case, reference)}" if ours > theirs else ""
@@ -276,7 +255,6 @@ def nan_with_fp8(facts: Facts) -> str:
         return ""
     if "fp8" not in case.spec.compute_dtype:
         return ""
-    with_norm = (
-        "layernorm is among the modules" if "layernorm" in case.modules else "layernorm is not among the modules"
-    )
-    return f"a loss or a gradient is not finite with {case.spec.compute_dtype} and recompute {case.spec.recompute.text}; {with_norm}"
+    norm = f"layernorm is {'' if 'layernorm' in case.modules else 'not '}among the modules"
+    told = f"a loss or a gradient is not finite with {case.spec.compute_dtype} and recompute"
+    return f"{told} {case.spec.recompute.text}; {norm}"

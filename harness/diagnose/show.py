@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from harness.diagnose.of_sweep import SweepOverview
 from harness.diagnose.values import Case, Diagnosis
-from harness.judging.oom.allocator_text import AllocatorFigures
+from harness.judging.oom.verdict import AllocatorFigures
 from harness.showing.page import Facts, Page, listing
 from harness.units import format_bytes
 

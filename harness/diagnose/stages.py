@@ -10,7 +10,6 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.records.run import StagePrediction
 from harness.units import format_bytes, format_percent
 
-_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
 _MOST_PARTS = 4
 _UNEVEN = 0.10  # of the fullest stage, below which stages count as equal
 
@@ -21,11 +20,9 @@ def needed_bytes(case: Case) -> int | None:
     if figures and figures.allocated_bytes is not None:
         return figures.allocated_bytes + (figures.tried_bytes or 0)
     rank = case.failed.rank if case.failed else None
-    held = (
-        next((one.allocated_bytes for one in case.ranks if one.rank == rank), None)
-        if rank is not None
-        else case.peak_bytes
-    )
+    held = case.peak_bytes
+    if rank is not None:
+        held = next((one.allocated_bytes for one in case.ranks if one.rank == rank), None)
     return None if held is None else held + (case.verdict.request_bytes or 0 if case.has_oom else 0)
 
 
@@ -51,24 +48,22 @@ def stage_evidence(case: Case) -> tuple[str, ...]:
     stage = stage_of_failure(case)
     if stage is None or case.prediction is None:
         return (f"No prediction: {case.no_prediction}.",) if case.no_prediction and case.spec else ()
-    return tuple(filter(None, (_predicted(stage), _there(case), _imbalance(case))))
+    parts = sorted(stage.parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
+    listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size)
+    predicted = f"Predicted for pipeline stage {stage.pp_rank}: {format_bytes(stage.total)} ({listed})."
+    return tuple(filter(None, (predicted, _there(case, stage), _imbalance(case))))
 
 
-def _predicted(stage: StagePrediction) -> str:
-    parts = sorted(_PARTS, key=lambda name: -int(getattr(stage, name)))[:_MOST_PARTS]
-    listed = ", ".join(f"{name} {format_bytes(getattr(stage, name))}" for name in parts if getattr(stage, name))
-    return f"Predicted for pipeline stage {stage.pp_rank}: {format_bytes(stage.total)} ({listed})."
-
-
-def _there(case: Case) -> str:
-    needed, more = needed_bytes(case), unexplained_bytes(case)
-    if needed is None or more is None:
+def _there(case: Case, stage: StagePrediction) -> str:
+    needed = needed_bytes(case)
+    if needed is None:
         return ""
-    what = "It needed" if case.has_oom else "It held"
+    more = needed - stage.total
+    told = f"{'It needed' if case.has_oom else 'It held'} {format_bytes(needed)}"
     if more < 0:
         why = " (it ended before its peak)" if case.has_oom else ""
-        return f"{what} {format_bytes(needed)}, {format_bytes(-more)} less than predicted{why}."
-    return f"{what} {format_bytes(needed)}: {format_bytes(more)} are unexplained by the prediction."
+        return f"{told}, {format_bytes(-more)} less than predicted{why}."
+    return f"{told}: {format_bytes(more)} are unexplained by the prediction."
 
 
 def _imbalance(case: Case) -> str:
@@ -90,10 +85,8 @@ def _unevenness(kind: str, stages: dict[int, int]) -> str:
     share = stages[empty] / stages[full] - 1
     if -share < _UNEVEN:
         return ""
-    return (
-        f"{kind} {format_bytes(stages[full])} on stage {full}, {format_bytes(stages[empty])} on stage {empty} "
-        f"({format_percent(share)})"
-    )
+    largest, smallest = format_bytes(stages[full]), format_bytes(stages[empty])
+    return f"{kind} {largest} on stage {full}, {smallest} on stage {empty} ({format_percent(share)})"
 
 
 @dataclass(frozen=True, slots=True)

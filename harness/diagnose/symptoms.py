@@ -1,17 +1,198 @@
-"""The known symptoms of failed and slow jobs with recompute: one row each, in the order in which they are told."""
+"""The known symptoms of failed and slow jobs with recompute, in the order in which they are told; megatron-core's refusals."""
 
 import re
-from collections.abc import Iterable
+from dataclasses import dataclass
 
-from harness.diagnose import seen as memory
-from harness.diagnose import seen as settings
-from harness.diagnose import seen as speed
-from harness.diagnose.megatron_texts import LAYOUT_TEXTS, MEGATRON_TEXTS, RANKS
+from harness.diagnose import seen
 from harness.diagnose.seen import Facts, Symptom
 from harness.diagnose.values import Recognised
 
 _CHECK = "`mbr-perf check` with the job's settings, which costs no GPU"
 
+
+@dataclass(frozen=True, slots=True)
+class MegatronText:
+    """``rule``: the rule of ours that refuses it beforehand. ``text``: a part of the message that no value changes.
+
+    ``file``: where megatron-core 0.16.1 has it; "" for its launcher and for later releases. ``what`` is refused.
+    ``most``: how the message tells the largest value that is accepted, where it does.
+    """
+
+    rule: str
+    file: str
+    text: str
+    what: str
+    cause: str
+    fix: str
+    most: str = ""
+
+    @property
+    def symptom(self) -> Symptom:
+        """The row as a symptom that is known by its words."""
+        return Symptom(
+            self.rule,
+            f"megatron-core refuses {self.what}",
+            self.cause,
+            f"`mbr-perf rules show {self.rule}`; `mbr-perf check` with the job's settings, which costs no GPU",
+            self.fix,
+            text=re.compile(re.escape(self.text)),
+            most=re.compile(self.most) if self.most else None,
+        )
+
+
+CONFIG, _RANDOM = "transformer/transformer_config.py", "tensor_parallel/random.py"
+_ONE_OR_OTHER = "one of the two"
+
+# fmt: off
+MEGATRON_TEXTS: tuple[MegatronText, ...] = (
+    MegatronText("R01", CONFIG, "When using recompute_granuarlity: ", "the recompute granularity",
+        "there are two: selective and full", "--recompute_granularity selective or full, or none of it"),
+    MegatronText("R02", CONFIG, 'must be "block" or "uniform".', "the recompute method",
+        "there are two: block and uniform", "--recompute_method block or uniform"),
+    MegatronText("R03", CONFIG, 'recompute_method must be "block" or "uniform"', "full recompute without a method",
+        "full recompute is by uniform units or for a block of layers", "add --recompute_method block or uniform"),
+    MegatronText("R04", CONFIG, "recompute_num_layers must be between", "the number of layers of full recompute",
+        "full recompute counts layers, per unit (uniform) or per pipeline chunk (block): no number was given, or one that is "
+        "larger than a pipeline rank has layers", "give --recompute_num_layers N, from 1 to the layers of a pipeline rank",
+        r"num_layers_per_pipeline_rank: (\d{1,6})"),
+    MegatronText("R05", CONFIG, "recompute_num_layers must be None.", "a number of layers with selective recompute",
+        "recompute_num_layers belongs to full recompute; selective recompute names modules",
+        "drop --recompute_num_layers, or ask for full recompute with --recompute_method block"),
+    MegatronText("R07", CONFIG, "Invalid choices for recompute_modules", "a recompute module",
+        "this release does not know it; a text where a list is expected counts as its letters",
+        "a list of core_attn, moe_act, layernorm, mla_up_proj, mlp, moe, shared_experts"),
+    MegatronText("R08", CONFIG, "moe_act in recompute_modules is only supported with moe_grouped_gemm",
+        "moe_act without grouped GEMM", "only the grouped experts can recompute their activation",
+        "turn moe_grouped_gemm on, or drop moe_act"),
+    MegatronText("R09", CONFIG, "mla_up_proj in recompute_modules is only supported with", "mla_up_proj without MLA",
+        "the module is part of multi-latent attention", "drop mla_up_proj"),
+    MegatronText("R11", CONFIG, "shared_experts recompute cannot work with", "shared_experts beside their overlap",
+        "the overlapped path never calls what would be recomputed", "turn moe_shared_expert_overlap off, or drop shared_experts"),
+    MegatronText("R12", CONFIG, "Delayed scaling does not support moe_act and layernorm recompute",
+        "moe_act and layernorm with delayed FP8 scaling", "they save inputs in a form that delayed scaling does not read",
+        "another FP8 recipe (-c fp8_cs or fp8_mx), or drop the two modules"),
+    MegatronText("R13", CONFIG, "moe_act and layernorm recompute for fp8 needs", "moe_act and layernorm with this transformer-engine",
+        "transformer-engine before 2.6 cannot save their inputs for FP8", "transformer-engine 2.6 or newer, or drop the two modules"),
+    MegatronText("R14", CONFIG, "Do not set --moe-layer-recompute with full", "--moe-layer-recompute beside full recompute",
+        "it is the old spelling of the selective module moe", "drop --moe-layer-recompute"),
+    MegatronText("R16", CONFIG, "CPU offloading does not work when activation recomputation", "CPU offloading beside recompute",
+        "activations of a layer are either offloaded or recomputed", "no recompute, or --activation_offload_layers 0"),
+    MegatronText("R17", CONFIG, "CPU offloading can be done only for layers less than", "the number of offloaded layers",
+        "at least one layer must stay on the GPU", "fewer --activation_offload_layers than layers"),
+    MegatronText("R19", "transformer/transformer_block.py", "CPU Offloading is enabled when TE is not present",
+        "CPU offloading without transformer-engine", "transformer-engine does the offloading", "install transformer-engine"),
+    MegatronText("R21", CONFIG, "disable full recomputation when enabling overlap_moe_expert_parallel_comm",
+        "full recompute beside overlapped expert communication", "the overlap runs a layer in pieces of its own",
+        "selective recompute, or no overlap_moe_expert_parallel_comm"),
+    MegatronText("R21", CONFIG, "disable recomputation method when enabling overlap_moe_expert_parallel_comm",
+        "a recompute method beside overlapped expert communication", "the overlap runs a layer in pieces of its own",
+        "drop --recompute_method, or overlap_moe_expert_parallel_comm"),
+    MegatronText("R21", CONFIG, "recompute_num_layers must be None when enabling overlap_moe_expert_parallel_comm",
+        "a number of layers beside overlapped expert communication", "the overlap runs a layer in pieces of its own",
+        "drop --recompute_num_layers, or overlap_moe_expert_parallel_comm"),
+    MegatronText("R22", "", "disable moe in recompute_modules when enabling overlap_moe_expert_parallel_comm",
+        "moe beside overlapped expert communication", "the overlap does not call the layer that would be recomputed",
+        "drop moe from the modules, or overlap_moe_expert_parallel_comm"),
+    MegatronText("T16", "transformer/multi_token_prediction.py", "recompute_num_layers must be 1 for MTP recompute",
+        "units of several layers with multi-token prediction", "its layer is recomputed alone", "full:uniform:1, or full:block:N"),
+    MegatronText("F01", CONFIG, "fine_grained_activation_offloading cannot be enabled with cpu_offloading",
+        "two ways of offloading at once", "either modules or whole layers are offloaded", _ONE_OR_OTHER),
+    MegatronText("F03", CONFIG, "Invalid choices for offload_modules", "a module to offload", "this release does not know it",
+        "core_attn, attn_proj, expert_fc1, moe_act, attn_norm, mlp_norm, qkv_linear"),
+    MegatronText("F04", CONFIG, "attn_proj cannot be set to offload_modules alone", "attn_proj offloaded without core_attn",
+        "the input of one is the output of the other", "offload core_attn too"),
+    MegatronText("F05", "", "Fine-grained activation offloading is only supported with transformer_engine",
+        "offloading of modules without transformer-engine", "its layers do the offloading", "kernels.transformer_impl=transformer_engine"),
+    MegatronText("F06", "", "NVTE_CPU_OFFLOAD_V1 should be set to 1", "offloading of modules with this environment",
+        "transformer-engine 2.10 and newer would move weights too", "NVTE_CPU_OFFLOAD_V1=1"),
+    MegatronText("F09", "", "while recomputing the entire MoE layer", "offloading inside a recomputed MoE layer",
+        "what is recomputed is not kept, so there is nothing to offload", "drop moe from the modules, or the offloading in it"),
+    MegatronText("G03", CONFIG, "full scope cannot be used with other scopes", "the scope full beside others",
+        "full means whole layers", "no scope at all for whole layers, or only the parts"),
+    MegatronText("G04", CONFIG, "Invalid cuda graph implementation", "the implementation of CUDA graphs",
+        "this release does not know it", "--cuda_graph_impl none, local or transformer_engine"),
+    MegatronText("G05", CONFIG, "CUDA graphs not supported with CPU offloading", "CUDA graphs beside CPU offloading",
+        "copies to the host cannot be captured", "--cuda_graph_impl none, or --activation_offload_layers 0"),
+    MegatronText("G06", CONFIG, "To use full iteration cuda graph, please use", "a graph of the iteration by transformer-engine",
+        "only megatron-core's own graphs capture an iteration", "--cuda_graph_impl local --cuda_graph_scope full_iteration"),
+    MegatronText("G07", CONFIG, "must not contain both moe and moe_router", "the scopes moe and moe_router at once",
+        "one holds the other", _ONE_OR_OTHER),
+    MegatronText("G08", CONFIG, "moe_preprocess cuda graph is only supported with moe_router", "moe_preprocess without moe_router",
+        "they are captured together", "add moe_router to the scope"),
+    MegatronText("G09", CONFIG, "moe cuda graph is only supported for MoE.", "MoE scopes in a dense model",
+        "it has no MoE layer", "drop moe and moe_router from the scope"),
+    MegatronText("G10", CONFIG, "mlp cuda graph is only supported for dense layers", "the scope mlp where all layers are MoE",
+        "there is no dense layer to capture", "drop mlp from the scope"),
+    MegatronText("G11", CONFIG, "moe cuda graph is only supported with drop-padding MoE", "the scope moe with dropless experts",
+        "sizes that differ from step to step cannot be captured", "the scopes moe_router,moe_preprocess, or drop and pad"),
+    MegatronText("G12", CONFIG, "moe_preprocess cuda graph is not supported when there are", "the scope moe_preprocess here",
+        "its sizes are copied to the host, which cannot be captured", "drop moe_preprocess from the scope, or pad to capacity"),
+    MegatronText("G14", CONFIG, "moe recompute is not supported with moe_router CUDA graph", "recompute of moe around a captured router",
+        "a graph inside what is recomputed cannot run twice", "recompute moe_act instead of moe, or drop moe_router from the scope"),
+    MegatronText("G15", CONFIG, "attention dropout is not supported with graphed attention recomputation", "core_attn in a graph with dropout",
+        "random numbers cannot be drawn again inside a graph", "attention_dropout 0, or drop core_attn"),
+    MegatronText("G16", CONFIG, "hidden dropout is not supported with graphed MLP/MoE recomputation", "mlp or moe in a graph with dropout",
+        "random numbers cannot be drawn again inside a graph", "hidden_dropout 0, or drop the module"),
+    MegatronText("G17", CONFIG, "moe_input_jitter_eps is not supported with graphed moe recomputation", "moe in a graph with jitter",
+        "random numbers cannot be drawn again inside a graph", "no moe_input_jitter_eps, or drop moe"),
+    MegatronText("G18", CONFIG, "CUDA graph scope on moe and mlp is not", "graphs of moe and mlp beside overlapped expert communication",
+        "the overlap runs them in pieces of its own", "drop moe and mlp from the scope"),
+    MegatronText("G20", "", 'cuda_graph_modules must be empty when cuda_graph_impl="full_iteration"', "modules of a captured iteration",
+        "the whole iteration is captured", "drop --cuda_graph_scope"),
+    MegatronText("G22", _RANDOM, "Checkpointing is not compatible with .grad()", "recompute inside a captured layer",
+        "capture warms up by autograd.grad, under which nothing can be recomputed (local graphs in 0.16 and 0.17, "
+        "transformer-engine before 2.12)", "--cuda_graph_impl none, or a --cuda_graph_scope without the recomputed modules"),
+    MegatronText("G24", "", "te_checkpoint requires .backward()", "FP8 recompute inside a local graph",
+        "capture warms up by autograd.grad, under which nothing can be recomputed",
+        "--cuda_graph_impl none, or a --cuda_graph_scope without the recomputed modules"),
+    MegatronText("V03", "transformer/cuda_graphs.py", "Setting NCCL_GRAPH_REGISTER=0 to avoid illegal memory access",
+        "CUDA graphs with expandable segments", "NCCL may register buffers of a graph that expandable segments move",
+        "NCCL_GRAPH_REGISTER=0, or no expandable segments"),
+)
+# fmt: on
+
+_BLOCK = "transformer/transformer_block.py"
+_UNEVEN = "layers per pipeline stage"
+_VIRTUAL = "every pipeline stage is cut into virtual stages of equal numbers of layers"
+_FIT_VIRTUAL = "a --virtual_pipeline_model_parallel_size that divides the layers of every stage, or none"
+_SPREAD = "what the first and the last stage leave is spread evenly over the stages between them"
+_FIT_SPREAD = "num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage so that the rest divides"
+_COUNTED = "embedding and loss count as a layer each, and the sum does not divide over pipeline or virtual stages"
+_FIT_COUNTED = "a -pp and a -vp that divide the sum, or drop account_for_*_in_pipeline_split"
+
+# fmt: off
+LAYOUT_TEXTS: tuple[MegatronText, ...] = (
+    MegatronText("P15", CONFIG, "number of layers at first stage:", _UNEVEN, _VIRTUAL, _FIT_VIRTUAL),
+    MegatronText("P15", CONFIG, "number of layers at last stage:", _UNEVEN, _VIRTUAL, _FIT_VIRTUAL),
+    MegatronText("P15", CONFIG, "number of layers on each middle pipeline rank:", _UNEVEN, _VIRTUAL, _FIT_VIRTUAL),
+    MegatronText("P15", CONFIG, "number of layers at middle stage:", _UNEVEN, _SPREAD, _FIT_SPREAD),
+    MegatronText("P15", CONFIG, "middle layers remaining but", _UNEVEN, _SPREAD, _FIT_SPREAD),
+    MegatronText("P15", _BLOCK, "left over layers must be divisible by left over stages", _UNEVEN, _SPREAD, _FIT_SPREAD),
+    MegatronText("P16", CONFIG, "number of middle layers:", _UNEVEN, _COUNTED, _FIT_COUNTED),
+    MegatronText("P16", CONFIG, "account_for_loss_in_pipeline_split must be divisible", _UNEVEN, _COUNTED, _FIT_COUNTED),
+    MegatronText("P16", CONFIG, "account_for_loss_in_pipeline_split) must be divisible", _UNEVEN, _COUNTED, _FIT_COUNTED),
+    MegatronText("P08", _BLOCK, "num_layers should be divisible by pipeline_model_parallel_size", "the number of layers",
+        "every pipeline stage has the same number of layers", "a -pp that divides the layers, or pipeline_model_parallel_layout"),
+    MegatronText("P09", _BLOCK, "should be divisible by vp_size", _UNEVEN, _VIRTUAL, _FIT_VIRTUAL),
+    MegatronText("P12", "transformer/pipeline_parallel_layer_layout.py", "pipeline_model_parallel_layout must be divisible",
+        "the pipeline layout", "it must have PP x VP stages", "a layout of PP x VP stages, each ended by '|' but the last"),
+    MegatronText("P03", CONFIG, ") must be a multiple of tensor_model_parallel_size", "the attention heads",
+        "heads are split evenly over TP", "a -tp that divides num_attention_heads"),
+    MegatronText("P04", CONFIG, ") must be a multiple or divisor of tensor_model_parallel_size", "the query groups",
+        "query groups are split, or copied, evenly over TP", "a -tp that divides num_query_groups, or is a multiple of them"),
+    MegatronText("A06", "num_microbatches_calculator.py", "is not divisible by micro batch size", "the global batch size",
+        "every data-parallel copy runs the same number of micro-batches", "a -gb that is a multiple of -mb times DP"),
+)
+# fmt: on
+# Its text has a value in the middle.
+RANKS = Symptom(
+    "A01",
+    "megatron-core refuses the number of ranks",
+    "the ranks are no multiple of TP x PP x CP, or with experts of ETP x EP x PP",
+    "`mbr-perf rules show A01` and A03; `mbr-perf check` with the job's settings, which costs no GPU",
+    "more or fewer GPUs (-ng), or smaller -tp, -pp, -cp, -ep, so that they divide",
+    text=re.compile(r"world_size \(\d{1,7}\) is not divisible by"),
+)
 
 # Every text has one of them, in small letters; looking for them first is what makes gigabytes bearable.
 _WORDS = (
@@ -32,7 +213,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         _CHECK,
         "recompute modules instead of layers, or --cuda_graph_impl none, or graphs of the full iteration "
         "(--cuda_graph_impl local --cuda_graph_scope full_iteration)",
-        settings.full_recompute_with_graphs,
+        seen.full_recompute_with_graphs,
         _text(r"full recompute is only supported with full iteration CUDA graph"
               r"|recompute[_-]granularity must not be full when CUDA Graphs are enabled")),
     Symptom("pipeline_with_cpu_offloading",
@@ -40,14 +221,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "activations of whole layers are offloaded to the host while PP is above 1",
         "pipeline_model_parallel_size and cpu_offloading in the job's settings",
         "no offloading (--activation_offload_layers 0), or one pipeline stage (-pp 1)",
-        settings.pipeline_with_offloading,
+        seen.pipeline_with_offloading,
         _text(r"no support for Pipeline parallelism with CPU offloading")),
     Symptom("user_buffers_with_expandable_segments",
         "NCCL user buffers fail beside expandable segments",
         "buffers registered with NCCL come from memory pools that expandable segments do not have",
         "nccl_ub and PYTORCH_CUDA_ALLOC_CONF of the job",
         "drop expandable_segments:True, or nccl_ub (--use-nccl-ub)",
-        settings.user_buffers_with_expandable_segments,
+        seen.user_buffers_with_expandable_segments,
         _text(r"expandable_segments\S* is currently not supported with nccl[_-]ub|nccl[_-]ub.{0,80}expandable"
               r"|expandable.{0,80}(?:nccl[_-]ub|user buffer)")),
     Symptom("method_with_selective",
@@ -67,67 +248,67 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "norms that are recomputed around FP8 layers, and FP8 itself, can lose the numbers",
         "the same job with --recompute_modules core_attn, then with -c bf16",
         "recompute core_attn only, not layernorm; if it stays, train the first steps in bf16",
-        settings.nan_with_fp8),
+        seen.nan_with_fp8),
     Symptom("rank_out_of_memory_beside_headroom",
         "one rank runs out of memory while others have room",
         "fragmentation of the allocator, or a pipeline stage that holds more than the others",
         "PYTORCH_CUDA_ALLOC_CONF of the job; the peaks per stage",
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True first: it costs no time",
-        memory.one_rank_beside_headroom),
+        seen.one_rank_beside_headroom),
     Symptom("out_of_memory_with_expandable_segments",
         "out of memory although expandable segments are on",
         "the device is too small for what the job keeps: not fragmentation",
         "the predicted parts of the stage: weights, optimizer, activations",
         "more recompute, the distributed optimizer, or more pipeline stages",
-        memory.with_expandable_segments),
+        seen.with_expandable_segments),
     Symptom("predicted_too_large",
         "the prediction alone exceeds the device",
         "weights, optimizer state or activations are too large for this layout",
         "`mbr-perf plan` shows the largest part",
         "other sizes of PP, TP, CP or EP, the distributed optimizer, or recompute, before the job is launched",
-        memory.predicted_too_large),
+        seen.predicted_too_large),
     Symptom("layernorm_and_still_out_of_memory",
         "still out of memory with layernorm recomputed",
         "the norms' activations are too small to move the peak",
         "the peak with and without layernorm",
         "a module that frees more (mlp, moe), or whole layers; layernorm is no remedy by itself",
-        memory.layernorm_still_oom),
+        seen.layernorm_still_oom),
     Symptom("recompute_and_still_out_of_memory",
         "still out of memory with recompute",
         "activations are not all: weights, gradients and optimizer state stay, whatever is recomputed",
         "the predicted parts of the stage",
         "recompute more (`mbr-perf plan` says what fits), shard the optimizer (use_distributed_optimizer), FP8, or a smaller micro-batch",
-        memory.recompute_still_oom),
+        seen.recompute_still_oom),
     Symptom("utilization_drop_with_mlp",
         "more than 15 % of the utilization is lost with mlp recomputed",
         "the feed-forward block is most of the layer's FLOPs, and all of them run again",
         "the same job without mlp among recompute_modules",
         "drop mlp; if it then does not fit, a smaller micro-batch, or CPU offloading where PP is 1",
-        speed.drop_with_mlp),
+        seen.drop_with_mlp),
     Symptom("core_attn_beside_mlp",
         "core_attn recomputed beside mlp",
         "flash attention recomputes its scores anyway: core_attn costs time again and frees almost nothing",
         "the same job with --recompute_modules mlp",
         "recompute mlp alone",
-        speed.core_attn_beside_mlp),
+        seen.core_attn_beside_mlp),
     Symptom("slow_with_full_recompute",
         "slow with full recompute",
         "every layer runs forward twice",
         "the same job with --recompute_modules core_attn",
         "recompute modules instead of layers, as far as it fits: `mbr-perf plan` says which",
-        speed.slow_with_full),
+        seen.slow_with_full),
     Symptom("more_tensor_parallelism",
         "much slower with more tensor parallelism",
         "every layer exchanges its activations over TP, and fewer data-parallel copies hide less of it",
         "the same job with the smaller TP",
         "go back to the smaller TP; more pipeline stages or recompute cost less for the same memory",
-        speed.more_tensor_parallelism),
+        seen.more_tensor_parallelism),
     Symptom("virtual_stages_against_out_of_memory",
         "the number of virtual stages was changed against running out of memory",
         "interleaving shortens the pipeline's bubble; what a GPU keeps hardly changes",
         "the peaks of both jobs",
         "keep the interleaving that is fastest; look for the other difference between the two jobs first",
-        speed.virtual_stages),
+        seen.virtual_stages),
     *(row.symptom for row in (*MEGATRON_TEXTS, *LAYOUT_TEXTS)),
     RANKS,
 )
@@ -136,8 +317,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
 
 def recognised(facts: Facts) -> tuple[Recognised, ...]:
     """Every row that holds."""
-    found: Iterable[Recognised | None] = (row.recognised(facts) for row in SYMPTOMS)
-    return tuple(one for one in found if one is not None)
+    return tuple(found for row in SYMPTOMS if (found := row.recognised(facts)) is not None)
 
 
 def is_telling(text: str) -> bool:

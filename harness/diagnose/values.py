@@ -30,6 +30,11 @@ class RankFigures:
     reserved_bytes: int | None = None
     has_oom: bool = False
 
+    @property
+    def held_bytes(self) -> int | None:
+        """All that the allocator held, as far as that is known."""
+        return self.reserved_bytes if self.reserved_bytes is not None else self.allocated_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class FailedRank:

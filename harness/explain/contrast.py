@@ -19,9 +19,14 @@ _TOLERANCES = {"sm_clock_min_mhz": 0.01, "sm_clock_max_mhz": 0.01, "max_power_w"
 _STEADY_PERCENT = 2.0  # steps that spread by less are steady, whatever the other side's spread by
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 # Worth telling even where the other side recorded nothing of the kind.
-_EVIDENCE: frozenset[Key] = frozenset({
-    ("clocks", "throttling"), ("processes", "foreign_processes"), ("memory", "alloc_retries"), ("ranks", "slow_rank"),
-})  # fmt: skip
+_EVIDENCE: frozenset[Key] = frozenset(
+    {
+        ("clocks", "throttling"),
+        ("processes", "foreign_processes"),
+        ("memory", "alloc_retries"),
+        ("ranks", "slow_rank"),
+    }
+)
 
 
 def contrast(ours: Side, theirs: Side) -> Contrast:
@@ -97,6 +102,7 @@ def _alike(key: Key, here: str, there: str) -> bool:
     return abs(float(one[0]) - float(other[0])) <= tolerance * max(abs(float(one[0])), abs(float(other[0])))
 
 
+_BORROWED = "for arithmetic, settings that its source does not state are taken to be the run's"
 _LABELS = ("recipe", "task", "compute_dtype", "num_gpus")
 
 
@@ -105,7 +111,7 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
 
     A step time that is not stored is worked out from the throughput where the formula is ours or not stated.
     """
-    spec = spec_like(golden, like)
+    spec, clock = spec_like(golden, like), golden.measured_on.sm_clock_mhz
     stored = {name: metric.value for name, metric in golden.metrics.items()}
     derived = _step_time(golden, spec)
     closed: set[Group] = {"settings"} if golden.fingerprint else set()
@@ -119,22 +125,16 @@ def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = N
         closed=frozenset(closed),
         num_runs=golden.num_runs,
         spreads={n: m.relative_spread for n, m in golden.metrics.items() if m.relative_spread is not None},
-        numbers=_numbers(golden),
+        numbers={} if clock is None else {"sm_clock_min_mhz": clock},
         spec=spec,
         effective=_effective(spec),
         derived=frozenset(derived),
         caveats=(
             *golden.caveats,
             *(f"promoted in spite of {why}" for why in golden.overridden),
-            *_borrowed(golden, spec),
+            *([] if golden.fingerprint is not None or spec is None else [_BORROWED]),
         ),
     )
-
-
-def _borrowed(golden: GoldenRecord, spec: ExperimentSpec | None) -> tuple[str, ...]:
-    if golden.fingerprint is not None or spec is None:
-        return ()
-    return ("for arithmetic, settings that its source does not state are taken to be the run's",)
 
 
 def _step_time(golden: GoldenRecord, spec: ExperimentSpec | None) -> dict[str, float]:
@@ -154,13 +154,8 @@ def _effective(spec: ExperimentSpec | None) -> EffectiveRecompute | None:
         return None
 
 
-def _numbers(golden: GoldenRecord) -> dict[str, float]:
-    clock = golden.measured_on.sm_clock_mhz
-    return {} if clock is None else {"sm_clock_min_mhz": clock}
-
-
 def _facts(golden: GoldenRecord) -> dict[Key, str]:
-    where = golden.measured_on
+    where, window = golden.measured_on, golden.window
     asked = leaves(golden.spec) | {name: str(getattr(golden, name)) for name in _LABELS}
     asked["recompute"] = canonical_text(parse_recompute(golden.recompute))
     found: dict[Group, Mapping[str, str | None]] = {
@@ -172,7 +167,10 @@ def _facts(golden: GoldenRecord) -> dict[Key, str]:
             **({} if where.environment is None else {IMAGE: where.container or ABSENT}),
         },
         "driver": {"driver_version": where.driver_version},
-        "window": _window(golden),
+        "window": {
+            "max_steps": None if golden.max_steps is None else str(golden.max_steps),
+            "window": None if window is None else f"[{window[0]}, {window[1]})",
+        },
         "place": {"hosts": ", ".join(where.hostnames) or None},
         "formula": {"formula_version": golden.formula_version},
         **(_health(golden) if golden.kind == "measured" else {}),
@@ -190,12 +188,4 @@ def _health(golden: GoldenRecord) -> dict[Group, dict[str, str | None]]:
     return {
         "clocks": {"throttling": NONE_SEEN, "sm_clock_min_mhz": f"{clock:.0f} MHz"},
         "processes": {"foreign_processes": NONE_SEEN},
-    }
-
-
-def _window(golden: GoldenRecord) -> dict[str, str | None]:
-    window = golden.window
-    return {
-        "max_steps": None if golden.max_steps is None else str(golden.max_steps),
-        "window": None if window is None else f"[{window[0]}, {window[1]})",
     }

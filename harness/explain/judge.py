@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from harness.explain.contrast import contrast
-from harness.explain.effects import Effect, grouped
-from harness.explain.sizes import Estimate
+from harness.explain.effects import Effect, Estimate, grouped
 from harness.explain.values import Cause, Change, Departure, Explanation, Fit, Says, Side
 from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metric
 from harness.units import format_percent

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.explain.contrast import golden_side
-from harness.explain.run import run_side
+from harness.explain.facts import run_side
 from harness.explain.values import Side
 from harness.judging.metrics import METRICS
 from harness.night.case import noise_of
@@ -98,8 +98,11 @@ def _at_revision(reference: str, folder: Path) -> Named:
     try:
         done = subprocess.run(
             ("git", "-C", str(folder), "cat-file", "blob", f"{revision}:./{stem}.json"),  # noqa: S607 (the user's own git)
-            capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BadRequestError(f"{reference}: git cannot be asked: {error}") from error
     if done.returncode != 0:

@@ -8,11 +8,10 @@ from pathlib import Path
 from harness.errors import BadRequestError
 from harness.experiment.experiment import MeasureSpec
 from harness.explain.references import named
-from harness.imports.golden.actuals import Document, bridge_text
-from harness.imports.golden.bridge import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS
 from harness.judging.derive import derive
-from harness.judging.window import window_of
+from harness.judging.readings import window_of
 from harness.planning.flops import achieved_tflops, model_flops_per_step
+from harness.records.foreign.bridge import LOSS, OF_WHOLE_RUN, THROUGHPUT, TIME_MS, Document, bridge_text
 from harness.records.golden import GoldenRecord
 from harness.records.run import ImportedLog, RunRecord
 from harness.records.store import write_atomically

@@ -4,18 +4,21 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from harness.imports.log.values import ForeignLog, Iteration, RankMemory
 from harness.judging.oom.failure_scan import RankFailure
 from harness.judging.oom.failure_signs import FailureKind
 from harness.judging.oom.first_failure import FirstFailure
+from harness.records.foreign.log import ForeignLog, Iteration
 from harness.records.rank import Failure, MemoryRecord, RankRecord, StepRecord
 
 METER = "log"
 UNKNOWN = "unknown"  # a host that the log does not name
 
 _KINDS: Mapping[FailureKind, Literal["oom", "signal", "error", "lost"]] = {
-    "oom": "oom", "signal": "signal", "error": "error", "peer": "lost",
-}  # fmt: skip
+    "oom": "oom",
+    "signal": "signal",
+    "error": "error",
+    "peer": "lost",
+}
 
 
 def clock_rank(log: ForeignLog, world_size: int) -> tuple[int, bool]:
@@ -34,14 +37,13 @@ def rank_records(
     ``world_size``, belongs to no rank.
     """
     clock = clock_rank(log, world_size)[0]
-    memory = _memory(log.memory)
-    failures = _failures(failure)
+    memory, failures = _memory(log), _failures(failure)
     told = {*memory, *failures, *([clock] if log.iterations else [])}
     return tuple(
         RankRecord(
             rank=rank,
             world_size=world_size,
-            hostname=_host(failures.get(rank)),
+            hostname=(failures[rank].host if rank in failures else None) or UNKNOWN,
             pid=0,
             finished=ended_well,
             failure=_failure(failures[rank], failure) if rank in failures else None,
@@ -57,10 +59,7 @@ def step_records(iterations: Iterable[Iteration]) -> tuple[StepRecord, ...]:
     """Iterations with a time, counted from 0; losses and norms that are no numbers are left out."""
     return tuple(
         StepRecord(
-            step=one.number - 1,
-            seconds=one.step_time_s,
-            loss=_finite(one.loss),
-            grad_norm=_finite(one.grad_norm),
+            step=one.number - 1, seconds=one.step_time_s, loss=_finite(one.loss), grad_norm=_finite(one.grad_norm)
         )
         for one in iterations
         if one.step_time_s is not None and math.isfinite(one.step_time_s) and one.step_time_s > 0
@@ -71,18 +70,25 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _memory(reports: Iterable[RankMemory]) -> dict[int, MemoryRecord]:
+def _memory(log: ForeignLog) -> dict[int, MemoryRecord]:
     """The highest of every counter over a rank's reports."""
-    found: dict[int, MemoryRecord] = {}
-    for report in reports:
-        before = found.get(report.rank, MemoryRecord(meter=METER))
-        found[report.rank] = MemoryRecord(
-            meter=METER,
-            max_allocated_bytes=_highest(before.max_allocated_bytes, report.max_allocated_bytes),
-            max_reserved_bytes=_highest(before.max_reserved_bytes, report.max_reserved_bytes),
-            max_device_used_bytes=_highest(before.max_device_used_bytes, report.device_used_bytes),
+    allocated, reserved, used = (
+        log.highest(read)
+        for read in (
+            lambda one: one.max_allocated_bytes,
+            lambda one: one.max_reserved_bytes,
+            lambda one: one.device_used_bytes,
         )
-    return found
+    )
+    return {
+        rank: MemoryRecord(
+            meter=METER,
+            max_allocated_bytes=allocated.get(rank),
+            max_reserved_bytes=reserved.get(rank),
+            max_device_used_bytes=used.get(rank),
+        )
+        for rank in {one.rank for one in log.memory}
+    }
 
 
 def _highest(*values: int | None) -> int | None:
@@ -99,21 +105,17 @@ def _failures(failure: FirstFailure | None) -> dict[int, RankFailure]:
 
 
 def _failure(one: RankFailure, first: FirstFailure | None) -> Failure:
-    is_first = first is not None and one is first.failure
+    """Steps count from 0: after iteration 2, a phase is that of step 2, and the step that ended is step 1."""
+    step = one.after_step
+    if step is not None and not one.phase:
+        step = step - 1 if step else None
     return Failure(
         kind=_KINDS[one.kind],
         message=one.text,
         phase=one.phase or ("step" if one.after_step else None),
-        step=_failed_step(one),
-        request_bytes=first.verdict.request_bytes if is_first and first else None,
+        step=step,
+        request_bytes=first.verdict.request_bytes if first and one is first.failure else None,
     )
-
-
-def _failed_step(one: RankFailure) -> int | None:
-    """Steps count from 0: after iteration 2, a phase is that of step 2, and the step that ended is step 1."""
-    if one.after_step is None:
-        return None
-    return one.after_step if one.phase else one.after_step - 1 if one.after_step else None
 
 
 def _with_figures(
@@ -130,7 +132,3 @@ def _with_figures(
         "device_total_bytes": figures.total_bytes,
     }
     return before.model_copy(update=added) if any(value is not None for value in added.values()) else memory
-
-
-def _host(failure: RankFailure | None) -> str:
-    return failure.host if failure and failure.host else UNKNOWN

@@ -1,18 +1,26 @@
-"""What an import is asked for, and the settings it may give."""
+"""What an import is asked for: the logs of one job, or of several that differ in their settings."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from harness.errors import BadRequestError, ManyProblemsError, Problems
-from harness.experiment.gpu import MARGIN
+from harness.asking.options import JudgeOptions
+from harness.asking.requests import experiment_request, gate_options
+from harness.errors import BadRequestError, ManyProblemsError, Problems, raise_all
+from harness.recipes.file_request import laid_over, request_of
 from harness.recipes.recipe import Request
+from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.goldens import GateOptions
 from harness.run.understanding import Settled
 from harness.sweep.axes import RECOMPUTE, SweptAxis
 from harness.sweep.request import read_axes
+from harness.units import utc_time
+
+if TYPE_CHECKING:
+    from harness.imports.ask import ImportOptions, JobOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +51,105 @@ class ImportSweepRequest:
     gate: GateOptions
     title: str = ""
     control: str = ""
-    margin: float = MARGIN
     started_at: datetime | None = None
     results_dir: Path | None = None
+
+
+def import_request(
+    what: "ImportOptions", asked: "JobOptions", judge: JudgeOptions
+) -> ImportRequest | ImportSweepRequest:
+    """The options as one value. BadRequestError for logs of which only some have a setting, and without a recipe."""
+    file = _sweep_file(what.sweep, asked.recipes_dir)
+    request = experiment_request(asked, judge)
+    request = laid_over(request_of(file.request), request) if file else request
+    if not request.model_recipe_name:
+        raise BadRequestError("a log does not say what was trained", remedy="-mr RECIPE, or --sweep SWEEP_FILE")
+    gate, jobs, started_at = gate_options(judge), labelled(what.log), _started_at(what.started_at)
+    _require_logs(jobs)
+    if any(not job.label for job in jobs):
+        _require_one_job(what, jobs)
+        logs = tuple(path for job in jobs for path in job.logs)
+        return ImportRequest(logs=logs, asked=request, gate=gate, started_at=started_at, results_dir=what.results_dir)
+    title, control = (file.title, file.control or "") if file else ("", "")
+    return ImportSweepRequest(
+        jobs=jobs,
+        asked=request,
+        gate=gate,
+        title=title,
+        control=what.control or control,
+        started_at=started_at,
+        results_dir=what.results_dir,
+    )
+
+
+def _sweep_file(name: str | None, recipes_dir: Path | None) -> SweepFile | None:
+    try:
+        return None if name is None else read_sweep_file(name, recipes_dir)
+    except BadRequestError as error:
+        raise BadRequestError(error.message.replace("--file", "--sweep", 1), remedy=error.remedy) from error
+
+
+def _require_logs(jobs: tuple[LabelledLogs, ...]) -> None:
+    """BadRequestError for a setting without a log, and for a log of two jobs, which would pass for a repeat."""
+    found, seen = list[BadRequestError](), set[Path]()
+    for label, log in ((job.label, log) for job in jobs for log in job.logs):
+        path = Path(log).absolute()
+        if not log:
+            found.append(BadRequestError(f"--log {label}=: no file", remedy=f"--log '{label}=a.log'"))
+        elif path in seen:
+            found.append(BadRequestError(f"--log {log}: is named twice", remedy="name every log once"))
+        seen.add(path)
+    raise_all(found)
+
+
+def _started_at(written: str | None) -> datetime | None:
+    """BadRequestError for what is no time, or one that is yet to come."""
+    if written is None:
+        return None
+    try:
+        when = utc_time(written)
+    except ValueError as error:
+        raise BadRequestError(f"--started_at {written!r}: no time", remedy="e.g. 2025-01-31T22:15:00Z") from error
+    if when > datetime.now(UTC):
+        raise BadRequestError(
+            f"--started_at {written}: yet to come", remedy="UTC is meant, or a zone: 2025-01-31T22:15:00-08:00"
+        )
+    return when
+
+
+def _require_one_job(what: "ImportOptions", jobs: tuple[LabelledLogs, ...]) -> None:
+    if len(jobs) > 1:
+        raise BadRequestError(
+            f"--log {jobs[0].logs[0]} has no setting, and others have",
+            remedy="give every job its own: --log none=a.log",
+        )
+    given = [name for name, value in (("--sweep", what.sweep), ("--control", what.control)) if value]
+    if given:
+        raise BadRequestError(
+            f"{', '.join(given)}: of several jobs, and the logs are of one",
+            remedy="name the job's setting: --log none=a.log",
+        )
+
+
+def labelled(values: Iterable[str]) -> tuple[LabelledLogs, ...]:
+    """``mlp=a.log``, ``b.log``: one job of two files; what has no setting belongs to the job before it."""
+    jobs: list[LabelledLogs] = []
+    for value in values:
+        label, path = _split(value)
+        if label or not jobs:
+            jobs.append(LabelledLogs(label, (path,)))
+        else:
+            jobs[-1] = LabelledLogs(jobs[-1].label, (*jobs[-1].logs, path))
+    return tuple(jobs)
+
+
+def _split(value: str) -> tuple[str, str]:
+    """``core_attn pp=8=runs/c.log``: at the first ``=`` before a file that is there, else at the last."""
+    if "=" not in value or Path(value).exists():
+        return "", value
+    parts = value.split("=")
+    cuts = [("=".join(parts[:at]), "=".join(parts[at:])) for at in range(1, len(parts))]
+    return next((cut for cut in cuts if Path(cut[1]).exists()), cuts[-1])
 
 
 Values = Mapping[str, str]

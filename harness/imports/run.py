@@ -11,15 +11,14 @@ from harness.errors import BadRequestError, ExitCode, raise_all
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.layout import LayoutError
 from harness.experiment.rules.check import check
-from harness.imports.log.reader import read_logs
-from harness.imports.log.values import ForeignLog
+from harness.imports.job import JobTimes, disagreements, ending, job_times, notes_on, source_of
 from harness.imports.ranks import UNKNOWN, clock_rank, rank_records
 from harness.imports.request import ImportRequest
-from harness.imports.source import disagreements, notes_on, source_of
-from harness.imports.times import Ending, JobTimes, ending, job_times
 from harness.judging.oom.first_failure import FirstFailure, first_failure
 from harness.launch.environment import Host, this_host
 from harness.recipes.recipe import Request
+from harness.records.foreign.log import ForeignLog
+from harness.records.foreign.reader import read_logs
 from harness.records.logs.lines import log_lines
 from harness.records.logs.sources import STDIN
 from harness.records.redact import redact
@@ -66,9 +65,8 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
 def read(logs: Sequence[str]) -> ReadLog:
     """The log of one job. BadRequestError for what cannot be read, and where no line is of a training job."""
     if STDIN in logs:
-        raise BadRequestError(
-            "a log that is imported is a file: its checksum is kept", remedy="save it, and name the file"
-        )
+        told = "a log that is imported is a file: its checksum is kept"
+        raise BadRequestError(told, remedy="save it, and name the file")
     found = ReadLog(read_logs(logs), first_failure(log_lines(logs)))
     if not found.log.iterations and found.failure is None:
         raise BadRequestError(
@@ -108,10 +106,10 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
         effective = effective_recompute(spec, implementation, software)
     except LayoutError as error:
         raise BadRequestError(f"the model cannot be cut as asked: {error}") from error
-    ended: Ending = ending(log, failure, spec.measure.max_steps)
+    ended = ending(log, failure, spec.measure.max_steps)
     ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
     clock, now = clock_rank(log, spec.num_gpus), datetime.now(UTC).isoformat(timespec="seconds")
-    imported = source_of(log, clock, log_files(log.sources), ranks, spec, draft.times.source, now)
+    imported = source_of(log, clock, log_files(log.sources), ranks, spec.num_gpus, draft.times.source, now)
     prediction = cached_prediction_of(spec, software, draft.host)
     return RunRecord(
         run_id=run_id,
@@ -132,7 +130,16 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
         prediction=prediction.kept.prediction,
         no_prediction=prediction.kept.reason,
         imported=imported,
-        provenance=_provenance(draft.times),
+        provenance=Provenance(  # nothing of this machine, where the job did not run
+            started_at=draft.times.started_at,
+            finished_at=draft.times.finished_at,
+            duration_s=draft.times.duration_s,
+            command=tuple(redact(argument) for argument in sys.argv),
+            mbr_perf=harness.__version__,
+            hostname=UNKNOWN,
+            platform=UNKNOWN,
+            processor=UNKNOWN,
+        ),
     )
 
 
@@ -143,18 +150,4 @@ def refusals(settled: Settled) -> tuple[str, ...]:
         f"{REFUSED}{finding.id}: {finding.message} (fix: {finding.fix}); look whether the job ran with them"
         for finding in found
         if finding.blocks
-    )
-
-
-def _provenance(times: JobTimes) -> Provenance:
-    """When it ran and by what command it was imported; nothing of this machine, where the job did not run."""
-    return Provenance(
-        started_at=times.started_at,
-        finished_at=times.finished_at,
-        duration_s=times.duration_s,
-        command=tuple(redact(argument) for argument in sys.argv),
-        mbr_perf=harness.__version__,
-        hostname=UNKNOWN,
-        platform=UNKNOWN,
-        processor=UNKNOWN,
     )

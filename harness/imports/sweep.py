@@ -8,6 +8,7 @@ from functools import reduce
 
 import harness
 from harness.errors import BadRequestError, ExitCode, Problems
+from harness.experiment.gpu import MARGIN
 from harness.imports.request import (
     ImportSweepRequest,
     Labelled,
@@ -113,8 +114,19 @@ def _plan(
     records: Sequence[Sequence[RunRecord]],
 ) -> SweepPlan:
     planned = tuple(
-        _planned(index, cell, runs[0], cells[0].changes)
-        for index, (cell, runs) in enumerate(zip(cells, records, strict=True))
+        PlannedCell(
+            index=index,
+            name=name_of(cell.changes, None if index == 0 else cells[0].changes),
+            changes=cell.changes,
+            recompute=run.spec.recompute.text,
+            fate="run",
+            spec=run.spec,
+            sources=run.sources,
+            notes=run.notes,
+            prediction=run.prediction,
+            no_prediction=run.no_prediction,
+        )
+        for index, (cell, (run, *_)) in enumerate(zip(cells, records, strict=True))
     )
     spec = records[0][0].spec
     return SweepPlan(
@@ -123,12 +135,15 @@ def _plan(
         recipe=spec.recipe,
         gpu=spec.gpu,
         control=planned[0].name,
-        axes=tuple(_axis(axis, cells) for axis in axes),
+        axes=tuple(
+            Axis(name=axis.name, values=tuple(dict.fromkeys(cell.changes[axis.name] for cell in cells)))
+            for axis in axes
+        ),
         grid=False,
         repeats=max(len(runs) for runs in records),
         cells=planned,
         capacity_bytes=spec.capacity_bytes,
-        margin=request.margin,
+        margin=MARGIN,
         prune=False,
         launch=BatchLaunch(launcher=LAUNCHER),
         gate=request.gate.from_root,
@@ -143,25 +158,6 @@ def _started(drafts: Sequence[Draft]) -> str:
     """The start of the first job; the time of the import unless it is known of all."""
     known = [draft.times.started_at for draft in drafts if draft.times.source != "unknown"]
     return min(known) if len(known) == len(drafts) else datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _planned(index: int, cell: _Cell, record: RunRecord, control: Values) -> PlannedCell:
-    return PlannedCell(
-        index=index,
-        name=name_of(cell.changes, None if index == 0 else control),
-        changes=cell.changes,
-        recompute=record.spec.recompute.text,
-        fate="run",
-        spec=record.spec,
-        sources=record.sources,
-        notes=record.notes,
-        prediction=record.prediction,
-        no_prediction=record.no_prediction,
-    )
-
-
-def _axis(axis: SweptAxis, cells: Sequence[_Cell]) -> Axis:
-    return Axis(name=axis.name, values=tuple(dict.fromkeys(cell.changes[axis.name] for cell in cells)))
 
 
 def _notes(records: Sequence[RunRecord]) -> tuple[str, ...]:

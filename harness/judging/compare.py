@@ -9,12 +9,12 @@ from pydantic import ValidationError
 
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec, MeasureSpec
-from harness.judging.clocks import RunClocks
 from harness.judging.derive import combine, derive
 from harness.judging.gate import Comparison, default_thresholds, judge, no_golden
 from harness.judging.likeness import Likeness, likeness
 from harness.judging.metrics import Metrics
 from harness.judging.promotion import promote
+from harness.judging.readings import RunClocks
 from harness.planning import flops
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord

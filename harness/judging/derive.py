@@ -1,15 +1,13 @@
 """From raw records to figures: nothing here is stored, so that a better formula needs no new run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.experiment.experiment import ExperimentSpec, MeasureSpec
-from harness.judging import peaks, statistics
-from harness.judging.clocks import combined_clocks, rank_clocks, run_clocks
-from harness.judging.imported import job_window, without_copies
-from harness.judging.metrics import PEAK_METRICS, SUMMARY_METRICS, Metrics, Summary
-from harness.judging.peaks import Peak, worst_rank
-from harness.judging.window import Window, window_of
+from harness.judging import readings, statistics
+from harness.judging.coverage import Coverage, coverage_of
+from harness.judging.metrics import SUMMARY_METRICS, Metrics, Summary
+from harness.judging.readings import Peak, Window, combined_clocks, rank_clocks, run_clocks
 from harness.planning import flops
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
@@ -17,8 +15,8 @@ from harness.records.run import RunRecord
 
 def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
     """The figures of one run over the window of ``measure`` (default: the one it was run with)."""
-    spec, ranks = record.spec, record.ranks
-    window = _window(record, *(measure or spec.measure).window)
+    spec, ranks, coverage = record.spec, record.ranks, coverage_of(record)
+    window = coverage.window(*(measure or spec.measure).window)
     model_flops = flops.model_flops_per_step(spec)
     recompute_flops = flops.recompute_flops_per_step(spec, record.effective)
     bounds, losses = (window.start, window.end), _losses(ranks)
@@ -29,9 +27,9 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
         tflops_per_gpu=summarize(throughput, bounds),
         step_time_s=summarize(window.seconds, bounds),
         tokens_per_s_per_gpu=summarize(token_rates, bounds),
-        peak_allocated_bytes=_peak(record, peaks.allocated),
-        peak_reserved_bytes=_peak(record, peaks.reserved),
-        peak_device_bytes=_peak(record, peaks.device_used(record.nodes)),
+        peak_allocated_bytes=coverage.peak(readings.allocated),
+        peak_reserved_bytes=coverage.peak(readings.reserved),
+        peak_device_bytes=coverage.peak(readings.device_used(record.nodes)),
         counted_flops_per_step=_counted_flops(ranks, spec.num_gpus),
         mfu=mfu,
         hfu=hfu,
@@ -41,17 +39,7 @@ def derive(record: RunRecord, measure: MeasureSpec | None = None) -> Metrics:
         recompute_flops_per_step=recompute_flops,
         clocks=run_clocks(rank_clocks(ranks, record.nodes, bounds)),
     )
-    return replace(metrics, problems=_problems(record, window, metrics))
-
-
-def _window(record: RunRecord, start: int, end: int) -> Window:
-    if record.imported is not None:
-        return job_window(record, record.imported, start, end)
-    return window_of(record.ranks, record.spec.num_gpus, start, end)
-
-
-def _peak(record: RunRecord, read: Callable[[RankRecord], int | None]) -> Peak | None:
-    return without_copies(record, worst_rank(record.ranks, record.spec.num_gpus, read))
+    return replace(metrics, problems=_problems(coverage, window, metrics))
 
 
 def combine(runs: Sequence[Metrics]) -> Metrics:
@@ -119,40 +107,19 @@ def _losses(ranks: Sequence[RankRecord]) -> list[float]:
     return []
 
 
-def _problems(record: RunRecord, window: Window, metrics: Metrics) -> dict[str, str]:
-    problems: dict[str, str | None] = dict.fromkeys((*SUMMARY_METRICS, "mfu", "hfu"), window.problem)
-    for name in PEAK_METRICS:
-        problems[name] = _peak_problem(record, name, getattr(metrics, name))
+def _problems(coverage: Coverage, window: Window, metrics: Metrics) -> dict[str, str]:
+    spec = coverage.record.spec
+    problems = dict.fromkeys((*SUMMARY_METRICS, "mfu", "hfu"), window.problem)
+    for name, peak in metrics.peaks.items():
+        if peak is None:
+            problems[name] = coverage.no_peak(name)
+        elif peak.missing_ranks:
+            problems[name] = f"no reading from {coverage.missing(peak)}; the peak may be higher"
     if metrics.counted_flops_per_step is None:
         problems["counted_flops_per_step"] = "not every rank counted its FLOPs"
-    if record.spec.gpu_type.peak_flops.get(record.spec.precision.peak) is None:
-        unknown = f"no peak is known for {record.spec.compute_dtype} on {record.spec.gpu}"
-        problems |= {"mfu": unknown, "hfu": unknown}
+    if spec.gpu_type.peak_flops.get(spec.precision.peak) is None:
+        problems["mfu"] = problems["hfu"] = f"no peak is known for {spec.compute_dtype} on {spec.gpu}"
     return {name: text for name, text in problems.items() if text}
-
-
-def _peak_problem(record: RunRecord, name: str, peak: Peak | None) -> str | None:
-    if peak is not None:
-        return f"no reading from {_missing(record, peak)}; the peak may be higher" if peak.missing_ranks else None
-    if record.imported is not None:
-        return "the log does not say"
-    if name != "peak_device_bytes":
-        measured = any(rank.memory for rank in record.ranks)
-        return "the run's memory meter cannot say" if measured else "no rank left a memory reading"
-    if record.spec.gpu_type.is_cpu:
-        return "a CPU run has no device memory"
-    errors = [node.error for node in record.nodes if node.error]
-    return errors[0] if errors else "no NVML sample for the ranks' GPUs"
-
-
-def _missing(record: RunRecord, peak: Peak) -> str:
-    """Few ranks by number; of a log all that it has no memory of, as its notes count them."""
-    if record.imported is None:
-        return f"rank {', '.join(map(str, peak.missing_ranks))}"
-    unread = record.spec.num_gpus - sum(rank.memory is not None for rank in record.ranks)
-    copies = unread - len(peak.missing_ranks)
-    told = f" (copies of ranks with one: {copies})" if copies > 0 else ""
-    return f"{unread} of {record.spec.num_gpus} ranks{told}"
 
 
 def _median_summary(summaries: Sequence[Summary | None]) -> Summary | None:

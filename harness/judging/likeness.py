@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging.clocks import RunClocks, combined_clocks, rank_clocks, run_clocks
+from harness.judging.coverage import coverage_of, measured_device
 from harness.judging.metrics import GateKind
-from harness.judging.peaks import bare_uuid
+from harness.judging.readings import RunClocks, bare_uuid, combined_clocks, rank_clocks, run_clocks
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import (
     GoldenRecord,
@@ -24,7 +24,6 @@ SOFTWARE = ("torch", "megatron-core", "transformer-engine")
 ALL_KINDS: tuple[GateKind, ...] = ("time", "memory", "exact")
 TIME_ONLY: tuple[GateKind, ...] = ("time",)
 GROUPS = {"software": (*SOFTWARE, "driver_version"), "hardware": ("device_name",)}
-NOT_TOLD = "not told by the log"
 SM_CLOCK = "sm_clock_mhz"
 CLOCK_TOLERANCE = 0.03  # of the golden's median; below it clocks differ from run to run
 _FIXED = (*SOFTWARE, *GROUPS, SM_CLOCK, "device_name", "driver_version", "formula_version", "fingerprint")
@@ -72,14 +71,22 @@ def likeness(
     of the run, or of its repeats together.
     BadRequestError for an accepted name that can never be a difference.
     """
-    _check_names(accept, record, golden)
+    possible = possible_names(accept, record, golden)
+    raise_all([_no_such(name) for name in accept if name not in possible])
     found = [*_settings(record, golden), *_environment(record, golden), *_clock(clocks, golden)]
     unsaid = [d.name for d in found if golden.kind == "external" and d.golden is None]
     differences = tuple(
         replace(d, accepted=any(_covers(name, d.name) for name in accept)) for d in found if d.name not in unsaid
     )
-    unsaid_caveats = (*_unsaid_caveat(unsaid), *_option_caveat(record, golden))
-    return Likeness(differences, (*golden.caveats, *unsaid_caveats, *_clock_caveats(clocks, golden)))
+    rows = (
+        ("the golden does not say", unsaid),
+        (
+            "options of the run set what the golden does not state",
+            unstated_options(golden, record.spec, record.sources),
+        ),
+    )
+    caveats = (f"{told}: {', '.join(names)}" for told, names in rows if names)
+    return Likeness(differences, (*golden.caveats, *caveats, *_clock_caveats(clocks, golden)))
 
 
 def is_for(golden: GoldenRecord, record: RunRecord, accept: Sequence[str] = ()) -> bool:
@@ -97,16 +104,15 @@ def _environment(record: RunRecord, golden: GoldenRecord) -> Iterable[Difference
 
     What a training log does not say is not known to be the same.
     """
-    here, there = record.provenance, golden.measured_on
+    here, there, coverage = record.provenance, golden.measured_on, coverage_of(record)
     is_cpu = record.spec.gpu_type.is_cpu
     rows = [
-        ("device_name", there.device_name, measured_device(record), is_cpu),
+        ("device_name", there.device_name, coverage.device_name, is_cpu),
         ("driver_version", there.driver_version, here.driver_version, False),
         *((name, there.versions.get(name), here.versions.get(name), is_cpu and name == "torch") for name in SOFTWARE),
     ]
-    unknown = NOT_TOLD if record.imported is not None else None
     for name, golden_value, recorded, time_only in rows:
-        current = unknown if recorded is None else recorded
+        current = coverage.unknown if recorded is None else recorded
         if golden_value != current:
             kinds = TIME_ONLY if time_only else ALL_KINDS
             yield Difference(name, golden_value, current, kinds=kinds, blocks=not time_only)
@@ -136,24 +142,6 @@ def _clock_caveats(clocks: RunClocks | None, golden: GoldenRecord) -> tuple[str,
     return ()
 
 
-def measured_device(record: RunRecord) -> str | None:
-    """Product name of what a run was measured on: the GPU's, or for a CPU run the processor's."""
-    if record.imported is not None:
-        return None
-    if record.spec.gpu_type.is_cpu:
-        return record.provenance.processor
-    return record.provenance.device_name
-
-
-def _unsaid_caveat(names: Sequence[str]) -> tuple[str, ...]:
-    return (f"the golden does not say: {', '.join(names)}",) if names else ()
-
-
-def _option_caveat(record: RunRecord, golden: GoldenRecord) -> tuple[str, ...]:
-    names = unstated_options(golden, record.spec, record.sources)
-    return (f"options of the run set what the golden does not state: {', '.join(names)}",) if names else ()
-
-
 def _covers(name: str, difference: str) -> bool:
     return difference == name or difference.startswith(f"{name}.") or difference in GROUPS.get(name, ())
 
@@ -170,11 +158,6 @@ def possible_names(accept: Sequence[str], record: RunRecord, golden: GoldenRecor
     return tuple(name for name in accept if name in _FIXED or any(_covers(name, path) for path in paths))
 
 
-def _check_names(accept: Sequence[str], record: RunRecord, golden: GoldenRecord) -> None:
-    possible = possible_names(accept, record, golden)
-    raise_all([_no_such(name) for name in accept if name not in possible])
-
-
 def _no_such(name: str) -> BadRequestError:
     return BadRequestError(
         f"--accept_difference {name!r}: no such difference",
@@ -184,14 +167,19 @@ def _no_such(name: str) -> BadRequestError:
 
 def measured_on(records: Sequence[RunRecord]) -> MeasuredOn:
     """Hardware and software of repeats, which agree in both; of their variables those that are the same in all."""
-    first = records[0]
+    first, *others = records
+    shared = {
+        name: value
+        for name, value in first.provenance.environment.items()
+        if all(other.provenance.environment.get(name) == value for other in others)
+    }
     clocks = combined_clocks([clocks_of(record) for record in records])
     return MeasuredOn(
         gpu=first.spec.gpu,
         device_name=measured_device(first),
         driver_version=first.provenance.driver_version,
         versions={name: first.provenance.versions.get(name) for name in SOFTWARE},
-        environment=_shared_environment(records),
+        environment=shared or None,  # none was recorded in a replay
         container=first.provenance.container,
         hostnames=tuple(sorted({name for record in records for name in hostnames(record)})),
         sm_clock_mhz=clocks.sm_clock_mhz if clocks else None,
@@ -215,10 +203,3 @@ def own_devices(record: RunRecord) -> list[tuple[str, DeviceSample]]:
 def hostnames(record: RunRecord) -> tuple[str, ...]:
     """The hosts of the ranks, by name; that of the harness where no rank left a record."""
     return tuple(sorted({rank.hostname for rank in record.ranks} or {record.provenance.hostname}))
-
-
-def _shared_environment(records: Sequence[RunRecord]) -> dict[str, str] | None:
-    """None where none was recorded, as in a replay."""
-    first, *others = (record.provenance.environment for record in records)
-    shared = {name: value for name, value in first.items() if all(one.get(name) == value for one in others)}
-    return shared or None

@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
-from harness.judging.clocks import RunClocks
-from harness.judging.peaks import Peak
+from harness.judging.readings import Peak, RunClocks
 from harness.planning.flops import FORMULA_VERSION
 
 Better = Literal["higher", "lower", "equal"]
@@ -53,6 +52,15 @@ class Metrics:
     formula_version: str = FORMULA_VERSION
     num_runs: int = 1
 
+    @property
+    def peaks(self) -> dict[str, Peak | None]:
+        """The three peaks by the names of their metrics."""
+        return {
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "peak_device_bytes": self.peak_device_bytes,
+        }
+
 
 @dataclass(frozen=True)
 class Metric:
@@ -71,41 +79,25 @@ class Metric:
         return self.gate or "time"
 
 
-def _median_of(name: str) -> Callable[[Metrics], float | None]:
-    def read(metrics: Metrics) -> float | None:
-        summary: Summary | None = getattr(metrics, name)
-        return None if summary is None else summary.median
-
-    return read
+def _median(summary: Summary | None) -> float | None:
+    return None if summary is None else summary.median
 
 
-def _peak_of(name: str) -> Callable[[Metrics], float | None]:
-    def read(metrics: Metrics) -> float | None:
-        peak: Peak | None = getattr(metrics, name)
-        return None if peak is None else peak.value
-
-    return read
-
-
-def _value_of(name: str) -> Callable[[Metrics], float | None]:
-    def read(metrics: Metrics) -> float | None:
-        value: float | None = getattr(metrics, name)
-        return value
-
-    return read
+def _bytes(peak: Peak | None) -> int | None:
+    return None if peak is None else peak.value
 
 
 # Step time and token rate are the throughput in other units: gating them too would report one change three times.
 METRICS: tuple[Metric, ...] = (
-    Metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s/GPU", "higher", "time", _median_of("tflops_per_gpu")),
-    Metric("step_time_s", "Step time", "s", "lower", None, _median_of("step_time_s")),
-    Metric("tokens_per_s_per_gpu", "Tokens/s/GPU", "token/s/GPU", "higher", None, _median_of("tokens_per_s_per_gpu")),
-    Metric("peak_allocated_bytes", "Peak allocated", "bytes", "lower", "memory", _peak_of("peak_allocated_bytes")),
-    Metric("peak_reserved_bytes", "Peak reserved", "bytes", "lower", "memory", _peak_of("peak_reserved_bytes")),
-    Metric("peak_device_bytes", "Peak device used", "bytes", "lower", "memory", _peak_of("peak_device_bytes")),
-    Metric("counted_flops_per_step", "Counted work", "FLOP/step", "equal", "exact", _value_of("counted_flops_per_step")),
-    Metric("mfu", "MFU", "fraction", "higher", None, _value_of("mfu")),
-    Metric("hfu", "HFU", "fraction", "higher", None, _value_of("hfu")),
+    Metric("tflops_per_gpu", "TFLOP/s/GPU", "TFLOP/s/GPU", "higher", "time", lambda m: _median(m.tflops_per_gpu)),
+    Metric("step_time_s", "Step time", "s", "lower", None, lambda m: _median(m.step_time_s)),
+    Metric("tokens_per_s_per_gpu", "Tokens/s/GPU", "token/s/GPU", "higher", None, lambda m: _median(m.tokens_per_s_per_gpu)),
+    Metric("peak_allocated_bytes", "Peak allocated", "bytes", "lower", "memory", lambda m: _bytes(m.peak_allocated_bytes)),
+    Metric("peak_reserved_bytes", "Peak reserved", "bytes", "lower", "memory", lambda m: _bytes(m.peak_reserved_bytes)),
+    Metric("peak_device_bytes", "Peak device used", "bytes", "lower", "memory", lambda m: _bytes(m.peak_device_bytes)),
+    Metric("counted_flops_per_step", "Counted work", "FLOP/step", "equal", "exact", lambda m: m.counted_flops_per_step),
+    Metric("mfu", "MFU", "fraction", "higher", None, lambda m: m.mfu),
+    Metric("hfu", "HFU", "fraction", "higher", None, lambda m: m.hfu),
 )  # fmt: skip
 SUMMARY_METRICS = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
 PEAK_METRICS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
@@ -131,11 +123,11 @@ def speed_of(runs: Sequence[Metrics], tokens_per_gpu: float) -> Speed | None:
     """The speed of repeats, with ``tokens_per_gpu`` in each step of theirs; None for no runs."""
     if not runs:
         return None
-    times = _all([run.step_time_s.median if run.step_time_s else None for run in runs])
+    times = _all([_median(run.step_time_s) for run in runs])
     mean_s = statistics.fmean(times) if times else None
     return Speed(
         step_time_s=mean_s,
-        tflops_per_gpu=_rate([run.tflops_per_gpu.median if run.tflops_per_gpu else None for run in runs]),
+        tflops_per_gpu=_rate([_median(run.tflops_per_gpu) for run in runs]),
         tokens_per_s_per_gpu=tokens_per_gpu / mean_s if mean_s else None,
         mfu=_rate([run.mfu for run in runs]),
         hfu=_rate([run.hfu for run in runs]),

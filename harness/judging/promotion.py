@@ -8,10 +8,11 @@ from harness.errors import BadRequestError, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import canonical_text
 from harness.judging import statistics
+from harness.judging.coverage import coverage_of, measured_device
 from harness.judging.derive import combine, derive
 from harness.judging.gate import default_thresholds
-from harness.judging.likeness import SOFTWARE, measured_device, measured_on
-from harness.judging.metrics import METRICS, PEAK_METRICS, SUMMARY_METRICS, Metric, Metrics
+from harness.judging.likeness import SOFTWARE, measured_on
+from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metric, Metrics
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenMetric, GoldenRecord, differences_text, setting_differences
 from harness.records.goldens import GoldenChange, golden_changes
@@ -38,16 +39,12 @@ def wide_spreads(
             continue
         threshold = thresholds.get(metric.name, row)
         if stored.relative_spread > MOST_OF_THRESHOLD * threshold:
-            found.append(_sentence(metric.name, stored.relative_spread, num_runs, threshold))
+            most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
+            found.append(
+                f"{metric.name}: {num_runs} runs spread by {stored.relative_spread * 100:.1f} % (standard deviation), more "
+                f"than {most}, half the {threshold * 100:g} % that it is to guard"
+            )
     return tuple(found)
-
-
-def _sentence(name: str, spread: float, num_runs: int, threshold: float) -> str:
-    most = format_percent(MOST_OF_THRESHOLD * threshold).lstrip("+")
-    return (
-        f"{name}: {num_runs} runs spread by {spread * 100:.1f} % (standard deviation), more than {most}, "
-        f"half the {threshold * 100:g} % that it is to guard"
-    )
 
 
 def spread_problems(wide: Sequence[str]) -> list[BadRequestError]:
@@ -104,39 +101,70 @@ def promote(
     the same place, a metric to store that is none, repeats that differ by more than half of what the golden is to guard.
     """
     each = [derive(record) for record in records]
-    other = _other_settings(records[0], before) if records and not options.replace_other else []
     mixed = _mixed(records, each)
-    stored = _metrics(each, options.only) if records else {}
+    stored = _stored(each, options.only) if records else {}
     wide = wide_spreads(records[0].spec, stored, len(records), options.thresholds) if records and not mixed else ()
+    known = [metric.name for metric in METRICS if _is_stored(metric)]
     raise_all(
         [
             *_request_problems(records, reason, author),
             *mixed,
-            *_unfit(records, each),
-            *other,
-            *_unknown(options.only),
+            *(
+                BadRequestError(f"run {record.run_id}: {problem}")
+                for record, metrics in zip(records, each, strict=True)
+                for problem in _run_problems(record, metrics)
+            ),
+            *(_other_settings(records[0], before) if records and not options.replace_other else []),
+            *(
+                BadRequestError(f"--only {name}: no such metric", remedy=f"one of {', '.join(known)}")
+                for name in options.only
+                if name not in known
+            ),
             *([] if options.accept_spread else spread_problems(wide)),
         ]
     )
-    golden = _golden(records, stored, (redact(reason.strip()), redact(author.strip()), now)).model_copy(
-        update={"overridden": wide, "night_id": options.night_id, **_of_logs(records, each)}
+    spec = records[0].spec
+    golden = GoldenRecord(
+        kind="measured",
+        recipe=spec.recipe,
+        task=spec.task,
+        gpu=spec.gpu,
+        compute_dtype=spec.compute_dtype,
+        num_gpus=spec.num_gpus,
+        recompute=canonical_text(spec.recompute),
+        fingerprint=records[0].fingerprint,
+        spec=spec.identity(),
+        metrics=stored,
+        measured_on=measured_on(records),
+        formula_version=FORMULA_VERSION,
+        run_ids=tuple(record.run_id for record in records),
+        num_runs=len(records),
+        promoted_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        promoted_by=redact(author.strip()),
+        reason=redact(reason.strip()),
+        max_steps=spec.measure.max_steps,
+        window=spec.measure.window,
+        overridden=wide,
+        night_id=options.night_id,
     )
+    golden = golden.model_copy(update=_of_logs(records, each))
     return Promotion(golden, golden_changes(before, golden))
 
 
-def _metrics(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:
+def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:
+    """What a golden keeps of repeats, rounded; a figure that is none is left out."""
     together = combine(each)
-    stored = {m.name: _stored(m, each, together) for m in METRICS if _is_stored(m) and (not only or m.name in only)}
-    return {name: value for name, value in stored.items() if value}
-
-
-def _unknown(only: tuple[str, ...]) -> list[BadRequestError]:
-    known = [metric.name for metric in METRICS if _is_stored(metric)]
-    return [
-        BadRequestError(f"--only {n}: no such metric", remedy=f"one of {', '.join(known)}")
-        for n in only
-        if n not in known
-    ]
+    found = {}
+    for metric in METRICS:
+        value = metric.read(together)
+        if not _is_stored(metric) or (only and metric.name not in only) or value is None or value <= 0:
+            continue
+        spread = statistics.relative_spread([v for run in each if (v := metric.read(run)) is not None])
+        found[metric.name] = GoldenMetric(
+            value=value if isinstance(value, int) else float(f"{value:.{_SIGNIFICANT_DIGITS}g}"),
+            relative_spread=None if spread is None else round(spread, 6),
+        )
+    return found
 
 
 def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadRequestError]:
@@ -152,34 +180,6 @@ def _other_settings(record: RunRecord, before: GoldenRecord | None) -> list[BadR
     ]
 
 
-def _golden(
-    records: Sequence[RunRecord], stored: dict[str, GoldenMetric], signature: tuple[str, str, datetime]
-) -> GoldenRecord:
-    first, (reason, author, now) = records[0], signature
-    spec = first.spec
-    return GoldenRecord(
-        kind="measured",
-        recipe=spec.recipe,
-        task=spec.task,
-        gpu=spec.gpu,
-        compute_dtype=spec.compute_dtype,
-        num_gpus=spec.num_gpus,
-        recompute=canonical_text(spec.recompute),
-        fingerprint=first.fingerprint,
-        spec=spec.identity(),
-        metrics=stored,
-        measured_on=measured_on(records),
-        formula_version=FORMULA_VERSION,
-        run_ids=tuple(record.run_id for record in records),
-        num_runs=len(records),
-        promoted_at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        promoted_by=author,
-        reason=reason,
-        max_steps=spec.measure.max_steps,
-        window=spec.measure.window,
-    )
-
-
 def _of_logs(records: Sequence[RunRecord], each: Sequence[Metrics]) -> dict[str, object]:
     """What marks a golden that was never measured here: it is external, and says what its logs did not."""
     logs = [record.imported for record in records if record.imported is not None]
@@ -187,30 +187,17 @@ def _of_logs(records: Sequence[RunRecord], each: Sequence[Metrics]) -> dict[str,
         return {}
     files = ", ".join(f"{file.name} (sha256 {file.sha256[:12]})" for log in logs for file in log.files)
     short = {
-        f"{name}: {metrics.problems[name]}" for metrics in each for name in PEAK_METRICS if _is_short(metrics, name)
+        f"{name}: {metrics.problems[name]}"
+        for metrics in each
+        for name, peak in metrics.peaks.items()
+        if peak is not None and name in metrics.problems
     }
     unsaid = dict.fromkeys(text for log in logs for text in log.unsaid)
     return {"kind": "external", "source": f"training logs: {files}", "caveats": (*sorted(short), *unsaid)}
 
 
-def _is_short(metrics: Metrics, name: str) -> bool:
-    return name in metrics.problems and getattr(metrics, name) is not None
-
-
 def _is_stored(metric: Metric) -> bool:
     return metric.gate is not None or metric.name in SUMMARY_METRICS
-
-
-def _stored(metric: Metric, each: Sequence[Metrics], together: Metrics) -> GoldenMetric | None:
-    value = metric.read(together)
-    if value is None or value <= 0:
-        return None
-    values = [v for run in each if (v := metric.read(run)) is not None]
-    spread = statistics.relative_spread(values)
-    return GoldenMetric(
-        value=value if isinstance(value, int) else float(f"{value:.{_SIGNIFICANT_DIGITS}g}"),
-        relative_spread=None if spread is None else round(spread, 6),
-    )
 
 
 def _request_problems(records: Sequence[RunRecord], reason: str, author: str) -> list[BadRequestError]:
@@ -244,25 +231,16 @@ def _mixed(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadReq
     ]
 
 
-def _unfit(records: Sequence[RunRecord], each: Sequence[Metrics]) -> list[BadRequestError]:
-    return [
-        BadRequestError(f"run {record.run_id}: {problem}")
-        for record, metrics in zip(records, each, strict=True)
-        for problem in _run_problems(record, metrics)
-    ]
-
-
 def _run_problems(record: RunRecord, metrics: Metrics) -> list[str]:
     problems = [f"suspect: {why}" for why in record.suspect]
     problems += [note for note in record.notes if note.startswith(REPLAYED)]
     if record.status != "ok":
         problems.append(f"is {record.status}: {record.failure or 'no failure recorded'}")
-    is_log = record.imported is not None  # which tells of some ranks only, and its golden says so
-    if not is_log and (len(record.ranks) < record.spec.num_gpus or not all(rank.finished for rank in record.ranks)):
+    if not coverage_of(record).is_whole:
         problems.append("not every rank finished")
     for metric in METRICS:
         present = metric.read(metrics) is not None
-        if is_log and metric.gate == "memory":
+        if record.imported is not None and metric.gate == "memory":  # its golden says which ranks it has
             continue
         if metric.gate and metric.name in metrics.problems and (present or metric.gate == "time"):
             problems.append(f"{metric.name}: {metrics.problems[metric.name]}")

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.judging import peaks
+from harness.judging import readings
+from harness.judging.coverage import measured_device
 from harness.judging.gate import default_thresholds
-from harness.judging.likeness import measured_device
-from harness.judging.metrics import PEAK_METRICS, Metrics
-from harness.judging.peaks import Peak
+from harness.judging.metrics import Metrics
+from harness.judging.readings import Peak
 from harness.judging.statistics import MIN_RUNS
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
@@ -61,8 +61,12 @@ def memory_saving(
         saved_bytes=theirs.value - ours.value,
         noise_bytes=max(_noise(runs, ours), _noise(control_runs, theirs)),
         ranks=_by_rank(runs, control_runs),
-        saved_by_metric={name: saved for name in PEAK_METRICS if (saved := _saved(name, metrics, control_metrics)) is not None},
-    )  # fmt: skip
+        saved_by_metric={
+            name: there.value - here.value
+            for name, here in metrics.peaks.items()
+            if here is not None and (there := control_metrics.peaks[name]) is not None
+        },
+    )
 
 
 def _same_ranks_told(runs: Sequence[RunRecord], control_runs: Sequence[RunRecord]) -> bool:
@@ -82,16 +86,10 @@ def highest_per_rank(runs: Sequence[RunRecord], read: Callable[[RankRecord], int
     return highest
 
 
-def _saved(name: str, metrics: Metrics, control: Metrics) -> int | None:
-    ours: Peak | None = getattr(metrics, name)
-    theirs: Peak | None = getattr(control, name)
-    return None if ours is None or theirs is None else theirs.value - ours.value
-
-
 def _noise(runs: Sequence[RunRecord], peak: Peak) -> int:
     """The range over three repeats or more; else what identical runs of such a spec have been seen to differ by."""
     spec = runs[0].spec
-    each = [value.value for run in runs if (value := peaks.worst_rank(run.ranks, spec.num_gpus, peaks.allocated))]
+    each = [value.value for run in runs if (value := readings.worst_rank(run.ranks, spec.num_gpus, readings.allocated))]
     seen = max(each) - min(each) if each else 0
     if not spec.gpu_type.is_cpu:
         return max(seen, _GPU_NOISE_BYTES)
@@ -105,7 +103,7 @@ def _by_rank(runs: Sequence[RunRecord], control_runs: Sequence[RunRecord]) -> tu
     one, other = runs[0].spec, control_runs[0].spec
     if one.num_gpus != other.num_gpus or one.parallelism != other.parallelism:
         return ()
-    ours, theirs = highest_per_rank(runs, peaks.allocated), highest_per_rank(control_runs, peaks.allocated)
+    ours, theirs = highest_per_rank(runs, readings.allocated), highest_per_rank(control_runs, readings.allocated)
     stages = {rank.rank: rank.coordinates.pp for rank in runs[0].ranks}
     return tuple(
         RankSaving(rank, stages.get(rank, 0), theirs[rank] - ours[rank]) for rank in sorted(ours.keys() & theirs.keys())

@@ -69,9 +69,8 @@ def _incomplete_beta(x: float, a: float, b: float) -> float:
     """Regularized incomplete beta function by its continued fraction (Abramowitz and Stegun 26.5.8)."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )  # fmt: skip
+    ways = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    front = math.exp(ways + a * math.log(x) + b * math.log1p(-x))
     if x < (a + 1) / (a + b + 2):
         return front * _fraction(x, a, b) / a
     return 1 - front * _fraction(1 - x, b, a) / b

@@ -9,8 +9,8 @@ from harness.judging import statistics
 from harness.judging.derive import combine, derive
 from harness.judging.gate import Verdict, default_thresholds
 from harness.judging.metrics import METRICS, GateKind, Metric, Metrics
+from harness.judging.readings import MIN_STEPS
 from harness.judging.statistics import t_quantile, t_upper_tail
-from harness.judging.window import MIN_STEPS
 from harness.night.rules import SMALLEST_EFFECT, judge_memory
 from harness.night.values import AaFinding, AaVerdict, CaseRun
 from harness.planning.flops import model_flops_per_step

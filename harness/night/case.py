@@ -6,9 +6,10 @@ from datetime import datetime
 
 from harness.errors import BadRequestError, ExitCode
 from harness.judging.compare import compare_runs
+from harness.judging.coverage import measured_device
 from harness.judging.derive import derive
 from harness.judging.gate import Comparison, Finding, Verdict, default_thresholds
-from harness.judging.likeness import SOFTWARE, Difference, Likeness, measured_device, possible_names
+from harness.judging.likeness import SOFTWARE, Difference, Likeness, possible_names
 from harness.judging.metrics import METRICS, Metric, Metrics, Speed, speed_of
 from harness.night.history.files import started
 from harness.night.history.record import CaseOutcome, HistoryRecord

@@ -88,6 +88,11 @@ class StagePrediction(Frozen):
     total: int
     peak: str
 
+    @property
+    def parts(self) -> dict[str, int]:
+        """The bytes of each part by its name."""
+        return {name: size for name, size in self if name not in ("pp_rank", "total", "peak")}
+
 
 class PredictionRecord(Frozen):
     """A prediction as values. Seconds are None where none are predicted (cpu); ``range_bytes`` is (low, high).

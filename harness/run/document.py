@@ -10,13 +10,12 @@ from harness.errors import ExitCode
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding as RuleFinding
+from harness.judging.coverage import OwnThroughput, own_throughput
 from harness.judging.gate import Comparison, Finding, Outcome
-from harness.judging.imported import OwnThroughput, own_throughput
 from harness.judging.likeness import Difference
 from harness.judging.metrics import Metrics
-from harness.judging.oom.allocator_text import AllocatorFigures
 from harness.judging.oom.classify import RankOom, oom_of_run
-from harness.judging.oom.verdict import Confidence, OomClass
+from harness.judging.oom.verdict import AllocatorFigures, Confidence, OomClass
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan, ReplayPlan
 from harness.launch.slurm.job import SlurmJob

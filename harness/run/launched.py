@@ -9,7 +9,7 @@ from heapq import nlargest
 from pathlib import Path
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging.clocks import with_clocks
+from harness.judging.readings import with_clocks
 from harness.launch.heartbeats import Progress
 from harness.launch.plan import LaunchPlan, Nodes
 from harness.launch.processes import claim, life_of, owner_of

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Mapping
 
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging.clocks import clock_doubts
 from harness.judging.likeness import SOFTWARE
-from harness.judging.peaks import bare_uuid
-from harness.judging.window import MIN_STEPS, is_victim
+from harness.judging.readings import MIN_STEPS, bare_uuid, clock_doubts, is_victim
 from harness.records.collect import Collected, LaunchOutcome
 from harness.records.rank import Failure, RankRecord
 from harness.records.run import NodeSample, Status

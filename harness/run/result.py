@@ -7,12 +7,12 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.errors import ExitCode
-from harness.judging import peaks, statistics
+from harness.judging import readings, statistics
+from harness.judging.coverage import throughput_text
 from harness.judging.gate import Comparison, Finding, Outcome, Verdict
-from harness.judging.imported import throughput_text
 from harness.judging.metrics import METRICS, SUMMARY_METRICS, Metrics
 from harness.judging.oom.classify import oom_of_run
-from harness.judging.window import is_victim, window_of
+from harness.judging.readings import is_victim, window_of
 from harness.records.golden import GoldenRecord
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
@@ -29,7 +29,7 @@ CLOCKS = ("SM clock", "Power cap")
 
 def rank_table(record: RunRecord) -> tuple[Table, str]:
     """The table, and a sentence on what it leaves out: above ``MAX_ROWS`` ranks the fullest of each stage and the failed."""
-    device_used = peaks.device_used(record.nodes)
+    device_used = readings.device_used(record.nodes)
     with_clocks = any(rank.clocks for rank in record.ranks)
     figures = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step", *(CLOCKS if with_clocks else ()))
     table = plain_table(*figures, "State", right=figures)
@@ -38,7 +38,7 @@ def rank_table(record: RunRecord) -> tuple[Table, str]:
         table.add_row(
             str(rank.rank),
             str(rank.coordinates.pp),
-            *(_bytes(read(rank)) for read in (peaks.allocated, peaks.reserved, device_used)),
+            *(_bytes(read(rank)) for read in (readings.allocated, readings.reserved, device_used)),
             _step(rank, record),
             *(_clocks(rank) if with_clocks else ()),
             _state(rank, record),
@@ -54,7 +54,7 @@ def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
     fullest: dict[int, RankRecord] = {}
     for rank in ranks:
         best = fullest.get(rank.coordinates.pp)
-        if best is None or (peaks.allocated(rank) or 0) > (peaks.allocated(best) or 0):
+        if best is None or (readings.allocated(rank) or 0) > (readings.allocated(best) or 0):
             fullest[rank.coordinates.pp] = rank
     failed = {rank.rank for rank in ranks if rank.failure}
     chosen = {rank.rank for rank in fullest.values()} | failed

@@ -4,9 +4,9 @@ import csv
 import io
 from collections.abc import Collection, Iterable, Sequence
 
-from harness.judging.clocks import RunClocks
 from harness.judging.gate import Finding
 from harness.judging.metrics import METRICS, Metric, Summary
+from harness.judging.readings import RunClocks
 from harness.units import format_bytes, format_percent, format_seconds
 
 ABSENT = "-"

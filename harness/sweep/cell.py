@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging import statistics
 from harness.judging.compare import compare_runs
+from harness.judging.coverage import throughput_text
 from harness.judging.derive import combine, derive
 from harness.judging.gate import Comparison
-from harness.judging.imported import throughput_text
 from harness.judging.likeness import is_for
 from harness.judging.metrics import Metrics, Speed, speed_of
 from harness.judging.oom.classify import Ending, classify, expandable_segments
 from harness.judging.oom.verdict import threshold
-from harness.judging.peaks import allocated, worst_rank
+from harness.judging.readings import allocated, worst_rank
 from harness.judging.saving import another_machine, memory_saving
 from harness.judging.statistics import time_change
 from harness.records.goldens import GateOptions, find_golden
@@ -108,7 +108,9 @@ def _by_text(run: RunRecord, rank: RankRecord) -> str | None:
     """The class by torch's message, where that has the figures of the device and is not about a limit that was asked for."""
     if rank.failure is None:
         return None
-    verdict = classify(rank.failure.message, Ending(expandable_segments=expandable_segments(run)))
+    verdict = classify(
+        rank.failure.message, Ending(expandable_segments=expandable_segments(run.provenance.environment))
+    )
     if verdict.figures is None or verdict.figures.total_bytes is None or verdict.oom_class == "self_imposed_limit":
         return None
     return f"{verdict.oom_class.replace('_', ' ')} ({verdict.confidence} confidence): {verdict.reason}"

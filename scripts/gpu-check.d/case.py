@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from harness.judging.derive import derive
-from harness.judging.peaks import Peak
+from harness.judging.readings import Peak
 from harness.records.run import RunRecord
 
 # skipped: this machine cannot carry the check out; not_run: a later sitting can.

@@ -5,7 +5,7 @@ from runs import Ran
 
 from harness.errors import ExitCode
 from harness.judging.derive import derive
-from harness.judging.peaks import bare_uuid
+from harness.judging.readings import bare_uuid
 from harness.records.run import RunRecord
 from harness.run.ranks import built_otherwise
 from harness.units import format_bytes

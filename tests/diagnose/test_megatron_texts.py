@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.diagnose.judge import diagnose
-from harness.diagnose.megatron_texts import LAYOUT_TEXTS, MEGATRON_TEXTS, RANKS
 from harness.diagnose.seen import Facts
-from harness.diagnose.symptoms import is_telling, recognised
+from harness.diagnose.symptoms import LAYOUT_TEXTS, MEGATRON_TEXTS, RANKS, is_telling, recognised
 from harness.diagnose.values import FailedRank
 from harness.experiment.rules.rulebook import entries
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from harness.explain.facts import run_side
 from harness.explain.judge import explain
 from harness.explain.references import with_history
-from harness.explain.run import run_side
 from harness.judging.derive import derive
 from harness.night.history.record import Occasion, history_record
 from harness.night.history.store import write_history

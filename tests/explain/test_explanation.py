@@ -8,8 +8,8 @@ import pytest
 
 from harness.explain.contrast import golden_side
 from harness.explain.effects import EFFECTS
+from harness.explain.facts import run_side
 from harness.explain.judge import explain
-from harness.explain.run import run_side
 from harness.explain.values import GROUPS
 from harness.judging.promotion import promote
 from harness.records.golden import GoldenMetric, GoldenRecord, MeasuredOn, spec_like

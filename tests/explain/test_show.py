@@ -2,8 +2,8 @@
 
 import pytest
 
+from harness.explain.facts import run_side
 from harness.explain.judge import explain
-from harness.explain.run import run_side
 from harness.explain.show import change_blocks, coverage, explanation_page
 from harness.explain.values import Change, Contrast, Side
 from harness.showing.page import Page

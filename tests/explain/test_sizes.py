@@ -2,9 +2,9 @@
 
 import pytest
 
+from harness.explain.effects import clocks, imbalance, recompute, threads, unsteadiness
+from harness.explain.facts import run_side
 from harness.explain.judge import NOTHING, advice, moved
-from harness.explain.run import run_side
-from harness.explain.sizes import clocks, imbalance, recompute, threads, unsteadiness
 from harness.explain.values import Cause, Change, Departure, Says, Side
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from harness.imports.compare.speed import window_of
-from harness.imports.golden.file import read_foreign_golden
 from harness.judging.compare import WindowOptions
+from harness.records.foreign.golden_file import read_foreign_golden
 from harness.records.goldens import golden_text
 from harness.records.store import write_record
 from tests.imports.logs import bridge_log, memory_gb

@@ -18,12 +18,11 @@ from harness.imports.compare.judge import judge_log
 from harness.imports.compare.run import ForeignAnswer
 from harness.imports.compare.show import foreign_page
 from harness.imports.compare.values import ForeignThresholds
-from harness.imports.golden.actuals import actuals_of, bridge_text, downsample, merge
-from harness.imports.golden.bridge import read_bridge
-from harness.imports.golden.file import read_foreign_golden
-from harness.imports.log.reader import LogReader
 from harness.judging.compare import WindowOptions
 from harness.judging.gate import comparison_outcome
+from harness.records.foreign.bridge import actuals_of, bridge_text, downsample, merge, read_bridge
+from harness.records.foreign.golden_file import read_foreign_golden
+from harness.records.foreign.reader import LogReader
 from harness.records.logs.lines import lines_of
 from harness.records.logs.sources import LogSource
 from harness.showing import json as report_json

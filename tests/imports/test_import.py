@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from harness.imports.golden.file import read_foreign_golden
+from harness.records.foreign.golden_file import read_foreign_golden
 from harness.records.store import read_run
 from tests.imported_logs import EXPANDABLE, TABLE, Job, iteration, job_log, write_table
 

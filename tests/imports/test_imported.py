@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from harness.imports.log.reader import LogReader
+from harness.imports.job import ending, job_times
 from harness.imports.ranks import rank_records
-from harness.imports.times import ending, job_times
 from harness.judging.oom.first_failure import first_failure
+from harness.records.foreign.reader import LogReader
 from harness.records.logs.lines import log_lines
 from tests.imported_logs import TABLE, iteration, job_log, out_of_memory
 

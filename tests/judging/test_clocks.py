@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.judging.clocks import clock_doubts, combined_clocks, rank_clocks, run_clocks
+from harness.judging.readings import clock_doubts, combined_clocks, rank_clocks, run_clocks
 from harness.records.rank import CLOCK_REASONS, SLOWDOWNS, ClockSamples, Device, StepRecord
 from harness.records.run import DeviceSample, NodeSample
 

@@ -4,7 +4,7 @@ import pytest
 
 from harness.experiment.experiment import MeasureSpec
 from harness.judging.derive import combine, derive, summarize
-from harness.judging.peaks import Peak
+from harness.judging.readings import Peak
 from harness.planning.flops import model_flops_per_step, recompute_flops_per_step
 from harness.records.rank import Device, MemoryRecord
 from harness.records.run import DeviceSample, NodeSample

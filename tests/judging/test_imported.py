@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from harness.judging.coverage import own_throughput, throughput_text
 from harness.judging.derive import derive
-from harness.judging.imported import own_throughput, throughput_text
 from harness.records.run import ImportedLog, LoggedThroughput
 
 

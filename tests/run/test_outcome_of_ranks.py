@@ -3,7 +3,7 @@
 import pytest
 
 from harness.experiment.effective import effective_recompute, settled_implementation
-from harness.judging.clocks import with_clocks
+from harness.judging.readings import with_clocks
 from harness.records.collect import LaunchOutcome
 from harness.records.rank import Coordinates, Device, Failure, LayerRecompute
 from harness.records.run import DeviceSample, NodeSample

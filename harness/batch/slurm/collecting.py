@@ -10,7 +10,7 @@ from pathlib import Path
 import harness
 from harness.batch.launches import asides
 from harness.experiment.effective import effective_recompute, settled_implementation
-from harness.judging.clocks import with_clocks
+from harness.judging.readings import with_clocks
 from harness.launch.environment import this_host
 from harness.launch.slurm.state import SLURM_ENDED_IT, TaskState
 from harness.records.collect import LaunchOutcome, collect

@@ -9,17 +9,23 @@ import typer
 from harness.asking.options import Json, takes
 
 
-# fmt: off
 @dataclass(frozen=True, kw_only=True)
 class SnapshotOptions:
     """Which files, and where to."""
 
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file of torch.cuda.memory._dump_snapshot.")]
-    other: Annotated[Path | None, typer.Argument(metavar="OTHER", help="A second one: what does it hold more than the first?")] = None
-    timeline: Annotated[Path | None, typer.Option("--timeline", metavar="FILE.html|png|svg",
-        help="Also draw memory over time, of two files one upon the other. Needs mbr-perf[report].")] = None
+    other: Annotated[
+        Path | None, typer.Argument(metavar="OTHER", help="A second one: what does it hold more than the first?")
+    ] = None
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline",
+            metavar="FILE.html|png|svg",
+            help="Also draw memory over time, of two files one upon the other. Needs mbr-perf[report].",
+        ),
+    ] = None
     as_json: Json = False
-# fmt: on
 
 
 @takes(SnapshotOptions)

@@ -140,9 +140,7 @@ def _blocks(entry: dict[Any, Any], segment: _Segment) -> Iterator[tuple[int, int
         raise SnapshotFormatError(f"{segment.where}: its blocks reach beyond its end")
 
 
-def _count(
-    device: Blocks, address: int, num_bytes: int, block: dict[Any, Any], where: str, stacks: Stacks
-) -> None:  # fmt: skip
+def _count(device: Blocks, address: int, num_bytes: int, block: dict[Any, Any], where: str, stacks: Stacks) -> None:
     owner = stacks.owner(block.get("frames"))
     live = device.live.setdefault(owner, Live())
     live.num_bytes += num_bytes

@@ -35,17 +35,18 @@ class _PlainUnpickler(pickle.Unpickler):
         raise RefusedPickleError(f"it uses extension code {code}, and a snapshot holds plain values only")
 
 
+# What C's unpickler raises for damaged files is not told apart any further by its documentation.
+_WRONG_VALUE = (ValueError, TypeError, AttributeError, LookupError, OverflowError)
+_DAMAGED = (pickle.UnpicklingError, EOFError, RecursionError, ImportError, *_WRONG_VALUE)
+
+
 def load_plain(stream: IO[bytes]) -> object:
     """The value in ``stream``. RefusedPickleError for anything but plain values and for damaged files; MemoryError."""
     try:
         return _PlainUnpickler(stream, buffers=None).load()
     except RefusedPickleError:
         raise
-    # What C's unpickler raises for damaged files is not told apart any further by its documentation.
-    except (
-        pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, OverflowError,
-        RecursionError, ImportError,
-    ) as error:  # fmt: skip
+    except _DAMAGED as error:
         raise RefusedPickleError(
             f"it is damaged, cut short or no pickle ({type(error).__name__}: {_shown(str(error))})"
         ) from error
@@ -67,14 +68,11 @@ def summarise(snapshot: object, *, file: str, file_bytes: int) -> SnapshotSummar
         raise SnapshotFormatError("it has no 'segments', which every memory snapshot of torch has")
     stacks = Stacks()
     blocks, phases = blocks_by_device(content, stacks), spans_by_device(content)
-    histories = {
-        device: play(
-            sequence(entries, f"device_traces[{device}]"), blocks.get(device, Blocks()), phases.get(device, ()), stacks,
-            f"device_traces[{device}]",
-        )
-        for device, entries in enumerate(sequence(content.get("device_traces") or (), "device_traces"))
-        if entries
-    }  # fmt: skip
+    histories = {}
+    for device, entries in enumerate(sequence(content.get("device_traces") or (), "device_traces")):
+        if entries:
+            where, own = f"device_traces[{device}]", blocks.get(device, Blocks())
+            histories[device] = play(sequence(entries, where), own, phases.get(device, ()), stacks, where)
     devices = sorted({*blocks, *histories})
     return SnapshotSummary(
         file=file,
@@ -146,10 +144,8 @@ def main() -> int:
     except (RefusedPickleError, SnapshotFormatError) as error:
         answer, code = str(error), 2
     except MemoryError:
-        answer, code = (
-            f"opening it takes more than the {limit_bytes / 1e9:.1f} GB that {num_bytes / 1e6:.1f} MB may take",
-            2,
-        )
+        limit = f"{limit_bytes / 1e9:.1f} GB that {num_bytes / 1e6:.1f} MB may take"
+        answer, code = f"opening it takes more than the {limit}", 2
     except RecursionError:
         answer, code = "its values are nested too deeply", 2
     sys.stdout.write(answer + "\n")

@@ -50,11 +50,8 @@ def play(
     """
     if not entries:
         return History()
-    freeing = (
-        "free_requested"
-        if any(e.get("action") == "free_requested" for e in entries if isinstance(e, dict))
-        else "free_completed"
-    )
+    requested = any(e.get("action") == "free_requested" for e in entries if isinstance(e, dict))
+    freeing = "free_requested" if requested else "free_completed"
     steps = _steps(entries, freeing, where)
     standing = sum(num_bytes for num_bytes, _ in blocks.standing.values())
     base = standing - steps.allocated[-1], blocks.reserved - steps.reserved[-1]
@@ -74,24 +71,24 @@ def play(
 def _steps(entries: Sequence[Any], freeing: str, where: str) -> _Steps:
     steps, allocated, reserved = _Steps(), 0, 0
     for number, value in enumerate(entries):
-        entry = mapping(value, f"{where}[{number}]")
-        action = word(entry, "action", f"{where}[{number}]")
+        at = f"{where}[{number}]"
+        entry = mapping(value, at)
+        action = word(entry, "action", at)
         if action == "alloc":
-            allocated += size(entry, "size", f"{where}[{number}]")
+            allocated += size(entry, "size", at)
         elif action == freeing:
-            allocated -= size(entry, "size", f"{where}[{number}]")
+            allocated -= size(entry, "size", at)
         elif action in _RESERVING:
-            reserved += _RESERVING[action] * size(entry, "size", f"{where}[{number}]")
+            reserved += _RESERVING[action] * size(entry, "size", at)
         elif action == "oom":
-            at = f"{where}[{number}]"
             steps.failures.append((number, size(entry, "size", at), optional_size(entry, "device_free", at)))
         if action in _CHANGES:
             steps.last_change = number
         if max(abs(allocated), abs(reserved)) >= _MOST_BYTES:
-            raise SnapshotFormatError(f"{where}[{number}]: sizes up to there sum up to more than any device has")
+            raise SnapshotFormatError(f"{at}: sizes up to there sum up to more than any device has")
         steps.allocated.append(allocated)
         steps.reserved.append(reserved)
-        time = optional_size(entry, "time_us", f"{where}[{number}]")
+        time = optional_size(entry, "time_us", at)
         if time is not None:
             steps.time_us.append(time)
     return steps

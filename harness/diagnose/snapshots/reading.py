@@ -66,7 +66,10 @@ def snapshot_summary(path: Path, limits: SnapshotLimits | None = None) -> Snapsh
                 f"{path}: {num_bytes / 1e6:.0f} MB, and files up to {limits.largest_file_bytes / 1e6:.0f} MB are opened",
                 remedy="record a shorter history: a smaller max_entries of _record_memory_history",
             )
-        return _summary_of(_answer(path, num_bytes, limits), path)
+        return SnapshotSummary.model_validate_json(_answer(path, num_bytes, limits))
+    except ValidationError as error:
+        told = f"{path}: its summary is not whole: {error.errors()[0]['msg']}"
+        raise BadRequestError(told, remedy=_NOT_A_SNAPSHOT) from error
     except FileNotFoundError as error:
         raise BadRequestError(f"{path}: no such file", remedy=_NOT_A_SNAPSHOT) from error
     except OSError as error:
@@ -112,9 +115,8 @@ def _answer(path: Path, num_bytes: int, limits: SnapshotLimits) -> str:
         try:
             done = subprocess.run(command, stdin=file, capture_output=True, timeout=seconds, check=False)
         except subprocess.TimeoutExpired as error:
-            raise BadRequestError(
-                f"{path}: reading it took more than {seconds:.0f} s", remedy=_NOT_A_SNAPSHOT
-            ) from error
+            told = f"{path}: reading it took more than {seconds:.0f} s"
+            raise BadRequestError(told, remedy=_NOT_A_SNAPSHOT) from error
     answer = done.stdout.decode("utf-8", "replace").strip()
     if done.returncode == 2 and answer:
         raise BadRequestError(f"{path}: {answer}", remedy=_NOT_A_SNAPSHOT)
@@ -125,12 +127,3 @@ def _answer(path: Path, num_bytes: int, limits: SnapshotLimits) -> str:
             remedy=_NOT_A_SNAPSHOT,
         )
     return answer
-
-
-def _summary_of(answer: str, path: Path) -> SnapshotSummary:
-    try:
-        return SnapshotSummary.model_validate_json(answer)
-    except ValidationError as error:
-        raise BadRequestError(
-            f"{path}: its summary is not whole: {error.errors()[0]['msg']}", remedy=_NOT_A_SNAPSHOT
-        ) from error

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.diagnose.document import SnapshotDifferenceDocument, SnapshotDocument
-from harness.diagnose.snapshot import verdict
+from harness.diagnose.snapshots.judge import verdict
 from harness.diagnose.snapshots.reading import fullest_device, snapshot_summaries, snapshot_summary
 from harness.diagnose.snapshots.values import (
     DeviceMemory,

@@ -1,9 +1,11 @@
 """Values of a snapshot, and the difference of two."""
 
 from collections.abc import Callable, Iterable
-from typing import Literal
+from typing import Literal, TypeVar
 
 from harness.experiment.gpu import Frozen
+
+Of = TypeVar("Of")
 
 
 class Holder(Frozen):
@@ -143,12 +145,22 @@ def difference(before: DeviceMemory, after: DeviceMemory) -> SnapshotDifference:
     Lines of code are matched by module, file and function: a site moves a few lines between releases.
     """
     at_peak = before.levels is not None and after.levels is not None
+
+    def rows(key: Callable[[Holder], tuple[str, str]]) -> tuple[HeldMore, ...]:
+        held = [held_by(device.holders, key, at_peak=at_peak) for device in (before, after)]
+        found = [
+            HeldMore(module=of[0], site=of[1], before_bytes=held[0].get(of, 0), after_bytes=held[1].get(of, 0))
+            for of in {*held[0], *held[1]}
+        ]
+        changed = [row for row in found if row.more_bytes]
+        return tuple(sorted(changed, key=lambda row: (-abs(row.more_bytes), row.module, row.site)))
+
     return SnapshotDifference(
         at_peak=at_peak,
-        before_bytes=sum(_held(one, at_peak=at_peak) for one in before.holders),
-        after_bytes=sum(_held(one, at_peak=at_peak) for one in after.holders),
-        modules=_rows(before, after, lambda one: (one.module, ""), at_peak=at_peak),
-        sites=_rows(before, after, lambda one: (one.module, site_without_line(one.site)), at_peak=at_peak),
+        before_bytes=sum(held_by(before.holders, lambda _: "", at_peak=at_peak).values()),
+        after_bytes=sum(held_by(after.holders, lambda _: "", at_peak=at_peak).values()),
+        modules=rows(lambda one: (one.module, "")),
+        sites=rows(lambda one: (one.module, site_without_line(one.site))),
     )
 
 
@@ -159,26 +171,9 @@ def site_without_line(site: str) -> str:
     return f"{name}{space}{function}" if colon and line.isdecimal() else site
 
 
-def _held(one: Holder, *, at_peak: bool) -> int:
-    return one.peak_bytes or 0 if at_peak else one.live_bytes
-
-
-def _rows(
-    before: DeviceMemory, after: DeviceMemory, key: Callable[[Holder], tuple[str, str]], *, at_peak: bool
-) -> tuple[HeldMore, ...]:
-    sums = [_sums(device.holders, key, at_peak=at_peak) for device in (before, after)]
-    rows = [
-        HeldMore(module=of[0], site=of[1], before_bytes=sums[0].get(of, 0), after_bytes=sums[1].get(of, 0))
-        for of in {*sums[0], *sums[1]}
-    ]
-    changed = [row for row in rows if row.more_bytes]
-    return tuple(sorted(changed, key=lambda row: (-abs(row.more_bytes), row.module, row.site)))
-
-
-def _sums(
-    holders: Iterable[Holder], key: Callable[[Holder], tuple[str, str]], *, at_peak: bool
-) -> dict[tuple[str, str], int]:
-    sums: dict[tuple[str, str], int] = {}
+def held_by(holders: Iterable[Holder], key: Callable[[Holder], Of], *, at_peak: bool = False) -> dict[Of, int]:
+    """Bytes of the holders by their key: those that live now, or with ``at_peak`` lived at the peak of the history."""
+    sums: dict[Of, int] = {}
     for one in holders:
-        sums[key(one)] = sums.get(key(one), 0) + _held(one, at_peak=at_peak)
+        sums[key(one)] = sums.get(key(one), 0) + (one.peak_bytes or 0 if at_peak else one.live_bytes)
     return sums

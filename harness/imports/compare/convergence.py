@@ -79,9 +79,8 @@ def _correlation(current: Sequence[float], golden: Sequence[float], limits: Loss
         why = f"undefined: the golden's curve is flat, its spread {_spread(golden):.3g} at a mean of {mean(golden):.5g}"
     value = pearson(current, golden) if not why else None
     if value is None:
-        return Finding(
-            "loss_correlation", None, None, None, None, Verdict.NOT_GATED, why or "undefined: the log's curve is flat"
-        )
+        why = why or "undefined: the log's curve is flat"
+        return Finding("loss_correlation", None, None, None, None, Verdict.NOT_GATED, why)
     verdict = Verdict.REGRESSION if value < limits.correlation_threshold else Verdict.PASS
     return Finding("loss_correlation", value, None, None, limits.correlation_threshold, verdict)
 

@@ -5,8 +5,8 @@ from typing import Self
 
 from harness.imports.compare.run import ForeignAnswer
 from harness.imports.compare.values import Window
-from harness.imports.log.values import ForeignLog, LogFormat, WorstRank
 from harness.judging.gate import Finding, Outcome
+from harness.records.foreign.log import ForeignLog, LogFormat, WorstRank
 from harness.showing.json import Document, Shown, at
 
 _COUNTERS = ("allocated_bytes", "max_allocated_bytes", "reserved_bytes", "max_reserved_bytes", "device_used_bytes")

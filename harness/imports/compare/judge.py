@@ -7,25 +7,22 @@ from dataclasses import replace
 from harness.imports.compare.convergence import LossLimits, judge_loss
 from harness.imports.compare.speed import judge_speed, window_of
 from harness.imports.compare.values import COUNTERS, METRIC, ForeignComparison, ForeignThresholds, Judged
-from harness.imports.golden.bridge import OF_THE_FIRST_REPORT, bridge_report
-from harness.imports.golden.values import ForeignGolden
-from harness.imports.log.values import ForeignLog, RankMemory, WorstRank
 from harness.judging.compare import WindowOptions
 from harness.judging.gate import Comparison, Finding, Verdict, compare_values, overall
+from harness.records.foreign.bridge import OF_THE_FIRST_REPORT, bridge_report
+from harness.records.foreign.golden import ForeignGolden
+from harness.records.foreign.log import ForeignLog, RankMemory, WorstRank
+
+_NO_MEMORY = "no line '[Rank N] (after N iterations) memory' in the log"
+_EVERY_ONE = "--log-memory-interval 1"
 
 
 def judge_memory(log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds) -> Judged:
     """One finding per counter that either side has."""
-    findings, notes = [], []
-    for name, counter in COUNTERS.items():
-        finding, told = (
-            _against_one_value(name, counter, log, golden, allowed)
-            if golden.format == "bridge"
-            else _against_series(name, counter, log, golden, allowed)
-        )
-        findings += [finding] if finding else []
-        notes += told
-    return Judged(tuple(findings), tuple(dict.fromkeys(notes)))
+    against = _against_one_value if golden.format == "bridge" else _against_series
+    each = [against(name, counter, log, golden, allowed) for name, counter in COUNTERS.items()]
+    notes = dict.fromkeys(note for _, told in each for note in told)
+    return Judged(tuple(finding for finding, _ in each if finding), tuple(notes))
 
 
 def worst_ranks(log: ForeignLog) -> dict[str, WorstRank]:
@@ -59,7 +56,10 @@ def _against_series(
     name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds
 ) -> tuple[Finding | None, list[str]]:
     """Megatron-LM's goldens are of the last rank; the last that reports is on the same pipeline stage."""
-    series, told = golden.memory_by_iteration.get(counter), _telling(log.memory, counter)
+    series, told = (
+        golden.memory_by_iteration.get(counter),
+        [one for one in log.memory if getattr(one, counter) is not None],
+    )
     if not series:
         report = max(told, key=lambda one: _bytes(one, counter), default=None)
         return _only_current(name, _bytes(report, counter) if report else None), []
@@ -67,21 +67,12 @@ def _against_series(
     if not both:
         stored = series[max(series)]
         listed = ", ".join(str(number) for number in sorted({one.iteration for one in told})[:5])
-        why = (
-            f"the log reports memory after iterations {listed}; the golden has no value of these (--log-memory-interval 1)"
-            if told
-            else _absent(log)
-        )
-        return _missing(name, stored, allowed, why), []
+        why = f"the log reports memory after iterations {listed}; the golden has no value of these ({_EVERY_ONE})"
+        return _missing(name, stored, allowed, why if told else _absent(log)), []
     report = max(both, key=lambda one: (one.rank, one.iteration))
     finding = compare_values(METRIC[name], _bytes(report, counter), series[report.iteration], allowed.memory)
-    return finding, [
-        f"Memory: rank {report.rank} after iteration {report.iteration} ({report.where}); the golden is of the last rank"
-    ]
-
-
-def _telling(reports: Iterable[RankMemory], counter: str) -> list[RankMemory]:
-    return [one for one in reports if getattr(one, counter) is not None]
+    where = f"rank {report.rank} after iteration {report.iteration} ({report.where})"
+    return finding, [f"Memory: {where}; the golden is of the last rank"]
 
 
 def _bytes(report: RankMemory, counter: str) -> int:
@@ -101,9 +92,7 @@ def _missing(name: str, stored: int, allowed: ForeignThresholds, why: str) -> Fi
 
 
 def _absent(log: ForeignLog) -> str:
-    return (
-        "no rank reports it in the log" if log.memory else "no line '[Rank N] (after N iterations) memory' in the log"
-    )
+    return "no rank reports it in the log" if log.memory else _NO_MEMORY
 
 
 def judge_log(
@@ -120,18 +109,16 @@ def judge_log(
     ``failure``: how the job ended, where the log says that it failed.
     """
     steps = window_of(golden, window)
-    speed = judge_speed(log, golden, steps, allowed)
-    memory = judge_memory(log, golden, allowed)
-    doubts = tuple(_doubts(log, golden, failure))
+    speed, memory = judge_speed(log, golden, steps, allowed), judge_memory(log, golden, allowed)
+    doubts = tuple(doubt for doubt in (failure, log.truncated, _missing_losses(log, golden)) if doubt)
     findings = (
         *_doubted((*speed.findings, *memory.findings), doubts),
         *_gradients(log),
         *(_losses(log, golden, loss_limits) if loss_limits else ()),
     )
     notes = (*log.notes, *golden.notes, *speed.notes, *memory.notes)
-    return ForeignComparison(
-        log, golden, steps, Comparison(findings, overall(findings)), worst_ranks(log), doubts, notes
-    )
+    comparison = Comparison(findings, overall(findings))
+    return ForeignComparison(log, golden, steps, comparison, worst_ranks(log), doubts, notes)
 
 
 def _doubted(findings: Iterable[Finding], doubts: tuple[str, ...]) -> list[Finding]:
@@ -146,24 +133,12 @@ def _doubted(findings: Iterable[Finding], doubts: tuple[str, ...]) -> list[Findi
     ]
 
 
-def _doubts(log: ForeignLog, golden: ForeignGolden, failure: str | None) -> Iterable[str]:
-    if failure:
-        yield failure
-    if log.truncated:
-        yield log.truncated
-    missing = _missing_losses(log, golden)
-    if missing:
-        yield missing
-
-
 def _missing_losses(log: ForeignLog, golden: ForeignGolden) -> str | None:
     """Both trainers leave the loss out of the line where it is NaN."""
     due = [one for one in log.iterations if one.skipped_iterations == 0]
-    told = [one for one in due if one.loss is not None]
-    if not told and not golden.has_loss:
-        return None
-    broken = [one for one in due if one.loss is None or not math.isfinite(one.loss) or one.nan_iterations]
-    if not broken:
+    broken = [one for one in due if one.loss is None or one.is_loss_broken]
+    has_losses = golden.has_loss or any(one.loss is not None for one in due)
+    if not broken or not has_losses:
         return None
     first = broken[0]
     what = "missing, as where it is NaN" if first.loss is None else f"{first.loss}"

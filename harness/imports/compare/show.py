@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from harness.errors import ExitCode
 from harness.imports.compare.values import METRIC, ForeignComparison
-from harness.imports.log.values import ForeignLog
 from harness.judging.gate import Finding, Outcome, Verdict
+from harness.records.foreign.log import ForeignLog
 from harness.showing import figures
 from harness.showing.page import Line, Page, Span, listing, style_of, table
 from harness.units import counted, format_bytes, format_percent

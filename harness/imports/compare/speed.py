@@ -1,28 +1,44 @@
 """Throughput and step time of a log against a golden: medians over the same iterations of both."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError
 from harness.imports.compare.values import METRIC, ForeignThresholds, Judged, Window
-from harness.imports.golden.values import ForeignGolden
-from harness.imports.log.values import ForeignLog, Iteration
 from harness.judging.compare import WindowOptions
-from harness.judging.gate import Finding, Verdict, compare_values
+from harness.judging.gate import Verdict, compare_values
+from harness.judging.readings import MIN_STEPS
 from harness.judging.statistics import mean, median
-from harness.judging.window import MIN_STEPS
+from harness.records.foreign.golden import ForeignGolden, GoldenStep
+from harness.records.foreign.log import ForeignLog, Iteration
 from harness.units import counted
 
 # Megatron-Bridge's: its help says 0.75, its parser 0.70.
 SKIP_FIRST_SHARE = 0.70
 _FAR_OFF = 0.10
+_NO_THROUGHPUT, _FOR_READING = "the golden has no throughput", "for reading; throughput is judged"
 
-_ABSENT = {
-    "tflops_per_gpu": "no throughput in the log: neither 'GPU utilization' nor 'throughput per GPU' (--log-throughput)",
-    "step_time_s": "no 'elapsed time per iteration' in the log",
-}
-_KEYS = {"tflops_per_gpu": "throughput", "step_time_s": "time"}
+
+@dataclass(frozen=True)
+class _Speed:
+    """A figure of speed. ``absent``: why a log that has none has none; ``key``: what goldens call it."""
+
+    name: str
+    key: str
+    read: Callable[[Iteration | GoldenStep], float | None]
+    absent: str
+
+
+_SPEEDS = (
+    _Speed(
+        "tflops_per_gpu",
+        "throughput",
+        lambda one: one.tflops_per_gpu,
+        "no throughput in the log: neither 'GPU utilization' nor 'throughput per GPU' (--log-throughput)",
+    ),
+    _Speed("step_time_s", "time", lambda one: one.step_time_s, "no 'elapsed time per iteration' in the log"),
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,11 @@ class _Side:
 
     values: tuple[float, ...]
     problem: str | None = None
+
+    @property
+    def median(self) -> float | None:
+        """Of those that there are."""
+        return median(self.values) if self.values else None
 
 
 def window_of(golden: ForeignGolden, options: WindowOptions) -> Window:
@@ -53,14 +74,18 @@ def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed:
     judged = "tflops_per_gpu" if golden.has_throughput else "step_time_s"
     by_number = {one.number: one for one in log.iterations}
     findings, notes = [], []
-    for name in ("tflops_per_gpu", "step_time_s"):
-        finding, told = _finding(name, log, golden, by_number, window, allowed)
-        if name == judged:
+    for speed in _SPEEDS:
+        current, stored = _current(speed, log, by_number, window), _stored(speed, golden, window)
+        finding = compare_values(METRIC[speed.name], current.median, stored.median, allowed.time)
+        if speed.name != judged:
+            if finding.current is not None or finding.golden is not None:
+                why = _NO_THROUGHPUT if speed.name == "tflops_per_gpu" else _FOR_READING
+                findings.append(replace(finding, threshold=None, verdict=Verdict.NOT_GATED, reason=why))
+        elif problem := stored.problem or current.problem:
+            findings.append(replace(finding, change=None, verdict=Verdict.INCONCLUSIVE, reason=problem))
+        else:
             findings.append(finding)
-            notes += told
-        elif finding.current is not None or finding.golden is not None:
-            why = "the golden has no throughput" if name == "tflops_per_gpu" else "for reading; throughput is judged"
-            findings.append(replace(finding, threshold=None, verdict=Verdict.NOT_GATED, reason=why))
+            notes += _far_off(speed, current, [by_number[number] for number in window.iterations])
     return Judged(tuple(findings), tuple(notes))
 
 
@@ -77,87 +102,56 @@ def _asked(options: WindowOptions) -> tuple[float, int | None, int | None]:
     return share, start, end
 
 
-def _finding(
-    name: str,
-    log: ForeignLog,
-    golden: ForeignGolden,
-    by_number: Mapping[int, Iteration],
-    window: Window,
-    allowed: ForeignThresholds,
-) -> tuple[Finding, list[str]]:
-    current = _current(name, log, by_number, window)
-    stored = _stored(name, golden, window)
-    finding = compare_values(METRIC[name], _median(current), _median(stored), allowed.time)
-    problem = stored.problem or current.problem
-    if problem is None:
-        return finding, _far_off(name, current, [by_number[number] for number in window.iterations])
-    return replace(finding, change=None, verdict=Verdict.INCONCLUSIVE, reason=problem), []
-
-
-def _median(side: _Side) -> float | None:
-    return median(side.values) if side.values else None
-
-
-def _current(name: str, log: ForeignLog, by_number: Mapping[int, Iteration], window: Window) -> _Side:
+def _current(speed: _Speed, log: ForeignLog, by_number: Mapping[int, Iteration], window: Window) -> _Side:
     present = [one for number in window.iterations if (one := by_number.get(number)) is not None]
-    told = [(one, value) for one in present if (value := getattr(one, name)) is not None]
-    values = tuple(value for _, value in told if math.isfinite(value))
-    return _Side(values, _nothing_at_all(name, log, window) or _incomplete(name, log, window, told))
+    told = [(one, value) for one in present if (value := speed.read(one)) is not None]
+    return _Side(tuple(value for _, value in told if math.isfinite(value)), _no_basis(speed, log, window, told))
 
 
-def _nothing_at_all(name: str, log: ForeignLog, window: Window) -> str | None:
+def _no_basis(speed: _Speed, log: ForeignLog, window: Window, told: Sequence[tuple[Iteration, float]]) -> str | None:
+    """Why the log's values allow no verdict: there are none at all, some are missing, broken or too few."""
     if not log.iterations:
         return f"no line of an iteration in {', '.join(log.sources)} ({counted(log.num_lines, 'line')})"
-    if all(getattr(one, name) is None for one in log.iterations):
-        return _ABSENT[name]
+    if all(speed.read(one) is None for one in log.iterations):
+        return speed.absent
     if not window.iterations:
         return f"the window of steps [{window.start}, {window.end}) holds none of the golden's"
-    return None
-
-
-def _incomplete(name: str, log: ForeignLog, window: Window, told: Sequence[tuple[Iteration, float]]) -> str | None:
     missing = sorted(set(window.iterations) - {one.number for one, _ in told})
     if missing:
-        return log.truncated or _gap(missing, window, log)
-    broken = [one for one, value in told if not math.isfinite(value)]
+        every = f"; the log has every {log.interval}th iteration" if log.interval > 1 else ""
+        share = f"{len(missing)} of {len(window.iterations)} iterations of the window"
+        return log.truncated or f"{share} are not in the log, first {missing[0]}{every}"
+    broken = next(((one, value) for one, value in told if not math.isfinite(value)), None)
     if broken:
-        return f"iteration {broken[0].number} says {getattr(broken[0], name)} ({broken[0].where})"
-    return (
-        f"{counted(len(told), 'step')} in the window, at least {MIN_STEPS} are needed"
-        if len(told) < MIN_STEPS
-        else None
-    )
+        return f"iteration {broken[0].number} says {broken[1]} ({broken[0].where})"
+    few = f"{counted(len(told), 'step')} in the window, at least {MIN_STEPS} are needed"
+    return few if len(told) < MIN_STEPS else None
 
 
-def _gap(missing: Sequence[int], window: Window, log: ForeignLog) -> str:
-    every = f"; the log has every {log.interval}th iteration" if log.interval > 1 else ""
-    return f"{len(missing)} of {len(window.iterations)} iterations of the window are not in the log, first {missing[0]}{every}"
-
-
-def _stored(name: str, golden: ForeignGolden, window: Window) -> _Side:
-    told = [(number, getattr(golden.steps[number], name)) for number in window.iterations]
+def _stored(speed: _Speed, golden: ForeignGolden, window: Window) -> _Side:
+    told = [(number, speed.read(golden.steps[number])) for number in window.iterations]
     values = tuple(value for _, value in told if value is not None and math.isfinite(value))
     unusable = [(number, value) for number, value in told if value is None or not math.isfinite(value)]
     if not unusable:
         return _Side(values)
     if all(value is None for _, value in told):
-        return _Side((), f"{golden.path} has no {_KEYS[name]} in the window")
+        return _Side((), f"{golden.path} has no {speed.key} in the window")
     number, value = unusable[0]
     key = number - 1 if golden.format == "bridge" else number
     rest = f", and of {len(unusable) - 1} more" if len(unusable) > 1 else ""
-    what = f"no {_KEYS[name]}" if value is None else f"{_KEYS[name]} is NaN"
+    what = f"no {speed.key}" if value is None else f"{speed.key} is NaN"
     return _Side(values, f"{golden.path}: step {key}: {what}{rest}")
 
 
-def _far_off(name: str, side: _Side, iterations: Sequence[Iteration]) -> list[str]:
+def _far_off(speed: _Speed, side: _Side, iterations: Sequence[Iteration]) -> list[str]:
     """Steps that a median passes over and a mean would not."""
     middle = median(side.values)
-    by_distance = {one: abs(getattr(one, name) - middle) for one in iterations}
-    far = [one for one, distance in by_distance.items() if distance > _FAR_OFF * abs(middle)]
+    values = {one: value for one in iterations if (value := speed.read(one)) is not None}
+    far = [one for one, value in values.items() if abs(value - middle) > _FAR_OFF * abs(middle)]
     if not far:
         return []
-    worst = max(far, key=lambda one: by_distance[one])
+    worst = max(far, key=lambda one: abs(values[one] - middle))
     return [
         f"{len(far)} of {len(iterations)} iterations are over 10 % off the median {middle:.5g}, most of all "
-        f"{worst.number}: {getattr(worst, name):.5g} ({worst.where}); the mean is {mean(side.values):.5g}"
+        f"{worst.number}: {values[worst]:.5g} ({worst.where}); the mean is {mean(side.values):.5g}"
     ]

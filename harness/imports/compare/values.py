@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.imports.golden.values import ForeignGolden
-from harness.imports.log.values import ForeignLog, WorstRank
 from harness.judging.gate import Comparison, Finding
 from harness.judging.metrics import METRICS, Metric, Metrics
+from harness.records.foreign.golden import ForeignGolden
+from harness.records.foreign.log import ForeignLog, WorstRank
 
 
 def _in_no_run(_metrics: Metrics) -> None:

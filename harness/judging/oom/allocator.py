@@ -1,10 +1,96 @@
-"""Rules over what torch's allocator reports: capacity, fragmentation, other processes."""
+"""Reads the out-of-memory message of torch's allocator, and judges it: capacity, fragmentation, other processes."""
 
+import re
 from dataclasses import dataclass, replace
+from itertools import islice
 
-from harness.judging.oom.allocator_text import AllocatorFigures, ProcessMemory
-from harness.judging.oom.verdict import Confidence, OomClass, OomVerdict, impossible_bytes, threshold
-from harness.units import format_bytes
+from harness.judging.oom.verdict import (
+    AllocatorFigures,
+    Confidence,
+    OomClass,
+    OomVerdict,
+    ProcessMemory,
+    impossible_bytes,
+    threshold,
+)
+from harness.units import GIB, format_bytes
+
+SIZE = r"\d{1,20}(?:\.\d{1,6})? ?(?:bytes|[KMGTPE]iB)"
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,6})?) ?(bytes|[KMGTPE]iB)")
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+EIB = 1024**3 * GIB  # more than any device: torch prints 17179869184.00 GiB for a number that it does not have
+
+
+def size_bytes(text: str | None) -> int | None:
+    """``2.31 GiB`` in bytes, to the precision of the text; None for none, and for the number that means unknown."""
+    match = _SIZE.fullmatch(text) if text else None
+    if match is None:
+        return None
+    value = round(float(match[1]) * 1024 ** _UNITS.index(match[2]))
+    return value if value < EIB else None
+
+
+_REJECTED = "preemptively rejected because it would exceed per_process_memory_fraction"
+# How the message begins; the second is written by torch 2.12 and later in place of the first, or after it.
+_BEGIN = re.compile(
+    r"(?:CUDA|HIP|XPU) out of memory\. ?(?:Tried to allocate|Allocation was)"
+    rf"|Allocation was {_REJECTED}"
+)
+_NEXT = re.compile(r"(?:CUDA|HIP|XPU) out of memory\.")
+MAX_TEXT = 8000  # characters of a message, and of a failure's text that are kept; the longest known, with a list of processes, takes a tenth of it
+_MAX_PROCESSES = 64
+
+_PROCESS = re.compile(rf"\bProcess (\d{{1,10}}) has ({SIZE}) memory in use")
+_DEVICE = re.compile(r"\bGPU (\d{1,4})(?: has|;)")
+# Each figure: the layout since 2.1, or that of 2.0 in parentheses.
+_FIGURES = {
+    "tried_bytes": re.compile(rf"(?:Tried to allocate|Requested size:) ({SIZE})"),
+    "total_bytes": re.compile(rf"total capac(?:i)?ty of ({SIZE})|({SIZE}) total capacity"),
+    "free_bytes": re.compile(rf"of which ({SIZE}) is free|({SIZE}) free[;)]"),
+    "this_process_bytes": re.compile(rf"this process has ({SIZE}) memory in use"),
+    "allowed_bytes": re.compile(rf"({SIZE}) allowed;"),
+    "private_pool_bytes": re.compile(rf"with ({SIZE}) allocated in private pools"),
+    "allocated_bytes": re.compile(rf"Of the allocated memory ({SIZE}) is allocated by PyTorch|({SIZE}) already allocated"),
+    "unallocated_bytes": re.compile(rf"({SIZE}) is reserved by PyTorch but unallocated"),
+}  # fmt: skip
+_RESERVED_2_0 = re.compile(rf"({SIZE}) reserved in total by PyTorch")
+
+
+def allocator_figures(text: str) -> AllocatorFigures | None:
+    """The numbers of the first such message in ``text``; None where there is none."""
+    begin = _BEGIN.search(text)
+    if begin is None:
+        return None
+    # To where the next one begins, so that two messages on one line are not mixed.
+    following = _NEXT.search(text, begin.end())
+    end = following.start() if following else len(text)
+    message = text[begin.start() : min(end, begin.start() + MAX_TEXT)]
+    found = {name: _first_size(pattern, message) for name, pattern in _FIGURES.items()}
+    reserved, allocated = _first_size(_RESERVED_2_0, message), found["allocated_bytes"]
+    if found["unallocated_bytes"] is None and reserved is not None and allocated is not None:
+        found["unallocated_bytes"] = max(0, reserved - allocated)
+    device, tried = _DEVICE.search(message), _FIGURES["tried_bytes"].search(message)
+    processes = (ProcessMemory(int(match[1]), size_bytes(match[2])) for match in _PROCESS.finditer(message))
+    # A request of an exbibyte or more is a negative size, read as one without a sign.
+    is_uncountable = tried is not None and found["tried_bytes"] is None
+    return AllocatorFigures(
+        device=int(device[1]) if device else None,
+        processes=tuple(islice(processes, _MAX_PROCESSES)),
+        is_beyond_counting=is_uncountable or "Tried to allocate more than 1EB" in message,
+        is_rejected=_REJECTED in message,
+        **found,
+    )
+
+
+def message_start(text: str) -> int | None:
+    """Where the first such message begins; None where there is none."""
+    begin = _BEGIN.search(text)
+    return begin.start() if begin else None
+
+
+def _first_size(pattern: re.Pattern[str], message: str) -> int | None:
+    match = pattern.search(message)
+    return size_bytes(next(group for group in match.groups() if group)) if match else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +154,15 @@ def judged(
     ``device_bytes``: the memory of the job's GPUs, for messages that do not name it.
     """
     who = occupants(figures)
-    if found := _bad_size(figures, device_bytes):
-        return _verdict(figures, found)
-    for rule in (_limit, _neighbour):
-        if found := rule(figures, who):
-            return _verdict(figures, found)
-    found = (
-        _fragmentation(figures, expandable_segments=bool(expandable_segments))
+    oom_class, confidence, reason = (
+        _bad_size(figures, device_bytes)
+        or _limit(figures)
+        or _neighbour(figures, who)
+        or _fragmentation(figures, expandable_segments=bool(expandable_segments))
         or _graph_pools(figures)
         or _outside(figures, who)
         or _capacity(figures, who)
     )
-    return _verdict(figures, found)
-
-
-def _verdict(figures: AllocatorFigures, found: Found) -> OomVerdict:
-    oom_class, confidence, reason = found
     return OomVerdict(oom_class, confidence, reason, figures.tried_bytes, figures)
 
 
@@ -100,14 +179,11 @@ def _bad_size(figures: AllocatorFigures, device_bytes: int | None) -> Found | No
     return "bad_size", sure, f"one request of {format_bytes(tried)} is larger than the device ({format_bytes(there)})"
 
 
-def _limit(figures: AllocatorFigures, _: Occupants) -> Found | None:
+def _limit(figures: AllocatorFigures) -> Found | None:
     """A limit that leaves room for the request is not what refused it."""
     if figures.is_rejected:
-        return (
-            "self_imposed_limit",
-            "high",
-            "torch refused the request itself: it would exceed the limit of this process",
-        )
+        reason = "torch refused the request itself: it would exceed the limit of this process"
+        return "self_imposed_limit", "high", reason
     if figures.allowed_bytes is None:
         return None
     reserved, tried = figures.reserved_bytes, figures.tried_bytes
@@ -146,10 +222,9 @@ def _unnamed_neighbour(figures: AllocatorFigures, tried: int, free: int) -> Foun
     gap = total - free - reserved
     if gap < _outside_threshold(total) or gap <= reserved or tried > free + gap:
         return None
-    reason = (
-        f"{format_bytes(gap)} are in use that torch's allocator does not hold, more than the {format_bytes(reserved)}"
-    )
-    return "other_process", "medium", f"{reason} that it holds"
+    held = format_bytes(reserved)
+    reason = f"{format_bytes(gap)} are in use that torch's allocator does not hold, more than the {held} that it holds"
+    return "other_process", "medium", reason
 
 
 def _fragmentation(figures: AllocatorFigures, *, expandable_segments: bool) -> Found | None:
@@ -157,23 +232,17 @@ def _fragmentation(figures: AllocatorFigures, *, expandable_segments: bool) -> F
     tried, total, spare = figures.tried_bytes, figures.total_bytes, figures.unallocated_bytes
     if tried is None or not total or spare is None or (figures.free_bytes or 0) + spare < tried:
         return None
-    share = spare / total
+    share, pools = spare / total, figures.private_pool_bytes or 0
     if share < threshold("slightly_fragmented_share"):
         return None
-    is_much = share >= threshold("fragmented_share")
-    confidence: Confidence = "high" if is_much and spare >= tried else "medium"
     reason = f"{format_bytes(spare)} ({share:.0%} of the device) are reserved but unallocated, yet no piece held "
-    reason += format_bytes(tried) + _beside_pools(figures, total)
+    reason += format_bytes(tried)
+    if pools >= threshold("pool_share") * total:
+        reason += f"; {format_bytes(pools)} ({pools / total:.0%}) lie in private pools, such as CUDA graphs', closed to others"
     if expandable_segments:
         return "fragmentation", "low", f"{reason}, although expandable segments were on"
-    return "fragmentation", confidence, reason
-
-
-def _beside_pools(figures: AllocatorFigures, total: int) -> str:
-    pools = figures.private_pool_bytes or 0
-    if pools < threshold("pool_share") * total:
-        return ""
-    return f"; {format_bytes(pools)} ({pools / total:.0%}) lie in private pools, such as CUDA graphs', closed to others"
+    is_much = share >= threshold("fragmented_share") and spare >= tried
+    return "fragmentation", "high" if is_much else "medium", reason
 
 
 def _graph_pools(figures: AllocatorFigures) -> Found | None:
@@ -196,9 +265,8 @@ def _outside(figures: AllocatorFigures, who: Occupants) -> Found | None:
         holder, confidence = total - figures.free_bytes, "low"
     if holder is None or holder - reserved < _outside_threshold(total):
         return None
-    reason = (
-        f"{format_bytes(holder - reserved)} are in use beside torch's allocator: CUDA context, NCCL, library workspaces"
-    )
+    beside = format_bytes(holder - reserved)
+    reason = f"{beside} are in use beside torch's allocator: CUDA context, NCCL, library workspaces"
     return "outside_allocator", confidence, reason
 
 

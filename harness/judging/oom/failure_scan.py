@@ -4,18 +4,17 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from harness.judging.oom.allocator_text import allocator_figures, message_start
+from harness.judging.oom.allocator import MAX_TEXT, allocator_figures, message_start
 from harness.judging.oom.failure_signs import FailureKind, Sign, SummaryEntry, TorchrunSummary, sign_of
 from harness.records.logs.lines import LogLine
 from harness.records.rank import Phase
 
 _MAX_LINES = 24  # the longest message at 40 columns
-_MAX_TEXT = 8000
 
 
 def is_cut_off(text: str) -> bool:
     """Whether a text that says out of memory lacks the figures at the end of torch's message, which all releases print."""
-    if len(text) >= _MAX_TEXT:
+    if len(text) >= MAX_TEXT:
         return False
     figures = allocator_figures(text)
     if figures is None:
@@ -35,13 +34,13 @@ class WrappedMessage:
         """The whole text once its end is there; None before."""
         if (line.source, line.rank) != (self.line.source, self.line.rank):
             return None
-        self.text, self.num_lines = f"{self.text} {line.text}"[:_MAX_TEXT], self.num_lines + 1
+        self.text, self.num_lines = f"{self.text} {line.text}"[:MAX_TEXT], self.num_lines + 1
         return None if is_cut_off(self.text) else self.text
 
     @property
     def is_given_up(self) -> bool:
         """Whether the end will not come any more."""
-        return self.num_lines >= _MAX_LINES or len(self.text) >= _MAX_TEXT
+        return self.num_lines >= _MAX_LINES or len(self.text) >= MAX_TEXT
 
 
 _ITERATION = re.compile(r"\biteration\s{1,20}(\d{1,12})/")
@@ -84,7 +83,6 @@ def expandable_segments_in(text: str) -> bool | None:
     return match[1].lower() == "true" if match else None
 
 
-MAX_TEXT = 8000  # characters of a failure's text that are kept: enough for a list of many processes
 MAX_FAILURES = 10_000
 MAX_RANKS = 65_536  # that are followed at once: of more, the one that was seen first is begun anew
 _TRACEBACK = "Traceback (most recent call last)"
@@ -218,9 +216,16 @@ class FailureScan:
     def _list(self, entry: SummaryEntry) -> None:
         sign = entry.sign
         failure = RankFailure(
-            sign.kind, sign.rank, entry.host, _from_message(entry.line.text), (_short(entry.line),), self.last_step,
-            time=_month_first(entry.time), exit_code=sign.exit_code, weight=sign.weight,
-        )  # fmt: skip
+            sign.kind,
+            sign.rank,
+            entry.host,
+            _from_message(entry.line.text),
+            (_short(entry.line),),
+            self.last_step,
+            time=_month_first(entry.time),
+            exit_code=sign.exit_code,
+            weight=sign.weight,
+        )
         self._keep((None, sign.rank, "torchrun", sign.kind, sign.weight), failure)
         self.entry = entry
         if len(self.listed) < MAX_FAILURES:

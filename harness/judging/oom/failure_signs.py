@@ -4,9 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.judging.oom.allocator_text import allocator_figures
-from harness.judging.oom.classify import is_non_finite, rank_in
-from harness.judging.oom.library_texts import known_text
+from harness.judging.oom.allocator import allocator_figures
+from harness.judging.oom.known_texts import PEER_LOST, is_non_finite, known_text, rank_in
 from harness.records.logs.lines import LogLine
 
 FailureKind = Literal["oom", "signal", "error", "peer"]
@@ -41,28 +40,23 @@ _ERROR = re.compile(
 # What torchrun and shells raise because a child failed.
 _OF_A_PARENT = ("ChildFailedError", "CalledProcessError", "SystemExit")
 _PEER = re.compile(
-    r"Connection (?:closed|reset) by (?:remote )?peer|Broken pipe|Socket Timeout|recvValue failed"
-    r"|ncclRemoteError|remote process exited|communicator was aborted|NCCL communicator .{0,80}abort"
-    r"|Watchdog caught collective|collective operation timeout|operations have failed or timed out|Heartbeat monitor timed out"
-    r"|\bDist(?:Network|Store)Error\b|\bRendezvous\w{0,30}Error\b|got signal: (?:15|2)\b|^KeyboardInterrupt"
+    rf"{PEER_LOST}|\bDist(?:Network|Store)Error\b|\bRendezvous\w{{0,30}}Error\b|got signal: (?:15|2)\b|^KeyboardInterrupt"
 )
 _RANK_IN_TEXT = re.compile(r"\[Rank (\d{1,6})\]")
-# torchrun: "failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: ..."; Python: "died with <Signals.SIGKILL: 9>".
-_AGENT = re.compile(r"\bfailed \(exitcode: (-?\d{1,5})\) local_rank: \d")
-_DIED = re.compile(r"died with <Signals\.SIG\w{1,12}: (\d{1,2})>")
-_SIGNAL = re.compile(r"\b[Ss]ignal (\d{1,2}) \(SIG[A-Z]{2,6}\)")
-# Shells and schedulers, of a command that may be a parent of the ranks: "exit code 137", "exitcode: -9", "4711 Killed  python".
-_EXIT = re.compile(
-    r"\b(?:exit ?(?:code|status)?|return ?code)\s{0,4}[:=]?\s{0,4}(-\d{1,2}|12[9]|1[3-9]\d)\b(?!\.)",
-    re.IGNORECASE,
-)
-_SHELL = re.compile(
-    r"(?:^|\d\s{1,8})(Killed|Segmentation fault|Aborted|Bus error)(?:\s{1,40}\(core dumped\))?(?:\s{2,40}\S|$)"
-)
-_SRUN = re.compile(
-    r"\btasks? (\d{1,6})([-,\d]{0,200}): (Killed|Segmentation fault|Aborted|Bus error|Exited with exit code (\d{1,3}))"
-)
+_OOM_TASK = re.compile(r"\btask (\d{1,6}): Out Of Memory")
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7}
+_WORD = f"(?P<word>{'|'.join(_WORDS)})"
+# How others say that a process ended, with the weight of their word: an exit code, a signal, or a word for one.
+_EXITS = (
+    # torchrun: "failed (exitcode: -9) local_rank: 3 (pid: 77) of binary: ..."; Python: "died with <Signals.SIGKILL: 9>".
+    (re.compile(r"\bfailed \(exitcode: (?P<code>-?\d{1,5})\) local_rank: \d"), 1),
+    (re.compile(r"died with <Signals\.SIG\w{1,12}: (?P<signal>\d{1,2})>"), 1),
+    (re.compile(r"\b[Ss]ignal (?P<signal>\d{1,2}) \(SIG[A-Z]{2,6}\)"), 1),
+    (re.compile(rf"\btasks? (?P<rank>\d{{1,6}})(?P<more>[-,\d]{{0,200}}): (?:{_WORD}|Exited with exit code (?P<code>\d{{1,3}}))"), SRUN),
+    # Shells and schedulers, of a command that may be a parent of the ranks: "4711 Killed  python", "exit code 137".
+    (re.compile(rf"(?:^|\d\s{{1,8}}){_WORD}(?:\s{{1,40}}\(core dumped\))?(?:\s{{2,40}}\S|$)"), SRUN),
+    (re.compile(r"\b(?:exit ?(?:code|status)?|return ?code)\s{0,4}[:=]?\s{0,4}(?P<code>-\d{1,2}|12[9]|1[3-9]\d)\b(?!\.)", re.I), SRUN),
+)  # fmt: skip
 _CRASH = re.compile(
     r"Fatal Python error: (?:Segmentation fault|Bus error|Aborted|Illegal instruction|Floating)|Caught signal 11\b"
 )
@@ -83,7 +77,8 @@ def sign_of(text: str, *, in_traceback: bool) -> Sign | None:
     error = _ERROR.match(text)
     is_code = in_traceback and error is None
     if allocator_figures(text) or (not is_code and known_text(text)) or (error and error[1] == "OutOfMemoryError"):
-        return Sign("oom", rank=_srun_rank(text))
+        told = _OOM_TASK.search(text)
+        return Sign("oom", rank=int(told[1]) if told else None)
     if not is_code and is_non_finite(text):
         return Sign("error", rank=rank_in(text))
     if _PEER.search(text):
@@ -105,38 +100,20 @@ def sign_of_exit(exit_code: int, rank: int | None, weight: int) -> Sign | None:
 
 
 def _ended(text: str) -> Sign | None:
-    for told in (_by_launcher, _by_shell):
-        if sign := told(text):
+    for pattern, weight in _EXITS:
+        match = pattern.search(text)
+        if match is None:
+            continue
+        told = match.groupdict()
+        signal, code, rank = told.get("signal"), told.get("code"), told.get("rank")
+        exit_code = -int(signal) if signal else int(code) if code else _WORDS[told["word"]]
+        if sign := sign_of_exit(exit_code, None if rank is None or told["more"] else int(rank), weight):
             return sign
     if _ENDED_BY_SLURM.search(text):
         return Sign("peer", weight=-1)
     if _GPU_LOST.search(text):
         return Sign("signal", weight=1)
     return Sign("signal") if _CRASH.search(text) else None
-
-
-def _by_launcher(text: str) -> Sign | None:
-    if match := _AGENT.search(text):
-        return sign_of_exit(int(match[1]), None, weight=1)
-    if match := _DIED.search(text) or _SIGNAL.search(text):
-        return sign_of_exit(-int(match[1]), None, weight=1)
-    match = _SRUN.search(text)
-    if match is None:
-        return None
-    rank = None if match[2] else int(match[1])
-    return sign_of_exit(_WORDS.get(match[3]) or int(match[4] or 1), rank, weight=SRUN)
-
-
-def _by_shell(text: str) -> Sign | None:
-    if match := _SHELL.search(text):
-        return sign_of_exit(_WORDS[match[1]], None, weight=SRUN)
-    match = _EXIT.search(text)
-    return sign_of_exit(int(match[1]), None, weight=SRUN) if match else None
-
-
-def _srun_rank(text: str) -> int | None:
-    match = re.search(r"\btask (\d{1,6}): Out Of Memory", text)
-    return int(match[1]) if match else None
 
 
 _FIELD = re.compile(r"(time|host|rank|exitcode)\s*: (\S{1,255})")

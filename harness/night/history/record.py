@@ -9,7 +9,7 @@ from pydantic import Field
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
-from harness.judging.likeness import measured_device
+from harness.judging.coverage import measured_device
 from harness.judging.metrics import METRICS, SUMMARY_METRICS, GateKind, Metrics, Summary
 from harness.records.batches import Purpose
 from harness.records.rank import SCHEMA_VERSION

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.software import Software
-from harness.judging import peaks
+from harness.judging import readings
 from harness.judging.derive import derive
 from harness.launch.environment import Host
 from harness.planning.calibration import LEAST_SPREAD, Observation, fit, left_out
@@ -173,7 +173,7 @@ def _peaks_by_stage(record: RunRecord) -> dict[int, int]:
     """Allocated bytes of the worst rank of every stage."""
     found: dict[int, int] = {}
     for rank in record.ranks:
-        value = peaks.allocated(rank)
+        value = readings.allocated(rank)
         if value is not None:
             found[rank.coordinates.pp] = max(value, found.get(rank.coordinates.pp, 0))
     return found
@@ -181,8 +181,8 @@ def _peaks_by_stage(record: RunRecord) -> dict[int, int]:
 
 def _outside(record: RunRecord) -> tuple[int, ...]:
     """Context and NCCL of each rank: user buffers are known, and differ from recipe to recipe."""
-    used_of = peaks.device_used(record.nodes)
-    pairs = ((used_of(rank), peaks.reserved(rank)) for rank in record.ranks)
+    used_of = readings.device_used(record.nodes)
+    pairs = ((used_of(rank), readings.reserved(rank)) for rank in record.ranks)
     buffers = user_buffer_bytes(record.spec)
     return tuple(used - reserved - buffers for used, reserved in pairs if used is not None and reserved is not None)
 

@@ -5,10 +5,9 @@ from itertools import cycle
 
 import altair as alt
 
-from harness.judging import peaks
-from harness.judging.peaks import bare_uuid
+from harness.judging import readings
+from harness.judging.readings import bare_uuid, window_of
 from harness.judging.saving import highest_per_rank
-from harness.judging.window import window_of
 from harness.records.rank import MemorySeries
 from harness.records.run import RunRecord
 from harness.records.sweep import CellData, SweepData
@@ -57,7 +56,7 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
     """A small picture per cell, one bar per rank; of many ranks the fullest of each pipeline stage."""
     title, name = "Memory of every rank", "rank_memory"
     shown = [(cell.planned.name, [run for run in cell.runs if run.status == "ok"]) for cell in chosen(data, verdict)]
-    if not any(peaks.allocated(rank) for _, runs in shown for run in runs for rank in run.ranks):
+    if not any(readings.allocated(rank) for _, runs in shown for run in runs for rank in run.ranks):
         return look.no_picture(name, title, "No rank left a memory reading.")
     called = labels(verdict)
     unit, scale = memory_unit([verdict.capacity_bytes or 0, *(cell.peak_bytes or 0 for cell in verdict.cells)])
@@ -84,11 +83,11 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
 
 
 def _rows(label: str, runs: Sequence[RunRecord], scale: float) -> list[look.Row]:
-    allocated = highest_per_rank(runs, peaks.allocated)
-    reserved = highest_per_rank(runs, peaks.reserved)
+    allocated = highest_per_rank(runs, readings.allocated)
+    reserved = highest_per_rank(runs, readings.reserved)
     used: dict[int, int] = {}
     for run in runs:
-        for rank, value in highest_per_rank([run], peaks.device_used(run.nodes)).items():
+        for rank, value in highest_per_rank([run], readings.device_used(run.nodes)).items():
             used[rank] = max(value, used.get(rank, 0))
     rows: list[look.Row] = []
     stages = {rank.rank: rank.coordinates.pp for rank in runs[0].ranks}

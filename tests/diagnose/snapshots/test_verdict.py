@@ -1,7 +1,7 @@
 """Why a request failed, from snapshots made by hand."""
 
-from harness.diagnose.snapshot import verdict
 from harness.diagnose.snapshots.child import summarise
+from harness.diagnose.snapshots.judge import verdict
 from harness.judging.oom.verdict import OomVerdict
 from harness.units import GIB, MIB
 from tests.snapshot_pickles import MLP, Allocator, fragmented

@@ -5,9 +5,9 @@ The labels follow the rules' reasoning on hand-written texts; none of them was p
 
 import pytest
 
-from harness.judging.oom.allocator_text import ProcessMemory, allocator_figures, size_bytes
+from harness.judging.oom.allocator import allocator_figures, size_bytes
 from harness.judging.oom.classify import Ending, classify
-from harness.judging.oom.verdict import THRESHOLDS, threshold
+from harness.judging.oom.verdict import THRESHOLDS, ProcessMemory, threshold
 
 MIB, GIB = 1024**2, 1024**3
 HINT_2_0 = (" If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  See "

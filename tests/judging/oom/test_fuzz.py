@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.judging.oom.allocator_text import EIB, allocator_figures
+from harness.judging.oom.allocator import EIB, allocator_figures
 from harness.judging.oom.classify import Ending, classify
 from harness.judging.oom.first_failure import first_failure
 from harness.judging.oom.verdict import NEXT_EXPERIMENT

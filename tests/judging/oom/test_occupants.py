@@ -3,8 +3,7 @@
 import pytest
 
 from harness.judging.oom.allocator import Occupants, occupants
-from harness.judging.oom.allocator_text import AllocatorFigures, ProcessMemory
-from harness.judging.oom.verdict import threshold
+from harness.judging.oom.verdict import AllocatorFigures, ProcessMemory, threshold
 from harness.units import GIB
 
 TWO = (ProcessMemory(1, 30 * GIB), ProcessMemory(2, 10 * GIB))

@@ -50,4 +50,4 @@ def test_a_run_in_which_no_rank_ran_out_of_memory_has_no_class(failed):
     ],
 )
 def test_the_name_that_torch_prefers_says_whether_segments_are_expandable(failed, environment, expected):
-    assert expandable_segments(failed(environment=environment)) == expected
+    assert expandable_segments(failed(environment=environment).provenance.environment) == expected

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.imports.log.values import LogFormat
+from harness.records.foreign.log import LogFormat
 from harness.records.strict_json import an_object, once_each, unreadable
 
 _MAX_BYTES = 256 * 1024**2

@@ -1,14 +1,125 @@
-"""GPU clocks over the window of steps: the median SM clock, the time under the power cap, and slowdowns, rank by rank."""
+"""Readings of all ranks as those of the job: the steps of the slowest, the memory of the fullest, the clocks that set the pace."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean, median
 
-from harness.judging.peaks import bare_uuid
-from harness.records.rank import CLOCK_REASONS, IDLE, POWER_CAP, SLOWDOWNS, ClockSamples, RankClocks, RankRecord
+from harness.records.rank import (
+    CLOCK_REASONS,
+    IDLE,
+    POWER_CAP,
+    SLOWDOWNS,
+    ClockSamples,
+    Failure,
+    MemoryRecord,
+    RankClocks,
+    RankRecord,
+)
 from harness.records.run import DeviceSample, NodeSample
-from harness.units import format_seconds
+from harness.units import counted, format_seconds
+
+MIN_STEPS = 3
+
+
+@dataclass(frozen=True)
+class Window:
+    """Steps ``[start, end)``: seconds of each that every rank recorded, and the steps that some rank did not."""
+
+    start: int
+    end: int
+    seconds: tuple[float, ...]
+    missing: tuple[int, ...]
+
+    @property
+    def problem(self) -> str | None:
+        """Why the window is no basis for a verdict; None when it is one."""
+        if self.end <= self.start:
+            return f"the window [{self.start}, {self.end}) holds no step"
+        if self.missing:
+            return f"{len(self.missing)} of {len(self.missing) + len(self.seconds)} steps in the window are missing, first {self.missing[0]}"
+        if len(self.seconds) < MIN_STEPS:
+            return f"{counted(len(self.seconds), 'step')} in the window, at least {MIN_STEPS} are needed"
+        return None
+
+
+def window_of(ranks: Sequence[RankRecord], world_size: int, start: int, end: int, *, every: int = 1) -> Window:
+    """Step times over ``[start, end)``: the slowest rank's, because the others wait for it at the next collective.
+
+    A step that any of ``world_size`` ranks did not record is missing, and so is every step when a rank left no record.
+    ``every``: a record stands for so many steps, of which it is the last; those that reach out of the window do not count.
+    """
+    times = [{step.step: step.seconds for step in rank.steps if step.seconds > 0} for rank in ranks]
+    whole = len(times) >= world_size
+    expected = [step for step in range(start + every - 1, end) if (step + 1) % every == 0]
+    complete = [step for step in expected if whole and all(step in rank for rank in times)]
+    missing = tuple(sorted(set(expected).difference(complete)))
+    return Window(start, end, tuple(max(rank[step] for rank in times) for step in complete), missing)
+
+
+_PEER_TEXTS = ("Connection closed by peer", "Connection reset by peer", "NCCL", "Broken pipe", "Socket Timeout")
+
+
+def is_victim(failure: Failure) -> bool:
+    """Whether another rank's end explains this one: a lost connection, or torchrun's SIGTERM to those that are left."""
+    if failure.kind == "signal":
+        return "SIGTERM" in failure.message
+    return failure.kind == "error" and any(text in failure.message for text in _PEER_TEXTS)
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes of the worst rank and its pipeline stage. ``missing_ranks`` could not say, so the true peak may be higher."""
+
+    value: int
+    rank: int
+    stage: int
+    missing_ranks: tuple[int, ...] = ()
+
+
+def worst_rank(ranks: Sequence[RankRecord], world_size: int, read: Callable[[RankRecord], int | None]) -> Peak | None:
+    """The largest reading over ranks (the lowest rank of equals); None when no rank has one."""
+    readings = {rank.rank: value for rank in ranks if (value := read(rank)) is not None}
+    if not readings:
+        return None
+    worst = max(sorted(readings), key=lambda rank: readings[rank])
+    stages = {rank.rank: rank.coordinates.pp for rank in ranks}
+    missing = tuple(rank for rank in range(world_size) if rank not in readings)
+    return Peak(readings[worst], worst, stages[worst], missing)
+
+
+def allocated(rank: RankRecord) -> int | None:
+    """Peak bytes in live tensors."""
+    return rank.memory.max_allocated_bytes if rank.memory else None
+
+
+def reserved(rank: RankRecord) -> int | None:
+    """Peak bytes held by the caching allocator."""
+    return rank.memory.max_reserved_bytes if rank.memory else None
+
+
+def device_used(nodes: Sequence[NodeSample]) -> Callable[[RankRecord], int | None]:
+    """Reader of peak bytes in use on a rank's device by anyone, joined with the NVML samples by GPU UUID."""
+    sampled = {
+        bare_uuid(device.uuid): device.max_used_bytes
+        for node in nodes
+        for device in node.devices
+        if device.num_samples > 0
+    }
+
+    def read(rank: RankRecord) -> int | None:
+        own = (rank.memory or MemoryRecord(meter="none")).max_device_used_bytes
+        if own is not None or rank.device is None or rank.device.uuid is None:
+            return own
+        return sampled.get(bare_uuid(rank.device.uuid))
+
+    return read
+
+
+def bare_uuid(uuid: str) -> str:
+    """NVML prints ``GPU-<uuid>``; torch prints the same UUID without the prefix."""
+    return uuid.lower().removeprefix("gpu-")
+
 
 # A sampler may be late by a slow disk or a busy driver; longer silence leaves a part of the window unknown.
 _LONGEST_GAP_S = 10.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.diagnose.judge import diagnose
 from harness.diagnose.snapshots.reading import fullest_device, snapshot_summaries
-from harness.diagnose.snapshots.values import DeviceMemory, FailedRequest, difference
+from harness.diagnose.snapshots.values import DeviceMemory, FailedRequest, difference, held_by
 from harness.diagnose.values import Case, Diagnosis, Fix
 from harness.errors import BadRequestError
 from harness.judging.oom.verdict import Confidence, OomVerdict, threshold
@@ -34,9 +34,9 @@ def verdict(device: DeviceMemory) -> OomVerdict | None:
         sure: Confidence = "high" if pools >= threshold("sure_pool_share") * total else "medium"
         return OomVerdict("cuda_graph_pools", sure, f"{_asked(failure)} {reason}.", request)
     share = failure.allocated_then_bytes / total if total else 0.0
+    used = f"{format_bytes(failure.allocated_then_bytes)} of {format_bytes(failure.reserved_then_bytes)} reserved"
     reason = (
-        f"{format_bytes(failure.allocated_then_bytes)} of {format_bytes(failure.reserved_then_bytes)} reserved were in "
-        f"use: free pieces ({format_bytes(room)}) and the device's rest would not have held it together"
+        f"{used} were in use: free pieces ({format_bytes(room)}) and the device's rest would not have held it together"
     )
     confidence: Confidence = "high" if share >= threshold("full_share") else "medium"
     return OomVerdict("capacity", confidence, f"{_asked(failure)} {reason}.", request)
@@ -94,9 +94,8 @@ def of_snapshots_alone(paths: Sequence[Path]) -> Diagnosis:
     if found is not None:
         return answer
     look = Fix("See who holds the memory.", shlex.join(["mbr-perf", "snapshot", *map(str, paths)]))
-    return replace(
-        answer, symptoms=(), fixes=(look, Fix("For a verdict, give the job's log, or record it again.", _RECORD))
-    )
+    again = Fix("For a verdict, give the job's log, or record it again.", _RECORD)
+    return replace(answer, symptoms=(), fixes=(look, again))
 
 
 def told_beside(case: Case, paths: Sequence[Path]) -> tuple[str, ...]:
@@ -117,12 +116,9 @@ def _disagreement(case: Case, path: Path, device: DeviceMemory) -> str:
     failure, figures = device.failure, case.verdict.figures
     if failure is None:
         return f"{path.name} holds no failed request: it is of another moment; {believed}."
-    reserved = None
-    if figures and figures.allocated_bytes is not None and figures.unallocated_bytes is not None:
-        reserved = figures.allocated_bytes + figures.unallocated_bytes
     pairs = (
         ("asked for", failure.request_bytes, case.verdict.request_bytes),
-        ("reserved", failure.reserved_then_bytes, reserved),
+        ("reserved", failure.reserved_then_bytes, figures.reserved_bytes if figures else None),
     )
     differ = [
         f"{name} {format_bytes(here)} against {format_bytes(there)}"
@@ -153,16 +149,9 @@ def _told(path: Path, device: DeviceMemory) -> list[str]:
         f"{format_bytes(device.private_reserved_bytes)} in private pools; largest free piece "
         f"{format_bytes(device.largest_free_bytes)}."
     )
-    listed = ", ".join(f"{module} {format_bytes(size)}" for module, size in _modules(device)[:_MOST_HOLDERS] if size)
+    modules = sorted(held_by(device.holders, lambda one: one.module).items(), key=lambda item: -item[1])
+    listed = ", ".join(f"{module} {format_bytes(size)}" for module, size in modules[:_MOST_HOLDERS] if size)
     return [sums, *([f"{path.name}: most is held by {listed}."] if listed else [])]
-
-
-def _modules(device: DeviceMemory) -> list[tuple[str, int]]:
-    """Bytes that live now, by module; the largest first."""
-    sums: dict[str, int] = {}
-    for holder in device.holders:
-        sums[holder.module] = sums.get(holder.module, 0) + holder.live_bytes
-    return sorted(sums.items(), key=lambda item: -item[1])
 
 
 def _more(paths: Sequence[Path], devices: Sequence[DeviceMemory]) -> list[str]:

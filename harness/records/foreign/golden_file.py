@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import BadRequestError, raise_all
-from harness.imports.golden.bridge import MAY_BE_NAN, looks_like_bridge, read_bridge
-from harness.imports.golden.values import ForeignGolden, GoldenStep, number, problem, read_plain, shown
+from harness.records.foreign.bridge import MAY_BE_NAN, looks_like_bridge, read_bridge
+from harness.records.foreign.golden import ForeignGolden, GoldenStep, number, problem, read_plain, shown
 
 _TIME, _THROUGHPUT, _LOSS = "iteration-time", "throughput", "lm loss"
 _MEMORY = {

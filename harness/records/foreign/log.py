@@ -1,11 +1,13 @@
 """Values read from a log, by attempt."""
 
+import math
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Literal
 
-from harness.imports.log.lines import StepTimeLine
+from harness.records.foreign.lines import StepTimeLine
 
 LogFormat = Literal["bridge", "megatron-lm"]
 
@@ -30,6 +32,11 @@ class Iteration:
     nan_iterations: int = 0
     rank: int | None = None
     time: str | None = None
+
+    @property
+    def is_loss_broken(self) -> bool:
+        """Whether the line says that the loss was no number; trainers also leave such a loss out."""
+        return bool(self.nan_iterations) or (self.loss is not None and not math.isfinite(self.loss))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +86,6 @@ class ForeignLog:
     last_time: str | None = None
     notes: tuple[str, ...] = ()
 
-    def iteration(self, number: int) -> Iteration | None:
-        """The iteration of that number, where the log has it."""
-        return next((one for one in self.iterations if one.number == number), None)
-
     @property
     def interval(self) -> int:
         """Iterations from one line to the next, where they are evenly spaced; the usual gap where they are not."""
@@ -99,6 +102,15 @@ class ForeignLog:
         if last.number + self.interval > self.total:
             return None
         return f"the log ends at iteration {last.number} of {self.total} ({last.where})"
+
+    def highest(self, read: Callable[[RankMemory], int | None]) -> dict[int, int]:
+        """The highest of a counter over the reports of each rank that says it."""
+        found: dict[int, int] = {}
+        for one in self.memory:
+            value = read(one)
+            if value is not None:
+                found[one.rank] = max(value, found.get(one.rank, value))
+        return found
 
     def worst(self, field: str) -> WorstRank | None:
         """The largest ``field`` of :class:`RankMemory` over all ranks and iterations; None where no rank says it."""

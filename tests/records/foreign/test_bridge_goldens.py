@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BadRequestError
-from harness.imports.golden.actuals import actuals_of, downsample, merge, write_actuals
-from harness.imports.golden.bridge import unwrap
-from harness.imports.golden.file import read_foreign_golden
-from harness.imports.log.reader import read_logs
+from harness.records.foreign.bridge import actuals_of, downsample, merge, unwrap, write_actuals
+from harness.records.foreign.golden_file import read_foreign_golden
+from harness.records.foreign.reader import read_logs
 
 CASES = json.loads((Path(__file__).parents[2] / "data/bridge/foreign.json").read_text())
 STEPS = {

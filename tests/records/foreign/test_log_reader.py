@@ -3,8 +3,8 @@
 import pytest
 
 from harness.errors import BadRequestError
-from harness.imports.log.reader import read_logs
-from harness.imports.log.values import Attempts, Iteration
+from harness.records.foreign.log import Attempts, Iteration
+from harness.records.foreign.reader import read_logs
 from tests.imports.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb, step_time
 
 

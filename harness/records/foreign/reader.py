@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from harness.imports.log.lines import EndLine, IterationLine, MemoryLine, StepTimeLine, WorldSizeLine, records_of
-from harness.imports.log.values import (
+from harness.records.foreign.lines import EndLine, IterationLine, MemoryLine, StepTimeLine, WorldSizeLine, records_of
+from harness.records.foreign.log import (
     Attempts,
     ForeignLog,
     Iteration,
@@ -182,8 +182,11 @@ class LogReader:
             notes.append(f"{counted(self._num_cut, 'line')} of iterations cut short, first {self._first_cut}")
         if len(self._memory) < self._num_memory:
             notes.append(f"{self._num_memory - len(self._memory)} of {self._num_memory} reports of memory left out")
-        lost = [(one.unbound + len(one.left()), one.first_unbound or one.left()[0])
-                for one in self._waiting.values() if one.unbound or one.left()]  # fmt: skip
+        lost = [
+            (one.unbound + len(one.left()), one.first_unbound or one.left()[0])
+            for one in self._waiting.values()
+            if one.unbound or one.left()
+        ]
         if lost:
             first = lost[0][1]
             count = sum(number for number, _ in lost)

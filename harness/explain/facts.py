@@ -4,11 +4,11 @@ import math
 from collections import Counter
 
 from harness.explain.values import ABSENT, IMAGE, NONE_SEEN, Group, Key, Side
-from harness.judging.clocks import rank_clocks
+from harness.judging.coverage import measured_device
 from harness.judging.derive import derive
-from harness.judging.likeness import SOFTWARE, hostnames, measured_device, own_devices
+from harness.judging.likeness import SOFTWARE, hostnames, own_devices
 from harness.judging.metrics import METRICS, Metrics
-from harness.judging.peaks import bare_uuid
+from harness.judging.readings import bare_uuid, rank_clocks
 from harness.judging.statistics import median
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import leaves
@@ -17,19 +17,26 @@ from harness.units import counted
 
 _ALWAYS: tuple[Group, ...] = ("settings", "recompute", "software")
 _OF_THE_IMPORT: frozenset[Key] = frozenset(
-    {("device", "device_name"), ("place", "hosts"), ("harness", "mbr_perf"), ("harness", "git_commit"),
-     ("harness", "command"), *(("software", name) for name in (*SOFTWARE, IMAGE))}
-)  # fmt: skip
+    {
+        ("device", "device_name"),
+        ("place", "hosts"),
+        ("harness", "mbr_perf"),
+        ("harness", "git_commit"),
+        ("harness", "command"),
+        *(("software", name) for name in (*SOFTWARE, IMAGE)),
+    }
+)
 SLOW_RANK = 0.02  # a rank whose own steps take this much longer than the middle rank's is worth a line
 
 
 def run_side(record: RunRecord, name: str = "") -> Side:
     """The run with everything that its ranks, its sampler and its harness wrote down. Figures only of one that ended well."""
     metrics = derive(record)
-    numbers = _numbers(record) | _steadiness(metrics)
-    facts: dict[Key, str] = {}
-    for group, found in _facts(record, metrics, numbers).items():
-        facts |= {(group, key): value for key, value in found.items()}
+    numbers, steps = _numbers(record), metrics.step_time_s
+    if steps and steps.stdev is not None:
+        numbers["spread_of_steps"] = steps.stdev / steps.mean
+    found = _facts(record, metrics, numbers)
+    facts: dict[Key, str] = {(group, key): value for group, told in found.items() for key, value in told.items()}
     closed = {*_ALWAYS, *(("environment",) if record.provenance.environment else ())}
     if record.imported is not None:  # whose log says nothing of the machine and its software
         facts = {key: value for key, value in facts.items() if key not in _OF_THE_IMPORT}
@@ -56,19 +63,19 @@ def _figures(record: RunRecord, metrics: Metrics) -> dict[str, float]:
 
 
 def _caveats(record: RunRecord, metrics: Metrics) -> tuple[str, ...]:
-    ended = (
-        []
-        if record.status == "ok"
-        else [f"the run ended as {record.status}: {record.failure or 'no failure recorded'}"]
+    ended = f"the run ended as {record.status}: {record.failure or 'no failure recorded'}"
+    short = metrics.problems.get("step_time_s")
+    return (
+        *([] if record.status == "ok" else [ended]),
+        *(f"suspect: {why}" for why in record.suspect),
+        *([short] if short else []),
+        *(note for note in record.notes if note.startswith((REPLAYED, IMPORTED))),
     )
-    doubts = [f"suspect: {why}" for why in record.suspect]
-    short = {text for name, text in metrics.problems.items() if name == "step_time_s"}
-    return (*ended, *doubts, *sorted(short), *(note for note in record.notes if note.startswith((REPLAYED, IMPORTED))))
 
 
 def _facts(record: RunRecord, metrics: Metrics, numbers: dict[str, float]) -> dict[Group, dict[str, str]]:
     spec, where = record.spec, record.provenance
-    asked = leaves(spec.identity())
+    asked, (start, end) = leaves(spec.identity()), spec.measure.window
     return {
         "device": {"gpu": spec.gpu, "device_name": measured_device(record) or ABSENT},
         "settings": {name: value for name, value in asked.items() if name != "gpu"},
@@ -80,7 +87,13 @@ def _facts(record: RunRecord, metrics: Metrics, numbers: dict[str, float]) -> di
         "environment": where.environment,
         "software": {name: version or ABSENT for name, version in {**where.versions, IMAGE: where.container}.items()},
         "driver": {"driver_version": where.driver_version} if where.driver_version else {},
-        "window": _window(record, numbers),
+        "window": {
+            "max_steps": str(spec.measure.max_steps),
+            "window": f"[{start}, {end})",
+            **(
+                {"spread_of_steps": f"{numbers['spread_of_steps'] * 100:.1f} %"} if "spread_of_steps" in numbers else {}
+            ),
+        },
         "place": {"hosts": ", ".join(hostnames(record)), "gpus_per_node": str(spec.gpus_per_node)},
         "formula": {"formula_version": FORMULA_VERSION},
         "harness": {
@@ -164,8 +177,7 @@ def _memory(record: RunRecord, metrics: Metrics) -> dict[str, str]:
     retries = [rank.memory.num_alloc_retries for rank in record.ranks if rank.memory]
     known = [count for count in retries if count is not None]
     found = {"alloc_retries": str(sum(known)) if sum(known) else NONE_SEEN} if known else {}
-    for name in ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes"):
-        peak = getattr(metrics, name)
+    for name, peak in metrics.peaks.items():
         if peak is not None:
             found[f"worst_rank.{name}"] = f"rank {peak.rank} (stage {peak.stage})"
     return found
@@ -178,26 +190,7 @@ def _ranks(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
     if numbers["imbalance"] < SLOW_RANK:
         return {"slow_rank": NONE_SEEN}
     start, end = record.spec.measure.window
-    own = {rank.rank: [s.seconds for s in rank.steps if start <= s.step < end] for rank in record.ranks}
-    slowest = max((rank for rank in own if own[rank]), key=lambda rank: median(own[rank]))
-    place = next(rank for rank in record.ranks if rank.rank == slowest)
-    excess = numbers["imbalance"] * 100
-    return {
-        "slow_rank": f"rank {slowest} (stage {place.coordinates.pp}, {place.hostname}): "
-        f"{excess:.1f} % longer than the middle rank"
-    }
-
-
-def _steadiness(metrics: Metrics) -> dict[str, float]:
-    steps = metrics.step_time_s
-    return {"spread_of_steps": steps.stdev / steps.mean} if steps and steps.stdev is not None else {}
-
-
-def _window(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
-    start, end = record.spec.measure.window
-    spread = numbers.get("spread_of_steps")
-    return {
-        "max_steps": str(record.spec.measure.max_steps),
-        "window": f"[{start}, {end})",
-        **({} if spread is None else {"spread_of_steps": f"{spread * 100:.1f} %"}),
-    }
+    own = [(rank, [s.seconds for s in rank.steps if start <= s.step < end]) for rank in record.ranks]
+    slowest, _ = max(((rank, times) for rank, times in own if times), key=lambda one: median(one[1]))
+    who = f"rank {slowest.rank} (stage {slowest.coordinates.pp}, {slowest.hostname})"
+    return {"slow_rank": f"{who}: {numbers['imbalance'] * 100:.1f} % longer than the middle rank"}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from harness.errors import BadRequestError
-from harness.imports.golden.file import read_foreign_golden
+from harness.records.foreign.golden_file import read_foreign_golden
 
 
 def metric(values, start=1, interval=1):

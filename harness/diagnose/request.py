@@ -1,12 +1,13 @@
-"""What `diagnose` was given, sorted: runs and sweeps of ours, training logs, snapshots of memory."""
+"""What `diagnose` is asked, with its paths sorted: runs and sweeps of ours, training logs, snapshots of memory."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.diagnose.snapshots.reading import looks_like_a_snapshot
 from harness.errors import BadRequestError, raise_all
-from harness.records.logs.sources import STDIN
+from harness.recipes.recipe import Request
+from harness.records.logs.sources import STDIN, Passage
 from harness.records.other_kinds import Kind, refuse_other_kinds
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, results_dir
@@ -14,6 +15,21 @@ from harness.records.sweep import SWEEP, read_sweep, run_dir_of
 
 _TAKEN: tuple[Kind, ...] = ("run", "sweep")
 _SPEC, _PICKLE = "spec.json", ".pickle"
+
+
+@dataclass(frozen=True)
+class DiagnoseRequest:
+    """``asked``: the settings of a job that left logs only. ``against``: another job. ``plans``: whether to ask the planner.
+
+    ``passage``: how far the reading of logs is, and whether to stop it.
+    """
+
+    paths: tuple[str, ...]
+    against: tuple[str, ...] = ()
+    asked: Request | None = None
+    results_dir: Path | None = None
+    plans: bool = True
+    passage: Passage = field(default_factory=Passage, compare=False)
 
 
 @dataclass(frozen=True)
@@ -74,14 +90,9 @@ def located(reference: str, results: Path | None) -> Path:
     if path.exists():
         return path
     root = results_dir(results)
-    found = [
-        folder
-        for kind in ("runs", "sweeps")
-        for folder in sorted((root / kind).glob("*"))
-        if reference
-        and folder.is_dir()
-        and (folder.name.startswith(reference) or folder.name.endswith(f"-{reference}"))
-    ]
+    folders = [folder for kind in ("runs", "sweeps") for folder in sorted((root / kind).glob("*")) if folder.is_dir()]
+    names = [folder for folder in folders if folder.name.startswith(reference) or folder.name.endswith(f"-{reference}")]
+    found = names if reference else []
     if len(found) == 1:
         return found[0]
     if found:

@@ -1,1 +1,0 @@
-"""Golden files of Megatron-LM and Megatron-Bridge."""

@@ -1,1 +1,0 @@
-"""Training logs of Megatron-LM and Megatron-Bridge."""
