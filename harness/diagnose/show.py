@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from harness.diagnose.of_sweep import SweepOverview
 from harness.diagnose.values import Case, Diagnosis
 from harness.judging.oom.verdict import AllocatorFigures
-from harness.showing.page import Facts, Page, listing
+from harness.showing.page import Facts, Line, Page, listing
 from harness.units import format_bytes
 
 _LABEL = 10
@@ -16,10 +16,16 @@ _VERDICTS = {True: "confirmed by an A/B", False: "an A/B refuted fragmentation"}
 
 def diagnosis_page(answer: Diagnosis) -> Page:
     """The whole answer, the most important first."""
-    return Page(tuple(Facts((row,), _LABEL, "strong" if row[0] == "Failure" else "plain") for row in _lines(answer)))
+    return Page(
+        tuple(
+            row if isinstance(row, Line) else Facts((row,), _LABEL, "strong" if row[0] == "Failure" else "plain")
+            for row in _lines(answer)
+        )
+    )
 
 
-def _lines(answer: Diagnosis) -> Iterator[tuple[str, str]]:
+def _lines(answer: Diagnosis) -> Iterator[tuple[str, str] | Line]:
+    """Facts, and commands to copy, which no terminal may break."""
     yield "Job", _title(answer.case)
     if answer.reference is not None:
         yield "Against", _title(answer.reference)
@@ -33,7 +39,7 @@ def _lines(answer: Diagnosis) -> Iterator[tuple[str, str]]:
     for number, fix in enumerate(answer.fixes, start=1):
         yield "Next" if number == 1 else "", f"{number}. {fix.text}"
         if fix.command:
-            yield "", f"   {fix.command}"
+            yield Line(f"{'':{_LABEL + 3}}{fix.command}", whole=True)
     if not answer.fixes:
         yield "Next", _nothing(answer)
 
@@ -101,6 +107,5 @@ def overview_page(found: SweepOverview) -> Page:
     counts = ", ".join(f"{count} {name}" for name, count in found.counts)
     lines = [f"Sweep {found.sweep_dir.name} ({found.title}): {counts}"]
     lines += list(found.ab.lines) if found.ab else []
-    for run in found.failed:
-        lines += [run.line, f"  {run.command}"]
-    return Page((listing(lines, hang=0),))
+    failed = (line for run in found.failed for line in (run.line, Line(f"  {run.command}", whole=True)))
+    return Page((listing(lines, hang=0), *failed))

@@ -89,5 +89,9 @@ def print_hanging(console: Console, text: Text, indent: int) -> None:
     if not console.is_terminal:
         console.print(text, soft_wrap=True)
         return
-    for number, line in enumerate(text.wrap(console, max(20, console.width - indent))):
-        console.print(Text(" " * indent if number else "") + line, soft_wrap=True)
+    first = text.wrap(console, max(20, console.width))[0]
+    console.print(first, soft_wrap=True)
+    rest = text[len(first.plain) :]
+    blanks = len(rest.plain) - len(rest.plain.lstrip())
+    for line in rest[blanks:].wrap(console, max(20, console.width - indent)) if rest.plain.strip() else ():
+        console.print(Text(" " * indent) + line, soft_wrap=True)

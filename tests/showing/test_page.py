@@ -157,7 +157,7 @@ def test_a_line_to_copy_is_never_broken_and_others_are_indented():
     page = Page((Line("word " * 8, hang=4), Code("word " * 8), Section("Title", ("inner",), indent=2)))
 
     assert [line.rstrip() for line in at_terminal(page, 25).splitlines()] == [
-        "word word word word", "    word word word word", "word " * 7 + "word", "", "Title", "  inner",
+        "word word word word word", "    word word word", "word " * 7 + "word", "", "Title", "  inner",
     ]  # fmt: skip
 
 
