@@ -1,0 +1,24 @@
+"""How a diagnosis reads on a terminal."""
+
+import io
+
+import pytest
+
+from harness.diagnose.judge import diagnose
+from harness.diagnose.show import diagnosis_page
+from harness.showing.printing import Console
+from harness.showing.terminal import print_page
+from tests.diagnose.conftest import FRAGMENTED
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_command_to_copy_is_on_one_line_at_any_width(case, width):
+    answer, out = diagnose(case(FRAGMENTED, expandable_segments=False)), io.StringIO()
+
+    print_page(Console(file=out, force_terminal=True, color_system=None, width=width), diagnosis_page(answer))
+
+    lines = out.getvalue().splitlines()
+    commands = [fix.command for fix in answer.fixes if fix.command]
+    assert commands
+    assert [line.strip() for line in lines if "mbr-perf run" in line] == commands
+    assert all(len(line.rstrip()) <= width for line in lines if line.strip() not in commands)
