@@ -20,7 +20,7 @@ from harness.sweep.request import read_axes
 from harness.units import utc_time
 
 if TYPE_CHECKING:
-    from harness.imports.ask import ImportOptions, JobOptions
+    from harness.imports.options import ImportOptions, JobOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,7 +104,6 @@ def promote(
     mixed = _mixed(records, each)
     stored = _stored(each, options.only) if records else {}
     wide = wide_spreads(records[0].spec, stored, len(records), options.thresholds) if records and not mixed else ()
-    known = [metric.name for metric in METRICS if _is_stored(metric)]
     raise_all(
         [
             *_request_problems(records, reason, author),
@@ -115,11 +114,7 @@ def promote(
                 for problem in _run_problems(record, metrics)
             ),
             *(_other_settings(records[0], before) if records and not options.replace_other else []),
-            *(
-                BadRequestError(f"--only {name}: no such metric", remedy=f"one of {', '.join(known)}")
-                for name in options.only
-                if name not in known
-            ),
+            *_unknown_metrics(options.only),
             *([] if options.accept_spread else spread_problems(wide)),
         ]
     )
@@ -149,6 +144,12 @@ def promote(
     )
     golden = golden.model_copy(update=_of_logs(records, each))
     return Promotion(golden, golden_changes(before, golden))
+
+
+def _unknown_metrics(only: tuple[str, ...]) -> list[BadRequestError]:
+    known = [metric.name for metric in METRICS if _is_stored(metric)]
+    remedy = f"one of {', '.join(known)}"
+    return [BadRequestError(f"--only {name}: no such metric", remedy=remedy) for name in only if name not in known]
 
 
 def _stored(each: Sequence[Metrics], only: tuple[str, ...]) -> dict[str, GoldenMetric]:

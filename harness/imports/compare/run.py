@@ -23,7 +23,7 @@ from harness.records.foreign.reader import opened_logs
 from harness.records.logs.sources import log_sources
 
 if TYPE_CHECKING:
-    from harness.imports.compare.ask import ForeignOptions, LossOptions
+    from harness.imports.compare.options import ForeignOptions, LossOptions
 
 FORMATS = ("auto", "bridge", "megatron-lm")
 _NAME_ONE = "name a golden file of Megatron-Bridge or Megatron-LM; --actuals FILE makes one of the log"
