@@ -69,9 +69,14 @@ class CaseMaker:
                 changes["offload"] = offload.model_copy(update={"cpu_offloading_num_layers": num_offloaded})
             spec = spec.model_copy(update=changes)
             case = TraceCase(key="", spec=spec, layer_kind=kind, num_layers=num_layers, pre=pre, post=post, mtp=mtp)
-            text = f"{self.implementation} {case.model_dump_json()}"
-            self.made[asked] = case.model_copy(update={"key": hashlib.sha256(text.encode()).hexdigest()[:24]})
+            self.made[asked] = keyed(case, self.implementation)
         return self.made[asked]
+
+
+def keyed(case: TraceCase, implementation: Implementation) -> TraceCase:
+    """The case with the key under which its trace is kept: equal cases have equal keys."""
+    text = f"{implementation} {case.model_copy(update={'key': ''}).model_dump_json()}"
+    return case.model_copy(update={"key": hashlib.sha256(text.encode()).hexdigest()[:24]})
 
 
 def base_policies(policy: RecomputePolicy) -> tuple[RecomputePolicy, ...]:

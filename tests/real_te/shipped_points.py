@@ -6,7 +6,7 @@ from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.check import check
 from harness.experiment.software import Software
-from harness.planning.trace_cases import CaseMaker, base_policies
+from harness.planning.trace_cases import CaseMaker, base_policies, keyed
 from harness.recipes.find import all_recipe_files, recipes_dir
 from harness.recipes.recipe import Request
 from harness.recipes.recipe_file import load_recipe
@@ -72,4 +72,4 @@ def _layers(spec, kind):
         env = {name: value for name, value in spec.env.items() if name.startswith("NVTE_")}
         offload = spec.offload.model_copy(update={"cpu_offloading_num_layers": 0})
         spec_of_layer = case.spec.model_copy(update={"kernels": kernels, "env": env, "offload": offload})
-        yield maker._keyed(case.model_copy(update={"spec": spec_of_layer}))
+        yield keyed(case.model_copy(update={"spec": spec_of_layer}), IMPLEMENTATION)
