@@ -2,12 +2,14 @@
 
 from typing import Annotated, Literal
 
+from annotated_types import Ge
 from pydantic import Field, model_validator
 
 from harness.experiment.gpu import Former, Frozen
 
-Count = Annotated[int, Field(ge=1)]
-Size = Annotated[int, Field(ge=0)]
+# Not Field(ge=...): before 2.10 pydantic keeps the default of one field in a Field that others share.
+Count = Annotated[int, Ge(1)]
+Size = Annotated[int, Ge(0)]
 
 
 class MoeModel(Frozen):
