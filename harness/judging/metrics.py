@@ -100,7 +100,6 @@ METRICS: tuple[Metric, ...] = (
     Metric("hfu", "HFU", "fraction", "higher", None, lambda m: m.hfu),
 )  # fmt: skip
 SUMMARY_METRICS = ("tflops_per_gpu", "step_time_s", "tokens_per_s_per_gpu")
-PEAK_METRICS = ("peak_allocated_bytes", "peak_reserved_bytes", "peak_device_bytes")
 
 
 @dataclass(frozen=True)

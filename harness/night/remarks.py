@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.judging.gate import Verdict
 from harness.night.aa import AA_ALPHA, pairs_that_show
 from harness.night.values import AaFinding, CaseFinding, CaseRun, CaseVerdict, NightVerdict
-from harness.night.words import finding_text, is_red, one_line, outcome_text, p_text
+from harness.night.words import finding_text, one_line, outcome_text, p_text
 from harness.showing.figures import BY_NAME
 from harness.units import format_percent, format_share
 
@@ -26,11 +26,6 @@ class Story:
     def lines(self) -> tuple[str, ...]:
         """All of it."""
         return (*self.said, *self.to_copy)
-
-
-def stories(verdict: NightVerdict) -> tuple[Story, ...]:
-    """One for each red case, in the plan's order."""
-    return tuple(story(case) for case in verdict.cases if is_red(case))
 
 
 def story(case: CaseVerdict) -> Story:
