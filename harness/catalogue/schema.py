@@ -9,7 +9,7 @@ from harness.asking.options import Json
 
 _RUN = ("run.document:RunDocument", "run.document:RunPlanDocument")
 _SWEEP = ("sweep.document:SweepRunDocument", "sweep.document:SweepPlanDocument", "sweep.document:SweepJobPlanDocument")
-_JOB = tuple(f"batch.slurm.showing:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
+_JOB = tuple(f"run.document:{name}Document" for name in ("Submitted", "Prepared", "Waiting"))
 
 DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "check": ("run.document:CheckDocument",),
@@ -30,8 +30,8 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "jobs list": ("jobs.document:JobsDocument",),
     "jobs logs": ("jobs.document:LogsDocument",),
     "jobs status": ("jobs.document:JobDocument",),
-    "jobs submit": ("batch.slurm.showing:SubmittedDocument",),
-    "jobs wait": (_RUN[0], _SWEEP[0], "batch.slurm.showing:WaitingDocument", "batch.slurm.showing:CaseJobDocument"),
+    "jobs submit": ("run.document:SubmittedDocument",),
+    "jobs wait": (_RUN[0], _SWEEP[0], "run.document:WaitingDocument", "run.document:CaseJobDocument"),
     "nightly": tuple(f"night.document:{name}Document" for name in ("Night", "NightPlan", "NightJobPlan")),
     "plan": ("plan.document:PlanDocument", "plan.document:CalibrationDocument"),
     "recipes list": ("catalogue.document:RecipesDocument",),

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
-from harness.night.document import NightDocument
 from harness.night.index import INDEX, write_index
 from harness.night.junit import night_junit
 from harness.night.page import night_page
@@ -203,8 +202,14 @@ def night_html(verdict: NightVerdict) -> str:
     return html(night_page(verdict))
 
 
+def _json(verdict: NightVerdict) -> str:
+    from harness.night.document import NightDocument
+
+    return json.text(NightDocument.of_night(verdict)) + "\n"
+
+
 FORMATS: dict[str, Callable[[NightVerdict], str]] = {
-    JUDGED: lambda verdict: json.text(NightDocument.of_night(verdict)) + "\n",
+    JUDGED: _json,
     "night.md": night_markdown,
     "night.html": night_html,
     "junit.xml": night_junit,

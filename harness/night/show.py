@@ -6,7 +6,6 @@ from pathlib import Path
 
 from harness.batch.plan import BatchDisplay
 from harness.launch.slurm.job import SlurmJob
-from harness.night.document import NightDocument, night_plan_document
 from harness.night.outlook import CaseOutlook, outlook_page
 from harness.night.page import night_page
 from harness.night.values import NightVerdict
@@ -22,6 +21,8 @@ class NightDisplay(BatchDisplay):
     def plan(self, plan: NightPlan, cases: tuple[CaseOutlook, ...], jobs: Sequence[SlurmJob]) -> None:
         """The dry run; of ``jobs`` the batch files that would be submitted first, and the commands that would do it."""
         if self.as_json:
+            from harness.night.document import night_plan_document
+
             json.answer(night_plan_document(plan, cases, jobs))
             return
         show_page(outlook_page(plan, cases))
@@ -35,6 +36,8 @@ class NightDisplay(BatchDisplay):
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
         """The answer; also of a night that was cut short, which says how to go on."""
         if self.as_json:
+            from harness.night.document import NightDocument
+
             json.answer(NightDocument.of_night(verdict, reports))
         else:
             show_page(night_page(verdict))

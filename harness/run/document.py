@@ -19,6 +19,7 @@ from harness.judging.oom.verdict import AllocatorFigures, Confidence, OomClass
 from harness.launch.plan import LaunchPlan
 from harness.launch.replay import Plan, ReplayPlan
 from harness.launch.slurm.job import SlurmJob
+from harness.records.job import JobRecord, SubmittedRecord
 from harness.records.rank import RankRecord
 from harness.records.run import (
     ImportedLog,
@@ -293,3 +294,37 @@ def compare_document(
         records[0], metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1],
         run_ids=[record.run_id for record in records],
     )  # fmt: skip
+
+
+class SubmittedDocument(Document):
+    """``run`` and ``sweep`` with ``--detach --json``, and ``mbr-perf jobs submit --json``."""
+
+    job_dir: str
+    job_id: str | None
+    run_ids: tuple[str, ...]
+    run_dirs: tuple[str, ...]
+
+    @classmethod
+    def of_job(cls, job: JobRecord, submitted: SubmittedRecord | None = None, **more: object) -> Self:
+        """``more``: the fields of a kind of answer."""
+        runs = {"run_ids": [run.run_id for run in job.runs], "run_dirs": [run.run_dir for run in job.runs]}
+        return cls.of(job, job_id=submitted.job_id if submitted else None, **runs, **more)
+
+
+class PreparedDocument(SubmittedDocument):
+    """``--no_submit --json``: the batch file that was written, and the command that submits it."""
+
+    script: Path
+    sbatch: tuple[str, ...]
+
+
+class WaitingDocument(SubmittedDocument):
+    """Waiting has ended and the job has not."""
+
+    is_done: Literal[False] = False
+
+
+class CaseJobDocument(SubmittedDocument):
+    """``mbr-perf jobs wait --json`` for a case of a night."""
+
+    statuses: tuple[Status, ...]

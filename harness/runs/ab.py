@@ -12,7 +12,6 @@ from harness.run.understanding import Settled, settle
 from harness.showing import json
 from harness.showing.printing import Console, print_lines
 from harness.sweep.axes import RECOMPUTE, SweptAxis
-from harness.sweep.document import AbDocument
 from harness.sweep.request import SweepRequest, read_axes, split_over
 from harness.sweep.show import SweepDisplay
 from harness.sweep.values import SweepVerdict
@@ -85,5 +84,7 @@ class AbDisplay(SweepDisplay):
             super().result(verdict, reports, sweep_dir, num_due)
             print_lines(Console(highlight=False), ["", *outcome.lines])
             return
+        from harness.sweep.document import AbDocument
+
         more = {"sweep_dir": sweep_dir, "num_runs_due": num_due, "ab": outcome}
         json.answer(AbDocument.of_verdict(verdict, reports, **more))

@@ -18,7 +18,6 @@ from harness.showing.page import Picture
 from harness.showing.printing import Console, print_lines
 from harness.showing.terminal import show_page
 from harness.sweep.batch import SweepBatch
-from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
 from harness.sweep.show import SweepDisplay
@@ -90,10 +89,14 @@ def _markdown(material: _Material) -> tuple[Path, ...]:
 
 
 def _csv(material: _Material) -> tuple[Path, ...]:
+    from harness.sweep.document import sweep_csv
+
     return _write(material.folder / "report.csv", sweep_csv(material.verdict))
 
 
 def _json(material: _Material) -> tuple[Path, ...]:
+    from harness.sweep.document import SweepDocument
+
     return _write(material.folder / "report.json", json.text(SweepDocument.of_verdict(material.verdict)) + "\n")
 
 
@@ -181,6 +184,8 @@ def report_sweep(request: ReportRequest) -> None:
     verdict = judge_sweep(data, data.plan.gate)
     paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT, request.formats)
     if request.as_json:
+        from harness.sweep.document import SweepDocument
+
         json.answer(SweepDocument.of_verdict(verdict, paths))
     else:
         show_page(sweep_page(verdict))

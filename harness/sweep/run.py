@@ -23,12 +23,10 @@ from harness.records.job import JobAttempt, JobRecord, SlurmRequest, job_dirs, r
 from harness.records.store import results_dir
 from harness.records.strict_json import read_document
 from harness.records.sweep import SWEEP, SweepPlan, made_sweep_dir, read_sweep
-from harness.run.document import launch_document
 from harness.run.machine import software_for, software_here
 from harness.run.show import Display
 from harness.showing import json
 from harness.sweep.batch import DueCell, SweepBatch
-from harness.sweep.document import SweepJobPlanDocument
 from harness.sweep.plan import plan_sweep
 from harness.sweep.reports import answer
 from harness.sweep.request import SweepRequest
@@ -57,6 +55,9 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequ
     batch = _unstarted(plan, host, results)
     job = sweep_job(batch, batch.every_run(), slurm, results).checked(host)
     if display.as_json:
+        from harness.run.document import launch_document
+        from harness.sweep.document import SweepJobPlanDocument
+
         json.answer(SweepJobPlanDocument.of_plan(plan, job=launch_document(job)))
         return
     display.plan(plan)

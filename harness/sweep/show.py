@@ -8,7 +8,6 @@ from harness.records.sweep import SweepPlan
 from harness.showing import json
 from harness.showing.printing import Console, print_lines
 from harness.showing.terminal import show_page
-from harness.sweep.document import SweepPlanDocument, SweepRunDocument
 from harness.sweep.page import plan_page, summary_lines, sweep_page
 from harness.sweep.values import SweepVerdict
 from harness.units import counted
@@ -21,6 +20,8 @@ class SweepDisplay(BatchDisplay):
     def plan(self, plan: SweepPlan) -> None:
         """The dry run: every cell, what is predicted of it and what would become of it."""
         if self.as_json:
+            from harness.sweep.document import SweepPlanDocument
+
             json.answer(SweepPlanDocument.of_plan(plan))
         else:
             show_page(plan_page(plan))
@@ -34,6 +35,8 @@ class SweepDisplay(BatchDisplay):
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
         """The answer; also of a sweep that was cut short, which says how to go on."""
         if self.as_json:
+            from harness.sweep.document import SweepRunDocument
+
             json.answer(SweepRunDocument.of_verdict(verdict, reports, sweep_dir=sweep_dir, num_runs_due=num_due))
         else:
             show_page(sweep_page(verdict))

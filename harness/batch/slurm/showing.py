@@ -4,54 +4,17 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal, Self
 
 from harness.launch.heartbeats import Progress
 from harness.launch.slurm.job import SlurmJob
 from harness.records.job import JobRecord, SubmittedRecord
-from harness.records.run import RunRecord, Status
+from harness.records.run import RunRecord
 from harness.run.predicting.prediction import RunPrediction
 from harness.run.show import Display
 from harness.run.understanding import Understood
 from harness.showing import json
-from harness.showing.json import Document
 from harness.showing.printing import Console
 from harness.showing.progress import PlainLines, Show, step_progress
-
-
-class SubmittedDocument(Document):
-    """``run`` and ``sweep`` with ``--detach --json``, and ``mbr-perf jobs submit --json``."""
-
-    job_dir: str
-    job_id: str | None
-    run_ids: tuple[str, ...]
-    run_dirs: tuple[str, ...]
-
-    @classmethod
-    def of_job(cls, job: JobRecord, submitted: SubmittedRecord | None = None, **more: object) -> Self:
-        """``more``: the fields of a kind of answer."""
-        runs = {"run_ids": [run.run_id for run in job.runs], "run_dirs": [run.run_dir for run in job.runs]}
-        return cls.of(job, job_id=submitted.job_id if submitted else None, **runs, **more)
-
-
-class PreparedDocument(SubmittedDocument):
-    """``--no_submit --json``: the batch file that was written, and the command that submits it."""
-
-    script: Path
-    sbatch: tuple[str, ...]
-
-
-class WaitingDocument(SubmittedDocument):
-    """Waiting has ended and the job has not."""
-
-    is_done: Literal[False] = False
-
-
-class CaseJobDocument(SubmittedDocument):
-    """``mbr-perf jobs wait --json`` for a case of a night."""
-
-    statuses: tuple[Status, ...]
 
 
 @dataclass
@@ -90,6 +53,8 @@ class JobDisplay:
         """Written, and not submitted."""
         record = job.record
         if self.as_json:
+            from harness.run.document import PreparedDocument
+
             json.answer(PreparedDocument.of_job(record, script=job.script_path, sbatch=job.sbatch))
         else:
             self._answer([f"prepared {job.script_path}", f"submit it: mbr-perf jobs submit {record.job_dir}"])
@@ -101,6 +66,8 @@ class JobDisplay:
     def detached(self, job: JobRecord, submitted: SubmittedRecord) -> None:
         """The ids, and how to collect."""
         if self.as_json:
+            from harness.run.document import SubmittedDocument
+
             json.answer(SubmittedDocument.of_job(job, submitted))
             return
         self._answer([
@@ -117,6 +84,8 @@ class JobDisplay:
         self.says(f"  collect it: mbr-perf jobs wait {job.job_dir}")
         self.says(f"  cancel it:  mbr-perf jobs cancel {job.job_dir}")
         if self.as_json:
+            from harness.run.document import WaitingDocument
+
             json.answer(WaitingDocument.of_job(job, submitted))
 
     def step(self, run_id: str, progress: Progress, *, alone: bool) -> None:
@@ -142,6 +111,8 @@ class JobDisplay:
         """The job of a case of a night has ended: how its runs did, and who judges them."""
         statuses = [record.status for record in records]
         if self.as_json:
+            from harness.run.document import CaseJobDocument
+
             json.answer(CaseJobDocument.of_job(job, statuses=statuses))
         else:
             self._answer([f"runs: {', '.join(statuses)}", f"judge them: mbr-perf nightly --resume {job.subject}"])

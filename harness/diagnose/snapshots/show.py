@@ -4,7 +4,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness.diagnose.document import SnapshotDifferenceDocument, SnapshotDocument
 from harness.diagnose.snapshots.judge import verdict
 from harness.diagnose.snapshots.reading import fullest_device, snapshot_summaries, snapshot_summary
 from harness.diagnose.snapshots.values import (
@@ -173,6 +172,8 @@ def show_snapshot(path: Path, *, timeline: Path | None, as_json: bool) -> None:
     device = fullest_device(summary)
     found = verdict(device)
     if as_json:
+        from harness.diagnose.document import SnapshotDocument
+
         json.answer(SnapshotDocument.of(summary, device=device.device, verdict=found))
     else:
         show_page(snapshot_page(summary, device, found))
@@ -189,6 +190,8 @@ def show_difference(before: Path, after: Path, *, timeline: Path | None, as_json
     devices = fullest_device(summaries[0]), fullest_device(summaries[1])
     found = difference(*devices)
     if as_json:
+        from harness.diagnose.document import SnapshotDifferenceDocument
+
         json.answer(SnapshotDifferenceDocument.of(before=first.file, after=second.file, difference=found))
     else:
         show_page(difference_page((str(before), str(after)), found))
