@@ -21,10 +21,12 @@ from harness.errors import ExitCode
 from harness.launch.environment import Host, this_host
 from harness.records.store import results_dir, write_atomically
 from harness.run.machine import installed_software
+from harness.showing.charts.drawing import obstacle
 from harness.showing.printing import Console
 
 FOLDER = results_dir() / "accuracy"
 INPUTS = FOLDER / "inputs"
+EXAMPLES = results_dir() / "examples"
 
 
 def megatron_lm(host: Host) -> Page:
@@ -83,7 +85,17 @@ def main() -> int:
         metavar="FILE",
         help="cpu: hold the peaks in FILE, an earlier cpu.json, against predictions made anew; trains nothing",
     )
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        nargs="?",
+        const=EXAMPLES,
+        metavar="FOLDER",
+        help="draw the kept H100 peaks into FOLDER (default: results/examples); compares nothing",
+    )
     options = parser.parse_args()
+    if options.picture:
+        return _draw(parser, options.out, options.picture)
     if options.blind:
         print(json.dumps(blind.predictions(options.blind, this_host()), indent=1, sort_keys=True))  # noqa: T201 (the answer)
         return int(ExitCode.OK)
@@ -103,6 +115,16 @@ def main() -> int:
         write_atomically(options.out / "README.md", index.markdown(options.out, list(COMPARISONS)))
         shown = "\n".join([page.title, "", page.headline, "", *page.summary, ""])
         Console(highlight=False).print(shown, markup=False, soft_wrap=True)
+    return int(ExitCode.OK)
+
+
+def _draw(parser: argparse.ArgumentParser, accuracy: Path, folder: Path) -> int:
+    if why := obstacle():
+        parser.error(f"--picture: {why}")
+    import h100_peaks
+
+    for path in h100_peaks.write(accuracy, folder):
+        Console(highlight=False).print(str(path), markup=False, soft_wrap=True)
     return int(ExitCode.OK)
 
 

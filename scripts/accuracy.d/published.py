@@ -98,10 +98,16 @@ class Compared:
         return formula_bytes(self.case.spec, self.prediction.worst)
 
     @property
+    def range_bytes(self) -> tuple[int, int]:
+        """The predicted range: that of the worst stage, in proportion to the stage that was recorded."""
+        low, high = (round(self.predicted * edge / self.prediction.peak_bytes) for edge in self.prediction.range_bytes)
+        return low, high
+
+    @property
     def is_in_range(self) -> bool:
         """Whether the measurement lies where the prediction says that it may."""
-        low, high = (edge / self.prediction.peak_bytes for edge in self.prediction.range_bytes)
-        return low <= self.measured / self.predicted <= high
+        low, high = self.range_bytes
+        return low <= self.measured <= high
 
     def document(self) -> dict[str, Any]:
         """For the JSON file."""
@@ -111,8 +117,9 @@ class Compared:
             "attention": spec.kernels.attention_backend, "layers": self.case.implementation,
             "compute_dtype": spec.compute_dtype, "taken_as": self.case.taken_as, "recompute": spec.recompute.text,
             "cuda_graphs": spec.cuda_graph.impl, "predicted_bytes": self.predicted, "measured_bytes": self.measured,
-            "error": round(self.error, 5), "rival_bytes": self.rival, "in_range": self.is_in_range, "peak": stage.peak,
-            "runs": sorted(self.case.paths), "measured_range_bytes": [min(self.case.peaks), max(self.case.peaks)],
+            "error": round(self.error, 5), "rival_bytes": self.rival, "in_range": self.is_in_range,
+            "range_bytes": self.range_bytes, "bounded": self.case.is_bounded, "peak": stage.peak, "runs": sorted(self.case.paths),
+            "measured_range_bytes": [min(self.case.peaks), max(self.case.peaks)],
             "steady_measured_bytes": median(self.case.steady) if self.case.steady else None,
             "steady_predicted_bytes": self.steady,
             "parts_bytes": {

@@ -2,13 +2,18 @@
 
 import importlib
 import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-INPUTS = ROOT / "results" / "accuracy" / "inputs"
+KEPT = ROOT / "results" / "accuracy"
+INPUTS = KEPT / "inputs"
 PLAIN = {
     "num-layers": 12, "hidden-size": 512, "num-attention-heads": 8, "seq-length": 1024, "micro-batch-size": 4,
     "global-batch-size": 32, "bf16": True, "transformer-impl": "transformer_engine",
@@ -157,6 +162,51 @@ def test_a_class_counts_predictions_that_are_too_low(module):
 def test_the_index_shows_the_headline_of_every_page_that_is_there(module, tmp_path):
     (tmp_path / "time.json").write_text(json.dumps({"title": "Times", "headline": "Off by 3 %."}))
     assert module("index").markdown(tmp_path, ["time", "cpu"]).splitlines()[-1] == "* [Times](time.md): Off by 3 %."
+
+
+def points_of(svg):
+    """Published and predicted GiB of every point in the left panel, as a screen reader would read them aloud."""
+    read = re.findall(r'"Published peak \(GiB\): ([\d.]+); Predicted peak \(GiB\): ([\d.]+); kind: [^"]*"', svg)
+    return sorted((float(published), float(predicted)) for published, predicted in read)
+
+
+def kept_h100_peaks():
+    read = {name: json.loads((KEPT / f"{name}.json").read_text()) for name in ("megatron_lm", "other_published")}
+    rows = [case for document in read.values() for case in document["cases"] if case["gpu"] == "h100"]
+    rows += json.loads((KEPT / "llama3_70b_sft.json").read_text())["rows"]
+    return sorted((row["measured_bytes"] / 2**30, row["predicted_bytes"] / 2**30) for row in rows)
+
+
+def approximately(points):
+    return [pytest.approx(point, rel=1e-9) for point in points]
+
+
+def test_the_picture_of_the_readme_shows_the_kept_h100_peaks():
+    shown = (ROOT / "results" / "examples" / "h100_peaks.svg").read_text()
+    assert points_of(shown) == approximately(kept_h100_peaks())
+    assert f"({len(kept_h100_peaks())} cases, " in shown
+    assert "](results/examples/h100_peaks.svg)" in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_command_draws_that_picture_anew(tmp_path):
+    environment = os.environ | {"MBR_PERF_NO_SETUP": "1", "PYTHON": sys.executable}
+    command = [ROOT / "scripts" / "accuracy", "--picture", tmp_path]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.split() == [str(tmp_path / "h100_peaks.svg"), str(tmp_path / "h100_peaks.png")]
+    assert points_of((tmp_path / "h100_peaks.svg").read_text()) == approximately(kept_h100_peaks())
+    assert (tmp_path / "h100_peaks.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("change", [{"measured_bytes": 4 * 2**30}, {"range_bytes": [1, 2 * 2**30]}])
+def test_a_changed_figure_changes_the_picture(module, tmp_path, change):
+    for name in ("megatron_lm", "other_published", "llama3_70b_sft"):
+        document = json.loads((KEPT / f"{name}.json").read_text())
+        if name == "megatron_lm":
+            next(case for case in document["cases"] if case["gpu"] == "h100").update(change)
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    before, after = (module("h100_peaks").rows(folder) for folder in (KEPT, tmp_path))
+    assert [old for old in before if old not in after] == before[:1]
 
 
 @pytest.mark.train

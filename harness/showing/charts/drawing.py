@@ -158,7 +158,7 @@ def kinds(channel: type[Channel], field: str, looks: Mapping[str, object], **mor
     return channel(f"{field}:N", title=None, scale=scale, **more)  # type: ignore[call-arg]
 
 
-def picture(name: str, title: str, subtitle: str, chart: "Chart", caption: str) -> Picture:
+def picture(name: str, title: str, subtitle: str | Sequence[str], chart: "Chart", caption: str) -> Picture:
     """The chart under its title, with the common look."""
     import altair as alt
 
