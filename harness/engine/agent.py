@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from harness.engine.forks import UnforkableError
-from harness.engine.process import be_parent_of_children, die_with_parent
+from harness.engine.process import UnforkableError, be_parent_of_children, die_with_parent
 from harness.records.collect import AgentRecord, RankExit
 from harness.records.launch import signal_name
 from harness.records.redact import redact

@@ -18,8 +18,13 @@ from importlib.util import find_spec
 from tempfile import TemporaryFile
 from typing import Any, NoReturn
 
-from harness.engine.forks import importing_before_forks, why_no_cuda_in_children, why_not_forkable
-from harness.engine.process import be_parent_of_children, die_with_parent
+from harness.engine.process import (
+    be_parent_of_children,
+    die_with_parent,
+    importing_before_forks,
+    why_no_cuda_in_children,
+    why_not_forkable,
+)
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
 from harness.records.process_error import quoted_error

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from harness.engine.storage_watch import StorageWatch
-from harness.engine.tracing.ledger import StorageLedger
+from harness.engine.tracing.ledger import StorageLedger, StorageWatch
 from harness.units import format_bytes
 
 WATCHED_STEPS = 2  # the first makes the optimizer's state, the second is like all later ones

@@ -25,7 +25,7 @@ from megatron.core.transformer.module import Float16Module, MegatronModule
 from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import TransformerConfig
 
-from harness.engine import streams
+from harness.engine import gpu_setup
 from harness.engine.config import ddp_config, has_weight_gradient_kernel
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import num_virtual_stages
@@ -132,7 +132,7 @@ def wrap_ddp(
 
         wrapper = FullyShardedDataParallel
     settings = ddp_config(spec)
-    with streams.building_ddp(spec):
+    with gpu_setup.building_ddp(spec):
         return [
             wrapper(config=config, ddp_config=settings, module=chunk, disable_bucketing=i > 0)
             for i, chunk in enumerate(chunks)

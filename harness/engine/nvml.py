@@ -1,4 +1,4 @@
-"""NVML as a process: ``python -m harness.engine.nvml list``, and ``sample --out FILE`` for the length of a run."""
+"""The GPU sampler of a node as a process: ``python -m harness.engine.nvml list``, and ``sample --out FILE`` for the length of a run."""
 
 import argparse
 import json
@@ -6,16 +6,217 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import pynvml
 
-from harness.engine.nvml_device import Gpu, optional, reason_of
-from harness.engine.nvml_sampler import Sampler, document
+from harness.engine.memory_series import SeriesRecorder
+from harness.engine.nvml_device import Gpu, Neighbours, optional, reason_of
 from harness.engine.process import die_with_parent
-from harness.records.run import NodeSample
+from harness.records.rank import CLOCK_REASONS, IDLE, POWER_CAP, ClockSamples
+from harness.records.run import DeviceSample, NodeSample
 from harness.records.store import write_atomically
+from harness.units import counted
+
+MAX_SAMPLES = 2048
+_SLOWDOWN_BITS = sum(CLOCK_REASONS) - POWER_CAP
+
+_Look = tuple[float, int | None, int | None]
+
+
+class ClockRecorder:
+    """Keeps samples ``every_s`` apart. Past :data:`MAX_SAMPLES` it drops every second sample and doubles the distance.
+
+    Of two samples it keeps the slowed one, so that no slowdown is lost.
+    """
+
+    def __init__(self, every_s: float) -> None:
+        self.every_s = every_s
+        self.due_s = 0.0
+        self._looks: list[_Look] = []
+
+    def add(self, time_s: float, sm_clock_mhz: int | None, reasons: int | None) -> None:
+        """Add a sample; the next is due ``every_s`` later."""
+        self._looks.append((time_s, sm_clock_mhz, reasons))
+        self.due_s = time_s + self.every_s
+        if len(self._looks) > MAX_SAMPLES:
+            pairs = (self._looks[place : place + 2] for place in range(0, len(self._looks), 2))
+            self._looks = [max(pair, key=_is_slowed) for pair in pairs]
+            self.every_s *= 2
+
+    def samples(self) -> ClockSamples | None:
+        """Return the samples so far; None without any."""
+        if not self._looks:
+            return None
+        times_s, clocks, reasons = zip(*self._looks, strict=True)
+        return ClockSamples(times_s=tuple(round(at, 3) for at in times_s), sm_clocks_mhz=clocks, reasons=reasons)
+
+    def median_busy_mhz(self) -> float | None:
+        """Return the median over samples of a busy GPU: an idle clock says nothing about the run."""
+        busy = [clock for _, clock, reasons in self._looks if clock is not None and not (reasons or 0) & IDLE]
+        return float(median(busy)) if busy else None
+
+    def reasons_seen(self) -> tuple[str, ...]:
+        """Return the names of all reasons for a lowered clock in any sample."""
+        seen = 0
+        for _, _, reasons in self._looks:
+            seen |= reasons or 0
+        return tuple(name for bit, name in CLOCK_REASONS.items() if seen & bit)
+
+
+def _is_slowed(look: _Look) -> bool:
+    return bool((look[2] or 0) & _SLOWDOWN_BITS)
+
+
+# Clocks and power cost the driver more than memory; listing processes takes its lock for milliseconds.
+# A window of steps may be half a second long, and its verdict needs clocks from inside it.
+CLOCKS_EVERY_S = 0.1
+POWER_EVERY_S = 1.0
+PROCESSES_EVERY_S = 10.0
+WRITE_EVERY_S = 2.0
+
+_FINEST_S = 0.05  # of the memory timeline; it coarsens as the run goes on
+
+
+@dataclass
+class Track:
+    """What was seen of one GPU so far. ``error`` ends sampling of this GPU; what was seen before stays."""
+
+    gpu: Gpu
+    neighbours: Neighbours
+    baseline_used: int | None = None
+    max_used: int | None = None
+    total: int | None = None
+    reserved: int | None = None
+    num_samples: int = 0
+    first_s: float = 0.0
+    last_s: float = 0.0
+    max_power_w: float | None = None
+    clocks: ClockRecorder = field(default_factory=lambda: ClockRecorder(CLOCKS_EVERY_S))
+    series: SeriesRecorder = field(default_factory=lambda: SeriesRecorder(_FINEST_S))
+    error: str | None = None
+
+    def sample_memory(self, now: float) -> None:
+        """One look at memory; an error is kept and this GPU is not asked again."""
+        try:
+            used, self.total, self.reserved = self.gpu.memory()
+        except pynvml.NVMLError as error:
+            self.error = f"{reason_of(error)} after {counted(self.num_samples, 'sample')}"
+            return
+        if self.baseline_used is None or self.max_used is None:
+            self.baseline_used, self.max_used, self.first_s = used, used, now
+        self.max_used = max(self.max_used, used)
+        self.series.add(now, used)
+        self.num_samples += 1
+        self.last_s = now
+
+    def sample_clocks(self) -> None:
+        """Sample the clock and the reasons for it. The time is read afterwards: a driver may answer late."""
+        clock, reasons = self.gpu.sm_clock_mhz(), self.gpu.clock_reasons()
+        self.clocks.add(time.monotonic(), clock, reasons)
+
+    def sample_power(self) -> None:
+        """The highest power drawn so far."""
+        power = self.gpu.power_w()
+        if power is not None:
+            self.max_power_w = max(power, self.max_power_w or 0.0)
+
+    def sample(self) -> DeviceSample:
+        """The record of this GPU up to now."""
+        gaps = self.num_samples - 1
+        return DeviceSample(
+            uuid=self.gpu.uuid,
+            name=self.gpu.name,
+            index=self.gpu.index,
+            total_bytes=self.total,
+            reserved_bytes=self.reserved,
+            baseline_used_bytes=self.baseline_used,
+            max_used_bytes=self.max_used,
+            num_samples=self.num_samples,
+            interval_s=round((self.last_s - self.first_s) / gaps, 6) if gaps > 0 else 0.0,
+            max_power_w=self.max_power_w,
+            median_sm_clock_mhz=self.clocks.median_busy_mhz(),
+            throttle_reasons=self.clocks.reasons_seen(),
+            clocks=self.clocks.samples(),
+            foreign_processes=tuple(self.neighbours.foreign.values()),
+            num_unidentified_processes=len(self.neighbours.unidentified),
+            memory_api=self.gpu.memory_api if self.num_samples else None,
+            timeline=self.series.series("NVML, bytes in use on the device by anyone, whole run"),
+            error=self.error,
+        )
+
+
+class Sampler:
+    """All GPUs of this node until ``stop`` says so. NVML must be initialised."""
+
+    def __init__(self, out: Path, interval_s: float, run_pid: int, stop: Callable[[], bool]):
+        self._out, self._interval_s, self._stop = out, interval_s, stop
+        self._tracks: list[Track] = []
+        self._broken: list[DeviceSample] = []
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            try:
+                self._tracks.append(Track(Gpu(index), Neighbours(run_pid)))
+            except pynvml.NVMLError as error:
+                self._broken.append(
+                    DeviceSample(uuid=f"index-{index}", name="unknown", index=index, error=reason_of(error))
+                )
+        self._driver = pynvml.nvmlSystemGetDriverVersion()
+
+    def run(self) -> None:
+        """Sample until stopped; the file is whole after the first look and after every rewrite."""
+        self._look_at_processes(Neighbours.before_ranks)
+        self._sweep(time.monotonic(), power=True)
+        self._publish()
+        now = time.monotonic()
+        power_at, processes_at, write_at = now + POWER_EVERY_S, now + PROCESSES_EVERY_S, now + WRITE_EVERY_S
+        while not self._stop():
+            time.sleep(self._interval_s)
+            now = time.monotonic()
+            self._sweep(now, power=now >= power_at)
+            power_at = now + POWER_EVERY_S if now >= power_at else power_at
+            if now >= processes_at:
+                self._look_at_processes(Neighbours.during_run)
+                processes_at = now + PROCESSES_EVERY_S
+            if now >= write_at:
+                self._publish()
+                write_at = now + WRITE_EVERY_S
+        self._sweep(time.monotonic(), power=False)
+        self._look_at_processes(Neighbours.during_run)
+        write_atomically(self._out, self._text())
+
+    def _sweep(self, now: float, *, power: bool) -> None:
+        for track in self._tracks:
+            if track.error is None:
+                track.sample_memory(now)
+            if track.error is None and now >= track.clocks.due_s:
+                track.sample_clocks()
+            if track.error is None and power:
+                track.sample_power()
+
+    def _look_at_processes(self, judge: Callable[[Neighbours, dict[int, int | None]], None]) -> None:
+        for track in self._tracks:
+            processes = track.gpu.processes() if track.error is None else None
+            if processes:
+                judge(track.neighbours, processes)
+
+    def _text(self) -> str:
+        devices = sorted([*(track.sample() for track in self._tracks), *self._broken], key=lambda d: d.index)
+        return document(NodeSample(hostname=socket.gethostname(), driver_version=self._driver, devices=tuple(devices)))
+
+    def _publish(self) -> None:
+        """Safe from a kill, not from a power cut: waiting for the disk would leave a hole in the samples."""
+        temporary = self._out.with_name(f".{self._out.name}.{os.getpid()}.tmp")
+        temporary.write_text(self._text(), encoding="utf-8")
+        temporary.replace(self._out)
+
+
+def document(sample: NodeSample) -> str:
+    """The file's text."""
+    return sample.model_dump_json(indent=1) + "\n"
 
 
 def main(argv: Sequence[str]) -> int:

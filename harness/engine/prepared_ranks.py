@@ -14,8 +14,14 @@ import sys
 from contextlib import suppress
 from types import TracebackType
 
-from harness.engine.forks import ForkedProcess, UnforkableError, end_now, run_and_end, why_not_forkable
-from harness.engine.process import die_with_parent
+from harness.engine.process import (
+    ForkedProcess,
+    UnforkableError,
+    die_with_parent,
+    end_now,
+    run_and_end,
+    why_not_forkable,
+)
 
 # What torch may say when it asks for the process of a rank.
 KNOWN = frozenset({"entrypoint", "args", "env", "stdout", "stderr", "local_rank_id", "numa_options"})

@@ -1,12 +1,19 @@
-"""What a started process owes to the one that started it: it dies with it, and it shows its stacks when asked."""
+"""Processes that a process of ours starts or forks: how they end, and what they owe to the one that started them."""
 
 import ctypes
 import faulthandler
 import os
 import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
 
 from harness.records.launch import PARENT_PID_VARIABLE
+from harness.units import counted
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -37,3 +44,113 @@ def be_parent_of_children() -> None:
 def dump_stacks_on_signal() -> None:
     """SIGUSR1 writes the Python stacks of all threads to file descriptor 2 and goes on; call after redirecting it."""
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=True, chain=False)
+
+
+POLL_S = 0.01
+
+
+class ForkedProcess:
+    """A child of this process, known by ``pid``."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; subprocess.TimeoutExpired after ``timeout`` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"forked process {self.pid}", timeout or 0.0)
+            time.sleep(POLL_S)
+        return code
+
+
+def run_and_end(program: Callable[[], object]) -> NoReturn:
+    """Run ``program`` as the whole of this process, and end with the exit code that an interpreter would give it.
+
+    Exit handlers do not run: in a fork they were registered by the imports of a process that lives on, which the clean-up
+    is for; torch's take seconds.
+    """
+    code = 1
+    try:
+        code = _exit_code(program())
+    except SystemExit as end:
+        code = _exit_code(end.code)
+    finally:
+        error = sys.exception()
+        if error is not None and not isinstance(error, SystemExit):
+            sys.excepthook(type(error), error, error.__traceback__)
+        end_now(code)
+
+
+def end_now(code: int) -> NoReturn:
+    """End at once; what Python and C have buffered is written."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(code)
+
+
+def _exit_code(value: object) -> int:
+    """As Python takes the argument of ``sys.exit``."""
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    print(value, file=sys.stderr)  # noqa: T201
+    return 1
+
+
+TASKS = Path("/proc/self/task")
+# With more than one, numpy's OpenBLAS starts its threads as it loads; asking CUDA itself whether there is a GPU makes CUDA
+# unusable in children; torch 2.6 starts its compilers, and a thread that listens to them.
+_WHILE_IMPORTING = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_WARM_POOL": "0"}
+
+
+class UnforkableError(RuntimeError):
+    """A process that was to be forked may not be; nothing has been started."""
+
+
+@contextmanager
+def importing_before_forks() -> Iterator[None]:
+    """For imports of torch whose children shall be forked: those variables, where unset, that keep it forkable."""
+    added = {name: value for name, value in _WHILE_IMPORTING.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def why_not_forkable() -> str:
+    """Why a child would not be like a fresh process; empty where it would. torch must be imported."""
+    import torch
+
+    others = [task for task in TASKS.iterdir() if int(task.name) != os.getpid()]
+    if others:
+        names = ", ".join(sorted((task / "comm").read_text().strip() for task in others))
+        return f"{counted(len(others), 'other thread')} {'runs' if len(others) == 1 else 'run'} in process {os.getpid()}, which was to be forked ({names})"
+    if torch.cuda.is_initialized():
+        return f"CUDA is initialised in process {os.getpid()}, which was to be forked"
+    return ""
+
+
+def why_no_cuda_in_children() -> str:
+    """As above where CUDA itself was asked for something, which torch does not tell before a child tries."""
+    import torch
+
+    child = os.fork()
+    if child == 0:
+        end_now(int(torch.cuda._is_in_bad_fork()))
+    _, status = os.waitpid(child, 0)
+    return "an import has used CUDA, which no child could use then" if status else ""

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from megatron.core import parallel_state, tensor_parallel
 from megatron.core.transformer.multi_token_prediction import get_mtp_ranks
 
-from harness.engine import cpu_backend, memory_history, streams, user_buffers
+from harness.engine import cpu_backend, gpu_setup
 from harness.engine.config import has_weight_gradient_kernel, transformer_config
-from harness.engine.memory import CpuMeter, CudaMeter
+from harness.engine.memory import CpuMeter, CudaMeter, record_step, record_until_out_of_memory
 from harness.engine.memory_limit import limit_cuda
 from harness.engine.model import build_chunks, read_back, wrap_ddp
 from harness.engine.rank_log import NonFiniteLossError, RankLog
@@ -30,16 +30,14 @@ def run(spec: ExperimentSpec, log: RankLog) -> None:
     """Train ``spec.measure.max_steps`` steps and fill ``log``; exceptions are the caller's to record."""
     device = join(spec, log)
     if spec.measure.snapshot_on_oom:
-        memory_history.record_until_out_of_memory(log.snapshot_path)
+        record_until_out_of_memory(log.snapshot_path)
     trainer = build(spec, log, device)
     log.enter("step")
     _train(spec, log, trainer, device)
     log.enter("probe")
     log.fields["counted_flops_per_step"] = log.meter.probe(lambda: trainer.step(index=spec.measure.max_steps))
     if spec.measure.memory_snapshot:
-        memory_history.record_step(
-            lambda on_phase: trainer.step(index=spec.measure.max_steps, on_phase=on_phase), log.snapshot_path
-        )
+        record_step(lambda on_phase: trainer.step(index=spec.measure.max_steps, on_phase=on_phase), log.snapshot_path)
     log.enter("finish")
     _synchronize(device)
     log.write()  # the record is complete before communication ends, because that end can hang
@@ -62,7 +60,7 @@ def leave(spec: ExperimentSpec, trainer: Trainer, device: torch.device) -> None:
     trainer.delete_graphs()
     gc.collect()
     _synchronize(device)
-    user_buffers.destroy(spec)
+    gpu_setup.destroy_user_buffers(spec)
     dist.destroy_process_group()
 
 
@@ -123,12 +121,12 @@ def _join(spec: ExperimentSpec, device: torch.device) -> None:
     if device.type == "cpu":
         dist.init_process_group("gloo", timeout=timeout)
     else:
-        streams.leave_default(spec)
+        gpu_setup.leave_default(spec)
         # No device_id: it would make every group at once, used or not, in a collective of all ranks.
         dist.init_process_group("nccl", timeout=timeout)
         _barrier(device)
     join_model_parallel(spec)
-    user_buffers.make(spec)
+    gpu_setup.make_user_buffers(spec)
     seed_all(spec)
 
 

@@ -16,9 +16,14 @@ from typing import NoReturn
 
 from pydantic import ValidationError
 
-from harness.engine.forks import importing_before_forks, run_and_end, why_no_cuda_in_children, why_not_forkable
 from harness.engine.prepared_ranks import PreparedRanks, why_not_to_be_handed_over
-from harness.engine.process import die_with_parent
+from harness.engine.process import (
+    die_with_parent,
+    importing_before_forks,
+    run_and_end,
+    why_no_cuda_in_children,
+    why_not_forkable,
+)
 from harness.records.collect import WarmAnswer, WarmRequest
 
 

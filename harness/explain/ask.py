@@ -55,7 +55,7 @@ def explain(what: ExplainOptions) -> None:
     else:
         from harness.explain.show import explanation_page
         from harness.judging.derive import derive
-        from harness.run.predicting.shown import prediction_line, whole_run
+        from harness.run.predicting.prediction import prediction_line, whole_run
         from harness.showing.terminal import show_page
 
         runs = [one.run for one in (ours, theirs) if one.run is not None]

@@ -85,8 +85,8 @@ def wait(
     as_json: Json = False,
 ) -> None:
     """Wait until a job has ended, collect what it left, and judge it: the answer and exit code of `run`, or of `sweep`."""
+    from harness.batch.repeats import judge_runs
     from harness.batch.slurm.following import wait_and_judge
-    from harness.batch.slurm.repeats import judge_runs
     from harness.batch.slurm.showing import JobDisplay
     from harness.records.job import job_dir_of
     from harness.run.show import Display

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from harness.night.page import anchor, outcome_style
+from harness.night.show import anchor, outcome_style
 from harness.night.words import SPEED, marked
 from harness.records.folders import folders
 from harness.records.store import write_atomically, write_bytes_atomically

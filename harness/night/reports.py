@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.errors import BadRequestError, raise_all
 from harness.night.index import INDEX, write_index
 from harness.night.junit import night_junit
-from harness.night.page import night_page
+from harness.night.show import night_page
 from harness.night.values import CaseRun, CaseVerdict, NightVerdict
 from harness.night.words import answer, is_red
 from harness.records.folders import why_unwritable

@@ -1,17 +1,229 @@
-"""Shows the progress and the answer of a night."""
+"""A night for people: as a page for a terminal, Markdown and HTML, its progress and its answer."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from harness.batch.plan import BatchDisplay
+from harness.judging.gate import Verdict
+from harness.judging.metrics import cell_figure
 from harness.launch.slurm.job import SlurmJob
 from harness.night.outlook import CaseOutlook, outlook_page
-from harness.night.page import night_page
-from harness.night.values import NightVerdict
+from harness.night.remarks import aa_lines, story
+from harness.night.values import CaseFinding, CaseVerdict, NightVerdict
+from harness.night.words import (
+    SPEED,
+    about,
+    answer,
+    change_text,
+    evidence_text,
+    finding_of,
+    headline,
+    is_red,
+    one_line,
+    outcome_text,
+    threshold_text,
+    worst_memory,
+)  # fmt: skip
 from harness.records.night import NightPlan
 from harness.showing import json
+from harness.showing.figures import ABSENT, BY_NAME, cap_figure, clock_figure, figure
+from harness.showing.page import (
+    GAP,
+    Block,
+    Column,
+    Line,
+    Listing,
+    Only,
+    Page,
+    Section,
+    Span,
+    Style,
+    Table,
+    Words,
+    listing,
+    style_of,
+    tabled,
+)  # fmt: skip
 from harness.showing.terminal import show_page
+from harness.units import counted, format_percent
+
+
+def night_page(
+    verdict: NightVerdict, cases: Sequence[CaseVerdict] | None = None, *, with_details: bool = True, left_out: str = ""
+) -> Page:
+    """A night, finished or not. Each case is at the anchor :func:`anchor` of its name.
+
+    ``cases``: the rows, if not all; ``left_out`` says what is missing. ``with_details``: what is told of each case, too.
+    """
+    shown = verdict.cases if cases is None else cases
+    room = f"Left out here, for want of room: {left_out}; all of it is in {verdict.night_dir}."
+    return Page(
+        title=verdict.plan.title,
+        headline=headline(verdict),
+        about=about(verdict),
+        notes=verdict.plan.notes,
+        answer=answer(verdict),
+        footer=f"{verdict.night_dir}: {' '.join(verdict.plan.command)}",
+        blocks=(
+            listing(aa_lines(verdict)),
+            *([room] if left_out else []),
+            GAP,
+            *([case_table(shown)] if shown else []),
+            *(_details(verdict.cases) if with_details else ()),
+            Only("terminal", (GAP, f"Night: {verdict.night_dir}")),
+        ),
+    )
+
+
+def _details(cases: Sequence[CaseVerdict]) -> Iterable[Block]:
+    """The cases to look at; on a page the others, too."""
+    red = tuple(_section(case) for case in cases if is_red(case))
+    green = tuple(_section(case) for case in cases if not is_red(case))
+    if red:
+        yield Section("To look at", red)
+    if green:
+        yield Only("html", (Section(f"{'The other' if red else 'All'} cases", green),))
+
+
+def anchor(case: str) -> str:
+    """The fragment of a case's place on the page, for a link."""
+    return f"case-{quote(case, safe='')}"
+
+
+def outcome_style(outcome: str, *, is_expected: bool) -> Style:
+    """The colour of an outcome; what a suite expects is no news."""
+    return "expected" if is_expected else style_of(outcome)
+
+
+def case_table(cases: Sequence[CaseVerdict]) -> Table:
+    """A row per case. On a small screen the remarks stand below, but for those of red cases, which are told of anyway."""
+    told = [f"{case.planned.name}: {remark_text(case)}" for case in cases if remark_text(case) and not is_red(case)]
+    instead: tuple[Block, ...] = (GAP, listing(told)) if told else (GAP,)
+    return tabled(
+        cases,
+        [
+            (
+                Column("Case", whole=True),
+                lambda case: Span(case.planned.name, link=f"#{quote(anchor(case.planned.name))}"),
+            ),
+            (Column("Outcome"), _outcome),
+            (Column("TFLOP/s/GPU", right=True), _speed),
+            (Column("Golden", right=True, drop=1), _golden),
+            (Column("Change", right=True), _change),
+            (
+                Column("Evidence", drop=3, optional=True, whole=True),
+                lambda case: evidence_text(finding_of(case, SPEED)),
+            ),
+            (Column("Peak memory", right=True), _memory),
+            (Column("SM clock", right=True, drop=2, optional=True), _sm_clock),
+            (Column("Power cap", right=True, drop=2, optional=True), _power_cap),
+            (Column("Remark", drop=4, long=True), remark_text),
+        ],
+        instead=instead,
+    )
+
+
+def remark_text(case: CaseVerdict) -> str:
+    """What a row says in words: expectations, a missing golden, drift, retries; the reasons stand below the table."""
+    return "; ".join(one_line(text) for text in _remarks(case))
+
+
+def _outcome(case: CaseVerdict) -> Words:
+    return Span(outcome_text(case), outcome_style(case.outcome, is_expected=case.is_expected))
+
+
+def _speed(case: CaseVerdict) -> str:
+    finding, metric = finding_of(case, SPEED), BY_NAME[SPEED]
+    return figure(metric, finding.current if finding else cell_figure(metric, case.metrics, case.speed))
+
+
+def _golden(case: CaseVerdict) -> str:
+    finding = finding_of(case, SPEED)
+    return figure(BY_NAME[SPEED], finding.golden if finding else None)
+
+
+def _change(case: CaseVerdict) -> str:
+    finding = finding_of(case, SPEED)
+    return ABSENT if finding is None or finding.change is None else format_percent(finding.change)
+
+
+def _memory(case: CaseVerdict) -> str:
+    """Of a case that ran out of memory the peak is only what it had reached."""
+    finding = worst_memory(case)
+    metric = BY_NAME[finding.metric if finding else "peak_allocated_bytes"]
+    value = finding.current if finding else metric.read(case.metrics) if case.metrics else None
+    if value is None:
+        return ABSENT
+    least = "at least " if case.outcome == "oom" else ""
+    kind = "" if metric.name == "peak_allocated_bytes" else f" {metric.title.removeprefix('Peak ')}"
+    change = f" ({format_percent(finding.change)})" if finding and finding.change is not None else ""
+    return f"{least}{figure(metric, value)}{kind}{change}"
+
+
+def _sm_clock(case: CaseVerdict) -> str:
+    return clock_figure(case.metrics.clocks.sm_clock_mhz if case.metrics and case.metrics.clocks else None)
+
+
+def _power_cap(case: CaseVerdict) -> str:
+    return cap_figure(case.metrics.clocks.power_cap_share if case.metrics and case.metrics.clocks else None)
+
+
+def _remarks(case: CaseVerdict) -> Iterable[str]:
+    if case.remark:
+        yield case.remark
+    if case.runs and case.golden_path is None:
+        yield "golden cannot be read" if case.is_golden_damaged else "no golden"
+        yield from sorted(set(_short(case)))
+    if case.drift:
+        yield f"{counted(len(case.drift), 'difference')} from the golden's environment"
+    retries = sum(run.purpose == "retry" for run in case.runs)
+    if retries:
+        yield "retried once" if retries == 1 else f"retried {retries} times"
+    better = [BY_NAME[one.metric].title for one in case.findings if one.verdict is Verdict.IMPROVEMENT]
+    if better:
+        yield f"{', '.join(better)} better than its golden"
+
+
+def _short(case: CaseVerdict) -> Iterable[str]:
+    """Why a speed is one of fewer steps than asked for; a golden's findings say it themselves."""
+    return (text for name, text in case.metrics.problems.items() if name == "step_time_s") if case.metrics else ()
+
+
+def _section(case: CaseVerdict) -> Section:
+    """What is told of a case; a page folds what nobody has to look at."""
+    told = story(case)
+    style: Style = "plain" if told.case.outcome == "pass" else outcome_style(case.outcome, is_expected=case.is_expected)
+    lines = (*(Line(line, hang=2) for line in told.said), *(Line(line, whole=True) for line in told.to_copy))
+    figures: tuple[Block, ...] = (Only("html", (_figures(case.findings),)),) if case.findings else ()
+    return Section(
+        told.title,
+        (Listing(lines), *figures),
+        style,
+        indent=2,
+        anchor=anchor(case.planned.name),
+        folded=not is_red(case),
+    )
+
+
+def _figures(findings: Iterable[CaseFinding]) -> Table:
+    """Every finding of a case."""
+
+    def shown(finding: CaseFinding, value: float | None) -> str:
+        return figure(BY_NAME[finding.metric], value)
+
+    return tabled(
+        findings,
+        [
+            (Column("Metric"), lambda finding: BY_NAME[finding.metric].title),
+            (Column("Now", right=True), lambda finding: shown(finding, finding.current)),
+            (Column("Golden", right=True), lambda finding: shown(finding, finding.golden)),
+            (Column("Change", right=True), change_text),
+            (Column("Threshold", right=True), threshold_text),
+            (Column("Verdict"), lambda finding: finding.verdict.value.replace("_", " ")),
+        ],
+    )
 
 
 @dataclass(frozen=True)

@@ -148,7 +148,7 @@ def _gib(text: str | None) -> float | None:
 def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
     """All that is varied. BadRequestError with everything that cannot be read, and for a size that is varied twice."""
     from harness.errors import BadRequestError, raise_all
-    from harness.recipes.axes import SWEPT
+    from harness.recipes.file_request import SWEPT
 
     read, problems = {}, list[BadRequestError]()
     for text in texts:
@@ -169,7 +169,7 @@ def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
 def _swept(text: str) -> tuple[str, tuple[int | None, ...]]:
     """`tp=2,4`, or `vp=none,5`."""
     from harness.errors import BadRequestError
-    from harness.recipes.axes import SWEPT
+    from harness.recipes.file_request import SWEPT
 
     name, _, values = text.partition("=")
     numbers = [value.strip() for value in values.split(",")]

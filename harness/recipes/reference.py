@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.recompute import MODULES
 from harness.experiment.user_buffers import METHODS, NAMED, UserBuffers
-from harness.recipes.axes import SHORT_NAMES
+from harness.recipes.file_request import SHORT_NAMES
 from harness.recipes.find import recipes_dir
 from harness.recipes.recipe import PointKey, RecipeHeader
 from harness.recipes.settings import SECTION_MODELS, TOP_SECTIONS

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.experiment.model import Count
-from harness.recipes.axes import RECOMPUTE_OPTIONS
-from harness.recipes.file_request import FileWithRequest, Options, as_texts, laid_over, request_of
+from harness.recipes.file_request import RECOMPUTE_OPTIONS, FileWithRequest, Options, as_texts, laid_over, request_of
 from harness.recipes.find import SUITES, NamedFiles, find_recipe_file
 from harness.recipes.reading import Document, FileModel, Keys, RefusedError, one_of, path_text, refusing
 from harness.recipes.recipe import Request

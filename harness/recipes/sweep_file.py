@@ -8,8 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.model import Count
-from harness.recipes.axes import SHORT_NAMES, require_axis
-from harness.recipes.file_request import FileWithRequest, Options, as_texts
+from harness.recipes.file_request import SHORT_NAMES, FileWithRequest, Options, as_texts, require_axis
 from harness.recipes.find import SWEEPS, NamedFiles
 from harness.recipes.reading import Document, Keys, RefusedError
 from harness.recipes.recompute import policy_from_text

@@ -30,8 +30,7 @@ from harness.records.run import (
     StagePrediction,
     Status,
 )
-from harness.run.predicting.prediction import RunPrediction
-from harness.run.predicting.shown import error_of, whole_run
+from harness.run.predicting.prediction import RunPrediction, error_of, whole_run
 from harness.run.understanding import Understood
 from harness.showing.json import Document, Shown, Text, at
 

@@ -16,7 +16,7 @@ from harness.judging.readings import is_victim, window_of
 from harness.records.golden import GoldenRecord
 from harness.records.rank import RankRecord
 from harness.records.run import RunRecord
-from harness.run.predicting.shown import prediction_line, whole_run
+from harness.run.predicting.prediction import prediction_line, whole_run
 from harness.showing import figures
 from harness.showing.figures import ABSENT, cap_figure, clock_figure
 from harness.showing.printing import Console, plain_table, print_lines, show

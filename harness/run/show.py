@@ -12,8 +12,7 @@ from harness.launch.heartbeats import Progress
 from harness.launch.replay import Plan
 from harness.launch.slurm.job import SlurmJob
 from harness.records.run import RunRecord
-from harness.run.predicting.prediction import KeptPrediction, RunPrediction
-from harness.run.predicting.shown import misfit_line, prediction_line
+from harness.run.predicting.prediction import KeptPrediction, RunPrediction, misfit_line, prediction_line
 from harness.run.result import print_run
 from harness.run.understanding import Understood
 from harness.showing import json

@@ -111,7 +111,7 @@ def run(
     request, on_slurm = run_request(asked, judge, launch), slurm_run_request(launch, slurm)
     display = Display(as_json=output.as_json, explain=output.explain)
     if on_slurm is not None:
-        from harness.batch.slurm.repeats import dry_run_on_slurm, run_on_slurm
+        from harness.batch.repeats import dry_run_on_slurm, run_on_slurm
         from harness.batch.slurm.showing import JobDisplay
 
         if output.dryrun:

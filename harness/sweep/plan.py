@@ -17,7 +17,7 @@ from harness.launch.replay import LAUNCHERS
 from harness.planning.prediction import predict
 from harness.planning.search import Traces, candidates
 from harness.planning.stages import Composer, MissingTraceError
-from harness.recipes.axes import RECOMPUTE_OPTIONS
+from harness.recipes.file_request import RECOMPUTE_OPTIONS
 from harness.recipes.recipe import Request
 from harness.records.redact import redact
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan

@@ -18,8 +18,7 @@ from harness.batch.nodes import Follower, Meeting
 from harness.errors import BadRequestError, Problems, nearest, raise_all
 from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
-from harness.recipes.axes import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT
-from harness.recipes.file_request import laid_over, request_of
+from harness.recipes.file_request import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT, laid_over, request_of
 from harness.recipes.options import set_settings
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import policy_from_text

@@ -8,8 +8,7 @@ from ask import BridgePoint, bridge_points
 from kept import Kept, read_kept
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.recipes.foreign.agreement import disagreements, effective_values
-from harness.recipes.foreign.container_fields import container_layer
+from harness.recipes.foreign.container_fields import container_layer, disagreements, effective_values
 from harness.recipes.foreign.container_file import Container, read_container
 from harness.recipes.settings import build_spec, merge
 

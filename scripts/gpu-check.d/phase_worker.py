@@ -22,7 +22,7 @@ from harness.records.store import write_atomically
 if TYPE_CHECKING:
     import torch
 
-    from harness.engine.storage_watch import StorageWatch
+    from harness.engine.tracing.ledger import StorageWatch
     from harness.engine.training import Trainer
 
 PHASES = ("weights", "gradients", "optimizer", "forward", "backward", "optimizer_step")
@@ -162,7 +162,7 @@ class Scales:
         if self._is_gpu:
             yield GpuScale()
             return
-        from harness.engine.storage_watch import StorageWatch
+        from harness.engine.tracing.ledger import StorageWatch
 
         standing = self.level(chunks, optimizer)
         with StorageWatch() as watch:

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from harness.engine.memory import FlopTally  # noqa: E402
-from harness.engine.storage_watch import watched_peak_bytes  # noqa: E402
+from harness.engine.tracing.ledger import watched_peak_bytes  # noqa: E402
 
 pytestmark = pytest.mark.train
 HEADS, SIZE, LENGTH = 4, 64, 32

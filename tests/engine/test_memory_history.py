@@ -34,7 +34,7 @@ class StandIn:
 
 
 def test_one_step_is_recorded_written_and_no_more(tmp_path: Path):
-    from harness.engine.memory_history import MAX_ENTRIES, record_step
+    from harness.engine.memory import MAX_ENTRIES, record_step
 
     memory = StandIn()
 
@@ -52,7 +52,7 @@ def test_one_step_is_recorded_written_and_no_more(tmp_path: Path):
 
 
 def test_every_failed_request_leaves_the_snapshot_of_its_moment(tmp_path: Path):
-    from harness.engine.memory_history import record_until_out_of_memory
+    from harness.engine.memory import record_until_out_of_memory
 
     memory, observers = StandIn(), list[Callable[..., None]]()
     path = tmp_path / "snapshot_003.pickle"
@@ -67,7 +67,7 @@ def test_every_failed_request_leaves_the_snapshot_of_its_moment(tmp_path: Path):
 
 
 def test_a_release_that_cannot_be_asked_for_annotations_is_not_asked(tmp_path: Path):
-    from harness.engine.memory_history import record_step
+    from harness.engine.memory import record_step
 
     class Older(StandIn):
         def _record_memory_history_impl(self, enabled: str | None = "all") -> None:  # type: ignore[override]

@@ -23,7 +23,7 @@ _spec.loader.exec_module(shapes)
 DENSE, GROUPED, experiment = shapes.DENSE, shapes.GROUPED, shapes.experiment
 
 ROOT = Path(__file__).parents[2]
-FORK_SAFETY = "import torch{}; from harness.engine.forks import why_not_forkable; print(why_not_forkable())"
+FORK_SAFETY = "import torch{}; from harness.engine.process import why_not_forkable; print(why_not_forkable())"
 HAND_OVER = (
     "from torch.distributed.elastic.multiprocessing import api; {}; "
     "from harness.engine.prepared_ranks import why_not_to_be_handed_over; print(why_not_to_be_handed_over())"

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from harness.imports.job import ending, job_times
-from harness.imports.ranks import rank_records
+from harness.imports.run import rank_records
 from harness.judging.oom.first_failure import first_failure
 from harness.records.foreign.reader import LogReader
 from harness.records.logs.lines import log_lines

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from harness.errors import ExitCode
 from harness.judging.gate import Verdict
-from harness.night.page import case_table, night_page
+from harness.night.show import case_table, night_page
 from harness.night.values import Evidence
 from harness.night.words import answer, change_text
 from harness.showing.printing import Console

@@ -29,12 +29,12 @@ def made(spec, groups):
     """Buffers ``made`` by GEMM, ``modes`` of quantization, and whether any buffer is ``left`` at the end."""
     from transformer_engine.pytorch.module import base
 
-    from harness.engine import user_buffers
+    from harness.engine import gpu_setup
 
     groups.join(spec.parallelism)
-    user_buffers.make(spec)
+    gpu_setup.make_user_buffers(spec)
     found = dict(base._ub_communicators or {})
-    user_buffers.destroy(spec)
+    gpu_setup.destroy_user_buffers(spec)
     return {
         "made": {name: described(buffer) for (name, _mode), buffer in found.items()},
         "modes": sorted({mode.value for _name, mode in found}),

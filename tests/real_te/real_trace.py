@@ -60,16 +60,16 @@ def _forget_buffers(case):
 
 def measured(case):
     """Measure as the tracer does, with user buffers as a rank makes them."""
-    from harness.engine import user_buffers
+    from harness.engine import gpu_setup
     from harness.engine.tracing.chunk import Groups, build, stage_config
     from harness.engine.tracing.run import prepared
 
     spec = prepared(case, "transformer_engine", GROUPS.setdefault("groups", Groups()))
-    user_buffers.make(spec)
+    gpu_setup.make_user_buffers(spec)
     try:
         found = dataclasses.asdict(build(case, spec, stage_config(spec)).measure())
     finally:
-        user_buffers.destroy(spec)
+        gpu_setup.destroy_user_buffers(spec)
     found.pop("ops")
     return found
 

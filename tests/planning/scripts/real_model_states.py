@@ -23,8 +23,8 @@ from harness.engine import rank_run
 from harness.engine.config import transformer_config
 from harness.engine.memory import static_bytes
 from harness.engine.model import build_chunks, wrap_ddp
-from harness.engine.storage_watch import watched_peak_bytes
 from harness.engine.tracing.chunk import count
+from harness.engine.tracing.ledger import watched_peak_bytes
 from harness.engine.training import Trainer
 from harness.experiment.experiment import ExperimentSpec
 

@@ -8,8 +8,7 @@ import pytest
 from harness.errors import BadRequestError
 from harness.experiment.recompute import FullRecompute, NoRecompute, SelectiveRecompute
 from harness.experiment.user_buffers import NAMED
-from harness.recipes.foreign.agreement import disagreements
-from harness.recipes.foreign.container_fields import FIELDS, NOT_IN_CONTAINERS, container_layer
+from harness.recipes.foreign.container_fields import FIELDS, NOT_IN_CONTAINERS, container_layer, disagreements
 from harness.recipes.foreign.container_file import parse_container, read_container
 from harness.recipes.settings import LEAVES, Setting, build_spec, merge
 

@@ -7,7 +7,7 @@ import pytest
 from harness.judging.derive import derive
 from harness.records.run import PredictionRecord, RunRecord, StagePrediction
 from harness.run.document import prediction_document
-from harness.run.predicting.shown import misfit_line, prediction_line, whole_run
+from harness.run.predicting.prediction import misfit_line, prediction_line, whole_run
 from tests.commands import told
 
 

@@ -18,8 +18,8 @@ trace.prepare(transformer_engine=False)
 import torch
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from harness.engine.storage_watch import watched_peak_bytes
 from harness.engine.tracing.chunk import Groups, build, stage_config
+from harness.engine.tracing.ledger import watched_peak_bytes
 from harness.engine.tracing.routing import PLACE
 from harness.engine.tracing.run import prepared
 

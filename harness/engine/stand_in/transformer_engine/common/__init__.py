@@ -1,5 +1,1 @@
 """Recipes."""
-
-from transformer_engine.common import recipe
-
-__all__ = ["recipe"]

@@ -15,7 +15,7 @@ from transformer_engine.pytorch import (
     module,
     permutation,
 )
-from transformer_engine.pytorch.attention import DotProductAttention
+from transformer_engine.pytorch.attention.dot_product_attention import DotProductAttention
 from transformer_engine.pytorch.fp8 import fp8_autocast, fp8_model_init
 from transformer_engine.pytorch.grouped_linear import Fp8Padding, Fp8Unpadding, GroupedLinear
 from transformer_engine.pytorch.linear import LayerNormLinear, Linear

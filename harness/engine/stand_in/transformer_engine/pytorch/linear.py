@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import Parameter
 
-from transformer_engine.pytorch.communication import (
+from transformer_engine.pytorch.distributed import (
     gather,
     gather_columns,
     gather_rows,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import HarnessError
-from harness.records.archive import archive
 from harness.records.redact import Places, shareable
+from harness.results.show import archive
 
 NOWHERE = Places(())
 

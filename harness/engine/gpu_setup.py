@@ -1,4 +1,4 @@
-"""CUDA streams for building a model, as megatron's own launcher uses them; graph capture needs them."""
+"""What megatron's own launchers set up on a GPU: CUDA streams, and the user buffers of transformer-engine."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,3 +43,33 @@ def _side_stream(spec: ExperimentSpec) -> torch.cuda.Stream:
         if hasattr(full_cuda_graph, "get_shared_capture_stream"):
             return full_cuda_graph.get_shared_capture_stream()
     return torch.cuda.Stream()
+
+
+def make_user_buffers(spec: ExperimentSpec) -> None:
+    """Register the buffers of ``spec`` with the ranks of every tensor-parallel group, if it uses any.
+
+    Call it once, after megatron's process groups exist and before the first layer runs. The arguments are those of
+    Megatron-LM (training/initialize.py) and Megatron-Bridge.
+    """
+    if not spec.makes_user_buffers:
+        return
+    from transformer_engine.pytorch.module import base
+
+    modes = base.UserBufferQuantizationMode
+    buffers = spec.kernels.tp_comm_overlap_cfg
+    base.initialize_ub(
+        shape=list(spec.user_buffer_shape),
+        tp_size=spec.parallelism.tensor_model_parallel_size,
+        quantization_modes=[modes.FP8 if spec.precision.peak == "fp8" else modes.NONE],
+        ub_cfgs=buffers.ub_cfgs if buffers else {},
+        bootstrap_backend="nccl",
+    )
+
+
+def destroy_user_buffers(spec: ExperimentSpec) -> None:
+    """Free the buffers. Call it before the process groups end: their ranks free the buffers together."""
+    if not spec.makes_user_buffers:
+        return
+    from transformer_engine.pytorch.module import base
+
+    base.destroy_ub()

@@ -14,7 +14,7 @@ def _torch():
 
 @pytest.fixture
 def peak():
-    from harness.engine.storage_watch import watched_peak_bytes
+    from harness.engine.tracing.ledger import watched_peak_bytes
 
     return watched_peak_bytes
 
