@@ -59,6 +59,7 @@ def test_a_killed_mbr_perf_is_named_with_what_became_of_its_ranks(mbr_perf, begu
         "Last sign of life: 2025-10-09T08:53:21Z."
     )
     assert "give the logs" not in answer.out
+    assert json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)["job"]["status"] == "failed"
 
 
 def test_a_run_that_still_goes_on_is_said_to(mbr_perf, begun):
@@ -67,7 +68,8 @@ def test_a_run_that_still_goes_on_is_said_to(mbr_perf, begun):
     answer = mbr_perf("diagnose", folder, "--no_plan")
     assert answer.code == 6
     assert answer.out.splitlines()[1].startswith("Failure   unknown: the run is still going: process ")
-    assert json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)["verdict"]["class"] is None
+    document = json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)
+    assert (document["verdict"]["class"], document["job"]["status"]) == (None, "unknown")
 
 
 def test_ranks_of_a_run_that_nobody_claimed_tell_what_happened(mbr_perf, begun, make_rank, make_spec):

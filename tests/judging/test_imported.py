@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.judging.coverage import own_throughput, throughput_text
+from harness.judging.coverage import coverage_of, own_throughput, throughput_text
 from harness.judging.derive import derive
+from harness.judging.readings import allocated
 from harness.records.run import ImportedLog, LoggedThroughput
 
 
@@ -51,3 +52,30 @@ def test_where_ours_is_not_known_nothing_is_compared(logged):
 def test_a_run_of_our_own_has_none(make_record):
     record = make_record()
     assert throughput_text(record, derive(record)) is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "read", "missing", "told"),
+    [
+        # Tensor-parallel ranks hold different parts, data-parallel ones copies.
+        ({"tensor_model_parallel_size": 2}, (0, 1), (), "2 of 4 ranks (copies of ranks with one: 2)"),
+        ({"tensor_model_parallel_size": 2}, (0, 2), (1, 3), "2 of 4 ranks"),
+        ({"context_parallel_size": 2}, (0,), (1, 3), "3 of 4 ranks (copies of ranks with one: 1)"),
+        ({"pipeline_model_parallel_size": 2}, (0, 1), (2, 3), "2 of 4 ranks"),
+        # Experts are spread over data-parallel ranks: none of those is a copy of another.
+        ({"expert_model_parallel_size": 1}, (0,), (), "3 of 4 ranks (copies of ranks with one: 3)"),
+        ({"expert_model_parallel_size": 2}, (0,), (1, 2, 3), "3 of 4 ranks"),
+        ({"expert_model_parallel_size": 4}, (0, 3), (1, 2), "2 of 4 ranks"),
+    ],
+)
+def test_a_rank_without_a_reading_is_missing_unless_it_is_a_copy_of_one_with(
+    make_spec, make_rank, make_record, sizes, read, missing, told
+):
+    spec = make_spec(num_gpus=4, parallelism=sizes)
+    ranks = tuple(
+        make_rank(spec, rank) if rank in read else make_rank(spec, rank, memory=None) for rank in range(spec.num_gpus)
+    )
+    log = ImportedLog(source_format="bridge", files=())
+    coverage = coverage_of(make_record(spec, ranks=ranks).model_copy(update={"imported": log}))
+    peak = coverage.peak(allocated)
+    assert (peak.missing_ranks, coverage.missing(peak)) == (missing, told)

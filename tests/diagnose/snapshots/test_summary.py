@@ -1,5 +1,7 @@
 """What is read out of snapshots made by hand."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,6 +119,16 @@ def test_a_history_without_its_frees_is_not_taken_for_levels():
     assert device.levels is None
     assert "skip_actions" in device.history_problem
     assert all(one.peak_bytes is None for one in device.holders)
+    assert device.failure is None
+
+
+@pytest.mark.parametrize("is_now", [True, False])
+def test_of_a_history_without_its_frees_only_a_failure_at_its_end_is_told(is_now: bool):
+    oom = {"action": "oom", "addr": 0, "size": GIB, "device_free": 0, "stream": 0, "frames": []}
+    snapshot = events(("alloc", 1, MIB), ("alloc", 2, MIB))
+    snapshot["device_traces"][0].insert(2 if is_now else 0, oom)
+    device = device_of(snapshot)
+    assert (device.levels, device.failure is not None) == (None, is_now)
 
 
 def test_phases_are_spans_since_the_history_begins():
@@ -173,6 +185,66 @@ def test_memory_freed_after_the_failure_counts_as_held_then():
     failure = device_of(allocator.snapshot()).failure
     assert failure is not None
     assert (failure.allocated_then_bytes, failure.is_now) == (10 * GIB, False)
+
+
+def events(*entries: tuple[str, int, int], times: tuple[int, ...] = ()) -> dict[str, Any]:
+    """A snapshot of nothing allocated whose history is these (action, address, bytes), a microsecond apart."""
+    clock = times or range(len(entries))
+    history = [
+        {"action": action, "addr": address, "size": size, "stream": 0, "frames": [], "time_us": time}
+        for (action, address, size), time in zip(entries, clock, strict=True)
+    ]
+    return {"segments": [], "device_traces": [history]}
+
+
+def test_a_history_without_any_time_between_its_events_is_told_by_their_number():
+    pair = ("alloc", 1, MIB), ("free_requested", 1, MIB)
+    clocks = [device_of(events(*pair, times=times)).levels for times in ((5, 5), (5, 9))]
+    assert [levels and (levels.clock, levels.interval) for levels in clocks] == [("events", 1.0), ("s", 2e-6)]
+
+
+def test_sizes_that_sum_up_to_more_than_any_device_has_are_refused():
+    def pair(size: int) -> dict[str, Any]:
+        return events(*(("alloc", n, size) for n in (1, 2)), *(("free_requested", n, size) for n in (1, 2)))
+
+    assert device_of(pair(2**61 - 1)).levels is not None
+    with pytest.raises(SnapshotFormatError, match="more than any device has"):
+        device_of(pair(2**61))
+
+
+def test_what_was_freed_by_the_event_at_the_peak_is_not_held_there():
+    device = device_of(
+        events(("free_requested", 1, 4 * MIB), ("free_completed", 1, 4 * MIB), ("free_requested", 2, MIB))
+    )
+    assert [(one.module, one.peak_bytes) for one in device.holders] == [("before the history", MIB)]
+
+
+def test_a_block_allocated_by_the_event_at_the_peak_is_held_there_and_a_later_one_is_not():
+    made = ("alloc", 1, 4 * MIB), ("free_requested", 1, 4 * MIB), ("alloc", 2, MIB), ("free_requested", 2, MIB)
+    device = device_of(events(*made))
+    assert [one.peak_bytes for one in device.holders] == [4 * MIB]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "inside"),
+    [
+        (10, 20, (0.0, 10e-6)),
+        (20, 30, None),
+        (19, 30, (9e-6, 10e-6)),
+        (1, 10, None),
+        (1, 11, (0.0, 1e-6)),
+        (12, 17, (2e-6, 7e-6)),
+    ],
+)
+def test_a_phase_is_told_where_it_lies_within_the_history(begin: int, end: int, inside: tuple[float, float] | None):
+    snapshot = events(("alloc", 1, MIB), ("free_requested", 1, MIB), times=(10, 20))
+    snapshot["external_annotations"] = [
+        {"stage": stage, "name": "forward", "device": 0, "time_us": time}
+        for stage, time in (("START", begin), ("END", end))
+    ]
+    levels = device_of(snapshot).levels
+    assert levels is not None
+    assert [(phase.start_s, phase.end_s) for phase in levels.phases] == ([inside] if inside else [])
 
 
 @pytest.mark.parametrize(

@@ -303,7 +303,7 @@ def test_other_failures_are_not_out_of_memory(text):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("512 bytes", 512), ("896.00 KiB", 896 * 1024), ("2.31 GiB", round(2.31 * GIB)), ("1.5 TiB", 1536 * GIB),
-     ("17179869184.00 GiB", None), ("nothing", None), (None, None)],
+     ("17179869184.00 GiB", None), ("1.00 EiB", None), ("nothing", None), (None, None)],
 )  # fmt: skip
 def test_a_size_is_read_as_torch_writes_it(text, expected):
     assert size_bytes(text) == expected

@@ -1,8 +1,8 @@
-"""Who holds the memory of a full GPU, where torch lists processes and does not say which is its own."""
+"""Who holds the memory of a full GPU, where torch lists processes and does not say which is its own; exact edges of verdicts."""
 
 import pytest
 
-from harness.judging.oom.allocator import Occupants, occupants
+from harness.judging.oom.allocator import Occupants, judged, occupants
 from harness.judging.oom.verdict import AllocatorFigures, ProcessMemory, threshold
 from harness.units import GIB
 
@@ -38,3 +38,70 @@ def test_a_small_gap_is_the_drivers_own(below, counted):
 
 def test_rounding_is_two_hundredths_of_a_gib():
     assert threshold("rounding_bytes") == 0.02 * GIB
+
+
+CARD = 100 * GIB  # of which a share in percent is a whole number of GiB
+ROUNDING, FOREIGN, OUTSIDE = (round(threshold(name)) for name in ("rounding_bytes", "foreign_bytes", "outside_bytes"))
+UNNAMED = {"total_bytes": CARD, "free_bytes": 2 * GIB, "allocated_bytes": 40 * GIB, "unallocated_bytes": GIB}
+IN_PIECES = {"total_bytes": CARD, "free_bytes": GIB, "allocated_bytes": 90 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("figures", "at_the_edge", "beyond"),
+    [
+        ({"total_bytes": CARD, "tried_bytes": CARD}, ("capacity", "low"), ("bad_size", "medium", "tried_bytes", 1)),
+        ({"total_bytes": CARD, "tried_bytes": 2 * CARD}, ("bad_size", "medium"), ("bad_size", "high", "tried_bytes", 1)),
+        ({"allowed_bytes": 30 * GIB, "tried_bytes": GIB, "allocated_bytes": 29 * GIB - ROUNDING - 1, "unallocated_bytes": 0},
+         ("capacity", "low"), ("self_imposed_limit", "high", "tried_bytes", 1)),
+        ({"total_bytes": CARD, "free_bytes": GIB, "this_process_bytes": 98 * GIB, "processes": (ProcessMemory(7, FOREIGN),),
+          "tried_bytes": GIB + FOREIGN, "allocated_bytes": 94 * GIB, "unallocated_bytes": 0},
+         ("other_process", "high"), ("capacity", "high", "tried_bytes", 1)),
+        ({"total_bytes": CARD, "free_bytes": GIB, "this_process_bytes": 90 * GIB, "processes": (ProcessMemory(7, 9 * GIB),),
+          "tried_bytes": 9 * GIB, "allocated_bytes": 80 * GIB, "unallocated_bytes": 9 * GIB},
+         ("other_process", "medium"), ("other_process", "high", "tried_bytes", 1)),
+        (UNNAMED | {"tried_bytes": 2 * GIB + 57 * GIB}, ("other_process", "medium"),
+         ("outside_allocator", "low", "tried_bytes", 1)),
+        (UNNAMED | {"tried_bytes": 3 * GIB, "allocated_bytes": 48 * GIB}, ("outside_allocator", "low"),
+         ("other_process", "medium", "allocated_bytes", -1)),
+        ({"total_bytes": 50 * GIB, "free_bytes": 49 * GIB - OUTSIDE, "allocated_bytes": GIB, "unallocated_bytes": 0,
+          "tried_bytes": 48 * GIB}, ("other_process", "medium"), ("capacity", "medium", "allocated_bytes", 1)),
+        (IN_PIECES | {"unallocated_bytes": 2 * GIB, "tried_bytes": 3 * GIB}, ("fragmentation", "medium"),
+         ("outside_allocator", "low", "tried_bytes", 1)),
+        (IN_PIECES | {"unallocated_bytes": 2 * GIB, "tried_bytes": GIB}, ("fragmentation", "medium"),
+         ("outside_allocator", "low", "unallocated_bytes", -1)),
+        (IN_PIECES | {"unallocated_bytes": 5 * GIB, "tried_bytes": 5 * GIB}, ("fragmentation", "high"),
+         ("fragmentation", "medium", "tried_bytes", 1)),
+        (IN_PIECES | {"unallocated_bytes": 5 * GIB, "tried_bytes": 4 * GIB}, ("fragmentation", "high"),
+         ("fragmentation", "medium", "unallocated_bytes", -1)),
+        (IN_PIECES | {"private_pool_bytes": 6 * GIB, "tried_bytes": 6 * GIB}, ("cuda_graph_pools", "medium"),
+         ("capacity", "high", "tried_bytes", 1)),
+        (IN_PIECES | {"private_pool_bytes": 5 * GIB, "tried_bytes": 2 * GIB}, ("cuda_graph_pools", "medium"),
+         ("capacity", "high", "private_pool_bytes", -1)),
+        (IN_PIECES | {"private_pool_bytes": 10 * GIB, "tried_bytes": 2 * GIB}, ("cuda_graph_pools", "high"),
+         ("cuda_graph_pools", "medium", "private_pool_bytes", -1)),
+        ({"total_bytes": 50 * GIB, "free_bytes": 0, "allocated_bytes": 50 * GIB - OUTSIDE, "unallocated_bytes": 0,
+          "tried_bytes": GIB}, ("outside_allocator", "low"), ("capacity", "high", "allocated_bytes", 1)),
+        ({"total_bytes": CARD, "allocated_bytes": 80 * GIB}, ("capacity", "high"),
+         ("capacity", "medium", "allocated_bytes", -1)),
+    ],
+)  # fmt: skip
+def test_a_verdict_changes_at_its_threshold_and_not_a_byte_before(figures, at_the_edge, beyond):
+    *other, name, step = beyond
+    for told, expected in ((figures, at_the_edge), (figures | {name: figures[name] + step}, tuple(other))):
+        found = judged(AllocatorFigures(**told), expandable_segments=False)
+        assert (found.oom_class, found.confidence) == expected, found.reason
+
+
+@pytest.mark.parametrize(("less", "named"), [(0, True), (1, False)])
+def test_fragmentation_names_pools_from_their_threshold_on(less, named):
+    pools = 5 * GIB - less
+    figures = AllocatorFigures(**IN_PIECES, unallocated_bytes=5 * GIB, tried_bytes=GIB, private_pool_bytes=pools)
+    assert ("private pools" in judged(figures, expandable_segments=False).reason) is named
+
+
+@pytest.mark.parametrize(("more", "recognised"), [(0, 1), (1, 2)])
+def test_this_process_is_at_least_as_large_as_its_allocator(more, recognised):
+    held = 30 * GIB + ROUNDING + more
+    listed = (ProcessMemory(1, 30 * GIB), ProcessMemory(2, 40 * GIB))
+    figures = {"total_bytes": CARD, "free_bytes": 30 * GIB, "allocated_bytes": held, "unallocated_bytes": 0}
+    assert occupants(AllocatorFigures(processes=listed, **figures)).recognised_pid == recognised
