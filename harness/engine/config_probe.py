@@ -27,7 +27,7 @@ from harness.engine.process import (
 )
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
-from harness.records.process_error import quoted_error
+from harness.records.redact import quoted_error
 
 # Texts of no help to a person -> what they mean: exception type, start of its text (None: no text at all), meaning.
 TRANSLATIONS = (

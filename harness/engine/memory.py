@@ -14,9 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from harness.engine.memory_limit import WATCHED_STEPS, CpuLimit
-from harness.engine.memory_series import SeriesRecorder
 from harness.engine.tracing.ledger import StorageLedger, StorageWatch, watched_peak_bytes
-from harness.records.rank import MemoryRecord
+from harness.records.rank import MemoryRecord, SeriesRecorder
 
 
 def _attention(query, key, value, *_args, **_kwargs) -> int:

@@ -14,10 +14,9 @@ from statistics import median
 
 import pynvml
 
-from harness.engine.memory_series import SeriesRecorder
 from harness.engine.nvml_device import Gpu, Neighbours, optional, reason_of
 from harness.engine.process import die_with_parent
-from harness.records.rank import CLOCK_REASONS, IDLE, POWER_CAP, ClockSamples
+from harness.records.rank import CLOCK_REASONS, IDLE, POWER_CAP, ClockSamples, SeriesRecorder
 from harness.records.run import DeviceSample, NodeSample
 from harness.records.store import write_atomically
 from harness.units import counted

@@ -1,11 +1,91 @@
 """`mbr-perf import`: somebody's training log as a run, or several of them as a sweep."""
 
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.asking.options import JudgeOptions, WholeShortOptions, spread, takes
-from harness.imports.options import ImportOptions, JobOptions
+from harness.asking.options import ExperimentOptions, JudgeOptions, WholeShortOptions, spread, takes
+from harness.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from harness.imports.request import ImportRequest, ImportSweepRequest, LabelledLogs
+
+
+def _option(name: str, metavar: str | None, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel="Import")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """Which logs, of one job or of several."""
+
+    log: Annotated[
+        list[str],
+        _option(
+            "--log",
+            "[SETTING=]PATH...",
+            "Logs of Megatron-Bridge or Megatron-LM: files, or folders of them, of one job. With SETTING=, one job of "
+            "several that differ in it: none=a.log, mlp,core_attn=b.log, 'core_attn pp=8'=c.log; they become a sweep. The "
+            "same SETTING again is a repeat. Repeatable.",
+        ),
+    ]
+    sweep: Annotated[
+        str | None,
+        _option(
+            "--sweep",
+            "NAME|PATH",
+            "A sweep file: what the jobs have in common, their title and control. The command line wins over it.",
+        ),
+    ] = None
+    control: Annotated[
+        str,
+        _option(
+            "--control",
+            "SETTING",
+            "The job that the others are held against. Default: that of no recompute, else the first.",
+        ),
+    ] = ""
+    started_at: Annotated[
+        str | None,
+        _option(
+            "--started_at",
+            "TIME",
+            "When the job started (the first, of several), ISO-8601, in UTC unless it names a zone. Default: the times in "
+            "the log, taken for UTC unless they name a zone. Where it has none the time is unknown; history then has the "
+            "run at the time of its import, marked ?. The age of the file says nothing.",
+        ),
+    ] = None
+    results_dir: Annotated[
+        Path | None,
+        _option("--results_dir", "DIR", "Where runs are kept. Default: results of the checkout, else ./results."),
+    ] = None
+    as_json: Annotated[bool, _option("--json", None, "One JSON document on stdout.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOptions(ExperimentOptions):
+    """What the job trained; the recipe may come from a sweep file."""
+
+    model_recipe_name: Annotated[
+        str,
+        typer.Option(
+            "--model_recipe_name",
+            "-mr",
+            metavar="RECIPE",
+            help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file. Not needed with --sweep.",
+        ),
+    ] = ""
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            "--gpu",
+            "-g",
+            metavar="GPU",
+            help="What the job ran on: h100, h200, a100, b200, b300, gb200, gb300, l40s or cpu. Needed: no log says it.",
+        ),
+    ] = None
 
 
 class LogCommand(WholeShortOptions):
@@ -23,9 +103,9 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
     The recipe and its options say what the job trained. What the log does not say stays unknown, and a comparison that
     needs it is inconclusive. Exit codes: those of `run`, or with several jobs those of `sweep`.
     """
-    from harness.imports.request import ImportRequest, import_request
+    from harness.imports.request import ImportRequest
 
-    request = import_request(what, asked, judge)
+    request = _import_request(what, asked, judge)
     if isinstance(request, ImportRequest):
         from harness.imports.run import import_run
         from harness.run.show import Display
@@ -35,3 +115,55 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
     from harness.sweep.show import SweepDisplay
 
     raise typer.Exit(int(import_sweep(request, SweepDisplay(as_json=what.as_json))))
+
+
+def _import_request(
+    what: ImportOptions, asked: JobOptions, judge: JudgeOptions
+) -> "ImportRequest | ImportSweepRequest":
+    """The options as one value. BadRequestError for logs of which only some have a setting, and without a recipe."""
+    from harness.asking.requests import experiment_request, gate_options
+    from harness.imports.request import (
+        ImportRequest,
+        ImportSweepRequest,
+        labelled,
+        require_logs,
+        start_of,
+        sweep_file_named,
+    )
+    from harness.recipes.file_request import laid_over, request_of
+
+    file = sweep_file_named(what.sweep, asked.recipes_dir)
+    request = experiment_request(asked, judge)
+    request = laid_over(request_of(file.request), request) if file else request
+    if not request.model_recipe_name:
+        raise BadRequestError("a log does not say what was trained", remedy="-mr RECIPE, or --sweep SWEEP_FILE")
+    gate, jobs, started_at = gate_options(judge), labelled(what.log), start_of(what.started_at)
+    require_logs(jobs)
+    if any(not job.label for job in jobs):
+        _require_one_job(what, jobs)
+        logs = tuple(path for job in jobs for path in job.logs)
+        return ImportRequest(logs=logs, asked=request, gate=gate, started_at=started_at, results_dir=what.results_dir)
+    title, control = (file.title, file.control or "") if file else ("", "")
+    return ImportSweepRequest(
+        jobs=jobs,
+        asked=request,
+        gate=gate,
+        title=title,
+        control=what.control or control,
+        started_at=started_at,
+        results_dir=what.results_dir,
+    )
+
+
+def _require_one_job(what: ImportOptions, jobs: "tuple[LabelledLogs, ...]") -> None:
+    if len(jobs) > 1:
+        raise BadRequestError(
+            f"--log {jobs[0].logs[0]} has no setting, and others have",
+            remedy="give every job its own: --log none=a.log",
+        )
+    given = [name for name, value in (("--sweep", what.sweep), ("--control", what.control)) if value]
+    if given:
+        raise BadRequestError(
+            f"{', '.join(given)}: of several jobs, and the logs are of one",
+            remedy="name the job's setting: --log none=a.log",
+        )

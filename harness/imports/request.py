@@ -5,12 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from harness.asking.options import JudgeOptions
-from harness.asking.requests import experiment_request, gate_options
 from harness.errors import BadRequestError, ManyProblemsError, Problems, raise_all
-from harness.recipes.file_request import laid_over, request_of
 from harness.recipes.recipe import Request
 from harness.recipes.sweep_file import SweepFile, read_sweep_file
 from harness.records.goldens import GateOptions
@@ -18,9 +14,6 @@ from harness.run.understanding import Settled
 from harness.sweep.axes import RECOMPUTE, SweptAxis
 from harness.sweep.request import read_axes
 from harness.units import utc_time
-
-if TYPE_CHECKING:
-    from harness.imports.options import ImportOptions, JobOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,41 +48,15 @@ class ImportSweepRequest:
     results_dir: Path | None = None
 
 
-def import_request(
-    what: "ImportOptions", asked: "JobOptions", judge: JudgeOptions
-) -> ImportRequest | ImportSweepRequest:
-    """The options as one value. BadRequestError for logs of which only some have a setting, and without a recipe."""
-    file = _sweep_file(what.sweep, asked.recipes_dir)
-    request = experiment_request(asked, judge)
-    request = laid_over(request_of(file.request), request) if file else request
-    if not request.model_recipe_name:
-        raise BadRequestError("a log does not say what was trained", remedy="-mr RECIPE, or --sweep SWEEP_FILE")
-    gate, jobs, started_at = gate_options(judge), labelled(what.log), _started_at(what.started_at)
-    _require_logs(jobs)
-    if any(not job.label for job in jobs):
-        _require_one_job(what, jobs)
-        logs = tuple(path for job in jobs for path in job.logs)
-        return ImportRequest(logs=logs, asked=request, gate=gate, started_at=started_at, results_dir=what.results_dir)
-    title, control = (file.title, file.control or "") if file else ("", "")
-    return ImportSweepRequest(
-        jobs=jobs,
-        asked=request,
-        gate=gate,
-        title=title,
-        control=what.control or control,
-        started_at=started_at,
-        results_dir=what.results_dir,
-    )
-
-
-def _sweep_file(name: str | None, recipes_dir: Path | None) -> SweepFile | None:
+def sweep_file_named(name: str | None, recipes_dir: Path | None) -> SweepFile | None:
+    """The file of `--sweep`; None without one."""
     try:
         return None if name is None else read_sweep_file(name, recipes_dir)
     except BadRequestError as error:
         raise BadRequestError(error.message.replace("--file", "--sweep", 1), remedy=error.remedy) from error
 
 
-def _require_logs(jobs: tuple[LabelledLogs, ...]) -> None:
+def require_logs(jobs: tuple[LabelledLogs, ...]) -> None:
     """BadRequestError for a setting without a log, and for a log of two jobs, which would pass for a repeat."""
     found, seen = list[BadRequestError](), set[Path]()
     for label, log in ((job.label, log) for job in jobs for log in job.logs):
@@ -102,7 +69,7 @@ def _require_logs(jobs: tuple[LabelledLogs, ...]) -> None:
     raise_all(found)
 
 
-def _started_at(written: str | None) -> datetime | None:
+def start_of(written: str | None) -> datetime | None:
     """BadRequestError for what is no time, or one that is yet to come."""
     if written is None:
         return None
@@ -115,20 +82,6 @@ def _started_at(written: str | None) -> datetime | None:
             f"--started_at {written}: yet to come", remedy="UTC is meant, or a zone: 2025-01-31T22:15:00-08:00"
         )
     return when
-
-
-def _require_one_job(what: "ImportOptions", jobs: tuple[LabelledLogs, ...]) -> None:
-    if len(jobs) > 1:
-        raise BadRequestError(
-            f"--log {jobs[0].logs[0]} has no setting, and others have",
-            remedy="give every job its own: --log none=a.log",
-        )
-    given = [name for name, value in (("--sweep", what.sweep), ("--control", what.control)) if value]
-    if given:
-        raise BadRequestError(
-            f"{', '.join(given)}: of several jobs, and the logs are of one",
-            remedy="name the job's setting: --log none=a.log",
-        )
 
 
 def labelled(values: Iterable[str]) -> tuple[LabelledLogs, ...]:

@@ -1,9 +1,74 @@
 """`mbr-perf nightly`: a suite of cases, run and judged against golden values."""
 
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
 from harness.asking.options import LocalLaunchOptions, SlurmLaunchOptions, takes
-from harness.night.options import NightJudgeOptions, NightOutputOptions, SuiteOptions
+from harness.errors import Problems
+
+if TYPE_CHECKING:
+    from harness.night.plan import NightRequest
+    from harness.night.reports import Outputs
+
+_SUITE, _JUDGE, _OUTPUT = "Suite", "Judging", "Output"
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions:
+    """What to run, and how often."""
+
+    suite: Annotated[str | None, typer.Argument(metavar="SUITE",
+        help="A suite file: a name in recipes/suites or a path. Not with --resume.")] = None
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", rich_help_panel=_SUITE,
+        help="Only cases whose names match, e.g. 'llama3_*'. Repeatable.")] = None
+    shard: Annotated[str, typer.Option("--shard", metavar="I/N", rich_help_panel=_SUITE,
+        help="Only the I-th of N parts of the suite; every case is in one of them.")] = ""
+    confirm: Annotated[int, typer.Option("--confirm", metavar="N", rich_help_panel=_SUITE,
+        help="Run a case that looks like a regression N more times before it is called one.")] = 2
+    retries: Annotated[int, typer.Option("--retries", metavar="N", rich_help_panel=_SUITE,
+        help="Start at most N more runs of a case after a named fault of the machines; each is recorded.")] = 1
+    resume: Annotated[str | None, typer.Option("--resume", metavar="NIGHT", rich_help_panel=_SUITE,
+        help="Do what is missing of a night: its folder or the start of its id. Everything else is taken from it.")] = None
+    recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", rich_help_panel=_SUITE,
+        help="Directory of recipe families and of suites/.")] = None
+    dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SUITE,
+        help="Print the cases, their goldens, how they went last time and what would run, with Slurm the batch files; run nothing.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightJudgeOptions:
+    """How to judge; thresholds are the suite's."""
+
+    golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", rich_help_panel=_JUDGE,
+        help="Where golden values are. Default: results/golden of the checkout.")] = None
+    accept_difference: Annotated[list[str] | None, typer.Option("--accept_difference", metavar="NAME", rich_help_panel=_JUDGE,
+        help="Compare although this differs from the golden's: a package, driver_version, or software. Repeatable.")] = None
+    fail_on_improvement: Annotated[bool, typer.Option("--fail_on_improvement", rich_help_panel=_JUDGE,
+        help="Exit 7 on an improvement beyond the threshold.")] = False
+    aa: Annotated[bool, typer.Option("--aa", rich_help_panel=_JUDGE,
+        help="Run one case under two labels, and judge times only if these are found equal. On Slurm they run in its job.")] = False
+    aa_case: Annotated[str, typer.Option("--aa_case", metavar="NAME", rich_help_panel=_JUDGE,
+        help="The case of --aa. Default: the one with the least expected GPU time.")] = ""
+    aa_pairs: Annotated[int | None, typer.Option("--aa_pairs", metavar="N", rich_help_panel=_JUDGE,
+        help="Runs of --aa under either label, 3 to 50. Default: 4.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightOutputOptions:
+    """Where the answer goes; the night's folder has every report in any case."""
+
+    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_OUTPUT, help="One JSON document on stdout.")] = False
+    junit: Annotated[Path | None, typer.Option("--junit", metavar="FILE", rich_help_panel=_OUTPUT,
+        help="JUnit XML.")] = None
+    step_summary: Annotated[Path | None, typer.Option("--step_summary", metavar="FILE", rich_help_panel=_OUTPUT,
+        help="Append Markdown, e.g. to $GITHUB_STEP_SUMMARY.")] = None
+    html: Annotated[Path | None, typer.Option("--html", metavar="DIR", rich_help_panel=_OUTPUT,
+        help="A page per night and an index of all nights.")] = None
+# fmt: on
 
 
 @takes(SuiteOptions, LocalLaunchOptions, NightJudgeOptions, NightOutputOptions, SlurmLaunchOptions)
@@ -31,11 +96,10 @@ def nightly(
 
     Exit codes: 0 passed, 2 wrong request, or every case refused, 3 a case failed, 4 out of memory, 5 regression, 6 inconclusive or unfinished.
     """
-    from harness.night.request import night_asked
     from harness.night.run import Audience, dry_run_night, resume_night, start_night
     from harness.night.show import NightDisplay
 
-    request, outputs = night_asked(what, judge, launch, slurm, output)
+    request, outputs = _night_asked(what, judge, launch, slurm, output)
     audience = Audience(NightDisplay(as_json=output.as_json), outputs)
     if request is None:
         assert what.resume is not None  # else there is a request
@@ -43,3 +107,86 @@ def nightly(
     if what.dryrun:
         raise typer.Exit(int(dry_run_night(request, audience.display)))
     raise typer.Exit(int(start_night(request, audience)))
+
+
+_MAY_ACCOMPANY = frozenset({"resume", "results_dir"})
+
+
+def _night_asked(
+    what: SuiteOptions,
+    judge: NightJudgeOptions,
+    launch: LocalLaunchOptions,
+    slurm: SlurmLaunchOptions,
+    output: NightOutputOptions,
+) -> "tuple[NightRequest | None, Outputs]":
+    """The night that is asked for, None for one that is resumed, and where its reports go.
+
+    BadRequestError with everything that is wrong with the options, the suite and its cases.
+    """
+    from harness.asking.requests import require_nothing_else
+    from harness.night.plan import chosen_suite
+    from harness.night.reports import Outputs, require_outputs
+
+    problems, request = Problems(), None
+    outputs = Outputs(junit=output.junit, step_summary=output.step_summary, html=output.html)
+    with problems.collecting():
+        require_outputs(outputs)
+    if what.resume is None:
+        request = _request(what, judge, launch, slurm, problems)
+    else:
+        with problems.collecting():
+            may = "--results_dir and the options of outputs"
+            require_nothing_else("night", may, (what, judge, launch, slurm), _MAY_ACCOMPANY)
+    if problems.found and request is not None:
+        with problems.collecting():
+            chosen_suite(request)
+    problems.raise_if_any()
+    return request, outputs
+
+
+def _request(
+    what: SuiteOptions,
+    judge: NightJudgeOptions,
+    launch: LocalLaunchOptions,
+    slurm: SlurmLaunchOptions,
+    problems: Problems,
+) -> "NightRequest | None":
+    """The request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
+    from harness.asking.requests import batch_launch, slurm_request
+    from harness.night.aa import AaRequest
+    from harness.night.plan import NightRequest
+    from harness.records.batches import BatchLaunch
+
+    on_slurm, words = None, BatchLaunch(launcher=launch.launcher, replay_from=launch.replay_from)
+    if what.suite is None:
+        problems.add("nightly needs a suite", "mbr-perf nightly SUITE, or --resume NIGHT")
+    if slurm.detach or slurm.no_submit:
+        problems.add(
+            "a night decides by its runs which others are due: it waits for its jobs",
+            "leave --detach and --no_submit out; scripts/nightly.sbatch runs the night itself as a job",
+        )
+    says_which_aa = bool(judge.aa_case) or judge.aa_pairs is not None
+    if not judge.aa and says_which_aa:
+        problems.add("--aa_case and --aa_pairs say which A/A: there is none", "add --aa")
+    with problems.collecting():
+        on_slurm = slurm_request(launch.launcher, slurm, {})
+    with problems.collecting():
+        words = batch_launch(launch)
+    if what.suite is None:
+        return None
+    num_pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
+    return NightRequest(
+        suite=what.suite,
+        only=tuple(what.only or ()),
+        shard=what.shard,
+        confirm=what.confirm,
+        retries=what.retries,
+        launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
+        slurm=on_slurm.options if on_slurm else None,
+        golden_dir=judge.golden_dir,
+        recipes_dir=what.recipes_dir,
+        results_dir=launch.results_dir,
+        accept_differences=tuple(judge.accept_difference or ()),
+        fail_on_improvement=judge.fail_on_improvement,
+        aa=AaRequest(judge.aa_case, num_pairs) if judge.aa or says_which_aa else None,
+    )

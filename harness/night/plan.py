@@ -1,7 +1,8 @@
-"""From what is asked to the plan of a night: its cases, and which of them cannot run."""
+"""What one `mbr-perf nightly` asks for, and the plan of a night: its cases, and which of them cannot run."""
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,17 +11,89 @@ from harness.batch.launches import num_nodes
 from harness.batch.plan import Draft, DueRun, ask_megatron, drafted
 from harness.errors import BadRequestError, ManyProblemsError, Problems
 from harness.experiment.gpu import GPUS
+from harness.judging.likeness import impossible_names
 from harness.launch.environment import Host
-from harness.night.aa import with_aa
+from harness.launch.slurm.job import option_problems
+from harness.night.aa import AaRequest, aa_problems, with_aa
 from harness.night.batch import unstarted_night
-from harness.night.request import NightRequest, chosen_suite
+from harness.recipes.recipe import Request
 from harness.recipes.suite import Suite, SuiteCase
+from harness.recipes.suite_file import read_suite
+from harness.recipes.suite_listing import only, shard
+from harness.records.batches import BatchLaunch, LaunchSettings
+from harness.records.job import SlurmOptions
 from harness.records.night import Case, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.redact import redact
 from harness.run.machine import one_look, require_machine, software_here
 from harness.run.predicting.prediction import KeptPrediction, cached_prediction_of
-from harness.run.understanding import in_one_sentence
+from harness.run.understanding import RunRequest, in_one_sentence, launcher_problems
 from harness.units import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightRequest:
+    """Which cases of which suite, and how their runs are launched, repeated and judged.
+
+    ``suite``: a name or a path; ``only``: patterns of case names; ``shard``: ``i/n``, empty for all. ``golden_dir`` and
+    ``results_dir`` None: the usual ones. ``slurm``: runs are jobs of a cluster, not of this machine. ``aa`` None: no A/A.
+    """
+
+    suite: str
+    only: tuple[str, ...] = ()
+    shard: str = ""
+    confirm: int = 2
+    retries: int = 1
+    launch: BatchLaunch = field(default_factory=BatchLaunch)
+    slurm: SlurmOptions | None = None
+    golden_dir: Path | None = None
+    recipes_dir: Path | None = None
+    results_dir: Path | None = None
+    accept_differences: tuple[str, ...] = ()
+    fail_on_improvement: bool = False
+    aa: AaRequest | None = None
+
+    def run_request(self, asked: Request) -> RunRequest:
+        """One case's request, as the checks of `mbr-perf run` take it."""
+        return RunRequest(
+            asked=asked, launch=LaunchSettings(launcher=self.launch.launcher, pass_env=self.launch.pass_env)
+        )
+
+
+MOST_EXTRA_RUNS = 100
+"""Of one case, to confirm or to retry: more than that is a slip of the keyboard, and may keep the machine for days."""
+
+
+def chosen_suite(request: NightRequest) -> Suite:
+    """The cases that this night is about. BadRequestError with every fault of the suite and of the options."""
+    problems, chosen = Problems(), Suite(name="", title="", cases=())
+    for name in ("confirm", "retries"):
+        if not 0 <= getattr(request, name) <= MOST_EXTRA_RUNS:
+            told = f"--{name} {getattr(request, name)} must be 0 to {MOST_EXTRA_RUNS}"
+            problems.add(told, "it is the runs of one case beyond its repeats")
+    if request.golden_dir is not None and not request.golden_dir.is_dir():
+        problems.add(f"--golden_dir {request.golden_dir}: no such folder")
+    problems.found += impossible_names(request.accept_differences)
+    problems.found += _launch_problems(request.launch)
+    if request.slurm is not None:
+        problems.found += option_problems(request.slurm, request.launch.pass_env)
+    with problems.collecting():
+        chosen = read_suite(request.suite, request.recipes_dir)
+        chosen = only(chosen, request.only)
+    if request.shard:
+        with problems.collecting():
+            chosen = shard(chosen, request.shard)
+    problems.found += aa_problems(request.aa, [case.name for case in chosen.cases])
+    problems.raise_if_any()
+    return chosen
+
+
+def _launch_problems(launch: BatchLaunch) -> list[BadRequestError]:
+    """What is wrong with the launch of every case alike."""
+    found = [*launcher_problems(launch), *launch.problems]
+    if launch.launcher == "replay" and launch.replay_from is None:
+        found.append(BadRequestError("--launcher replay: needs recorded runs", remedy="add --from RUN"))
+    return found
+
 
 CaseDraft = Draft[SuiteCase]
 

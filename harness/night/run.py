@@ -17,9 +17,8 @@ from harness.night.batch import NightBatch, due_round
 from harness.night.history.record import Occasion, history_record
 from harness.night.history.store import write_history
 from harness.night.judge import NightJudge, outlook
-from harness.night.plan import plan_night
+from harness.night.plan import NightRequest, plan_night
 from harness.night.reports import Outputs, write_night_reports
-from harness.night.request import NightRequest
 from harness.night.show import NightDisplay
 from harness.night.values import CaseRun, CaseVerdict, NightVerdict
 from harness.records.batches import NIGHT_FOLDERS

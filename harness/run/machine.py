@@ -18,7 +18,7 @@ from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS, Frozen, GpuType, gpu_named
 from harness.experiment.software import ASSUMED_TRANSFORMER_ENGINE, Software, parse_assume
 from harness.launch.environment import SAFE_PATH, Host
-from harness.records.process_error import quoted_error
+from harness.records.redact import quoted_error
 from harness.units import counted
 
 TIMEOUT_S = 10.0

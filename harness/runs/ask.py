@@ -47,8 +47,7 @@ def run_ab(
     from harness.errors import BadRequestError, ExitCode
     from harness.launch.environment import this_host
     from harness.runs.ab import AbDisplay, ab_request
-    from harness.sweep.options import SweepOptions, SweptOptions
-    from harness.sweep.request import follower, sweep_request
+    from harness.sweep.ask import SweepOptions, SweptOptions, follower, sweep_request
     from harness.sweep.run import Sitting, dry_run_sweep, follow_sweep, start_sweep
 
     if launch.launcher == "slurm":

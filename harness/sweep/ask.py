@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.asking.options import (
+    ExperimentOptions,
     Json,
     JudgeOptions,
     LocalLaunchOptions,
@@ -15,7 +16,55 @@ from harness.asking.options import (
     SweepNodes,
     takes,
 )
-from harness.sweep.options import SweepOptions, SweptOptions
+from harness.errors import BadRequestError, Problems
+
+if TYPE_CHECKING:
+    from harness.batch.nodes import Follower
+    from harness.records.job import SlurmRequest
+    from harness.sweep.request import SweepRequest
+
+_SWEEP = "Sweep"
+
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class SweptOptions(ExperimentOptions):
+    """What to run; the recipe may come from a sweep file or from the sweep that is resumed."""
+
+    model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
+        help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file. Not needed with --file or --resume.")] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    """What to vary, and how often."""
+
+    over: Annotated[list[str] | None, typer.Option("--over", metavar="AXIS=V,V,...", rich_help_panel=_SWEEP,
+        help="Vary this: recompute, tp, pp, vp, cp, ep, et, mb, gb, sl, ng, any long option, env.NAME or section.field. "
+        "Values that hold commas are separated by ';', those of recompute always: recompute='none; mlp; core_attn,layernorm'. "
+        "recompute=auto: every setting that differs in effect. Several may follow one --over; repeatable.")] = None
+    file: Annotated[str | None, typer.Option("--file", metavar="NAME|PATH", rich_help_panel=_SWEEP,
+        help="A sweep file: a name in recipes/sweeps or a path. The command line wins over it.")] = None
+    grid: Annotated[bool, typer.Option("--grid", rich_help_panel=_SWEEP,
+        help="Every combination of the axes, instead of one change at a time from the control.")] = False
+    control: Annotated[str | None, typer.Option("--control", metavar="'AXIS=VALUE ...'", rich_help_panel=_SWEEP,
+        help="What the others are held against. Default: no recompute where recompute is varied, else the request as it is.")] = None
+    repeats: Annotated[int | None, typer.Option("--repeats", metavar="N", rich_help_panel=_SWEEP,
+        help="Run every cell N times, interleaved (A B C A B C); 3 give confidence intervals.")] = None
+    max_minutes: Annotated[float | None, typer.Option("--max_minutes", metavar="MINUTES", rich_help_panel=_SWEEP,
+        help="Start no run that would not be done by then; --resume does the rest.")] = None
+    no_prune: Annotated[bool, typer.Option("--no_prune", rich_help_panel=_SWEEP,
+        help="Also run cells that are predicted to be out of memory, or that an OOM shows to be hopeless.")] = False
+    margin: Annotated[float, typer.Option("--margin", metavar="FRACTION", rich_help_panel=_SWEEP,
+        help="Share of the memory that a recommended setting leaves free.")] = 0.06
+    no_warm: Annotated[bool, typer.Option("--no_warm", rich_help_panel=_SWEEP,
+        help="Start every run in processes of its own that import everything anew, instead of from a warm parent.")] = False
+    resume: Annotated[str | None, typer.Option("--resume", metavar="SWEEP", rich_help_panel=_SWEEP,
+        help="Do what is missing of a sweep: its folder or the start of its id. Everything else is taken from it.")] = None
+    dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SWEEP,
+        help="Print the cells, what is predicted of them and what would become of them; run nothing.")] = False
+    as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_SWEEP, help="One JSON document on stdout.")] = False
+# fmt: on
 
 
 @takes(SweptOptions, SweepOptions, JudgeOptions, LocalLaunchOptions, SweepNodes, SlurmArrayOptions)
@@ -35,7 +84,6 @@ def sweep(
     """
     from harness.batch.nodes import Meeting
     from harness.sweep import run
-    from harness.sweep.request import follower, require_only_resume, slurm_sweep_request, sweep_request
     from harness.sweep.show import SweepDisplay
 
     on_slurm, display = slurm_sweep_request(how, launch, nodes, slurm), SweepDisplay(as_json=how.as_json)
@@ -88,3 +136,87 @@ def report(asked: ReportOptions) -> None:
 
     formats = tuple(name.strip() for text in asked.formats or () for name in text.split(",") if name.strip())
     report_sweep(ReportRequest(asked.sweep, formats, asked.out, asked.results_dir, asked.as_json))
+
+
+_MAY_ACCOMPANY = frozenset({"resume", "max_minutes", "no_warm", "as_json", "results_dir"})
+_RENEWED_S = 30.0  # nodes are started together; node 0 claims a sweep that it resumes within seconds
+
+
+def sweep_request(
+    asked: SweptOptions, how: SweepOptions, judge: JudgeOptions, launch: LocalLaunchOptions, nodes: SweepNodes
+) -> "SweepRequest":
+    """All of `mbr-perf sweep` as one value; the command line wins over the file.
+
+    BadRequestError for an unreadable file or ``--over``, and without a recipe.
+    """
+    from harness.asking.requests import batch_launch, experiment_request, gate_options
+    from harness.recipes.file_request import laid_over, request_of
+    from harness.recipes.sweep_file import read_sweep_file
+    from harness.sweep.request import SweepRequest, all_over
+
+    file = read_sweep_file(how.file, asked.recipes_dir) if how.file is not None else None
+    request = experiment_request(asked, judge)
+    request = laid_over(request_of(file.request), request) if file else request
+    if not request.model_recipe_name:
+        raise BadRequestError("a sweep needs a recipe", remedy="-mr RECIPE, or --file SWEEP_FILE, or --resume SWEEP")
+    return SweepRequest(
+        asked=request,
+        over=all_over(file, how.over or ()),
+        title=file.title if file else "",
+        grid=how.grid or bool(file and file.grid),
+        repeats=how.repeats if how.repeats is not None else file.repeats if file else 1,
+        control=how.control if how.control is not None else (file.control or "") if file else "",
+        max_minutes=how.max_minutes,
+        prune=not how.no_prune,
+        margin=how.margin,
+        force=frozenset(asked.force or ()),
+        launch=batch_launch(launch).model_copy(
+            update={name: getattr(nodes, name) for name in ("nnodes", "master_addr", "master_port")}
+        ),
+        gate=gate_options(judge).from_root,
+        results_dir=launch.results_dir,
+        sweep_dir=nodes.sweep_dir,
+    )
+
+
+def slurm_sweep_request(
+    how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes, given: SlurmArrayOptions
+) -> "SlurmRequest | None":
+    """What `--launcher slurm` asks for; None for another launcher. BadRequestError, all at once."""
+    from harness.asking.requests import nodes_said, slurm_request
+
+    problems, asked = Problems(), None
+    with problems.collecting():
+        asked = slurm_request(launch.launcher, given, nodes_said(nodes, launch.replay_from))
+    if launch.launcher == "slurm" and how.no_warm:
+        problems.add("--no_warm cannot be said with --launcher slurm", "leave it out")
+    if launch.launcher == "slurm" and how.max_minutes is not None and (given.array or how.resume is not None):
+        remedy = "leave it out: --time_limit ends each task or the job"
+        problems.add("--max_minutes with an array or a resumed sweep on Slurm", remedy)
+    problems.raise_if_any()
+    return asked
+
+
+def follower(how: SweepOptions, launch: LocalLaunchOptions, nodes: SweepNodes) -> "Follower":
+    """Takes part in a sweep that node 0 leads. BadRequestError without the folder that both see."""
+    from harness.batch.nodes import Follower, Meeting
+    from harness.records.batches import SWEEP_FOLDERS
+
+    folder = nodes.sweep_dir
+    if how.resume is not None:
+        folder = SWEEP_FOLDERS.folder_of(how.resume, launch.results_dir)
+    if folder is None:
+        raise BadRequestError(
+            f"--node_rank {nodes.node_rank} needs the folder of the sweep",
+            remedy="give every node the same --sweep_dir on a shared file system",
+        )
+    meeting = Meeting(nodes.master_addr, nodes.master_port)
+    settle_s = _RENEWED_S if how.resume is not None else 0.0
+    return Follower(folder, nodes.node_rank, meeting, is_warm=not how.no_warm, settle_s=settle_s)
+
+
+def require_only_resume(*groups: object) -> None:
+    """BadRequestError naming every option that says again what a resumed sweep has decided already."""
+    from harness.asking.requests import require_nothing_else
+
+    require_nothing_else("sweep", "--max_minutes, --no_warm, --results_dir and --json", groups, _MAY_ACCOMPANY)

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import SAFE_PATH, Host
-from harness.records.process_error import quoted_error
+from harness.records.redact import quoted_error
 from harness.records.run import RunRecord
 from harness.run.machine import installed_software
 from harness.run.predicting.prediction import predict

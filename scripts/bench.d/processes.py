@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.records.process_error import quoted_error
+from harness.records.redact import quoted_error
 
 
 class BenchmarkFailedError(RuntimeError):

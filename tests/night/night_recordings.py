@@ -8,8 +8,7 @@ from typing import Any
 
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import this_host
-from harness.night.plan import plan_night
-from harness.night.request import NightRequest
+from harness.night.plan import NightRequest, plan_night
 from harness.records.batches import EVENTS
 from harness.records.golden import GoldenMetric
 from harness.records.goldens import write_golden

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from harness.records.process_error import MAX_QUOTED, SAID_NOTHING, quoted_error
+from harness.records.redact import MAX_QUOTED, SAID_NOTHING, quoted_error
 
 # What a child does first: on its way out it prints a warning, the leaks of nanobind and an error of a finalizer.
 NOISE = """

@@ -7,8 +7,7 @@ import pytest
 
 from harness.batch.plan import ask_megatron
 from harness.launch.environment import Host
-from harness.night.plan import draft_cases
-from harness.night.request import NightRequest
+from harness.night.plan import NightRequest, draft_cases
 from harness.recipes.recipe import Request
 from harness.recipes.suite_file import read_suite
 from harness.recipes.suite_listing import only

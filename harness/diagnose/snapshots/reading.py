@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from harness.diagnose.snapshots.values import DeviceMemory, SnapshotSummary
 from harness.errors import BadRequestError, raise_all
-from harness.records.process_error import quoted_error
+from harness.records.redact import quoted_error
 from harness.units import GIB
 
 _CAP_BYTES = 2 * GIB

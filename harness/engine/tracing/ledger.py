@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.engine.memory_series import SeriesRecorder
 from harness.engine.tracing.collectives import tensors_in
+from harness.records.rank import SeriesRecorder
 
 
 @dataclass

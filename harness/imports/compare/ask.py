@@ -1,11 +1,117 @@
 """`mbr-perf compare`: judge a run that was measured earlier, or somebody's training log."""
 
 import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.asking.options import JudgeOptions, takes
-from harness.imports.compare.options import CompareOptions, ForeignOptions, LossOptions
+from harness.asking.options import Json, JudgeOptions, Results, takes
+from harness.errors import BadRequestError, raise_all
+
+if TYPE_CHECKING:
+    from harness.imports.compare.run import ForeignRequest
+FORMATS = ("auto", "bridge", "megatron-lm")
+_RANGES = {"correlation_threshold": (-1.0, 1.0), "skip_first_percent_loss": (0.0, 0.999999)}
+
+
+def _of_logs(name: str, metavar: str | None, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel="Logs of Megatron-Bridge and Megatron-LM")
+
+
+def _of_losses(name: str, metavar: str, text: str) -> Any:
+    panel = "Loss curves, with --check_loss; spelled as in Megatron-Bridge"
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel=panel)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions:
+    """What to compare with what."""
+
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN", help="A run folder, a record.json, or the start of a run's id; not with --log."),
+    ] = None
+    golden: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[GOLDEN]",
+            help="A golden file or folder, or another run. Default: the golden of the run's settings.",
+        ),
+    ] = None
+    repeat: Annotated[
+        list[str] | None,
+        typer.Option("--repeat", metavar="RUN", help="A further run of the same settings; their medians are compared."),
+    ] = None
+    results_dir: Results = None
+    as_json: Json = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignOptions:
+    """Which log to hold against which golden file."""
+
+    log: Annotated[
+        list[str] | None,
+        _of_logs("--log", "FILE...", "Training logs of one job instead of a RUN: files, folders, or - for stdin."),
+    ] = None
+    foreign_golden: Annotated[
+        Path | None,
+        _of_logs("--golden", "FILE", "Golden values of Megatron-Bridge or Megatron-LM to hold the log against."),
+    ] = None
+    form: Annotated[str, _of_logs("--format", "FORMAT", "Of the golden file: bridge, megatron-lm or auto.")] = "auto"
+    actuals: Annotated[
+        Path | None,
+        _of_logs(
+            "--actuals",
+            "FILE",
+            "Write what the log says as golden values of Megatron-Bridge; added to the steps that the file has.",
+        ),
+    ] = None
+    check_loss: Annotated[bool, _of_logs("--check_loss", None, "Hold the loss curve against the golden's as well.")] = (
+        False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOptions:
+    """What a loss curve may differ by; None: the default of the check."""
+
+    correlation_threshold: Annotated[
+        float | None,
+        _of_losses(
+            "--correlation_threshold",
+            "R",
+            "Least correlation of the curves. Default 0.95; not taken of few points or a flat curve.",
+        ),
+    ] = None
+    high_loss_tolerance: Annotated[
+        float | None, _of_losses("--high_loss_tolerance", "FRACTION", "Tolerance of a loss above 2. Default 0.10.")
+    ] = None
+    medium_loss_tolerance: Annotated[
+        float | None, _of_losses("--medium_loss_tolerance", "FRACTION", "Tolerance of a loss above 0.5. Default 0.05.")
+    ] = None
+    low_loss_tolerance: Annotated[
+        float | None, _of_losses("--low_loss_tolerance", "FRACTION", "Tolerance of a loss up to 0.5. Default 0.02.")
+    ] = None
+    final_loss_tolerance: Annotated[
+        float | None, _of_losses("--final_loss_tolerance", "FRACTION", "Tolerance of the last loss. Default 0.05.")
+    ] = None
+    max_outlier_ratio: Annotated[
+        float | None,
+        _of_losses("--max_outlier_ratio", "FRACTION", "Share of points that may be out of tolerance. Default 0.1."),
+    ] = None
+    outlier_threshold: Annotated[
+        float | None,
+        _of_losses(
+            "--outlier_threshold", "SIGMA", "Standard deviations from which a residual is an outlier. Default 3."
+        ),
+    ] = None
+    skip_first_percent_loss: Annotated[
+        float | None,
+        _of_losses("--skip_first_percent_loss", "FRACTION", "Share of the points that does not count. Default 0.20."),
+    ] = None
 
 
 @takes(CompareOptions, ForeignOptions, JudgeOptions, LossOptions)
@@ -15,7 +121,6 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, 
     With --log: a training log of Megatron-Bridge or Megatron-LM against golden values of theirs.
     """
     from harness.asking.requests import given_options
-    from harness.errors import BadRequestError
 
     if foreign.log:
         _compare_log(what, foreign, judge, loss)
@@ -38,15 +143,14 @@ def _instead(what: CompareOptions, foreign: ForeignOptions) -> str:
 
 
 def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, loss: LossOptions) -> None:
-    from harness.errors import BadRequestError
-    from harness.imports.compare.run import compare_foreign, foreign_request
+    from harness.imports.compare.run import compare_foreign
 
     if what.run is not None or what.repeat:
         raise BadRequestError(
             f"RUN {what.run or what.repeat} and --log are two answers to one question; give one",
             remedy="further logs of the same job: --log a.log b.log",
         )
-    answer = compare_foreign(foreign_request(foreign, loss, judge))
+    answer = compare_foreign(_foreign_request(foreign, loss, judge))
     if what.as_json:
         from harness.imports.compare.document import foreign_document
         from harness.showing import json
@@ -64,7 +168,6 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
 
 def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
     from harness.asking.requests import gate_options, window_options
-    from harness.errors import BadRequestError
     from harness.judging.compare import compare_runs, find_reference
     from harness.judging.gate import comparison_outcome
     from harness.records.other_kinds import read_only_run
@@ -90,3 +193,66 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
 
         print_compare(Console(), records, comparison, verdict)
     raise typer.Exit(int(verdict[1]))
+
+
+def _foreign_request(given: ForeignOptions, loss: LossOptions, judge: JudgeOptions) -> "ForeignRequest":
+    """The options as one value. BadRequestError names all that do not go together."""
+    from harness.asking.requests import gate_options, window_options
+    from harness.imports.compare.convergence import LossLimits
+    from harness.imports.compare.run import ForeignRequest
+    from harness.imports.compare.values import ForeignThresholds
+
+    gate = gate_options(judge)
+    limits = {name: value for name, value in vars(loss).items() if value is not None}
+    raise_all([*_problems(given, judge), *_limit_problems(limits, checks=given.check_loss)])
+    return ForeignRequest(
+        logs=tuple(given.log or ()),
+        golden=given.foreign_golden or judge.golden_values_path,
+        form="auto" if given.form == "auto" else "bridge" if given.form == "bridge" else "megatron-lm",
+        window=window_options(judge),
+        thresholds=ForeignThresholds(
+            ForeignThresholds.time if gate.timing_threshold is None else gate.timing_threshold,
+            ForeignThresholds.memory if gate.memory_threshold is None else gate.memory_threshold,
+        ),
+        loss_limits=LossLimits(**limits) if given.check_loss else None,
+        fail_on_improvement=gate.fail_on_improvement,
+        actuals=given.actuals,
+    )
+
+
+def _problems(given: ForeignOptions, judge: JudgeOptions) -> list[BadRequestError]:
+    golden = given.foreign_golden or judge.golden_values_path
+    rows = (
+        (given.form not in FORMATS, f"--format {given.form!r}: no such format", "bridge, megatron-lm or auto"),
+        (
+            given.foreign_golden and judge.golden_values_path,
+            "--golden and --golden_values_path are two answers to one question",
+            "give one",
+        ),
+        (
+            not (golden or given.actuals),
+            "--log: nothing to hold it against",
+            "name golden values with --golden FILE",
+        ),
+        (
+            judge.accept_difference,
+            "--accept_difference: a log does not say what it was measured on",
+            "leave it out: nothing is refused for it",
+        ),
+    )
+    return [BadRequestError(told, remedy=remedy) for is_wrong, told, remedy in rows if is_wrong]
+
+
+def _limit_problems(limits: dict[str, float], *, checks: bool) -> list[BadRequestError]:
+    import math
+
+    found = []
+    if limits and not checks:
+        names = ", ".join(f"--{name}" for name in limits)
+        found.append(BadRequestError(f"{names}: losses are compared with --check_loss only", remedy="add --check_loss"))
+    for name, value in limits.items():
+        least, most = _RANGES.get(name, (0.0, math.inf))
+        if not (math.isfinite(value) and least <= value <= most):
+            told = f"{least:g} to {most:g}" if math.isfinite(most) else f"{least:g} or more"
+            found.append(BadRequestError(f"--{name} {value}: out of range", remedy=told))
+    return found

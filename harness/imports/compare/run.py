@@ -1,14 +1,9 @@
 """A training log of Megatron-Bridge or Megatron-LM held against golden values of theirs."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from harness.asking.options import JudgeOptions
-from harness.asking.requests import gate_options, window_options
-from harness.errors import BadRequestError, ExitCode, Problems, raise_all
+from harness.errors import BadRequestError, ExitCode, Problems
 from harness.imports.compare.convergence import LossLimits
 from harness.imports.compare.judge import judge_log
 from harness.imports.compare.values import ForeignComparison, ForeignThresholds
@@ -22,12 +17,7 @@ from harness.records.foreign.log import ForeignLog
 from harness.records.foreign.reader import opened_logs
 from harness.records.logs.sources import log_sources
 
-if TYPE_CHECKING:
-    from harness.imports.compare.options import ForeignOptions, LossOptions
-
-FORMATS = ("auto", "bridge", "megatron-lm")
 _NAME_ONE = "name a golden file of Megatron-Bridge or Megatron-LM; --actuals FILE makes one of the log"
-_RANGES = {"correlation_threshold": (-1.0, 1.0), "skip_first_percent_loss": (0.0, 0.999999)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,62 +43,6 @@ class ForeignAnswer:
     outcome: Outcome
     exit_code: ExitCode
     actuals: Path | None = None
-
-
-def foreign_request(given: "ForeignOptions", loss: "LossOptions", judge: JudgeOptions) -> ForeignRequest:
-    """The options as one value. BadRequestError names all that do not go together."""
-    gate = gate_options(judge)
-    limits = {name: value for name, value in vars(loss).items() if value is not None}
-    raise_all([*_problems(given, judge), *_limit_problems(limits, checks=given.check_loss)])
-    return ForeignRequest(
-        logs=tuple(given.log or ()),
-        golden=given.foreign_golden or judge.golden_values_path,
-        form="auto" if given.form == "auto" else "bridge" if given.form == "bridge" else "megatron-lm",
-        window=window_options(judge),
-        thresholds=ForeignThresholds(
-            ForeignThresholds.time if gate.timing_threshold is None else gate.timing_threshold,
-            ForeignThresholds.memory if gate.memory_threshold is None else gate.memory_threshold,
-        ),
-        loss_limits=LossLimits(**limits) if given.check_loss else None,
-        fail_on_improvement=gate.fail_on_improvement,
-        actuals=given.actuals,
-    )
-
-
-def _problems(given: "ForeignOptions", judge: JudgeOptions) -> list[BadRequestError]:
-    golden = given.foreign_golden or judge.golden_values_path
-    rows = (
-        (given.form not in FORMATS, f"--format {given.form!r}: no such format", "bridge, megatron-lm or auto"),
-        (
-            given.foreign_golden and judge.golden_values_path,
-            "--golden and --golden_values_path are two answers to one question",
-            "give one",
-        ),
-        (
-            not (golden or given.actuals),
-            "--log: nothing to hold it against",
-            "name golden values with --golden FILE",
-        ),
-        (
-            judge.accept_difference,
-            "--accept_difference: a log does not say what it was measured on",
-            "leave it out: nothing is refused for it",
-        ),
-    )
-    return [BadRequestError(told, remedy=remedy) for is_wrong, told, remedy in rows if is_wrong]
-
-
-def _limit_problems(limits: Mapping[str, float], *, checks: bool) -> list[BadRequestError]:
-    found = []
-    if limits and not checks:
-        names = ", ".join(f"--{name}" for name in limits)
-        found.append(BadRequestError(f"{names}: losses are compared with --check_loss only", remedy="add --check_loss"))
-    for name, value in limits.items():
-        least, most = _RANGES.get(name, (0.0, math.inf))
-        if not (math.isfinite(value) and least <= value <= most):
-            told = f"{least:g} to {most:g}" if math.isfinite(most) else f"{least:g} or more"
-            found.append(BadRequestError(f"--{name} {value}: out of range", remedy=told))
-    return found
 
 
 def compare_foreign(request: ForeignRequest) -> ForeignAnswer:

@@ -20,7 +20,7 @@ from harness.planning.assumptions import IMBALANCE
 from harness.planning.search import Traces
 from harness.planning.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
 from harness.records.launch import PARENT_PID_VARIABLE
-from harness.records.process_error import quoted_error
+from harness.records.redact import quoted_error
 from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps
 from harness.run.machine import TRAIN_EXTRA, installed_software, side_by_side
 

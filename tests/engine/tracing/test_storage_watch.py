@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.engine.memory_series import SeriesRecorder
+from harness.records.rank import SeriesRecorder
 
 pytestmark = pytest.mark.train
 

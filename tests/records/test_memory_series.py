@@ -2,8 +2,7 @@
 
 import pytest
 
-from harness.engine.memory_series import SeriesRecorder
-from harness.records.rank import MAX_POINTS
+from harness.records.rank import MAX_POINTS, SeriesRecorder
 
 
 def test_each_point_is_the_highest_reading_of_its_interval():
