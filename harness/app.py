@@ -10,6 +10,8 @@ import typer
 import typer.core
 
 from harness import __version__
+from harness.asking import completion
+from harness.asking.help import App, HelpedGroup, tasks_text
 from harness.asking.options import PlanCommand, SweepCommand, WholeShortOptions
 from harness.catalogue import recipes, rules, schema
 from harness.diagnose import ask as diagnose
@@ -50,8 +52,14 @@ def refuse_removed(arguments: Sequence[str]) -> None:
             raise BadRequestError(f"{arguments[0]} {name}: this option was removed", remedy=remedy)
 
 
-class AskedGroup(typer.core.TyperGroup):
+_PREDICT, _MEASURE, _EXPLAIN = "Predict, without a GPU", "Measure", "Judge and explain"
+_KEEP, _LOOK_UP = "Golden values, results, jobs", "Look up"
+
+
+class AskedGroup(HelpedGroup):
     """The outermost group of commands: usage errors of all leave it as BadRequestError."""
+
+    panels = (_PREDICT, _MEASURE, _EXPLAIN, _KEEP, _LOOK_UP)
 
     def make_context(self, *given: Any, **more: Any) -> Any:
         """Parse what stands before the command."""
@@ -67,11 +75,11 @@ class AskedGroup(typer.core.TyperGroup):
 @contextmanager
 def _usage_errors_told() -> Iterator[None]:
     """Messages quote what was typed, an assignment perhaps. A group without a command answers with its help, no error."""
-    from harness.records.redact import redact
-
     try:
         yield
     except _UsageError as raised:
+        from harness.records.redact import redact
+
         error: Any = raised
         context = error.ctx
         if context is not None and error.message == context.get_help():
@@ -80,13 +88,11 @@ def _usage_errors_told() -> Iterator[None]:
         raise BadRequestError(redact(error.format_message()), remedy=remedy) from error
 
 
-app = typer.Typer(
+app = App(
     name="mbr-perf",
     cls=AskedGroup,
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -99,6 +105,7 @@ def _version(*, value: bool) -> None:
 
 @app.callback()
 def root(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=lambda value: _version(value=value), is_eager=True, help="Print it.")
     ] = False,
@@ -108,27 +115,44 @@ def root(
     Exit codes: 0 passed, 1 bug, 2 wrong request, 3 run failed, 4 out of memory, 5 regression, 6 inconclusive,
     7 improvement (only with --fail_on_improvement), 130 and 143 interrupted.
     """
+    del version  # its callback has printed it
+    if ctx.invoked_subcommand is None:
+        print(tasks_text())
+        raise typer.Exit(int(ExitCode.BAD_REQUEST))  # a script whose command is empty has to notice
 
 
-app.command("run", cls=WholeShortOptions)(run.run)
-app.command("sweep", cls=SweepCommand)(sweep.sweep)
-app.command("nightly")(nightly.nightly)
-app.command("plan", cls=PlanCommand)(plan.plan)
-app.command("check", cls=WholeShortOptions)(run.check)
-app.command("compare", cls=import_command.LogCommand)(compare.compare)
-app.command("explain")(explain.explain)
-app.command("diagnose", cls=WholeShortOptions)(diagnose.diagnose)
-app.command("import", cls=import_command.LogCommand)(import_command.import_log)
-app.command("report")(sweep.report)
-app.command("doctor")(results.machine)
-app.command("snapshot")(snapshot.snapshot)
-app.command("schema")(schema.schema)
-app.add_typer(golden.app, name="golden")
-app.add_typer(history.app, name="history")
-app.add_typer(jobs.app, name="jobs")
-app.add_typer(recipes.app, name="recipes")
-app.add_typer(results.app, name="results")
-app.add_typer(rules.app, name="rules")
+def show_help(
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="COMMAND", autocompletion=completion.commands, help="As you type it: `run`, `golden promote`."
+        ),
+    ] = None,
+) -> None:
+    """Show the help of a command; without one, list all commands."""
+    app(args=[*(command or ()), "--help"], prog_name="mbr-perf")
+
+
+app.command("plan", cls=PlanCommand, rich_help_panel=_PREDICT)(plan.plan)
+app.command("check", cls=WholeShortOptions, rich_help_panel=_PREDICT)(run.check)
+app.command("run", cls=WholeShortOptions, rich_help_panel=_MEASURE)(run.run)
+app.command("sweep", cls=SweepCommand, rich_help_panel=_MEASURE)(sweep.sweep)
+app.command("report", rich_help_panel=_MEASURE)(sweep.report)
+app.command("nightly", rich_help_panel=_MEASURE)(nightly.nightly)
+app.add_typer(history.app, name="history", rich_help_panel=_MEASURE)
+app.command("diagnose", cls=WholeShortOptions, rich_help_panel=_EXPLAIN)(diagnose.diagnose)
+app.command("compare", cls=import_command.LogCommand, rich_help_panel=_EXPLAIN)(compare.compare)
+app.command("explain", rich_help_panel=_EXPLAIN)(explain.explain)
+app.command("import", cls=import_command.LogCommand, rich_help_panel=_EXPLAIN)(import_command.import_log)
+app.command("snapshot", rich_help_panel=_EXPLAIN)(snapshot.snapshot)
+app.add_typer(golden.app, name="golden", rich_help_panel=_KEEP)
+app.add_typer(results.app, name="results", rich_help_panel=_KEEP)
+app.add_typer(jobs.app, name="jobs", rich_help_panel=_KEEP)
+app.add_typer(recipes.app, name="recipes", rich_help_panel=_LOOK_UP)
+app.add_typer(rules.app, name="rules", rich_help_panel=_LOOK_UP)
+app.command("schema", rich_help_panel=_LOOK_UP)(schema.schema)
+app.command("doctor", rich_help_panel=_LOOK_UP)(results.machine)
+app.command("help", rich_help_panel=_LOOK_UP)(show_help)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -145,6 +169,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.exit(int(ExitCode.INTERRUPTED))
 
 
+_OF_TYPER = {"--install_completion": "--install-completion", "--show_completion": "--show-completion"}
+
+
 def spelled(arguments: Sequence[str]) -> list[str]:
     """Long option names with ``_``: `--recompute-modules=mlp` becomes `--recompute_modules=mlp`; values stay."""
     out: list[str] = []
@@ -154,7 +181,7 @@ def spelled(arguments: Sequence[str]) -> list[str]:
         name, equals, value = argument.partition("=")
         if name.startswith("--") and len(name) > 2:
             name = "--" + name[2:].replace("-", "_")
-        out.append(name + equals + value)
+        out.append(_OF_TYPER.get(name, name) + equals + value)
     return out
 
 

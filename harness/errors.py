@@ -63,11 +63,32 @@ def raise_all(problems: list[BadRequestError]) -> None:
 
 def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
     """A remedy for an unknown ``name``: at most ``count`` close known ones, else all of them."""
+    known = list(known)
+    close = closest(name, known, count)
+    return f"did you mean {' or '.join(repr(match) for match in close)}?" if close else f"known: {', '.join(known)}"
+
+
+def closest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
+    """At most ``count`` of the ``known`` that look like ``name``, the nearest first.
+
+    Names that differ in their numbers alone come first, nearest number first: for ``llama3_7b``, ``llama3_8b`` comes before
+    ``llama3_70b``, which has more letters in common.
+    """
     import difflib  # ranks import this file, and need no suggestions
 
-    known = list(known)
-    close = difflib.get_close_matches(name, known, n=count, cutoff=0.6)
-    return f"did you mean {' or '.join(repr(match) for match in close)}?" if close else f"known: {', '.join(known)}"
+    close = difflib.get_close_matches(name, known, n=max(count, 10), cutoff=cutoff)
+    return sorted(close, key=lambda match: _numbers_apart(name, match))[:count]
+
+
+def _numbers_apart(one: str, other: str) -> float:
+    """How far apart the numbers of two names are, as powers of e; infinite where more than the numbers differs."""
+    import math
+    import re
+
+    parts, others = re.split(r"(\d+)", one), re.split(r"(\d+)", other)
+    if parts[::2] != others[::2]:
+        return math.inf
+    return sum(abs(math.log((int(a) + 1) / (int(b) + 1))) for a, b in zip(parts[1::2], others[1::2], strict=True))
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Options that several commands take: their types and groups, and how command lines are typed."""
 
-import difflib
 import inspect
 import re
 from collections.abc import Callable
@@ -9,11 +8,16 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-import typer.core
 
+from harness.asking import completion
+from harness.asking.help import HelpedCommand
+from harness.errors import closest
 from harness.records.launch import HANG_TIMEOUT_S, SAMPLE_INTERVAL_MS
 
+MODEL = "Model and GPUs"
 _SIZES = "Sizes and batch"
+_PARALLEL = "Parallelism"
+_MEMORY = "Memory"
 _RECOMPUTE = "Recompute, offloading, CUDA graphs"
 _JUDGE = "Judging"
 _LAUNCH = "Launching"
@@ -21,8 +25,13 @@ _OUTPUT = "Output"
 _NODES = "Several nodes"
 
 
-def _option(*names: str, help: str, panel: str, metavar: str | None = None) -> typer.models.OptionInfo:
-    return typer.Option(*names, help=help, rich_help_panel=panel, metavar=metavar)  # type: ignore[no-any-return]
+def _option(
+    *names: str, help: str, panel: str, metavar: str | None = None, completes: completion.Completer | None = None
+) -> typer.models.OptionInfo:
+    made: typer.models.OptionInfo = typer.Option(
+        *names, help=help, rich_help_panel=panel, metavar=metavar, autocompletion=completes
+    )
+    return made
 
 
 def _slurm(*names: str, help: str, metavar: str | None = None) -> typer.models.OptionInfo:
@@ -34,30 +43,29 @@ def _slurm(*names: str, help: str, metavar: str | None = None) -> typer.models.O
 class ExperimentOptions:
     """What to run."""
 
-    model_family_name: Annotated[str | None, typer.Option("--model_family_name", "-m", metavar="FAMILY",
-        help="Model family, e.g. llama; checked against the recipe.")] = None
-    model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
-        help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file.")]
-    task: Annotated[str | None, typer.Option("--task", metavar="TASK",
-        help="pretrain (default), sft or peft.")] = None
-    gpu: Annotated[str | None, typer.Option("--gpu", "-g", metavar="GPU",
-        help="h100, h200, a100, b200, b300, gb200, gb300, l40s or cpu. Default: what this machine has; cpu "
-        "without a GPU.")] = None
-    point_gpu: Annotated[str | None, typer.Option("--point_gpu", metavar="GPU",
-        help="Use the recipe's operating point of another GPU type.")] = None
-    compute_dtype: Annotated[str | None, typer.Option("--compute_dtype", "-c", metavar="DTYPE",
-        help="bf16, fp8_cs, fp8_ds, fp8_sc, fp8_mx, nvfp4; fp32 on cpu.")] = None
-    num_gpus: Annotated[int | None, typer.Option("--num_gpus", "-ng", metavar="N",
+    model_family_name: Annotated[str | None, _option("--model_family_name", "-m", metavar="FAMILY", panel=MODEL,
+        completes=completion.families, help="Model family, e.g. llama; checked against the recipe.")] = None
+    model_recipe_name: Annotated[str, _option("--model_recipe_name", "-mr", metavar="RECIPE", panel=MODEL,
+        completes=completion.recipes, help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file.")]
+    task: Annotated[str | None, _option("--task", metavar="TASK", panel=MODEL,
+        completes=completion.tasks, help=f"{', '.join(completion.TASKS)}; pretrain is the default.")] = None
+    gpu: Annotated[str | None, _option("--gpu", "-g", metavar="GPU", panel=MODEL,
+        completes=completion.gpus, help=f"{', '.join(completion.GPUS)}. Default: what this machine has; cpu without a GPU.")] = None
+    point_gpu: Annotated[str | None, _option("--point_gpu", metavar="GPU", panel=MODEL,
+        completes=completion.gpus, help="Use the recipe's operating point of another GPU type.")] = None
+    compute_dtype: Annotated[str | None, _option("--compute_dtype", "-c", metavar="DTYPE", panel=MODEL,
+        completes=completion.precisions, help=f"{', '.join(completion.PRECISIONS)}; fp32 on cpu alone.")] = None
+    num_gpus: Annotated[int | None, _option("--num_gpus", "-ng", metavar="N", panel=MODEL,
         help="GPUs in all. Default: what the operating point says.")] = None
-    gpus_per_node: Annotated[int | None, typer.Option("--gpus_per_node", "-gn", metavar="N",
+    gpus_per_node: Annotated[int | None, _option("--gpus_per_node", "-gn", metavar="N", panel=MODEL,
         help="Default: the GPU type's.")] = None
-    variant: Annotated[str | None, typer.Option("--variant", "-cv", metavar="NAME",
+    variant: Annotated[str | None, _option("--variant", "-cv", metavar="NAME", panel=MODEL,
         help="A named variant of the operating point.")] = None
-    set_values: Annotated[list[str] | None, typer.Option("--set", metavar="SECTION.FIELD=VALUE",
+    set_values: Annotated[list[str] | None, _option("--set", metavar="SECTION.FIELD=VALUE", panel=MODEL,
         help="Any setting, e.g. --set kernels.attention_backend=unfused. Repeatable.")] = None
-    env: Annotated[list[str] | None, typer.Option("--env", "-E", metavar="KEY=VALUE",
+    env: Annotated[list[str] | None, _option("--env", "-E", metavar="KEY=VALUE", panel=MODEL,
         help="A variable of the ranks' environment. Repeatable.")] = None
-    recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR",
+    recipes_dir: Annotated[Path | None, _option("--recipes_dir", metavar="DIR", panel=MODEL,
         help="Directory of recipe families.")] = None
     max_steps: Annotated[int | None, _option("--max_steps", "-ms", metavar="N", help="Training steps.", panel=_SIZES)] = None
     global_batch_size: Annotated[int | None, _option("--global_batch_size", "-gb", metavar="N", panel=_SIZES,
@@ -65,31 +73,31 @@ class ExperimentOptions:
     micro_batch_size: Annotated[int | None, _option("--micro_batch_size", "-mb", metavar="N", panel=_SIZES,
         help="Samples per micro-batch and GPU.")] = None
     seq_length: Annotated[int | None, _option("--seq_length", "-sl", metavar="N", help="Tokens per sample.", panel=_SIZES)] = None
-    tensor_model_parallel_size: Annotated[int | None, _option("--tensor_model_parallel_size", "-tp", metavar="N", panel=_SIZES,
+    tensor_model_parallel_size: Annotated[int | None, _option("--tensor_model_parallel_size", "-tp", metavar="N", panel=_PARALLEL,
         help="TP; also turns sequence parallelism on above 1, off at 1.")] = None
     pipeline_model_parallel_size: Annotated[int | None, _option("--pipeline_model_parallel_size", "-pp", metavar="N",
-        help="PP.", panel=_SIZES)] = None
-    context_parallel_size: Annotated[int | None, _option("--context_parallel_size", "-cp", metavar="N", help="CP.", panel=_SIZES)] = None
+        help="PP.", panel=_PARALLEL)] = None
+    context_parallel_size: Annotated[int | None, _option("--context_parallel_size", "-cp", metavar="N", help="CP.", panel=_PARALLEL)] = None
     virtual_pipeline_model_parallel_size: Annotated[str | None, _option("--virtual_pipeline_model_parallel_size", "-vp",
-        metavar="N|none", help="Model chunks per pipeline stage; none turns interleaving off.", panel=_SIZES)] = None
+        metavar="N|none", help="Model chunks per pipeline stage; none turns interleaving off.", panel=_PARALLEL)] = None
     expert_model_parallel_size: Annotated[int | None, _option("--expert_model_parallel_size", "-ep", metavar="N",
-        help="EP.", panel=_SIZES)] = None
+        help="EP.", panel=_PARALLEL)] = None
     expert_tensor_parallel_size: Annotated[int | None, _option("--expert_tensor_parallel_size", "-et", metavar="N",
-        help="ETP; megatron-core's default is TP.", panel=_SIZES)] = None
+        help="ETP; megatron-core's default is TP.", panel=_PARALLEL)] = None
     num_layers: Annotated[int | None, _option("--num_layers", metavar="N", help="Decoder layers.", panel=_SIZES)] = None
     hidden_size: Annotated[int | None, _option("--hidden_size", metavar="N", help="Hidden size.", panel=_SIZES)] = None
     seed: Annotated[int | None, _option("--seed", metavar="N", help="Seed of weights and data.", panel=_SIZES)] = None
-    memory_limit: Annotated[float | None, _option("--memory_limit", metavar="GIB", panel=_SIZES,
+    memory_limit: Annotated[float | None, _option("--memory_limit", metavar="GIB", panel=_MEMORY,
         help="Hold every rank to this much memory; one that needs more ends as out of memory "
         "(exit 4). On cpu the first two steps are watched for it: measure from step 2 on, e.g. with --eval_time_start_step 2.")] = None
-    memory_snapshot: Annotated[bool | None, _option("--memory_snapshot", panel=_SIZES,
+    memory_snapshot: Annotated[bool | None, _option("--memory_snapshot", panel=_MEMORY,
         help="On a GPU: after the last step run one more and record it with torch's allocator, "
         "a file ranks/snapshot_NNN.pickle per rank for `mbr-perf snapshot`.")] = None
-    snapshot_on_oom: Annotated[bool | None, _option("--snapshot_on_oom", panel=_SIZES,
+    snapshot_on_oom: Annotated[bool | None, _option("--snapshot_on_oom", panel=_MEMORY,
         help="On a GPU: record from the beginning, and write that file when memory runs out. Slows steps, so the run is "
         "not judged.")] = None
     recompute_modules: Annotated[str | None, _option("--recompute_modules", metavar="LIST|none", panel=_RECOMPUTE,
-        help="Selective recompute of these modules, e.g. core_attn,layernorm; none keeps every activation.")] = None
+        completes=completion.modules, help="Selective recompute of these modules, e.g. core_attn,layernorm; none keeps every activation.")] = None
     recompute_num_layers: Annotated[int | None, _option("--recompute_num_layers", "-rl", metavar="N", panel=_RECOMPUTE,
         help="Full recompute of N layers; alone it means block, as in Megatron-Bridge.")] = None
     recompute_granularity: Annotated[str | None, _option("--recompute_granularity", metavar="selective|full",
@@ -97,7 +105,7 @@ class ExperimentOptions:
     recompute_method: Annotated[str | None, _option("--recompute_method", metavar="uniform|block", panel=_RECOMPUTE,
         help="uniform: all layers in units of N; block: the first N of each chunk.")] = None
     recompute: Annotated[str | None, _option("--recompute", metavar="TEXT", panel=_RECOMPUTE,
-        help="The whole setting in one word: none, core_attn,mlp, full:uniform:1, full:block:4.")] = None
+        completes=completion.settings, help="The whole setting in one word: none, core_attn,mlp, full:uniform:1, full:block:4.")] = None
     distribute_saved_activations: Annotated[bool | None, _option("--distribute_saved_activations/--no_distribute_saved_activations",
         help="Split saved layer inputs over TP (full recompute only).", panel=_RECOMPUTE)] = None
     activation_offload_layers: Annotated[int | None, _option("--activation_offload_layers", "-ol", metavar="N",
@@ -106,7 +114,7 @@ class ExperimentOptions:
         help="none, local, transformer_engine or full_iteration.", panel=_RECOMPUTE)] = None
     cuda_graph_scope: Annotated[str | None, _option("--cuda_graph_scope", metavar="LIST", panel=_RECOMPUTE,
         help="attn, mlp, moe, moe_router, moe_preprocess, mamba or full_iteration.")] = None
-    force: Annotated[list[str] | None, typer.Option("--force", metavar="RULE_ID",
+    force: Annotated[list[str] | None, _option("--force", metavar="RULE_ID", panel=MODEL,
         help="Run although this rule calls it an error; recorded. Repeatable.")] = None
 
 
@@ -261,7 +269,7 @@ def takes(*groups: type[Any]) -> Callable[[Callable[..., None]], Callable[..., N
 _SHORT = re.compile(r"-[A-Za-z][^=]+")
 
 
-class WholeShortOptions(typer.core.TyperCommand):
+class WholeShortOptions(HelpedCommand):
     """A command that takes `-mq` for an unknown option, not for `-m q`.
 
     Option parsers read an unknown `-mq 3` as option `-m` with the value `q`, so that a slip of the finger would name
@@ -280,7 +288,7 @@ class WholeShortOptions(typer.core.TyperCommand):
 
 def _remedy(argument: str, known: list[str]) -> str:
     short = [name for name in known if not name.startswith("--")]
-    close = difflib.get_close_matches(argument, short, n=3)
+    close = closest(argument, short, 3)
     if close:
         return f"(did you mean {' or '.join(close)}?)"
     if argument[:2] in short:

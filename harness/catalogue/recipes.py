@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.asking import completion
+from harness.asking.help import App
 from harness.asking.options import Json
 
 if TYPE_CHECKING:
     from harness.showing.page import Page
 
-app = typer.Typer(no_args_is_help=True, help="List, show and check recipes; list suites.")
+app = App(no_args_is_help=True, help="List, show and check recipes; list suites.")
 Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory of recipe families.")]
 
 
@@ -33,7 +35,9 @@ def list_recipes(recipes_dir: Directory = None, as_json: Json = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A recipe name or the path of a recipe file.")],
+    name: Annotated[
+        str, typer.Argument(autocompletion=completion.recipes, help="A recipe name or the path of a recipe file.")
+    ],
     recipes_dir: Directory = None,
     as_json: Json = False,
 ) -> None:
@@ -83,7 +87,10 @@ def validate(
 @app.command()
 def suites(
     name: Annotated[
-        str | None, typer.Argument(help="A suite's name or the path of its file; without one, all.")
+        str | None,
+        typer.Argument(
+            autocompletion=completion.suites, help="A suite's name or the path of its file; without one, all."
+        ),
     ] = None,
     recipes_dir: Directory = None,
     as_json: Json = False,

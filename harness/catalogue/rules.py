@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
+from harness.asking.help import App
 from harness.asking.options import Json
 
-app = typer.Typer(no_args_is_help=True, help="List the rules, and explain one.")
+app = App(no_args_is_help=True, help="List the rules, and explain one.")
 
 
 @app.command("list")

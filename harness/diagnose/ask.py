@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.asking.options import ExperimentOptions, Json, Results, takes
+from harness.asking import completion
+from harness.asking.options import MODEL, ExperimentOptions, Json, Results, takes
 
 if TYPE_CHECKING:
     from harness.diagnose.of_sweep import SweepOverview
@@ -20,6 +21,7 @@ class DiagnoseOptions:
         list[str],
         typer.Argument(
             metavar="PATH...",
+            autocompletion=completion.stored,
             help="A run or sweep of ours (folder or id), logs of one job (files, folders, - for stdin), or memory snapshots.",
         ),
     ]
@@ -44,6 +46,8 @@ class LoggedOptions(ExperimentOptions):
             "--model_recipe_name",
             "-mr",
             metavar="RECIPE",
+            rich_help_panel=MODEL,
+            autocompletion=completion.recipes,
             help="The recipe of a job that left logs only; with the other options, its settings. Runs say them themselves.",
         ),
     ] = ""

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from harness.asking import completion
 from harness.asking.options import GoldenDir, Json, Results, takes
 
 
@@ -12,11 +13,19 @@ from harness.asking.options import GoldenDir, Json, Results, takes
 class ExplainOptions:
     """What to hold against what."""
 
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a record.json, or the start of a run's id.")]
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            autocompletion=completion.runs,
+            help="A run folder, a record.json, or the start of a run's id.",
+        ),
+    ]
     golden: Annotated[
         str | None,
         typer.Argument(
             metavar="GOLDEN",
+            autocompletion=completion.runs_and_goldens,
             help="A golden (file or name), another run, or REVISION:NAME. Default: the golden of the run's settings.",
         ),
     ] = None

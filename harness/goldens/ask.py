@@ -5,12 +5,20 @@ from typing import Annotated
 
 import typer
 
+from harness.asking import completion
+from harness.asking.help import App
 from harness.asking.options import GoldenDir, Json, Results
 from harness.goldens.promote import promote
 
 
 def export(
-    name: Annotated[str, typer.Argument(help="A golden (file, or name as `golden list` prints it), or a run.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.runs_and_goldens,
+            help="A golden (file, or name as `golden list` prints it), or a run.",
+        ),
+    ],
     form: Annotated[
         str, typer.Option("--format", metavar="FORMAT", help="bridge: Megatron-Bridge's golden JSON.")
     ] = "bridge",
@@ -48,7 +56,7 @@ def export(
     print(f"Written: {output}" if output is not None else exported.text, end="\n" if output is not None else "")
 
 
-app = typer.Typer(
+app = App(
     no_args_is_help=True, help="Golden values: promote runs to them, list, show, compare, retire and export them."
 )
 
@@ -88,7 +96,12 @@ def list_goldens(
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="A golden file, or its name as `golden list` prints it.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.goldens, help="A golden file, or its name as `golden list` prints it."
+        ),
+    ],
     golden_dir: GoldenDir = None,
     as_json: Json = False,
 ) -> None:
@@ -109,8 +122,17 @@ def show(
 
 @app.command()
 def diff(
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help="A golden (file or name), a run, or REVISION:NAME.")],
-    after: Annotated[str, typer.Argument(metavar="AFTER", help="Likewise.")],
+    before: Annotated[
+        str,
+        typer.Argument(
+            metavar="BEFORE",
+            autocompletion=completion.runs_and_goldens,
+            help="A golden (file or name), a run, or REVISION:NAME.",
+        ),
+    ],
+    after: Annotated[
+        str, typer.Argument(metavar="AFTER", autocompletion=completion.runs_and_goldens, help="Likewise.")
+    ],
     markdown: Annotated[
         str | None, typer.Option("--markdown", metavar="FILE", help="As Markdown for a pull request; - is stdout.")
     ] = None,
@@ -151,9 +173,18 @@ def diff(
 
 @app.command()
 def retire(
-    name: Annotated[str, typer.Argument(help="A golden file, or its name as `golden list` prints it.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why nothing is to be compared with it any more.")],
-    author: Annotated[str | None, typer.Option("--author", help="Default: git's user.name, else the OS user.")] = None,
+    name: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.goldens, help="A golden file, or its name as `golden list` prints it."
+        ),
+    ],
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why nothing is to be compared with it any more.")
+    ],
+    author: Annotated[
+        str | None, typer.Option("--author", metavar="NAME", help="Default: git's user.name, else the OS user.")
+    ] = None,
     golden_dir: GoldenDir = None,
     as_json: Json = False,
 ) -> None:

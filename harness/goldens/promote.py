@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.asking import completion
 from harness.asking.options import GoldenDir, Json, Results, takes
 
 if TYPE_CHECKING:
@@ -23,10 +24,13 @@ class PromoteOptions:
         list[str],
         typer.Argument(
             metavar="RUN|NIGHT",
+            autocompletion=completion.stored,
             help="Run folders or ids, repeats of one setting; or one night with --case or --every.",
         ),
     ]
-    reason: Annotated[str, typer.Option("--reason", help="Why this becomes the value to hold others to.")]
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why this becomes the value to hold others to.")
+    ]
     case: Annotated[
         list[str] | None, typer.Option("--case", metavar="NAME", help="This case of the night. Repeatable.")
     ] = None
@@ -37,7 +41,9 @@ class PromoteOptions:
     keep_going: Annotated[
         bool, typer.Option("--keep_going", help="Write the cases that are fine although others are refused.")
     ] = False
-    author: Annotated[str | None, typer.Option("--author", help="Default: git's user.name, else the OS user.")] = None
+    author: Annotated[
+        str | None, typer.Option("--author", metavar="NAME", help="Default: git's user.name, else the OS user.")
+    ] = None
     replace_other: Annotated[
         bool, typer.Option("--replace_other", help="Replace a golden of other settings that has the same file name.")
     ] = False

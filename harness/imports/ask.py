@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.asking.options import ExperimentOptions, JudgeOptions, WholeShortOptions, spread, takes
+from harness.asking import completion
+from harness.asking.options import MODEL, ExperimentOptions, JudgeOptions, WholeShortOptions, spread, takes
 from harness.errors import BadRequestError
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class JobOptions(ExperimentOptions):
             "--model_recipe_name",
             "-mr",
             metavar="RECIPE",
+            rich_help_panel=MODEL,
+            autocompletion=completion.recipes,
             help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file. Not needed with --sweep.",
         ),
     ] = ""
@@ -83,6 +86,8 @@ class JobOptions(ExperimentOptions):
             "--gpu",
             "-g",
             metavar="GPU",
+            rich_help_panel=MODEL,
+            autocompletion=completion.gpus,
             help="What the job ran on: h100, h200, a100, b200, b300, gb200, gb300, l40s or cpu. Needed: no log says it.",
         ),
     ] = None

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.asking import completion
+from harness.asking.help import App
 from harness.asking.options import Json, Results
 
 if TYPE_CHECKING:
@@ -14,9 +16,16 @@ if TYPE_CHECKING:
     from harness.records.job import JobRecord
     from harness.showing.printing import Console
 
-app = typer.Typer(no_args_is_help=True, help="Slurm jobs: list, submit, ask, wait for, cancel them; their logs.")
+app = App(no_args_is_help=True, help="Slurm jobs: list, submit, ask, wait for, cancel them; their logs.")
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's folder, the start of its id, or its number in Slurm.")]
+Job = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB",
+        autocompletion=completion.jobs,
+        help="A job's folder, the start of its id, or its number in Slurm.",
+    ),
+]
 
 
 @app.command("list")

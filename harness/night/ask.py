@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.asking import completion
 from harness.asking.options import LocalLaunchOptions, SlurmLaunchOptions, takes
 from harness.errors import Problems
 
@@ -22,7 +23,7 @@ class SuiteOptions:
     """What to run, and how often."""
 
     suite: Annotated[str | None, typer.Argument(metavar="SUITE",
-        help="A suite file: a name in recipes/suites or a path. Not with --resume.")] = None
+        autocompletion=completion.suites, help="A suite file: a name in recipes/suites or a path. Not with --resume.")] = None
     only: Annotated[list[str] | None, typer.Option("--only", metavar="PATTERN", rich_help_panel=_SUITE,
         help="Only cases whose names match, e.g. 'llama3_*'. Repeatable.")] = None
     shard: Annotated[str, typer.Option("--shard", metavar="I/N", rich_help_panel=_SUITE,
@@ -32,7 +33,7 @@ class SuiteOptions:
     retries: Annotated[int, typer.Option("--retries", metavar="N", rich_help_panel=_SUITE,
         help="Start at most N more runs of a case after a named fault of the machines; each is recorded.")] = 1
     resume: Annotated[str | None, typer.Option("--resume", metavar="NIGHT", rich_help_panel=_SUITE,
-        help="Do what is missing of a night: its folder or the start of its id. Everything else is taken from it.")] = None
+        autocompletion=completion.nights, help="Do what is missing of a night: its folder or the start of its id. Everything else is taken from it.")] = None
     recipes_dir: Annotated[Path | None, typer.Option("--recipes_dir", metavar="DIR", rich_help_panel=_SUITE,
         help="Directory of recipe families and of suites/.")] = None
     dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SUITE,

@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.asking import completion
 from harness.asking.options import ExperimentOptions, Json, takes
 
 if TYPE_CHECKING:
     from harness.plan.request import PlanRequest
+
+
+_PLAN, _CAL = "Plan", "Calibration"
 
 
 # fmt: off
@@ -17,30 +21,30 @@ if TYPE_CHECKING:
 class PlanOptions:
     """What must fit, what to vary, and what to print."""
 
-    margin: Annotated[float, typer.Option("--margin", metavar="FRACTION",
+    margin: Annotated[float, typer.Option("--margin", rich_help_panel=_PLAN, metavar="FRACTION",
         help="Share of the GPU's memory that must stay free of tensors.")] = 0.06
-    fit_into: Annotated[str | None, typer.Option("--fit_into", metavar="GIB",
+    fit_into: Annotated[str | None, typer.Option("--fit_into", rich_help_panel=_PLAN, metavar="GIB",
         help="Memory to fit into instead of the GPU's, a number of GiB, e.g. 60.")] = None
-    max_overhead: Annotated[float | None, typer.Option("--max_overhead", metavar="FRACTION",
+    max_overhead: Annotated[float | None, typer.Option("--max_overhead", rich_help_panel=_PLAN, metavar="FRACTION",
         help="Recommend nothing that makes a step longer by more than this.")] = None
-    over: Annotated[list[str] | None, typer.Option("--over", metavar="NAME=N,N...",
+    over: Annotated[list[str] | None, typer.Option("--over", rich_help_panel=_PLAN, metavar="NAME=N,N...",
         help="Plan for several sizes: tp, pp, vp, cp, ep, et, mb, gb, sl or ng, e.g. --over tp=4,8 pp=4,8 vp=none,5.")] = None
-    assume: Annotated[str | None, typer.Option("--assume", metavar="NAME=VERSION,...",
+    assume: Annotated[str | None, typer.Option("--assume", rich_help_panel=_PLAN, metavar="NAME=VERSION,...",
         help="Judge by the rules for other software, e.g. transformer-engine=none for the local layers.")] = None
-    no_cache: Annotated[bool, typer.Option("--no_cache", help="Trace anew and keep nothing.")] = False
-    only: Annotated[list[str] | None, typer.Option("--only", metavar="SETTING...",
-        help="Plan these settings only, e.g. mlp full:uniform:1; without recompute is always among them.")] = None
-    exact: Annotated[list[str] | None, typer.Option("--exact", metavar="[SETTING...]",
+    no_cache: Annotated[bool, typer.Option("--no_cache", rich_help_panel=_PLAN, help="Trace anew and keep nothing.")] = False
+    only: Annotated[list[str] | None, typer.Option("--only", rich_help_panel=_PLAN, metavar="SETTING...",
+        autocompletion=completion.settings, help="Plan these settings only, e.g. mlp full:uniform:1; without recompute is always among them.")] = None
+    exact: Annotated[list[str] | None, typer.Option("--exact", rich_help_panel=_PLAN, metavar="[SETTING...]",
         help="Also trace whole steps of these settings over megatron-core's own schedule: e.g. mlp full:uniform:1, asked; "
         "without one: the recommended.")] = None
-    exact_timeout: Annotated[float, typer.Option("--exact_timeout", metavar="SECONDS",
+    exact_timeout: Annotated[float, typer.Option("--exact_timeout", rich_help_panel=_PLAN, metavar="SECONDS",
         help="Give up the whole step of a setting after this long.")] = 300.0
-    calibrate: Annotated[list[str] | None, typer.Option("--calibrate", metavar="RUN...",
-        help="Instead of planning: fit the planner's constants to these runs (folders, ids, sweeps) of one GPU type.")] = None
-    out: Annotated[Path | None, typer.Option("--out", metavar="PATH",
+    calibrate: Annotated[list[str] | None, typer.Option("--calibrate", rich_help_panel=_CAL, metavar="RUN...",
+        autocompletion=completion.stored, help="Instead of planning: fit the planner's constants to these runs (folders, ids, sweeps) of one GPU type.")] = None
+    out: Annotated[Path | None, typer.Option("--out", rich_help_panel=_CAL, metavar="PATH",
         help="Where --calibrate keeps what it found. Default: results/calibration/<gpu>.json, which plans and runs use.")] = None
-    no_calibration: Annotated[bool, typer.Option("--no_calibration", help="Plan with the built-in constants.")] = False
-    show_all: Annotated[bool, typer.Option("--all", help="Also print settings that another beats in memory and time.")] = False
+    no_calibration: Annotated[bool, typer.Option("--no_calibration", rich_help_panel=_CAL, help="Plan with the built-in constants.")] = False
+    show_all: Annotated[bool, typer.Option("--all", rich_help_panel=_PLAN, help="Also print settings that another beats in memory and time.")] = False
     explain: Annotated[bool, typer.Option("--explain", help="Print where every setting comes from.")] = False
     as_json: Json = False
 # fmt: on

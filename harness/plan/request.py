@@ -1,10 +1,9 @@
 """All that one `mbr-perf plan` asks for, and what is wrong with it whatever the recipe says."""
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import product
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, closest, raise_all
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import MARGIN
 from harness.experiment.recompute import MODULES, parse_recompute
@@ -74,5 +73,5 @@ def _unreadable(option: str, settings: tuple[str, ...]) -> list[BadRequestError]
 def _meant(text: str) -> str:
     """The nearest settings of the words in ``text``; empty where none is near."""
     known = [*MODULES, "none", "full:uniform:1", "full:block:1", ASKED, RECOMMENDED]
-    near = [get_close_matches(word, known, n=1) for word in text.split(",") if word not in known]
+    near = [closest(word, known) for word in text.split(",") if word not in known]
     return f"did you mean {', '.join(repr(each[0]) for each in near if each)}?" if any(near) else ""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, g
 
 from pydantic import create_model
 
-from harness.errors import BadRequestError, nearest
+from harness.errors import BadRequestError
 from harness.recipes.points import KNOWN_NAMES
-from harness.recipes.reading import FileModel, one_of
+from harness.recipes.reading import FileModel, nearest_setting, one_of
 from harness.recipes.recipe import Request
 from harness.recipes.settings import settable_paths
 
@@ -72,9 +72,9 @@ def _remedy(name: str) -> str:
     if name.startswith("env."):
         return "after env. comes the name of a variable: letters, digits and _"
     if "." in name:
-        near = nearest(name, settable_paths())
+        near = nearest_setting(name, settable_paths())
         return near if near.startswith("did you mean") else "recipes/README.md names all settings"
-    return nearest(name, (*SHORT_NAMES, *OPTION_NAMES))
+    return nearest_setting(name, (*SHORT_NAMES, *OPTION_NAMES))
 
 
 # Names of `--over`, and the option each stands for.

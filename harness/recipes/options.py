@@ -1,6 +1,5 @@
 """Command-line options as the last layer of settings, `--set` and `--env` among them; an absent option adds nothing."""
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Iterable
@@ -8,6 +7,7 @@ from typing import get_args
 
 from harness.errors import BadRequestError, Problems, nearest
 from harness.experiment.experiment import CudaGraphSpec
+from harness.recipes.reading import nearest_setting
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import policy_from_text, recompute_setting
 from harness.recipes.settings import LEAVES, SECTION_MODELS, Layer, Setting, Value, merge, settable_paths
@@ -217,9 +217,11 @@ def _set_value(path: str, text: str, place: str) -> tuple[str, Value]:
 def _nearest_path(path: str) -> str:
     section = path.rpartition(".")[0]
     if section in SECTION_MODELS:
-        return nearest(path, [p for p in settable_paths() if p.rpartition(".")[0] == section])
-    close = difflib.get_close_matches(path, settable_paths(), n=1, cutoff=0.6)
-    return f"did you mean '{close[0]}'?" if close else f"sections: {', '.join((*SECTION_MODELS, 'env', 'recompute'))}"
+        return nearest_setting(path, [p for p in settable_paths() if p.rpartition(".")[0] == section])
+    near = nearest_setting(path, settable_paths())
+    if near.startswith("did you mean"):
+        return near
+    return f"sections: {', '.join((*SECTION_MODELS, 'env', 'recompute'))}"
 
 
 def _layer_freq(text: str, place: str) -> tuple[int, ...]:

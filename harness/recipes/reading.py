@@ -39,6 +39,41 @@ _PHRASES = {
 }  # fmt: skip
 """What a value must be, and the remedy, by pydantic's type of error. Pydantic's own words serve for the others."""
 
+HUGGING_FACE = {
+    "num_hidden_layers": "model.num_layers", "n_layer": "model.num_layers", "n_layers": "model.num_layers",
+    "hidden_size": "model.hidden_size", "n_embd": "model.hidden_size", "d_model": "model.hidden_size",
+    "intermediate_size": "model.ffn_hidden_size", "n_inner": "model.ffn_hidden_size",
+    "num_attention_heads": "model.num_attention_heads", "n_head": "model.num_attention_heads",
+    "num_key_value_heads": "model.num_query_groups", "head_dim": "model.kv_channels", "vocab_size": "model.vocab_size",
+    "max_position_embeddings": "batch.seq_length", "n_positions": "batch.seq_length",
+    "rms_norm_eps": "model.layernorm_epsilon", "layer_norm_eps": "model.layernorm_epsilon",
+    "layer_norm_epsilon": "model.layernorm_epsilon", "rope_theta": "model.rotary_base",
+    "partial_rotary_factor": "model.rotary_percent", "hidden_act": "model.activation_func",
+    "tie_word_embeddings": "model.share_embeddings_and_output_weights", "attention_bias": "model.add_bias_linear",
+    "mlp_bias": "model.add_bias_linear", "use_qk_norm": "model.qk_layernorm",
+    "num_nextn_predict_layers": "model.mtp_num_layers",
+    "num_experts": "model.moe.num_moe_experts", "num_local_experts": "model.moe.num_moe_experts",
+    "n_routed_experts": "model.moe.num_moe_experts", "num_experts_per_tok": "model.moe.moe_router_topk",
+    "moe_intermediate_size": "model.moe.moe_ffn_hidden_size",
+    "shared_expert_intermediate_size": "model.moe.moe_shared_expert_intermediate_size",
+    "n_group": "model.moe.moe_router_num_groups", "topk_group": "model.moe.moe_router_group_topk",
+    "routed_scaling_factor": "model.moe.moe_router_topk_scaling_factor",
+    "scoring_func": "model.moe.moe_router_score_function", "router_aux_loss_coef": "model.moe.moe_aux_loss_coeff",
+    "qk_nope_head_dim": "model.mla.qk_head_dim", "qk_rope_head_dim": "model.mla.qk_pos_emb_head_dim",
+}  # fmt: skip
+"""Names in a config.json of Hugging Face, and the setting that each is here."""
+
+
+def nearest_setting(name: str, known: Iterable[str]) -> str:
+    """As :func:`nearest`, but a name of Hugging Face's gives the setting that it is here, in whichever section."""
+    known, last = list(known), name.rpartition(".")[2]
+    path = HUGGING_FACE.get(last)
+    if path is None:
+        return nearest(name, known)
+    own = path.rpartition(".")[2]
+    whose = "" if own == last else f" Hugging Face calls it {last}"
+    return f"did you mean '{own if own in known else path}'?{whose}"
+
 
 class FileModel(Frozen):
     """A mapping of a file. A key that is left out says nothing; a key without a value is refused."""
@@ -192,12 +227,12 @@ def _unknown_key(keys: Keys, model: object, data: object) -> Iterator[Fault]:
     known = list(dict.fromkeys(name for model in fitting for name in model.model_fields))
     tags = [f"{tag} '{value}'" for model in fitting for tag, value in _tags(model) if tag in beside]
     if tags:
-        near = nearest(str(key), known)
+        near = nearest_setting(str(key), known)
         names = f"known: {', '.join(known)}"
         yield Fault(keys, f"{tags[0]} has no {key}", near if near == names else f"{near} {names}")
     elif fitting:
         own = next((m.remedy_for(str(key)) for m in fitting if issubclass(m, FileModel)), "")
-        yield Fault(keys, "no such setting", own or nearest(str(key), known))
+        yield Fault(keys, "no such setting", own or nearest_setting(str(key), known))
 
 
 def _steps(way: Iterable[str | int], model: object) -> Iterator[tuple[list[type[BaseModel]], str]]:
@@ -297,7 +332,7 @@ class Document:
         table = self.table(keys)
         for key in table.entries if table else ():
             if key not in known:
-                self.refuse((*keys, key), "no such setting", nearest(key, known))
+                self.refuse((*keys, key), "no such setting", nearest_setting(key, known))
 
     def read(self, model: type[Model], keys: Keys = (), values: Mapping[str, object] | None = None) -> Model | None:
         """The node there, or ``values`` of it, as a model; None with every problem where the model refuses it."""

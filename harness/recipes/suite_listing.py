@@ -1,6 +1,5 @@
 """Lists suites and selects cases."""
 
-import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from typing_extensions import TypedDict
 
-from harness.errors import BadRequestError, Problems
+from harness.errors import BadRequestError, Problems, closest
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.recompute import canonical_text
 from harness.recipes.resolve import resolve
@@ -141,7 +140,7 @@ def shard(suite: Suite, text: str) -> Suite:
 
 
 def _near(pattern: str, names: Sequence[str]) -> str:
-    close = difflib.get_close_matches(re.sub(r"[*?\[\]]", "", pattern), names, n=3, cutoff=0.5)
+    close = closest(re.sub(r"[*?\[\]]", "", pattern), names, 3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(close)}?"
     more = len(names) - _NAMED_AT_MOST

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.asking import completion
+from harness.asking.help import App
 from harness.asking.options import Json, Results
 from harness.units import counted
 
@@ -39,9 +41,14 @@ def machine(
     raise typer.Exit(code)
 
 
-app = typer.Typer(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, examine, archive them.")
+app = App(no_args_is_help=True, help="Runs, sweeps and nights on disk: list, show, examine, archive them.")
 
-Reference = Annotated[str, typer.Argument(metavar="REF", help="A folder, or the start or last eight digits of an id.")]
+Reference = Annotated[
+    str,
+    typer.Argument(
+        metavar="REF", autocompletion=completion.stored, help="A folder, or the start or last eight digits of an id."
+    ),
+]
 
 
 @app.command("list")

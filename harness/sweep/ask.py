@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from harness.asking import completion
 from harness.asking.options import (
+    MODEL,
     ExperimentOptions,
     Json,
     JudgeOptions,
@@ -32,7 +34,7 @@ class SweptOptions(ExperimentOptions):
     """What to run; the recipe may come from a sweep file or from the sweep that is resumed."""
 
     model_recipe_name: Annotated[str, typer.Option("--model_recipe_name", "-mr", metavar="RECIPE",
-        help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file. Not needed with --file or --resume.")] = ""
+        rich_help_panel=MODEL, autocompletion=completion.recipes, help="A recipe name (`mbr-perf recipes list`) or the path of a recipe file. Not needed with --file or --resume.")] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class SweepOptions:
         "Values that hold commas are separated by ';', those of recompute always: recompute='none; mlp; core_attn,layernorm'. "
         "recompute=auto: every setting that differs in effect. Several may follow one --over; repeatable.")] = None
     file: Annotated[str | None, typer.Option("--file", metavar="NAME|PATH", rich_help_panel=_SWEEP,
-        help="A sweep file: a name in recipes/sweeps or a path. The command line wins over it.")] = None
+        autocompletion=completion.sweep_files, help="A sweep file: a name in recipes/sweeps or a path. The command line wins over it.")] = None
     grid: Annotated[bool, typer.Option("--grid", rich_help_panel=_SWEEP,
         help="Every combination of the axes, instead of one change at a time from the control.")] = False
     control: Annotated[str | None, typer.Option("--control", metavar="'AXIS=VALUE ...'", rich_help_panel=_SWEEP,
@@ -60,7 +62,7 @@ class SweepOptions:
     no_warm: Annotated[bool, typer.Option("--no_warm", rich_help_panel=_SWEEP,
         help="Start every run in processes of its own that import everything anew, instead of from a warm parent.")] = False
     resume: Annotated[str | None, typer.Option("--resume", metavar="SWEEP", rich_help_panel=_SWEEP,
-        help="Do what is missing of a sweep: its folder or the start of its id. Everything else is taken from it.")] = None
+        autocompletion=completion.sweeps, help="Do what is missing of a sweep: its folder or the start of its id. Everything else is taken from it.")] = None
     dryrun: Annotated[bool, typer.Option("--dryrun", "--dry_run", "-d", rich_help_panel=_SWEEP,
         help="Print the cells, what is predicted of them and what would become of them; run nothing.")] = False
     as_json: Annotated[bool, typer.Option("--json", rich_help_panel=_SWEEP, help="One JSON document on stdout.")] = False
@@ -116,7 +118,7 @@ def sweep(
 class ReportOptions:
     """Which sweep, which formats, where to."""
 
-    sweep: Annotated[str, typer.Argument(metavar="SWEEP", help="A sweep's folder, its sweep.json, or the start of its id.")]
+    sweep: Annotated[str, typer.Argument(metavar="SWEEP", autocompletion=completion.sweeps, help="A sweep's folder, its sweep.json, or the start of its id.")]
     formats: Annotated[list[str] | None, typer.Option("--format", metavar="NAME,NAME,...",
         help="html, md, csv, json, png. Default: all of them. Repeatable.")] = None
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where to. Default: the sweep's report folder.")] = None

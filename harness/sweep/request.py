@@ -5,11 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.errors import BadRequestError, Problems, nearest, raise_all
+from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
 from harness.recipes.file_request import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT
 from harness.recipes.options import set_settings
+from harness.recipes.reading import nearest_setting
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import policy_from_text
 from harness.recipes.sweep_file import SweepFile
@@ -112,7 +113,7 @@ def _axis(name: str, values: tuple[str, ...]) -> SweptAxis:
 def _instead(target: str) -> str:
     if target in NO_AXIS:
         return NO_AXIS[target]
-    hint = nearest(target, (*SHORT_NAMES, *OPTION_NAMES))
+    hint = nearest_setting(target, (*SHORT_NAMES, *OPTION_NAMES))
     return (
         hint
         if hint.startswith("did you mean")

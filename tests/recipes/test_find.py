@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, closest
 from harness.recipes.find import all_recipe_files, find_recipe_file, open_recipe, recipes_dir
 
 
@@ -52,6 +52,20 @@ def test_an_unknown_name_is_told_with_its_nearest(directory: Path, name: str, fa
     with pytest.raises(BadRequestError) as caught:
         open_recipe(name, directory, family)
     assert str(caught.value) == problem
+
+
+@pytest.mark.parametrize(
+    ("typed", "nearest"),
+    [
+        ("llama3_7b", ["llama3_8b", "llama3_70b"]),
+        ("llama3_75b", ["llama3_70b", "llama3_8b"]),
+        ("llama3_8bb", ["llama3_8b", "llama3_70b"]),
+        ("mistral_8x7b", ["mixtral_8x7b"]),
+    ],
+)
+def test_numbers_are_near_by_their_size_and_words_by_their_letters(typed: str, nearest: list[str]):
+    known = ["llama31_405b", "llama3_70b", "llama3_8b", "mixtral_8x7b", "qwen3_30b_a3b"]
+    assert closest(typed, known, len(nearest)) == nearest
 
 
 @pytest.mark.parametrize("name", ["a b", "", "-x", "x" * 65, "naïve"])

@@ -1,8 +1,10 @@
 import pytest
 
 from harness.errors import BadRequestError, ManyProblemsError
+from harness.recipes.reading import HUGGING_FACE
 from harness.recipes.recipe import Request
 from harness.recipes.resolve import resolve, resolve_recipe
+from harness.recipes.settings import settable_paths
 
 
 def ask(**options: object) -> Request:
@@ -105,6 +107,10 @@ SET_VALUES = [
 ]
 
 
+def test_a_name_of_hugging_face_leads_to_a_setting():
+    assert [path for path in HUGGING_FACE.values() if path not in settable_paths()] == []
+
+
 @pytest.mark.parametrize(("assignment", "read", "value"), SET_VALUES, ids=[c[0] for c in SET_VALUES])
 def test_set_reaches_any_field(load, assignment, read, value):
     resolved = resolve_recipe(load(), ask(set_values=(assignment,)))
@@ -117,6 +123,10 @@ def test_set_reaches_any_field(load, assignment, read, value):
     ("options", "told"),
     [
         ({"set_values": ("model.num_layer=3",)}, ["--set model.num_layer: no such setting", "did you mean 'model.num_layers'?"]),
+        ({"set_values": ("model.num_key_value_heads=3",)},
+         ["--set model.num_key_value_heads: no such setting", "did you mean 'model.num_query_groups'? Hugging Face calls it num_key_value_heads"]),
+        ({"set_values": ("max_position_embeddings=3",)}, ["did you mean 'batch.seq_length'? Hugging Face"]),
+        ({"set_values": ("hidden_size=3",)}, ["--set hidden_size: no such setting", "did you mean 'model.hidden_size'?"]),
         ({"set_values": ("nothing=3",)}, ["--set nothing: no such setting"]),
         ({"set_values": ("model=3",)}, ["--set model: a section cannot be set whole"]),
         ({"set_values": ("kernels.tp_comm_overlap_cfg.qkv_dgrad.num_sm=4",)},

@@ -1,9 +1,8 @@
 """Judges a situation by all rules."""
 
 from collections.abc import Mapping, Set
-from difflib import get_close_matches
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, closest, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules import (
@@ -82,7 +81,7 @@ def _know_all(force: frozenset[str]) -> None:
 
 
 def _unknown(identifier: str, known: Set[str]) -> BadRequestError:
-    near = get_close_matches(identifier.upper(), sorted(known), n=3)
+    near = closest(identifier.upper(), sorted(known), 3)
     hint = f"near: {', '.join(near)}; " if near else ""
     return BadRequestError(
         f"--force {identifier}: no such rule",

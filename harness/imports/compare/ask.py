@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.asking import completion
 from harness.asking.options import Json, JudgeOptions, Results, takes
 from harness.errors import BadRequestError, raise_all
 
@@ -31,12 +32,17 @@ class CompareOptions:
 
     run: Annotated[
         str | None,
-        typer.Argument(metavar="RUN", help="A run folder, a record.json, or the start of a run's id; not with --log."),
+        typer.Argument(
+            metavar="RUN",
+            autocompletion=completion.runs,
+            help="A run folder, a record.json, or the start of a run's id; not with --log.",
+        ),
     ] = None
     golden: Annotated[
         str | None,
         typer.Argument(
             metavar="[GOLDEN]",
+            autocompletion=completion.runs_and_goldens,
             help="A golden file or folder, or another run. Default: the golden of the run's settings.",
         ),
     ] = None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.asking import completion
+from harness.asking.help import App, HelpedGroup
 from harness.asking.options import GoldenDir, Json, Results, takes
 
 if TYPE_CHECKING:
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
     from harness.showing.printing import Console
 
 
-class HistoryGroup(typer.core.TyperGroup):
+class HistoryGroup(HelpedGroup):
     """`history CASE` is `history show CASE`; only what is no sub-command is a case."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -22,7 +24,7 @@ class HistoryGroup(typer.core.TyperGroup):
         return super().parse_args(ctx, args if args[:1] and args[0] in self.commands else ["show", *args])
 
 
-app = typer.Typer(cls=HistoryGroup, help="Figures of a case over the nights. `history CASE` is `history show CASE`.")
+app = App(cls=HistoryGroup, help="Figures of a case over the nights. `history CASE` is `history show CASE`.")
 
 
 # fmt: off
@@ -68,7 +70,7 @@ def show(asked: HistoryOptions) -> None:
 
 @app.command()
 def add(
-    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Folders of runs, sweeps or nights, record files, or ids.")],
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", autocompletion=completion.stored, help="Folders of runs, sweeps or nights, record files, or ids.")],
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip

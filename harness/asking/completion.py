@@ -1,0 +1,137 @@
+"""Values that the shell completes with Tab. It waits for each answer, so nothing here imports pydantic or opens a file."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import typer
+
+import harness
+
+TASKS = ("pretrain", "sft", "peft")
+GPUS = ("h100", "h200", "a100", "b200", "b300", "gb200", "gb300", "l40s", "cpu")
+PRECISIONS = ("bf16", "fp8_cs", "fp8_ds", "fp8_sc", "fp8_mx", "nvfp4", "fp32")
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts", "gdn_norm_out")
+_SETTINGS = ("none", *MODULES, "full:uniform:1", "full:block:1")
+_NOT_FAMILIES = ("suites", "sweeps", "examples")
+
+Completer = Callable[[typer.Context, str], list[str]]
+
+
+def one_of(values: Iterable[str]) -> Completer:
+    """Completes to one of ``values``."""
+    known = list(values)
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        del ctx, incomplete
+        return known
+
+    return complete
+
+
+def _listed(values: Iterable[str]) -> Completer:
+    """Completes the last item of a list with commas; each value once."""
+    known = tuple(values)
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        del ctx
+        before, comma, _ = incomplete.rpartition(",")
+        return [before + comma + value for value in known if value not in before.split(",")]
+
+    return complete
+
+
+tasks, gpus, precisions = one_of(TASKS), one_of(GPUS), one_of(PRECISIONS)
+modules, settings = _listed((*MODULES, "none")), _listed(_SETTINGS)
+
+
+def recipes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of recipes; of one family where `-m` names it."""
+    del incomplete
+    family = ctx.params.get("model_family_name")
+    return [path.stem for path in _recipe_files(ctx) if family in (None, path.parent.name)]
+
+
+def families(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Families of recipes."""
+    del incomplete
+    return sorted({path.parent.name for path in _recipe_files(ctx)})
+
+
+def suites(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of suites."""
+    del incomplete
+    return _stems(recipes_folder(ctx) / "suites")
+
+
+def sweep_files(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of sweep files."""
+    del incomplete
+    return _stems(recipes_folder(ctx) / "sweeps")
+
+
+def goldens(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of goldens as `golden list` prints them."""
+    del incomplete
+    folder = golden_folder(ctx)
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.glob("*/*.json"))
+
+
+def _in_results(*kinds: str) -> Completer:
+    """Names of the folders of ``kinds`` in the results folder."""
+
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        del incomplete
+        folders = (results_folder(ctx) / kind for kind in kinds)
+        return sorted(path.name for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_dir())
+
+    return complete
+
+
+runs, sweeps, nights, jobs = (_in_results(kind) for kind in ("runs", "sweeps", "nights", "jobs"))
+stored = _in_results("runs", "sweeps", "nights")
+
+
+def runs_and_goldens(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Runs by id and goldens by name."""
+    return [*goldens(ctx, incomplete), *runs(ctx, incomplete)]
+
+
+def commands(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Commands of mbr-perf, and those of a group that stands before."""
+    del incomplete
+    group: object = ctx.find_root().command
+    for word in ctx.params.get("command") or ():
+        group = getattr(group, "commands", {}).get(word)
+    return list(getattr(group, "commands", {}))
+
+
+def results_folder(ctx: typer.Context) -> Path:
+    """As `records.store.results_dir`."""
+    given: Path | None = ctx.params.get("results_dir")
+    return given or (_CHECKOUT / "results" if (_CHECKOUT / "pyproject.toml").is_file() else Path("results"))
+
+
+def golden_folder(ctx: typer.Context) -> Path:
+    """As `records.goldens.golden_dir`."""
+    return ctx.params.get("golden_dir") or _shipped("results/golden", "golden")
+
+
+def recipes_folder(ctx: typer.Context) -> Path:
+    """As `recipes.find.recipes_dir`, also where there is none."""
+    return ctx.params.get("recipes_dir") or _shipped("recipes", "recipes")
+
+
+_CHECKOUT = Path(harness.__file__).parents[1]
+
+
+def _shipped(in_checkout: str, in_wheel: str) -> Path:
+    folder = _CHECKOUT / in_checkout
+    return folder if folder.is_dir() else _CHECKOUT / "harness" / "_data" / in_wheel
+
+
+def _recipe_files(ctx: typer.Context) -> list[Path]:
+    return [path for path in sorted(recipes_folder(ctx).glob("*/*.yaml")) if path.parent.name not in _NOT_FAMILIES]
+
+
+def _stems(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.yaml"))

@@ -1,0 +1,164 @@
+"""How commands look in help: options and commands in groups by purpose, three examples, and the nearest command."""
+
+import inspect
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import typer
+import typer.core
+
+from harness.asking.examples import TASKS, examples
+
+_PROGRAM = "mbr-perf"
+_OTHER = "Options"
+_WIDEST = 28  # a longer name stands on a line of its own
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Row = tuple[str, tuple[str, str]]
+
+
+_OF_A_START = ("memory_snapshot", "snapshot_on_oom", "force")
+_UNUSED = {
+    "check": ("golden_values_path", "require_golden", "timing_threshold", "memory_threshold", "accept_difference",
+              "fail_on_improvement", "timeout", "hang_timeout", "sample_interval_ms", "results_dir", "repeats", "run_dir"),
+    "plan": (*_OF_A_START, "seed"), "import": _OF_A_START, "diagnose": (*_OF_A_START, "seed"),
+}  # fmt: skip
+"""Options that a command takes because `run` does, and that change nothing there: help and the shell leave them out."""
+
+
+class HelpedCommand(typer.core.TyperCommand):
+    """A command whose help groups its options by panel and ends with examples. Plain text: rich takes longer to import."""
+
+    def __init__(self, name: str | None, **settings: Any) -> None:
+        super().__init__(name, **settings)
+        for parameter in self.params:
+            if parameter.name in _UNUSED.get(name or "", ()):
+                parameter.hidden = True  # type: ignore[attr-defined]
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The paragraphs of the docstring."""
+        del ctx
+        _write_help(self, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Arguments, then each panel in the order of its first option; options of no panel last."""
+        _write_panels(formatter, [("Arguments", record) for _, record in _records(self, ctx, "argument")])
+        options = _records(self, ctx, "option")
+        _write_panels(formatter, sorted(options, key=lambda row: row[0] == _OTHER))
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The examples, on lines that are never wrapped."""
+        lines = examples().get(ctx.command_path.removeprefix(f"{_PROGRAM} "), ())
+        formatter.write("\nExamples:\n" + "".join(f"  {_PROGRAM} {line}\n" for line in lines) if lines else "")
+
+
+class HelpedGroup(typer.core.TyperGroup):
+    """A group whose help lists its commands by panel, each with its whole first sentence; a slip gets the nearest name."""
+
+    panels: tuple[str, ...] = ()
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """The paragraphs of the docstring."""
+        del ctx
+        _write_help(self, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Commands in the order of ``panels``, then options."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        shown = [(name, command) for name, command in found if command is not None and not command.hidden]
+        rows = [
+            (getattr(command, "rich_help_panel", None) or "Commands", (name, command.get_short_help_str(200)))
+            for name, command in shown
+        ]
+        order = {panel: place for place, panel in enumerate(self.panels)}
+        _write_panels(formatter, sorted(rows, key=lambda row: order.get(row[0], 0)))
+        _write_panels(formatter, _records(self, ctx, "option"))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer's; an unknown command fails with the nearest of all commands, whichever group they are in."""
+        if args and self.get_command(ctx, args[0]) is None and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}. {_nearest_command(self, ctx, args[0])}".rstrip())
+        return super().resolve_command(ctx, args)
+
+
+class App(typer.Typer):
+    """A group of commands with that help."""
+
+    def __init__(self, *, cls: type[HelpedGroup] = HelpedGroup, **settings: Any) -> None:
+        super().__init__(cls=cls, rich_markup_mode=None, **settings)
+
+    def command(
+        self, name: str | None = None, *, cls: type[typer.core.TyperCommand] | None = HelpedCommand, **settings: Any
+    ) -> Callable[[_Command], _Command]:
+        """As typer's."""
+        return super().command(name, cls=cls, **settings)
+
+
+def tasks_text() -> str:
+    """What `mbr-perf` alone prints: the five tasks, each with a command to copy, and where to read on."""
+    tasks = "\n\n".join(f"{task}\n    {_PROGRAM} {line}" for task, line in TASKS)
+    return f"""mbr-perf finds the activation-recompute setting for a Megatron training job.
+
+{tasks}
+
+All commands: {_PROGRAM} --help    One command, with examples: {_PROGRAM} help plan
+What there is to ask for: {_PROGRAM} recipes list    This machine: {_PROGRAM} doctor"""
+
+
+def _records(command: Any, ctx: Any, kind: str) -> list[_Row]:
+    """Panel, name and text of every parameter of the kind that is not hidden."""
+    rows = []
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is not None and parameter.param_type_name == kind:
+            name = record[0].partition(" <")[0] if parameter.metavar else record[0]  # ` <list[str]>` behind a metavar
+            rows.append((getattr(parameter, "rich_help_panel", None) or _OTHER, (name, record[1])))
+    return rows
+
+
+def _write_help(command: Any, formatter: Any) -> None:
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        formatter.write(f"\n{_wrapped(paragraph, 2, formatter.width)}\n")
+
+
+def _write_panels(formatter: Any, rows: Sequence[_Row]) -> None:
+    panels: dict[str, list[tuple[str, str]]] = {}
+    for panel, record in rows:
+        panels.setdefault(panel, []).append(record)
+    for title, records in panels.items():
+        column = 4 + max((len(name) for name, _ in records if len(name) <= _WIDEST), default=_WIDEST)
+        formatter.write(f"\n{title}:\n")
+        for name, text in records:
+            lines = _wrapped(text, column, formatter.width)
+            fits = len(name) <= column - 4
+            formatter.write(f"  {name:<{column - 2}}{lines.lstrip()}\n" if fits else f"  {name}\n{lines}\n")
+
+
+def _wrapped(text: str, indent: int, width: int) -> str:
+    """Nothing breaks within a word: a word may be part of a command."""
+    blanks = " " * indent
+    return textwrap.fill(
+        " ".join(text.split()),
+        width,
+        initial_indent=blanks,
+        subsequent_indent=blanks,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _nearest_command(group: HelpedGroup, ctx: Any, typed: str) -> str:
+    """Commands of this group by name, and those of groups within it by their last word."""
+    from harness.errors import nearest
+
+    known: dict[str, list[str]] = {}
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        known.setdefault(name, []).insert(0, name)
+        for inner in getattr(command, "commands", ()):
+            known.setdefault(inner, []).append(f"{name} {inner}")
+    hint = nearest(typed, known)
+    if not hint.startswith("did you mean"):
+        return ""
+    full = known[hint.removeprefix("did you mean '").removesuffix("'?")]
+    return f"Did you mean {' or '.join(repr(words) for words in full)}?"
