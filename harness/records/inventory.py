@@ -20,7 +20,17 @@ from harness.units import counted, utc_time
 RUNS, SWEEPS = "runs", "sweeps"
 
 State = Literal[
-    "ok", "oom", "failed", "interrupted", "finished", "unfinished", "incomplete", "damaged", "newer", "rejected"
+    "ok",
+    "oom",
+    "failed",
+    "interrupted",
+    "finished",
+    "running",
+    "unfinished",
+    "incomplete",
+    "damaged",
+    "newer",
+    "rejected",
 ]
 
 FOLDERS = (RUNS, SWEEPS, NIGHTS)

@@ -56,10 +56,10 @@ def list_results(results_dir: Results = None, as_json: Json = False) -> None:
     """Every run, sweep and night: id, start, outcome, size. Incomplete and damaged ones too."""
     from harness.records import store
     from harness.records.inventory import inventory
-    from harness.results.show import inventory_page
+    from harness.results.show import inventory_page, observed
 
     results = store.results_dir(results_dir)
-    entries = inventory(results)
+    entries = [observed(entry) for entry in inventory(results)]
     if as_json:
         from harness.results.document import InventoryDocument
         from harness.showing import json
@@ -78,11 +78,11 @@ def show(reference: Reference, results_dir: Results = None, as_json: Json = Fals
     from harness.records.night import read_night
     from harness.records.store import read_run
     from harness.records.sweep import read_sweep
-    from harness.results.show import entry_page, run_figures
+    from harness.results.show import entry_page, observed, run_figures
 
-    entry = find_stored(reference, store.results_dir(results_dir))
+    entry = observed(find_stored(reference, store.results_dir(results_dir)))
     life, files = life_of(entry.path), file_sizes(entry.path)
-    is_read = entry.state in ("finished", "unfinished")
+    is_read = entry.state in ("finished", "running", "unfinished")
     cells = read_sweep(entry.path).cells if is_read and entry.kind == "sweep" else ()
     cases = read_night(entry.path).cases if is_read and entry.kind == "night" else ()
     if as_json:

@@ -4,7 +4,7 @@ import gzip
 import io
 import tarfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import BadRequestError, raise_all
@@ -129,6 +129,12 @@ def _write(target: Path, content: bytes) -> None:
 _INDENT = 12
 
 
+def observed(entry: Stored) -> Stored:
+    """The entry as it is now: ``running`` where a process of this machine is still filling its folder."""
+    is_open = entry.state in ("incomplete", "unfinished")
+    return replace(entry, state="running") if is_open and life_of(entry.path).state == "alive" else entry
+
+
 def inventory_page(entries: Sequence[Stored], results: Path) -> Page:
     """One line per run, sweep and night, oldest first, and what they weigh together."""
     if not entries:
@@ -216,9 +222,8 @@ def give(reference: str, target: Path, results: Path | None, *, max_bytes: int) 
     """Archive what ``reference`` means. BadRequestError while a process is filling it, and as `archive` says."""
     folder = results_dir(results)
     entry = find_stored(reference, folder)
-    life = life_of(entry.path)
-    if entry.state in ("incomplete", "unfinished") and life.state == "alive":
-        raise BadRequestError(f"{entry.id}: {life.reason}", remedy="archive it when it has ended")
+    if observed(entry).state == "running":
+        raise BadRequestError(f"{entry.id}: {life_of(entry.path).reason}", remedy="archive it when it has ended")
     own = entry.path.parents[1] if entry.path.parent.name in FOLDERS else None  # also of another results folder
     known = ((entry.path, entry.id), (own, "RESULTS"), (folder, "RESULTS"), (checkout_dir(), "CHECKOUT"))
     return archive(entry.path, target, Places.of((*known, (Path.home(), "~"))), max_bytes=max_bytes)

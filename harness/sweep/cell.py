@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.experiment.experiment import ExperimentSpec
-from harness.judging import statistics
 from harness.judging.compare import compare_runs
 from harness.judging.coverage import throughput_text
 from harness.judging.derive import combine, derive
@@ -219,7 +218,7 @@ def judged(cell: MeasuredCell, frame: Frame) -> CellVerdict:
         metrics=cell.metrics,
         speed=cell.speed,
         doubts=cell.doubts,
-        cost_s=statistics.mean(cell.costs_s) if cell.costs_s else None,
+        costs_s=cell.costs_s,
         fits=_fits(cell, frame.margin),
         oom=oom_of(cell.data.runs),
         vs_control=versus,

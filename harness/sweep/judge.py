@@ -1,9 +1,11 @@
 """Judges a sweep: Pareto set, reference and recommendation."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.judging import statistics
+from harness.judging.gate import default_thresholds
 from harness.judging.saving import first_run
 from harness.judging.statistics import half_width
 from harness.records.goldens import GateOptions
@@ -12,22 +14,50 @@ from harness.sweep.cell import Frame, MeasuredCell, control_ended, judged, measu
 from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict
 from harness.units import format_bytes, format_percent
 
+Costs = Mapping[str, Sequence[float]]
 
-def pareto(points: Mapping[str, tuple[float, float]]) -> tuple[str, ...]:
-    """Names of the points, less being better in both coordinates, that no other dominates; in order of the first.
 
-    One point dominates another when it is no worse in both and better in one; equal points are all kept.
+@dataclass(frozen=True)
+class Times:
+    """Which of two cells is faster, as far as their runs establish it.
+
+    ``costs``: seconds of every repeat by the cell's name, for the same tokens. From three repeats on both sides a cell is
+    faster where Welch's 95 % interval of the difference leaves 0 out; with fewer, where the difference exceeds
+    ``threshold``, the fraction by which single runs of one setting may differ.
     """
 
-    def is_beaten(point: tuple[float, float]) -> bool:
-        return any(one != point and one[0] <= point[0] and one[1] <= point[1] for one in points.values())
+    costs: Costs
+    threshold: float
+
+    def is_faster(self, name: str, other: str) -> bool:
+        """Whether it is established that the first cell's steps take less time than the second's."""
+        difference = statistics.mean(self.costs[other]) - statistics.mean(self.costs[name])
+        half = half_width(self.costs[other], self.costs[name])
+        return difference > (self.threshold * statistics.mean(self.costs[other]) if half is None else half)
+
+    def noise(self, names: Sequence[str]) -> str:
+        """What keeps the cells of these names apart from being ranked, in one clause."""
+        best = min(names, key=lambda name: statistics.mean(self.costs[name]))
+        mean = statistics.mean(self.costs[best])
+        halves = [half_width(self.costs[name], self.costs[best]) for name in names if name != best]
+        known = [half for half in halves if half is not None]
+        if len(known) < len(halves):
+            return f"differences below {self.threshold * 100:g} % need 3 repeats or more (--repeats 3)"
+        return f"the 95 % interval of the difference is up to +-{max(known) / mean * 100:.2g} %"
+
+
+def pareto(peaks: Mapping[str, float], times: Times) -> tuple[str, ...]:
+    """Names of the cells for which no other is established to be faster with no more memory; the fastest first."""
+
+    def is_beaten(name: str) -> bool:
+        return any(peaks[other] <= peaks[name] and times.is_faster(other, name) for other in peaks)
 
     return tuple(
-        sorted((name for name, point in points.items() if not is_beaten(point)), key=lambda name: points[name])
+        sorted((name for name in peaks if not is_beaten(name)), key=lambda name: statistics.mean(times.costs[name]))
     )
 
 
-# What can still run is waited for, and what is in doubt is told; these never have figures.
+# A cell that can still run is waited for, and one in doubt is named; these never have figures.
 _LOST = frozenset({"pruned", "oom", "failed", "illegal", "skipped_inert"})
 
 
@@ -40,26 +70,48 @@ def stand_in(cells: Sequence[MeasuredCell], control: MeasuredCell) -> MeasuredCe
     return min(able, key=lambda cell: statistics.mean(cell.costs_s), default=None)
 
 
-Costs = Mapping[str, Sequence[float]]
-
-
-def recommend(cells: Sequence[CellVerdict], costs: Costs, margin: float) -> Recommendation:
-    """``costs``: seconds of every repeat by cell's name, for the same tokens. Only cells that are comparable stand."""
+def recommend(cells: Sequence[CellVerdict], times: Times, margin: float) -> Recommendation:
+    """Among the cells that fit the fastest; where several may be that, the one of them that takes the least memory."""
     able = sorted((cell for cell in cells if cell.is_comparable), key=_cost)
     fitting = [cell for cell in able if cell.fits is not False]
     if not fitting:
         return Recommendation(None, _nothing(cells, able, margin))
     best, rest = fitting[0], fitting[1:]
-    room = _room(cells, margin, leaves="leaves" if len(fitting) == 1 else "leave")
-    dearer = [cell for cell in able if cell.fits is False and _cost(cell) < _cost(best)]
-    parts = [f"{best.name} is the fastest of {len(fitting)} {'cell' if len(fitting) == 1 else 'cells'} that {room}"]
+    tied = [best, *(cell for cell in rest if not times.is_faster(best.name, cell.name))]
     reference = next((cell.name for cell in cells if cell.is_reference), "the control")
+    if len(tied) > 1:
+        return _by_memory(tied, fitting, reference, times, _room(cells, margin, leaves="leave"))
+    room = _room(cells, margin, leaves="leaves" if len(fitting) == 1 else "leave")
+    parts = [f"{best.name} is the fastest of {len(fitting)} {'cell' if len(fitting) == 1 else 'cells'} that {room}"]
     parts.append(_own(best, reference))
-    if dearer:
-        does = "does" if len(dearer) == 1 else "do"
-        parts.append(f"{'; '.join(cell.name for cell in dearer)} would be faster but {does} not leave the margin")
-    parts.append(_next(best, rest, costs))
-    return Recommendation(best.name, "; ".join(part for part in parts if part) + ".")
+    if dearer := [cell.name for cell in able if cell.fits is False and times.is_faster(cell.name, best.name)]:
+        parts.append(f"{'; '.join(dearer)} would be faster but {_does(dearer)} not leave the margin")
+    parts.append(_next(best, rest, times))
+    return Recommendation(best.name, "; ".join(parts) + ".")
+
+
+def _does(names: Sequence[str]) -> str:
+    return "does" if len(names) == 1 else "do"
+
+
+def _by_memory(
+    tied: Sequence[CellVerdict], fitting: Sequence[CellVerdict], reference: str, times: Times, room: str
+) -> Recommendation:
+    """The cell with the least memory of those that may be the fastest."""
+    use, names = _smallest(tied), [cell.name for cell in tied]
+    slower = len(fitting) - len(tied)
+    rest = f"; {slower} of them {'is' if slower == 1 else 'are'} slower" if slower else ""
+    why = f"It takes the least memory of these: {_own(use, reference, with_time=False)}. {len(fitting)} cells {room}{rest}."
+    return Recommendation(
+        use.name, why, f"No difference in time is established between {'; '.join(names)}: {times.noise(names)}"
+    )
+
+
+def _smallest(tied: Sequence[CellVerdict]) -> CellVerdict:
+    """The cell with the least memory; the fastest of those whose memory identical runs could not tell from it."""
+    least = min(cell.peak_bytes or 0 for cell in tied)
+    noise = max((cell.versus.memory.noise_bytes for cell in tied if cell.versus and cell.versus.memory), default=0)
+    return next(cell for cell in tied if (cell.peak_bytes or 0) <= least + noise)
 
 
 def unfinished(num_due: int, sweep_dir: Path) -> Recommendation:
@@ -90,32 +142,31 @@ def _memory(cells: Sequence[CellVerdict]) -> str:
     return format_bytes(sizes.pop() or 0) if len(sizes) == 1 else "their own memory"
 
 
-def _own(best: CellVerdict, reference: str) -> str:
-    peak = f"peak {format_bytes(best.peak_bytes or 0)}"
-    versus = best.versus
-    if best.is_control or versus is None or versus.time is None or versus.memory is None:
-        return f"it is the control, {peak}" if best.is_control else peak
+def _own(cell: CellVerdict, reference: str, *, with_time: bool = True) -> str:
+    peak = f"peak {format_bytes(cell.peak_bytes or 0)}"
+    versus = cell.versus
+    if cell.is_control or versus is None or versus.time is None or versus.memory is None:
+        return f"it is the control, {peak}" if cell.is_control else peak
     saved = versus.memory.saved_bytes
     less = f"{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
-    return f"{format_percent(versus.time.fraction)} time and {less} memory than {reference}, {peak}"
+    time = f"{format_percent(versus.time.fraction)} time and " if with_time else ""
+    return f"{time}{less} memory than {reference}, {peak}"
 
 
-def _next(best: CellVerdict, rest: Sequence[CellVerdict], costs: Costs) -> str:
-    """The runner-up, and whether the two can be told apart."""
+def _next(best: CellVerdict, rest: Sequence[CellVerdict], times: Times) -> str:
+    """The runner-up; that it is slower is established, and by what is said where there is no interval."""
     if not rest:
         return "no other cell is in question"
     second = rest[0]
     assert best.cost_s and second.cost_s and best.peak_bytes is not None and second.peak_bytes is not None
     slower = format_percent(second.cost_s / best.cost_s - 1)
     saved = best.peak_bytes - second.peak_bytes
-    memory = f"{format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'}"
-    told = f"next is {second.name}, {slower} time and {memory} memory"
-    half = half_width(costs[second.name], costs[best.name])
-    if half is None:
-        return f"{told} (too few repeats to say whether that order is real)"
-    if second.cost_s - best.cost_s <= half:
-        return f"{told} (within the 95 % interval: which of the two is faster is not settled)"
-    return told
+    text = (
+        f"next is {second.name}, {slower} time and {format_bytes(abs(saved))} {'less' if saved >= 0 else 'more'} memory"
+    )
+    if half_width(times.costs[second.name], times.costs[best.name]) is not None:
+        return text
+    return f"{text} (more than the {times.threshold * 100:g} % by which single runs may differ; --repeats 3 gives an interval)"
 
 
 def _nothing(cells: Sequence[CellVerdict], able: Sequence[CellVerdict], margin: float) -> str:
@@ -146,12 +197,9 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
     instead = stand_in(found, control)
     frame = Frame(control, instead, plan.margin, gate)
     cells = tuple(judged(cell, frame) for cell in found)
-    points = {
-        cell.name: (cell.cost_s, float(cell.peak_bytes))
-        for cell in cells
-        if cell.is_comparable and cell.cost_s is not None and cell.peak_bytes is not None
-    }
-    costs = {cell.name: cell.costs_s for cell in found}
+    peaks = {cell.name: float(cell.peak_bytes) for cell in cells if cell.is_comparable and cell.peak_bytes is not None}
+    threshold = default_thresholds(reference, plan.repeats).time if reference else 0.0
+    times = Times({cell.name: cell.costs_s for cell in found}, threshold)
     num_due = data.num_due
     return SweepVerdict(
         sweep_id=plan.sweep_id,
@@ -166,8 +214,8 @@ def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerd
         capacity_bytes=plan.capacity_bytes,
         margin=plan.margin,
         cells=cells,
-        pareto=pareto(points),
-        recommendation=unfinished(num_due, data.sweep_dir) if num_due else recommend(cells, costs, plan.margin),
+        pareto=pareto(peaks, times),
+        recommendation=unfinished(num_due, data.sweep_dir) if num_due else recommend(cells, times, plan.margin),
         num_due=num_due,
         notes=(*plan.notes, *_unused_golden(cells, gate)),
         started_at=plan.started_at,

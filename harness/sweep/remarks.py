@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.judging.gate import Comparison
+from harness.judging.statistics import MIN_RUNS
 from harness.records.redact import redact_shapes
 from harness.showing.figures import BY_NAME, capacities_text, change, figure
 from harness.sweep.cell import oom_text
@@ -55,7 +56,10 @@ def closing_lines(verdict: SweepVerdict) -> tuple[str, ...]:
         if verdict.capacity_bytes is not None
         else "Memory: no limit is known on this machine, so every cell that ran fits"
     )
-    front = f"Pareto set (P): {'; '.join(verdict.pareto)}" if verdict.pareto else "Pareto set: empty"
+    members = "; ".join(verdict.pareto)
+    front = (
+        f"Pareto set (P), no other cell is faster with no more memory: {members}" if members else "Pareto set: empty"
+    )
     return (memory, *_basis(verdict), front, _answer(verdict))
 
 
@@ -63,6 +67,8 @@ def _answer(verdict: SweepVerdict) -> str:
     use, why = verdict.recommendation.cell, verdict.recommendation.why
     if verdict.num_due:
         return f"Unfinished: no recommendation yet; {why}"
+    if use and verdict.recommendation.tie:
+        return f"{verdict.recommendation.tie}. By memory: use (*) {use}. {why}"
     return f"Use (*) {use}. {why}" if use else f"Use: nothing to recommend. {why}"
 
 
@@ -71,17 +77,19 @@ def _basis(verdict: SweepVerdict) -> Iterable[str]:
     rescaled = [cell.name for cell in verdict.cells if cell.versus and cell.versus.rescaled]
     against = "reference" if verdict.reference_why else "control"
     if verdict.reference_why:
-        yield f"Held against {verdict.reference}, the fastest cell that ran, because {verdict.reference_why}"
+        yield f"Compared with {verdict.reference}, the fastest cell that ran, because {verdict.reference_why}"
     if rescaled:
         yield f"Other tokens per GPU and step than the {against}, so time is per control-sized step: {'; '.join(rescaled)}"
     if verdict.has_repeats:
-        yield "Mean step: mean over repeats of each run's median step; TFLOP/s/GPU, Pareto set and pictures are at it"
+        yield "Mean step: mean over repeats of each run's median step; TFLOP/s/GPU, Pareto set and pictures use it"
     if not changes:
         return
     if all(time.interval for time in changes):
         yield f"Time vs {against}: difference of the means over repeats, 95 % interval by Welch's t"
+    elif verdict.repeats >= MIN_RUNS:
+        yield f"Time vs {against}: cells with fewer than {MIN_RUNS} finished runs have no interval; their spreads are below"
     else:
-        yield f"Time vs {against}: too few repeats for an interval (--repeats 3); spreads are stated below"
+        yield f"Time vs {against}: intervals need --repeats {MIN_RUNS} or more; spreads are stated below"
 
 
 def _about(cell: CellVerdict) -> Iterable[tuple[str, bool]]:

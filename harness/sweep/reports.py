@@ -25,8 +25,6 @@ from harness.sweep.values import CellVerdict, SweepVerdict
 
 REPORT = "report"
 PICTURES = ("memory_throughput", "price_of_memory", "rank_memory", "timeline", "predicted_measured", "step_times")
-_PAGES = ("report.html", "report.md")
-LEFT_OUT = f"{', '.join(_PAGES)} and the pictures"
 
 
 @dataclass(frozen=True)
@@ -56,14 +54,15 @@ def write_reports(
         raise BadRequestError(f"{folder}: cannot be written: {error.strerror}", remedy="name another folder") from error
 
 
-def write_tables(verdict: SweepVerdict, data: SweepData, folder: Path) -> tuple[Path, ...]:
-    """CSV and JSON alone, at once; pages and pictures of an earlier report would tell of other runs, and are removed."""
+def write_at_once(verdict: SweepVerdict, data: SweepData, folder: Path) -> tuple[Path, ...]:
+    """All but the PNG files, which take seconds, the tables first. PNG files of an earlier report are removed."""
     try:
-        for name in (*_PAGES, *(f"{picture}.png" for picture in PICTURES)):
-            (folder / name).unlink(missing_ok=True)
+        for picture in PICTURES:
+            (folder / f"{picture}.png").unlink(missing_ok=True)
     except OSError as error:
         raise BadRequestError(f"{folder}: cannot be written: {error.strerror}", remedy="name another folder") from error
-    return write_reports(verdict, data, folder, ("csv", "json"))
+    tables = write_reports(verdict, data, folder, ("csv", "json"))
+    return (*write_reports(verdict, data, folder, ("html", "md")), *tables)
 
 
 def _pictures(data: SweepData, verdict: SweepVerdict, formats: Sequence[str]) -> tuple[Picture, ...]:
@@ -130,12 +129,12 @@ def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) 
 
 
 def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, signal: int | None) -> tuple[Path, ...]:
-    """What could be written; the answer must not be lost with a report. Who interrupts does not wait for pictures."""
+    """What could be written; the answer must not be lost with a report. An interrupted sweep does not wait for pictures."""
     try:
         if signal is None:
             return write_reports(verdict, data, data.sweep_dir / REPORT)
-        display.says(f"interrupted: {LEFT_OUT} are left out; mbr-perf report {data.sweep_dir} makes them")
-        return write_tables(verdict, data, data.sweep_dir / REPORT)
+        display.says(f"interrupted: the PNG pictures are left out; mbr-perf report {data.sweep_dir} makes them")
+        return write_at_once(verdict, data, data.sweep_dir / REPORT)
     except (BadRequestError, ValueError, RuntimeError) as error:  # ValueError: what the chart renderer raises
         display.says(
             f"the reports could not be written: {error}; mbr-perf report {data.sweep_dir} --out FOLDER tries again"

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.judging import statistics
 from harness.judging.gate import Comparison
 from harness.judging.metrics import Metric, Metrics, Speed, cell_figure
 from harness.judging.saving import MemorySaving
@@ -26,12 +27,17 @@ class TradeOff:
 
 
 def trade_off(time: TimeChange | None, memory: MemorySaving | None) -> TradeOff:
-    """Seconds over bytes; undefined unless memory is saved beyond noise. The interval is that of the time alone."""
+    """Seconds over bytes; undefined where memory is not saved beyond noise or the time's interval holds 0.
+
+    The interval is that of the time alone.
+    """
     if time is None or memory is None:
         missing = "time" if time is None else "memory"
         return TradeOff(None, undefined=f"no {missing} to compare")
     if memory.saved_bytes <= memory.noise_bytes:
         return TradeOff(None, undefined=_too_little(memory))
+    if time.is_settled is False:
+        return TradeOff(None, undefined="no difference in time is established (its 95 % interval holds 0)")
     per_gib = 1000 / (memory.saved_bytes / GIB)
     interval = None
     if time.interval is not None and time.fraction:
@@ -97,7 +103,7 @@ class Foretold:
 
 @dataclass(frozen=True)
 class CellVerdict:
-    """One cell. ``cost_s``: seconds of a step with the control's tokens per GPU, one figure for all cells.
+    """One cell. ``costs_s``: seconds of a step of each run, for the control's tokens per GPU.
 
     ``metrics`` are those of the runs that ended well, None where none did; ``speed`` is what is shown and compared. ``reason`` says why a cell is not ok, or what
     is to be known of one that is. ``doubts`` keep a cell out of the Pareto set. ``fits``: None where no memory is known.
@@ -117,7 +123,7 @@ class CellVerdict:
     metrics: Metrics | None
     speed: Speed | None
     doubts: tuple[str, ...]
-    cost_s: float | None
+    costs_s: tuple[float, ...]
     fits: bool | None
     oom: OomLine | None
     vs_control: VsControl | None
@@ -128,6 +134,11 @@ class CellVerdict:
     no_prediction: str
     golden: Comparison | None
     log_remarks: tuple[str, ...] = ()
+
+    @property
+    def cost_s(self) -> float | None:
+        """Mean of ``costs_s``, one figure for all cells; None without any."""
+        return statistics.mean(self.costs_s) if self.costs_s else None
 
     @property
     def versus(self) -> VsControl | None:
@@ -157,10 +168,14 @@ class CellVerdict:
 
 @dataclass(frozen=True)
 class Recommendation:
-    """The cell to use, None where there is none, and why in one sentence."""
+    """The cell to use, None where there is none, and why in one sentence.
+
+    ``tie`` says which cells' times cannot be told apart and why; empty where ``cell`` is established to be the fastest.
+    """
 
     cell: str | None
     why: str
+    tie: str = ""
 
 
 @dataclass(frozen=True)

@@ -184,11 +184,13 @@ def test_the_line_of_the_pareto_set_only_rises_and_no_cell_stands_above_it(
     front = [(row["x"], row["y"]) for row in found if row.keys() == {"x", "y"}]
     cells = {row["cell"]: row for row in found if "state" in row}
 
-    assert judge_sweep(data).pareto == ("fast", "sl=4096", "sl=8192")
+    assert judge_sweep(data).pareto == ("fast", "sl=4096", "sl=8192", "outlier")
     assert front == sorted(front, key=lambda at: at[1])
     assert cells["sl=8192"]["y"] == pytest.approx(8192 / 2.1)
     for row in cells.values():
         assert row["y"] <= max(y for x, y in front if x <= row["x"])
+    (spread,) = [row for row in found if row.keys() == {"x", "low", "high"}]
+    assert (spread["low"], spread["high"]) == (pytest.approx(4096 / 1.6), pytest.approx(4096 / 0.99))
 
 
 @draws

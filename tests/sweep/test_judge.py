@@ -94,7 +94,37 @@ def test_overlapping_intervals_are_said(runs, make_cell, make_sweep):
         make_cell("mlp", runs("mlp", [1.05, 1.15, 0.95], 60)),
     ]))  # fmt: skip
 
-    assert "which of the two is faster is not settled" in verdict.recommendation.why
+    assert verdict.recommendation.cell == "mlp"
+    assert verdict.pareto == ("none", "mlp")
+    assert verdict.cell("mlp").vs_control.trade.ms_per_gib_saved is None
+    assert closing_lines(verdict)[-1] == (
+        "No difference in time is established between none; mlp: the 95 % interval of the difference is up to +-23 %. "
+        "By memory: use (*) mlp. It takes the least memory of these: 10.00 GiB less memory than the control, "
+        "peak 60.00 GiB. 2 cells leave 6 % of 80.00 GiB free."
+    )
+
+
+def test_of_cells_that_may_be_the_fastest_the_smallest_is_used_and_slower_ones_are_counted(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.00, 1.01, 0.99], 70)),
+        make_cell("core_attn", runs("core_attn", [1.01, 1.00, 1.00], 65)),
+        make_cell("mlp", runs("mlp", [1.20, 1.21, 1.19], 60)),
+    ]))  # fmt: skip
+
+    assert verdict.recommendation.cell == "core_attn"
+    assert verdict.recommendation.tie.startswith("No difference in time is established between none; core_attn: ")
+    assert verdict.recommendation.why.endswith("3 cells leave 6 % of 80.00 GiB free; 1 of them is slower.")
+    assert verdict.pareto == ("none", "core_attn", "mlp")
+
+
+def test_a_sweep_with_three_repeats_is_not_told_to_ask_for_three(runs, make_cell, make_sweep):
+    verdict = judge_sweep(make_sweep([
+        make_cell("none", runs("none", [1.00, 1.01, 0.99], 70)),
+        make_cell("mlp", runs("mlp", [1.10], 60)),
+    ], repeats=3))  # fmt: skip
+
+    (about,) = [line for line in closing_lines(verdict) if line.startswith("Time vs control")]
+    assert about == "Time vs control: cells with fewer than 3 finished runs have no interval; their spreads are below"
 
 
 def test_the_step_that_is_shown_is_the_one_that_is_compared(runs, make_cell, make_sweep):
@@ -125,7 +155,19 @@ def test_one_repeat_has_no_interval_and_says_so(runs, make_cell, make_sweep):
     )
 
     assert verdict.cell("mlp").vs_control.time.interval is None
-    assert "too few repeats to say whether that order is real" in verdict.recommendation.why
+    assert verdict.recommendation.cell == "none"
+    assert verdict.recommendation.why.endswith(
+        "(more than the 5 % by which single runs may differ; --repeats 3 gives an interval)."
+    )
+
+
+def test_single_runs_that_differ_by_less_than_the_threshold_are_not_ranked(runs, make_cell, make_sweep):
+    cells = [make_cell("none", runs("none", [1.0], 70)), make_cell("mlp", runs("mlp", [1.04], 60))]
+
+    assert judge_sweep(make_sweep(cells)).recommendation.tie == (
+        "No difference in time is established between none; mlp: "
+        "differences below 5 % need 3 repeats or more (--repeats 3)"
+    )
 
 
 @pytest.mark.parametrize("fate", ["pruned", "illegal"])
@@ -316,7 +358,7 @@ def test_each_cell_is_held_to_its_own_memory_limit(runs, make_cell, make_sweep):
 
     assert [cell.fits for cell in verdict.cells] == [None, False, True]
     assert [cell.capacity_bytes for cell in verdict.cells] == [None, 4 * GIB, 6 * GIB]
-    assert "the fastest of 2 cells that leave 6 % of their own memory free" in verdict.recommendation.why
+    assert "2 cells leave 6 % of their own memory free" in verdict.recommendation.why
     assert closing_lines(verdict)[0] == (
         "Memory per rank: each cell's own, 4.00 GiB, 6.00 GiB or none; 6 % of it to stay free"
     )

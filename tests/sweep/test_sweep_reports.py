@@ -21,7 +21,7 @@ from harness.showing.terminal import print_page
 from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
-from harness.sweep.reports import write_reports, write_tables
+from harness.sweep.reports import write_at_once, write_reports
 from tests.commands import told
 
 RECORDED = Path(__file__).parents[1] / "data" / "sweeps" / "cpu_oom"
@@ -73,7 +73,7 @@ def test_the_last_line_is_the_answer(recorded):
 def test_where_the_control_ran_out_of_memory_the_reference_and_the_reason_are_named(recorded):
     told = printed(recorded)
 
-    assert "Held against full:uniform:1, the fastest cell that ran, because the control none ran out of memory" in told
+    assert "Compared with full:uniform:1, the fastest cell that ran, because the control none ran out of memory" in told
     assert "Time vs reference" in told
     assert "steps of reference spread by" in told
     assert "not compared" not in told
@@ -223,11 +223,12 @@ class TestWithPictures:
         assert "![Memory against throughput](memory_throughput.png)" in paths[1].read_text(encoding="utf-8")
 
     @pytest.mark.slow
-    def test_of_a_whole_report_an_interrupted_sitting_leaves_nothing_beside_its_own(self, recorded, tmp_path):
+    def test_an_interrupted_sitting_writes_the_page_and_leaves_no_picture_of_an_earlier_one(self, recorded, tmp_path):
         write_reports(judge_sweep(recorded), recorded, tmp_path)
-        paths = write_tables(judge_sweep(recorded), recorded, tmp_path)
+        paths = write_at_once(judge_sweep(recorded), recorded, tmp_path)
 
-        assert sorted(tmp_path.iterdir()) == sorted(paths) == [tmp_path / "report.csv", tmp_path / "report.json"]
+        assert sorted(tmp_path.iterdir()) == sorted(paths)
+        assert [path.name for path in paths] == ["report.html", "report.md", "report.csv", "report.json"]
 
     def test_a_second_report_replaces_the_first(self, recorded, tmp_path):
         write_reports(judge_sweep(recorded), recorded, tmp_path, ("csv",))

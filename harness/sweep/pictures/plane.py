@@ -52,9 +52,21 @@ class Scene:
         return len(self.oom) - len(self.at_edge)
 
     def corners(self) -> list[tuple[float, float]]:
-        """Points of the line through the Pareto set, from left to right."""
-        points = sorted(self.point(cell) for cell in self.ran if cell.name in self.verdict.pareto)
+        """Points of the line through the Pareto set, from left to right and only upwards.
+
+        A cell that no other is established to beat is in the set, but where its mean is below the line it is no corner.
+        """
+        points: list[tuple[float, float]] = []
+        for x, y in sorted(self.point(cell) for cell in self.ran if cell.name in self.verdict.pareto):
+            if not points or y > points[-1][1]:
+                points.append((x, y))
         return [(points[0][0], self.bottom), *points, (self.right, points[-1][1])] if points else []
+
+    def spread(self, cell: CellVerdict) -> tuple[float, float]:
+        """Throughput of the slowest and of the fastest repeat; twice the same where there is one run."""
+        assert cell.cost_s is not None
+        _, rate = self.point(cell)
+        return rate * cell.cost_s / max(cell.costs_s), rate * cell.cost_s / min(cell.costs_s)
 
     def limits(self) -> list[float]:
         """Memory per rank, from the least on: of all cells the same unless the limit is varied."""
@@ -83,7 +95,10 @@ def scene_of(verdict: SweepVerdict) -> Scene | None:
     if not ran:
         return None
     unit, scale = memory_unit([*_limits(verdict), *(cell.peak_bytes or 0 for cell in ran)])
-    xs, ys = zip(*(_figures(cell, scale) for cell in ran), strict=True)
+    xs, means = zip(*(_figures(cell, scale) for cell in ran), strict=True)
+    ys = [
+        rate * (cell.cost_s or 0.0) / cost for cell, rate in zip(ran, means, strict=True) for cost in cell.costs_s
+    ] or means
     least, most, limit = min(xs), max(xs), max(_limits(verdict), default=0) / scale
     # A limit far beyond every point would squeeze them into a corner: it is then said in words at the edge.
     if limit and limit - most < 2 * max(most - least, most * 0.1):
@@ -207,11 +222,14 @@ def memory_throughput(verdict: SweepVerdict) -> Picture:
     scene = scene_of(verdict)
     if scene is None:
         return look.no_picture(name, title, "No cell has both a peak and a throughput.")
-    layers = [*_limit_layers(scene), _front(scene), *label_layers(scene), _points(scene)]
+    layers = [*_limit_layers(scene), _front(scene), *_spreads(scene), *label_layers(scene), _points(scene)]
     chart = alt.layer(*layers).properties(width=WIDTH, height=HEIGHT)
     caption = (
-        "Up and to the left is better; no cell beats one of the Pareto set (on the line) in both. A label that found no "
-        "room is the cell's number in the table." + _not_shown(scene)
+        "Up and to the left is better. For a cell of the Pareto set no other is established to be faster with no more "
+        "memory. "
+        + ("Vertical lines reach from the slowest to the fastest repeat. " if verdict.has_repeats else "")
+        + "A number in place of a name is the cell's number in the table."
+        + _not_shown(scene)
     )
     return look.picture(name, title, verdict.title, chart, caption)
 
@@ -246,6 +264,21 @@ def _points(scene: Scene) -> alt.Chart:
         )
     )
     return points
+
+
+def _spreads(scene: Scene) -> list[alt.Chart]:
+    """A vertical line per cell with repeats."""
+    rows: list[look.Row] = []
+    for cell in scene.ran:
+        low, high = scene.spread(cell)
+        if low < high:
+            rows.append({"x": scene.point(cell)[0], "low": low, "high": high})
+    if not rows:
+        return []
+    line: alt.Chart = (
+        look.frame(rows).mark_rule(color=look.GREY, strokeWidth=1.2).encode(x="x:Q", y="low:Q", y2="high:Q")
+    )
+    return [line]
 
 
 def _marks(scene: Scene) -> list[look.Row]:
