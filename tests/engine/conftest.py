@@ -31,7 +31,7 @@ def torchrun(script, num_ranks, *arguments, env=None):
 
 
 class Trained:
-    """Results of one case: losses of the rank that has them, peaks and layer flags per rank, gradients per rank."""
+    """Results of one case: losses of the rank that has them, peaks (None: not watched) and layer flags per rank, gradients per rank."""
 
     def __init__(self, folder, name, num_ranks):
         self.folder, self.name, self.num_ranks = folder, name, num_ranks
@@ -51,11 +51,14 @@ class Trained:
 
 @pytest.fixture(scope="session")
 def train_cases(tmp_path_factory):
-    """Train many specs in one torchrun; returns name -> Trained."""
+    """Train many specs in one torchrun; returns name -> Trained. ``watched``: the names whose peaks are measured."""
 
-    def run(specs, num_ranks):
+    def run(specs, num_ranks, watched):
         folder = tmp_path_factory.mktemp("ranks")
-        cases = [{"name": name, "spec": json.loads(spec.model_dump_json())} for name, spec in specs.items()]
+        cases = [
+            {"name": name, "spec": json.loads(spec.model_dump_json()), "is_watched": name in watched}
+            for name, spec in specs.items()
+        ]
         (folder / "cases.json").write_text(json.dumps({"cases": cases}))
         done = torchrun("equivalence.py", num_ranks, folder / "cases.json", folder)
         assert done.returncode == 0, done.stderr[-4000:]

@@ -77,11 +77,19 @@ MUST_LOWER_THE_PEAK = {
 
 
 def specs_of(layout):
+    """Two micro-batches of each copy of the model: gradients add up, and of a pipeline every phase takes place."""
     model, settings, num_ranks, rest = LAYOUTS[layout]
+    asked = {setting: shapes.experiment(model, setting, num_gpus=num_ranks, **rest) for setting in ("none", *settings)}
     return {
-        f"{layout}.{setting}": shapes.experiment(model, setting, num_gpus=num_ranks, **rest)
-        for setting in ("none", *settings)
+        f"{layout}.{setting}": spec.model_copy(
+            update={"batch": spec.batch.model_copy(update={"global_batch_size": 2 * spec.data_parallel_size})}
+        )
+        for setting, spec in asked.items()
     }
+
+
+# Watching memory takes longer than the step, so only these are watched.
+WATCHED = {f"{layout}.{setting}" for layout, lower in MUST_LOWER_THE_PEAK for setting in ("none", lower)}
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +101,7 @@ def trained(train_cases, request):
         for layout, (_, _, ranks, _) in LAYOUTS.items():
             if ranks == num_ranks and layout not in left_out:
                 specs |= specs_of(layout)
-        out |= train_cases(specs, num_ranks)
+        out |= train_cases(specs, num_ranks, WATCHED)
     return out
 
 

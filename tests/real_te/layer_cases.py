@@ -57,11 +57,18 @@ def _is_of(policy, absent):
             return True
 
 
+# In every precision; other kinds are made of the same modules, and have one without and one with scales.
+_IN_ALL_PRECISIONS = {"dense", "qk_layernorm_moe", "mla_moe"}
+_OTHERS_IN = {"bf16", "fp8_mx"}
+
+
 def sample(cases) -> list[TraceCase]:
-    """For every kind and precision: no recompute, the most modules that are legal together, and whole layers."""
+    """For kinds and precisions: no recompute, the most modules that are legal together, and whole layers."""
     groups: dict[tuple[str, ...], list[TraceCase]] = {}
     for case in cases:
-        groups.setdefault(tuple(case.key.split("/")[:2]), []).append(case)
+        kind, precision, _ = case.key.split("/")
+        if kind in _IN_ALL_PRECISIONS or precision in _OTHERS_IN:
+            groups.setdefault((kind, precision), []).append(case)
     chosen = []
     for group in groups.values():
         forms = {type(case.spec.recompute): case for case in group}  # the last of each, which names most

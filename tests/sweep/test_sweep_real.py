@@ -1,7 +1,6 @@
 """`mbr-perf sweep` for real: nine settings of a dense and an MoE model, two ranks each, two of them out of memory."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -35,17 +34,17 @@ def answered(*arguments):
     return done.returncode, json.loads(done.stdout)
 
 
-def begun(*arguments):
-    """A sweep at work, and its folder once the first run is committed."""
-    results = Path(arguments[arguments.index("--results_dir") + 1])
+def begun(results, cell, *arguments):
+    """A sweep that works on this cell, the one before being committed, and its folder."""
     process = subprocess.Popen(
         command(*arguments), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline and process.poll() is None:
-        folders = [path for path in results.glob("sweeps/*") if (run_dir_of(path, 0, 0) / "record.json").is_file()]
-        if folders and run_dir_of(folders[0], 1, 0).is_dir():
-            return process, folders[0]
+        for folder in results.glob("sweeps/*"):
+            is_committed = (run_dir_of(folder, cell - 1, 0) / "record.json").is_file()
+            if is_committed and (run_dir_of(folder, cell, 0) / "spec.json").is_file():
+                return process, folder
         time.sleep(0.05)
     raise AssertionError(process.communicate(timeout=10)[1])
 
@@ -54,24 +53,63 @@ def statuses(answer):
     return {cell["name"]: cell["status"] for cell in answer["cells"]}
 
 
-@pytest.fixture(name="killed", scope="module")
-def _killed(tmp_path_factory):
-    """A dense sweep that was killed in its second cell."""
-    process, folder = begun(*DENSE, "--results_dir", str(tmp_path_factory.mktemp("results")))
-    os.kill(process.pid, signal.SIGKILL)
+@pytest.fixture(name="results", scope="module")
+def _results(tmp_path_factory):
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(name="at_work", scope="module")
+def _at_work(results):
+    """A dense sweep that was killed in its second cell, and what somebody was told who resumed it before."""
+    process, folder = begun(results, 1, *DENSE, "--results_dir", str(results))
+    process.send_signal(signal.SIGSTOP)  # so that it is still at work when the other asks
+    other = subprocess.run(
+        command("--resume", folder), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    process.kill()
     process.communicate(timeout=30)
+    return folder, process.pid, other
+
+
+def test_a_sweep_at_work_is_nobody_elses(at_work):
+    _, pid, other = at_work
+    assert (other.returncode, other.stdout) == (2, "")
+    assert f"the sweep is still at work: process {pid} is at work" in other.stderr
+
+
+@pytest.fixture(name="killed", scope="module")
+def _killed(at_work):
+    folder = at_work[0]
+    assert [cell.fate for cell in read_sweep(folder).cells] == ["run", "not_run", "not_run", "not_run", "pruned"]
     return folder
 
 
-def test_a_killed_sweep_is_resumed_to_the_end_two_cells_out_of_memory_for_real(killed):
-    assert [cell.fate for cell in read_sweep(killed).cells] == ["run", "not_run", "not_run", "not_run", "pruned"]
+@pytest.fixture(name="interrupted", scope="module")
+def _interrupted(killed, results):
+    """The killed sweep resumed, and interrupted in its third cell: the process, what it printed, the first cell's record."""
     first = (run_dir_of(killed, 0, 0) / "record.json").read_bytes()
+    process, _ = begun(results, 2, "--resume", str(killed))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err, first
+
+
+def test_ctrl_c_leaves_a_table_and_says_how_to_go_on(killed, interrupted):
+    code, out, err, _ = interrupted
+    assert code == 130
+    assert "mlp mb=1 (control)" in out
+    assert f"mbr-perf sweep --resume {killed}" in err
+
+
+def test_a_sweep_that_was_killed_and_interrupted_is_resumed_to_the_end_two_cells_out_of_memory_for_real(
+    killed, interrupted
+):
     code, answer = answered("--resume", killed)
     assert statuses(answer) == {
         "mlp mb=1": "ok", "none": "oom", "core_attn": "oom", "full:uniform:1": "ok", "mb=2": "pruned",
     }  # fmt: skip
     assert code == 0
-    assert (run_dir_of(killed, 0, 0) / "record.json").read_bytes() == first
+    assert (run_dir_of(killed, 0, 0) / "record.json").read_bytes() == interrupted[-1]
     assert (killed / "cells" / "001" / "0.incomplete-1").is_dir()
     cells = {cell["name"]: cell for cell in answer["cells"]}
     assert cells["none"]["oom"]["when"]
@@ -95,20 +133,3 @@ def test_a_mixture_of_experts_is_swept_and_an_inert_module_is_told(tmp_path):
     }  # fmt: skip
     sizes = {cell["name"]: peak(cell) for cell in answer["cells"] if cell["metrics"]}
     assert sizes["full:uniform:1"] < sizes["moe"] < sizes["none"]
-
-
-def test_a_sweep_at_work_is_nobody_elses_and_ctrl_c_leaves_a_table(tmp_path):
-    process, folder = begun(*DENSE, "--repeats", "30", "--results_dir", str(tmp_path))  # outlasts the second command
-    try:
-        second = subprocess.run(
-            command("--resume", folder), cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-    finally:
-        os.kill(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    assert second.returncode == 2
-    assert f"the sweep is still at work: process {process.pid} is at work" in second.stderr
-    assert process.returncode == 130
-    assert "mlp mb=1 (control)" in out
-    assert f"mbr-perf sweep --resume {folder}" in err
-    assert 1 <= len(read_sweep(folder).cells[0].runs) < 30

@@ -1,7 +1,8 @@
 """Started by torchrun: trains one step under every recompute setting of a shape and writes losses, gradients and peaks.
 
 Usage: torchrun ... equivalence.py CASES.json OUT_DIR
-CASES.json: {"reference": bool, "cases": [{"name", "spec"}]}. Writes OUT_DIR/rank_N.json with one entry per case, and
+CASES.json: {"cases": [{"name", "spec", "is_watched"}]}; the peak of one that is not watched is null.
+Writes OUT_DIR/rank_N.json with one entry per case, and
 OUT_DIR/<name>.rank_N.pt with the gradients under names that do not depend on the parallel layout.
 """
 
@@ -101,7 +102,7 @@ class LivePeak(TorchDispatchMode):
         return super().__exit__(*error)
 
 
-def train(spec):
+def train(spec, *, is_watched):
     config = transformer_config(spec)
     rank_run.seed_all(spec)
     chunks = build_chunks(spec, config)
@@ -115,9 +116,12 @@ def train(spec):
         for chunk in chunks
         for name, parameter in chunk.named_parameters()
     }
-    with LivePeak() as live:
-        trainer.forward_backward_once()
-    return [float(entry["lm loss"]) for entry in losses], gradients, live.peak, read_back(chunks, config)
+    live = LivePeak() if is_watched else None
+    if live:
+        with live:
+            trainer.forward_backward_once()
+    peak = live.peak if live else None
+    return [float(entry["lm loss"]) for entry in losses], gradients, peak, read_back(chunks, config)
 
 
 def main():
@@ -131,7 +135,7 @@ def main():
                 parallel_state.destroy_model_parallel()
             rank_run.join_model_parallel(spec)
             first = spec.parallelism
-        losses, gradients, peak, layers = train(spec)
+        losses, gradients, peak, layers = train(spec, is_watched=case["is_watched"])
         torch.save(gradients, out / f"{case['name']}.rank_{dist.get_rank()}.pt")
         results[case["name"]] = {"losses": losses, "peak": peak, "layers": layers.model_dump()}
     (out / f"rank_{dist.get_rank()}.json").write_text(json.dumps(results))
