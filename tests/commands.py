@@ -1,5 +1,6 @@
 """The command as people call it: in this process for its answer, in one of its own where the process matters."""
 
+import io
 import json
 import os
 import resource
@@ -15,6 +16,7 @@ from jsonschema.exceptions import best_match
 from harness.app import main
 from harness.records.store import write_record
 from harness.showing.json import text
+from harness.showing.terminal import Console, print_page
 
 ROOT = Path(__file__).parents[1]
 REPLAYS = ROOT / "tests" / "data" / "replay"
@@ -24,6 +26,13 @@ SAID = ROOT / "tests" / "data" / "slurm" / "said"
 def told(document):
     """What a program reads of a document."""
     return json.loads(text(document))
+
+
+def piped(page):
+    """The lines that a pipe gets of a page."""
+    out = io.StringIO()
+    print_page(Console(file=out, highlight=False), page)
+    return out.getvalue().splitlines()
 
 
 @dataclass(frozen=True)

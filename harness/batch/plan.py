@@ -26,8 +26,9 @@ from harness.run.machine import software_for
 from harness.run.megatron_says import Question, megatron_findings, refusal, unasked_notes
 from harness.run.predicting.prediction import KeptPrediction
 from harness.run.understanding import Checked, RunRequest, check_request, in_one_sentence
-from harness.showing.printing import Console, print_lines
+from harness.showing.page import Block, Code
 from harness.showing.progress import CellProgress, cell_progress
+from harness.showing.terminal import narrate, narration, show_blocks
 
 if TYPE_CHECKING:
     from harness.launch.slurm.job import SlurmJob
@@ -174,18 +175,18 @@ class BatchDisplay:
 
     as_json: bool = False
 
-    def says(self, *lines: str, style: str = "") -> None:
+    def says(self, *lines: Block) -> None:
         """What is being waited for, or could not be done."""
-        print_lines(Console(stderr=True, highlight=False), lines, style=style)
+        narrate(*lines)
 
     def progress(self, num_due: int) -> AbstractContextManager[CellProgress]:
         """A round of so many runs: bars on a terminal, lines elsewhere."""
-        return cell_progress(Console(stderr=True, highlight=False), num_due)
+        return cell_progress(narration(), num_due)
 
     def batch_files(self, jobs: "Iterable[SlurmJob]") -> None:
         """What a dry run would submit, and the commands that would do it."""
         for job in jobs:
-            print_lines(Console(highlight=False), ["", *job.render().splitlines(), "", shlex.join(job.sbatch)])
+            show_blocks(Code(f"\n{job.render().rstrip()}\n\n{shlex.join(job.sbatch)}"))
 
 
 def run_of(name: str, number: int, repeats: int) -> str:

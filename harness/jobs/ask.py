@@ -1,7 +1,6 @@
 """`mbr-perf jobs`: Slurm jobs of ours: list, submit, ask, wait for, cancel, and read their logs."""
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     from harness.errors import ExitCode
     from harness.launch.slurm.commands import Slurm
     from harness.records.job import JobRecord
-    from harness.showing.printing import Console
 
 app = App(no_args_is_help=True, help="Slurm jobs: list, submit, ask, wait for, cancel them; their logs.")
 
@@ -31,7 +29,7 @@ Job = Annotated[
 @app.command("list")
 def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
     """Every job: what it is for, its runs, how it stands. Slurm is asked about those that are not done."""
-    from harness.jobs.show import print_jobs, standings
+    from harness.jobs.show import jobs_page, standings
     from harness.records import store
 
     results = store.results_dir(results_dir)
@@ -41,13 +39,10 @@ def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
         from harness.showing import json
 
         json.answer(JobsDocument.of(results_dir=results, jobs=found))
-        return
-    rows = [
-        (Path(one.job.job_dir).name, one.submitted.job_id if one.submitted else "-", one.job.what,
-         str(len(one.job.runs)) if one.job.runs else "-", one.text)
-        for one in found
-    ]  # fmt: skip
-    print_jobs(_console(), rows, str(results))
+    else:
+        from harness.showing.terminal import show_page
+
+        show_page(jobs_page(found, results))
 
 
 @app.command()
@@ -67,7 +62,7 @@ def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None
 @app.command()
 def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
     """How a job stands: Slurm's state and reason, and each of its runs."""
-    from harness.jobs.show import print_job, standing
+    from harness.jobs.show import job_page, standing
     from harness.records.job import job_dir_of
 
     found = standing(job_dir_of(job, results_dir), _slurm())
@@ -76,12 +71,10 @@ def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None
         from harness.showing import json
 
         json.answer(JobDocument.of(found))
-        return
-    submitted = found.submitted
-    facts = [("Job", found.job.job_dir), ("For", _purpose(found.job)), ("State", found.text)]
-    if submitted:
-        facts.insert(1, ("Slurm", f"{submitted.job_id}, submitted {submitted.submitted_at}"))
-    print_job(_console(), facts, [(one.run.run_id, one.text) for one in found.runs])
+    else:
+        from harness.showing.terminal import show_page
+
+        show_page(job_page(found))
 
 
 @app.command()
@@ -115,7 +108,6 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
     """Cancel a job. Its ranks are asked to end and leave what they measured; `jobs wait` collects it."""
     from harness.jobs.show import cancel as cancel_job
     from harness.records.job import job_dir_of
-    from harness.showing.printing import print_lines
 
     job_dir = job_dir_of(job, results_dir)
     submitted = cancel_job(job_dir, _slurm())
@@ -125,7 +117,11 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
 
         json.answer(CancelledDocument(job_dir=str(job_dir), job_id=submitted.job_id))
     else:
-        print_lines(_console(), [f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"])
+        from harness.showing.page import Line
+        from harness.showing.terminal import show_blocks
+
+        told = f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"
+        show_blocks(Line(told, whole=True))
 
 
 @app.command()
@@ -168,18 +164,8 @@ def logs(
         show_logs(record, rank, write, tell)
 
 
-def _purpose(job: "JobRecord") -> str:
-    return job.what if job.what == "run" else f"{job.what} {job.subject}"
-
-
 def _slurm() -> "Slurm":
     from harness.launch.environment import this_host
     from harness.launch.slurm.commands import Slurm
 
     return Slurm(this_host().shell)
-
-
-def _console() -> "Console":
-    from harness.showing.printing import Console
-
-    return Console(highlight=False)

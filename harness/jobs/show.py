@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.text import Text
-
 from harness.batch.slurm.collecting import TaskRuns, task_runs, without_steering
 from harness.batch.slurm.following import watched
 from harness.errors import BadRequestError
@@ -15,7 +13,7 @@ from harness.launch.slurm.state import TaskState, job_state
 from harness.records.collect import read_heartbeats
 from harness.records.job import LOGS, JobRecord, JobRun, SubmittedRecord, job_dirs, read_job, read_submitted
 from harness.records.run import RunRecord
-from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.showing.page import GAP, Column, Facts, Page, Table, tabled
 
 
 @dataclass(frozen=True)
@@ -192,28 +190,29 @@ class _Reader:
         return True
 
 
-Row = tuple[str, ...]
+def jobs_page(found: Sequence[JobStanding], results: Path) -> Page:
+    """A row per job."""
+    if not found:
+        return Page((f"no jobs in {results}",))
+    columns = [
+        (Column("Job", whole=True), lambda one: Path(one.job.job_dir).name),
+        (Column("Slurm", drop=1, whole=True), lambda one: one.submitted.job_id if one.submitted else "-"),
+        (Column("For", drop=2), lambda one: one.job.what),
+        (Column("Runs", right=True, drop=2), lambda one: str(len(one.job.runs)) if one.job.runs else "-"),
+        (Column("State", long=True), lambda one: one.text),
+    ]
+    return Page((tabled(found, columns),))
 
 
-def print_jobs(console: Console, rows: Sequence[Row], where: str) -> None:
-    """``rows``: folder's name, Slurm's number, what it is for, runs, how it stands."""
-    if not rows:
-        print_lines(console, [f"no jobs in {where}"])
-        return
-    table = plain_table("Job", "Slurm", "For", "Runs", "State", right=["Runs"])
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    show(console, table)
-
-
-def print_job(console: Console, facts: Sequence[tuple[str, str]], runs: Sequence[Row]) -> None:
-    """``facts``: names and values; ``runs``: id and how each stands."""
-    width = max(len(name) for name, _ in facts)
-    print_lines(console, [f"{name:<{width}}  {value}" for name, value in facts])
-    if not runs:
-        return
-    print_lines(console, [""])
-    table = plain_table("Run", "State")
-    for row in runs:
-        table.add_row(*(Text(cell) for cell in row))
-    show(console, table)
+def job_page(found: JobStanding) -> Page:
+    """The job and how it stands, and a row per run."""
+    job, submitted = found.job, found.submitted
+    facts = [
+        ("Job", job.job_dir),
+        *([("Slurm", f"{submitted.job_id}, submitted {submitted.submitted_at}")] if submitted else []),
+        ("For", job.what if job.what == "run" else f"{job.what} {job.subject}"),
+        ("State", found.text),
+    ]
+    columns = (Column("Run", whole=True), Column("State", long=True))
+    runs = Table(columns, tuple((one.run.run_id, one.text) for one in found.runs))
+    return Page((Facts(tuple(facts), 7), *((GAP, runs) if found.runs else ())))

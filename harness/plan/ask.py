@@ -59,44 +59,44 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     if how.calibrate:
         _calibrate(asked, how)
         return
+    from dataclasses import replace
+
     from harness.launch.environment import this_host
-    from harness.plan.document import plan_document
     from harness.plan.run import plan_request
-    from harness.plan.show import layouts_page, plan_page, print_exact
-    from harness.showing import json
-    from harness.showing.printing import Console, print_lines
+    from harness.plan.show import exact_section, layouts_page, plan_page
+    from harness.showing.page import GAP, Block, Page
     from harness.showing.request_text import explanation
-    from harness.showing.terminal import print_page
+    from harness.showing.terminal import show_page
 
     planned = plan_request(_request(asked, how), this_host())
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     best = planned.best.name if planned.best else None
     exact = {setting.text: setting.peaks for setting in planned.exact}
     if how.as_json:
+        from harness.plan.document import plan_document
+        from harness.showing import json
+
         json.answer(plan_document(layouts, best, exact))
         return
-    console = Console(highlight=False)
     first = planned.layouts[0]
+    page = Page(())
     if len(layouts) > 1:
-        print_page(console, layouts_page(layouts, best))
+        page = layouts_page(layouts, best)
     elif first.plan and first.settled:
-        notes, show_all = first.settled.notes, how.show_all or bool(how.only)
-        print_page(console, plan_page(first.plan, notes, show_all=show_all))
-    for text, peaks in exact.items():
-        print_exact(console, text, peaks)
+        page = plan_page(first.plan, first.settled.notes, show_all=how.show_all or bool(how.only))
+    more: list[Block] = [exact_section(text, peaks) for text, peaks in exact.items()]
     if how.explain and first.settled:
-        print_lines(console, ["", *explanation(first.settled.spec, first.settled.sources)])
+        more += [GAP, explanation(first.settled.spec, first.settled.sources)]
+    show_page(replace(page, blocks=(*page.blocks, *more)))
 
 
 def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     """Fit, keep, tell."""
     from harness.errors import BadRequestError
     from harness.launch.environment import this_host
-    from harness.plan.document import CalibrationDocument
-    from harness.plan.show import print_calibration
+    from harness.plan.show import calibration_page
     from harness.run.predicting.calibration import CalibrationRequest, calibrate
-    from harness.showing import json
-    from harness.showing.printing import Console
+    from harness.showing.terminal import show_page
 
     if asked.model_recipe_name or asked.gpu:
         raise BadRequestError(
@@ -105,9 +105,12 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
     request = CalibrationRequest(tuple(how.calibrate or ()), how.out, use_cache=not how.no_cache)
     calibration, path = calibrate(request, this_host())
     if how.as_json:
+        from harness.plan.document import CalibrationDocument
+        from harness.showing import json
+
         json.answer(CalibrationDocument(path=path, calibration=calibration))
     else:
-        print_calibration(Console(highlight=False), calibration, path)
+        show_page(calibration_page(calibration, path))
 
 
 def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":

@@ -3,17 +3,16 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rich.text import Text
-
 from harness.experiment.recompute import FullRecompute
 from harness.planning.advice import WITHOUT_GRAPHS, advice, module_worths, safe_instead, why_none
 from harness.planning.prediction import ExactPeak, Prediction
 from harness.planning.search import Plan, Row, dominated
-from harness.records.trace import Calibration, FittedConstant
+from harness.records.trace import Calibration, FittedConstant, RunErrors
 from harness.showing.page import (
     GAP,
     Block,
     Column,
+    Facts,
     Line,
     Page,
     Section,
@@ -25,8 +24,7 @@ from harness.showing.page import (
     table,
     tabled,
 )
-from harness.showing.printing import Console, plain_table, print_hanging, print_lines, show
-from harness.showing.request_text import request_lines
+from harness.showing.request_text import VALUES, request_facts
 from harness.units import GIB, MIB, counted, format_bytes, format_percent, format_seconds
 
 _PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "transient", "overhead")
@@ -39,8 +37,6 @@ _LEGEND = (
 # Below this many bytes freed a price per GiB is a small number over a smaller one.
 _WORTH_A_PRICE = GIB // 10
 
-_VALUES = 13  # the column in which request_lines begins values
-
 
 def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False) -> Page:
     """Everything about one layout."""
@@ -49,7 +45,7 @@ def plan_page(plan: Plan, notes: Sequence[str], *, show_all: bool = False) -> Pa
     steps = (Line(f"{number}. {step.text}", hang=3) for number, step in enumerate(advice(plan), 1))
     return Page(
         (
-            listing((line for line in request_lines(plan.spec) if not line.startswith("Recompute")), hang=_VALUES),
+            request_facts(plan.spec, without=("Recompute",)),
             listing(f"Note: {note}" for note in notes),
             GAP,
             _table(plan, rows),
@@ -313,62 +309,74 @@ def _shared_request(plans: Sequence[Plan]) -> Iterator[Block]:
     if not plans:
         return
     limits, varied = plans[0].limits, ("Parallelism", "Recompute", "Fingerprint")
-    yield listing((line for line in request_lines(plans[0].spec) if not line.startswith(varied)), hang=_VALUES)
+    yield request_facts(plans[0].spec, without=varied)
     limit = "the memory is not known, nothing is judged" if limits.capacity_bytes is None else limits.said
     most = "" if limits.max_overhead is None else f", at most {limits.max_overhead * 100:g} % over no recompute"
-    yield Line(f"{'Limit':<{_VALUES}}{limit}{most}", hang=_VALUES)
+    yield Facts((("Limit", f"{limit}{most}"),), VALUES)
     yield "(of the first layout; what --over varies differs)"
     yield GAP
 
 
-def print_calibration(console: Console, calibration: Calibration, path: Path) -> None:
+def calibration_page(calibration: Calibration, path: Path) -> Page:
     """Constants, errors, runs that took no part, and where it is kept."""
-    constants = plain_table("Constant", "Built in", "Fitted", "", right=("Built in", "Fitted"))
-    for constant in calibration.constants:
-        fitted = "-" if constant.value is None else _value(constant, constant.value)
-        constants.add_row(
-            constant.name, _value(constant, constant.built_in), fitted, Text(constant.reason, style="dim")
-        )
-    show(console, constants)
-    console.print()
-    columns = ("Peak before", "after", "left out", "Time before", "after", "left out")
-    errors = plain_table("Run", "Recompute", *columns, right=columns)
-    for run in calibration.runs:
-        figures = (
-            run.peak_before,
-            run.peak_after,
-            run.peak_left_out,
-            run.time_before,
-            run.time_after,
-            run.time_left_out,
-        )
-        errors.add_row(run.run_id, run.recompute, *("-" if f is None else f"{f * 100:+.2f} %" for f in figures))
-    show(console, errors)
-    told = "Errors are predicted over measured, less one; left out: fitted to the other runs"
-    print_hanging(console, Text(told, style="dim"), 2)
-    print_lines(console, [f"No part in it: {run}: {why}" for run, why in calibration.refused.items()], style="yellow")
-    console.print()
-    used = f"Kept in {path}; `plan` and `run` for {calibration.gpu} use it where it is results/calibration/<gpu>.json"
-    print_hanging(console, Text(used), 2)
+    built_in = ("Built in", "Fitted")
+    constants = table(
+        ("Constant", *built_in, Column("", long=True)),
+        [
+            (one.name, _value(one, one.built_in), "-" if one.value is None else _value(one, one.value),
+             Span(one.reason, "dim"))
+            for one in calibration.constants
+        ],
+        right=built_in,
+    )  # fmt: skip
+    return Page((
+        constants,
+        GAP,
+        _errors(calibration.runs),
+        Line("Errors are predicted over measured, less one; left out: fitted to the other runs", "dim", hang=2),
+        listing((f"No part in it: {run}: {why}" for run, why in calibration.refused.items()), style="doubt"),
+        GAP,
+        Line(f"Kept in {path}; `plan` and `run` for {calibration.gpu} use it where it is results/calibration/<gpu>.json", hang=2),
+    ))  # fmt: skip
+
+
+def _errors(runs: Sequence[RunErrors]) -> Table:
+    """Both errors of each run; where a terminal has no room for both, those of the time have a table of their own."""
+
+    def read(name: str) -> Callable[[RunErrors], Words]:
+        return lambda run: "-" if getattr(run, name) is None else f"{getattr(run, name) * 100:+.2f} %"
+
+    def columns(what: str, drop: int = 0) -> list[tuple[Column, Callable[[RunErrors], Words]]]:
+        titles = {"before": f"{what.capitalize()} before", "after": "after", "left_out": "left out"}
+        return [(Column(title, right=True, drop=drop), read(f"{what}_{when}")) for when, title in titles.items()]
+
+    run: list[tuple[Column, Callable[[RunErrors], Words]]] = [(Column("Run", whole=True), lambda run: run.run_id)]
+    named = [*run, (Column("Recompute"), lambda run: run.recompute)]
+    return tabled(
+        runs, [*named, *columns("peak"), *columns("time", 1)], instead=(GAP, tabled(runs, [*run, *columns("time")]))
+    )
 
 
 def _value(constant: FittedConstant, value: float) -> str:
     return format_bytes(value) if constant.name.endswith("_bytes") else f"{value:.3f}"
 
 
-def print_exact(console: Console, text: str, peaks: tuple[ExactPeak, ...]) -> None:
+def exact_section(text: str, peaks: tuple[ExactPeak, ...]) -> Section:
     """One setting: a row per pipeline stage, and why some have no exact peak."""
-    console.print()
-    console.print(Text(f"Whole step traced: {text}", style="bold"))
     columns = ("Stage", "Composed", "Exact", "Composed over exact", "Optimizer step")
-    table = plain_table(*columns, right=columns)
-    for peak in peaks:
-        exact = "-" if peak.exact_bytes is None else format_bytes(peak.exact_bytes)
-        error = "-" if peak.error is None else f"{peak.error * 100:+.3f} %"
-        table.add_row(
-            str(peak.pp_rank), format_bytes(peak.composed_bytes), exact, error, format_bytes(peak.optimizer_step_bytes)
+    rows = [
+        (
+            str(peak.pp_rank),
+            format_bytes(peak.composed_bytes),
+            "-" if peak.exact_bytes is None else format_bytes(peak.exact_bytes),
+            "-" if peak.error is None else f"{peak.error * 100:+.3f} %",
+            format_bytes(peak.optimizer_step_bytes),
         )
-    show(console, table)
-    for problem in dict.fromkeys(peak.problem for peak in peaks if peak.problem):
-        stages = ", ".join(str(peak.pp_rank) for peak in peaks if peak.problem == problem)
-        print_hanging(console, Text(f"Stage {stages}: {problem}", style="yellow"), 2)
+        for peak in peaks
+    ]
+    stages = {
+        problem: ", ".join(str(peak.pp_rank) for peak in peaks if peak.problem == problem)
+        for problem in dict.fromkeys(peak.problem for peak in peaks if peak.problem)
+    }
+    problems = listing((f"Stage {stage}: {problem}" for problem, stage in stages.items()), style="doubt")
+    return Section(f"Whole step traced: {text}", (table(columns, rows, right=columns), problems))

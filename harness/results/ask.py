@@ -34,10 +34,10 @@ def machine(
 
         json.answer(MachineDocument(lines=lines, exit_code=code))
     else:
-        from harness.results.examine import print_lines
-        from harness.showing.printing import Console
+        from harness.results.examine import machine_page
+        from harness.showing.terminal import show_page
 
-        print_lines(Console(highlight=False), [(line.name, line.state, line.found, line.remedy) for line in lines])
+        show_page(machine_page(lines))
     raise typer.Exit(code)
 
 

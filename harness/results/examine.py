@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from rich.text import Text
-
 from harness.errors import ExitCode
 from harness.experiment.gpu import GPUS
 from harness.experiment.software import Software, parse_version
@@ -26,7 +24,7 @@ from harness.run.machine import (
     installed_software,
 )
 from harness.run.software_fit import Declared, Line, State, lock_lines, software_lines
-from harness.showing.printing import Console, print_hanging
+from harness.showing import page
 from harness.units import GIB, format_bytes
 
 SHARED_MEMORY_BYTES = GIB
@@ -178,12 +176,15 @@ def attempt(name: str, probe: Callable[[], str], remedy: str) -> Line:
 
 
 _INDENT = 9  # behind the state
-_STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+_STYLES: dict[State, page.Style] = {"ok": "good", "warning": "doubt", "problem": "failed"}
 
 
-def print_lines(console: Console, lines: Iterable[tuple[str, str, str, str]]) -> None:
-    """Lines of (name, state, what was found, remedy)."""
-    for name, state, found, remedy in lines:
-        print_hanging(console, Text.assemble((f"{state:<8}", _STYLES[state]), f" {name}: {found}"), _INDENT)
-        if state != "ok" and remedy:
-            print_hanging(console, Text(f"{' ' * _INDENT}{remedy}"), _INDENT)
+def machine_page(lines: Iterable[Line]) -> page.Page:
+    """What was found, line by line, and what to do about each problem and warning."""
+    blocks = []
+    for line in lines:
+        state = page.Span(f"{line.state:<8}", _STYLES[line.state])
+        blocks.append(page.Line((state, f" {line.name}: {line.found}"), hang=_INDENT))
+        if line.state != "ok" and line.remedy:
+            blocks.append(page.Line(f"{' ' * _INDENT}{line.remedy}", hang=_INDENT))
+    return page.Page(tuple(blocks))

@@ -1,10 +1,7 @@
-"""Prints the result of a run, with a table of its ranks."""
+"""The result of a run as a page, with a table of its ranks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-
-from rich.table import Table
-from rich.text import Text
 
 from harness.errors import ExitCode
 from harness.judging import readings, statistics
@@ -19,23 +16,35 @@ from harness.records.run import RunRecord
 from harness.run.predicting.prediction import prediction_line, whole_run
 from harness.showing import figures
 from harness.showing.figures import ABSENT, cap_figure, clock_figure
-from harness.showing.printing import Console, plain_table, print_lines, show
-from harness.showing.request_text import request_table
+from harness.showing.page import (
+    GAP,
+    Block,
+    Column,
+    Line,
+    Page,
+    Span,
+    Table,
+    Words,
+    listing,
+    style_of,
+    table,
+    tabled,
+)
+from harness.showing.request_text import record_facts
 from harness.units import format_bytes, format_seconds
 
 MAX_ROWS = 16
 CLOCKS = ("SM clock", "Power cap")
 
 
-def rank_table(record: RunRecord) -> tuple[Table, str]:
+def _rank_blocks(record: RunRecord) -> Iterator[Block]:
     """The table, and a sentence on what it leaves out: above ``MAX_ROWS`` ranks the fullest of each stage and the failed."""
     device_used = readings.device_used(record.nodes)
     with_clocks = any(rank.clocks for rank in record.ranks)
-    figures = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step", *(CLOCKS if with_clocks else ()))
-    table = plain_table(*figures, "State", right=figures)
+    names = ("Rank", "Stage", "Allocated", "Reserved", "Device used", "Step", *(CLOCKS if with_clocks else ()))
     shown = _shown(record.ranks)
-    for rank in shown:
-        table.add_row(
+    rows = (
+        (
             str(rank.rank),
             str(rank.coordinates.pp),
             *(_bytes(read(rank)) for read in (readings.allocated, readings.reserved, device_used)),
@@ -43,9 +52,12 @@ def rank_table(record: RunRecord) -> tuple[Table, str]:
             *(_clocks(rank) if with_clocks else ()),
             _state(rank, record),
         )
-    if len(shown) == len(record.ranks):
-        return table, ""
-    return table, f"{len(record.ranks)} ranks: the fullest of each stage and those that failed; all are in record.json."
+        for rank in shown
+    )
+    columns = (Column(name, right=True, drop=int(name in CLOCKS)) for name in names)
+    yield table((*columns, Column("State", long=True)), rows)
+    if len(shown) < len(record.ranks):
+        yield f"{len(record.ranks)} ranks: the fullest of each stage and those that failed; all are in record.json."
 
 
 def _shown(ranks: tuple[RankRecord, ...]) -> list[RankRecord]:
@@ -77,121 +89,99 @@ def _clocks(rank: RankRecord) -> tuple[str, str]:
     return clock_figure(own.sm_clock_mhz if own else None), cap_figure(own.power_cap_share if own else None)
 
 
-def _state(rank: RankRecord, record: RunRecord) -> Text:
+def _state(rank: RankRecord, record: RunRecord) -> Words:
     if rank.failure is None:
-        return Text("ok") if rank.finished else Text("unfinished", style="yellow")
+        return "ok" if rank.finished else Span("unfinished", "doubt")
     full = [other.rank for other in record.ranks if other.failure and other.failure.kind == "oom"]
     if full and is_victim(rank.failure):
-        return Text(f"ended because rank {full[0]} was out of memory", style="yellow")
-    return Text(f"{rank.failure.kind} {rank.failure.when}".rstrip(), style="red")
+        return Span(f"ended because rank {full[0]} was out of memory", "doubt")
+    return Span(f"{rank.failure.kind} {rank.failure.when}".rstrip(), "bad")
 
 
-_STYLES = {
-    "pass": "green",
-    "improvement": "cyan",
-    "regression": "bold red",
-    "oom": "bold red",
-    "failed": "bold red",
-    "inconclusive": "yellow",
-    "not_gated": "dim",
-}
-
-
-def print_run(
-    console: Console,
-    record: RunRecord,
-    metrics: Metrics,
-    comparison: Comparison,
-    verdict: tuple[Outcome, ExitCode],
-    run_dir: Path,
-) -> None:
+def run_page(
+    record: RunRecord, metrics: Metrics, comparison: Comparison, verdict: tuple[Outcome, ExitCode], run_dir: Path
+) -> Page:
     """A run from the request to the verdict; the last line alone says how it went."""
-    show(console, request_table(record))
-    table, omitted = rank_table(record)
-    console.print()
-    show(console, table)
-    print_lines(console, [omitted] if omitted else [])
-    console.print()
-    show(console, _metrics_table(metrics, is_whole=record.status == "ok"))
-    print_lines(console, _absent(metrics))
-    print_lines(console, [line] if (line := figures.clock_line(metrics.clocks)) else [])
-    told = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
-    print_lines(console, [told] if told else [])
-    print_lines(console, [f"Suspect: {why}" for why in record.suspect], style="yellow")
+    predicted = prediction_line(record.prediction, record.no_prediction, whole_run(record, metrics))
     own = throughput_text(record, metrics)
-    print_lines(console, [f"Note: {note}" for note in (*record.notes, *([own] if own else []))])
-    print_lines(console, [f"Failure: {record.failure}"] if record.failure else [], style="red")
-    print_lines(console, _out_of_memory(record))
-    console.print()
-    print_comparison(console, comparison)
-    console.print()
-    _closing(console, verdict, str(run_dir), compared=comparison.golden is not None)
+    return Page(
+        (
+            record_facts(record),
+            GAP,
+            *_rank_blocks(record),
+            GAP,
+            _metrics_table(metrics, is_whole=record.status == "ok"),
+            *_by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems),
+            listing(line for line in (figures.clock_line(metrics.clocks), predicted) if line),
+            listing((f"Suspect: {why}" for why in record.suspect), style="doubt"),
+            listing(f"Note: {note}" for note in (*record.notes, *([own] if own else []))),
+            listing([f"Failure: {record.failure}"] if record.failure else [], style="bad"),
+            *_out_of_memory(record),
+            GAP,
+            *_comparison_blocks(comparison),
+        ),
+        answer=_closing(verdict, str(run_dir), compared=comparison.golden is not None),
+    )
 
 
-def _out_of_memory(record: RunRecord) -> list[str]:
+def _out_of_memory(record: RunRecord) -> Iterator[Line]:
     """Which kind of it, how sure that is, and what would show it."""
     oom = oom_of_run(record) if record.status == "oom" else None
-    if oom is None:
-        return []
-    return [f"Out of memory, {oom.verdict.line}: {oom.verdict.reason}", f"Next: {oom.verdict.next_experiment}"]
+    if oom is not None:
+        yield Line(f"Out of memory, {oom.verdict.line}: {oom.verdict.reason}", hang=2)
+        yield Line(f"Next: {oom.verdict.next_experiment}", hang=2)
 
 
-def print_compare(
-    console: Console, records: Sequence[RunRecord], comparison: Comparison, verdict: tuple[Outcome, ExitCode]
-) -> None:
+def compare_page(records: Sequence[RunRecord], comparison: Comparison, verdict: tuple[Outcome, ExitCode]) -> Page:
     """A comparison of runs that were measured earlier."""
-    print_comparison(console, comparison)
-    console.print()
-    _closing(console, verdict, ", ".join(record.run_id for record in records), compared=comparison.golden is not None)
+    told = ", ".join(record.run_id for record in records)
+    compared = comparison.golden is not None
+    return Page(tuple(_comparison_blocks(comparison)), answer=_closing(verdict, told, compared=compared))
 
 
-def print_comparison(console: Console, comparison: Comparison) -> None:
+def _comparison_blocks(comparison: Comparison) -> Iterator[Block]:
     """The findings, what was unlike, and the reasons; nothing but a note without a golden."""
     golden = comparison.golden
     if golden is None:
-        print_lines(console, [f"Not compared: {comparison.note}"])
+        yield Line(f"Not compared: {comparison.note}", hang=2)
         return
-    print_lines(console, [f"Golden {comparison.golden_path} ({_origin(golden)})"])
-    changed = ["Not the same experiment: the recipe point has changed since this golden"] if comparison.note else []
-    print_lines(console, changed, style="yellow")
-    show(console, _comparison_table(comparison.findings))
+    yield Line(f"Golden {comparison.golden_path} ({_origin(golden)})", hang=2)
+    if comparison.note:
+        yield Line("Not the same experiment: the recipe point has changed since this golden", "doubt", hang=2)
+    yield _comparison_table(comparison.findings)
     judged = ((f.reason, figures.BY_NAME[f.metric].title) for f in comparison.findings if f.reason and _is_judged(f))
     for reason, titles in _titles_by_reason(judged).items():
-        print_lines(console, _not_judged(reason, titles, comparison))
-    print_lines(console, [f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted])
-    print_lines(console, _way_out(comparison))
-    print_lines(console, [f"Caveat: {caveat}" for caveat in comparison.likeness.caveats], style="dim")
+        yield listing(_not_judged(reason, titles, comparison), hang=4)
+    yield listing(f"Accepted: {d.text}" for d in comparison.likeness.differences if d.accepted)
+    yield from _way_out(comparison)
+    yield listing((f"Caveat: {caveat}" for caveat in comparison.likeness.caveats), style="dim")
 
 
 def _metrics_table(metrics: Metrics, *, is_whole: bool) -> Table:
     """Of a run that did not end well every peak is a peak so far."""
-    table = plain_table(
-        "Metric", "Median", "Mean", "Stdev", "Steps", "Worst rank", right=("Median", "Mean", "Stdev", "Steps")
-    )
+    rows = []
     for metric in METRICS:
         value = metric.read(metrics)
         if value is None:
             continue
         summary = getattr(metrics, metric.name) if metric.name in SUMMARY_METRICS else None
         peak = getattr(metrics, metric.name) if metric.unit == "bytes" else None
-        table.add_row(
+        rows.append((
             metric.title,
             f"at least {figures.figure(metric, value)}" if peak and not is_whole else figures.figure(metric, value),
             figures.figure(metric, summary.mean) if summary else "",
             figures.spread(summary) if summary else "",
             str(summary.n) if summary else "",
             f"{peak.rank} (stage {peak.stage})" if peak else "",
-        )
-    return table
+        ))  # fmt: skip
+    spread = (Column(name, right=True, optional=True) for name in ("Mean", "Stdev", "Steps"))
+    return table(("Metric", Column("Median", right=True), *spread, Column("Worst rank", optional=True)), rows)
 
 
-def _absent(metrics: Metrics) -> list[str]:
-    return _by_reason((metrics.problems[m.name], m.title) for m in METRICS if m.name in metrics.problems)
-
-
-def _by_reason(pairs: Iterable[tuple[str, str]]) -> list[str]:
+def _by_reason(pairs: Iterable[tuple[str, str]]) -> Iterator[Line]:
     """One line per reason, with all the metrics that share it."""
-    return [f"{', '.join(shared)}: {reason}" for reason, shared in _titles_by_reason(pairs).items()]
+    for reason, shared in _titles_by_reason(pairs).items():
+        yield Line(f"{', '.join(shared)}: {reason}", hang=2)
 
 
 def _titles_by_reason(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -202,20 +192,21 @@ def _titles_by_reason(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def _comparison_table(findings: Sequence[Finding]) -> Table:
-    table = plain_table(
-        "Metric", "Run", "Golden", "Change", "Allowed", "Verdict", right=("Run", "Golden", "Change", "Allowed")
+    return tabled(
+        [(finding, figures.BY_NAME[finding.metric]) for finding in findings],
+        [
+            (Column("Metric"), lambda row: row[1].title),
+            (Column("Run", right=True), lambda row: figures.figure(row[1], row[0].current)),
+            (Column("Golden", right=True), lambda row: figures.figure(row[1], row[0].golden)),
+            (Column("Change", right=True), lambda row: figures.change(row[0])),
+            (Column("Allowed", right=True), lambda row: figures.allowed_change(row[0])),
+            (Column("Verdict"), lambda row: _verdict(row[0].verdict)),
+        ],
     )
-    for finding in findings:
-        metric, verdict = figures.BY_NAME[finding.metric], finding.verdict
-        table.add_row(
-            metric.title,
-            figures.figure(metric, finding.current),
-            figures.figure(metric, finding.golden),
-            figures.change(finding),
-            figures.allowed_change(finding),
-            Text(verdict.value.replace("_", " "), style=_STYLES[verdict.value]),
-        )
-    return table
+
+
+def _verdict(found: Verdict) -> Span:
+    return Span(found.value.replace("_", " "), style_of(found.value))
 
 
 def _origin(golden: GoldenRecord) -> str:
@@ -224,13 +215,14 @@ def _origin(golden: GoldenRecord) -> str:
     return f"measured in {golden.num_runs} run{'s' * (golden.num_runs > 1)}, promoted {golden.promoted_at[:10]}"
 
 
-def _way_out(comparison: Comparison) -> list[str]:
+def _way_out(comparison: Comparison) -> Iterator[Line]:
     """How to get a verdict in spite of differences, where they alone withhold one: both sides have a value."""
     both = [f for f in comparison.findings if f.current is not None and f.golden is not None]
     withheld = {text for finding in both for text in finding.reason.split("; ")}
     names = [d.name for d in comparison.likeness.differences if not d.accepted and d.text in withheld]
-    options = " ".join(f"--accept_difference {name}" for name in names)
-    return [f"To judge all the same: {options}"] if names else []
+    if names:
+        options = " ".join(f"--accept_difference {name}" for name in names)
+        yield Line(f"To judge all the same: {options}", whole=True)
 
 
 def _not_judged(reason: str, titles: list[str], comparison: Comparison) -> list[str]:
@@ -246,9 +238,8 @@ def _is_judged(finding: Finding) -> bool:
     return finding.verdict is not Verdict.NOT_GATED or figures.BY_NAME[finding.metric].gate is not None
 
 
-def _closing(console: Console, verdict: tuple[Outcome, ExitCode], where: str, *, compared: bool) -> None:
+def _closing(verdict: tuple[Outcome, ExitCode], where: str, *, compared: bool) -> Line:
     outcome, exit_code = verdict
     nothing = ", compared with nothing" if outcome == "pass" and not compared else ""
     word = "INTERRUPTED" if exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED) else outcome.upper()
-    text = Text.assemble((word, _STYLES[outcome]), f" (exit {int(exit_code)}{nothing})  {where}")
-    console.print(text, soft_wrap=True)
+    return Line((Span(word, style_of(outcome)), f" (exit {int(exit_code)}{nothing})  {where}"), whole=True)

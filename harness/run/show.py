@@ -13,12 +13,13 @@ from harness.launch.replay import Plan
 from harness.launch.slurm.job import SlurmJob
 from harness.records.run import RunRecord
 from harness.run.predicting.prediction import KeptPrediction, RunPrediction, misfit_line, prediction_line
-from harness.run.result import print_run
+from harness.run.result import run_page
 from harness.run.understanding import Understood
 from harness.showing import json
-from harness.showing.printing import Console
+from harness.showing.page import GAP, Block, Code, Line, Listing
 from harness.showing.progress import step_progress
-from harness.showing.request_text import effect_lines, explanation, finding_lines, request_lines
+from harness.showing.request_text import explanation, finding_lines, request_facts
+from harness.showing.terminal import narrate, narration, show_blocks, show_page
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,6 @@ class Display:
 
     as_json: bool = False
     explain: bool = False
-
-    @property
-    def _narration(self) -> Console:
-        return Console(stderr=True, highlight=False)
 
     def plan(self, understood: Understood, foretold: RunPrediction, plan: Plan | SlurmJob | None = None) -> None:
         """The dry run: the plan that would run, the settings, what recompute will do, what is predicted.
@@ -46,34 +43,33 @@ class Display:
         prediction = foretold.prediction.record() if foretold.prediction else None
         told = prediction_line(prediction, foretold.reason)
         misfit = misfit_line(prediction, understood.spec.capacity_bytes)
-        submission = ["", "# submitted with", plan.command_line] if isinstance(plan, SlurmJob) else []
-        said = [*self._about(understood), told, *([misfit] if misfit else [])]
-        self._lines(Console(highlight=False), [*said, "", plan.render().rstrip(), *submission])
-        if not self.explain:
-            self._lines(Console(highlight=False), ["", *explanation(understood.spec, understood.sources)])
+        submission = f"\n\n# submitted with\n{plan.command_line}" if isinstance(plan, SlurmJob) else ""
+        script = Code(f"{plan.render().rstrip()}{submission}")
+        sources = () if self.explain else (GAP, explanation(understood.spec, understood.sources))
+        predicted = Listing(tuple(line for line in (told, misfit) if line))
+        show_blocks(*self._about(understood), predicted, GAP, script, *sources)
 
     def understood(self, understood: Understood) -> None:
         """Before anything starts: what was understood, and every warning."""
-        self._lines(self._narration, self._about(understood))
+        narrate(*self._about(understood))
 
     def foretold(self, understood: Understood, kept: KeptPrediction) -> None:
         """Before the ranks start: a warning where what is predicted does not fit. A measurement decides all the same."""
-        warning = misfit_line(kept.prediction, understood.spec.capacity_bytes)
-        self._lines(self._narration, [warning] if warning else [])
+        if warning := misfit_line(kept.prediction, understood.spec.capacity_bytes):
+            narrate(Line(warning, hang=2))
 
-    def _about(self, understood: Understood) -> list[str]:
-        lines = [
-            *request_lines(understood.spec),
-            *effect_lines(understood.effective),
-            *(f"Note: {note}" for note in understood.notes),
-            *finding_lines(understood.findings),
-        ]
-        return [*lines, "", *explanation(understood.spec, understood.sources)] if self.explain else lines
+    def _about(self, understood: Understood) -> tuple[Block, ...]:
+        return (
+            request_facts(understood.spec, understood.effective),
+            Listing(tuple(f"Note: {note}" for note in understood.notes), hang=6),
+            finding_lines(understood.findings),
+            *((GAP, explanation(understood.spec, understood.sources)) if self.explain else ()),
+        )
 
     @contextmanager
     def progress(self, understood: Understood) -> Iterator[Callable[[Progress], None]]:
         """A live bar on a terminal, a line now and then elsewhere."""
-        with step_progress(self._narration, understood.spec.measure.max_steps) as show:
+        with step_progress(narration(), understood.spec.measure.max_steps) as show:
             yield lambda p: show(str(p.phase or "start"), p.step, p.last_step_s, p.eta_s)
 
     def result(
@@ -92,9 +88,4 @@ class Display:
 
             json.answer(run_document(record, metrics, comparison, verdict, run_dir, run_ids))
         else:
-            print_run(Console(highlight=False), record, metrics, comparison, verdict, run_dir)
-
-    @staticmethod
-    def _lines(console: Console, lines: list[str]) -> None:
-        for line in lines:
-            console.print(line, markup=False, soft_wrap=True)
+            show_page(run_page(record, metrics, comparison, verdict, run_dir))

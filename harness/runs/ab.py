@@ -10,7 +10,7 @@ from harness.launch.environment import Host
 from harness.records.sweep import read_sweep
 from harness.run.understanding import Settled, settle
 from harness.showing import json
-from harness.showing.printing import Console, print_lines
+from harness.showing.terminal import show_blocks
 from harness.sweep.axes import RECOMPUTE, SweptAxis
 from harness.sweep.request import SweepRequest, read_axes, split_over
 from harness.sweep.show import SweepDisplay
@@ -82,7 +82,7 @@ class AbDisplay(SweepDisplay):
         outcome = ab_outcome(read_sweep(sweep_dir))
         if not self.as_json:
             super().result(verdict, reports, sweep_dir, num_due)
-            print_lines(Console(highlight=False), ["", *outcome.lines])
+            show_blocks("", *outcome.lines)
             return
         from harness.sweep.document import AbDocument
 

@@ -151,7 +151,6 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     from harness.asking.requests import run_request
     from harness.launch.environment import this_host
     from harness.run.understanding import check_request
-    from harness.showing.findings import print_check
 
     checked = check_request(
         run_request(asked, judge, launch), this_host(), assume=how.assume, ask_megatron=not how.no_megatron
@@ -163,8 +162,8 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
 
         json.answer(CheckDocument.of(checked))
     else:
-        from harness.showing.printing import Console
+        from harness.showing.findings import check_page
+        from harness.showing.terminal import show_page
 
-        sources = checked.sources if how.explain else None
-        print_check(Console(highlight=False), *verdict, notes=checked.notes, sources=sources)
+        show_page(check_page(*verdict, notes=checked.notes, sources=checked.sources if how.explain else None))
     raise typer.Exit(int(checked.exit_code))

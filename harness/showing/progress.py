@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 
 from harness.records.logs.sources import Passage
 from harness.showing.page import on_one_line
-from harness.showing.printing import Console
+from harness.showing.terminal import Console
 from harness.units import format_seconds
 
 EVERY_S = 10.0

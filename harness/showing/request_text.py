@@ -1,36 +1,31 @@
 """What was asked for, as text and as a table."""
 
-from collections.abc import Iterable, Mapping
-
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Collection, Iterable, Mapping
 
 from harness.experiment.effective import EffectiveRecompute
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.rules.rule import Finding
 from harness.experiment.user_buffers import UserBuffers
 from harness.records.run import RunRecord
-from harness.showing.printing import OneLineTable
+from harness.showing.page import GAP, Column, Facts, Listing, Table
 from harness.units import counted
 
+VALUES = 13
+"""The column in which the values of a request begin."""
 
-def request_table(record: RunRecord) -> Table:
+
+def request_facts(
+    spec: ExperimentSpec, effective: EffectiveRecompute | None = None, *, without: Collection[str] = ()
+) -> Facts:
+    """What is asked and, where it is known, what its recompute does; ``without``: names of rows to leave out."""
+    rows = [row for row in request_rows(spec) if row[0] not in without]
+    return Facts((*rows, *(effect_rows(effective) if effective else ())), VALUES)
+
+
+def record_facts(record: RunRecord) -> Facts:
     """Name and value of everything that decides the result."""
-    table = OneLineTable(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left")
-    table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in _rows(record):
-        table.add_row(name, Text(value))
-    return table
-
-
-def _rows(record: RunRecord) -> list[tuple[str, str]]:
-    return [
-        ("Run", record.run_id),
-        *request_rows(record.spec),
-        *effect_rows(record.effective),
-        *((finding.severity.capitalize(), f"{finding.id}: {finding.message}") for finding in record.findings),
-    ]
+    found = ((finding.severity.capitalize(), f"{finding.id}: {finding.message}") for finding in record.findings)
+    return Facts((("Run", record.run_id), *request_rows(record.spec), *effect_rows(record.effective), *found), VALUES)
 
 
 def request_rows(spec: ExperimentSpec) -> list[tuple[str, str]]:
@@ -104,34 +99,32 @@ def effect_rows(effective: EffectiveRecompute) -> list[tuple[str, str]]:
     ]
 
 
-def request_lines(spec: ExperimentSpec) -> list[str]:
-    """Model, point, parallelism, batch and recompute, a line each."""
-    return [f"{name:<13}{value}" for name, value in request_rows(spec)]
-
-
-def effect_lines(effective: EffectiveRecompute) -> list[str]:
-    """Modules in effect with their layers, and the inert ones with the reason."""
-    return [f"{name:<13}{value}" for name, value in effect_rows(effective)]
-
-
-def finding_lines(findings: Iterable[Finding]) -> list[str]:
+def finding_lines(findings: Iterable[Finding]) -> Listing:
     """Warnings, notes and forced errors, with what to do."""
     words = {"error": "Forced", "warning": "Warning", "note": "Note"}
-    return [f"{words[f.severity]}: {f.id}: {f.message}; {f.fix}" for f in findings]
+    return Listing(tuple(f"{words[f.severity]}: {f.id}: {f.message}; {f.fix}" for f in findings))
 
 
-def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
-    """Every setting with its value and its source; defaults last."""
+def explanation(spec: ExperimentSpec, sources: Mapping[str, str]) -> Table:
+    """Every setting with its source and its value; defaults last."""
     buffers = spec.kernels.tp_comm_overlap_cfg
     values = dict(_leaves(spec.model_dump(mode="json"))) | {
         "recompute": spec.recompute.text,
         "kernels.tp_comm_overlap_cfg": described_buffers(buffers) if buffers else None,
     }
     named = sorted(sources.items(), key=lambda item: (item[1] == "default", item[0]))
-    width = max(map(len, sources), default=0)
-    shown = {path: str(_value(values, path, source)) for path, source in named}
-    value_width = min(40, max(map(len, shown.values()), default=0))
-    return [f"{path:<{width}}  {shown[path]:<{value_width}}  {source}" for path, source in named]
+    by_source: dict[str, list[str]] = {}
+    for path, source in named:
+        if source != "default":
+            by_source.setdefault(source, []).append(path)
+    return Table(
+        (Column("Setting"), Column("Source", drop=1), Column("Value", long=True)),
+        tuple((path, source, str(_value(values, path, source))) for path, source in named),
+        instead=(
+            GAP,
+            Listing((*(f"{source}: {', '.join(paths)}" for source, paths in by_source.items()), "default: all others")),
+        ),
+    )
 
 
 def _value(values: Mapping[str, object], path: str, source: str) -> object:

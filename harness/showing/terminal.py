@@ -1,18 +1,21 @@
 """Writes a page to a terminal or a pipe. What would steer a terminal is shown as text."""
 
-import io
 import re
 from collections.abc import Iterable, Mapping
 
+import rich.console
 import rich.table
 from rich.cells import cell_len
+from rich.console import ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from harness.showing import page
-from harness.showing.page import Block, Facts, Line, Page, Span, Style, Table, Words, on_one_line, plain, spans
-from harness.showing.printing import Console, print_hanging, show_whole
+from harness.showing.page import Block, Facts, Line, Page, Span, Style, Table, Words, on_one_line, plain, spans, visible
 
-_WORD = re.compile(r"[^\s,]+,?|,")
+_WHOLE = r"\S*`[^`]+`\S*|\S*\d (?:%|ms|s|min|h|MHz|[KMG]i?B|TFLOP/s)(?!\w)\S*"  # a command, a figure and its unit
+_WORD = re.compile(rf"{_WHOLE}|\S+")
+_ITEM = re.compile(rf"{_WHOLE}|[^\s,]+,?|,")
 _RICH: dict[Style, str] = {
     "plain": "", "strong": "bold", "dim": "dim", "good": "green", "better": "cyan", "doubt": "yellow", "bad": "red",
     "worse": "bold red", "failed": "bold red", "oom": "red", "expected": "dim", "chosen": "bold green",
@@ -21,9 +24,37 @@ _PADDING = 2
 _LEAST_LONG = 30  # a column of sentences is of use from this width on
 
 
+_LEAST_WIDTH = 20
+_WIDEST = 10_000
+
+
+class Console(rich.console.Console):
+    """As rich's. Names and messages come from recipes, logs and records, and may hold anything."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of ``renderable``; rich's own movements of the cursor are no text and stay."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+def narration() -> Console:
+    """The console on stderr, for what a command says and shows while it works."""
+    return Console(stderr=True, highlight=False)
+
+
+def narrate(*blocks: Block) -> None:
+    """Print blocks to stderr."""
+    print_page(narration(), Page(blocks))
+
+
 def show_page(answer: Page) -> None:
     """Print the answer to stdout."""
     print_page(Console(highlight=False), answer)
+
+
+def show_blocks(*blocks: Block) -> None:
+    """Print an answer that is nothing but blocks to stdout."""
+    show_page(Page(blocks))
 
 
 def print_page(console: Console, answer: Page) -> None:
@@ -35,13 +66,6 @@ def room_for_bars() -> int:
     """The columns for a line of bars on stdout: 20 to 120; 0 where its encoding has none."""
     console = Console(highlight=False)
     return max(20, min(console.width, 120)) if console.encoding.lower().startswith("utf") else 0
-
-
-def plain_text(answer: Page) -> str:
-    """The page as a pipe gets it."""
-    out = io.StringIO()
-    print_page(Console(file=out, highlight=False, no_color=True), answer)
-    return out.getvalue()
 
 
 class _Writer:
@@ -101,7 +125,17 @@ class _Writer:
         if line.whole:
             self._console.print(text, soft_wrap=True)
         else:
-            print_hanging(self._console, text, line.hang + indent)
+            self._hanging(text, line.hang + indent)
+
+    def _hanging(self, text: Text, indent: int) -> None:
+        """One paragraph; where somebody watches, its further lines begin ``indent`` columns in. No word is broken."""
+        if not self._console.is_terminal:
+            self._console.print(text, soft_wrap=True)
+            return
+        first, *rest = _broken(text, _WORD, max(_LEAST_WIDTH, self._console.width), indent)
+        self._console.print(first, soft_wrap=True)
+        for line in rest:
+            self._console.print(Text(" " * indent) + line, soft_wrap=True)
 
     def _facts(self, facts: Facts, indent: int) -> None:
         for name, value in facts.rows:
@@ -112,14 +146,26 @@ class _Writer:
         self._break()
         table = asked.filled()
         if asked.whole or not self._console.is_terminal:
-            show_whole(self._console, _rich_table(table, {}))
+            self._whole(_rich_table(table, {}))
             return
         shown, dropped = self._fitting(table)
-        self._console.print(_rich_table(shown, _widths(shown, self._console.width)))
+        self._whole(_rich_table(shown, _widths(shown, self._console.width)))
         if dropped and asked.instead:
             self._blocks(asked.instead)
         elif dropped:
             self._line(Line(f"Not shown at this width: {', '.join(dropped)}", "dim", hang=2))
+
+    def _whole(self, table: rich.table.Table) -> None:
+        """As wide as its columns, without trailing blanks: rich would fold figures and paths to stay within a terminal."""
+        before, self._console.width = self._console.width, _WIDEST
+        self._console.width = max(before, self._console.measure(table).maximum)
+        try:
+            with self._console.capture() as captured:
+                self._console.print(table)
+        finally:
+            self._console.width = before
+        for line in captured.get().splitlines():
+            self._console.print(Text.from_ansi(line.rstrip()), soft_wrap=True)
 
     def _fitting(self, table: Table) -> tuple[Table, list[str]]:
         """The table without the columns for which a terminal has no room, and the titles of those."""
@@ -138,24 +184,29 @@ class _Writer:
         self._gap, self._began = False, True
 
 
-def _least(table: Table, at: int) -> int:
+def _least(table: Table, at: int, least_long: int = _LEAST_LONG) -> int:
     """The width below which a column reads badly: whole figures, the longest part of a name, a start of sentences."""
     column, texts = table.columns[at], [plain(row[at]) for row in table.rows]
-    words = texts if column.right or column.whole else [word for text in texts for word in _WORD.findall(text)]
+    words = texts if column.right or column.whole else [word for text in texts for word in _ITEM.findall(text)]
     widest = _widest([*column.title.split(), *words])
-    return max(widest, min(_LEAST_LONG, _widest(texts))) if column.long else widest
+    return max(widest, min(least_long, _widest(texts))) if column.long else widest
 
 
 def _widths(table: Table, width: int) -> dict[int, int]:
-    """What each column gets of ``width``, where not all cells fit on one line: the widest that may be folded gives first."""
+    """What each column gets of ``width``, where not all cells fit on one line: the widest that may be folded gives first.
+
+    Where even that does not fit, the table is wider than ``width``.
+    """
     least = [_least(table, at) for at in range(len(table.columns))]
     given = [
         _widest([column.title, *(plain(row[at]) for row in table.rows)]) for at, column in enumerate(table.columns)
     ]
     excess = sum(given) + _PADDING * (len(given) - 1) - width
-    if excess <= 0 or sum(given) - sum(least) < excess:
+    if excess <= 0:
         return {}
-    for _ in range(excess):
+    if excess > sum(given) - sum(least):
+        least = [_least(table, at, 0) for at in range(len(table.columns))]
+    for _ in range(min(excess, sum(given) - sum(least))):
         giver = max((at for at in range(len(given)) if given[at] > least[at]), key=lambda at: given[at])
         given[giver] -= 1
     return dict(enumerate(given))
@@ -184,13 +235,18 @@ def _folded(text: Text, width: int | None) -> Text:
     """``text`` on lines of at most ``width``, broken after spaces and commas: settings are lists without spaces."""
     if width is None or text.cell_len <= width:
         return text
-    lines, start, end = [], 0, 0
-    for part in _WORD.finditer(text.plain):
-        if cell_len(text.plain[start : part.end()]) > width and end > start:
+    return Text("\n").join(_broken(text, _ITEM, width))
+
+
+def _broken(text: Text, words: re.Pattern[str], width: int, hang: int = 0) -> list[Text]:
+    """Lines of ``width``, all but the first ``hang`` columns less; none ends within one of ``words``, however long it is."""
+    lines, start, end, room = [], 0, 0, width
+    for word in words.finditer(text.plain):
+        if end and cell_len(text.plain[start : word.end()]) > room:
             lines.append(text[start:end])
-            start = part.start()
-        end = part.end()
-    return Text("\n").join([*lines, text[start:]])
+            start, room = word.start(), max(_LEAST_WIDTH, width - hang)
+        end = word.end()
+    return [*lines, text[start:]]
 
 
 def _text(words: Words, style: Style = "plain") -> Text:

@@ -15,12 +15,11 @@ from harness.showing import json
 from harness.showing.charts.drawing import obstacle, png
 from harness.showing.markup import html, markdown
 from harness.showing.page import Picture
-from harness.showing.printing import Console, print_lines
-from harness.showing.terminal import show_page
+from harness.showing.terminal import narrate
 from harness.sweep.batch import SweepBatch
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page
-from harness.sweep.show import SweepDisplay
+from harness.sweep.show import SweepDisplay, show_verdict
 from harness.sweep.values import CellVerdict, SweepVerdict
 
 REPORT = "report"
@@ -187,7 +186,6 @@ def report_sweep(request: ReportRequest) -> None:
 
         json.answer(SweepDocument.of_verdict(verdict, paths))
     else:
-        show_page(sweep_page(verdict))
-        print_lines(Console(highlight=False), ["", *(f"Report: {path}" for path in paths)])
+        show_verdict(verdict, paths)
     if obstacle():
-        print_lines(Console(stderr=True, highlight=False), [obstacle()])
+        narrate(obstacle())

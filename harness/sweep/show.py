@@ -6,8 +6,8 @@ from pathlib import Path
 from harness.batch.plan import BatchDisplay
 from harness.records.sweep import SweepPlan
 from harness.showing import json
-from harness.showing.printing import Console, print_lines
-from harness.showing.terminal import show_page
+from harness.showing.page import Line
+from harness.showing.terminal import show_blocks, show_page
 from harness.sweep.page import plan_page, summary_lines, sweep_page
 from harness.sweep.values import SweepVerdict
 from harness.units import counted
@@ -30,7 +30,7 @@ class SweepDisplay(BatchDisplay):
         """Before the first run: how many cells run, which do not and why, and how to go on after a kill."""
         self.says(*summary_lines(plan), f"{counted(num_due, 'run')} to do, kept in {sweep_dir}")
         if warning:
-            self.says(f"Warning: {warning}", style="bold")
+            self.says(Line(f"Warning: {warning}", "strong", hang=2))
 
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
         """The answer; also of a sweep that was cut short, which says how to go on."""
@@ -39,8 +39,14 @@ class SweepDisplay(BatchDisplay):
 
             json.answer(SweepRunDocument.of_verdict(verdict, reports, sweep_dir=sweep_dir, num_runs_due=num_due))
         else:
-            show_page(sweep_page(verdict))
-            print_lines(Console(highlight=False), [f"Report: {path}" for path in reports])
+            show_verdict(verdict, reports)
         if num_due:
             are = "is" if num_due == 1 else "are"
-            self.says(f"{counted(num_due, 'run')} {are} not done: mbr-perf sweep --resume {sweep_dir}")
+            told = f"{counted(num_due, 'run')} {are} not done: mbr-perf sweep --resume {sweep_dir}"
+            self.says(Line(told, whole=True))
+
+
+def show_verdict(verdict: SweepVerdict, reports: tuple[Path, ...]) -> None:
+    """The answer as a page, and where its reports lie."""
+    show_page(sweep_page(verdict))
+    show_blocks(*(Line(f"Report: {path}", whole=True) for path in reports))

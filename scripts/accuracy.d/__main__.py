@@ -22,7 +22,8 @@ from harness.launch.environment import Host, this_host
 from harness.records.store import results_dir, write_atomically
 from harness.run.machine import installed_software
 from harness.showing.charts.drawing import obstacle
-from harness.showing.printing import Console
+from harness.showing.page import Code, Line
+from harness.showing.terminal import narrate, show_blocks
 
 FOLDER = results_dir() / "accuracy"
 INPUTS = FOLDER / "inputs"
@@ -107,14 +108,14 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     software, host = installed_software().model_dump(mode="json"), this_host()
     for name in options.names or list(COMPARISONS):
-        Console(stderr=True).print(f"comparing {name}", markup=False)
+        narrate(f"comparing {name}")
         page = cpu_page.page(host, options.measured) if name == "cpu" else COMPARISONS[name](host)
         document = {"title": page.title, "headline": page.headline, "software": software} | page.document
         write_atomically(options.out / f"{name}.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
         write_atomically(options.out / f"{name}.md", page.markdown())
         write_atomically(options.out / "README.md", index.markdown(options.out, list(COMPARISONS)))
         shown = "\n".join([page.title, "", page.headline, "", *page.summary, ""])
-        Console(highlight=False).print(shown, markup=False, soft_wrap=True)
+        show_blocks(Code(shown))
     return int(ExitCode.OK)
 
 
@@ -124,7 +125,7 @@ def _draw(parser: argparse.ArgumentParser, accuracy: Path, folder: Path) -> int:
     import h100_peaks
 
     for path in h100_peaks.write(accuracy, folder):
-        Console(highlight=False).print(str(path), markup=False, soft_wrap=True)
+        show_blocks(Line(str(path), whole=True))
     return int(ExitCode.OK)
 
 

@@ -28,7 +28,8 @@ from sweep_cells import sweep_cells
 
 from harness.errors import ExitCode
 from harness.records.store import results_dir
-from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.showing.page import Column, tabled
+from harness.showing.terminal import narrate, show_blocks
 
 BENCHMARKS: dict[str, Callable[[], Result]] = {
     "startup_help": help_text,
@@ -90,13 +91,13 @@ def _count(text: str) -> int:
 
 def measure(benchmarks: Mapping[str, Callable[[], Result]], folder: Path) -> ExitCode:
     """One benchmark after the other; what was measured before one fails is kept."""
-    narration, measured_on, results = Console(stderr=True, highlight=False), machine(), list[Result]()
+    measured_on, results = machine(), list[Result]()
     for name, benchmark in benchmarks.items():
-        narration.print(f"measuring {name}", markup=False)
+        narrate(f"measuring {name}")
         try:
             results.append(benchmark())
         except BenchmarkFailedError as error:
-            print_lines(narration, [f"{name}: {error}"])
+            narrate(f"{name}: {error}")
             return ExitCode.RUN_FAILED
         keep(folder, results[-1], measured_on)
     report(results, measured_on)
@@ -108,14 +109,19 @@ def measure(benchmarks: Mapping[str, Callable[[], Result]], folder: Path) -> Exi
 
 def report(results: list[Result], measured_on: dict[str, object]) -> None:
     """The table, and a word about the machine."""
-    console = Console(highlight=False)
-    table = plain_table("Benchmark", "What", "Value", "Goal", "Verdict", right=("Value", "Goal"))
-    for r in results:
-        table.add_row(r.name, r.title, f"{r.value:g} {r.unit}", f"{r.goal:g} {r.unit}", r.verdict)
-    show(console, table)
-    print_lines(console, [f"{r.name}: {r.inconclusive}" for r in results if r.verdict == "inconclusive"])
-    if not is_quiet(measured_on):
-        print_lines(console, [f"the machine was busy before (load {measured_on['load_before']}): measure again"])
+    columns = [
+        (Column("Benchmark"), lambda r: r.name),
+        (Column("What", long=True), lambda r: r.title),
+        (Column("Value", right=True), lambda r: f"{r.value:g} {r.unit}"),
+        (Column("Goal", right=True), lambda r: f"{r.goal:g} {r.unit}"),
+        (Column("Verdict"), lambda r: r.verdict),
+    ]
+    busy = f"the machine was busy before (load {measured_on['load_before']}): measure again"
+    show_blocks(
+        tabled(results, columns),
+        *(f"{r.name}: {r.inconclusive}" for r in results if r.verdict == "inconclusive"),
+        *([] if is_quiet(measured_on) else [busy]),
+    )
 
 
 if __name__ == "__main__":

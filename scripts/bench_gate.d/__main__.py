@@ -14,7 +14,8 @@ from result import machine
 from harness.errors import ExitCode
 from harness.records.store import results_dir, write_atomically
 from harness.run.provenance import git_commit
-from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.showing.page import Column, table
+from harness.showing.terminal import narrate, show_blocks
 
 
 def main() -> int:
@@ -23,9 +24,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a hundredth of the draws")
     parser.add_argument("--out", type=Path, help="folder to keep gate.json in; default: results/benchmarks")
     options = parser.parse_args()
-    narration = Console(stderr=True, highlight=False)
     size = Size(200, 200, 20, 40) if options.quick else Size()
-    found = rows(size, lambda line: print_lines(narration, [line]))
+    found = rows(size, narrate)
     wanted = goals(found[0])
     folder = options.out or (None if options.quick else results_dir() / "benchmarks")
     if folder:
@@ -36,22 +36,33 @@ def main() -> int:
 
 def report(found: list[Row], wanted: tuple[Goal, ...]) -> None:
     """Goals, then every scenario; detections as shares called a regression, and by the plain gate on one run."""
-    console = Console(highlight=False)
-    goal_table = plain_table("Goal", "Value", "Limit", "Verdict", right=("Value", "Limit"))
-    for goal in wanted:
-        limit = f"{'at most' if goal.is_upper else 'at least'} {goal.limit:.0%}"
-        goal_table.add_row(goal.name, f"{goal.value:.2%}", limit, "met" if goal.is_met else "missed")
-    show(console, goal_table)
-    columns = [f"{change:+.0%}" for change in CHANGES]
-    table = plain_table("Noise", "Confirm", "False alarm", "Inconclusive", *columns, right=("Confirm", *columns))
-    for row in found:
-        alarms, shares = row.alarms, [f"{one.regression.value:.1%}" for one in row.detections]
-        nights = [f"{alarms.regression.value:.2%}", f"{alarms.inconclusive.value:.2%}"]
-        table.add_row(row.scenario.name, str(row.confirm), *nights, *shares)
+    met = [
+        (
+            goal.name,
+            f"{goal.value:.2%}",
+            f"{'at most' if goal.is_upper else 'at least'} {goal.limit:.0%}",
+            "met" if goal.is_met else "missed",
+        )
+        for goal in wanted
+    ]
+    by_noise = [
+        (
+            row.scenario.name,
+            str(row.confirm),
+            f"{row.alarms.regression.value:.2%}",
+            f"{row.alarms.inconclusive.value:.2%}",
+            *(f"{one.regression.value:.1%}" for one in row.detections),
+        )
+        for row in found
+    ]
     plain = [f"{one.plain_gate.value:.1%}" for one in found[0].detections]
-    table.add_row("plain 5 % on one run, 1 % noise", "0", f"{found[0].alarms.plain_gate.value:.2%}", "0.00%", *plain)
-    show(console, table)
-    print_lines(console, [f"False alarm, Inconclusive: share of nights of {CASES_PER_NIGHT} cases without any change."])
+    alone = ("plain 5 % on one run, 1 % noise", "0", f"{found[0].alarms.plain_gate.value:.2%}", "0.00%", *plain)
+    shares = [Column(f"{change:+.0%}", right=True) for change in CHANGES]
+    show_blocks(
+        table(("Goal", "Value", "Limit", "Verdict"), met, right=("Value", "Limit")),
+        table(("Noise", "Confirm", "False alarm", "Inconclusive", *shares), [*by_noise, alone], right=("Confirm",)),
+        f"False alarm, Inconclusive: share of nights of {CASES_PER_NIGHT} cases without any change.",
+    )
 
 
 def keep(folder: Path, found: list[Row], wanted: tuple[Goal, ...], size: Size) -> Path:

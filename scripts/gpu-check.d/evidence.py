@@ -16,7 +16,7 @@ from harness.records.store import write_atomically
 from harness.records.strict_json import once_each
 from harness.run.provenance import git_commit
 from harness.showing.figures import ABSENT
-from harness.showing.printing import Console, plain_table, print_lines, show
+from harness.showing.page import Page, listing, table
 from harness.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1
@@ -128,20 +128,28 @@ def _difference(document: Mapping[str, Any], target: Target) -> str | None:
     return "other code" if differing else None
 
 
-def print_cases(console: Console, cases: Sequence[Case]) -> None:
-    """Print one table, then every failure and everything that was left out, in words."""
-    figures = ("Step", "Allocated", "Reserved", "Device used")
-    table = plain_table("Check", "Verdict", *figures, "Loss", "Wall", right={*figures, "Wall"})
-    for case in cases:
-        first, last, step = (case.figures.get(name) for name in ("loss_first", "loss_last", "step_time_s"))
-        peaks = (case.figures.get(f"peak_{name}_bytes") for name in ("allocated", "reserved", "device"))
-        table.add_row(
-            case.name, case.verdict, ABSENT if step is None else format_seconds(step),
-            *(ABSENT if value is None else format_bytes(int(value)) for value in peaks),
-            ABSENT if first is None or last is None else f"{first:.4f} to {last:.4f}", format_seconds(case.seconds),
-        )  # fmt: skip
-    show(console, table)
-    print_lines(console, _remarks(cases))
+def cases_page(cases: Sequence[Case]) -> Page:
+    """One table, then every failure and everything that was left out, in words."""
+    right = ("Step", "Allocated", "Reserved", "Device used", "Wall")
+    return Page(
+        (
+            table(("Check", "Verdict", *right[:-1], "Loss", "Wall"), map(_row, cases), right=right),
+            listing(_remarks(cases)),
+        )
+    )
+
+
+def _row(case: Case) -> tuple[str, ...]:
+    first, last, step = (case.figures.get(name) for name in ("loss_first", "loss_last", "step_time_s"))
+    peaks = (case.figures.get(f"peak_{name}_bytes") for name in ("allocated", "reserved", "device"))
+    return (
+        case.name,
+        case.verdict,
+        ABSENT if step is None else format_seconds(step),
+        *(ABSENT if value is None else format_bytes(int(value)) for value in peaks),
+        ABSENT if first is None or last is None else f"{first:.4f} to {last:.4f}",
+        format_seconds(case.seconds),
+    )
 
 
 def _remarks(cases: Iterable[Case]) -> list[str]:

@@ -3,14 +3,14 @@
 import argparse
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from case import Case, Check, case_name
 from environment import DTYPES, SHAPES, STAGES
-from evidence import earlier_cases, exit_code, print_cases, write_case, write_summary
+from evidence import cases_page, earlier_cases, exit_code, write_case, write_summary
 from killing import kill_a_rank
 from machine import Target, find_target, require_fit
 from ooms import make_ooms, survive_oom
@@ -27,8 +27,8 @@ from harness.launch.environment import this_host
 from harness.launch.warm import WarmParents
 from harness.records.redact import redact_shapes
 from harness.records.store import results_dir
-from harness.showing.page import visible
-from harness.showing.printing import Console
+from harness.showing.page import Line, visible
+from harness.showing.terminal import narrate, show_blocks, show_page
 
 HERE = Path(__file__).parent
 
@@ -64,9 +64,8 @@ def _sit(options: argparse.Namespace) -> ExitCode:
     earlier = earlier_cases(folder, target)
     kept = earlier.kept if options.resume else {}
     runs = Runs(target, runs_dir, began + options.minutes * 60, HERE, kept)
-    stderr = Console(stderr=True, highlight=False)
     where = f"checking {target.device} ({target.gpu}); its runs are in {runs_dir}"
-    _print(stderr, [*(f"doctor: {warning}" for warning in warnings), where, *earlier.notes])
+    narrate(*(f"doctor: {warning}" for warning in warnings), Line(where, whole=True), *earlier.notes)
     cases, there = list[Case](), earlier.cases
     for case in (case for stage in stages for case in RUN[stage](runs, asked)):
         cases.append(case)
@@ -75,17 +74,11 @@ def _sit(options: argparse.Namespace) -> ExitCode:
         if runs.kept.get(case.name) is not case:
             write_case(folder, target, case)
         write_summary(folder, target, list(there.values()), time.monotonic() - began)
-        _print(stderr, [*runs.notes, f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)"])
+        narrate(*runs.notes, f"{case.verdict:8} {case.name} ({case.seconds:.0f} s)")
         runs.notes.clear()
-    console = Console(highlight=False)
-    print_cases(console, cases)
-    _print(console, [f"exit {int(exit_code(cases))}, {time.monotonic() - began:.0f} s, {folder}"])
+    show_page(cases_page(cases))
+    show_blocks(Line(f"exit {int(exit_code(cases))}, {time.monotonic() - began:.0f} s, {folder}", whole=True))
     return exit_code(cases)
-
-
-def _print(console: Console, lines: Iterable[str]) -> None:
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
 
 
 def understood(options: argparse.Namespace) -> tuple[tuple[str, ...], Asked]:

@@ -6,8 +6,7 @@ import pytest
 
 from harness.diagnose.judge import diagnose
 from harness.diagnose.show import diagnosis_page
-from harness.showing.printing import Console
-from harness.showing.terminal import print_page
+from harness.showing.terminal import Console, print_page
 from tests.diagnose.conftest import FRAGMENTED
 
 

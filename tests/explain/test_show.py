@@ -7,12 +7,12 @@ from harness.explain.judge import explain
 from harness.explain.show import change_blocks, coverage, explanation_page
 from harness.explain.values import Change, Contrast, Side
 from harness.showing.page import Page
-from harness.showing.terminal import plain_text
+from tests.commands import piped
 
 
 def lines_of(*blocks):
     """The lines that a pipe gets."""
-    return plain_text(Page(blocks)).splitlines()
+    return piped(Page(blocks))
 
 
 def side(**changes):
@@ -43,7 +43,7 @@ def test_without_metrics_there_is_no_table():
 def test_causes_come_in_two_parts_after_the_verdict(make_record):
     ours = run_side(make_record(seconds=1.1, provenance={"driver_version": "570.1", "hostname": "node1"}), name="a")
     found = explain(ours, run_side(make_record(), name="b"))
-    lines = plain_text(explanation_page(found, ["the planner says so", ""])).splitlines()
+    lines = piped(explanation_page(found, ["the planner says so", ""]))
     text = " ".join(" ".join(lines).split())
     assert all(" ".join(told.split()) in text for told in found.verdict)
     assert "the planner says so" in lines

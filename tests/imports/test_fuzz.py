@@ -26,7 +26,7 @@ from harness.records.foreign.reader import LogReader
 from harness.records.logs.lines import lines_of
 from harness.records.logs.sources import LogSource
 from harness.showing import json as report_json
-from harness.showing.terminal import plain_text
+from tests.commands import piped
 from tests.imports.logs import bridge_log, iteration, megatron_lm_log, memory_gb, memory_mb, step_time
 
 WHOLE = [
@@ -87,7 +87,7 @@ def answered(log, golden):
     judged = judge_log(log, golden, WindowOptions(), ForeignThresholds(), LossLimits())
     verdict = comparison_outcome(judged.comparison)
     json.loads(report_json.text(foreign_document(ForeignAnswer(log, judged, *verdict))))
-    plain_text(foreign_page(log, judged, verdict))
+    piped(foreign_page(log, judged, verdict))
 
 
 def any_log(text):

@@ -8,8 +8,7 @@ from harness.judging.gate import Verdict
 from harness.night.show import case_table, night_page
 from harness.night.values import Evidence
 from harness.night.words import answer, change_text
-from harness.showing.printing import Console
-from harness.showing.terminal import print_page
+from harness.showing.terminal import Console, print_page
 from tests.night.conftest import improved
 
 HOSTILE = "[bold]x[/] | <script>alert(1)</script>"

@@ -15,8 +15,8 @@ from harness.night.values import CaseMaterial, CaseRun
 from harness.records.goldens import GoldenSearch
 from harness.records.night import AaPlan, ExpectedFailureRecord, NightPlan, PlannedCase, RefusedCase
 from harness.records.run import PredictionRecord
-from harness.showing.terminal import plain_text
 from harness.units import GIB
+from tests.commands import piped
 
 GOLDEN = Path("golden.json")
 ABSENT = "golden.json is not there"
@@ -44,7 +44,7 @@ def _case(make_spec):
 
 def lines_of(*cases, **changes):
     """The dry run of these outlooks without its title."""
-    return plain_text(outlook_page(plan_of(*(one.case for one in cases), **changes), cases)).splitlines()[1:]
+    return piped(outlook_page(plan_of(*(one.case for one in cases), **changes), cases))[1:]
 
 
 def row_of(one):

@@ -13,8 +13,7 @@ from harness.planning.advice import advice
 from harness.planning.prediction import Prediction
 from harness.planning.search import Limits, Traces, candidates, plan, required_cases
 from harness.records.trace import ChunkTrace, OpCost, TraceCase
-from harness.showing.printing import Console
-from harness.showing.terminal import print_page
+from harness.showing.terminal import Console, print_page
 from tests.commands import told
 
 SOFTWARE = Software(megatron_core="0.16.1", transformer_engine="2.11", torch="2.9")

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from harness.results.show import ailments_page
-from harness.showing.terminal import plain_text
+from tests.commands import piped
 
 
 def test_a_hint_that_is_in_the_message_too_is_printed_once_and_in_line():
     hint = "read it with the mbr-perf that wrote it, or upgrade"
     found = [("newer", Path("sweeps/a"), f"sweep.json: schema_version 9 is newer\n  {hint}", hint)]
-    first, *more = plain_text(ailments_page(found, Path("results"))).splitlines()
+    first, *more = piped(ailments_page(found, Path("results")))
     assert first.split() == ["newer", "sweeps/a"]
     indent = first.index("sweeps/a") * " "
     assert more == [f"{indent}sweep.json: schema_version 9 is newer", f"{indent}{hint}"]

@@ -4,13 +4,13 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from harness.judging.compare import compare_runs
 from harness.judging.gate import run_outcome
 from harness.records.goldens import GateOptions, GoldenSearch
 from harness.records.rank import Failure
-from harness.run.result import MAX_ROWS, print_run
+from harness.run.result import MAX_ROWS, run_page
+from harness.showing.terminal import Console, print_page
 
 RUN_DIR = Path("results/runs/20260102T030405Z-llama3_70b-0a1b2c3d")
 
@@ -20,7 +20,7 @@ def printed(record, golden=None, *, width=80, terminal=False, options=None, **co
     metrics, comparison = compare_runs([record], search, options or GateOptions())
     out = io.StringIO()
     target = Console(file=out, width=width, force_terminal=terminal, **console)
-    print_run(target, record, metrics, comparison, run_outcome(record.status, comparison), RUN_DIR)
+    print_page(target, run_page(record, metrics, comparison, run_outcome(record.status, comparison), RUN_DIR))
     assert target.width == width
     return out.getvalue()
 

@@ -60,9 +60,9 @@ def test_force_of_an_unknown_rule_exits_2_with_the_nearest(mbr_perf):
 def test_explain_names_the_source_of_every_setting(mbr_perf):
     done = mbr_perf("check", "-mr", "llama3_8b", "--recompute_modules", "core_attn", "--explain", *FAST)
     rows = [line.split() for line in done.out.splitlines()]
-    assert ["recompute", "core_attn", "--recompute_modules"] in rows
-    assert ["gpu", "cpu", "--gpu"] in rows
-    assert any(row[:1] == ["model.num_layers"] and row[-1].startswith("recipes/llama/llama3_8b.yaml:") for row in rows)
+    assert ["recompute", "--recompute_modules", "core_attn"] in rows
+    assert ["gpu", "--gpu", "cpu"] in rows
+    assert any(row[:1] == ["model.num_layers"] and row[1].startswith("recipes/llama/llama3_8b.yaml:") for row in rows)
 
 
 @pytest.mark.parametrize(("version", "code"), [("0.16.1", 2), ("0.17.0", 0)])

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from harness.records.rank import Failure
-from harness.showing.printing import Console, visible
+from harness.showing.terminal import Console, visible
 from tests.jobs.test_slurm import RECIPE, ROOT
 from tests.night.night_recordings import Stage
 from tests.snapshot_pickles import Allocator, written

@@ -73,10 +73,9 @@ def test_signals_go_to_own_processes_only():
 
 
 def test_every_console_shows_what_would_steer_it():
-    makers = {path for path, tree in trees().items() if "Console" in set(calls(tree))}
-    assert Path("harness/run/show.py") in makers
-    own = "from harness.showing.printing import Console"
-    assert {str(path) for path in makers if own not in SOURCES[path]} == set()
+    """Only the writer of pages makes one, and its class shows it."""
+    makers = {str(path) for path, tree in trees().items() if "Console" in set(calls(tree))}
+    assert makers == {"harness/showing/terminal.py"}
 
 
 def test_nvml_is_only_asked():

@@ -3,13 +3,13 @@
 import io
 
 import pytest
-from rich.console import Console
 
 from harness.errors import ExitCode
 from harness.experiment.effective import effective_recompute
 from harness.experiment.rules.rule import Finding
 from harness.run.document import CheckDocument
-from harness.showing.findings import print_check
+from harness.showing.findings import check_page
+from harness.showing.terminal import Console, print_page
 from tests.commands import told
 
 REFUSED = Finding(
@@ -30,7 +30,7 @@ def printed(make_spec):
         code = ExitCode.BAD_REQUEST if any(finding.blocks for finding in findings) else ExitCode.OK
         console = Console(file=out, width=width, force_terminal=terminal, no_color=True, highlight=False)
         effective = effective_recompute(spec, "transformer_engine")
-        print_check(console, spec, effective, findings, code, notes=notes, sources=sources)
+        print_page(console, check_page(spec, effective, findings, code, notes=notes, sources=sources))
         return out.getvalue().replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", "").splitlines()
 
     return lines
@@ -83,8 +83,8 @@ def test_in_a_pipe_a_paragraph_is_one_line(printed):
 def test_sources_are_shown_when_asked_for(printed):
     sources = {"recompute": "--recompute_modules", "compute_dtype": "recipes/llama/llama3_70b.yaml:3", "gpu": "default"}
     rows = [line.split() for line in printed(sources=sources)]
-    assert ["recompute", "core_attn", "--recompute_modules"] in rows
-    assert rows.index(["gpu", "h100", "default"]) > rows.index(["recompute", "core_attn", "--recompute_modules"])
+    assert ["recompute", "--recompute_modules", "core_attn"] in rows
+    assert rows.index(["gpu", "default", "h100"]) > rows.index(["recompute", "--recompute_modules", "core_attn"])
 
 
 def test_the_document_holds_every_finding_with_its_override(make_spec):

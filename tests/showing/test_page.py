@@ -23,8 +23,8 @@ from harness.showing.page import (
     table,
     tabled,
 )  # fmt: skip
-from harness.showing.printing import Console
-from harness.showing.terminal import plain_text, print_page
+from harness.showing.terminal import Console, print_page
+from tests.commands import piped
 
 HOSTILE = "a | `x` [b](c)<script>\x1b[2J\u202e</script>\nsecond line"
 PICTURE = Picture("trend", "Trend", "Higher is better.", None, "Nothing was measured.")
@@ -55,7 +55,7 @@ def at_terminal(page: Page, width: int) -> str:
 
 
 def test_a_pipe_gets_the_title_first_and_the_answer_last():
-    assert plain_text(PAGE).splitlines() == [
+    assert piped(PAGE) == [
         "A sweep: 2 cells", "On cpu.", "Note: a note", "", "Cell   Step", "none  1.0 s", "mlp   1.2 s", "", "About", "first",
         "second", "mbr-perf diagnose 'a b'", "at a terminal", "", "Use mlp.",
     ]  # fmt: skip
@@ -96,10 +96,10 @@ def test_no_text_becomes_markup_or_steers_a_terminal():
     assert fence.endswith("\n```\n")
     others = markdown(replace(page, blocks=tuple(block for block in blocks if not isinstance(block, Code))))
     assert "<script>" not in others.replace("\\<script\\>", "")
-    for text in (html(page), markdown(page), plain_text(page), at_terminal(page, 80)):
+    for text in (html(page), markdown(page), "\n".join(piped(page)), at_terminal(page, 80)):
         assert "\x1b[2J" not in text
         assert "\u202e" not in text
-    lines = plain_text(replace(page, blocks=blocks[:-3])).splitlines()
+    lines = piped(replace(page, blocks=blocks[:-3]))
     assert not [line for line in lines if line.startswith("second line") and line != "second line</script>"][1:]
 
 
@@ -144,7 +144,7 @@ def test_what_stands_instead_of_dropped_columns_is_shown_only_then():
 
     assert at_terminal(Page((made,)), 20).splitlines()[-1] == "a: word"
     assert "a: word" not in at_terminal(Page((made,)), 60)
-    assert "a: word" not in plain_text(Page((made,)))
+    assert "a: word" not in piped(Page((made,)))
 
 
 def test_an_optional_column_without_a_word_is_left_out():
@@ -158,6 +158,22 @@ def test_a_line_to_copy_is_never_broken_and_others_are_indented():
 
     assert [line.rstrip() for line in at_terminal(page, 25).splitlines()] == [
         "word word word word word", "    word word word", "word " * 7 + "word", "", "Title", "  inner",
+    ]  # fmt: skip
+
+
+def test_no_line_ends_within_a_path_a_command_or_between_a_figure_and_its_unit():
+    page = Page((Line("see results/golden/h100/a.json for `mbr-perf check` and 12.5 s more", hang=2),))
+
+    assert [line.rstrip() for line in at_terminal(page, 24).splitlines()] == [
+        "see", "  results/golden/h100/a.json", "  for `mbr-perf check`", "  and 12.5 s more",
+    ]  # fmt: skip
+
+
+def test_a_table_without_room_overruns_the_terminal_and_folds_no_path_and_no_figure():
+    made = table(("Path", "Step", "Why"), [("results/golden/h100/a.json", "12.5 s", "slow node")], right=("Step",))
+
+    assert [line.rstrip() for line in at_terminal(Page((made,)), 30).splitlines()] == [
+        "Path                          Step  Why", "results/golden/h100/a.json  12.5 s  slow", "                                    node",
     ]  # fmt: skip
 
 

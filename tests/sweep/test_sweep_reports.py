@@ -16,8 +16,7 @@ from harness.records.sweep import SweepData, read_sweep
 from harness.showing.charts.drawing import obstacle
 from harness.showing.markup import html, markdown
 from harness.showing.page import visible
-from harness.showing.printing import Console
-from harness.showing.terminal import print_page
+from harness.showing.terminal import Console, print_page
 from harness.sweep.document import SweepDocument, sweep_csv
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import sweep_page

@@ -13,8 +13,9 @@ from harness.run.predicting.prediction import RunPrediction
 from harness.run.show import Display
 from harness.run.understanding import Understood
 from harness.showing import json
-from harness.showing.printing import Console
+from harness.showing.page import Block, Line
 from harness.showing.progress import PlainLines, Show, step_progress
+from harness.showing.terminal import narrate, narration, show_blocks
 
 
 @dataclass
@@ -45,9 +46,9 @@ class JobDisplay:
         if names:
             self.says(f"Note: {', '.join(names)} of your shell do not count: the batch file says all; give the options")
 
-    def says(self, line: str) -> None:
+    def says(self, line: Block) -> None:
         """One line of narration."""
-        Console(stderr=True, highlight=False).print(line, markup=False, soft_wrap=True)
+        narrate(line)
 
     def prepared(self, job: SlurmJob) -> None:
         """Written, and not submitted."""
@@ -81,8 +82,8 @@ class JobDisplay:
         self.close()
         why = "no longer waited for" if signal is not None else "not finished yet"
         self.says(f"job {submitted.job_id} is {why}; it goes on")
-        self.says(f"  collect it: mbr-perf jobs wait {job.job_dir}")
-        self.says(f"  cancel it:  mbr-perf jobs cancel {job.job_dir}")
+        self.says(Line(f"  collect it: mbr-perf jobs wait {job.job_dir}", whole=True))
+        self.says(Line(f"  cancel it:  mbr-perf jobs cancel {job.job_dir}", whole=True))
         if self.as_json:
             from harness.run.document import WaitingDocument
 
@@ -96,15 +97,13 @@ class JobDisplay:
     def _bar(self, run_id: str, progress: Progress) -> Show:
         if run_id != self._shown or self._show is None:
             self.close()
-            console = Console(stderr=True, highlight=False)
-            self._show = self._steps.enter_context(step_progress(console, progress.num_steps))
+            self._show = self._steps.enter_context(step_progress(narration(), progress.num_steps))
             self._shown = run_id
         return self._show
 
     def _line(self, run_id: str, progress: Progress) -> Show:
         if run_id not in self._lines:
-            console = Console(stderr=True, highlight=False)
-            self._lines[run_id] = PlainLines(console, progress.num_steps, time.monotonic, label=f"{run_id}: ")
+            self._lines[run_id] = PlainLines(narration(), progress.num_steps, time.monotonic, label=f"{run_id}: ")
         return self._lines[run_id].show
 
     def of_a_night(self, job: JobRecord, records: Sequence[RunRecord]) -> None:
@@ -124,6 +123,4 @@ class JobDisplay:
 
     @staticmethod
     def _answer(lines: Sequence[str]) -> None:
-        console = Console(highlight=False)
-        for line in lines:
-            console.print(line, markup=False, soft_wrap=True)
+        show_blocks(*(Line(line, whole=True) for line in lines))

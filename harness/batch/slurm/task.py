@@ -21,7 +21,7 @@ from harness.records.job import ATTEMPTS, JobAttempt, JobRecord, JobRun, attempt
 from harness.records.launch import closed_to_others
 from harness.records.store import RECORD, write_once
 from harness.records.strict_json import read_document
-from harness.showing.printing import Console, print_lines
+from harness.showing.terminal import narrate
 
 Part = Callable[["NodeOfJob", JobAttempt], ExitCode]
 """This node's part in an attempt at the job."""
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
         with closed_to_others():
             return int(run_task(asked.job_dir, asked.master_addr, part or _runs))
     except HarnessError as error:
-        _say(f"error: {error}")
+        narrate(f"error: {error}")
         return int(error.exit_code)
 
 
@@ -129,17 +129,13 @@ def _run(node: NodeOfJob, run: JobRun) -> ExitCode:
     if _received(node):
         return status_exit_code("interrupted", _received(node))
     record = node.run(run)
-    _say(f"{run.run_id}: {record.status}{': ' + record.failure if record.failure else ''}")
+    narrate(f"{run.run_id}: {record.status}{': ' + record.failure if record.failure else ''}")
     return status_exit_code(record.status, _received(node) or int(signal.SIGINT))
 
 
 def _received(node: NodeOfJob) -> int:
     """The signal that ends the job, 0 as long as there is none."""
     return int(node.caught.signal or 0)
-
-
-def _say(line: str) -> None:
-    print_lines(Console(stderr=True, highlight=False), [line])
 
 
 if __name__ == "__main__":

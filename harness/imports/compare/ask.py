@@ -194,10 +194,10 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
 
         json.answer(compare_document(records, metrics, comparison, verdict))
     else:
-        from harness.run.result import print_compare
-        from harness.showing.printing import Console
+        from harness.run.result import compare_page
+        from harness.showing.terminal import show_page
 
-        print_compare(Console(), records, comparison, verdict)
+        show_page(compare_page(records, comparison, verdict))
     raise typer.Exit(int(verdict[1]))
 
 

@@ -13,7 +13,6 @@ from harness.asking.options import GoldenDir, Json, Results, takes
 
 if TYPE_CHECKING:
     from harness.night.history.cases import CaseHistory
-    from harness.showing.printing import Console
 
 
 class HistoryGroup(HelpedGroup):
@@ -78,17 +77,20 @@ def add(
 
     A nightly job does this by itself.
     """
-    from harness.night.history.document import AddedDocument
-    from harness.night.history.show import print_added
+    from harness.night.history.show import added_page
     from harness.night.history.store import add_runs
     from harness.records import store
-    from harness.showing import json
 
     additions = add_runs(runs, store.results_dir(results_dir))
     if as_json:
+        from harness.night.history.document import AddedDocument
+        from harness.showing import json
+
         json.answer(AddedDocument.of(runs=additions))
     else:
-        print_added(_console(), additions)
+        from harness.showing.terminal import show_page
+
+        show_page(added_page(additions))
 
 
 def _require_sense(asked: HistoryOptions) -> None:
@@ -183,12 +185,6 @@ def _write_files(asked: HistoryOptions, history: "CaseHistory") -> None:
 
 
 def _narrate(lines: Iterable[str]) -> None:
-    from harness.showing.printing import Console, print_lines
+    from harness.showing.terminal import narrate
 
-    print_lines(Console(stderr=True, highlight=False), lines)
-
-
-def _console() -> "Console":
-    from harness.showing.printing import Console
-
-    return Console(highlight=False)
+    narrate(*lines)

@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.text import Text
-
 from harness.judging.metrics import Metric
 from harness.night.history.cases import CaseHistory, CaseSummary, LevelChange
 from harness.night.history.changes import Change, Trend, changes, notable
@@ -13,7 +11,6 @@ from harness.night.history.series import Night
 from harness.night.history.store import Addition
 from harness.showing.figures import ABSENT, figure, sparkline
 from harness.showing.page import GAP, Column, Line, Page, Span, Table, Words, listing, style_of, table, tabled
-from harness.showing.printing import Console, plain_table, print_lines, show
 from harness.units import counted, format_percent
 
 _MOST_REASONS = 3
@@ -164,13 +161,12 @@ def _listed(found: Sequence[Change]) -> str:
     return "; ".join(change.text for change in found)
 
 
-def print_added(console: Console, rows: Sequence[Addition]) -> None:
+def added_page(rows: Sequence[Addition]) -> Page:
     """A line per run, and how many are new."""
-    table = plain_table("Run", "Case", "Status", "In history")
-    for one in rows:
-        record = one.record
-        status = f"{record.status}, suspect" if record.suspect else record.status
-        table.add_row(Text(record.run_id), Text(record.case), status, "added" if one.is_new else "was there already")
-    show(console, table)
-    num_new = sum(one.is_new for one in rows)
-    print_lines(console, [f"{num_new} of {len(rows)} {'run' if len(rows) == 1 else 'runs'} added"])
+    columns = [
+        (Column("Run", whole=True), lambda one: one.record.run_id),
+        (Column("Case", drop=1), lambda one: one.record.case),
+        (Column("Status"), lambda one: f"{one.record.status}, suspect" if one.record.suspect else one.record.status),
+        (Column("In history"), lambda one: "added" if one.is_new else "was there already"),
+    ]
+    return Page((tabled(rows, columns), f"{sum(one.is_new for one in rows)} of {counted(len(rows), 'run')} added"))

@@ -1,15 +1,15 @@
 """What gpu-check leaves behind: files for people, one table, an exit code."""
 
-import io
 import json
 import re
 
 import pytest
 from case import Case, Check, Unfinished, case_name
-from evidence import earlier_cases, exit_code, print_cases, write_case, write_summary
+from evidence import cases_page, earlier_cases, exit_code, write_case, write_summary
 from ooms import survive_oom
-from rich.console import Console
 from training import train_settings
+
+from tests.commands import piped
 
 PASSED = Case("dense.none", checks=(Check("trained", "pass", "exit 0, ok"),), figures={"step_time_s": 0.1})
 FAILED = Case("dense.mlp", "mlp", (Check("trained", "pass", ""), Check("same_losses", "fail", "worst 0.5")))
@@ -77,9 +77,7 @@ def test_the_summary_of_cases_that_were_all_kept_has_their_versions(machine, sha
 
 
 def test_the_table_tells_failures_and_what_was_left_out():
-    out = io.StringIO()
-    print_cases(Console(file=out, width=80), [PASSED, FAILED, SKIPPED, STOPPED, NOT_RUN])
-    text = out.getvalue()
+    text = "\n".join(piped(cases_page([PASSED, FAILED, SKIPPED, STOPPED, NOT_RUN])))
     for told in (
         "dense.mlp: same_losses failed: worst 0.5",
         "mla: trained skipped: transformer-engine is not installed",
