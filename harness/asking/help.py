@@ -19,8 +19,8 @@ _Row = tuple[str, tuple[str, str]]
 
 _OF_A_START = ("memory_snapshot", "snapshot_on_oom", "force")
 _UNUSED = {
-    "check": ("golden_values_path", "require_golden", "timing_threshold", "memory_threshold", "accept_difference",
-              "fail_on_improvement", "timeout", "hang_timeout", "sample_interval_ms", "results_dir", "repeats", "run_dir"),
+    "check": ("golden_values_path", "require_golden", "timing_threshold", "memory_threshold", "accept_differences",
+              "fail_on_improvement", "timeout_s", "hang_timeout_s", "sample_interval_ms", "results_dir", "repeats", "run_dir"),
     "plan": (*_OF_A_START, "seed"), "import": _OF_A_START, "diagnose": (*_OF_A_START, "seed"),
 }  # fmt: skip
 """Options that a command takes because `run` does, and that change nothing there: help and the shell leave them out."""

@@ -129,7 +129,7 @@ class JudgeOptions:
         help="Allowed loss of throughput. Default 0.05; on cpu 0.15, 0.10 with three repeats.")] = None
     memory_threshold: Annotated[float | None, _option("--memory_threshold", metavar="FRACTION", panel=_JUDGE,
         help="Allowed growth of peak memory. Default 0.05; on cpu 0.005.")] = None
-    accept_difference: Annotated[list[str] | None, _option("--accept_difference", metavar="NAME", panel=_JUDGE,
+    accept_differences: Annotated[list[str] | None, _option("--accept_difference", metavar="NAME", panel=_JUDGE,
         help="Compare although this differs from the golden's: a package, software (all of them), driver_version, device_name, or a setting. Repeatable.")] = None
     fail_on_improvement: Annotated[bool, _option("--fail_on_improvement", panel=_JUDGE,
         help="Exit 7 on an improvement beyond the threshold.")] = False
@@ -147,8 +147,8 @@ class LocalLaunchOptions:
 
     launcher: Annotated[str, _option("--launcher", metavar="NAME", help="torchrun, slurm or replay.", panel=_LAUNCH)] = "torchrun"
     replay_from: Annotated[Path | None, _option("--from", metavar="RUN", help="Recorded run folder of the replay launcher.", panel=_LAUNCH)] = None
-    timeout: Annotated[float | None, _option("--timeout", metavar="SECONDS", help="Time limit of the run.", panel=_LAUNCH)] = None
-    hang_timeout: Annotated[float, _option("--hang_timeout", metavar="SECONDS", panel=_LAUNCH,
+    timeout_s: Annotated[float | None, _option("--timeout", metavar="SECONDS", help="Time limit of the run.", panel=_LAUNCH)] = None
+    hang_timeout_s: Annotated[float, _option("--hang_timeout", metavar="SECONDS", panel=_LAUNCH,
         help="A rank this long without a sign of life hangs; at least 20 steps are allowed.")] = HANG_TIMEOUT_S
     sample_interval_ms: Annotated[int, _option("--sample_interval_ms", metavar="MS", panel=_LAUNCH,
         help="How often the memory in use on the GPUs is looked at; 0: never, and that figure is missing.")] = SAMPLE_INTERVAL_MS
@@ -208,7 +208,7 @@ class SlurmLaunchOptions:
     qos: Annotated[str | None, _slurm("--qos", metavar="NAME", help="Slurm's --qos.")] = None
     reservation: Annotated[str | None, _slurm("--reservation", metavar="NAME", help="Slurm's --reservation.")] = None
     constraint: Annotated[str | None, _slurm("--constraint", metavar="FEATURES", help="Slurm's --constraint.")] = None
-    slurm_gpus: Annotated[str | None, _slurm("--slurm_gpus", metavar="HOW",
+    gpus: Annotated[str | None, _slurm("--slurm_gpus", metavar="HOW",
         help="How GPUs are asked for: gpus-per-node (default), gres, or none where Slurm knows no GPUs.")] = None
     no_exclusive: Annotated[bool, _slurm("--no_exclusive",
         help="Share the nodes with other jobs: what is measured is then theirs too.")] = False
@@ -217,9 +217,9 @@ class SlurmLaunchOptions:
         help="Run in this container (pyxis). mbr-perf must be importable there by --slurm_python; results and the checkout are mounted.")] = None
     container_mounts: Annotated[list[str] | None, _slurm("--container_mounts", metavar="SRC:DST",
         help="Further mounts of the container. Repeatable.")] = None
-    slurm_python: Annotated[str | None, _slurm("--slurm_python", metavar="PATH",
+    python: Annotated[str | None, _slurm("--slurm_python", metavar="PATH",
         help="The Python that runs mbr-perf on the nodes. Default: the one in use here; python3 in a container.")] = None
-    pending_timeout: Annotated[int | None, _slurm("--pending_timeout", metavar="MINUTES",
+    pending_timeout_minutes: Annotated[int | None, _slurm("--pending_timeout", metavar="MINUTES",
         help="Cancel a job that has not started by then. Default: wait.")] = None
     detach: Annotated[bool, _slurm("--detach", help="Submit and return; `mbr-perf jobs wait` collects and judges.")] = False
     no_submit: Annotated[bool, _slurm("--no_submit", help="Write the job's files and stop; `mbr-perf jobs submit` submits them.")] = False

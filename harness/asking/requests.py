@@ -2,10 +2,12 @@
 
 import math
 import re
-from collections.abc import Container, Mapping
-from dataclasses import MISSING, fields
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+from pydantic import BaseModel
 
 from harness.asking.options import (
     ExperimentOptions,
@@ -17,7 +19,6 @@ from harness.asking.options import (
     SweepNodes,
 )
 from harness.errors import BadRequestError, raise_all
-from harness.judging.compare import WindowOptions
 from harness.launch.plan import Nodes
 from harness.recipes.recipe import Request
 from harness.records.batches import BatchLaunch, LaunchSettings
@@ -25,24 +26,28 @@ from harness.records.goldens import GateOptions
 from harness.records.job import SlurmOptions, SlurmRequest
 from harness.run.understanding import RunRequest
 
-_SPELLED = {
-    "set_values": "set", "replay_from": "from", "as_json": "json", "foreign_golden": "golden", "form": "format",
-}  # fmt: skip
-_ARGUMENTS = {"suite": "SUITE"}
-_NOT_OF_THE_REQUEST = {"force", "set_values", "env", "gpu", "virtual_pipeline_model_parallel_size"}
+_Kind = TypeVar("_Kind")
+
+
+def read(kind: type[_Kind], *groups: object, **settled: object) -> _Kind:
+    """Make a ``kind`` of ``settled`` and, for its other fields, of the options of the same names.
+
+    An option that was not given (None) leaves the default of the field; a list becomes a tuple. AttributeError for a field
+    that neither has: a renamed option cannot get lost.
+    """
+    given = {**{name: value for group in reversed(groups) for name, value in vars(group).items()}, **settled}
+    names = kind.model_fields if issubclass(kind, BaseModel) else [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    if missing := [name for name in names if name not in given]:
+        raise AttributeError(f"{kind.__name__}: no option {', '.join(missing)}")
+    values = {name: given[name] for name in names if given[name] is not None}
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
 
 
 def experiment_request(options: ExperimentOptions, judge: JudgeOptions | None = None) -> Request:
     """Options as the request that recipes resolve; ``gpu`` is empty when it was not given and is settled later."""
-    plain = {name: value for name, value in vars(options).items() if name not in _NOT_OF_THE_REQUEST}
-    window = {} if judge is None else vars(window_options(judge))
-    return Request(
-        **plain,
-        **window,
-        gpu=options.gpu or "",
-        env=tuple(options.env or ()),
-        set_values=tuple(options.set_values or ()),
-        virtual_pipeline_model_parallel_size=_chunks(options.virtual_pipeline_model_parallel_size),
+    chunks = _chunks(options.virtual_pipeline_model_parallel_size)
+    return read(
+        Request, options, judge or JudgeOptions(), gpu=options.gpu or "", virtual_pipeline_model_parallel_size=chunks
     )
 
 
@@ -58,36 +63,18 @@ def _chunks(text: str | None) -> int | Literal["none"] | None:
     return int(text)
 
 
-def window_options(judge: JudgeOptions) -> WindowOptions:
-    """Which steps count."""
-    return WindowOptions(judge.skip_first_percent_time, judge.eval_time_start_step, judge.eval_time_end_step)
-
-
-def gate_options(judge: JudgeOptions) -> GateOptions:
-    """How to judge."""
-    return GateOptions(
-        golden_values_path=judge.golden_values_path,
-        timing_threshold=judge.timing_threshold,
-        memory_threshold=judge.memory_threshold,
-        accept_differences=tuple(judge.accept_difference or ()),
-        fail_on_improvement=judge.fail_on_improvement,
-        require_golden=judge.require_golden,
-    )
-
-
 def run_request(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions) -> RunRequest:
     """All of `mbr-perf run` as one value. BadRequestError for options that contradict each other."""
     if launch.repeats < 1:
         raise BadRequestError(f"--repeats {launch.repeats} must be at least 1")
-    return RunRequest(
+    return read(
+        RunRequest,
+        launch,
         asked=experiment_request(asked, judge),
         force=frozenset(asked.force or ()),
-        gate=gate_options(judge),
-        repeats=launch.repeats,
-        launch=_settings(launch),
-        nodes=Nodes(launch.nnodes, launch.node_rank, launch.master_addr, launch.master_port),
-        run_dir=launch.run_dir,
-        results_dir=launch.results_dir,
+        gate=read(GateOptions, judge),
+        launch=read(LaunchSettings, launch),
+        nodes=read(Nodes, launch),
     )
 
 
@@ -108,22 +95,11 @@ def nodes_said(nodes: LaunchOptions | SweepNodes, replay_from: Path | None) -> d
 
 def batch_launch(launch: LocalLaunchOptions) -> BatchLaunch:
     """How runs are launched on this node, as plans on disk say it. BadRequestError for limits that plans cannot hold."""
-    settings = _settings(launch)
-    if not all(math.isfinite(limit) for limit in (launch.timeout, launch.hang_timeout) if limit is not None):
+    settings = read(LaunchSettings, launch)
+    if not all(math.isfinite(limit) for limit in (launch.timeout_s, launch.hang_timeout_s) if limit is not None):
         raise_all(settings.problems)
     source = settings.replay_from
     return BatchLaunch(**settings.model_dump() | {"replay_from": source.absolute() if source else None})
-
-
-def _settings(launch: LocalLaunchOptions) -> LaunchSettings:
-    return LaunchSettings(
-        launcher=launch.launcher,
-        replay_from=launch.replay_from,
-        timeout_s=launch.timeout,
-        hang_timeout_s=launch.hang_timeout,
-        sample_interval_ms=launch.sample_interval_ms,
-        pass_env=tuple(launch.pass_env or ()),
-    )
 
 
 def require_nothing_else(what: str, may: str, groups: tuple[object, ...], but: Container[str]) -> None:
@@ -140,19 +116,28 @@ def require_nothing_else(what: str, may: str, groups: tuple[object, ...], but: C
 
 
 def given_options(*groups: object, but: Container[str]) -> list[str]:
-    """``--name`` of every option, and ``NAME`` of every argument, of ``groups`` that is not as it is by default, without those in ``but``."""
+    """Every option and argument of ``groups`` that is not as it is by default, as it is typed, without those in ``but``."""
     return [
-        _ARGUMENTS.get(field.name) or f"--{_SPELLED.get(field.name, field.name)}"
+        typed
         for group in groups
-        for field in fields(group)  # type: ignore[arg-type]
+        for field, typed in _typed(group)
         if field.name not in but and field.default is not MISSING
         if getattr(group, field.name) not in (field.default, ())
     ]
 
 
+def _typed(group: object) -> Iterator[tuple[Field[Any], str]]:
+    """Each field with ``--name`` as a user types it, or an argument's ``NAME``."""
+    hints = get_type_hints(type(group), include_extras=True)
+    for field in fields(group):  # type: ignore[arg-type]
+        (option,) = hints[field.name].__metadata__
+        names = (option.default, *(option.param_decls or ()))  # Annotated puts the first name there
+        long = next((name for name in names if isinstance(name, str) and name.startswith("--")), option.metavar)
+        yield field, long.partition("/")[0]
+
+
 _TIME = re.compile(r"(?:(?P<days>\d{1,3})-)?(?P<hours>\d{1,4}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
 _MINUTES = re.compile(r"\d{1,7}")
-_Gpus = Literal["gpus-per-node", "gres", "none"]
 
 
 def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, object]) -> SlurmRequest | None:
@@ -162,8 +147,7 @@ def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, 
     all at once, for options that contradict each other or the launcher.
     """
     if launcher != "slurm":
-        said = _said(given)
-        if said:
+        if said := given_options(given, but=()):
             raise BadRequestError(f"{', '.join(said)}: only with --launcher slurm", remedy="add it, or leave them out")
         return None
     problems = [*_local_problems(local), *_value_problems(given)]
@@ -173,7 +157,9 @@ def slurm_request(launcher: str, given: SlurmLaunchOptions, local: Mapping[str, 
     except BadRequestError as error:
         problems.append(error)
     raise_all(problems)
-    return _request(given, minutes)
+    options = read(SlurmOptions, given, time_limit_minutes=minutes, exclusive=not given.no_exclusive)
+    array = isinstance(given, SlurmArrayOptions) and given.array
+    return SlurmRequest(options=options, submit=not given.no_submit, detach=given.detach, array=array)
 
 
 def limit_minutes(text: str | None) -> int:
@@ -194,30 +180,6 @@ def limit_minutes(text: str | None) -> int:
     return total
 
 
-def _request(given: SlurmLaunchOptions, minutes: int) -> SlurmRequest:
-    options = SlurmOptions(
-        time_limit_minutes=minutes,
-        partition=given.partition,
-        account=given.account,
-        qos=given.qos,
-        reservation=given.reservation,
-        constraint=given.constraint,
-        gpus=_gpus(given.slurm_gpus) or "gpus-per-node",
-        exclusive=not given.no_exclusive,
-        segment=given.segment,
-        container_image=given.container_image,
-        container_mounts=tuple(given.container_mounts or ()),
-        python=given.slurm_python,
-        pending_timeout_minutes=given.pending_timeout,
-    )
-    array = isinstance(given, SlurmArrayOptions) and given.array
-    return SlurmRequest(options=options, submit=not given.no_submit, detach=given.detach, array=array)
-
-
-def _said(given: SlurmLaunchOptions) -> list[str]:
-    return [f"--{field.name}" for field in fields(given) if getattr(given, field.name) not in (None, False)]
-
-
 def _local_problems(local: Mapping[str, object]) -> list[BadRequestError]:
     said = [f"--{name}" for name, value in local.items() if value is not None]
     if not said:
@@ -226,19 +188,17 @@ def _local_problems(local: Mapping[str, object]) -> list[BadRequestError]:
     return [BadRequestError(f"{', '.join(said)} cannot be said with --launcher slurm", remedy=remedy)]
 
 
-def _gpus(text: str | None) -> _Gpus | None:
-    return next((word for word in get_args(_Gpus) if word == text), None)
-
-
 def _value_problems(given: SlurmLaunchOptions) -> list[BadRequestError]:
     problems = [
         BadRequestError(f"--{name} {value} must be at least 1")
-        for name, value in (("segment", given.segment), ("pending_timeout", given.pending_timeout))
+        for name, value in (("segment", given.segment), ("pending_timeout", given.pending_timeout_minutes))
         if value is not None and value < 1
     ]
-    if given.slurm_gpus is not None and _gpus(given.slurm_gpus) is None:
-        known = ", ".join(get_args(_Gpus))
-        problems.append(BadRequestError(f"--slurm_gpus {given.slurm_gpus!r}: no such way", remedy=f"one of {known}"))
+    ways = get_args(SlurmOptions.model_fields["gpus"].annotation)
+    if given.gpus is not None and given.gpus not in ways:
+        problems.append(
+            BadRequestError(f"--slurm_gpus {given.gpus!r}: no such way", remedy=f"one of {', '.join(ways)}")
+        )
     if given.detach and given.no_submit:
         problems.append(BadRequestError("--detach and --no_submit exclude each other", remedy="leave one of them out"))
     return problems

@@ -126,7 +126,7 @@ def _import_request(
     what: ImportOptions, asked: JobOptions, judge: JudgeOptions
 ) -> "ImportRequest | ImportSweepRequest":
     """The options as one value. BadRequestError for logs of which only some have a setting, and without a recipe."""
-    from harness.asking.requests import experiment_request, gate_options
+    from harness.asking.requests import experiment_request, read
     from harness.imports.request import (
         ImportRequest,
         ImportSweepRequest,
@@ -136,13 +136,14 @@ def _import_request(
         sweep_file_named,
     )
     from harness.recipes.file_request import laid_over, request_of
+    from harness.records.goldens import GateOptions
 
     file = sweep_file_named(what.sweep, asked.recipes_dir)
     request = experiment_request(asked, judge)
     request = laid_over(request_of(file.request), request) if file else request
     if not request.model_recipe_name:
         raise BadRequestError("a log does not say what was trained", remedy="-mr RECIPE, or --sweep SWEEP_FILE")
-    gate, jobs, started_at = gate_options(judge), labelled(what.log), start_of(what.started_at)
+    gate, jobs, started_at = read(GateOptions, judge), labelled(what.log), start_of(what.started_at)
     require_logs(jobs)
     if any(not job.label for job in jobs):
         _require_one_job(what, jobs)

@@ -46,7 +46,7 @@ class NightJudgeOptions:
 
     golden_dir: Annotated[Path | None, typer.Option("--golden_dir", metavar="DIR", rich_help_panel=_JUDGE,
         help="Where golden values are. Default: results/golden of the checkout.")] = None
-    accept_difference: Annotated[list[str] | None, typer.Option("--accept_difference", metavar="NAME", rich_help_panel=_JUDGE,
+    accept_differences: Annotated[list[str] | None, typer.Option("--accept_difference", metavar="NAME", rich_help_panel=_JUDGE,
         help="Compare although this differs from the golden's: a package, driver_version, or software. Repeatable.")] = None
     fail_on_improvement: Annotated[bool, typer.Option("--fail_on_improvement", rich_help_panel=_JUDGE,
         help="Exit 7 on an improvement beyond the threshold.")] = False
@@ -153,7 +153,7 @@ def _request(
     problems: Problems,
 ) -> "NightRequest | None":
     """The request as far as it can be read; None without a suite. ``problems`` takes what is wrong with it."""
-    from harness.asking.requests import batch_launch, slurm_request
+    from harness.asking.requests import batch_launch, read, slurm_request
     from harness.night.aa import AaRequest
     from harness.night.plan import NightRequest
     from harness.records.batches import BatchLaunch
@@ -176,18 +176,12 @@ def _request(
     if what.suite is None:
         return None
     num_pairs = AaRequest.num_pairs if judge.aa_pairs is None else judge.aa_pairs
-    return NightRequest(
-        suite=what.suite,
-        only=tuple(what.only or ()),
-        shard=what.shard,
-        confirm=what.confirm,
-        retries=what.retries,
+    return read(
+        NightRequest,
+        what,
+        judge,
+        launch,
         launch=words.model_copy(update={"launcher": "torchrun"}) if launch.launcher == "slurm" else words,
         slurm=on_slurm.options if on_slurm else None,
-        golden_dir=judge.golden_dir,
-        recipes_dir=what.recipes_dir,
-        results_dir=launch.results_dir,
-        accept_differences=tuple(judge.accept_difference or ()),
-        fail_on_improvement=judge.fail_on_improvement,
         aa=AaRequest(judge.aa_case, num_pairs) if judge.aa or says_which_aa else None,
     )

@@ -37,7 +37,7 @@ class PlanOptions:
     exact: Annotated[list[str] | None, typer.Option("--exact", rich_help_panel=_PLAN, metavar="[SETTING...]",
         help="Also trace whole steps of these settings over megatron-core's own schedule: e.g. mlp full:uniform:1, asked; "
         "without one: the recommended.")] = None
-    exact_timeout: Annotated[float, typer.Option("--exact_timeout", rich_help_panel=_PLAN, metavar="SECONDS",
+    exact_timeout_s: Annotated[float, typer.Option("--exact_timeout", rich_help_panel=_PLAN, metavar="SECONDS",
         help="Give up the whole step of a setting after this long.")] = 300.0
     calibrate: Annotated[list[str] | None, typer.Option("--calibrate", rich_help_panel=_CAL, metavar="RUN...",
         autocompletion=completion.stored, help="Instead of planning: fit the planner's constants to these runs (folders, ids, sweeps) of one GPU type.")] = None
@@ -115,24 +115,20 @@ def _calibrate(asked: ExperimentOptions, how: PlanOptions) -> None:
 
 def _request(asked: ExperimentOptions, how: PlanOptions) -> "PlanRequest":
     """The options as one value. BadRequestError for an --over that cannot be read."""
-    from harness.asking.requests import experiment_request
+    from harness.asking.requests import experiment_request, read
     from harness.errors import BadRequestError
     from harness.plan.request import PlanRequest
 
     if how.out:
         raise BadRequestError("--out names where --calibrate keeps what it found", remedy="leave it out")
 
-    return PlanRequest(
+    return read(
+        PlanRequest,
+        how,
         asked=experiment_request(asked),
-        margin=how.margin,
         fit_into_gib=_gib(how.fit_into),
-        max_overhead=how.max_overhead,
         over=_over(how.over or []),
         use_cache=not how.no_cache,
-        assume=how.assume,
-        exact=tuple(how.exact or ()),
-        exact_timeout_s=how.exact_timeout,
-        only=tuple(how.only or ()),
         use_calibration=not how.no_calibration,
     )
 

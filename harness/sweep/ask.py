@@ -151,9 +151,10 @@ def sweep_request(
 
     BadRequestError for an unreadable file or ``--over``, and without a recipe.
     """
-    from harness.asking.requests import batch_launch, experiment_request, gate_options
+    from harness.asking.requests import batch_launch, experiment_request, read
     from harness.recipes.file_request import laid_over, request_of
     from harness.recipes.sweep_file import read_sweep_file
+    from harness.records.goldens import GateOptions
     from harness.sweep.request import SweepRequest, all_over
 
     file = read_sweep_file(how.file, asked.recipes_dir) if how.file is not None else None
@@ -161,23 +162,23 @@ def sweep_request(
     request = laid_over(request_of(file.request), request) if file else request
     if not request.model_recipe_name:
         raise BadRequestError("a sweep needs a recipe", remedy="-mr RECIPE, or --file SWEEP_FILE, or --resume SWEEP")
-    return SweepRequest(
+    return read(
+        SweepRequest,
+        how,
+        launch,
+        nodes,
         asked=request,
         over=all_over(file, how.over or ()),
         title=file.title if file else "",
         grid=how.grid or bool(file and file.grid),
         repeats=how.repeats if how.repeats is not None else file.repeats if file else 1,
         control=how.control if how.control is not None else (file.control or "") if file else "",
-        max_minutes=how.max_minutes,
         prune=not how.no_prune,
-        margin=how.margin,
         force=frozenset(asked.force or ()),
         launch=batch_launch(launch).model_copy(
             update={name: getattr(nodes, name) for name in ("nnodes", "master_addr", "master_port")}
         ),
-        gate=gate_options(judge).from_root,
-        results_dir=launch.results_dir,
-        sweep_dir=nodes.sweep_dir,
+        gate=read(GateOptions, judge).from_root,
     )
 
 

@@ -173,12 +173,13 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
 
 
 def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
-    from harness.asking.requests import gate_options, window_options
-    from harness.judging.compare import compare_runs, find_reference
+    from harness.asking.requests import read
+    from harness.judging.compare import WindowOptions, compare_runs, find_reference
     from harness.judging.gate import comparison_outcome
+    from harness.records.goldens import GateOptions
     from harness.records.other_kinds import read_only_run
 
-    gate = gate_options(judge)
+    gate = read(GateOptions, judge)
     if what.golden is not None and gate.golden_values_path is not None:
         raise BadRequestError(
             f"GOLDEN {what.golden} and --golden_values_path {gate.golden_values_path} are two answers; give one"
@@ -186,7 +187,7 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
     gate = gate.model_copy(update={"require_golden": gate.require_golden or what.golden is not None})
     records = tuple(read_only_run(reference, what.results_dir) for reference in (run, *(what.repeat or ())))
     search = find_reference(what.golden, records[0], gate, what.results_dir)
-    metrics, comparison = compare_runs(records, search, gate, window_options(judge))
+    metrics, comparison = compare_runs(records, search, gate, read(WindowOptions, judge))
     verdict = comparison_outcome(comparison, fail_on_improvement=gate.fail_on_improvement)
     if what.as_json:
         from harness.run.document import compare_document
@@ -203,19 +204,21 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
 
 def _foreign_request(given: ForeignOptions, loss: LossOptions, judge: JudgeOptions) -> "ForeignRequest":
     """The options as one value. BadRequestError names all that do not go together."""
-    from harness.asking.requests import gate_options, window_options
+    from harness.asking.requests import read
     from harness.imports.compare.convergence import LossLimits
     from harness.imports.compare.run import ForeignRequest
     from harness.imports.compare.values import ForeignThresholds
+    from harness.judging.compare import WindowOptions
+    from harness.records.goldens import GateOptions
 
-    gate = gate_options(judge)
+    gate = read(GateOptions, judge)
     limits = {name: value for name, value in vars(loss).items() if value is not None}
     raise_all([*_problems(given, judge), *_limit_problems(limits, checks=given.check_loss)])
     return ForeignRequest(
         logs=tuple(given.log or ()),
         golden=given.foreign_golden or judge.golden_values_path,
         form="auto" if given.form == "auto" else "bridge" if given.form == "bridge" else "megatron-lm",
-        window=window_options(judge),
+        window=read(WindowOptions, judge),
         thresholds=ForeignThresholds(
             ForeignThresholds.time if gate.timing_threshold is None else gate.timing_threshold,
             ForeignThresholds.memory if gate.memory_threshold is None else gate.memory_threshold,
@@ -241,7 +244,7 @@ def _problems(given: ForeignOptions, judge: JudgeOptions) -> list[BadRequestErro
             "name golden values with --golden FILE",
         ),
         (
-            judge.accept_difference,
+            judge.accept_differences,
             "--accept_difference: a log does not say what it was measured on",
             "leave it out: nothing is refused for it",
         ),
