@@ -84,7 +84,7 @@ def _megatron_core(version: str | None) -> Line:
 
 
 def _missing(name: str) -> Line:
-    return Line(name, "warning", "not installed: this machine plans and judges, it cannot train", TRAIN_EXTRA)
+    return Line(name, "warning", "not installed: this machine checks and judges, it cannot plan or train", TRAIN_EXTRA)
 
 
 def _transformer_engine(version: str | None, declared: Declared) -> Line:

@@ -103,8 +103,8 @@ def require_megatron(host: Host) -> None:
     missing = [name for name, module in (("torch", "torch"), ("megatron-core", "megatron")) if not find_spec(module)]
     if missing:
         raise BadRequestError(
-            f"the planner traces megatron-core, and {' and '.join(missing)} is not installed in {host.python}",
-            remedy=f"no GPU is needed, torch for CPU does: {TRAIN_EXTRA}",
+            f"a prediction needs {' and '.join(missing)}: not installed in {host.python}",
+            remedy=f"{TRAIN_EXTRA}; torch for CPU is enough, no GPU is needed",
         )
 
 

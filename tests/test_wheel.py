@@ -1,0 +1,133 @@
+"""The wheel, installed without torch and away from a checkout: its commands work in an empty folder, with what it ships."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.commands import Answer
+from tests.imported_logs import EXPANDABLE, TABLE, job_log
+
+ROOT = Path(__file__).parents[1]
+LOGS = {"good.log": f"core_attn {EXPANDABLE}", "slow.log": "mlp", "oom.log": "core_attn"}
+POINT = ("-mr", "llama3_70b", "--task", "sft", "-g", "h100", "-c", "fp8_cs", "-ng", "32")
+
+
+def needed(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
+    """A distribution with all that it requires without extras, by name."""
+    if name not in found:
+        found[name] = distribution(name)
+        for line in found[name].requires or ():
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                needed(requirement.name.lower(), found)
+    return found
+
+
+@pytest.fixture(scope="module", name="environment")
+def _environment(tmp_path_factory):
+    """The commands of a fresh environment with the built wheel, and with links to the dependencies that it declares."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "dist"]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    venv.create(folder / "environment", symlinks=True)
+    (packages,) = (folder / "environment" / "lib").glob("python*/site-packages")
+    for name, dependency in needed("mbr-perf", {}).items():
+        tops = {file.parts[0] for file in dependency.files or () if file.parts[0] not in ("..", "__pycache__")}
+        for top in tops if name != "mbr-perf" else ():
+            (packages / top).symlink_to(dependency.locate_file(top))
+    # pip itself requires that all dependencies are there: it may fetch none.
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        folder / "environment" / "bin" / "python",
+        "install",
+        "--no-index",
+        wheel,
+    ]
+    subprocess.run(pip, check=True, capture_output=True, timeout=120)
+    return folder / "environment" / "bin"
+
+
+@pytest.fixture(scope="module", name="elsewhere")
+def _elsewhere(environment, tmp_path_factory):
+    """Runs the installed command in one folder that held nothing but logs."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    for name, label in LOGS.items():
+        (folder / name).write_text(job_log(next(job for job in TABLE if job.label == label)))
+    home = tmp_path_factory.mktemp("home")
+
+    def call(*arguments):
+        settings = {"PATH": f"{environment}:{os.defpath}", "HOME": str(home)}
+        command = [environment / "mbr-perf", *arguments]
+        done = subprocess.run(
+            command, cwd=folder, env=settings, capture_output=True, text=True, check=False, timeout=60
+        )
+        return Answer(done.returncode, done.stdout, done.stderr)
+
+    return call
+
+
+def tree(folder):
+    return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_it_ships_every_recipe_sweep_suite_and_golden(environment):
+    (data,) = environment.parent.glob("lib/python*/site-packages/harness/_data")
+
+    assert tree(data / "recipes") == tree(ROOT / "recipes")
+    assert tree(data / "golden") == tree(ROOT / "results" / "golden")
+
+
+@pytest.mark.slow
+def test_it_lists_what_it_ships(elsewhere):
+    assert "llama3_70b" in elsewhere("recipes", "list").out
+    assert "dense.none" in elsewhere("recipes", "suites", "cpu_smoke").out
+    assert "h100/llama3_70b.sft.fp8_cs.32gpu.core_attn" in elsewhere("golden", "list").out
+    assert elsewhere("results", "list").code == 0
+    assert json.loads(elsewhere("schema", "plan").out)["title"] == "mbr-perf plan"
+
+
+@pytest.mark.slow
+def test_it_checks_a_request(elsewhere):
+    assert elsewhere("check", *POINT).code == 0
+    assert "EFF01" in elsewhere("check", *POINT, "--recompute_modules", "layernorm").out
+
+
+@pytest.mark.slow
+def test_it_judges_logs(elsewhere):
+    assert elsewhere("compare", "--log", "good.log", "--actuals", "golden.json").code == 0
+    assert elsewhere("compare", "--log", "slow.log", "--golden", "golden.json").code == 5
+    assert "fragmentation" in elsewhere("diagnose", "oom.log").out
+
+
+@pytest.mark.slow
+def test_it_explains_an_imported_run_by_a_golden_that_it_ships(elsewhere):
+    imported = elsewhere("import", "--log", "good.log", *POINT, "--recompute_modules", "core_attn", "--json")
+    explained = elsewhere("explain", json.loads(imported.out)["run_id"])
+
+    assert imported.code == 0, imported.err
+    assert explained.code == 0, explained.err
+    assert "709.93" in explained.out
+    assert json.loads(imported.out)["run_id"] in elsewhere("results", "list").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [("plan", *POINT), ("run", "-mr", "llama3_8b"), ("sweep", "--file", "cpu_dense")])
+def test_what_needs_torch_says_what_to_install(elsewhere, command):
+    answer = elsewhere(*command)
+
+    assert answer.code == 2
+    assert "torch and megatron-core" in answer.err
+    assert answer.err.count("pip install 'mbr-perf[train]'") == 1
+    assert "Traceback" not in answer.err
