@@ -1,13 +1,22 @@
-"""The guides name every option, link to what exists, and show commands that mbr-perf takes."""
+"""The guides name every option, link to what exists, and show commands that mbr-perf takes and the answers that it gives.
+
+A block ```` ```console ```` is a session: after `$` stands a command, below it what the command prints. The tests run the
+commands of a guide in order, in a folder with the files of ``example``. `...` stands for any text of a line, and for any
+lines where it stands alone. All other blocks are not run. ``RUN``, ``OTHER_RUN`` and ``SWEEP`` are folders of ``example``.
+"""
 
 import re
 import shlex
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import typer
 
-from harness.app import app
+from harness.app import app, main
+from tests.imported_logs import EXPANDABLE, TABLE, job_log
+from tests.snapshot_pickles import fragmented, written
 
 ROOT = Path(__file__).parents[1]
 GUIDES = sorted(
@@ -63,8 +72,9 @@ def test_links_lead_to_what_exists(guide):
 
 def shown(guide):
     """Every line inside a block that runs mbr-perf."""
-    for block in re.findall(r"^```\n(.*?)^```", guide.read_text(), re.DOTALL | re.MULTILINE):
-        yield from (line for line in block.splitlines() if line.removeprefix("scripts/").startswith("mbr-perf "))
+    for block in re.findall(r"^```(?:console)?\n(.*?)^```", guide.read_text(), re.DOTALL | re.MULTILINE):
+        lines = (line.removeprefix("$ ") for line in block.replace("\\\n", "").splitlines())
+        yield from (line for line in lines if line.removeprefix("scripts/").startswith("mbr-perf "))
 
 
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -77,3 +87,119 @@ def test_commands_that_a_guide_shows_exist_with_their_options(guide):
         known = {option for parameter in by_name[name].params for option in parameter.opts}
         given = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
         assert [option for option in given if option not in known] == [], line
+
+
+def sessions(guide):
+    """Every command of the guide's sessions with the lines that the guide shows below it."""
+    for block in re.findall(r"^```console\n(.*?)^```", guide.read_text(), re.DOTALL | re.MULTILINE):
+        for part in re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
+            command, *lines = part.splitlines()
+            yield command, [line for line in lines if line]
+
+
+def difference(shown, printed):
+    """The first line that is shown and not printed, or printed and not shown; None where they agree."""
+    at, skips = 0, False
+    for line in shown:
+        if line == "...":
+            skips = True
+            continue
+        pattern = re.escape(line).replace(r"\.\.\.", ".*")
+        rest = range(at, len(printed) if skips else min(at + 1, len(printed)))
+        found = next((n for n in rest if re.fullmatch(pattern, printed[n])), None)
+        if found is None:
+            return f"not printed here: {line}"
+        at, skips = found + 1, False
+    return None if skips or at == len(printed) else f"not shown: {printed[at]}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "found"),
+    [
+        (["a 1", "b 2", "c 3"], None),
+        (["a ...", "...", "c 3"], None),
+        (["...", "b 2", "..."], None),
+        (["a 1", "c 3"], "not printed here: c 3"),
+        (["...", "c 3", "b 2"], "not printed here: b 2"),
+        (["a 1", "b 2"], "not shown: c 3"),
+        (["a 1", "b 2", "c 3", "d"], "not printed here: d"),
+    ],
+)
+def test_what_a_session_shows_is_what_was_printed(shown, found):
+    assert difference(shown, ["a 1", "b 2", "c 3"]) == found
+
+
+@pytest.fixture(scope="session", name="example")
+def _example(tmp_path_factory):
+    """Logs with the published figures of Llama 3 70B on 32 H100, one of a slower job, and the results of recorded CPU ranks."""
+    folder = tmp_path_factory.mktemp("guides")
+    jobs = {job.label: job for job in TABLE}
+    published = jobs[f"core_attn {EXPANDABLE}"]
+    logs = {
+        "oom.log": jobs["core_attn"], "mlp.log": jobs["mlp"], "core_attn.log": published,
+        "train.log": replace(published, tflops=647.2),
+    }  # fmt: skip
+    for name, job in logs.items():
+        (folder / name).write_text(job_log(job))
+    written(folder / "oom.pickle", fragmented().snapshot())
+    shutil.copytree(ROOT / "recipes" / "examples", folder / "recipes" / "examples")
+    shutil.copytree(ROOT / "tests" / "data" / "sweeps" / "cpu_oom", folder / "results" / "sweeps" / "cpu_oom")
+    with pytest.raises(SystemExit):
+        main(["compare", "--log", str(folder / "core_attn.log"), "--actuals", str(folder / "golden.json")])
+    options = shlex.split("-mr llama3_70b --task sft -g h100 -c fp8_cs -ng 32 --recompute_modules core_attn")
+    for name, log in (("OTHER_RUN", "core_attn.log"), ("RUN", "train.log")):
+        with pytest.raises(SystemExit):
+            main(["import", "--log", str(folder / log), *options, "--results_dir", str(folder / name)])
+        (run,) = (folder / name / "runs").iterdir()
+        shutil.copytree(run, folder / "results" / "runs" / run.name)
+        (folder / name / "id").write_text(run.name)
+    return folder
+
+
+def words(command, folder):
+    """The arguments of a command line; results lie in the folder, whatever the checkout holds."""
+    places = {name: (folder / name / "id").read_text() for name in ("RUN", "OTHER_RUN")} | {"SWEEP": "cpu_oom"}
+    given = [places.get(word, word) for word in shlex.split(command, comments=True)][1:]
+    by_name = dict(commands())
+    name = next(name for name in (" ".join(given[:2]), f"{given[0]} show", given[0]) if name in by_name)
+    takes = {option for parameter in by_name[name].params for option in parameter.opts}
+    return [*given, *(["--results_dir", "results"] if "--results_dir" in takes else [])]
+
+
+def parametrized():
+    """Guides with sessions. Those that predict start torch."""
+    for guide in GUIDES:
+        name = str(guide.relative_to(ROOT))
+        if list(sessions(guide)):
+            predicts = name in (
+                "README.md",
+                "harness/plan/README.md",
+                "harness/night/README.md",
+                "harness/imports/README.md",
+            )
+            yield pytest.param(guide, id=name, marks=[pytest.mark.train, pytest.mark.slow] if predicts else [])
+
+
+@pytest.mark.parametrize("guide", list(parametrized()))
+@pytest.mark.usefixtures("without_pictures")
+def test_the_outputs_of_a_guide_are_those_of_today(guide, example, mbr_perf, tmp_path, tmp_path_factory, monkeypatch):
+    folder = shutil.copytree(example, tmp_path / "folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "traces"))
+    monkeypatch.chdir(folder)
+    code = None
+    for command, shown_lines in sessions(guide):
+        assert set(shown_lines) - {"..."}, f"$ {command}: shows nothing"
+        if command == "echo $?":
+            assert shown_lines == [str(code)]
+            continue
+        answer = mbr_perf(*words(command, folder))
+        code = answer.code
+        printed = [line.rstrip() for line in (answer.out or answer.err).splitlines() if line.strip()]
+
+        assert difference(shown_lines, printed) is None, "\n".join([f"$ {command}", *printed])
+
+
+def test_guides_of_features_show_an_output():
+    without = [feature for feature in FEATURES if not list(sessions(ROOT / "harness" / feature / "README.md"))]
+
+    assert without == ["jobs"]  # its commands need Slurm

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mean
 from types import SimpleNamespace
 
 import pytest
@@ -186,6 +187,40 @@ def test_the_picture_of_the_readme_shows_the_kept_h100_peaks():
     assert points_of(shown) == approximately(kept_h100_peaks())
     assert f"({len(kept_h100_peaks())} cases, " in shown
     assert "](results/examples/h100_peaks.svg)" in (ROOT / "README.md").read_text()
+
+
+def test_the_table_of_the_readme_is_what_is_kept():
+    functional = json.loads((KEPT / "megatron_lm.json").read_text())["cases"]
+    others = json.loads((KEPT / "other_published.json").read_text())["cases"]
+    eager = [case for case in functional if not case["bounded"]]
+    kept = [
+        [case for case in eager if case["model"] == "dense"],
+        [case for case in eager if case["model"] != "dense"],
+        [case for case in functional if case["bounded"]],
+        [case for case in others if case["model"] == "dense"],
+        json.loads((KEPT / "llama3_70b_sft.json").read_text())["rows"],
+    ]
+    expected = [
+        [
+            str(len(cases)),
+            f"{mean(abs(case['error']) for case in cases) * 100:.1f} %",
+            f"{max((case['error'] for case in cases), key=abs) * 100:+.1f} %",
+            f"{sum(case['in_range'] for case in cases)} of {len(cases)}",
+        ]
+        for cases in kept
+    ]
+    readme = (ROOT / "README.md").read_text()
+    table = readme.partition("| peak memory | cases |")[2].split("\n\n")[0].splitlines()[2:]
+    assert [[cell.strip() for cell in row.split("|")[2:-1]] for row in table] == expected
+    times = json.loads((KEPT / "time.json").read_text())["headline"]
+    assert re.findall(r"[\d.]+ points|[\d.]+ %", readme.partition("The cost of one setting")[2].partition("##")[0]) == [
+        *re.findall(r"by ([\d.]+ points) on average", times), *re.findall(r"by ([\d.]+ %) on average", times)
+    ]  # fmt: skip
+
+
+def test_the_readme_says_that_no_gpu_has_measured_anything_while_that_is_so():
+    has_evidence = any((ROOT / "results" / "gpu").glob("*/*.json"))
+    assert ("**Nothing has been measured on a GPU yet**" in (ROOT / "README.md").read_text()) is not has_evidence
 
 
 @pytest.mark.slow
