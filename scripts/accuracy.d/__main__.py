@@ -6,16 +6,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import blind
-import causes
-import cpu_page
+import cpu_runs
 import estimators
-import index
 import korthikanti
 import llama3_70b
+import published
 import published_page
 import step_times
-from page import Page
+from page import Page, index
 
 from harness.errors import ExitCode
 from harness.launch.environment import Host, this_host
@@ -33,13 +31,13 @@ EXAMPLES = results_dir() / "examples"
 def megatron_lm(host: Host) -> Page:
     """Peaks of Megatron-LM's functional tests."""
     title = "Predicted and published peaks: Megatron-LM's functional tests"
-    return published_page.page(title, INPUTS / "megatron_lm_goldens.json", causes.MEGATRON_LM, host)
+    return published_page.page(title, INPUTS / "megatron_lm_goldens.json", published_page.OF_MEGATRON_LM, host)
 
 
 def other_published(host: Host) -> Page:
     """Peaks that others published with complete arguments."""
     title = "Predicted and published peaks: GPT-7B, Llama3-70B cut to 12 layers, MLA with experts"
-    return published_page.page(title, INPUTS / "other_published.json", causes.OTHER, host)
+    return published_page.page(title, INPUTS / "other_published.json", published_page.OF_OTHERS, host)
 
 
 def llama3_70b_sft(host: Host) -> Page:
@@ -70,7 +68,7 @@ COMPARISONS: dict[str, Callable[[Host], Page]] = {
     "korthikanti": saved_activations,
     "time": time,
     "estimators": other_estimators,
-    "cpu": cpu_page.page,
+    "cpu": cpu_runs.page,
 }
 
 
@@ -98,7 +96,7 @@ def main() -> int:
     if options.picture:
         return _draw(parser, options.out, options.picture)
     if options.blind:
-        print(json.dumps(blind.predictions(options.blind, this_host()), indent=1, sort_keys=True))  # noqa: T201 (the answer)
+        print(json.dumps(published.predictions(options.blind, this_host()), indent=1, sort_keys=True))  # noqa: T201 (the answer)
         return int(ExitCode.OK)
     unknown = set(options.names) - set(COMPARISONS)
     if unknown:
@@ -109,11 +107,11 @@ def main() -> int:
     software, host = installed_software().model_dump(mode="json"), this_host()
     for name in options.names or list(COMPARISONS):
         narrate(f"comparing {name}")
-        page = cpu_page.page(host, options.measured) if name == "cpu" else COMPARISONS[name](host)
+        page = cpu_runs.page(host, options.measured) if name == "cpu" else COMPARISONS[name](host)
         document = {"title": page.title, "headline": page.headline, "software": software} | page.document
         write_atomically(options.out / f"{name}.json", json.dumps(document, indent=1, sort_keys=True) + "\n")
         write_atomically(options.out / f"{name}.md", page.markdown())
-        write_atomically(options.out / "README.md", index.markdown(options.out, list(COMPARISONS)))
+        write_atomically(options.out / "README.md", index(options.out, list(COMPARISONS)))
         shown = "\n".join([page.title, "", page.headline, "", *page.summary, ""])
         show_blocks(Code(shown))
     return int(ExitCode.OK)

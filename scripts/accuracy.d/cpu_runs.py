@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from page import Page
+
 from harness.experiment.experiment import ExperimentSpec
 from harness.launch.environment import SAFE_PATH, Host
 from harness.records.redact import quoted_error
@@ -139,3 +141,13 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         f"{r['measured_bytes'] / 1e6:.2f} | {r['error'] * 100:+.2f} % |"
         for r in rows
     ]
+
+
+def page(host: Host, measured: Path | None = None) -> Page:
+    """Real runs on this machine's processor, or those kept in ``measured``: every stage of every run."""
+    rows = compare(host, measured)
+    errors = sorted(abs(row["error"]) for row in rows)
+    within = sum(error <= 0.01 for error in errors)
+    headline = f"{within} of {len(rows)} stages within 1 %, the worst off by {errors[-1] * 100:.2f} %."
+    title = "Predicted and measured peaks: runs on a processor"
+    return Page(title, headline, {"rows": rows}, summary(rows), table(rows))

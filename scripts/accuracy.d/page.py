@@ -1,6 +1,8 @@
 """What a comparison hands over: figures for programs, a page for people, one headline for the index."""
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -27,3 +29,16 @@ def signed(share: float) -> str:
 def plain(share: float) -> str:
     """Per cent of a size."""
     return f"{share * 100:.1f} %"
+
+
+def index(folder: Path, names: list[str]) -> str:
+    """README.md of results/accuracy: the headline of each page. Pages that are not there yet are left out."""
+    lines = ["# How close predictions come", "", "Written by `scripts/accuracy`; nothing here is typed by hand.", ""]
+    for name in names:
+        file = folder / f"{name}.json"
+        if file.exists():
+            read = json.loads(file.read_text())
+            lines += [
+                f"* [{read.get('title', name)}]({name}.md): {read.get('headline', 'written by an older command')}"
+            ]
+    return "\n".join(lines) + "\n"

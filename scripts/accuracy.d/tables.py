@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import mean, median, quantiles
 
+from page import plain, signed
 from published import Compared
 
 
@@ -85,13 +86,3 @@ def reason_table(title: str, reasons: Mapping[str, str]) -> list[str]:
     """Reasons, each with the number of runs."""
     counts = Counter(reasons.values())
     return [f"| {title} | runs |", "|---|---:|", *(f"| {reason} | {n} |" for reason, n in counts.most_common())]
-
-
-def signed(share: float) -> str:
-    """Per cent with its sign."""
-    return f"{share * 100:+.1f} %"
-
-
-def plain(share: float) -> str:
-    """Per cent of a size."""
-    return f"{share * 100:.1f} %"

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from first_run import first_run
 from history import history
 from long_run import FEWEST, Size, long_run
 from overhead import overhead
@@ -23,7 +22,7 @@ from result import Result, is_quiet, keep, machine
 from rules_speed import rules_speed
 from sampler import sampler
 from snapshot_speed import snapshot_memory, snapshot_seconds
-from startup import help_text, recipes_list
+from startup import first_run, help_text, recipes_list
 from sweep_cells import sweep_cells
 
 from harness.errors import ExitCode

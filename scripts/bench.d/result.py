@@ -62,16 +62,20 @@ def is_quiet(measured_on: dict[str, object]) -> bool:
 def keep(folder: Path, result: Result, measured_on: dict[str, object]) -> Path:
     """Write ``<folder>/<name>.json`` whole."""
     document = {
-        "schema_version": 1,
         **asdict(result),
         "verdict": result.verdict,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {**measured_on, "load_after": round(os.getloadavg()[0], 2)},
         "quiet": is_quiet(measured_on),
         "versions": installed_software().model_dump(exclude={"gpu"}),
-        "git_commit": git_commit(),
     }
+    return write_result(folder, result.name, document)
+
+
+def write_result(folder: Path, name: str, document: dict[str, object]) -> Path:
+    """Write ``<folder>/<name>.json`` whole, with its schema version and the commit that was measured."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{result.name}.json"
-    write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    path = folder / f"{name}.json"
+    whole = {"schema_version": 1, **document, "git_commit": git_commit()}
+    write_atomically(path, json.dumps(whole, indent=1, allow_nan=False) + "\n")
     return path

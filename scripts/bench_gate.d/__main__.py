@@ -1,7 +1,6 @@
 """``scripts/bench-gate``: simulates, prints two tables, keeps the result."""
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -9,11 +8,10 @@ from pathlib import Path
 
 from gate_rows import CHANGES, Goal, Row, Size, goals, rows
 from gate_trials import CASES_PER_NIGHT, THRESHOLD
-from result import machine
+from result import machine, write_result
 
 from harness.errors import ExitCode
-from harness.records.store import results_dir, write_atomically
-from harness.run.provenance import git_commit
+from harness.records.store import results_dir
 from harness.showing.page import Column, table
 from harness.showing.terminal import narrate, show_blocks
 
@@ -68,7 +66,6 @@ def report(found: list[Row], wanted: tuple[Goal, ...]) -> None:
 def keep(folder: Path, found: list[Row], wanted: tuple[Goal, ...], size: Size) -> Path:
     """Write ``<folder>/gate.json`` whole."""
     document = {
-        "schema_version": 1,
         "name": "gate",
         "title": "the nightly gate on simulated noise",
         "cases_per_night": CASES_PER_NIGHT,
@@ -78,12 +75,8 @@ def keep(folder: Path, found: list[Row], wanted: tuple[Goal, ...], size: Size) -
         "rows": [_document(row) for row in found],
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
-        "git_commit": git_commit(),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "gate.json"
-    write_atomically(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
-    return path
+    return write_result(folder, "gate", document)
 
 
 def _document(row: Row) -> dict[str, object]:

@@ -162,7 +162,7 @@ def test_a_class_counts_predictions_that_are_too_low(module):
 
 def test_the_index_shows_the_headline_of_every_page_that_is_there(module, tmp_path):
     (tmp_path / "time.json").write_text(json.dumps({"title": "Times", "headline": "Off by 3 %."}))
-    assert module("index").markdown(tmp_path, ["time", "cpu"]).splitlines()[-1] == "* [Times](time.md): Off by 3 %."
+    assert module("page").index(tmp_path, ["time", "cpu"]).splitlines()[-1] == "* [Times](time.md): Off by 3 %."
 
 
 def points_of(svg):
