@@ -34,7 +34,7 @@ def _lines(answer: Diagnosis) -> Iterator[tuple[str, str] | Line]:
         for number, text in enumerate(texts):
             yield label if number == 0 else "", text
     for number, row in enumerate(answer.symptoms):
-        yield "Known" if number == 0 else "", f"{_start(row.symptom)}: {row.evidence.rstrip('.')}."
+        yield "Known" if number == 0 else "", f"{row.symptom[:1].upper()}{row.symptom[1:]}: {row.evidence.rstrip('.')}."
         yield "", f"  cause: {row.cause}; to be sure: {row.confirm}"
     for number, fix in enumerate(answer.fixes, start=1):
         yield "Next" if number == 1 else "", f"{number}. {fix.text}"
@@ -92,10 +92,6 @@ def _nothing(answer: Diagnosis) -> str:
             return "diagnose it again when it has ended; what its ranks say meanwhile is in its logs folder"
         return "give the logs of all ranks, from the start to the end of the job"
     return "nothing to do" if answer.case.status == "ok" else answer.case.verdict.next_experiment
-
-
-def _start(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _short(text: str) -> str:

@@ -34,7 +34,8 @@ def contrast(ours: Side, theirs: Side) -> Contrast:
     departures: list[Departure] = []
     same: Counter[Group] = Counter()
     missing: tuple[list[Key], list[Key]] = ([], [])
-    for key in _keys(ours, theirs):
+    order = list(GROUPS)
+    for key in sorted({*ours.facts, *theirs.facts}, key=lambda key: (order.index(key[0]), key[1])):
         here, there = _value(ours, key), _value(theirs, key)
         if here is not None and there is not None:
             if _alike(key, here, there):
@@ -67,12 +68,6 @@ def _variables_once(departures: list[Departure]) -> tuple[Departure, ...]:
         elif name not in seen:
             told.append(replace(each, group="environment", name=name))
     return tuple(told)
-
-
-def _keys(ours: Side, theirs: Side) -> list[Key]:
-    """Groups in the order of the table of groups, names by alphabet."""
-    order = list(GROUPS)
-    return sorted({*ours.facts, *theirs.facts}, key=lambda key: (order.index(key[0]), key[1]))
 
 
 def _value(side: Side, key: Key) -> str | None:

@@ -173,17 +173,13 @@ def require_told_apart(jobs: Sequence[Labelled], axes: Sequence[SweptAxis]) -> N
 def _problem(one: Labelled, other: Labelled, axes: Sequence[SweptAxis]) -> BadRequestError:
     differing = [axis for axis in axes if one.values.get(axis.name) != other.values.get(axis.name)]
     silent = [(axis, job) for axis in differing for job in (one, other) if axis.name not in job.values]
-    why = [f"{_source(axis, job)} sets {_written(axis, job)}" for axis, job in silent]
+    why = [f"{job.settled.sources.get(axis.leaf, 'the recipe')} sets {_written(axis, job)}" for axis, job in silent]
     ways = [f"if the job of {shlex.quote(job.label)} ran otherwise: {_otherwise(axis, job)}" for axis, job in silent]
     told = f", for {'; '.join(why)}" if why else ""
     return BadRequestError(
         f"--log {shlex.quote(one.label)} and --log {shlex.quote(other.label)} are the same settings{told}",
         remedy="; ".join([*ways, "if they are repeats, write their settings alike"]),
     )
-
-
-def _source(axis: SweptAxis, job: Labelled) -> str:
-    return job.settled.sources.get(axis.leaf, "the recipe")
 
 
 def _written(axis: SweptAxis, job: Labelled) -> str:

@@ -100,7 +100,7 @@ def child_environment(
     merged |= {v.name: v for v in _passed(shell, pass_env)}
     merged |= {v.name: v for row in ROWS if (v := _from_row(row, asked, shell)) is not None}
     merged |= {name: EnvVar(name, value, "from the recipe or -E", "spec.env") for name, value in spec_env.items()}
-    settings = {name: Setting(v.shown, _told(v)) for name, v in merged.items()}
+    settings = {n: Setting(v.shown, v.reason if v.source == "table" else v.source) for n, v in merged.items()}
     raise_all([*problems, *conflicts(asked, settings)])
     return tuple(merged[name] for name in sorted(merged))
 
@@ -108,10 +108,6 @@ def child_environment(
 def recordable(environment: Iterable[EnvVar]) -> dict[str, str]:
     """What may go into a record: variables that decide results, values redacted; nothing passed by ``--pass_env``."""
     return {v.name: v.shown for v in environment if v.source != "--pass_env" and not _matches(v, INHERITED_UNRECORDED)}
-
-
-def _told(variable: EnvVar) -> str:
-    return variable.reason if variable.source == "table" else variable.source
 
 
 def _matches(variable: EnvVar, patterns: tuple[str, ...]) -> bool:

@@ -98,7 +98,10 @@ def judge_case(case: CaseMaterial, rules: NightRules) -> CaseVerdict:
         golden_path=str(case.golden.path) if case.golden.golden else None,
         is_golden_damaged=case.golden.is_damaged,
         drift=drift_of(counted, golden, comparison.likeness) if golden and comparison else (),
-        caveats=(*(comparison.likeness.caveats if comparison else ()), *_replays(counted)),
+        caveats=(
+            *(comparison.likeness.caveats if comparison else ()),
+            *dict.fromkeys(note for record in counted for note in record.notes if note.startswith(REPLAYED)),
+        ),
         is_expected=is_expected,
         is_infrastructure=cause is not None and bool(cause.infrastructure),
         remark=remark,
@@ -198,10 +201,6 @@ def _how_it_ended(run: CaseRun) -> str:
     first = (told or "no failure recorded").strip().splitlines()[0]
     named = f"infrastructure ({run.infrastructure}): " if run.infrastructure else ""
     return f"run {run.number}: {named}{first}"
-
-
-def _replays(counted: Sequence[RunRecord]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(note for record in counted for note in record.notes if note.startswith(REPLAYED)))
 
 
 # Nights with a regression are of another level; of those that failed nothing is known.

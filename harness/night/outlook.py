@@ -30,7 +30,8 @@ class CaseOutlook:
 
 def outlook_page(plan: NightPlan, cases: tuple[CaseOutlook, ...]) -> Page:
     """The table of `nightly --dryrun`, and why cases do not run or have nothing to be held against."""
-    told = [*_reasons(cases), *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)]
+    refused = [f"{one.case.name}: refused: {one.case.refused}" for one in cases if one.case.refused]
+    told = [*refused, *_damaged(cases), *_changed(cases), *_absent(cases), *_shared(cases), _total(plan)]
     return Page(title=plan.title, notes=plan.notes, blocks=(tabled(cases, _COLUMNS), GAP, listing(told)))
 
 
@@ -74,10 +75,6 @@ _COLUMNS = (
     (Column("Last"), lambda one: _last(one.last) if one.case.spec else ABSENT),
     (Column("Would run"), lambda one: _would_run(one.case)),
 )
-
-
-def _reasons(cases: tuple[CaseOutlook, ...]) -> list[str]:
-    return [f"{one.case.name}: refused: {one.case.refused}" for one in cases if one.case.refused]
 
 
 def _damaged(cases: tuple[CaseOutlook, ...]) -> list[str]:

@@ -134,7 +134,8 @@ def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | No
         return None
     if packet not in _BASES:
         raise UnknownCollectiveError(f"no cost is known for {packet}")
-    values = _by_name(func, args, kwargs)
+    names = [argument.name for argument in func._schema.arguments]
+    values = dict(zip(names, args, strict=False)) | kwargs
     group = ProcessGroup.unbox(values["process_group"])
     num_ranks = group.size()
     if num_ranks == 1:
@@ -159,11 +160,6 @@ def caller_goes_on() -> bool:
             return bool(frame.f_locals["async_op"])
         frame = frame.f_back
     return True
-
-
-def _by_name(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> dict[str, object]:
-    names = [argument.name for argument in func._schema.arguments]
-    return dict(zip(names, args, strict=False)) | kwargs
 
 
 def _side(values: dict[str, object], side: str) -> object:

@@ -67,17 +67,16 @@ def check(
     settled kernels.transformer_impl. ``force`` names errors to go past; BadRequestError for an id that is no rule.
     ``sources`` says who set each value: a recipe's value whose switch an option turned off is a note, not a warning.
     """
-    _know_all(force)
+    known = {rule.id for rule in RULES}
+    raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])
     situation = Situation(spec, software, implementation or settled_implementation(spec), env)
     findings = [finding for rule in applicable(situation) if (finding := rule.judge(situation))]
     findings = [_noted(finding, sources or {}) for finding in findings]
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    return tuple(_forced(finding) if finding.id in force else finding for finding in findings)
-
-
-def _know_all(force: frozenset[str]) -> None:
-    known = {rule.id for rule in RULES}
-    raise_all([_unknown(identifier, known) for identifier in sorted(force - known)])
+    return tuple(
+        one.model_copy(update={"overridden": True}) if one.id in force and one.severity == "error" else one
+        for one in findings
+    )
 
 
 def _unknown(identifier: str, known: Set[str]) -> BadRequestError:
@@ -95,7 +94,3 @@ def _noted(finding: Finding, sources: Mapping[str, str]) -> Finding:
         return finding
     fix = f"nothing to do: the recipe sets it, and {sources[switch]} turns its switch off"
     return finding.model_copy(update={"severity": "note", "fix": fix})
-
-
-def _forced(finding: Finding) -> Finding:
-    return finding.model_copy(update={"overridden": True}) if finding.severity == "error" else finding

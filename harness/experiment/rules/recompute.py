@@ -50,12 +50,8 @@ EFFECT = (
 )  # fmt: skip
 
 
-def _known_modules(s: Situation) -> list[str]:
-    return [m.name for m in MODULES.values() if not s.mcore < parse_version(m.since_mcore)]
-
-
 def _unknown_modules(s: Situation) -> Values | None:
-    known = _known_modules(s)
+    known = [m.name for m in MODULES.values() if not s.mcore < parse_version(m.since_mcore)]
     unknown = sorted(set(s.modules) - set(known))
     if not unknown:
         return None
