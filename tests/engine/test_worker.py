@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,36 +25,36 @@ def spec_of(**changes):
     return ExperimentSpec(**fields | changes)
 
 
+def run_worker(folder, spec, **environment):
+    """Run one rank to its end; its record and its exit code."""
+    for part in ("ranks", "logs"):
+        (folder / part).mkdir()
+    (folder / "spec.json").write_text(spec.model_dump_json())
+    settings = {
+        "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
+        "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "harness.engine.worker", "--run_dir", str(folder)]
+    env = {**os.environ, **settings, **environment}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    return RankRecord.model_validate_json((folder / "ranks" / "rank_000.json").read_text()), done
+
+
 @pytest.fixture
 def worker(tmp_path):
-    """Run one rank to its end; its record and its exit code."""
+    return partial(run_worker, tmp_path)
 
-    def run(spec, **environment):
-        for folder in ("ranks", "logs"):
-            (tmp_path / folder).mkdir()
-        (tmp_path / "spec.json").write_text(spec.model_dump_json())
-        settings = {
-            "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0",
-            "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT),
-        }  # fmt: skip
-        command = [sys.executable, "-m", "harness.engine.worker", "--run_dir", str(tmp_path)]
-        done = subprocess.run(
-            command,
-            env={**os.environ, **settings, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        record = RankRecord.model_validate_json((tmp_path / "ranks" / "rank_000.json").read_text())
-        return record, done
 
-    return run
+@pytest.fixture(name="good", scope="module")
+def _good(tmp_path_factory):
+    """A rank that trains: its folder, its record, its process."""
+    folder = tmp_path_factory.mktemp("good")
+    return folder, *run_worker(folder, spec_of(recompute={"granularity": "selective", "modules": ("mlp",)}))
 
 
 @pytest.mark.train
-def test_a_good_rank_leaves_its_steps_its_memory_and_its_layers(worker, tmp_path):
-    record, done = worker(spec_of(recompute={"granularity": "selective", "modules": ("mlp",)}))
+def test_a_good_rank_leaves_its_steps_its_memory_and_its_layers(good):
+    _, record, done = good
     assert (done.returncode, record.finished, record.failure) == (0, True, None)
     assert [step.step for step in record.steps] == [0, 1, 2]
     assert record.recompute.modules == {"mlp": 2}
@@ -64,9 +65,9 @@ def test_a_good_rank_leaves_its_steps_its_memory_and_its_layers(worker, tmp_path
 
 
 @pytest.mark.train
-def test_it_says_where_it_is_as_it_goes(worker, tmp_path):
-    record, _ = worker(spec_of())
-    beats, bad = read_heartbeats(tmp_path / "ranks" / "rank_000.progress.jsonl")
+def test_it_says_where_it_is_as_it_goes(good):
+    folder, record, _ = good
+    beats, bad = read_heartbeats(folder / "ranks" / "rank_000.progress.jsonl")
     assert bad == 0
     phases = list(dict.fromkeys(beat.phase for beat in beats))
     assert phases == [
@@ -84,10 +85,10 @@ def test_it_says_where_it_is_as_it_goes(worker, tmp_path):
 
 
 @pytest.mark.train
-def test_what_a_rank_prints_is_in_its_own_log(worker, tmp_path):
-    _, done = worker(spec_of())
+def test_what_a_rank_prints_is_in_its_own_log(good):
+    folder, _, done = good
     assert (done.stdout, done.stderr) == ("", "")
-    assert (tmp_path / "logs" / "rank_000.log").is_file()
+    assert (folder / "logs" / "rank_000.log").is_file()
 
 
 @pytest.mark.train

@@ -1,5 +1,10 @@
 """Peaks composed of small traces, against one step of each rank traced whole over megatron-core's own schedule."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from harness.experiment.experiment import ExperimentSpec
@@ -8,9 +13,10 @@ from harness.launch.environment import this_host
 from harness.planning.prediction import exact_peaks, exact_spec
 from harness.planning.stages import Composer
 from harness.records.trace import ExactFile, ExactRequest, ExactStage
-from harness.run.predicting.tracer import TracerProcess, Tracing
+from harness.run.predicting.tracer import Tracing
 
 IMPLEMENTATION = "transformer_engine"
+HERE = Path(__file__).parent
 DENSE = {
     "num_layers": 8, "hidden_size": 1024, "ffn_hidden_size": 4096, "num_attention_heads": 16, "num_query_groups": 4,
     "vocab_size": 32000,
@@ -63,21 +69,44 @@ CASES = {
     "experts, interleaved, offloaded": spec_of(MOE, "none", ("expert_fc1", "core_attn"), **VP2, **EP2),
 }  # fmt: skip
 
-# One of each kind; a case takes a tracer of its own.
+# One of each kind.
 ON_EVERY_CHANGE = {
     "dense, interleaved, two deferred", "dense without pipelining, offloaded", "dense, four stages interleaved, full", "dense, interleaved, block",
     "experts, two stages, offloaded", "experts, interleaved, recomputed",
 }  # fmt: skip
 
 
+@pytest.fixture(name="asked", scope="module")
+def _asked(pytestconfig):
+    return sorted(CASES if pytestconfig.getoption("--slow") else ON_EVERY_CHANGE)
+
+
 @pytest.fixture(scope="module")
-def composed(pytestconfig):
+def composed(asked):
     """Chunk costs of every case that is asked for, from one tracer."""
-    asked = CASES if pytestconfig.getoption("--slow") else ON_EVERY_CHANGE
     composers = {name: Composer(CASES[name], IMPLEMENTATION) for name in asked}
     cases = {case.key: case for composer in composers.values() for case in composer.cases()}
     traces = Tracing(this_host(), None).traces(tuple(cases.values()), IMPLEMENTATION, uneven=False)
     return {name: composer.chunk_costs(traces.even) for name, composer in composers.items()}
+
+
+@pytest.fixture(scope="module")
+def whole(asked, composed, tmp_path_factory):
+    """One step of every rank of the same cases."""
+    folder = tmp_path_factory.mktemp("whole")
+    for number, name in enumerate(asked):
+        request = ExactRequest(
+            spec=exact_spec(CASES[name], IMPLEMENTATION), implementation=IMPLEMENTATION,
+            pp_ranks=tuple(range(len(composed[name]))),
+        )  # fmt: skip
+        (folder / f"{number}.json").write_text(request.model_dump_json())
+    done = subprocess.run(
+        [sys.executable, HERE / "scripts" / "whole_steps.py", folder], check=False, capture_output=True, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parents[1])}, timeout=900,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    answers = ((folder / f"{number}.answer").read_text() for number in range(len(asked)))
+    return dict(zip(asked, map(ExactFile.model_validate_json, answers), strict=True))
 
 
 @pytest.mark.train
@@ -85,14 +114,8 @@ def composed(pytestconfig):
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in ON_EVERY_CHANGE else [pytest.mark.long]) for name in CASES]
 )
-def test_a_composed_peak_is_that_of_a_step_traced_whole(composed, name):
-    spec, costs = CASES[name], composed[name]
-    request = ExactRequest(
-        spec=exact_spec(spec, IMPLEMENTATION), implementation=IMPLEMENTATION, pp_ranks=tuple(range(len(costs)))
-    )
-    answer = ExactFile.model_validate_json(
-        TracerProcess(this_host(), 200.0).answer(request.model_dump_json(), "--exact")
-    )
+def test_a_composed_peak_is_that_of_a_step_traced_whole(composed, whole, name):
+    spec, costs, answer = CASES[name], composed[name], whole[name]
     assert answer.refused is None
     assert [stage.num_parameters for stage in answer.stages] == [
         sum(chunk.parameters.dense + chunk.parameters.expert for chunk in chunks) for chunks in costs
