@@ -132,7 +132,8 @@ class _Writer:
         if not self._console.is_terminal:
             self._console.print(text, soft_wrap=True)
             return
-        first, *rest = _broken(text, _WORD, max(_LEAST_WIDTH, self._console.width), indent)
+        width = self._console.width
+        first, *rest = _broken(text, _WORD, max(_LEAST_WIDTH, width), max(_LEAST_WIDTH, width - indent))
         self._console.print(first, soft_wrap=True)
         for line in rest:
             self._console.print(Text(" " * indent) + line, soft_wrap=True)
@@ -235,16 +236,16 @@ def _folded(text: Text, width: int | None) -> Text:
     """``text`` on lines of at most ``width``, broken after spaces and commas: settings are lists without spaces."""
     if width is None or text.cell_len <= width:
         return text
-    return Text("\n").join(_broken(text, _ITEM, width))
+    return Text("\n").join(_broken(text, _ITEM, width, width))
 
 
-def _broken(text: Text, words: re.Pattern[str], width: int, hang: int = 0) -> list[Text]:
-    """Lines of ``width``, all but the first ``hang`` columns less; none ends within one of ``words``, however long it is."""
-    lines, start, end, room = [], 0, 0, width
+def _broken(text: Text, words: re.Pattern[str], room: int, further: int) -> list[Text]:
+    """A line of ``room`` columns, then lines of ``further``; none ends within one of ``words``, however long it is."""
+    lines, start, end = [], 0, 0
     for word in words.finditer(text.plain):
         if end and cell_len(text.plain[start : word.end()]) > room:
             lines.append(text[start:end])
-            start, room = word.start(), max(_LEAST_WIDTH, width - hang)
+            start, room = word.start(), further
         end = word.end()
     return [*lines, text[start:]]
 

@@ -12,7 +12,7 @@ from result import machine, write_result
 
 from harness.errors import ExitCode
 from harness.records.store import results_dir
-from harness.showing.page import Column, table
+from harness.showing.page import GAP, Column, table
 from harness.showing.terminal import narrate, show_blocks
 
 
@@ -58,7 +58,17 @@ def report(found: list[Row], wanted: tuple[Goal, ...]) -> None:
     shares = [Column(f"{change:+.0%}", right=True) for change in CHANGES]
     show_blocks(
         table(("Goal", "Value", "Limit", "Verdict"), met, right=("Value", "Limit")),
-        table(("Noise", "Confirm", "False alarm", "Inconclusive", *shares), [*by_noise, alone], right=("Confirm",)),
+        GAP,
+        table(
+            (
+                Column("Noise", long=True),
+                Column("Confirm", right=True, drop=1),
+                "False alarm",
+                Column("Inconclusive", drop=1),
+                *shares,
+            ),
+            [*by_noise, alone],
+        ),
         f"False alarm, Inconclusive: share of nights of {CASES_PER_NIGHT} cases without any change.",
     )
 

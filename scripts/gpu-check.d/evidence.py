@@ -16,7 +16,7 @@ from harness.records.store import write_atomically
 from harness.records.strict_json import once_each
 from harness.run.provenance import git_commit
 from harness.showing.figures import ABSENT
-from harness.showing.page import Page, listing, table
+from harness.showing.page import Column, Page, listing, table
 from harness.units import format_bytes, format_seconds
 
 SCHEMA_VERSION = 1
@@ -130,13 +130,15 @@ def _difference(document: Mapping[str, Any], target: Target) -> str | None:
 
 def cases_page(cases: Sequence[Case]) -> Page:
     """One table, then every failure and everything that was left out, in words."""
-    right = ("Step", "Allocated", "Reserved", "Device used", "Wall")
-    return Page(
-        (
-            table(("Check", "Verdict", *right[:-1], "Loss", "Wall"), map(_row, cases), right=right),
-            listing(_remarks(cases)),
-        )
+    figures = {"Step": 0, "Allocated": 0, "Reserved": 1, "Device used": 0}
+    columns = (
+        Column("Check"),
+        Column("Verdict"),
+        *(Column(name, right=True, drop=drop) for name, drop in figures.items()),
+        Column("Loss", drop=3),
+        Column("Wall", right=True, drop=2),
     )
+    return Page((table(columns, map(_row, cases)), listing(_remarks(cases))))
 
 
 def _row(case: Case) -> tuple[str, ...]:

@@ -131,6 +131,14 @@ def test_names_are_folded_between_words_where_a_table_finds_no_room():
     ]  # fmt: skip
 
 
+def test_a_narrow_cell_is_folded_as_often_as_it_takes_and_no_figure_leaves_its_unit():
+    made = table(("Noise", "Steps"), [("drifts by 2 % over a month", "12 steps")], right=("Steps",))
+
+    assert [line.rstrip() for line in at_terminal(Page((made,)), 20).splitlines()] == [
+        "Noise          Steps", "drifts by   12 steps", "2 % over a", "month",
+    ]  # fmt: skip
+
+
 def test_settings_are_folded_after_commas_and_figures_stay_whole():
     made = table(("Recompute", "Step"), [("layernorm,mlp,shared_experts", "12.5 s")], right=("Step",))
 
