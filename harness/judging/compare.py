@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from harness.errors import BadRequestError
+from harness.errors import BadRequestError, ExitCode
 from harness.experiment.experiment import ExperimentSpec, MeasureSpec
 from harness.judging.derive import combine, derive
-from harness.judging.gate import Comparison, default_thresholds, judge, no_golden
+from harness.judging.gate import Comparison, Outcome, comparison_outcome, default_thresholds, judge, no_golden
 from harness.judging.likeness import Likeness, likeness
 from harness.judging.metrics import Metrics
 from harness.judging.promotion import promote
@@ -131,6 +131,24 @@ def compare_runs(
     if any(record.status != "ok" for record in records):  # figures so far, of which a change says nothing
         comparison = replace(comparison, findings=tuple(replace(one, change=None) for one in comparison.findings))
     return metrics, replace(comparison, golden_path=str(search.path), note=search.note)
+
+
+def compare_stored(
+    runs: Sequence[str], golden: str | None, options: GateOptions, window: WindowOptions, results: Path | None
+) -> tuple[tuple[RunRecord, ...], Metrics, Comparison, tuple[Outcome, ExitCode]]:
+    """Stored runs of one setting, named by folder or id, against what `find_reference` finds; a ``golden`` is required.
+
+    BadRequestError for what cannot be read, for two golden values, and for repeats that are none.
+    """
+    if golden is not None and options.golden_values_path is not None:
+        raise BadRequestError(
+            f"GOLDEN {golden} and --golden_values_path {options.golden_values_path} are two answers; give one"
+        )
+    options = options.model_copy(update={"require_golden": options.require_golden or golden is not None})
+    records = tuple(read_only_run(reference, results) for reference in runs)
+    search = find_reference(golden, records[0], options, results)
+    metrics, comparison = compare_runs(records, search, options, window)
+    return records, metrics, comparison, comparison_outcome(comparison, fail_on_improvement=options.fail_on_improvement)
 
 
 def _doubts(record: RunRecord) -> list[str]:

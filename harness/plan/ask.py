@@ -69,22 +69,21 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.showing.terminal import show_page
 
     planned = plan_request(_request(asked, how), this_host())
-    layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
-    best = planned.best.name if planned.best else None
-    exact = {setting.text: setting.peaks for setting in planned.exact}
     if how.as_json:
-        from harness.plan.document import plan_document
+        from harness.plan.document import planned_document
         from harness.showing import json
 
-        json.answer(plan_document(layouts, best, exact))
+        json.answer(planned_document(planned))
         return
+    layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
+    best = planned.best.name if planned.best else None
     first = planned.layouts[0]
     page = Page(())
     if len(layouts) > 1:
         page = layouts_page(layouts, best)
     elif first.plan and first.settled:
         page = plan_page(first.plan, first.settled.notes, show_all=how.show_all or bool(how.only))
-    more: list[Block] = [exact_section(text, peaks) for text, peaks in exact.items()]
+    more: list[Block] = [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]
     show_page(replace(page, blocks=(*page.blocks, *more)))

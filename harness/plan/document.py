@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Self
 
 from harness.experiment.experiment import ExperimentSpec
+from harness.plan.run import Planned
 from harness.planning.advice import Advice, ModuleWorth, advice, module_worths, safe_instead, why_none
 from harness.planning.ledger import PeakName
 from harness.planning.prediction import ExactPeak, Verdict
@@ -126,6 +127,10 @@ class PlanDocument(Document):
     layouts: tuple[LayoutRow | UnplannedLayout, ...]
     exact: tuple[ExactSetting, ...]
 
+    def rows(self) -> list[Mapping[str, object]]:
+        """One for each setting of each layout, without its stages."""
+        return [row.model_dump(exclude={"stages"}) for row in self.settings]
+
 
 def plan_document(
     layouts: Sequence[tuple[str, Plan | None, str]],
@@ -149,6 +154,13 @@ def plan_document(
         ],
         exact=[ExactSetting.of(recompute=text, stages=peaks) for text, peaks in (exact or {}).items()],
     )
+
+
+def planned_document(planned: Planned) -> PlanDocument:
+    """All that one request planned."""
+    layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
+    exact = {setting.text: setting.peaks for setting in planned.exact}
+    return plan_document(layouts, planned.best.name if planned.best else None, exact)
 
 
 class CalibrationDocument(Document):

@@ -1,6 +1,6 @@
 """JSON of one run: what would start, what a run came to, and the prediction beside it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -24,6 +24,7 @@ from harness.records.rank import RankRecord
 from harness.records.run import (
     ImportedLog,
     LoggedThroughput,
+    NodeSample,
     PredictionRecord,
     Provenance,
     RunRecord,
@@ -278,11 +279,19 @@ class CheckDocument(Document):
     sources: dict[str, str]
     notes: tuple[str, ...]
 
+    def rows(self) -> list[Mapping[str, object]]:
+        """One for each finding."""
+        return [finding.model_dump() for finding in self.findings]
+
 
 class CompareDocument(Compared):
     """``mbr-perf compare RUN --json``."""
 
     run_ids: tuple[str, ...]
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One for each metric."""
+        return [vars(finding) for finding in self.comparison]
 
 
 def compare_document(
@@ -293,6 +302,26 @@ def compare_document(
         records[0], metrics=metrics, compared=comparison, outcome=verdict[0], exit_code=verdict[1],
         run_ids=[record.run_id for record in records],
     )  # fmt: skip
+
+
+class RecordedRun(Document):
+    """A run as its folder holds it, with the figures that are derived from it (``harness.api.load_run``)."""
+
+    run_id: str
+    status: str
+    fingerprint: str
+    spec: ExperimentSpec
+    metrics: Metrics
+    ranks: tuple[RankRecord, ...]
+    nodes: tuple[NodeSample, ...]
+    failure: str | None
+    suspect: tuple[str, ...]
+    notes: tuple[str, ...]
+    provenance: Provenance
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One for each step of each rank."""
+        return [{"rank": rank.rank, **step.model_dump()} for rank in self.ranks for step in rank.steps]
 
 
 class SubmittedDocument(Document):

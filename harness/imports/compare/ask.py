@@ -174,21 +174,11 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
 
 def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
     from harness.asking.requests import read
-    from harness.judging.compare import WindowOptions, compare_runs, find_reference
-    from harness.judging.gate import comparison_outcome
+    from harness.judging.compare import WindowOptions, compare_stored
     from harness.records.goldens import GateOptions
-    from harness.records.other_kinds import read_only_run
 
-    gate = read(GateOptions, judge)
-    if what.golden is not None and gate.golden_values_path is not None:
-        raise BadRequestError(
-            f"GOLDEN {what.golden} and --golden_values_path {gate.golden_values_path} are two answers; give one"
-        )
-    gate = gate.model_copy(update={"require_golden": gate.require_golden or what.golden is not None})
-    records = tuple(read_only_run(reference, what.results_dir) for reference in (run, *(what.repeat or ())))
-    search = find_reference(what.golden, records[0], gate, what.results_dir)
-    metrics, comparison = compare_runs(records, search, gate, read(WindowOptions, judge))
-    verdict = comparison_outcome(comparison, fail_on_improvement=gate.fail_on_improvement)
+    runs, gate, window = (run, *(what.repeat or ())), read(GateOptions, judge), read(WindowOptions, judge)
+    records, metrics, comparison, verdict = compare_stored(runs, what.golden, gate, window, what.results_dir)
     if what.as_json:
         from harness.run.document import compare_document
         from harness.showing import json

@@ -1,0 +1,107 @@
+"""Python interface: plan, check and compare as functions, and measured runs as values. Importing it loads no torch.
+
+Every function returns the document that the command of the same name prints with ``--json``: frozen, typed, with
+``to_dict()`` and, where pandas is installed, ``to_frame()``. Nothing is printed and nothing is trained. Requests that the
+command would refuse raise `BadRequestError`, whose ``message`` and ``remedy`` are the lines that the command prints.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.asking.options import ExperimentOptions as Experiment
+from harness.asking.options import JudgeOptions as Judging
+from harness.errors import BadRequestError
+from harness.experiment.gpu import MARGIN
+
+if TYPE_CHECKING:
+    from harness.plan.document import PlanDocument
+    from harness.run.document import CheckDocument, CompareDocument, RecordedRun
+
+__all__ = ["BadRequestError", "Experiment", "Judging", "check", "compare", "load_run", "plan"]
+
+
+def plan(
+    experiment: Experiment,
+    *,
+    margin: float = MARGIN,
+    fit_into_gib: float | None = None,
+    max_overhead: float | None = None,
+    over: Mapping[str, Sequence[int | None]] | None = None,
+    only: Sequence[str] = (),
+    assume: str | None = None,
+) -> "PlanDocument":
+    """Predict peak bytes and seconds of a step for every recompute setting; needs torch and megatron-core, but no GPU.
+
+    ``margin`` and ``max_overhead`` are fractions. ``over`` plans several sizes, e.g. ``{"tp": (2, 4), "vp": (None, 5)}``;
+    ``only`` limits the settings, e.g. ``("mlp", "full:uniform:1")``. A row of the frame is one setting of one layout.
+    """
+    from harness.asking.requests import experiment_request
+    from harness.launch.environment import this_host
+    from harness.plan.document import planned_document
+    from harness.plan.request import PlanRequest
+    from harness.plan.run import plan_request
+
+    request = PlanRequest(
+        asked=experiment_request(experiment),
+        margin=margin,
+        fit_into_gib=fit_into_gib,
+        max_overhead=max_overhead,
+        over=tuple((name, tuple(values)) for name, values in (over or {}).items()),
+        only=tuple(only),
+        assume=assume,
+    )
+    return planned_document(plan_request(request, this_host()))
+
+
+def check(experiment: Experiment, *, assume: str | None = None, ask_megatron: bool = True) -> "CheckDocument":
+    """Judge a request by every rule and by the installed megatron-core; an illegal one has ``exit_code`` 2.
+
+    ``assume``: versions to judge for, e.g. ``"megatron-core=0.19.2,gpu=h100"``. A row of the frame is one finding.
+    """
+    from harness.asking.options import LaunchOptions
+    from harness.asking.requests import run_request
+    from harness.launch.environment import this_host
+    from harness.run.document import CheckDocument
+    from harness.run.understanding import check_request
+
+    request = run_request(experiment, Judging(), LaunchOptions())
+    return CheckDocument.of(check_request(request, this_host(), assume=assume, ask_megatron=ask_megatron))
+
+
+def compare(
+    run: str | Path,
+    golden: str | Path | None = None,
+    *,
+    repeats: Sequence[str | Path] = (),
+    judging: Judging | None = None,
+    results_dir: Path | None = None,
+) -> "CompareDocument":
+    """Judge a measured run, with its repeats, against a golden file, another run, or the stored golden of its settings.
+
+    ``run``: a folder, or the start of a run's id. A row of the frame is one metric.
+    """
+    from harness.asking.requests import read
+    from harness.judging.compare import WindowOptions, compare_stored
+    from harness.records.goldens import GateOptions
+    from harness.run.document import compare_document
+
+    how = judging or Judging()
+    reference = None if golden is None else str(golden)
+    runs = tuple(str(each) for each in (run, *repeats))
+    return compare_document(
+        *compare_stored(runs, reference, read(GateOptions, how), read(WindowOptions, how), results_dir)
+    )
+
+
+def load_run(run: str | Path, *, results_dir: Path | None = None) -> "RecordedRun":
+    """A measured run: what was asked, what every rank recorded, and the figures derived from it.
+
+    ``run``: a folder, or the start of a run's id. A row of the frame is one step of one rank.
+    """
+    from harness.judging.derive import derive
+    from harness.records.other_kinds import read_only_run
+    from harness.run.document import RecordedRun
+
+    record = read_only_run(str(run), results_dir)
+    return RecordedRun.of(record, metrics=derive(record))
