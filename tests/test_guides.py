@@ -37,9 +37,12 @@ def commands(command=COMMAND, name=""):
         yield name, command
 
 
+def anchor_of(title):
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
 def anchors(path):
-    titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return {anchor_of(title) for title in re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)}
 
 
 @pytest.mark.parametrize("feature", FEATURES)
@@ -70,9 +73,24 @@ def test_links_lead_to_what_exists(guide):
             assert anchor in anchors(guide.parent / target if target else guide), f"{target}#{anchor}"
 
 
+@pytest.mark.parametrize("guide", [*GUIDES, ROOT / "tests" / "README.md"], ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_guide_of_three_sections_begins_with_its_contents(guide):
+    text = re.sub(r"^```.*?^```$", "", guide.read_text(), flags=re.MULTILINE | re.DOTALL)
+    before, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    titles = [section.splitlines()[0] for section in sections] if len(sections) >= 3 else []
+
+    assert [title for title in titles if f"](#{anchor_of(title)})" not in before] == []
+
+
+def blocks(guide, *kinds):
+    """The blocks of these kinds; all are read, so that the end of one is never the beginning of another."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", guide.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for kind, block in found if kind in kinds]
+
+
 def shown(guide):
     """Every line inside a block that runs mbr-perf."""
-    for block in re.findall(r"^```(?:console)?\n(.*?)^```", guide.read_text(), re.DOTALL | re.MULTILINE):
+    for block in blocks(guide, "", "console"):
         lines = (line.removeprefix("$ ") for line in block.replace("\\\n", "").splitlines())
         yield from (line for line in lines if line.removeprefix("scripts/").startswith("mbr-perf "))
 
@@ -91,7 +109,7 @@ def test_commands_that_a_guide_shows_exist_with_their_options(guide):
 
 def sessions(guide):
     """Every command of the guide's sessions with the lines that the guide shows below it."""
-    for block in re.findall(r"^```console\n(.*?)^```", guide.read_text(), re.DOTALL | re.MULTILINE):
+    for block in blocks(guide, "console"):
         for part in re.split(r"^\$ ", block.replace("\\\n", ""), flags=re.MULTILINE)[1:]:
             command, *lines = part.splitlines()
             yield command, [line for line in lines if line]
