@@ -135,7 +135,7 @@ def _import_request(
         start_of,
         sweep_file_named,
     )
-    from harness.recipes.file_request import laid_over, request_of
+    from harness.recipes.sweep_file import laid_over, request_of
     from harness.records.goldens import GateOptions
 
     file = sweep_file_named(what.sweep, asked.recipes_dir)

@@ -150,7 +150,7 @@ def _gib(text: str | None) -> float | None:
 def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
     """All that is varied. BadRequestError with everything that cannot be read, and for a size that is varied twice."""
     from harness.errors import BadRequestError, raise_all
-    from harness.recipes.file_request import SWEPT
+    from harness.recipes.sweep_file import SWEPT
 
     read, problems = {}, list[BadRequestError]()
     for text in texts:
@@ -171,7 +171,7 @@ def _over(texts: list[str]) -> tuple[tuple[str, tuple[int | None, ...]], ...]:
 def _swept(text: str) -> tuple[str, tuple[int | None, ...]]:
     """`tp=2,4`, or `vp=none,5`."""
     from harness.errors import BadRequestError
-    from harness.recipes.file_request import SWEPT
+    from harness.recipes.sweep_file import SWEPT
 
     name, _, values = text.partition("=")
     numbers = [value.strip() for value in values.split(",")]

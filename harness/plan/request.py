@@ -14,7 +14,7 @@ from harness.units import GIB
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """All that `mbr-perf plan` asks for. ``over``: values by name of `harness.recipes.file_request.SWEPT`; None turns interleaving off.
+    """All that `mbr-perf plan` asks for. ``over``: values by name of `harness.recipes.sweep_file.SWEPT`; None turns interleaving off.
 
     ``exact``: settings to trace whole, each for ``exact_timeout_s``. ``only``: settings to plan, empty for all.
     """

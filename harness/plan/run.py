@@ -12,7 +12,7 @@ from harness.launch.environment import Host
 from harness.plan.request import PlanRequest, check_plan
 from harness.planning.prediction import BUILT_IN
 from harness.planning.search import Candidates, Limits, Plan, Traces, candidates, plan, required_cases
-from harness.recipes.file_request import SWEPT
+from harness.recipes.sweep_file import SWEPT
 from harness.records.trace import TraceCase
 from harness.run.predicting.calibration import constants_for
 from harness.run.predicting.exact import ExactSetting, ExactTracing

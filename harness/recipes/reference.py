@@ -15,13 +15,12 @@ from pydantic_core import PydanticUndefined
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.recompute import MODULES
 from harness.experiment.user_buffers import METHODS, NAMED, UserBuffers
-from harness.recipes.file_request import SHORT_NAMES
 from harness.recipes.find import recipes_dir
 from harness.recipes.recipe import PointKey, RecipeHeader
 from harness.recipes.settings import SECTION_MODELS, TOP_SECTIONS
 from harness.recipes.suite import ExpectedFailure
 from harness.recipes.suite_file import CaseEntry, SuiteFile, SuiteSettings, read_suite, suite_files
-from harness.recipes.sweep_file import SweepFile, read_sweep_file, sweep_files
+from harness.recipes.sweep_file import SHORT_NAMES, SweepFile, read_sweep_file, sweep_files
 
 _BLOCK = re.compile(r"(?<=<!-- generated: )([a-z ]+)( -->\n).*?(?=<!-- end -->)", re.DOTALL)
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from harness.experiment.model import Count
-from harness.recipes.file_request import RECOMPUTE_OPTIONS, FileWithRequest, Options, as_texts, laid_over, request_of
 from harness.recipes.find import SUITES, NamedFiles, find_recipe_file
 from harness.recipes.reading import Document, FileModel, Keys, RefusedError, one_of, path_text, refusing
 from harness.recipes.recipe import Request
@@ -23,6 +22,7 @@ from harness.recipes.suite import (
     recompute_of,
     require_safe,
 )
+from harness.recipes.sweep_file import RECOMPUTE_OPTIONS, FileWithRequest, Options, as_texts, laid_over, request_of
 
 _FILES = NamedFiles(SUITES, "suite", "suite")
 _Metric = Annotated[str, one_of(THRESHOLD_METRICS, "no metric with a threshold:")]

@@ -1,17 +1,166 @@
-"""A sweep file: what to run, what to vary and how often; read strictly, every fault at its line."""
+"""Sweep files, the axes that a sweep can vary, and the `request` that sweep and suite files share; each fault at its line."""
 
+import re
+import types
 from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, create_model
 
 from harness.errors import BadRequestError, Problems
 from harness.experiment.model import Count
-from harness.recipes.file_request import SHORT_NAMES, FileWithRequest, Options, as_texts, require_axis
 from harness.recipes.find import SWEEPS, NamedFiles
-from harness.recipes.reading import Document, Keys, RefusedError
+from harness.recipes.points import KNOWN_NAMES
+from harness.recipes.reading import Document, FileModel, Keys, RefusedError, nearest_setting, one_of
+from harness.recipes.recipe import Request
 from harness.recipes.recompute import policy_from_text
+from harness.recipes.settings import settable_paths
+
+SHORT_NAMES = {
+    "tp": "tensor_model_parallel_size",
+    "pp": "pipeline_model_parallel_size",
+    "vp": "virtual_pipeline_model_parallel_size",
+    "cp": "context_parallel_size",
+    "ep": "expert_model_parallel_size",
+    "et": "expert_tensor_parallel_size",
+    "mb": "micro_batch_size",
+    "gb": "global_batch_size",
+    "sl": "seq_length",
+    "ng": "num_gpus",
+    "ol": "activation_offload_layers",
+    "ms": "max_steps",
+    "c": "compute_dtype",
+    "cv": "variant",
+    "gn": "gpus_per_node",
+}
+"""Short names, as of the options, and the field of a `Request` that each stands for."""
+
+_OF_ONE_RECIPE, _OF_ONE_GPU = "one sweep compares settings of one recipe", "one sweep runs on one kind of GPU"
+_AS_RECOMPUTE = "write --over recompute='none; core_attn,mlp; full:uniform:1'"
+NO_AXIS = {
+    "model_recipe_name": _OF_ONE_RECIPE,
+    "model_family_name": _OF_ONE_RECIPE,
+    "recipes_dir": _OF_ONE_RECIPE,
+    "gpu": _OF_ONE_GPU,
+    "point_gpu": _OF_ONE_GPU,
+    "env": "write --over env.NAME=VALUE",
+    "set_values": "write --over SECTION.FIELD=VALUE",
+    "recompute_modules": _AS_RECOMPUTE,
+    "recompute_num_layers": _AS_RECOMPUTE,
+    "recompute_granularity": _AS_RECOMPUTE,
+    "recompute_method": _AS_RECOMPUTE,
+    "distribute_saved_activations": _AS_RECOMPUTE,
+}
+"""Fields of a `Request` that are not varied, and what to do instead."""
+
+RECOMPUTE_OPTIONS = ("recompute", *(name for name, instead in NO_AXIS.items() if instead is _AS_RECOMPUTE))
+"""Fields of a `Request` that say something about recompute."""
+
+OPTION_NAMES = tuple(field.name for field in fields(Request) if field.name not in NO_AXIS)
+"""Long names of the options that can be varied."""
+
+_ENV = re.compile(r"env\.[A-Za-z_][A-Za-z0-9_]*")
+
+
+def require_axis(name: str) -> None:
+    """BadRequestError with the nearest name for a name that nothing is varied by."""
+    known = (*SHORT_NAMES, *OPTION_NAMES, *settable_paths())
+    if name not in known and not _ENV.fullmatch(name):
+        raise BadRequestError(f"{name!r} cannot be varied", remedy=_remedy(name))
+
+
+def _remedy(name: str) -> str:
+    if name in NO_AXIS:
+        return NO_AXIS[name]
+    if name.startswith("env."):
+        return "after env. comes the name of a variable: letters, digits and _"
+    if "." in name:
+        near = nearest_setting(name, settable_paths())
+        return near if near.startswith("did you mean") else "recipes/README.md names all settings"
+    return nearest_setting(name, (*SHORT_NAMES, *OPTION_NAMES))
+
+
+# Names of `--over`, and the option each stands for.
+SIZES = {name: SHORT_NAMES[name] for name in ("tp", "pp", "vp", "cp", "ep", "et", "mb", "gb", "sl", "ng")}
+SWEPT = SIZES | {"vpp": SIZES["vp"], "mbs": SIZES["mb"], "gbs": SIZES["gb"]}
+
+
+OptionValue = str | int | float | bool | tuple[str, ...]
+
+_FOR_RECIPE = ("recipe", "recipe_name", "model_recipe", "model_recipe_name")  # what people write for the recipe's name
+
+
+class _Options(FileModel):
+    """Options of a `Request`; an option that is not set says nothing."""
+
+    @property
+    def said(self) -> dict[str, OptionValue]:
+        """The options that are given."""
+        return self.model_dump(exclude_unset=True)
+
+    @classmethod
+    def remedy_for(cls, key: str) -> str:
+        """People write `recipe` for the recipe's name."""
+        return "did you mean 'model_recipe_name'?" if key in _FOR_RECIPE else ""
+
+
+def _field(name: str, hint: object) -> tuple[Any, None]:
+    """The type of an option in a file, and None for an option that says nothing. A file does not write null."""
+    arms = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    annotation: Any = Union[tuple(arm for arm in arms if arm is not type(None))]  # noqa: UP007 (of a tuple)
+    return (Annotated[annotation, one_of(KNOWN_NAMES[name])] if name in KNOWN_NAMES else annotation), None
+
+
+if TYPE_CHECKING:
+    Options = _Options
+else:
+    _FIELDS = {name: _field(name, hint) for name, hint in get_type_hints(Request).items() if name != "recipes_dir"}
+    Options = create_model("Options", __base__=_Options, **_FIELDS)
+
+
+class FileWithRequest(FileModel):
+    """A mapping with a ``request``: what belongs into it is sent there."""
+
+    @classmethod
+    def remedy_for(cls, key: str) -> str:
+        """Options that stand beside `request`."""
+        if key in _FOR_RECIPE:
+            return "write model_recipe_name under request"
+        return "write it under request" if key in Options.model_fields else ""
+
+
+def as_texts(value: object) -> tuple[str, ...]:
+    """One value or a list of them as on the command line; empty where one of them is no single value."""
+    values = value if isinstance(value, tuple) else (value,)
+    if any(each is None or each == "" or isinstance(each, tuple | dict) for each in values):
+        return ()
+    return tuple(str(each).lower() if isinstance(each, bool) else str(each) for each in values)
+
+
+def request_of(options: Options) -> Request:
+    """A request that says what ``options`` of a file say, and nothing else."""
+    return Request(**{"model_recipe_name": "", "gpu": "", **options.said})  # type: ignore[arg-type]
+
+
+def laid_over(base: Request, given: Request) -> Request:
+    """``base`` with what ``given`` says over it, option by option.
+
+    Recompute is one value: whoever says anything about it says all. ``env`` and ``set_values`` meet name by name.
+    """
+    said = {name: value for name, value in vars(given).items() if value not in (None, "", ())}
+    if any(name in said for name in RECOMPUTE_OPTIONS):
+        base = replace(base, **dict.fromkeys(RECOMPUTE_OPTIONS))  # type: ignore[arg-type]
+    for name in ("env", "set_values"):
+        said[name] = _assignments(getattr(base, name), getattr(given, name))
+    return replace(base, **said)
+
+
+def _assignments(base: tuple[str, ...], given: tuple[str, ...]) -> tuple[str, ...]:
+    names = {text.partition("=")[0].strip() for text in given}
+    return (*(text for text in base if text.partition("=")[0].strip() not in names), *given)
+
 
 AUTO = "auto"
 _FILES = NamedFiles(SWEEPS, "sweep file", "--file")

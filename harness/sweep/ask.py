@@ -152,8 +152,7 @@ def sweep_request(
     BadRequestError for an unreadable file or ``--over``, and without a recipe.
     """
     from harness.asking.requests import batch_launch, experiment_request, read
-    from harness.recipes.file_request import laid_over, request_of
-    from harness.recipes.sweep_file import read_sweep_file
+    from harness.recipes.sweep_file import laid_over, read_sweep_file, request_of
     from harness.records.goldens import GateOptions
     from harness.sweep.request import SweepRequest, all_over
 

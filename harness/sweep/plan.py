@@ -17,8 +17,8 @@ from harness.launch.replay import LAUNCHERS
 from harness.planning.prediction import predict
 from harness.planning.search import Traces, candidates
 from harness.planning.stages import Composer, MissingTraceError
-from harness.recipes.file_request import RECOMPUTE_OPTIONS
 from harness.recipes.recipe import Request
+from harness.recipes.sweep_file import RECOMPUTE_OPTIONS
 from harness.records.redact import redact
 from harness.records.sweep import Axis, Cell, PlannedCell, RefusedCell, SweepPlan
 from harness.run.machine import one_look

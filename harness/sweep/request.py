@@ -8,12 +8,11 @@ from pathlib import Path
 from harness.errors import BadRequestError, Problems, raise_all
 from harness.experiment.gpu import MARGIN
 from harness.launch.environment import secrets_in
-from harness.recipes.file_request import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT
 from harness.recipes.options import set_settings
 from harness.recipes.reading import nearest_setting
 from harness.recipes.recipe import Request
 from harness.recipes.recompute import policy_from_text
-from harness.recipes.sweep_file import SweepFile
+from harness.recipes.sweep_file import NO_AXIS, OPTION_NAMES, SHORT_NAMES, SIZES, SWEPT, SweepFile
 from harness.records.batches import BatchLaunch, LaunchSettings
 from harness.records.goldens import GateOptions
 from harness.records.redact import redact

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from harness.errors import BadRequestError
 from harness.imports.compare.convergence import LossLimits
 from harness.imports.compare.document import foreign_document
-from harness.imports.compare.judge import judge_log
-from harness.imports.compare.run import ForeignAnswer
+from harness.imports.compare.judge import ForeignAnswer, judge_log
 from harness.imports.compare.show import foreign_page
 from harness.imports.compare.values import ForeignThresholds
 from harness.judging.compare import WindowOptions

@@ -12,7 +12,7 @@ from harness.asking.options import Json, JudgeOptions, Results, takes
 from harness.errors import BadRequestError, raise_all
 
 if TYPE_CHECKING:
-    from harness.imports.compare.run import ForeignRequest
+    from harness.imports.compare.judge import ForeignRequest
 FORMATS = ("auto", "bridge", "megatron-lm")
 _RANGES = {"correlation_threshold": (-1.0, 1.0), "skip_first_percent_loss": (0.0, 0.999999)}
 
@@ -149,7 +149,7 @@ def _instead(what: CompareOptions, foreign: ForeignOptions) -> str:
 
 
 def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, loss: LossOptions) -> None:
-    from harness.imports.compare.run import compare_foreign
+    from harness.imports.compare.judge import compare_foreign
 
     if what.run is not None or what.repeat:
         raise BadRequestError(
@@ -196,7 +196,7 @@ def _foreign_request(given: ForeignOptions, loss: LossOptions, judge: JudgeOptio
     """The options as one value. BadRequestError names all that do not go together."""
     from harness.asking.requests import read
     from harness.imports.compare.convergence import LossLimits
-    from harness.imports.compare.run import ForeignRequest
+    from harness.imports.compare.judge import ForeignRequest
     from harness.imports.compare.values import ForeignThresholds
     from harness.judging.compare import WindowOptions
     from harness.records.goldens import GateOptions

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Self
 
-from harness.imports.compare.run import ForeignAnswer
+from harness.imports.compare.judge import ForeignAnswer
 from harness.imports.compare.values import Window
 from harness.judging.gate import Finding, Outcome
 from harness.records.foreign.log import ForeignLog, LogFormat, WorstRank

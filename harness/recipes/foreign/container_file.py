@@ -51,18 +51,6 @@ class Container:
         found = self.find(path)
         return f"{self.label}:{found.line}: {path}" if found else f"{self.label}: {path}"
 
-    @property
-    def unfinalised(self) -> str | None:
-        """Why the file is not what Bridge would run; None if it is finalised.
-
-        Bridge applies mixed precision and communication overlap when a run starts. A file written before that lacks their effect.
-        """
-        if isinstance(self.value("mixed_precision"), str):
-            return "mixed_precision is still a name"
-        if self.value("comm_overlap") is not None and self.value("comm_overlap.data_parallel_size") is None:
-            return "comm_overlap.data_parallel_size is null"
-        return None
-
     def _at(self, path: str) -> Found | None:
         node: Node = self.root
         line = self.root.line

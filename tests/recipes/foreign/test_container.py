@@ -159,16 +159,3 @@ def test_what_pyyaml_writes_is_read_as_it_meant_it():
         HEAD + 'a: .inf\nb: 1e-5\nc: !!set {x: null}\nd: &i [1]\ne: *i\nf: "two\\nlines"\n', "f"
     )
     assert [container.value(key) for key in "abcdef"] == [float("inf"), "1e-5", {"x": None}, (1,), (1,), "two\nlines"]
-
-
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        ("mixed_precision: bf16_mixed\n", "mixed_precision is still a name"),
-        ("comm_overlap: {data_parallel_size: null}\n", "comm_overlap.data_parallel_size is null"),
-        ("comm_overlap: {data_parallel_size: 2}\nmixed_precision: {bf16: true}\n", None),
-        ("comm_overlap: null\n", None),
-    ],
-)
-def test_a_file_from_before_finalising_says_so(body, reason):
-    assert parse_container(HEAD + body, "f").unfinalised == reason
