@@ -15,10 +15,12 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
+SETTINGS = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
 def _run(arguments):
-    settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, *map(str, arguments)], env={**os.environ, **settings}, check=False, capture_output=True, text=True,
+        [sys.executable, *map(str, arguments)], env={**os.environ, **SETTINGS}, check=False, capture_output=True, text=True,
         timeout=300, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
@@ -26,14 +28,36 @@ def _run(arguments):
 
 
 @pytest.fixture(scope="session")
-def trace(tmp_path_factory):
+def tracers():
+    """A tracer for each implementation that is asked for, which forks a process for each request."""
+    made = {}
+
+    def tracer(implementation):
+        if implementation not in made:
+            made[implementation] = subprocess.Popen(
+                [sys.executable, HERE / "scripts" / "tracer.py", implementation], env={**os.environ, **SETTINGS}, cwd=ROOT,
+                text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        return made[implementation]
+
+    yield tracer
+    for process in made.values():
+        process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def trace(tracers, tmp_path_factory):
     """Traces cases as the planner does; returns the TraceFile."""
 
     def run(cases, implementation, **options):
         folder = tmp_path_factory.mktemp("trace")
         request = TraceRequest(cases=tuple(cases), implementation=implementation, **options)
         (folder / "request.json").write_text(request.model_dump_json())
-        _run(["-m", "harness.engine.trace", "--request", folder / "request.json", "--out", folder / "out.json"])
+        tracer = tracers(implementation)
+        tracer.stdin.write(f"{folder / 'request.json'} {folder / 'out.json'}\n")
+        tracer.stdin.flush()
+        code = tracer.stdout.readline()
+        assert code == "0\n", (folder / "out.err").read_text()[-4000:]
         return TraceFile.model_validate_json((folder / "out.json").read_text())
 
     return run
