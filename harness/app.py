@@ -69,7 +69,11 @@ class AskedGroup(HelpedGroup):
     def invoke(self, ctx: Any) -> Any:
         """Parse what stands behind it, and do it."""
         with _usage_errors_told():
-            return super().invoke(ctx)
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt:  # typer would end without a word
+                _tell_stopped()
+                raise typer.Exit(int(ExitCode.INTERRUPTED)) from None
 
 
 @contextmanager
@@ -198,6 +202,16 @@ def _tell(error: HarnessError, *, as_json: bool) -> None:
     from harness.showing.page import visible
 
     print(f"error: {visible(redact_shapes(str(error)))}", file=sys.stderr)
+
+
+def _tell_stopped() -> None:
+    """Ctrl-C where there is nothing to keep."""
+    import shlex
+
+    from harness.records.redact import redact
+
+    print(f"INTERRUPTED (exit {int(ExitCode.INTERRUPTED)}): no answer", file=sys.stderr)
+    print(f"Start again: {shlex.join(['mbr-perf', *map(redact, sys.argv[1:])])}", file=sys.stderr)
 
 
 @contextmanager

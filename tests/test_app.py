@@ -1,8 +1,10 @@
 """The command as a whole: its options, its spelling, its speed, its errors."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -153,3 +155,25 @@ def libraries(cpu_seconds):
 )
 def test_answers_come_at_once(cpu_seconds, libraries, arguments, limit):
     assert cpu_seconds("-m", "harness.app", *arguments) < limit * libraries
+
+
+@pytest.mark.train
+@pytest.mark.slow
+def test_ctrl_c_where_nothing_is_to_keep_answers_in_two_lines(tmp_path):
+    """The tracer is a program that never answers, and says when it has begun."""
+    begun = tmp_path / "begun"
+    script = (
+        "import sys; from pathlib import Path;"
+        f"python = Path({str(tmp_path / 'python')!r}); python.write_text('#!/bin/sh\\ntouch {begun}; sleep 60');"
+        "python.chmod(0o755); sys.executable = str(python); from harness.app import main; main()"
+    )
+    typed = ["plan", "-mr", "llama3_8b", "-g", "h100", "--no_cache", "-E", "API=1"]
+    with subprocess.Popen([sys.executable, "-c", script, *typed], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as planning:  # fmt: skip
+        end = time.monotonic() + 60
+        while not begun.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        planning.send_signal(signal.SIGINT)
+        out, err = planning.communicate(timeout=30)
+    assert (planning.returncode, out) == (130, "")
+    assert err.splitlines() == ["INTERRUPTED (exit 130): no answer", f"Start again: mbr-perf {' '.join(typed)}"]

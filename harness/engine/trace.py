@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.engine.process import die_with_parent
 from harness.records.store import write_atomically
-from harness.records.trace import ExactRequest, TraceFile, TraceRequest
+from harness.records.trace import ExactRequest, TraceFile, TraceRequest, progress_file
 
 STAND_IN = Path(__file__).parent / "stand_in"
 
@@ -39,7 +39,8 @@ def _chunks(asked: str, out: Path) -> None:
 
     from harness.engine.tracing.run import trace_all
 
-    chunks, refused = trace_all(request)
+    with progress_file(out).open("ab", buffering=0) as progress:
+        chunks, refused = trace_all(request, lambda: progress.write(b"."))
     answer = TraceFile(
         megatron_core=metadata.version("megatron-core"),
         torch=metadata.version("torch"),

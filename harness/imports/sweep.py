@@ -26,6 +26,8 @@ from harness.records.redact import redact
 from harness.records.run import IMPORTED, LAUNCHER, RunRecord
 from harness.records.store import results_dir
 from harness.records.sweep import Axis, PlannedCell, SweepPlan, run_dir_of, run_id_of
+from harness.showing.progress import counted_off
+from harness.showing.terminal import narration
 from harness.sweep.axes import RECOMPUTE, SweptAxis, name_of
 from harness.sweep.batch import SweepBatch
 from harness.sweep.reports import answer
@@ -66,7 +68,8 @@ def _cells(request: ImportSweepRequest, host: Host) -> tuple[tuple[SweptAxis, ..
     labels = [setting_of(job.label) for job in request.jobs]
     axes = axes_of(labels)
     problems, found, jobs = Problems(), dict[tuple[tuple[str, str], ...], _Cell](), list[Labelled]()
-    for job, values in zip(request.jobs, canonical(labels, axes), strict=True):
+    pairs = list(zip(request.jobs, canonical(labels, axes), strict=True))
+    for job, values in counted_off(narration(), "Reading logs", pairs):
         with problems.collecting():
             changes, draft = _drafted(request, job, values, axes, host)
             key = tuple(changes.items())

@@ -6,6 +6,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from harness.batch.plan import BatchDisplay
+from harness.errors import ExitCode
 from harness.judging.gate import Verdict
 from harness.judging.metrics import cell_figure
 from harness.launch.slurm.job import SlurmJob
@@ -46,7 +47,7 @@ from harness.showing.page import (
     style_of,
     tabled,
 )  # fmt: skip
-from harness.showing.terminal import show_page
+from harness.showing.terminal import show_page, show_stopped
 from harness.units import counted, format_percent
 
 
@@ -251,6 +252,11 @@ class NightDisplay(BatchDisplay):
             from harness.night.document import NightDocument
 
             json.answer(NightDocument.of_night(verdict, reports))
+        elif verdict.exit_code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+            to_do = f"{verdict.plan.suite}, {counted(verdict.num_due, 'run')} still to do"
+            resume = f"mbr-perf nightly --resume {verdict.night_dir}"
+            show_stopped(to_do, verdict.exit_code, verdict.night_dir, resume)
+            return
         else:
             show_page(night_page(verdict))
         if verdict.num_due:

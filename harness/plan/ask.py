@@ -65,10 +65,12 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     from harness.plan.run import plan_request
     from harness.plan.show import exact_section, layouts_page, plan_page
     from harness.showing.page import GAP, Block, Page
+    from harness.showing.progress import counting
     from harness.showing.request_text import explanation
-    from harness.showing.terminal import show_page
+    from harness.showing.terminal import narration, show_page
 
-    planned = plan_request(_request(asked, how), this_host())
+    with counting(narration(), "Tracing megatron-core's layers") as progress:
+        planned = plan_request(_request(asked, how), this_host(), progress)
     if how.as_json:
         from harness.plan.document import planned_document
         from harness.showing import json

@@ -1,6 +1,6 @@
 """`mbr-perf plan`: every recompute setting of a request predicted, for one layout or for several."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness.errors import BadRequestError, raise_all
@@ -52,9 +52,10 @@ class Planned:
         return min(fitting, key=_seconds_per_token, default=None)
 
 
-def plan_request(request: PlanRequest, host: Host) -> Planned:
+def plan_request(request: PlanRequest, host: Host, progress: Callable[[int, int], None] | None = None) -> Planned:
     """Predict all settings of all layouts; one tracer run serves them all.
 
+    ``progress`` is called now and then with the number of traces made, and of all to make.
     BadRequestError for a wrong request, for layouts none of which is legal, and without megatron-core.
     """
     check_plan(request)
@@ -63,7 +64,7 @@ def plan_request(request: PlanRequest, host: Host) -> Planned:
     if not legal:
         problems = [layout.problem for layout in found if isinstance(layout, Layout)]
         raise BadRequestError("\n".join(dict.fromkeys(problems)), remedy="`mbr-perf check` explains each rule")
-    tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None)
+    tracing = Tracing(host, trace_cache(host.shell) if request.use_cache else None, progress=progress)
     traced = _traced(legal, tracing)
     planned = Planned(tuple(_planned(request, layout, traced) for layout in found))
     if len(found) == 1:

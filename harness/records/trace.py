@@ -50,6 +50,11 @@ class TraceCase(Frozen):
         return self
 
 
+def progress_file(answer: Path) -> Path:
+    """Beside the answer that a tracer writes: one byte for every case that is done."""
+    return answer.with_suffix(".done")
+
+
 class TraceRequest(Frozen):
     """Input of ``python -m harness.engine.trace``.
 

@@ -13,6 +13,7 @@ from harness.run.launched import Ran
 from harness.run.megatron_says import megatron_finding
 from harness.run.show import Display
 from harness.run.understanding import RunRequest, Understood, rule_problem
+from harness.showing.terminal import show_stopped
 
 
 def require_megatron(understood: Understood, plan: LaunchPlan) -> None:
@@ -53,5 +54,10 @@ def judge(runs: list[Ran], gate: GateOptions, results_dir: Path | None, display:
         raise BadRequestError(str(error), remedy=f"the run itself is kept in {last.run_dir}") from error
     fail_on_improvement = gate.fail_on_improvement
     verdict = run_outcome(last.record.status, comparison, fail_on_improvement=fail_on_improvement, signal=last.signal)
+    if last.signal is not None and not display.as_json:
+        num_steps = min((len(rank.steps) for rank in last.record.ranks), default=0)
+        of = f"{num_steps} of {last.record.spec.measure.max_steps} steps done"
+        show_stopped(f"{last.record.spec.recipe}, {of}", verdict[1], last.run_dir)
+        return verdict[1]
     display.result(last.record, metrics, comparison, verdict, last.run_dir, run_ids=[r.run_id for r in records])
     return verdict[1]

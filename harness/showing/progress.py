@@ -2,10 +2,10 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
@@ -17,6 +17,7 @@ from harness.showing.terminal import Console
 from harness.units import format_seconds
 
 EVERY_S = 10.0
+_Item = TypeVar("_Item")
 
 Show = Callable[[str, int | None, float | None, float | None], None]
 
@@ -68,6 +69,26 @@ class PlainLines:
         took = "" if last_step_s is None else f", {format_seconds(last_step_s)} per step"
         left = f", {format_seconds(eta_s)} left" if eta_s else ""
         self.console.print(f"{self.label}{phase}{done}{took}{left}", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def counting(console: Console, title: str) -> Iterator[Callable[[int, int], None]]:
+    """Yields ``show(number done, number to do)``. A bar on a terminal, from the beginning; nothing elsewhere."""
+    if not console.is_terminal:
+        yield lambda _done, _of: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, of: bar.update(task, completed=done, total=of)
+
+
+def counted_off(console: Console, title: str, items: Sequence[_Item]) -> Iterator[_Item]:
+    """The items one by one, with a bar on a terminal that counts them."""
+    with counting(console, title) as show:
+        for place, item in enumerate(items):
+            show(place, len(items))
+            yield item
 
 
 _FIRST_S, _FIRST_ON_TERMINAL_S, _EVERY_S = 5.0, 1.0, 10.0

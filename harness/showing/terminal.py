@@ -1,7 +1,10 @@
 """Writes a page to a terminal or a pipe. What would steer a terminal is shown as text."""
 
 import re
+import shlex
+import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import rich.console
 import rich.table
@@ -10,8 +13,24 @@ from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from harness.errors import ExitCode
+from harness.records.redact import redact
 from harness.showing import page
-from harness.showing.page import Block, Facts, Line, Page, Span, Style, Table, Words, on_one_line, plain, spans, visible
+from harness.showing.page import (
+    Block,
+    Facts,
+    Line,
+    Listing,
+    Page,
+    Span,
+    Style,
+    Table,
+    Words,
+    on_one_line,
+    plain,
+    spans,
+    visible,
+)
 
 _WHOLE = r"\S*`[^`]+`\S*|\S*\d (?:%|ms|s|min|h|MHz|[KMG]i?B|TFLOP/s)(?!\w)\S*"  # a command, a figure and its unit
 _WORD = re.compile(rf"{_WHOLE}|\S+")
@@ -60,6 +79,20 @@ def show_blocks(*blocks: Block) -> None:
 def print_page(console: Console, answer: Page) -> None:
     """The page from its title to its answer. Nothing is folded or cut where no terminal is."""
     _Writer(console).write(answer)
+
+
+def show_stopped(what: str, code: ExitCode, kept: Path | None, go_on: str = "") -> None:
+    """Print the answer to Ctrl-C in at most three lines: what was stopped, what is kept, and the command that goes on.
+
+    Without ``go_on`` that is the command line as it was typed.
+    """
+    command = go_on or shlex.join(["mbr-perf", *map(redact, sys.argv[1:])])
+    lines = (
+        Line(f"INTERRUPTED (exit {int(code)}): {what}", "strong"),
+        *([Line(f"Kept: {kept}", whole=True)] if kept else []),
+        Line(f"{'Go on' if go_on else 'Start again'}: {command}", whole=True),
+    )
+    show_page(Page((Listing(lines),)))
 
 
 def room_for_bars() -> int:

@@ -121,9 +121,12 @@ def answer(batch: SweepBatch, display: SweepDisplay, signal: int | None = None) 
         verdict = judge_sweep(data, gate)
     except BadRequestError as error:
         raise BadRequestError(str(error), remedy=f"the sweep itself is kept in {batch.folder}") from error
-    display.result(verdict, _reports(verdict, data, display, signal), batch.folder, num_due)
+    reports = _reports(verdict, data, display, signal)
     if signal is not None:
-        return ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
+        code = ExitCode.TERMINATED if signal == SIGTERM else ExitCode.INTERRUPTED
+        display.stopped(verdict, reports, batch.folder, num_due, code)
+        return code
+    display.result(verdict, reports, batch.folder, num_due)
     return sweep_exit_code(verdict, gate, num_due)
 
 
@@ -132,7 +135,8 @@ def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, sign
     try:
         if signal is None:
             return write_reports(verdict, data, data.sweep_dir / REPORT)
-        display.says(f"interrupted: the PNG pictures are left out; mbr-perf report {data.sweep_dir} makes them")
+        if display.as_json:
+            display.says(f"interrupted: the PNG pictures are left out; mbr-perf report {data.sweep_dir} makes them")
         return write_at_once(verdict, data, data.sweep_dir / REPORT)
     except (BadRequestError, ValueError, RuntimeError) as error:  # ValueError: what the chart renderer raises
         display.says(

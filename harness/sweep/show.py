@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.batch.plan import BatchDisplay
+from harness.errors import ExitCode
 from harness.records.sweep import SweepPlan
 from harness.showing import json
 from harness.showing.page import Line
-from harness.showing.terminal import show_blocks, show_page
+from harness.showing.terminal import show_blocks, show_page, show_stopped
 from harness.sweep.page import plan_page, summary_lines, sweep_page
 from harness.sweep.values import SweepVerdict
 from harness.units import counted
@@ -31,6 +32,17 @@ class SweepDisplay(BatchDisplay):
         self.says(*summary_lines(plan), f"{counted(num_due, 'run')} to do, kept in {sweep_dir}")
         if warning:
             self.says(Line(f"Warning: {warning}", "strong", hang=2))
+
+    def stopped(
+        self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int, code: ExitCode
+    ) -> None:
+        """A signal ended the sitting: three lines, as JSON the whole document."""
+        if self.as_json:
+            self.result(verdict, reports, sweep_dir, num_due)
+        else:
+            show_stopped(
+                f"{counted(num_due, 'run')} still to do", code, sweep_dir, f"mbr-perf sweep --resume {sweep_dir}"
+            )
 
     def result(self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int) -> None:
         """The answer; also of a sweep that was cut short, which says how to go on."""

@@ -171,7 +171,9 @@ def test_an_interrupted_run_leaves_its_steps_and_no_process(tmp_path, number, co
             running.kill()
     record = read_run(run_dir)
     assert running.returncode == code
-    assert out.splitlines()[-1].startswith(f"INTERRUPTED (exit {code})")
+    told = out.splitlines()
+    assert [line.partition(": ")[0] for line in told] == [f"INTERRUPTED (exit {code})", "Kept", "Start again"]
+    assert told[1] == f"Kept: {run_dir}"
     assert record.status == "interrupted"
     assert record.failure == f"interrupted by {number.name}"
     assert all(len(rank.steps) >= 3 for rank in record.ranks)

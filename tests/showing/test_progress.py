@@ -5,7 +5,7 @@ import itertools
 
 from rich.console import Console
 
-from harness.showing.progress import step_progress
+from harness.showing.progress import counted_off, step_progress
 
 
 def told(reports, *, terminal=False, every_s=0.01):
@@ -55,3 +55,13 @@ def test_a_terminal_gets_a_bar_that_counts_steps_and_goes_away():
 
 def test_words_of_a_phase_are_not_taken_for_markup():
     assert told([("[bold]step", 0, 1.0, 1.0)])[0].startswith("[bold]step 1/12")
+
+
+def test_counting_draws_on_a_terminal_and_is_silent_on_a_pipe():
+    terminal, pipe = (io.StringIO(), io.StringIO())
+    for out, is_terminal in ((terminal, True), (pipe, False)):
+        console = Console(file=out, force_terminal=is_terminal, width=80)
+        assert list(counted_off(console, "Reading logs", ["a", "b", "c"])) == ["a", "b", "c"]
+    assert "Reading logs" in terminal.getvalue()
+    assert "2/3" in terminal.getvalue()
+    assert pipe.getvalue() == ""

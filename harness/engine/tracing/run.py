@@ -132,8 +132,8 @@ def notes_of(case: TraceCase, implementation: Implementation) -> tuple[str, ...]
 _INSTALLED = Software(megatron_core=metadata.version("megatron-core"))
 
 
-def trace_all(request: TraceRequest) -> tuple[dict[str, ChunkTrace], dict[str, str]]:
-    """The traced chunks by key, and the refused cases with the reason each."""
+def trace_all(request: TraceRequest, done: Callable[[], object]) -> tuple[dict[str, ChunkTrace], dict[str, str]]:
+    """The traced chunks by key, and the refused cases with the reason each. Calls ``done`` after each traced case."""
     PLACE.device = torch.device(request.device)
     ROUTING.imbalance = request.imbalance
     groups = Groups()
@@ -148,6 +148,7 @@ def trace_all(request: TraceRequest) -> tuple[dict[str, ChunkTrace], dict[str, s
             chunks[case.key] = trace(case, request.implementation, groups)
         except (ValueError, AssertionError) as error:  # how megatron-core turns down a configuration
             refused[case.key] = f"megatron-core: {error or type(error).__name__}"
+        done()
     return chunks, refused
 
 

@@ -28,6 +28,8 @@ from harness.records.night import read_night
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_run, write_once
 from harness.records.sweep import read_sweep
+from harness.showing.progress import counted_off
+from harness.showing.terminal import narration
 from harness.units import counted
 
 
@@ -119,7 +121,7 @@ def _without_index(folder: Path, stamps: Mapping[str, Stamp]) -> HistoryReading:
 
 def _read_files(folder: Path, names: Iterable[str]) -> tuple[dict[str, HistoryRecord], tuple[str, ...]]:
     found, notes = dict[str, HistoryRecord](), list[str]()
-    for name in sorted(names):
+    for name in counted_off(narration(), "Reading history", sorted(names)):
         try:
             found[name] = read_record(folder / name)
         except BadRequestError as error:

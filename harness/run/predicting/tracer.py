@@ -3,7 +3,7 @@
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from harness.planning.search import Traces
 from harness.planning.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
 from harness.records.launch import PARENT_PID_VARIABLE
 from harness.records.redact import quoted_error
-from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps
+from harness.records.trace import ChunkTrace, TraceCase, TraceFile, TraceRequest, megatron_core_stamps, progress_file
 from harness.run.machine import TRAIN_EXTRA, installed_software, side_by_side
 
 _LOOK_EVERY_S = 0.2
@@ -37,12 +37,16 @@ class TracerLateError(RunFailedError):
 
 @dataclass(frozen=True)
 class TracerProcess:
-    """How to run the tracer. ``niceness``: how far it gives way to others; ``stop``, once set, ends it."""
+    """How to run the tracer. ``niceness``: how far it gives way to others; ``stop``, once set, ends it.
+
+    ``progress`` is called now and then with the number of cases that are done.
+    """
 
     host: Host
     timeout_s: float
     niceness: int = 0
     stop: Event | None = None
+    progress: Callable[[int], None] | None = None
 
     def answer(self, request: str, *flags: str) -> bytes:
         """The answer file. TracerLateError after ``timeout_s`` or once stopped, RunFailedError when the tracer dies.
@@ -54,13 +58,14 @@ class TracerProcess:
             asked, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
             asked.write_text(request)
             module = (self.host.python, "-m", "harness.engine.trace", *flags)
-            late = self._run((*module, "--request", str(asked), "--out", str(answer)), env)
+            command = (*module, "--request", str(asked), "--out", str(answer))
+            late = self._run(command, env, progress_file(answer))
             found = answer.read_bytes() if answer.exists() else None
         if late or found is None:
             raise TracerLateError(late or "the tracer left no answer", found)
         return found
 
-    def _run(self, command: tuple[str, ...], env: Mapping[str, str]) -> str:
+    def _run(self, command: tuple[str, ...], env: Mapping[str, str], done: Path) -> str:
         """Why it was ended early, or nothing.
 
         Its own session: a Ctrl-C is for this process, which sets ``stop``. The kernel ends it with the thread that is
@@ -73,7 +78,7 @@ class TracerProcess:
             try:
                 if self.niceness:
                     os.setpriority(os.PRIO_PROCESS, process.pid, self.niceness)
-                told = self._wait(process)
+                told = self._wait(process, done)
             finally:
                 process.kill()
         if told is None:
@@ -87,14 +92,15 @@ class TracerProcess:
             raise RunFailedError(f"the tracer failed (exit {process.returncode}): {quoted_error(told)}")
         return ""
 
-    def _wait(self, process: subprocess.Popen[str]) -> str | None:
+    def _wait(self, process: subprocess.Popen[str], done: Path) -> str | None:
         """What the tracer wrote to stderr; None when its time is up or nobody wants its answer any more."""
         end = monotonic() + self.timeout_s
         while monotonic() < end and not (self.stop and self.stop.is_set()):
             try:
                 return process.communicate(timeout=_LOOK_EVERY_S)[1]
             except subprocess.TimeoutExpired:
-                continue
+                if self.progress and done.exists():
+                    self.progress(done.stat().st_size)
         return None
 
 
@@ -118,7 +124,7 @@ class Tracing:
     """Makes traces on ``host``; ``cache`` None makes them all anew.
 
     ``cached_only``: what is not in the cache stays missing. ``niceness``: how far tracers give way to other processes.
-    ``stop``, once set, ends them.
+    ``stop``, once set, ends them. ``progress`` is called now and then with the number of cases done, and of all to do.
     """
 
     host: Host
@@ -127,6 +133,7 @@ class Tracing:
     cached_only: bool = False
     niceness: int = 0
     stop: Event = field(default_factory=Event)
+    progress: Callable[[int, int], None] | None = None
 
     def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, uneven: bool) -> Traces:
         """Answers to all ``cases``; with ``uneven`` also under unevenly routed tokens, which only chunks with experts notice.
@@ -158,7 +165,17 @@ class Tracing:
             TraceRequest(cases=tuple(missing[i::num]), implementation=implementation, imbalance=imbalance)
             for i in range(num)
         ]
-        answers = side_by_side(self._run, requests, num, self.stop)
+        done = [0] * num
+
+        def run(place: int) -> TraceFile | RunFailedError:
+            def count(num_done: int) -> None:
+                done[place] = num_done
+                if self.progress:
+                    self.progress(sum(done), len(missing))
+
+            return self._run(requests[place], count)
+
+        answers = side_by_side(run, range(num), num, self.stop)
         lost: dict[str, str] = {}
         died = [answer for answer in answers if isinstance(answer, RunFailedError)]
         for request, answer in zip(requests, answers, strict=True):
@@ -179,8 +196,8 @@ class Tracing:
                 self.cache.write(key, imbalance, trace)
         return traces
 
-    def _run(self, request: TraceRequest) -> TraceFile | RunFailedError:
-        process = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop)
+    def _run(self, request: TraceRequest, progress: Callable[[int], None]) -> TraceFile | RunFailedError:
+        process = TracerProcess(self.host, self.timeout_s, self.niceness, self.stop, progress)
         try:
             return TraceFile.model_validate_json(process.answer(request.model_dump_json()))
         except RunFailedError as error:

@@ -75,6 +75,20 @@ def test_an_answer_of_another_version_is_no_answer(tracing, cases):
         Tracing(replace(this_host(), python=python, num_cores=1), None).traces(cases, "local", uneven=False)
 
 
+@pytest.mark.train
+def test_tracers_say_how_many_cases_are_done(tracing, cases):
+    """Each of the two notes its twelve cases, and goes on for longer than the harness waits before it looks."""
+    python = Path(tracing().host.python)
+    noted = 'open(sys.argv[sys.argv.index("--out") + 1].replace(".json", ".done"), "w").write("." * len(cases)); import time; time.sleep(0.5)'
+    python.write_text(python.read_text().replace("answer = {", f"{noted}\nanswer = {{"))
+    seen = []
+    told = Tracing(
+        replace(this_host(), python=str(python), num_cores=2), None, progress=lambda *counts: seen.append(counts)
+    )
+    told.traces(cases, "local", uneven=False)
+    assert seen[-1] == (24, 24)
+
+
 STARTER = """
 import os, subprocess, sys, time
 tracer = subprocess.Popen(
