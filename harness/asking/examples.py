@@ -154,6 +154,10 @@ results show RUN
 results show SWEEP --results_dir /scratch/results
 results show RUN --json
 
+results export RUN --to mlflow
+results export SWEEP --to mlflow --uri http://mlflow.example:5000 --project recompute
+results export RUN --to wandb --json
+
 results doctor
 results doctor --fix
 results doctor --json

@@ -41,6 +41,7 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "report": ("sweep.document:SweepDocument",),
     "results archive": ("results.document:ArchiveDocument",),
     "results doctor": ("results.document:AilmentsDocument",),
+    "results export": ("results.document:ExportDocument",),
     "results list": ("results.document:InventoryDocument",),
     "results show": ("results.document:EntryDocument",),
     "rules list": ("catalogue.document:RulesDocument",),

@@ -161,6 +161,42 @@ def archive(
     _show(Page((told, listing(f"left out: {line}" for line in written.left_out))))
 
 
+@app.command()
+def export(
+    reference: Reference,
+    to: Annotated[str, typer.Option("--to", metavar="mlflow|wandb", help="Where to: MLflow or Weights & Biases.")],
+    project: Annotated[
+        str, typer.Option("--project", metavar="NAME", help="Project, which MLflow calls an experiment.")
+    ] = "mbr-perf",
+    uri: Annotated[
+        str | None,
+        typer.Option("--uri", metavar="URI", help="MLflow's tracking server or store. Default: MLFLOW_TRACKING_URI."),
+    ] = None,
+    results_dir: Results = None,
+    as_json: Json = False,
+) -> None:
+    """Send the runs of a run, sweep or night to MLflow or Weights & Biases: settings, figures, steps. No secrets.
+
+    MLflow keeps a run that it has already; Weights & Biases replaces it. Needs mbr-perf[export].
+    """
+    from harness.records.inventory import find_stored
+    from harness.records.store import checkout_dir
+    from harness.records.store import results_dir as settled_results_dir
+    from harness.results.export import export as send
+    from harness.results.export import exported_runs, places_of, summary
+    from harness.showing.page import Page
+
+    entry = find_stored(reference, settled_results_dir(results_dir))
+    sent = send(exported_runs(entry, places_of(entry, checkout_dir())), to, project=project, uri=uri)
+    if as_json:
+        from harness.results.document import ExportDocument
+        from harness.showing import json
+
+        json.answer(ExportDocument(to=to, project=project, runs=sent))
+        return
+    _show(Page((summary(sent, to, project),)))
+
+
 def _show(page: "Page") -> None:
     from harness.showing.terminal import show_page
 

@@ -8,6 +8,7 @@ from harness.launch.processes import Life
 from harness.records.inventory import State, Stored, case_state, outcome_of
 from harness.records.night import NightCase
 from harness.records.sweep import CellData
+from harness.results.export import Sent
 from harness.results.housekeeping import Kind
 from harness.run.software_fit import Line
 from harness.showing.json import Document, Shown, Text, at
@@ -109,6 +110,14 @@ class ArchiveDocument(Document):
     files: int = at("num_files")
     bytes: int = at("num_bytes")
     left_out: tuple[str, ...]
+
+
+class ExportDocument(Document):
+    """``mbr-perf results export --json``."""
+
+    to: str
+    project: str
+    runs: tuple[Sent, ...]
 
 
 class MachineDocument(Document):

@@ -50,7 +50,7 @@ def test_several_at_once_install_once(tmp_path):
 def test_what_developers_have_serves_to_train_and_not_the_other_way_round(tmp_path):
     variables = checkout(tmp_path)
     codes = [set_up(tmp_path, variables, extra)[0] for extra in ("train", "dev", "train")]
-    assert (codes, installed(tmp_path)) == ([0, 0, 0], [".[train]", ".[dev]"])
+    assert (codes, installed(tmp_path)) == ([0, 0, 0], [".[train]", ".[dev,export]"])
     (tmp_path / ".venv" / ".mbr-perf-train").unlink()
     assert set_up(tmp_path, variables, "train")[0] == 0
-    assert installed(tmp_path) == [".[train]", ".[dev]"]
+    assert installed(tmp_path) == [".[train]", ".[dev,export]"]

@@ -1,0 +1,213 @@
+"""Exports measured runs to MLflow or Weights & Biases: settings, figures, and the series of steps. Secrets stay here."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from harness.errors import BadRequestError, closest
+from harness.judging.derive import derive
+from harness.judging.metrics import METRICS
+from harness.records.inventory import Stored
+from harness.records.night import read_night
+from harness.records.redact import Places, shareable
+from harness.records.run import RunRecord
+from harness.records.store import read_run
+from harness.records.sweep import read_sweep
+from harness.units import counted
+
+TO = ("mlflow", "wandb")
+_ID = "mbr_perf.run_id"
+_MOST_PARAMS, _MOST_METRICS, _LONGEST = 100, 1000, 6000  # of one request to MLflow, and characters of a value
+
+
+@dataclass(frozen=True)
+class ExportedRun:
+    """One run as trackers hold it. ``series``: by name (step, value). ``started_ms``, ``ended_ms``: since 1970, in UTC."""
+
+    run_id: str
+    name: str
+    is_ok: bool
+    params: Mapping[str, str]
+    figures: Mapping[str, float]
+    series: Mapping[str, Sequence[tuple[int, float]]]
+    tags: Mapping[str, str]
+    started_ms: int
+    ended_ms: int
+
+
+@dataclass(frozen=True)
+class Sent:
+    """``tracker_id``: of the run in the tracker; ``is_new`` False where the tracker had it already and it was left alone."""
+
+    run_id: str
+    tracker_id: str
+    is_new: bool
+
+
+def exported_runs(entry: Stored, places: Places) -> tuple[ExportedRun, ...]:
+    """Every committed run of a run folder, a sweep or a night. BadRequestError where there is none."""
+    runs = tuple(_exported(record, part, entry, places) for part, record in _records(entry))
+    if not runs:
+        raise BadRequestError(f"{entry.path}: no run in it is finished", remedy=f"mbr-perf results show {entry.path}")
+    return runs
+
+
+def _records(entry: Stored) -> Iterator[tuple[str, RunRecord]]:
+    """Each run with the name of its cell or case; empty for a run on its own."""
+    if entry.kind == "run":
+        yield "", read_run(entry.path)
+    elif entry.kind == "sweep":
+        for cell in read_sweep(entry.path).cells:
+            yield from ((cell.planned.name, run) for run in cell.runs)
+    else:
+        for case in read_night(entry.path).cases:
+            yield from ((case.planned.name, run.record) for run in case.runs if run.record)
+
+
+def _exported(record: RunRecord, part: str, entry: Stored, places: Places) -> ExportedRun:
+    known = json.loads(shareable("record.json", record.model_dump_json(include={"spec", "provenance"}), places))
+    where, metrics = known["provenance"], derive(record)
+    versions = {f"version.{name}": version for name, version in where.pop("versions").items() if version}
+    facts = {name: str(where[name]) for name in _FACTS if where.get(name)}
+    figures = {metric.name: metric.read(metrics) for metric in METRICS}
+    belongs = {"mbr_perf.of": entry.id, "mbr_perf.part": part} if part else {}
+    return ExportedRun(
+        run_id=record.run_id,
+        name=f"{record.spec.recipe} {part}".strip(),
+        is_ok=record.status == "ok",
+        params=dict(_flat(known["spec"])),
+        figures={name: float(value) for name, value in figures.items() if value is not None},
+        series={name: values for name, values in _series(record).items() if values},
+        tags={_ID: record.run_id, "mbr_perf.status": record.status, "mbr_perf.fingerprint": record.fingerprint,
+              **belongs, **facts, **versions},
+        started_ms=_milliseconds(record.provenance.started_at),
+        ended_ms=_milliseconds(record.provenance.finished_at),
+    )  # fmt: skip
+
+
+_FACTS = ("hostname", "device_name", "driver_version", "git_commit", "git_branch", "container", "job_id", "mbr_perf")
+
+
+def _flat(value: Mapping[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, inner in value.items():
+        if isinstance(inner, Mapping):
+            yield from _flat(inner, f"{above}{name}.")
+        else:
+            text = inner if isinstance(inner, str) else json.dumps(inner)
+            yield f"{above}{name}", text[:_LONGEST]
+
+
+def _series(record: RunRecord) -> dict[str, list[tuple[int, float]]]:
+    """Seconds of the slowest rank, because the others wait for it; loss and gradient norm of the ranks that have them."""
+    slowest: dict[int, float] = {}
+    losses: dict[int, float] = {}
+    norms: dict[int, float] = {}
+    for step in (step for rank in record.ranks for step in rank.steps):
+        slowest[step.step] = max(step.seconds, slowest.get(step.step, 0.0))
+        if step.loss is not None:
+            losses[step.step] = step.loss
+        if step.grad_norm is not None:
+            norms[step.step] = step.grad_norm
+    found = {"step_seconds": slowest, "loss": losses, "grad_norm": norms}
+    return {name: sorted(values.items()) for name, values in found.items()}
+
+
+def _milliseconds(when: str) -> int:
+    return int(datetime.fromisoformat(when).timestamp() * 1000)
+
+
+def export(runs: Sequence[ExportedRun], to: str, *, project: str, uri: str | None) -> tuple[Sent, ...]:
+    """Send them. ``uri``: of MLflow's tracking server; its own setting without one.
+
+    BadRequestError for an unknown tracker, one that is not installed, and one that refuses.
+    """
+    if to not in TO:
+        near = closest(to, TO)
+        raise BadRequestError(
+            f"--to {to!r}: no such tracker", remedy=f"did you mean {near[0]}?" if near else f"one of: {', '.join(TO)}"
+        )
+    if to == "wandb" and uri is not None:
+        raise BadRequestError("--uri is for mlflow", remedy="Weights & Biases reads WANDB_BASE_URL and WANDB_MODE")
+    try:
+        return tuple(_TRACKERS[to](runs, project, uri))
+    except ModuleNotFoundError as error:
+        raise BadRequestError(f"--to {to} needs {error.name}", remedy="pip install 'mbr-perf[export]'") from error
+
+
+def _to_mlflow(runs: Sequence[ExportedRun], project: str, uri: str | None) -> Iterable[Sent]:
+    from mlflow.entities import Metric, Param, RunTag, ViewType
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        found = client.get_experiment_by_name(project)
+        experiment = found.experiment_id if found else client.create_experiment(project)
+        for run in runs:
+            there = client.search_runs(
+                [experiment], f"tags.`{_ID}` = '{run.run_id}'", run_view_type=ViewType.ACTIVE_ONLY
+            )
+            if there:
+                yield Sent(run.run_id, there[0].info.run_id, is_new=False)
+                continue
+            made = client.create_run(experiment, start_time=run.started_ms, run_name=run.name)
+            metrics = [Metric(name, value, run.ended_ms, 0) for name, value in run.figures.items()]
+            metrics += [
+                Metric(name, value, run.started_ms, step) for name, each in run.series.items() for step, value in each
+            ]
+            params = [Param(name, value) for name, value in run.params.items()]
+            tags = [RunTag(name, value) for name, value in run.tags.items()]
+            for at in range(0, len(metrics), _MOST_METRICS):
+                client.log_batch(made.info.run_id, metrics=metrics[at : at + _MOST_METRICS])
+            for at in range(0, len(params), _MOST_PARAMS):
+                client.log_batch(made.info.run_id, params=params[at : at + _MOST_PARAMS])
+            client.log_batch(made.info.run_id, tags=tags)  # last: a run with the tag is whole
+            client.set_terminated(made.info.run_id, "FINISHED" if run.is_ok else "FAILED", end_time=run.ended_ms)
+            yield Sent(run.run_id, made.info.run_id, is_new=True)
+    except MlflowException as error:
+        raise BadRequestError(
+            f"mlflow: {error.message}", remedy="--uri URI, or MLFLOW_TRACKING_URI, names the tracking server"
+        ) from error
+
+
+def _to_wandb(runs: Sequence[ExportedRun], project: str, _uri: str | None) -> Iterable[Sent]:
+    """Runs keep their own ids, so that a second export of one replaces the first."""
+    import wandb
+
+    settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, x_disable_meta=True)
+    for run in runs:
+        try:
+            tracked = wandb.init(
+                project=project, id=run.run_id, name=run.name, group=run.tags.get("mbr_perf.of"), resume="allow",
+                config={**run.params, **{f"tag.{name}": value for name, value in run.tags.items()}}, settings=settings,
+            )  # fmt: skip
+        except wandb.errors.Error as error:
+            raise BadRequestError(
+                f"wandb: {error}", remedy="wandb login, or WANDB_MODE=offline and wandb sync"
+            ) from error
+        steps = sorted({step for each in run.series.values() for step, _ in each})
+        by_name = {name: dict(each) for name, each in run.series.items()}
+        for step in steps:
+            tracked.log({name: each[step] for name, each in by_name.items() if step in each}, step=step)
+        tracked.summary.update(dict(run.figures))
+        tracked.finish(exit_code=0 if run.is_ok else 1)
+        yield Sent(run.run_id, run.run_id, is_new=True)
+
+
+_TRACKERS: dict[str, Callable[[Sequence[ExportedRun], str, str | None], Iterable[Sent]]] = {
+    "mlflow": _to_mlflow, "wandb": _to_wandb,
+}  # fmt: skip
+
+
+def summary(sent: Sequence[Sent], to: str, project: str) -> str:
+    """How many were sent, in one line."""
+    new = sum(one.is_new for one in sent)
+    there = f"; {counted(len(sent) - new, 'run')} already there" if new < len(sent) else ""
+    return f"{counted(new, 'run')} sent to {to}, project {project}{there}"
+
+
+def places_of(entry: Stored, checkout: Path | None) -> Places:
+    """Folders that are not named outside."""
+    return Places.of(((entry.path, entry.id), (checkout, "CHECKOUT"), (Path.home(), "~")))
