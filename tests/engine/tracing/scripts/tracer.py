@@ -19,7 +19,7 @@ from harness.engine.tracing.run import trace_all  # noqa: E402 (imports megatron
 
 
 def answer(asked: Path, out: Path) -> None:
-    chunks, refused = trace_all(TraceRequest.model_validate_json(asked.read_text()))
+    chunks, refused = trace_all(TraceRequest.model_validate_json(asked.read_text()), lambda: None)
     versions = {"megatron_core": metadata.version("megatron-core"), "torch": metadata.version("torch")}
     found = TraceFile(**versions, stand_in=STAND_IN, chunks=chunks, refused=refused, seconds=0.0)
     out.write_text(found.model_dump_json())
