@@ -194,6 +194,7 @@ def _to_wandb(runs: Sequence[ExportedRun], project: str, _uri: str | None) -> It
         tracked.summary.update(dict(run.figures))
         tracked.finish(exit_code=0 if run.is_ok else 1)
         yield Sent(run.run_id, run.run_id, is_new=True)
+    wandb.teardown()  # its service writes in the background, and a file is whole only when it has ended
 
 
 _TRACKERS: dict[str, Callable[[Sequence[ExportedRun], str, str | None], Iterable[Sent]]] = {
