@@ -21,6 +21,9 @@ _POINT = {
     "CUDA graph": "cuda_graph",
 }  # fmt: skip
 
+# Columns that a narrow terminal leaves out, those with the highest number first.
+_DROPPED = {"VPP": 5, "CUDA graph": 4, "variant": 3, "MBS": 3, "runs": 2, "seq": 2, "GBS": 2, "EP": 1, "CP": 1}
+
 
 def recipes_page(rows: Iterable[RecipeRow]) -> Page:
     """One row per recipe and GPU type."""
@@ -37,7 +40,8 @@ def recipe_page(recipe: Recipe) -> Page:
     """Where it is from, the model as the recipe states it, and every operating point."""
     header = recipe.header
     settings = [(path, str(value)) for path, value in model_settings(recipe).items()]
-    points = table((*_POINT, "runs"), (_point_cells(recipe, point) for point in recipe.points))
+    columns = (Column(title, drop=_DROPPED.get(title, 0)) for title in (*_POINT, "runs"))
+    points = table(columns, (_point_cells(recipe, point) for point in recipe.points))
     return Page(
         (
             f"{header.name} ({header.family}): {header.title}",
@@ -46,7 +50,7 @@ def recipe_page(recipe: Recipe) -> Page:
             GAP,
             table(("model setting", "value"), settings),
             GAP,
-            replace(points, whole=True),
+            points,
         )
     )
 

@@ -25,7 +25,9 @@ def goldens_page(
     goldens: Mapping[Path, GoldenRecord], folder: Path, *, retired: bool = False, unread: Mapping[Path, BadRequestError]
 ) -> Page:
     """A row per golden; of retired ones also who took them out of force, and why. Files that are ``unread`` come last."""
-    columns = ["Golden", "Kind", "Runs", "Values", "Promoted"]
+    columns: list[str | Column] = [
+        Column("Golden", whole=True), Column("Kind", drop=1), Column("Runs", right=True, drop=2), Column("Values", drop=3), Column("Promoted", drop=1)
+    ]  # fmt: skip
     if retired:
         columns += ["Retired", "By", "Reason"]
     rows = []
@@ -37,7 +39,7 @@ def goldens_page(
         rows.append(cells)
     none = [] if unread else [f"No {'retired ' * retired}golden in {folder}"]
     damaged = listing((f"Cannot be read: {error.message}" for error in unread.values()), style="bad")
-    listed = [table(columns, rows, right=("Runs",))] if rows else none
+    listed = [table(columns, rows)] if rows else none
     return Page((*listed, damaged, *([f"  {MEND_GOLDEN}"] if unread else [])))
 
 

@@ -17,6 +17,7 @@ from harness.showing.terminal import Console
 from harness.units import format_seconds
 
 EVERY_S = 10.0
+_FEWEST_COUNTED = 3
 _Item = TypeVar("_Item")
 
 Show = Callable[[str, int | None, float | None, float | None], None]
@@ -84,7 +85,10 @@ def counting(console: Console, title: str) -> Iterator[Callable[[int, int], None
 
 
 def counted_off(console: Console, title: str, items: Sequence[_Item]) -> Iterator[_Item]:
-    """The items one by one, with a bar on a terminal that counts them."""
+    """The items one by one; on a terminal a bar counts them, where there are several."""
+    if len(items) < _FEWEST_COUNTED:
+        yield from items
+        return
     with counting(console, title) as show:
         for place, item in enumerate(items):
             show(place, len(items))
