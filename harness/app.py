@@ -13,7 +13,8 @@ from harness import __version__
 from harness.asking import completion
 from harness.asking.help import App, HelpedGroup, tasks_text
 from harness.asking.options import PlanCommand, SweepCommand, WholeShortOptions
-from harness.catalogue import recipes, rules, schema
+from harness.catalogue import ask as catalogue
+from harness.catalogue import schema
 from harness.diagnose import ask as diagnose
 from harness.diagnose.snapshots import ask as snapshot
 from harness.errors import BadRequestError, ExitCode, HarnessError
@@ -152,8 +153,8 @@ app.command("snapshot", rich_help_panel=_EXPLAIN)(snapshot.snapshot)
 app.add_typer(golden.app, name="golden", rich_help_panel=_KEEP)
 app.add_typer(results.app, name="results", rich_help_panel=_KEEP)
 app.add_typer(jobs.app, name="jobs", rich_help_panel=_KEEP)
-app.add_typer(recipes.app, name="recipes", rich_help_panel=_LOOK_UP)
-app.add_typer(rules.app, name="rules", rich_help_panel=_LOOK_UP)
+app.add_typer(catalogue.recipes, name="recipes", rich_help_panel=_LOOK_UP)
+app.add_typer(catalogue.rules, name="rules", rich_help_panel=_LOOK_UP)
 app.command("schema", rich_help_panel=_LOOK_UP)(schema.schema)
 app.command("doctor", rich_help_panel=_LOOK_UP)(results.machine)
 app.command("help", rich_help_panel=_LOOK_UP)(show_help)

@@ -162,7 +162,7 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
 
         json.answer(CheckDocument.of(checked))
     else:
-        from harness.showing.findings import check_page
+        from harness.showing.request_text import check_page
         from harness.showing.terminal import show_page
 
         show_page(check_page(*verdict, notes=checked.notes, sources=checked.sources if how.explain else None))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.catalogue.recipes import app
+from harness.catalogue.ask import recipes as app
 from harness.errors import BadRequestError
 
 

@@ -8,7 +8,7 @@ from harness.errors import ExitCode
 from harness.experiment.effective import effective_recompute
 from harness.experiment.rules.rule import Finding
 from harness.run.document import CheckDocument
-from harness.showing.findings import check_page
+from harness.showing.request_text import check_page
 from harness.showing.terminal import Console, print_page
 from tests.commands import told
 

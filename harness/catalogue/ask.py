@@ -1,4 +1,4 @@
-"""`mbr-perf recipes`: list recipes, show one, check recipe files, list suites."""
+"""The commands `recipes` and `rules`: what there is to ask for, and what the rules say."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,11 +12,12 @@ from harness.asking.options import Json
 if TYPE_CHECKING:
     from harness.showing.page import Page
 
-app = App(no_args_is_help=True, help="List, show and check recipes; list suites.")
+recipes = App(no_args_is_help=True, help="List, show and check recipes; list suites.")
+rules = App(no_args_is_help=True, help="List the rules, and explain one.")
 Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory of recipe families.")]
 
 
-@app.command("list")
+@recipes.command("list")
 def list_recipes(recipes_dir: Directory = None, as_json: Json = False) -> None:
     """Every recipe with its size, and the GPUs, precisions and counts that it has operating points for."""
     from harness.recipes.listing import summaries
@@ -33,8 +34,8 @@ def list_recipes(recipes_dir: Directory = None, as_json: Json = False) -> None:
     _show(recipes_page(rows))
 
 
-@app.command()
-def show(
+@recipes.command("show")
+def show_recipe(
     name: Annotated[
         str, typer.Argument(autocompletion=completion.recipes, help="A recipe name or the path of a recipe file.")
     ],
@@ -56,7 +57,7 @@ def show(
     _show(recipe_page(recipe))
 
 
-@app.command()
+@recipes.command()
 def validate(
     paths: Annotated[list[Path] | None, typer.Argument(help="Recipe files; all recipes when none is given.")] = None,
     recipes_dir: Directory = None,
@@ -84,7 +85,7 @@ def validate(
     _show(checked_page(checked))
 
 
-@app.command()
+@recipes.command()
 def suites(
     name: Annotated[
         str | None,
@@ -111,6 +112,48 @@ def suites(
         json.answer(SuiteDocument.of(**suite_row(suite), cases=case_rows(suite)))
         return
     _show(suite_page(suite))
+
+
+@rules.command("list")
+def list_rules(
+    severity: Annotated[
+        str | None,
+        typer.Option("--severity", help="Only error, warning or note; closed: rules that no request can break."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Every rule: id, severity, what it says."""
+    from harness.experiment.rules.rulebook import entries
+
+    found = entries(severity)
+    if as_json:
+        from harness.catalogue.document import RulesDocument
+        from harness.showing import json
+
+        json.answer(RulesDocument(rules=found))
+        return
+    from harness.catalogue.show import rules_page
+
+    _show(rules_page(found))
+
+
+@rules.command("show")
+def show_rule(
+    rule: Annotated[str, typer.Argument(metavar="ID", help="A rule id, e.g. T08.")], as_json: Json = False
+) -> None:
+    """One rule: what it means, the fix, megatron-core's words, the versions it holds for, and the evidence."""
+    from harness.experiment.rules.rulebook import entries_named
+
+    found = entries_named(rule)
+    if as_json:
+        from harness.catalogue.document import RulesDocument
+        from harness.showing import json
+
+        json.answer(RulesDocument(rules=found))
+        return
+    from harness.catalogue.show import rule_page
+
+    _show(rule_page(found))
 
 
 def _show(page: "Page") -> None:
