@@ -267,7 +267,8 @@ def test_the_published_table_is_a_sweep_with_the_same_figures(mbr_perf, tmp_path
             assert cell["metrics"]["tflops_per_gpu"]["median"] == pytest.approx(job.tflops, rel=1e-3)
             assert cell["metrics"]["peak_allocated_bytes"]["value"] == round(job.gigabytes * 1e9)
     assert document["pareto"] == ["vp=10", "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", "pp=8", "tp=8"]
-    assert document["recommended"] == "vp=10"
+    # vp=10 is 0.1 % faster, which single runs do not establish; expandable segments take less memory.
+    assert document["recommended"] == "env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
 @pytest.mark.slow
