@@ -11,7 +11,7 @@ from harness.night.show import anchor, outcome_style
 from harness.night.words import SPEED, marked
 from harness.records.folders import folders
 from harness.records.store import write_atomically, write_bytes_atomically
-from harness.showing.markup import html
+from harness.showing.html import html
 from harness.showing.page import Line, Listing, Page, Section, Span, Table, Words, table
 from harness.units import counted, format_percent
 

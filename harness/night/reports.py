@@ -18,7 +18,8 @@ from harness.records.night import JUDGED, REPORT
 from harness.records.redact import redact_shapes
 from harness.records.store import write_atomically
 from harness.showing import json
-from harness.showing.markup import as_markdown, html, markdown
+from harness.showing.html import html
+from harness.showing.markup import as_markdown, markdown
 from harness.units import counted
 
 

@@ -1,14 +1,17 @@
 """A sweep as a page, judged or planned."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from harness.judging.statistics import TimeChange
-from harness.records.sweep import Cell, SweepPlan
+from harness.records.sweep import Cell, SweepData, SweepPlan, run_dir_of
 from harness.showing.figures import ABSENT, BY_NAME, cap_figure, capacities_text, clock_figure, figure
 from harness.showing.page import (
     GAP,
     Bars,
     Block,
+    Code,
     Column,
     Line,
     Listing,
@@ -23,17 +26,52 @@ from harness.showing.page import (
     style_of,
     tabled,
 )  # fmt: skip
+from harness.showing.provenance import command_text, machine_facts, run_table
+from harness.showing.request_text import request_rows
 from harness.sweep.remarks import closing_lines, headline, remarks
 from harness.sweep.values import CellVerdict, SweepVerdict
-from harness.units import format_bytes, format_percent, format_seconds, four_figures
+from harness.units import counted, format_bytes, format_percent, format_seconds, four_figures
 
 RECOMMENDED, PARETO = "*", "P"
 
 
-def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), undrawn: str = "") -> Page:
+@dataclass(frozen=True)
+class Origin:
+    """What a report says of the runs behind it: facts above the table, and the runs themselves below the pictures."""
+
+    facts: tuple[Block, ...] = ()
+    runs: tuple[Block, ...] = ()
+
+
+def origin_of(data: SweepData, folder: Path) -> Origin:
+    """Settings of the control, machine and software; the runs with links that work from a page in ``folder``."""
+    control = data.control.planned.spec
+    varied = ", ".join(f"{axis.name} ({counted(len(axis.values), 'value')})" for axis in data.plan.axes)
+    settings = [row for row in request_rows(control) if row[0] in _SETTINGS] if control else []
+    runs = [
+        (f"{cell.planned.name}, run {number}", run_dir_of(data.sweep_dir, cell.planned.index, number - 1), run)
+        for cell in data.cells
+        for number, run in enumerate(cell.runs, start=1)
+    ]
+    table = run_table("Run", runs, folder, with_host=True)
+    return Origin(
+        (
+            machine_facts([run for *_, run in runs], [*settings, ("Varied", varied)]),
+            Code(command_text(data.plan.command)),
+        ),
+        (Section("Runs and logs", (table,), folded=True),) if runs else (),
+    )
+
+
+_SETTINGS = ("Recipe", "Parallelism", "Batch")
+
+
+def sweep_page(
+    verdict: SweepVerdict, pictures: Sequence[Picture] = (), undrawn: str = "", origin: Origin | None = None
+) -> Page:
     """The judged sweep, also one that is not finished. ``undrawn`` says why small bars stand for the pictures."""
     *basis, answer = closing_lines(verdict)
-    told = remarks(verdict)
+    told, origin = remarks(verdict), origin or Origin()
     about = Section(
         "About the cells", (Listing(tuple(Line(one.line, "bad" if one.is_bad else "plain", 2) for one in told)),)
     )
@@ -45,15 +83,18 @@ def sweep_page(verdict: SweepVerdict, pictures: Sequence[Picture] = (), undrawn:
         notes=verdict.notes,
         answer=answer,
         blocks=(
+            Only("pages", origin.facts),
             GAP,
+            Only("html", (Section("Cells", ()),)),
             cell_table(verdict),
             GAP,
             listing(basis),
             *pictures,
             Only("html", bars),
             *([about] if told else []),
+            Only("html", origin.runs),
         ),
-        footer=f"{verdict.sweep_id}: {' '.join(verdict.command)}",
+        footer=f"{verdict.sweep_id}, written by mbr-perf",
     )
 
 

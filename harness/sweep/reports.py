@@ -13,17 +13,18 @@ from harness.records.store import write_atomically, write_bytes_atomically
 from harness.records.sweep import SweepData, read_sweep
 from harness.showing import json
 from harness.showing.charts.drawing import obstacle, png
-from harness.showing.markup import html, markdown
+from harness.showing.html import html
+from harness.showing.markup import markdown
 from harness.showing.page import Picture
 from harness.showing.terminal import narrate
 from harness.sweep.batch import SweepBatch
 from harness.sweep.judge import judge_sweep
-from harness.sweep.page import sweep_page
+from harness.sweep.page import Origin, origin_of, sweep_page
 from harness.sweep.show import SweepDisplay, show_verdict
 from harness.sweep.values import CellVerdict, SweepVerdict
 
 REPORT = "report"
-PICTURES = ("memory_throughput", "price_of_memory", "rank_memory", "timeline", "predicted_measured", "step_times")
+PICTURES = ("memory_throughput", "ms_per_gib", "rank_memory", "timeline", "predicted_measured", "step_times")
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class _Material:
     pictures: tuple[Picture, ...]
     folder: Path
     formats: tuple[str, ...]
+    origin: Origin
 
 
 def write_reports(
@@ -45,7 +47,7 @@ def write_reports(
     unknown = [name for name in chosen if name not in FORMATS]
     if unknown:
         raise BadRequestError(f"no report format {', '.join(unknown)}", remedy=f"one of: {', '.join(FORMATS)}")
-    material = _Material(verdict, _pictures(data, verdict, chosen), folder, chosen)
+    material = _Material(verdict, _pictures(data, verdict, chosen), folder, chosen, origin_of(data, folder))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return tuple(path for name in FORMATS if name in chosen for path in FORMATS[name](material))
@@ -78,11 +80,12 @@ def _write(path: Path, text: str) -> tuple[Path, ...]:
 
 
 def _html(material: _Material) -> tuple[Path, ...]:
-    return _write(material.folder / "report.html", html(sweep_page(material.verdict, material.pictures, obstacle())))
+    page = sweep_page(material.verdict, material.pictures, obstacle(), material.origin)
+    return _write(material.folder / "report.html", html(page))
 
 
 def _markdown(material: _Material) -> tuple[Path, ...]:
-    page = sweep_page(material.verdict, material.pictures)
+    page = sweep_page(material.verdict, material.pictures, origin=material.origin)
     return _write(material.folder / "report.md", markdown(page, with_images="png" in material.formats))
 
 

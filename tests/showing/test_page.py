@@ -3,7 +3,8 @@
 import io
 from dataclasses import replace
 
-from harness.showing.markup import html, markdown
+from harness.showing.html import html
+from harness.showing.markup import markdown
 from harness.showing.page import (
     GAP,
     Bars,

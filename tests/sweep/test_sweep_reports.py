@@ -4,17 +4,21 @@ import csv
 import io
 import json
 import re
+import shutil
 from dataclasses import asdict
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from harness.errors import BadRequestError
 from harness.records.sweep import SweepData, read_sweep
 from harness.showing.charts.drawing import obstacle
-from harness.showing.markup import html, markdown
+from harness.showing.html import html
+from harness.showing.markup import as_markdown, markdown
 from harness.showing.page import visible
 from harness.showing.terminal import Console, print_page
 from harness.sweep.document import SweepDocument, sweep_csv
@@ -156,14 +160,26 @@ def test_markdown_rows_have_as_many_cells_as_the_header_whatever_a_name_holds(ho
 
 
 class _Tags(HTMLParser):
+    """What a page is made of: its tags, its links, its headings in order, attributes of its table headers."""
+
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.links: list[str] = []
+        self.scopes: list[str | None] = []
+        self.labels: list[str | None] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag == "th":
+            self.scopes.append(dict(attrs).get("scope"))
+        if tag == "svg" and dict(attrs).get("role") == "img":
+            self.labels.append(dict(attrs).get("aria-label"))
+
+    @property
+    def levels(self) -> list[int]:
+        return [int(tag[1]) for tag in self.tags if re.fullmatch("h[1-6]", tag)]
 
 
 def test_without_pictures_the_page_has_small_bars_and_says_what_is_missing(recorded):
@@ -190,16 +206,90 @@ def test_an_unknown_format_is_refused_with_the_known_ones(recorded, tmp_path):
     assert refused.value.remedy == "one of: html, md, csv, json, png"
 
 
+@pytest.fixture(name="written", scope="module")
+def _written(recorded, tmp_path_factory) -> Path:
+    """The page of the recorded sweep, with report.md beside it."""
+    return write_reports(judge_sweep(recorded), recorded, tmp_path_factory.mktemp("report"), ("html", "md"))[0]
+
+
 @pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 class TestWithPictures:
-    def test_the_page_fetches_nothing_and_is_small(self, recorded, tmp_path):
-        (path,) = write_reports(judge_sweep(recorded), recorded, tmp_path, ("html",))
+    def test_the_page_fetches_nothing_and_is_small(self, written):
+        page, tags = written.read_text(encoding="utf-8"), _Tags()
+        tags.feed(page)
+
+        assert all(link.endswith("/record.json") and ":" not in link for link in tags.links)
+        assert written.stat().st_size < 1_500_000
+        assert page.count('<figure><div class="chart" id="') == 5
+
+    def test_every_picture_is_an_svg_in_the_page_that_says_what_it_shows(self, written):
+        page, tags = written.read_text(encoding="utf-8").partition("<script>")[0], _Tags()
+        tags.feed(page)
+        ids = re.findall(r'\bid="([^"]+)"', page)
+
+        assert [(label or "").partition(".")[0] for label in tags.labels] == [
+            "Memory against throughput", "Memory of every rank", "Memory over time", "Predicted and measured", "Step times",
+        ]  # fmt: skip
+        assert len(ids) == len(set(ids)) and set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
+
+    def test_a_page_has_one_title_and_skips_no_level_of_headings(self, written):
+        tags = _Tags()
+        tags.feed(written.read_text(encoding="utf-8"))
+
+        assert tags.levels[0] == 1 and tags.levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in pairwise(tags.levels))
+        assert {"header", "main", "footer"} <= set(tags.tags)
+        assert set(tags.scopes) == {"col"}
+
+    def test_the_head_says_where_the_figures_come_from(self, recorded, written):
+        where = recorded.cells[0].runs[0].provenance
+        page = written.read_text(encoding="utf-8")
+        head = page.partition("<table>")[0]
+
+        for name, value in {
+            "Hardware": where.processor, "torch": where.versions["torch"], "Host": where.hostname,
+            "megatron-core": where.versions["megatron-core"], "mbr-perf": where.mbr_perf,
+        }.items():  # fmt: skip
+            assert f"<dt>{name}</dt><dd>{value}</dd>" in head
+        assert f"- Hardware: {as_markdown(where.processor)}" in written.with_name("report.md").read_text(
+            encoding="utf-8"
+        )
+
+    def test_the_command_can_be_pasted_into_a_shell(self, make_spec, make_record, make_cell, make_sweep, tmp_path):
+        command = ("/opt/x/harness/app.py", "sweep", "--over", "recompute=none; rm -rf $HOME")
+        data = make_sweep(
+            [make_cell("none", [make_record(make_spec(gpu="cpu", recompute="none"))])], gpu="cpu", command=command
+        )
+        (path,) = write_reports(judge_sweep(data), data, tmp_path, ("md",))
+
+        assert "\nmbr-perf sweep --over 'recompute=none; rm -rf $HOME'\n" in path.read_text(encoding="utf-8")
+
+    def test_runs_and_logs_are_linked_from_where_the_page_lies(self, tmp_path):
+        sweep = tmp_path / "a sweep"
+        shutil.copytree(RECORDED, sweep)
+        log = sweep / "cells" / "001" / "0" / "logs" / "launcher.log"
+        log.parent.mkdir()
+        log.touch()
+        data = read_sweep(sweep)
+        (path,) = write_reports(judge_sweep(data), data, tmp_path / "elsewhere", ("html",))
+        tags = _Tags()
+        tags.feed(path.read_text(encoding="utf-8"))
+
+        assert {(path.parent / unquote(link)).resolve() for link in tags.links} == {
+            log, *(sweep / "cells" / cell / "0" / "record.json" for cell in ("000", "001", "002"))
+        }  # fmt: skip
+
+    def test_no_name_breaks_out_of_a_picture(self, make_spec, make_record, make_cell, make_sweep, tmp_path):
+        names = ("\x1b[2J\u202e\x00", "]]></text></svg><script>alert(1)</script>", '"><img src=x onerror=alert(1)>')
+        cells = [make_cell(name, [make_record(make_spec(gpu="cpu", recompute="none"))]) for name in ("none", *names)]
+        data = make_sweep(cells, title=names[1], gpu="cpu", capacity_bytes=None)
+        (path,) = write_reports(judge_sweep(data), data, tmp_path, ("html",))
         page, tags = path.read_text(encoding="utf-8"), _Tags()
         tags.feed(page)
 
-        assert path.stat().st_size < 1_500_000
-        assert tags.links == []
-        assert page.count('<figure><div id="') == 5
+        assert tags.tags.count("script") == 2 and "img" not in tags.tags
+        assert visible(page) == page
+        assert r"\x1b[2J\u202e" in page.partition("<svg")[2].partition("</svg>")[0]
 
     def test_no_name_ends_the_script_early(self, hostile, tmp_path):
         (path,) = write_reports(judge_sweep(hostile), hostile, tmp_path, ("html",))

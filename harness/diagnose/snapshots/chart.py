@@ -9,7 +9,7 @@ import altair as alt
 from harness.diagnose.snapshots.values import DeviceMemory, Levels
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import memory_unit, text_width, time_unit
-from harness.showing.markup import html
+from harness.showing.html import html
 from harness.showing.page import Block, Page, Picture
 
 _HEIGHT = 320

@@ -16,7 +16,7 @@ from harness.night.history.show import level_change_text
 from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import memory_unit, time_unit
 from harness.showing.figures import figure
-from harness.showing.markup import html
+from harness.showing.html import html
 from harness.showing.page import Page, Picture, listing, plain
 from harness.units import counted, format_percent
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from harness.errors import BadRequestError
 from harness.records.store import write_bytes_atomically
-from harness.showing.page import Picture
+from harness.showing.page import Picture, visible
 from harness.units import GIB, MIB
 
 if TYPE_CHECKING:
@@ -59,6 +59,44 @@ def svg(vega_lite: str) -> str:
     return vl_convert.vegalite_to_svg(vega_lite)
 
 
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK = "{http://www.w3.org/1999/xlink}"
+_NAMES_OF_OTHERS = ("role", "class", "aria-", "pointer-events", _XLINK)
+_LONG_FRACTION = re.compile(r"\d+\.\d{3,}")
+
+
+def inline_svg(drawn: Picture) -> tuple[str, float]:
+    """The picture without its title as an element for a page, and its width in pixels.
+
+    It is one image with one description. What it names for itself begins with the picture's name, as ids hold for the
+    whole page. Coordinates have two digits after the point.
+    """
+    import xml.etree.ElementTree as ET
+
+    root = ET.fromstring(svg(json.dumps(_untitled(drawn))))  # noqa: S314 (vl-convert wrote it)
+    for element in root.iter():
+        for name, value in list(element.attrib.items()):
+            if name.startswith(_NAMES_OF_OTHERS):
+                del element.attrib[name]
+            elif name == "id":
+                element.set(name, f"{drawn.name}-{value}")
+            elif "url(#" in value:
+                element.set(name, value.replace("url(#", f"url(#{drawn.name}-"))
+            else:
+                element.set(name, _LONG_FRACTION.sub(lambda found: f"{float(found[0]):.2f}", value))
+    root.set("role", "img")
+    root.set("aria-label", f"{drawn.title}. {drawn.caption}")
+    ET.register_namespace("", _SVG)
+    return ET.tostring(root, encoding="unicode"), float(root.get("width", WIDTH))
+
+
+def _untitled(drawn: Picture) -> dict[str, object]:
+    """The specification for a page, which has the title as a heading."""
+    spec: dict[str, object] = json.loads(drawn.vega_lite or "{}")
+    spec.pop("title", None)
+    return spec | {"description": f"{drawn.title}. {drawn.caption}"}
+
+
 @cache
 def library() -> str:
     """Vega, Vega-Lite and vega-embed as one script that fetches nothing, bundled once; ``window.vegaEmbed`` is its only name."""
@@ -71,13 +109,18 @@ def library() -> str:
 
 
 def embedding(pictures: Sequence[Picture]) -> str:
-    """The script that draws each picture into the element of its name, whatever cells are called."""
-    drawn = {picture.name: json.loads(picture.vega_lite) for picture in pictures if picture.vega_lite}
-    options = {"actions": False, "renderer": "svg"}
+    """The script that draws each picture beside the page and, once it is whole, puts it in the place of the SVG."""
+    drawn = {picture.name: _untitled(picture) for picture in pictures if picture.vega_lite}
+    # The element around the picture has its name, the caption its text: marks without names would be read out as such.
+    options = {"actions": False, "renderer": "svg", "config": {"aria": False}}
     values = json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f"const pictures = {values};\n"
-        f"for (const [name, spec] of Object.entries(pictures)) vegaEmbed('#' + name, spec, {json.dumps(options)});"
+        "for (const [name, spec] of Object.entries(pictures)) {\n"
+        " const made = document.createElement('div');\n"
+        f" vegaEmbed(made, spec, {json.dumps(options)})"
+        ".then(() => document.getElementById(name).replaceChildren(made));\n"
+        "}"
     )
 
 
@@ -172,7 +215,20 @@ def picture(name: str, title: str, subtitle: str | Sequence[str], chart: "Chart"
         .configure_header(labelFontSize=12, titleFontSize=12)
         .to_json(indent=None)
     )
-    return Picture(name, title, caption, text)
+    return Picture(name, title, caption, json.dumps(_legible(json.loads(text))))
+
+
+def _legible(value: object) -> object:
+    """With every text as :func:`visible`: control characters are no XML."""
+    match value:
+        case str():
+            return visible(value)
+        case list():
+            return [_legible(item) for item in value]
+        case dict():
+            return {visible(name): _legible(item) for name, item in value.items()}
+        case _:
+            return value
 
 
 def no_picture(name: str, title: str, missing: str) -> Picture:

@@ -1,0 +1,106 @@
+"""Says in a report where its figures come from: machine, software, command, and links to runs and their logs."""
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from harness.records.run import Provenance, RunRecord
+from harness.records.store import RECORD
+from harness.showing.page import Column, Facts, Span, Table, Words
+from harness.units import format_seconds
+
+_PROGRAM = "mbr-perf"
+_OWN_FILES = frozenset({_PROGRAM, "app.py", "__main__.py"})
+_SOFTWARE = ("torch", "megatron-core", "transformer-engine")
+_MOST_VALUES, _MOST_LOGS = 4, 4
+WIDTH = 20
+"""The column in which the values begin."""
+
+
+def command_text(command: Sequence[str]) -> str:
+    """The command as a shell takes it. mbr-perf goes by its name, wherever it was installed."""
+    if not command:
+        return ""
+    program = _PROGRAM if Path(command[0]).name in _OWN_FILES else command[0]
+    return shlex.join([program, *command[1:]])
+
+
+def machine_facts(records: Iterable[RunRecord], first: Sequence[tuple[str, Words]] = ()) -> Facts:
+    """``first``, then hardware, host, driver and software of the runs. Runs that differ give several values; none: left out."""
+    where = [record.provenance for record in records]
+    rows = ((name, _values(read(one) for one in where)) for name, read in _ROWS.items())
+    return Facts((*first, *((name, value) for name, value in rows if value)), WIDTH)
+
+
+def _version(name: str) -> Callable[[Provenance], str | None]:
+    return lambda one: one.versions.get(name)
+
+
+def _commit(one: Provenance) -> str | None:
+    """Of mbr-perf's checkout, with the branch."""
+    return one.git_commit and " on ".join(filter(None, (one.git_commit[:12], one.git_branch)))
+
+
+_ROWS: dict[str, Callable[[Provenance], str | None]] = {
+    "Hardware": lambda one: one.device_name or one.processor,
+    "Driver": lambda one: one.driver_version,
+    **{name: _version(name) for name in _SOFTWARE},
+    "mbr-perf": lambda one: one.mbr_perf,
+    "git commit": _commit,
+    "Host": lambda one: one.hostname,
+    "Container": lambda one: one.container,
+    "Slurm job": lambda one: one.job_id,
+}
+
+
+def _values(found: Iterable[str | None]) -> str:
+    values = list(dict.fromkeys(value for value in found if value))
+    more = len(values) - _MOST_VALUES
+    return "; ".join([*values[:_MOST_VALUES], *([f"and {more} more"] if more > 0 else [])])
+
+
+def run_table(
+    title: str, runs: Iterable[tuple[str, Path, RunRecord | None]], folder: Path, *, with_host: bool = False
+) -> Table:
+    """A row per run: what it is called, how it ended, and links from a page in ``folder`` to its record and logs."""
+
+    def row(name: str, run_dir: Path, record: RunRecord | None) -> tuple[Words, ...]:
+        where = record.provenance if record else None
+        return (
+            name,
+            record.status if record else "not finished",
+            where.started_at if where else "",
+            format_seconds(where.duration_s) if where else "",
+            where.hostname if where and with_host else "",
+            _linked([run_dir / RECORD], folder),
+            _linked(_logs(run_dir), folder),
+        )
+
+    columns = (title, "Status", "Started (UTC)", "Duration", "Host", "Record", "Logs")
+    right = ("Duration",)
+    return Table(
+        tuple(Column(name, right=name in right, optional=name in ("Host", "Record", "Logs")) for name in columns),
+        tuple(row(*run) for run in runs),
+    )
+
+
+def _logs(run_dir: Path) -> list[Path]:
+    """The launcher's log first; of many the first few."""
+    logs = sorted((run_dir / "logs").rglob("*.log"), key=lambda path: (not path.name.startswith("launcher"), path))
+    return logs[:_MOST_LOGS]
+
+
+def _linked(paths: Iterable[Path], folder: Path) -> Words:
+    """Names of the files that exist, each with its relative address."""
+    parts: list[str | Span] = []
+    for path in (path for path in paths if path.is_file()):
+        address = quote(Path(os.path.relpath(path.resolve(), folder.resolve())).as_posix())
+        parts += [*([", "] if parts else []), Span(_short(path), link=address)]
+    return tuple(parts)
+
+
+def _short(path: Path) -> str:
+    """From ``logs`` on, or the file's own name."""
+    return "/".join(path.parts[path.parts.index("logs") + 1 :]) if "logs" in path.parts else path.name
