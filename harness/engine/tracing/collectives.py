@@ -128,18 +128,22 @@ def install() -> None:
 
 
 def cost_of(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Comm | None:
-    """The cost of a c10d call; None for a group of one and for barriers."""
+    """The cost of a c10d call; None for a group of one, for barriers, and for receiving, which the sender's rank counts."""
     packet = func._overloadpacket
-    if packet in (c10d.barrier, c10d.monitored_barrier_):
+    if packet in (c10d.barrier, c10d.monitored_barrier_, c10d.recv_):
         return None
-    if packet not in _BASES:
-        raise UnknownCollectiveError(f"no cost is known for {packet}")
+    if packet not in _BASES and packet != c10d.send:
+        raise UnknownCollectiveError(f"the tracer knows no cost of {packet}, which megatron-core calls here")
     names = [argument.name for argument in func._schema.arguments]
     values = dict(zip(names, args, strict=False)) | kwargs
     group = ProcessGroup.unbox(values["process_group"])
     num_ranks = group.size()
     if num_ranks == 1:
         return None
+    if (
+        packet == c10d.send
+    ):  # of `roll_tensor` alone, which goes over the world's group to the next rank of CP, and waits
+        return Comm(sum(map(tensor_bytes, tensors_in(values["tensors"]))), "cp", overlapped=False)
     factor, side = _BASES[packet]
     whole = sum(map(tensor_bytes, tensors_in(_side(values, side))))
     sent = factor * whole * (num_ranks - 1) // num_ranks

@@ -13,6 +13,7 @@ from megatron.core.transformer.moe import moe_utils
 
 from harness.engine.tracing import offloading
 from harness.engine.tracing.chunk import Groups, build, count, stage_config, stage_spec
+from harness.engine.tracing.collectives import UnknownCollectiveError
 from harness.engine.tracing.routing import PLACE, ROUTING
 from harness.experiment.effective import Implementation, effective_recompute
 from harness.experiment.experiment import ExperimentSpec
@@ -148,6 +149,8 @@ def trace_all(request: TraceRequest, done: Callable[[], object]) -> tuple[dict[s
             chunks[case.key] = trace(case, request.implementation, groups)
         except (ValueError, AssertionError) as error:  # how megatron-core turns down a configuration
             refused[case.key] = f"megatron-core: {error or type(error).__name__}"
+        except UnknownCollectiveError as error:  # its own case alone: others are planned
+            refused[case.key] = str(error)
         done()
     return chunks, refused
 

@@ -6,7 +6,15 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.engine.tracing.collectives import Op, Tally, caller_goes_on, tensor_bytes, tensors_in
+from harness.engine.tracing.collectives import (
+    Op,
+    Tally,
+    UnknownCollectiveError,
+    caller_goes_on,
+    cost_of,
+    tensor_bytes,
+    tensors_in,
+)
 from harness.engine.tracing.ledger import StorageLedger
 from harness.engine.tracing.routing import spread
 from harness.engine.tracing.tracer import attention_flops, gemm_flops
@@ -133,3 +141,9 @@ def test_who_starts_a_collective_waits_for_it_or_goes_on(fake_group, goes_on):
     with WhoWaits() as told:
         dist.all_reduce(torch.empty(2), async_op=goes_on)
     assert told.goes_on == goes_on
+
+
+def test_a_collective_without_a_known_cost_is_named_and_receiving_costs_nothing(fake_group):
+    with pytest.raises(UnknownCollectiveError, match="c10d.gather_"):
+        cost_of(torch.ops.c10d.gather_.default, (), {})
+    assert cost_of(torch.ops.c10d.recv_.default, (), {}) is None

@@ -46,6 +46,22 @@ def test_context_parallelism_is_refused_without_transformer_engine(trace, models
     assert answer.refused == {"cp": "context parallelism needs transformer-engine's attention"}
 
 
+def test_multi_token_prediction_sends_its_shifted_tokens_around_the_ring_of_context_parallelism(trace, models):
+    spec = models.deepseek(context_parallel_size=2)
+    answer = trace([
+        models.case("mtp", spec, "moe", post=True, mtp=True), models.case("loss", spec, "moe", post=True),
+    ], "transformer_engine")  # fmt: skip
+    sent = {
+        key: sum(op.comm_bytes for op in chunk.ops if op.comm_group == "cp" and op.comm_bytes <= 8 * op.count)
+        for key, chunk in answer.chunks.items()
+    }
+
+    assert answer.refused == {}
+    assert sent["loss"] == 0
+    # The first rank sends one element of every tensor that is rolled: token, position and label (int64), loss mask (fp32).
+    assert sent["mtp"] == 3 * 8 + 4
+
+
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_order_of_cases_changes_nothing(trace, models):
