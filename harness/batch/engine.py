@@ -1,4 +1,4 @@
-"""The engine holds a batch and plays it: rounds of due runs, one after the other on this machine, until nothing is due, time is up, or a signal comes."""
+"""Plays a batch in rounds of due runs until nothing is due, time is up, or a signal comes."""
 
 import fcntl
 import time
@@ -19,7 +19,7 @@ from harness.launch.crew import Interruption, interruption
 from harness.launch.processes import claim, life_of, release
 from harness.launch.warm import WarmParents
 from harness.records.batches import BatchFolders
-from harness.records.folders import full_disk_told
+from harness.records.folders import full_disk_reported
 from harness.records.run import RunRecord
 from harness.records.store import write_record
 from harness.run.launched import Ran
@@ -43,10 +43,10 @@ class Runner(Protocol[Entry]):
     """Does rounds: one run after the other on this machine, or all of them as jobs of a cluster."""
 
     def run(self, due: Sequence[DueRun[Entry]]) -> Round:
-        """Do these runs; when this returns, each is committed by a ``record.json`` in its folder, also where it failed.
+        """Do these runs. On return each run has a ``record.json`` in its folder, even if it failed.
 
         Calls `Batch.starts` before each run. After a run that ended badly it starts no further run of that entry in this
-        round. A run that was not committed is due again. Where a round commits nothing, the batch ends and can be resumed.
+        round. A run without a record is due again. If a round commits nothing, the batch ends; it can be resumed.
         """
 
 
@@ -69,7 +69,7 @@ def play(batch: Batch[Entry], runner: Runner[Entry], catching: Catching = interr
 
 
 def play_here(batch: Batch[Entry], progress: Shows, *, is_warm: bool, limit: "TimeLimit | None" = None) -> int | None:
-    """Play it on this machine. ``is_warm``: runs start from warm parents. Returns as `play`."""
+    """Play the batch on this machine. ``is_warm``: runs start from warm parents. Returns the same as `play`."""
     with WarmParents() if is_warm else nullcontext() as parents:
         return play(batch, LocalRuns(batch, progress, parents, limit))
 
@@ -78,32 +78,32 @@ def play_here(batch: Batch[Entry], progress: Shows, *, is_warm: bool, limit: "Ti
 def begun(folders: BatchFolders, folder: Path, plan: Frozen) -> Iterator[None]:
     """Write the plan of a new batch; inside the block this process holds its folder."""
     with holding(folder, folders.what):
-        with full_disk_told(folder):
+        with full_disk_reported(folder):
             folders.write_plan(folder, plan)
         yield
 
 
 @dataclass
 class TimeLimit:
-    """Minutes after which no further run is started; a run is expected to take as long as those before it."""
+    """Minutes after which no further run starts. Expects a run to take the mean time of the earlier runs."""
 
     minutes: float
     _began: float = field(default_factory=time.monotonic)
     _seconds: list[float] = field(default_factory=list)
 
     def took(self, seconds: float) -> None:
-        """A run has ended."""
+        """Record the duration of a run."""
         self._seconds.append(seconds)
 
     def why_over(self) -> str:
-        """Why no further run is started; empty where there is time."""
+        """Why no further run starts; empty while there is time."""
         elapsed_s = time.monotonic() - self._began
         expected = sum(self._seconds) / len(self._seconds) if self._seconds else 0.0
         if elapsed_s + expected <= self.minutes * 60:
             return ""
         return (
-            f"--max_minutes {self.minutes:g}: {elapsed_s / 60:.1f} minutes are over, "
-            f"and a run takes about {expected / 60:.1f}"
+            f"--max_minutes {self.minutes:g}: {elapsed_s / 60:.1f} minutes have passed, "
+            f"and a run takes about {expected / 60:.1f} minutes"
         )
 
 
@@ -118,34 +118,34 @@ class LocalRuns(Generic[Entry]):
     catching: Catching = interruption
 
     def run(self, due: Sequence[DueRun[Entry]]) -> Round:
-        """One after the other; a signal ends the round."""
+        """Run one after the other. A signal ends the round."""
         closed: dict[str, str] = {}
         with self.progress(len(due)) as progress, self.catching() as caught:
-            for place, one in enumerate(due):
+            for place, item in enumerate(due):
                 if (signal := _received(caught)) is not None:
                     return Round(signal)
-                if one.entry.name in closed:
-                    progress.finish(f"{self.batch.planned(one).title}: not started, {closed[one.entry.name]}")
+                if item.entry.name in closed:
+                    progress.finish(f"{self.batch.planned(item).title}: not started, {closed[item.entry.name]}")
                     continue
                 if self.limit and (over := self.limit.why_over()):
                     self.batch.out_of_time([run for run in due[place:] if run.entry.name not in closed], over)
                     progress.say(over)
                     return Round(is_last=True)
-                ran = self._one(one, progress)
+                ran = self._run_one(item, progress)
                 signal = ran.signal or _received(caught)
-                for name, why in self.batch.ended(one, ran):
-                    progress.say(f"  {name} is not tried: {why}")
-                    closed[name] = "for it would run out of memory"
+                for name, why in self.batch.ended(item, ran):
+                    progress.say(f"  {name}: skipped, {why}")
+                    closed[name] = "because it would run out of memory"
                 if ran.record.status == "interrupted":
-                    self.batch.interrupted(ran.record.failure or "interrupted", one)
+                    self.batch.interrupted(ran.record.failure or "interrupted", item)
                     return Round(signal or int(SIGINT))
                 if signal is not None:
                     return Round(signal)
                 if ran.record.status != "ok":
-                    closed[one.entry.name] = "for one before it did not end well"
+                    closed[item.entry.name] = "because an earlier run of it failed"
         return Round()
 
-    def _one(self, due: DueRun[Entry], progress: CellProgress) -> Ran:
+    def _run_one(self, due: DueRun[Entry], progress: CellProgress) -> Ran:
         began = time.monotonic()
         self.batch.starts(due)
         run_dir = self.batch.make_folder(due)
@@ -161,10 +161,10 @@ class LocalRuns(Generic[Entry]):
         return ran
 
     def _unstarted(self, due: DueRun[Entry], error: HarnessError) -> RunRecord:
-        """Commit a failed run, so that one entry that cannot start does not stop the others. RunFailedError: disk full."""
+        """Commit a failed run, so that the other entries still run. RunFailedError when the disk is full."""
         run, software = self.batch.job_run(due), self.batch.planned(due).software or Software()
         record = unstarted_record(run, str(error), self.batch.host, software)
-        with full_disk_told(Path(run.run_dir)):
+        with full_disk_reported(Path(run.run_dir)):
             write_record(Path(run.run_dir), record)
         return record
 
@@ -188,10 +188,10 @@ _LOCK = ".lock"
 
 @contextmanager
 def holding(folder: Path, what: str) -> Iterator[None]:
-    """Inside the block no other process runs anything in ``folder``, the folder of a ``what``.
+    """Lock ``folder``, the folder of a ``what``, so that no other process runs anything in it.
 
-    The kernel releases the lock however the process ends. BadRequestError where another process holds the folder, or
-    where nothing can be written.
+    The kernel releases the lock however the process ends. BadRequestError if another process holds the folder or
+    if it is not writable.
     """
     try:
         opened = (folder / _LOCK).open("a")
@@ -202,8 +202,8 @@ def holding(folder: Path, what: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise BadRequestError(
-                f"{folder}: the {what} is still at work: {life_of(folder).reason}",
-                remedy="wait for it, or end it with Ctrl-C first",
+                f"{folder}: the {what} is still running: {life_of(folder).reason}",
+                remedy="wait until it ends, or stop it with Ctrl-C",
             ) from error
         try:
             claim(folder)
@@ -217,6 +217,6 @@ def holding(folder: Path, what: str) -> Iterator[None]:
 
 def _not_writable(folder: Path, what: str, error: OSError) -> BadRequestError:
     return BadRequestError(
-        f"{folder}: the {what} cannot be run: {error.strerror}: {error.filename or _LOCK}",
-        remedy="make the folder writable, or copy it to where it is; reports need no writing",
+        f"{folder}: cannot run the {what}: {error.strerror}: {error.filename or _LOCK}",
+        remedy="make the folder writable, or copy it to a writable place; reports need no write access",
     )

@@ -1,4 +1,4 @@
-"""One run of a batch: its folder, and its launch from what a plan on disk says, or the record that it never was launched."""
+"""One run of a batch: its folder, its launch from the plan on disk, or the record that it was never launched."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -26,12 +26,12 @@ from harness.run.understanding import Understood, rule_problem
 
 
 def nodes_of(launch: BatchLaunch, node_rank: int = 0) -> Nodes:
-    """One of the nodes that launch every run together."""
+    """The place of one node among those that launch every run together."""
     return Nodes(launch.nnodes, node_rank, launch.master_addr, launch.master_port)
 
 
 def num_nodes(spec: ExperimentSpec) -> int:
-    """Nodes for all ranks: one where they fit on it, else as many as ``gpus_per_node`` asks for."""
+    """Number of nodes for all ranks: 1 if they fit on one, else what ``gpus_per_node`` requires."""
     return max(1, -(-spec.num_gpus // spec.gpus_per_node))
 
 
@@ -41,10 +41,10 @@ def understood_again(
     software: Software,
     findings: tuple[Finding, ...] | None = None,
 ) -> Understood:
-    """A planned run as `understand` leaves it: nothing is resolved again.
+    """Return a planned run as `understand` returns it, without resolving anything again.
 
-    Without ``findings`` the rules judge it again, by ``software``. BadRequestError where the launch cannot be planned, or
-    where a rule forbids it.
+    Without ``findings`` the rules judge it again for ``software``. BadRequestError if the launch cannot be planned or
+    a rule forbids it.
     """
     spec, plan = request.spec, LAUNCHERS[request.settings.launcher](request)
     implementation = settled_implementation(spec)
@@ -69,9 +69,9 @@ _NOT_ASKED = ("apex", None)  # plans of earlier releases do not record it
 
 
 def require_same_software(before: Mapping[str, Software], host: Host, what: str, *, measures_here: bool) -> None:
-    """BadRequestError naming each package that changed since the ``what`` to be resumed began; ``before``: by GPU type.
+    """Raise BadRequestError that names each package that changed since the ``what`` began. ``before``: by GPU type.
 
-    ``measures_here`` False: its runs are replays or jobs, so that this machine needs no driver.
+    ``measures_here`` False: its runs are replays or jobs, so this machine needs no driver.
     """
     for gpu, then in before.items():
         now = software_here(gpu, host) if measures_here else software_for(gpu, host)[0]
@@ -82,30 +82,30 @@ def require_same_software(before: Mapping[str, Software], host: Host, what: str,
         ]
         if changed:
             raise BadRequestError(
-                f"--resume: the {what} began with {'; '.join(changed)}: its runs would not be comparable",
-                remedy=f"resume it with the software it began with, or start a new {what}",
+                f"--resume: the {what} began with {'; '.join(changed)}; new runs would not be comparable with the old ones",
+                remedy=f"install the software it began with, or start a new {what}",
             )
 
 
-Foretold = AbstractContextManager[Callable[[int | None], KeptPrediction]]
+Predicting = AbstractContextManager[Callable[[int | None], KeptPrediction]]
 
 
 @contextmanager
-def foretold_run(
+def predicting_run(
     kept: KeptPrediction, launch: Launch, *, predicts: bool
 ) -> Iterator[Callable[[int | None], KeptPrediction]]:
-    """What is ``kept`` of a prediction of the run; one is made before the run, or beside it, where it ``predicts``."""
+    """The ``kept`` prediction of the run. If it ``predicts``, a prediction is made before or during the run."""
     if not predicts:
         yield lambda _: kept
         return
-    with predicting(launch.understood, launch.nodes) as foretold:
-        yield foretold
+    with predicting(launch.understood, launch.nodes) as predicted:
+        yield predicted
 
 
 def unstarted_record(run: JobRun, failure: str, host: Host, software: Software | None = None) -> RunRecord:
-    """A failed run that was never launched, with ``failure`` as its reason; its ranks are recorded as lost.
+    """Return the record of a run that was never launched, for the reason ``failure``. Its ranks are recorded as lost.
 
-    ``software``: what it was planned for; None: what is installed here.
+    ``software``: the versions it was planned for; None: those installed here.
     """
     software = software or software_for(run.spec.gpu, host)[0]
     spec, collected = run.spec, collect(Path(run.run_dir), run.spec.num_gpus)
@@ -127,27 +127,27 @@ def unstarted_record(run: JobRun, failure: str, host: Host, software: Software |
 
 
 def fresh_folder(run_dir: Path) -> Path:
-    """The folder, new, with empty ``ranks`` and ``logs``. RunFailedError where it cannot be made.
+    """Make the folder with empty ``ranks`` and ``logs``. RunFailedError if it cannot be made.
 
-    What a killed attempt left there is moved aside and never deleted.
+    Files that a killed attempt left are moved aside, never deleted.
     """
     try:
         if run_dir.exists():
             run_dir.rename(_free_name(run_dir))
         make_folder(run_dir)
     except OSError as error:
-        raise RunFailedError(f"{run_dir}: cannot be made: {error.strerror}") from error
+        raise RunFailedError(f"{run_dir}: cannot make the folder: {error.strerror}") from error
     return run_dir
 
 
 def make_folder(run_dir: Path) -> None:
-    """A run's folder with ``ranks`` and ``logs``; what is there already stays. OSError where it cannot be made."""
+    """Make a run's folder with ``ranks`` and ``logs``. Existing files stay. OSError if it cannot be made."""
     for inner in ("ranks", "logs"):
         (run_dir / inner).mkdir(mode=0o750, parents=True, exist_ok=True)
 
 
 def asides(run_dir: Path) -> tuple[Path, ...]:
-    """What was moved aside for the run that lies there now."""
+    """The folders that were moved aside for the run that is there now."""
     return tuple(sorted(run_dir.parent.glob(f"{escape(run_dir.name)}.incomplete-*")))
 
 

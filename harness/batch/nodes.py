@@ -22,22 +22,22 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the nodes of a batch meet, as said anew; None: as its plan says."""
+    """Where the nodes of a batch meet, if an option overrides the plan. None: as the plan says."""
 
     master_addr: str | None = None
     master_port: int | None = None
 
     def of(self, launch: BatchLaunch) -> BatchLaunch:
-        """The launch with the address and the port that were said anew."""
+        """Return the launch with the address and port that override the plan."""
         return launch.model_copy(update={name: value for name, value in vars(self).items() if value is not None})
 
 
 @dataclass(frozen=True)
 class Follower:
-    """Which node this is, where the batch lies, and for how many seconds nothing may happen there.
+    """Which node this is, the folder of the batch, and how many seconds it waits for a change there.
 
-    ``settle_s``: how long the follower mistrusts a claim that it finds. A process that was killed long ago may have left it;
-    node 0 then renews it.
+    ``settle_s``: how long the follower mistrusts an existing claim. A process that was killed may have left it; node 0
+    then renews it.
     """
 
     folder: Path
@@ -49,13 +49,13 @@ class Follower:
 
 
 Opened = Callable[[], tuple[Batch[Entry], tuple[DueRun[Entry], ...]]]
-"""Reads the plan in the folder: the batch, checked for this node, and every run that it may start."""
+"""Reads the plan in the folder. Returns the batch, checked for this node, and every run that it may start."""
 
 
 def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -> ExitCode:
-    """Take part until the first node lets go of the folder, whose plan is the file ``mark``. Only the first node answers.
+    """Take part until the first node releases the folder, whose plan is the file ``mark``. Only the first node reports.
 
-    RunFailedError where the first node does not begin, or falls silent. BadRequestError where this node cannot take part.
+    RunFailedError if the first node does not begin or stops responding. BadRequestError if this node cannot take part.
     """
     folder = follower.folder
     with interruption() as caught:
@@ -67,7 +67,9 @@ def follow(follower: Follower, mark: str, opened: Opened[Entry], shows: Shows) -
                 if caught.signal is not None:
                     return False
                 if time.monotonic() > deadline:
-                    raise RunFailedError(f"{folder}: node 0 has done nothing for {follower.patience_s:g} s")
+                    raise RunFailedError(
+                        f"{folder}: node 0 has not started or finished a run for {follower.patience_s:g} s"
+                    )
                 time.sleep(_POLL_S)
             return True
 
@@ -88,16 +90,16 @@ def _take_part(
     shows: Shows,
     awaited: Callable[[Callable[[], bool]], bool],
 ) -> int | None:
-    """Take part in every open run, until the first node lets go of the batch. Returns the signal that ended a run."""
+    """Take part in every open run, until the first node releases the batch. Returns the signal that ended a run."""
     with ExitStack() as stack:
-        warm = follower.is_warm and all(batch.planned(one).launch.launcher == "torchrun" for one in runs)
+        warm = follower.is_warm and all(batch.planned(item).launch.launcher == "torchrun" for item in runs)
         parents = stack.enter_context(WarmParents()) if warm else None
         progress = stack.enter_context(shows(len(runs)))
         while awaited(lambda: _open(follower, batch, runs) is not None or not is_held(follower.folder)):
-            one = _open(follower, batch, runs)
-            if one is None:
+            item = _open(follower, batch, runs)
+            if item is None:
                 return None
-            ran = batch.run_here(one, batch.planned(one).run_dir, progress, parents, follower.node_rank)
+            ran = batch.run_here(item, batch.planned(item).run_dir, progress, parents, follower.node_rank)
             progress.finish(f"interrupted by {Signals(ran.signal).name}" if ran.signal else "done here")
             if ran.signal is not None:
                 return ran.signal
@@ -105,13 +107,13 @@ def _take_part(
 
 
 def _open(follower: Follower, batch: Batch[Entry], runs: tuple[DueRun[Entry], ...]) -> DueRun[Entry] | None:
-    """The run that the first node has begun in this sitting and that this node has not taken part in."""
+    """The run that the first node's current process began and that this node has not taken part in."""
     holder = owner_of(follower.folder)
-    for one in runs:
-        run_dir = batch.planned(one).run_dir
+    for item in runs:
+        run_dir = batch.planned(item).run_dir
         own = run_dir / "ranks" / f"outcome_node_{follower.node_rank:03d}.json"
         if not (run_dir / RECORD).exists() and not own.exists():
             owner = owner_of(run_dir)
             if owner is not None and owner == holder:
-                return one
+                return item
     return None

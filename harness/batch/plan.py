@@ -1,4 +1,4 @@
-"""A batch: many runs by one plan. What is due is worked out from the disk, so that a resumed batch equals an unbroken one."""
+"""A batch: many runs by one plan. It reads from disk which runs are due, so a resumed batch equals an unbroken one."""
 
 import shlex
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar
 
-from harness.batch.launches import Foretold, foretold_run, fresh_folder, nodes_of, understood_again
+from harness.batch.launches import Predicting, fresh_folder, nodes_of, predicting_run, understood_again
 from harness.errors import BadRequestError
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import Frozen
@@ -19,7 +19,7 @@ from harness.launch.environment import Host
 from harness.launch.plan import LaunchRequest
 from harness.launch.warm import WarmParents
 from harness.records.batches import BatchLaunch, PlannedEntry, Purpose, append_event
-from harness.records.folders import full_disk_told
+from harness.records.folders import full_disk_reported
 from harness.records.job import JobRun
 from harness.run.launched import Following, Launch, Ran, launched
 from harness.run.machine import software_for
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 Entry = TypeVar("Entry", bound=PlannedEntry)
 Lesson = tuple[str, str]
-"""An entry that need not be tried any more, by its name, and why."""
+"""The name of an entry that needs no more runs, and the reason."""
 
 
 @dataclass(frozen=True)
 class DueRun(Generic[Entry]):
-    """One run to be started: its number among the runs of the entry, from 0, what it is for, and why."""
+    """One run to start: its number among the runs of the entry (from 0), its purpose, and the reason."""
 
     entry: Entry
     number: int
@@ -50,9 +50,9 @@ class DueRun(Generic[Entry]):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What a plan says of one run. ``title``: how a person recognises it, e.g. ``mlp, run 2 of 3``.
+    """One run of a plan. ``title``: its name in messages, e.g. ``mlp, run 2 of 3``.
 
-    ``software``: what its entry was judged for; None where the machine that runs it judges it again.
+    ``software``: the versions its entry was judged for; None if the machine that runs it judges it again.
     """
 
     run_dir: Path
@@ -64,10 +64,10 @@ class PlannedRun:
 
 @dataclass
 class Batch(ABC, Generic[Entry]):
-    """Runs of several entries by one plan, in one folder, which this process holds.
+    """Runs of several entries by one plan, in one folder that this process holds.
 
     ``command``: the command that resumes it. ``predicts``: a run without a planned prediction
-    makes one. ``outlives_failed_starts``: a run that cannot be started is recorded as failed, and the others go on.
+    makes one. ``outlives_failed_starts``: a run that cannot start is recorded as failed, and the others go on.
     """
 
     folder: Path
@@ -82,25 +82,25 @@ class Batch(ABC, Generic[Entry]):
 
     @abstractmethod
     def planned(self, due: DueRun[Entry]) -> PlannedRun:
-        """What the plan says of the run."""
+        """The run as planned."""
 
     @abstractmethod
     def recorded(self, due: DueRun[Entry]) -> Path | None:
-        """The recorded run that is replayed; None where none is."""
+        """The recorded run to replay, if any."""
 
     @abstractmethod
     def ended(self, due: DueRun[Entry], ran: Ran) -> Sequence[Lesson]:
-        """Take note of how the run ended; what it teaches about other entries."""
+        """Note how the run ended. Returns the entries that it makes superfluous."""
 
     def make_folder(self, due: DueRun[Entry]) -> Path:
-        """The folder of the run, new; what a killed attempt left is moved aside."""
+        """Make the folder of the run. Files of a killed attempt are moved aside."""
         return fresh_folder(self.planned(due).run_dir)
 
     def starts(self, due: DueRun[Entry]) -> None:
         """Write down that the run is about to start."""
 
     def interrupted(self, reason: str, due: DueRun[Entry] | None = None) -> None:
-        """Write down that a signal ended the batch, maybe while a run was at work."""
+        """Write down that a signal ended the batch, possibly during a run."""
 
     def cancelled(self, due: DueRun[Entry], reason: str) -> None:
         """Write down that someone cancelled the job of the run."""
@@ -109,12 +109,12 @@ class Batch(ABC, Generic[Entry]):
         """Write down that these runs were not started for lack of time."""
 
     def note(self, event: Frozen) -> None:
-        """One more event. RunFailedError on a full disk."""
-        with full_disk_told(self.folder):
+        """Append an event. RunFailedError when the disk is full."""
+        with full_disk_reported(self.folder):
             append_event(self.folder, event)
 
     def launch_of(self, due: DueRun[Entry], run_dir: Path, node_rank: int = 0) -> Launch:
-        """The run as `mbr-perf run` understands a request. BadRequestError where its launch cannot be planned."""
+        """The run as `mbr-perf run` understands a request. BadRequestError if its launch cannot be planned."""
         entry, planned = due.entry, self.planned(due)
         nodes = nodes_of(planned.launch, node_rank)
         settings = planned.launch.model_copy(update={"replay_from": self.recorded(due)})
@@ -154,10 +154,10 @@ class Batch(ABC, Generic[Entry]):
             no_prediction=entry.no_prediction,
         )
 
-    def prediction(self, due: DueRun[Entry], launch: Launch) -> Foretold:
-        """What the plan holds, else what can be predicted before or beside the run."""
+    def prediction(self, due: DueRun[Entry], launch: Launch) -> Predicting:
+        """The planned prediction, else one made before or during the run."""
         kept = KeptPrediction(due.entry.prediction, due.entry.no_prediction)
-        return foretold_run(kept, launch, predicts=self.predicts and kept.prediction is None)
+        return predicting_run(kept, launch, predicts=self.predicts and kept.prediction is None)
 
     def following(self, due: DueRun[Entry], launch: Launch, progress: CellProgress) -> Following:
         """Shows the steps of the run."""
@@ -171,26 +171,26 @@ Shows = Callable[[int], AbstractContextManager[CellProgress]]
 
 @dataclass(frozen=True)
 class BatchDisplay:
-    """Where the answer and the narration of a batch go."""
+    """Where the report and the messages of a batch go."""
 
     as_json: bool = False
 
-    def says(self, *lines: Block) -> None:
-        """What is being waited for, or could not be done."""
+    def narrate(self, *lines: Block) -> None:
+        """Show what the batch waits for, or what failed."""
         narrate(*lines)
 
     def progress(self, num_due: int) -> AbstractContextManager[CellProgress]:
-        """A round of so many runs: bars on a terminal, lines elsewhere."""
+        """Show a round of ``num_due`` runs: bars on a terminal, lines elsewhere."""
         return cell_progress(narration(), num_due)
 
     def batch_files(self, jobs: "Iterable[SlurmJob]") -> None:
-        """What a dry run would submit, and the commands that would do it."""
+        """Show what a dry run would submit, and the commands for it."""
         for job in jobs:
             show_blocks(Code(f"\n{job.render().rstrip()}\n\n{shlex.join(job.sbatch)}"))
 
 
 def run_of(name: str, number: int, repeats: int) -> str:
-    """``mlp, run 2 of 3``; the name alone where there is one run."""
+    """``mlp, run 2 of 3``; only the name if there is one run."""
     return f"{name}, run {number + 1} of {repeats}" if repeats > 1 else name
 
 
@@ -204,9 +204,9 @@ Asked = TypeVar("Asked")
 
 @dataclass(frozen=True)
 class Draft(Generic[Asked]):
-    """What is asked for, what the checks say, and why it may not run, else empty. ``checked`` None: not resolved.
+    """What is asked for, the result of the checks, and why it may not run (else empty). ``checked`` None: not resolved.
 
-    ``twin``: the place of another draft that computes the same.
+    ``twin``: the index of another draft that computes the same.
     """
 
     asked: Asked
@@ -216,22 +216,22 @@ class Draft(Generic[Asked]):
 
     @property
     def spec(self) -> ExperimentSpec | None:
-        """What it would run."""
+        """The experiment that it would run."""
         return self.checked.spec if self.checked else None
 
     @property
     def may_run(self) -> bool:
-        """Legal, and not the same as another."""
+        """Whether it is legal and no duplicate of another draft."""
         return not self.problem and self.twin is None
 
     @property
     def blocking(self) -> tuple[Finding, ...]:
-        """The rules that forbid it."""
+        """Findings of the rules that forbid it."""
         return tuple(finding for finding in self.checked.findings if finding.blocks) if self.checked else ()
 
 
 def drafted(asked: Asked, request: RunRequest, host: Host, words: Callable[[Finding], str]) -> Draft[Asked]:
-    """One entry, checked as `mbr-perf run` checks ``request``. ``words``: how a rule that forbids it is told."""
+    """Check one entry as `mbr-perf run` checks ``request``. ``words`` writes the message of a rule that forbids it."""
     try:
         checked = check_request(request, host, assume=None, ask_megatron=False)
     except BadRequestError as problem:
@@ -241,22 +241,22 @@ def drafted(asked: Asked, request: RunRequest, host: Host, words: Callable[[Find
 
 
 def ask_megatron(drafts: Sequence[Draft[Asked]], host: Host) -> tuple[list[Draft[Asked]], tuple[str, ...]]:
-    """The drafts with what the installed megatron-core refuses marked as such, and notes on what it did not answer.
+    """Mark the drafts that the installed megatron-core refuses. Also return notes on unanswered questions.
 
-    It is asked before GPUs are taken; entries for the CPU take none. Twins are asked too: when the entry that they equal
-    is refused, one of them may still run.
+    megatron-core is asked before GPUs are taken; entries for the CPU take none. Twins are asked too: if the entry that
+    they equal is refused, a twin may still run.
     """
     asked = {
-        place: Question(one.checked.spec, one.checked.software, one.checked.env)
-        for place, one in enumerate(drafts)
-        if one.checked and not one.problem and not one.checked.spec.gpu_type.is_cpu
+        place: Question(draft.checked.spec, draft.checked.software, draft.checked.env)
+        for place, draft in enumerate(drafts)
+        if draft.checked and not draft.problem and not draft.checked.spec.gpu_type.is_cpu
     }
-    said = megatron_findings(asked, host)
-    return [_refused_by(said.get(place), one) for place, one in enumerate(drafts)], unasked_notes(said.values())
+    found = megatron_findings(asked, host)
+    return [_refused_by(found.get(place), draft) for place, draft in enumerate(drafts)], unasked_notes(found.values())
 
 
-def _refused_by(said: Finding | None, one: Draft[Asked]) -> Draft[Asked]:
-    if said is None or one.checked is None or not said.blocks:
-        return one
-    checked = replace(one.checked, findings=(*one.checked.findings, said))
-    return replace(one, checked=checked, problem=refusal(said))
+def _refused_by(finding: Finding | None, draft: Draft[Asked]) -> Draft[Asked]:
+    if finding is None or draft.checked is None or not finding.blocks:
+        return draft
+    checked = replace(draft.checked, findings=(*draft.checked.findings, finding))
+    return replace(draft, checked=checked, problem=refusal(finding))

@@ -1,4 +1,4 @@
-"""`mbr-perf run`: the repeats of one request, which is understood once; here, or as one Slurm job that is judged here."""
+"""`mbr-perf run`: the repeats of one request, on this machine or as one Slurm job. The request is resolved once."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -37,7 +37,7 @@ DueRepeat = DueRun[PlannedEntry]
 
 @dataclass
 class Repeats(Batch[PlannedEntry]):
-    """The runs of one request, each in a run folder of its own. They stop at the first that does not end well."""
+    """The runs of one request, each in its own run folder. They stop at the first run that fails."""
 
     request: RunRequest
     understood_once: Understood
@@ -47,43 +47,43 @@ class Repeats(Batch[PlannedEntry]):
 
     @override
     def due(self) -> tuple[DueRepeat, ...]:
-        """Those that have not run in this process: the repeats of a request are not resumed."""
-        if any(one.record.status != "ok" for one in self.ran):
+        """Runs that this process has not done: the repeats of a request are not resumed."""
+        if any(ran.record.status != "ok" for ran in self.ran):
             return ()
         entry = entry_of(self.request, self.understood_once)
         return tuple(DueRun(entry, number) for number in range(len(self.ran), self.request.repeats))
 
     @override
     def planned(self, due: DueRepeat) -> PlannedRun:
-        """A run's folder is made when it starts, and names the run."""
+        """The run, named after its folder, which is made when it starts."""
         launch, software = launch_words(self.request, self.request.nodes.nnodes), self.understood_once.software
         return PlannedRun(Path("RUN"), "RUN", due.entry.name, launch, software)
 
     @override
     def make_folder(self, due: DueRepeat) -> Path:
-        """As `mbr-perf run` names it."""
+        """Make the folder, with the name that `mbr-perf run` gives."""
         return run_folder(self.request)
 
     @override
     def recorded(self, due: DueRepeat) -> Path | None:
-        """As the request says."""
+        """The recorded run that the request names."""
         return self.request.launch.replay_from
 
     @override
     def launch_of(self, due: DueRepeat, run_dir: Path, node_rank: int = 0) -> Launch:
-        """What was understood before the first run, in this folder."""
+        """The request as resolved before the first run, in this folder."""
         return Launch(self.understood_once.in_folder(run_dir), run_dir, run_dir.name, self.request.nodes)
 
     @override
     def ended(self, due: DueRepeat, ran: Ran) -> tuple[()]:
-        """Remember it for the verdict."""
+        """Keep the run for the verdict."""
         self.ran.append(ran)
         return ()
 
     @override
     @contextmanager
     def prediction(self, due: DueRepeat, launch: Launch) -> Iterator[Callable[[int | None], KeptPrediction]]:
-        """Made before the run or beside it; says so where the run will not fit."""
+        """Predict before or during the run. Warns if the run will not fit."""
         understood = launch.understood
         with predicting(understood, launch.nodes, lambda kept: self.display.foretold(understood, kept)) as predicted:
             yield predicted
@@ -95,13 +95,13 @@ class Repeats(Batch[PlannedEntry]):
 
 
 def run_experiment(request: RunRequest, display: Display) -> ExitCode:
-    """Train ``request.repeats`` times, judge the runs together, print the answer; the exit code is the verdict's."""
+    """Train ``request.repeats`` times, judge the runs together, print the report, and return the verdict's exit code."""
     host = this_host()
     understood = understand(request, host, request.run_dir or Path("RUN"))
     if isinstance(understood.plan, LaunchPlan):
         require_machine(understood.spec, host, understood.plan.num_local_ranks, understood.software)
         require_megatron(understood, understood.plan)
-        find_golden(understood.spec, request.gate.golden_values_path)  # one that cannot be read is told before the run
+        find_golden(understood.spec, request.gate.golden_values_path)  # reports an unreadable golden before the run
     if request.nodes.nnodes > 1 and request.run_dir is None:
         raise BadRequestError(
             f"--nnodes {request.nodes.nnodes} needs a run folder that all nodes see",
@@ -110,7 +110,7 @@ def run_experiment(request: RunRequest, display: Display) -> ExitCode:
     require_one_folder(request)
     display.understood(understood)
     batch = Repeats(Path(), host, request, understood, display)
-    # A signal between two runs ends this process as usual: what was measured is committed.
+    # A signal between two runs ends this process as usual: finished runs are committed.
     play(batch, LocalRuns(batch, lambda _: nullcontext(_Silent()), catching=_uncaught), _uncaught)
     if request.nodes.node_rank > 0:
         return status_exit_code(batch.ran[-1].record.status, batch.ran[-1].signal)
@@ -122,7 +122,7 @@ def _uncaught() -> AbstractContextManager[Interruption]:
 
 
 class _Silent:
-    """No progress over several runs: every run shows its own."""
+    """No progress across runs: every run shows its own."""
 
     def start(self, title: str, num_steps: int) -> Show:
         """Never called: `Repeats.following` shows the bar of a single run."""
@@ -136,7 +136,7 @@ class _Silent:
 
 
 def entry_of(request: RunRequest, understood: Understood) -> PlannedEntry:
-    """The request as an entry of a plan; its name is that of the recipe."""
+    """The request as an entry of a plan, named after the recipe."""
     return PlannedEntry(
         name=Path(request.asked.model_recipe_name).stem,
         spec=understood.spec,
@@ -153,12 +153,14 @@ def launch_words(request: RunRequest, nnodes: int) -> BatchLaunch:
 
 
 def require_one_folder(request: RunRequest) -> None:
-    """BadRequestError where one folder is named for several runs."""
+    """Raise BadRequestError if the request names one folder for several runs."""
     if request.run_dir is not None and request.repeats > 1:
-        raise BadRequestError("--run_dir names one run, --repeats makes several", remedy="leave one of them out")
+        raise BadRequestError(
+            "--run_dir names the folder of one run, but --repeats makes several runs", remedy="omit one of the two"
+        )
 
 
-_SOMEWHERE = "HEAD"  # the first node is known in the job only
+_SOMEWHERE = "HEAD"  # only the job knows its first node
 
 
 def dry_run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) -> None:
@@ -172,7 +174,7 @@ def dry_run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDispl
 
 
 def run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) -> ExitCode:
-    """Submit one job for all repeats and, unless it is to be left alone, wait for it and judge it."""
+    """Submit one job for all repeats. Wait for it and judge it, unless the request says not to wait."""
     understood = _understood(request, slurm)
     _job(request, slurm, understood, [Path("RUN").absolute()] * request.repeats).checked(understood.host)
     display.understood(understood)
@@ -188,11 +190,11 @@ def run_on_slurm(request: RunRequest, slurm: SlurmRequest, display: JobDisplay) 
 
 
 def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
-    """The verdict on the runs that a job left. A night judges its own cases."""
+    """Judge the runs of a job and return the exit code. A night judges its own cases."""
     filled_by = next((task.filled_by for task in task_runs(job) if task.filled_by), "")
     if filled_by:
-        told = f"{job.job_dir}: left no run, its folder holds that of job {filled_by}"
-        raise BadRequestError(told, remedy=f"mbr-perf jobs wait {filled_by} judges that one")
+        problem = f"{job.job_dir}: this job left no run; its folder holds the run of job {filled_by}"
+        raise BadRequestError(problem, remedy=f"judge that run with mbr-perf jobs wait {filled_by}")
     runs = [Ran(record, Path(run.run_dir), None) for run, record in committed_runs(job)]
     if job.what == "run":
         results = Path(job.results_dir) if job.results_dir else None
@@ -202,7 +204,7 @@ def judge_runs(job: JobRecord, display: JobDisplay) -> ExitCode:
 
 
 def _understood(request: RunRequest, slurm: SlurmRequest) -> Understood:
-    """As `mbr-perf run` understands it, for nodes that are not this machine. BadRequestError with every problem."""
+    """Resolve the request for nodes other than this machine. BadRequestError with every problem."""
     problems = Problems()
     require_gpu_named(request.asked.gpu)
     with problems.collecting():

@@ -244,7 +244,7 @@ class NightDisplay(BatchDisplay):
     def begins(self, plan: NightPlan, night_dir: Path) -> None:
         """Before the first run: what cannot run and why, and where everything will lie."""
         refused = [f"{case.name}: refused: {case.refused}" for case in plan.cases if case.refused]
-        self.says(*(f"Note: {note}" for note in plan.notes), *refused, f"Kept in {night_dir}")
+        self.narrate(*(f"Note: {note}" for note in plan.notes), *refused, f"Kept in {night_dir}")
 
     def result(self, verdict: NightVerdict, reports: Iterable[Path]) -> None:
         """The answer; also of a night that was cut short, which says how to go on."""
@@ -260,4 +260,4 @@ class NightDisplay(BatchDisplay):
         else:
             show_page(night_page(verdict))
         if verdict.num_due:
-            self.says(f"Not all runs are done: mbr-perf nightly --resume {verdict.night_dir}")
+            self.narrate(f"Not all runs are done: mbr-perf nightly --resume {verdict.night_dir}")

@@ -111,7 +111,7 @@ def says_full(error: OSError) -> bool:
 
 
 @contextmanager
-def full_disk_told(folder: Path) -> Iterator[None]:
+def full_disk_reported(folder: Path) -> Iterator[None]:
     """RunFailedError where the block finds the disk full; other errors pass."""
     try:
         yield

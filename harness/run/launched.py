@@ -16,7 +16,7 @@ from harness.launch.processes import claim, life_of, owner_of
 from harness.launch.replay import ReplayPlan, execute
 from harness.launch.warm import WarmParents
 from harness.records.collect import LaunchOutcome, collect
-from harness.records.folders import full_disk_told
+from harness.records.folders import full_disk_reported
 from harness.records.night import NIGHTS
 from harness.records.rank import OWNER, Coordinates, RankRecord
 from harness.records.redact import redact
@@ -157,7 +157,7 @@ def launched(
     """
     clock, run_dir, nodes = Clock.start(), launch.run_dir, launch.nodes
     understood = launch.understood
-    with full_disk_told(run_dir):
+    with full_disk_reported(run_dir):
         write_atomically(run_dir / "spec.json", understood.spec.model_dump_json(indent=1) + "\n")
         write_atomically(run_dir / _plan_name(nodes), redact(understood.plan.render()))
         if nodes.node_rank == 0:
@@ -172,7 +172,7 @@ def launched(
     record = _record(launch, clock, outcome, late, kept)
     record = amended(record.model_copy(update={"suspect": (*record.suspect, *shared)}))
     if nodes.node_rank == 0:
-        with full_disk_told(run_dir):
+        with full_disk_reported(run_dir):
             write_record(run_dir, record)
     return Ran(record, run_dir, outcome.signal)
 

@@ -139,10 +139,10 @@ def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, sign
         if signal is None:
             return write_reports(verdict, data, data.sweep_dir / REPORT)
         if display.as_json:
-            display.says(f"interrupted: the PNG pictures are left out; mbr-perf report {data.sweep_dir} makes them")
+            display.narrate(f"interrupted: the PNG pictures are left out; mbr-perf report {data.sweep_dir} makes them")
         return write_at_once(verdict, data, data.sweep_dir / REPORT)
     except (BadRequestError, ValueError, RuntimeError) as error:  # ValueError: what the chart renderer raises
-        display.says(
+        display.narrate(
             f"the reports could not be written: {error}; mbr-perf report {data.sweep_dir} --out FOLDER tries again"
         )
         return ()

@@ -49,7 +49,7 @@ def dry_run_sweep(request: SweepRequest, display: SweepDisplay, slurm: SlurmRequ
     """Print the cells with their predictions and fates, and the batch file of a job. Starts tracers only, writes no results."""
     host = this_host()
     if slurm is None:
-        display.plan(plan_sweep(request, host, asks_megatron=False, tell=display.says))
+        display.plan(plan_sweep(request, host, asks_megatron=False, tell=display.narrate))
         return
     plan, results = _planned(request, host, display), results_dir(request.results_dir).absolute()
     batch = _unstarted(plan, host, results)
@@ -69,7 +69,7 @@ def start_sweep(request: SweepRequest, display: SweepDisplay, sitting: Sitting) 
     host = this_host()
     if request.asked.gpu.lower() in GPUS and request.launch.launcher != "replay":
         software_here(request.asked.gpu.lower(), host)  # every cell would wait for a driver that does not answer
-    plan = plan_sweep(request, host, asks_megatron=True, tell=display.says)
+    plan = plan_sweep(request, host, asks_megatron=True, tell=display.narrate)
     SweepBatch(Path("SWEEP"), host, plan).require_startable()
     sweep_dir = _new_folder(request, plan)
     plan = plan.model_copy(update={"sweep_id": sweep_dir.name})
@@ -253,7 +253,7 @@ def _submitted(
 def _planned(request: SweepRequest, host: Host, display: SweepDisplay) -> SweepPlan:
     """The plan, for as many nodes as its cells need. BadRequestError where these differ in that."""
     require_gpu_named(request.asked.gpu)
-    plan = plan_sweep(request, host, asks_megatron=False, tell=display.says)
+    plan = plan_sweep(request, host, asks_megatron=False, tell=display.narrate)
     counts = sorted({num_nodes(cell.spec) for cell in plan.planned})
     if len(counts) > 1:
         listed = ", ".join(str(count) for count in counts)

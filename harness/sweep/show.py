@@ -29,9 +29,9 @@ class SweepDisplay(BatchDisplay):
 
     def begins(self, plan: SweepPlan, sweep_dir: Path, num_due: int, warning: str = "") -> None:
         """Before the first run: how many cells run, which do not and why, and how to go on after a kill."""
-        self.says(*summary_lines(plan), f"{counted(num_due, 'run')} to do, kept in {sweep_dir}")
+        self.narrate(*summary_lines(plan), f"{counted(num_due, 'run')} to do, kept in {sweep_dir}")
         if warning:
-            self.says(Line(f"Warning: {warning}", "strong", hang=2))
+            self.narrate(Line(f"Warning: {warning}", "strong", hang=2))
 
     def stopped(
         self, verdict: SweepVerdict, reports: tuple[Path, ...], sweep_dir: Path, num_due: int, code: ExitCode
@@ -55,7 +55,7 @@ class SweepDisplay(BatchDisplay):
         if num_due:
             are = "is" if num_due == 1 else "are"
             told = f"{counted(num_due, 'run')} {are} not done: mbr-perf sweep --resume {sweep_dir}"
-            self.says(Line(told, whole=True))
+            self.narrate(Line(told, whole=True))
 
 
 def show_verdict(verdict: SweepVerdict, reports: tuple[Path, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The engine with recorded runs: what closes an entry, when time is up, and what a run that cannot start leaves."""
+"""The engine with recorded runs: when an entry is closed, when time is up, and runs that cannot start."""
 
 import shutil
 from contextlib import nullcontext
@@ -32,9 +32,9 @@ class Recorded(Batch):
 
     def due(self):
         """Interleaved; what lies there needs not be done again, nor what a bad run closed."""
-        bad = {one.name for one in self.entries for record in self.records(one) if record.status != "ok"}
-        runs = [DueRun(one, number) for number in range(self.repeats) for one in self.entries]
-        return [one for one in runs if one.entry.name not in bad and not (self.planned(one).run_dir / RECORD).exists()]
+        bad = {entry.name for entry in self.entries for record in self.records(entry) if record.status != "ok"}
+        runs = [DueRun(entry, number) for number in range(self.repeats) for entry in self.entries]
+        return [run for run in runs if run.entry.name not in bad and not (self.planned(run).run_dir / RECORD).exists()]
 
     def records(self, entry):
         return [read_record(path) for path in self.folder.glob(f"{entry.name}/*/{RECORD}")]
@@ -58,11 +58,11 @@ class Recorded(Batch):
         self.heard.append(("interrupted", due.entry.name))
 
     def out_of_time(self, due, reason):
-        self.heard.append(("out of time", [(one.entry.name, one.number) for one in due]))
+        self.heard.append(("out of time", [(run.entry.name, run.number) for run in due]))
 
 
 class Lines:
-    """What a person is told."""
+    """The lines that are shown."""
 
     def __init__(self):
         self.lines = []
@@ -101,7 +101,7 @@ def test_repeats_take_turns_and_a_bad_run_ends_its_entry_alone(batch):
     recorded = batch("killed", "ok")
     lines = played(recorded)
     assert started(recorded) == [("killed", 0), ("ok", 0), ("ok", 1)]
-    assert "killed: not started, for one before it did not end well" in lines
+    assert "killed: not started, because an earlier run of it failed" in lines
 
 
 def test_an_unbroken_batch_and_a_resumed_one_are_the_same(batch, tmp_path):
@@ -119,16 +119,16 @@ def test_what_a_run_teaches_closes_another_entry_in_the_same_round(batch):
     lines = played(recorded)
     assert started(recorded)[0] == ("ok", 0)
     assert lines[1:3] == [
-        "  truncated is not tried: it needs more",
-        "truncated: not started, for it would run out of memory",
+        "  truncated: skipped, it needs more",
+        "truncated: not started, because it would run out of memory",
     ]
 
 
 def test_no_run_is_started_once_time_is_up_and_the_batch_hears_which(batch):
     recorded, limit = batch("ok"), TimeLimit(minutes=1.0)
     limit.took(120.0)
-    (told,) = played(recorded, limit=limit)
-    assert "--max_minutes 1" in told
+    (line,) = played(recorded, limit=limit)
+    assert "--max_minutes 1" in line
     assert recorded.heard == [("out of time", [("ok", 0), ("ok", 1)])]
 
 

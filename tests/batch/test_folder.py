@@ -8,14 +8,14 @@ from harness.errors import BadRequestError
 
 def test_a_folder_in_which_nothing_can_be_written_is_refused_with_the_reason(tmp_path):
     (tmp_path / ".lock").mkdir()
-    with pytest.raises(BadRequestError, match="the sweep cannot be run: Is a directory"), holding(tmp_path, "sweep"):
+    with pytest.raises(BadRequestError, match="cannot run the sweep: Is a directory"), holding(tmp_path, "sweep"):
         pass
 
 
 def test_a_second_worker_is_refused(tmp_path):
     with (
         holding(tmp_path, "sweep"),
-        pytest.raises(BadRequestError, match="still at work"),
+        pytest.raises(BadRequestError, match="still running"),
         holding(tmp_path, "sweep"),
     ):
         pass

@@ -60,9 +60,9 @@ def test_a_night_is_read_and_what_was_begun_in_it_is_run_again(mbr_perf, results
     dense, _ = read_night(folder).cases
     assert [run.record.status for run in dense.runs] == ["ok", "ok"]
     report = json.loads((folder / "report" / "night.json").read_text())
-    told = {case["name"]: (case["outcome"], case["reason"]) for case in report["cases"]}
-    assert told["dense"][0] == "inconclusive"  # today a run is suspect whose ranks did not read their layers back
-    assert told["wrong"][0] == "failed"
+    outcomes = {case["name"]: (case["outcome"], case["reason"]) for case in report["cases"]}
+    assert outcomes["dense"][0] == "inconclusive"  # today a run is suspect whose ranks did not read their layers back
+    assert outcomes["wrong"][0] == "failed"
     assert answer.code == 3  # for the refused case
 
 

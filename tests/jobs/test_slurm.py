@@ -270,7 +270,10 @@ def test_logs_are_followed_until_the_job_has_ended(on_slurm, slurm, job_dir, job
         (("--container_image", "i", "--container_mounts", "foo"), "--container_mounts 'foo' is no mount"),
         (("--container_image", "i", "--container_mounts", "/a:/a,/b"), "--container_mounts '/a:/a,/b' is no mount"),
         (("--pass_env", "ALL"), "--pass_env ALL: sbatch takes the word for more than a variable"),
-        (("--run_dir", "x", "--repeats", "2"), "--run_dir names one run, --repeats makes several"),
+        (
+            ("--run_dir", "x", "--repeats", "2"),
+            "--run_dir names the folder of one run, but --repeats makes several runs",
+        ),
         (("-ng", "3"), "num_gpus 3"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -359,4 +362,4 @@ def test_a_job_that_left_nothing_where_another_has_run_says_so(on_slurm, slurm, 
         "CANCELLED; left no run, its folder holds that of job 8"
     )
     waited = jobs("wait", "7")
-    assert (waited.code, "mbr-perf jobs wait 8 judges that one" in waited.err) == (2, True)
+    assert (waited.code, "judge that run with mbr-perf jobs wait 8" in waited.err) == (2, True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import RunFailedError
-from harness.records.folders import free_bytes, full_disk_told, is_full, require_room
+from harness.records.folders import free_bytes, full_disk_reported, is_full, require_room
 
 MIB = 1024**2
 
@@ -33,12 +33,12 @@ def test_room_is_measured_where_the_run_writes(tmp_path: Path) -> None:
 def test_a_write_that_finds_no_room_is_a_failed_run(tmp_path: Path, number: int) -> None:
     with (
         pytest.raises(RunFailedError, match=f"disk full: nothing more can be written in {tmp_path}"),
-        full_disk_told(tmp_path),
+        full_disk_reported(tmp_path),
     ):
         raise OSError(number, "no room")
 
 
 def test_other_faults_of_a_disk_are_not_called_full(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="broken") as raised, full_disk_told(tmp_path):
+    with pytest.raises(OSError, match="broken") as raised, full_disk_reported(tmp_path):
         raise OSError(errno.EIO, "broken")
     assert not isinstance(raised.value, RunFailedError)

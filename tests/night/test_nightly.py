@@ -214,7 +214,7 @@ def test_a_night_at_work_is_not_joined(measured, mbr_perf):
     night_dir = measured().newest().night_dir
     with holding(night_dir, "night"):
         answer = mbr_perf("nightly", "--resume", night_dir)
-    assert (answer.code, "the night is still at work" in answer.err) == (2, True)
+    assert (answer.code, "the night is still running" in answer.err) == (2, True)
 
 
 @pytest.mark.slow

@@ -52,7 +52,10 @@ def test_a_job_of_a_night_that_was_cancelled_by_hand_fails_its_case_and_is_not_s
     assert cases["first"]["outcome"] == "failed"
     assert cases["first"]["reason"] == "run 0: Slurm: CANCELLED by hand (job 13)"
     assert not cases["first"]["is_infrastructure"]
-    assert f"first: Slurm: CANCELLED by hand (job 13); mbr-perf nightly --resume {answer['night_dir']}" in told.err
+    assert (
+        f"first: Slurm: CANCELLED by hand (job 13); run it again with mbr-perf nightly --resume {answer['night_dir']}"
+        in told.err
+    )
 
 
 REFUSED = "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1"

@@ -36,7 +36,7 @@ def test_the_time_limit_leaves_what_was_measured_and_says_so(slurm, results):
     [run_dir] = results.runs
     record = read_run(run_dir)
     assert (done.returncode, record.status) == (3, "failed")
-    assert record.failure == "Slurm: TIMEOUT: the time limit of 2 min came near; interrupted by SIGTERM"
+    assert record.failure == "Slurm: TIMEOUT: the time limit of 2 min was about to expire; interrupted by SIGTERM"
     assert all(len(rank.steps) > 2 for rank in record.ranks)
     assert (results.jobs[0] / "time_limit_0").is_file()
     assert infrastructure_fault(record) is None  # a slow build can be the cause

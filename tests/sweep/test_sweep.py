@@ -141,7 +141,7 @@ def test_an_oom_teaches_what_not_to_try(recorded, sweep, mbr_perf, tmp_path, pru
     assert statuses(answer) == {"none": "ok", "mlp": "oom", "core_attn": status, "full:uniform:1": "ok"}
     taught = [event for event in read_sweep(folder).events if event.kind == "taught"]
     assert [(event.cell, event.by) for event in taught] == ([("core_attn", "mlp")] if prune else [])
-    assert ("core_attn is not tried: predicted to need" in answer.err) == prune
+    assert ("core_attn: skipped, predicted to need" in answer.err) == prune
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ def _at_work(results):
 def test_a_sweep_at_work_is_nobody_elses(at_work):
     _, pid, other = at_work
     assert (other.returncode, other.stdout) == (2, "")
-    assert f"the sweep is still at work: process {pid} is at work" in other.stderr
+    assert f"the sweep is still running: process {pid} is at work" in other.stderr
 
 
 @pytest.fixture(name="killed", scope="module")

@@ -1,4 +1,4 @@
-"""What lies on disk of a job: its runs, and how an ended job is collected, with the reasons of Slurm and the ranks."""
+"""The runs of a job on disk, and how an ended job is collected, with the reasons of Slurm and the ranks."""
 
 import re
 from collections.abc import Iterator
@@ -28,10 +28,10 @@ from harness.run.ranks import status_of, suspicions
 
 @dataclass(frozen=True)
 class TaskRuns:
-    """The runs of one task in order. ``due``: the one that is to be committed next; None when the task has no more.
+    """The runs of one task in order. ``due``: the next run to commit; None when the task has no more.
 
-    A run that ended badly is the last one of its task; ``dropped`` are those after it. ``filled_by``: another job, by its
-    number in Slurm, whose run lies where one of this task was to lie, of which nothing is left; then nothing is due.
+    A failed run is the last run of its task; ``dropped`` are the runs after it. ``filled_by``: the Slurm id of another job
+    whose run is in a folder of this task. Nothing is left of this task's own run there; then nothing is due.
     """
 
     task: int
@@ -42,7 +42,7 @@ class TaskRuns:
 
 
 def task_runs(job: JobRecord) -> tuple[TaskRuns, ...]:
-    """Every task of the job. BadRequestError for a record that cannot be read."""
+    """Every task of the job. BadRequestError if a record cannot be read."""
     return tuple(_task(job, task) for task in range(job.num_tasks))
 
 
@@ -52,12 +52,12 @@ def committed_runs(job: JobRecord) -> tuple[tuple[JobRun, RunRecord], ...]:
 
 
 def is_committed(run: JobRun) -> bool:
-    """Whether the run's record is there: the truth about it, whatever Slurm says of the job."""
+    """Whether the run has a record. The record counts, whatever Slurm reports for the job."""
     return (Path(run.run_dir) / RECORD).is_file()
 
 
 def drop_unstarted(runs: Iterator[JobRun] | tuple[JobRun, ...]) -> None:
-    """Remove the folders of runs in which nothing was ever written; a folder that holds something stays."""
+    """Remove the empty folders of runs. A folder with files stays."""
     for run in runs:
         folder = Path(run.run_dir)
         with suppress(OSError):
@@ -75,7 +75,7 @@ def _task(job: JobRecord, number: int) -> TaskRuns:
             aside = _kept_aside(run, submitted)
             if aside is None:
                 return TaskRuns(number, tuple(committed), run, tuple(runs[place + 1 :]))
-            return TaskRuns(number, (*committed, (run, aside)), None, ())  # the other folders are another job's by now
+            return TaskRuns(number, (*committed, (run, aside)), None, ())  # the other folders now belong to another job
         record = read_document(Path(run.run_dir) / RECORD, RunRecord)
         if not _is_of(record, submitted):
             aside = _kept_aside(run, submitted)
@@ -89,15 +89,15 @@ def _task(job: JobRecord, number: int) -> TaskRuns:
 
 
 def _is_of(record: RunRecord, submitted: SubmittedRecord | None) -> bool:
-    """Whether the job wrote it, as far as the record says whose it is."""
+    """Whether the job wrote the record, as far as the record names its job."""
     job_id = record.provenance.job_id
     return submitted is None or job_id is None or job_id == submitted.job_id
 
 
 def _kept_aside(run: JobRun, submitted: SubmittedRecord | None) -> RunRecord | None:
-    """The record of this job where its folder was moved aside for another attempt.
+    """The record of this job, if its folder was moved aside for another attempt.
 
-    Slurm counts from the start again some day: a record from before the submission is not of this job.
+    Slurm can reuse job ids: a record from before the submission belongs to another job.
     """
     run_dir = Path(run.run_dir)
     for folder in asides(run_dir):
@@ -112,14 +112,14 @@ def _kept_aside(run: JobRun, submitted: SubmittedRecord | None) -> RunRecord | N
 
 
 UNKNOWN = "unknown"
-# Slurm's own lines about the kernel's kill of a step, whose job it calls FAILED, or even COMPLETED.
+# Slurm's log lines when the kernel kills a step. Slurm calls such a job FAILED, or even COMPLETED.
 _HOST_MEMORY = re.compile(r"oom[-_]kill event|task \d+: Out Of Memory|\bOut Of Memory\b")
 
 
 def collect_ended(job: JobRecord, submitted: SubmittedRecord, states: tuple[TaskState, ...], why: str = "") -> None:
-    """Commit the run of every ended task that is due and that its job never committed, and drop those never started.
+    """Commit the due run of every ended task that has no record. Drop the runs that never started.
 
-    ``why``: said in place of Slurm's state where this program ended the job. A record that comes meanwhile stays.
+    ``why``: replaces Slurm's state if mbr-perf ended the job. A record that appears meanwhile stays.
     """
     for task in task_runs(job):
         state = state_of(states, task.task)
@@ -133,7 +133,7 @@ def collect_ended(job: JobRecord, submitted: SubmittedRecord, states: tuple[Task
 
 
 def state_of(states: tuple[TaskState, ...], task: int) -> TaskState:
-    """The state of one task; of a job that Slurm tells as a whole, that of the job."""
+    """The state of one task; the state of the job if Slurm reports only the whole job."""
     return next((state for state in states if task in state.tasks), states[-1])
 
 
@@ -157,53 +157,53 @@ def lost_run(job: JobRecord, submitted: SubmittedRecord, run: JobRun, state: Tas
         nodes=collected.nodes,
         failure=failure,
         suspect=suspicions(spec, effective, collected, ranks),
-        notes=(*run.notes, f"Slurm job {submitted.job_id} committed no record of this run", *note, *collected.notes),
+        notes=(*run.notes, f"Slurm job {submitted.job_id} wrote no record for this run", *note, *collected.notes),
         no_prediction="the job ended before the run was committed",
         provenance=_provenance(job, submitted, ranks, collected.nodes),
     )
 
 
 def slurm_failure(job: JobRecord, state: TaskState) -> str:
-    """Why the job ended, in Slurm's words, as the ``failure`` of its run says it."""
+    """Why the job ended, in Slurm's words, for the ``failure`` of its run."""
     if state.kind == "purged":
-        return "Slurm: UNKNOWN: it knows the job no more, and the run left no record"
+        return "Slurm: UNKNOWN: Slurm no longer knows the job, and the run left no record"
     word = state.slurm
     if state.kind == "launch_failed" and "LAUNCH" not in word:
         word = "LAUNCH_FAILED"
     after = f" after {job.slurm.time_limit_minutes} min" if word == "TIMEOUT" else ""
     detail = f" {state.detail}" if state.detail else ""
     code = f"exit code {state.exit_code}" if state.kind == "failed" and state.exit_code not in ("", "0:0") else ""
-    told = ", ".join(part for part in (state.reason if state.kind != "timeout" else "", code) if part)
+    details = ", ".join(part for part in (state.reason if state.kind != "timeout" else "", code) if part)
     where = f" on {state.nodes}" if state.nodes and state.kind in SLURM_ENDED_IT else ""
     lost = ", but the run left no record" if state.kind == "finished" else ""
     again = f"REQUEUED {state.restarts} time{'s' if state.restarts > 1 else ''}, then " if state.restarts else ""
-    return f"Slurm: {again}{word}{after}{detail}{f' ({told})' if told else ''}{where}{lost}"
+    return f"Slurm: {again}{word}{after}{detail}{f' ({details})' if details else ''}{where}{lost}"
 
 
 def _ending(
     job: JobRecord, submitted: SubmittedRecord, state: TaskState, ranks: tuple[RankRecord, ...], why: str
 ) -> tuple[Status, str, tuple[str, ...]]:
-    """Status, failure and notes. Slurm's word counts where Slurm ended the job; else the ranks' where they left one."""
+    """Status, failure and notes. Slurm's reason counts if Slurm ended the job; else the ranks' reason, if they left one."""
     reason = why or slurm_failure(job, state)
-    # Slurm's state does not say so where the step, not the script, ran out of the host's memory: the job's log does.
+    # If the step, not the script, exhausted the host's memory, only the job's log shows it, not Slurm's state.
     is_own_end = state.kind in ("failed", "finished") and not why
     if is_own_end and any(_HOST_MEMORY.search(text) for text in log_ends(job, state)):
-        state_word = f"{state.slurm} to Slurm; its log tells of the kernel's kill"
+        state_word = f"Slurm state {state.slurm}; the job's log shows that the kernel killed it"
         return "failed", f"Slurm: OUT_OF_MEMORY of a node's host memory ({state_word})", ()
-    said, told = status_of(LaunchOutcome(status="failed", reason=reason), ranks)
+    status, failure = status_of(LaunchOutcome(status="failed", reason=reason), ranks)
     if why or state.kind in SLURM_ENDED_IT:
-        also = (f"what the ranks left: {told}",) if told and told != reason else ()
+        also = (f"failure that the ranks recorded: {failure}",) if failure and failure != reason else ()
         return ("interrupted" if state.kind == "cancelled" and not why else "failed"), reason, also
-    if told and told != reason:
-        return said, told, (reason,)
+    if failure and failure != reason:
+        return status, failure, (reason,)
     printed = before_python(job, submitted.job_id, state)
-    return said, f"{reason}: {printed}" if printed else reason, ()
+    return status, f"{reason}: {printed}" if printed else reason, ()
 
 
 def _provenance(
     job: JobRecord, submitted: SubmittedRecord, ranks: tuple[RankRecord, ...], nodes: tuple[NodeSample, ...]
 ) -> Provenance:
-    """What is known from here: of the nodes, what their ranks left; the time runs from submission."""
+    """Provenance as far as it is known here: the ranks' records of their nodes. The time runs from submission."""
     first = next((rank for rank in ranks if rank.device), None)
     finished = datetime.now(UTC)
     waited = finished - datetime.fromisoformat(submitted.submitted_at)
@@ -228,14 +228,14 @@ def _provenance(
 
 _TAIL_BYTES = 1 << 16
 _NUM_LINES, _LINE_CHARS = 3, 200
-# Colours and cursor movements of what ranks print, and other characters that steer a terminal.
+# Colours, cursor movements and other control characters that ranks print.
 _STEERING = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f\x7f]")
-# What follows from the first error of a step, on every node.
+# Lines that follow from the first error of a step, on every node.
 _CONSEQUENCE = re.compile(r"srun: (Job step aborted|Terminating|Waiting|error: .*(Exited with exit code|Terminated))")
 
 
 def without_steering(text: str) -> str:
-    """Text from a log, fit for a terminal and a record."""
+    """Text from a log without control characters, for a terminal and a record."""
     return _STEERING.sub("", text.replace("\r\n", "\n"))
 
 
@@ -251,17 +251,17 @@ def log_ends(job: JobRecord, state: TaskState) -> Iterator[str]:
 
 
 def before_python(job: JobRecord, job_id: str, state: TaskState) -> str:
-    """What a job printed that ended before its first node wrote down that it starts: its last three lines, cut to 200.
+    """The last three lines, cut to 200 characters each, of a job that ended before its first node started.
 
-    Empty where a node did start, or nothing was printed.
+    Empty if a node did start, or if the job printed nothing.
     """
     if any(
         read_document(path, JobAttempt).task in state.tasks for path in (Path(job.job_dir) / ATTEMPTS).glob("*.json")
     ):
         return ""
     lines = [line.strip() for text in log_ends(job, state) for line in without_steering(text).splitlines()]
-    said = [line for line in lines if line and not _CONSEQUENCE.match(line)]
-    if not said:
+    printed = [line for line in lines if line and not _CONSEQUENCE.match(line)]
+    if not printed:
         return ""
-    ends = " | ".join(redact(line)[:_LINE_CHARS] for line in said[-_NUM_LINES:])
+    ends = " | ".join(redact(line)[:_LINE_CHARS] for line in printed[-_NUM_LINES:])
     return f"mbr-perf did not start on the nodes; the job's log ends: {ends} (mbr-perf jobs logs {job_id})"

@@ -1,4 +1,4 @@
-"""Where in a Slurm job this process is, how a node runs its part, and why Slurm ended a run."""
+"""The place of this process in a Slurm job, how a node runs its part, and why Slurm ended a run."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.batch.launches import foretold_run, make_folder, understood_again, unstarted_record
+from harness.batch.launches import make_folder, predicting_run, understood_again, unstarted_record
 from harness.errors import BadRequestError, RunFailedError, raise_all
 from harness.launch.crew import Interruption
 from harness.launch.environment import Host
@@ -28,7 +28,7 @@ from harness.run.understanding import in_one_sentence
 
 @dataclass(frozen=True)
 class SlurmPlace:
-    """Of Slurm's own variables. ``task``: index in the array, 0 without one. ``restart_count``: times it was requeued."""
+    """Read from Slurm's variables. ``task``: index in the array, else 0. ``restart_count``: number of requeues."""
 
     job_id: str
     task: int
@@ -39,15 +39,17 @@ class SlurmPlace:
 
 
 def slurm_place(shell: Mapping[str, str]) -> SlurmPlace:
-    """Read from the environment that srun makes. BadRequestError, all at once, for what is missing or no number."""
+    """Read the environment that srun sets. One BadRequestError for all missing or non-numeric variables."""
     problems: list[BadRequestError] = []
 
     def number(name: str, absent: int | None = None) -> int:
         text = shell.get(name, "" if absent is None else str(absent))
         if text.isdecimal():
             return int(text)
-        told = f"{name}={text!r} is no number" if text else f"{name} is not set"
-        problems.append(BadRequestError(told, remedy="srun sets it: start this inside a job, one task per node"))
+        problem = f"{name}={text!r} is not a number" if text else f"{name} is not set"
+        problems.append(
+            BadRequestError(problem, remedy="srun sets it: start this command inside a job, one task per node")
+        )
         return 0
 
     job = number("SLURM_JOB_ID")
@@ -64,46 +66,46 @@ def slurm_place(shell: Mapping[str, str]) -> SlurmPlace:
 
 
 def node_count_problem(job: JobRecord, place: SlurmPlace) -> str:
-    """One sentence where Slurm gave another number of nodes than the job was planned for; else empty."""
+    """A sentence if Slurm gave a different number of nodes than planned; else empty."""
     if place.nnodes == job.nnodes:
         return ""
-    return f"Slurm gave {place.nnodes} nodes ({place.nodes}), the job was planned for {job.nnodes}"
+    return f"Slurm gave {place.nnodes} nodes ({place.nodes}), but the job was planned for {job.nnodes}"
 
 
-# While a job is coming to its end Slurm names the state COMPLETING, and tells by the reason what it will be.
+# While a job ends, Slurm reports the state COMPLETING. The reason shows the final state.
 _BY_REASON = {"NodeDown": "NODE_FAIL", "TimeLimit": "TIMEOUT", "Preempted": "PREEMPTED"}
 _BY_STATE = frozenset({"NODE_FAIL", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"})
 
 
 def why_slurm_ended_it(job: JobRecord, place: SlurmPlace, host: Host) -> str:
-    """What the record of an interrupted run says as its failure; empty where someone cancelled it, or the reason is unknown."""
+    """The failure of an interrupted run; empty if someone cancelled it or the reason is unknown."""
     if time_limit_note(Path(job.job_dir), place.task).exists():
-        return f"Slurm: TIMEOUT: the time limit of {job.slurm.time_limit_minutes} min came near"
+        return f"Slurm: TIMEOUT: the time limit of {job.slurm.time_limit_minutes} min was about to expire"
     asked = SubmittedRecord(job_id=place.job_id, submitted_at="", sbatch=())
-    said = Slurm(host.shell).show(asked)
-    states = from_scontrol(said.out) if said.code == 0 else ()
-    return told_by(states[0], place.nnodes) if states else ""
+    answer = Slurm(host.shell).show(asked)
+    states = from_scontrol(answer.out) if answer.code == 0 else ()
+    return ending_of(states[0], place.nnodes) if states else ""
 
 
-def told_by(state: TaskState, nnodes: int) -> str:
-    """The same from what the controller says of the job at that moment."""
+def ending_of(state: TaskState, nnodes: int) -> str:
+    """The same, from the state that the controller reports at that moment."""
     name = _BY_REASON.get(state.reason) or (state.slurm if state.slurm in _BY_STATE else "")
     if name:
         reason = f" ({state.reason})" if state.reason else ""
         return f"Slurm: {name}{reason} on {state.nodes}"
     if state.slurm == "RUNNING" and nnodes > 1:
-        return "Slurm: STEP ENDED, and not the job: its task on another node ended badly, see the job's log"
+        return "Slurm: STEP ENDED, but not the job: its task on another node failed; see the job's log"
     return ""
 
 
-BEGIN_PATIENCE_S = 900.0  # a node may start much later, e.g. while an image is fetched; the first one also predicts
+BEGIN_PATIENCE_S = 900.0  # a node may start much later, e.g. while it fetches an image; the first node also predicts
 COMMIT_PATIENCE_S = 300.0
 _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
 class NodeOfJob:
-    """The part of this node in the job. ``caught``: the signal that ends it, if one came."""
+    """The part of this node in the job. ``caught``: the signal that ends it, if any."""
 
     job: JobRecord
     place: SlurmPlace
@@ -113,7 +115,7 @@ class NodeOfJob:
     parents: WarmParents | None = None
 
     def run(self, run: JobRun) -> RunRecord:
-        """Take part in it until the first node has committed it. RunFailedError where that never comes."""
+        """Take part in the run until the first node has committed it. RunFailedError if that never happens."""
         if self.place.node_rank > 0:
             return self._follow(run)
         run_dir = Path(run.run_dir)
@@ -131,7 +133,7 @@ class NodeOfJob:
         return self._launched(launch, run)
 
     def refuse(self, run: JobRun, why: str) -> RunRecord:
-        """Commit a failed record that says why nothing was launched."""
+        """Commit a failed record with the reason why nothing was launched."""
         record = self._amended(unstarted_record(run, why, self.host))
         write_record(Path(run.run_dir), record)
         return record
@@ -141,29 +143,31 @@ class NodeOfJob:
         record, meeting = run_dir / RECORD, run_dir / MEETING
         self.await_(lambda: meeting.is_file() or record.is_file(), BEGIN_PATIENCE_S, f"{run_dir}: node 0 did not begin")
         if not record.is_file():
-            told = read_document(meeting, Meeting)
-            nodes = Nodes(self.job.nnodes, self.place.node_rank, told.master_addr, told.master_port)
+            place = read_document(meeting, Meeting)
+            nodes = Nodes(self.job.nnodes, self.place.node_rank, place.master_addr, place.master_port)
             try:
                 self._launched(self._launch_of(run, nodes), run)
-            except BadRequestError as error:  # the first node reads it, ends its ranks and commits
-                outcome = LaunchOutcome(status="failed", reason=f"nothing was launched there: {_on_one_line(error)}")
+            except BadRequestError as error:  # the first node reads this outcome, ends its ranks and commits
+                outcome = LaunchOutcome(
+                    status="failed", reason=f"nothing was launched on this node: {_on_one_line(error)}"
+                )
                 path = run_dir / "ranks" / f"outcome_node_{nodes.node_rank:03d}.json"
                 write_atomically(path, outcome.model_dump_json(indent=1) + "\n")
         self.await_(record.is_file, COMMIT_PATIENCE_S, f"{run_dir}: node 0 did not commit the run", heeds_signals=False)
         return read_document(record, RunRecord)
 
-    def await_(self, what: Callable[[], bool], patience_s: float, told: str, *, heeds_signals: bool = True) -> None:
-        """Until it comes to pass. RunFailedError, saying ``told``, when patience ends or a signal comes before."""
+    def await_(self, what: Callable[[], bool], patience_s: float, failure: str, *, heeds_signals: bool = True) -> None:
+        """Wait for ``what``. RunFailedError with ``failure`` after the patience or a signal."""
         deadline = time.monotonic() + patience_s
         while not what():
             if heeds_signals and self.caught.signal is not None:
-                raise RunFailedError(f"{told} before {self.caught.signal.name} came")
+                raise RunFailedError(f"{failure} before {self.caught.signal.name} came")
             if time.monotonic() > deadline:
-                raise RunFailedError(f"{told} within {patience_s:g} s")
+                raise RunFailedError(f"{failure} within {patience_s:g} s")
             time.sleep(_POLL_S)
 
     def _launch_of(self, run: JobRun, nodes: Nodes) -> Launch:
-        """BadRequestError, all at once, for what forbids the run on this node."""
+        """Plan the launch. One BadRequestError for all reasons that forbid the run on this node."""
         how, software, run_dir = self.job.launch, software_for(run.spec.gpu, self.host)[0], Path(run.run_dir)
         how = how.model_copy(update={"launcher": "replay" if how.replay_from else "torchrun"})
         understood = understood_again(run, LaunchRequest(run.spec, run_dir, self.host, nodes, how), software)
@@ -178,20 +182,20 @@ class NodeOfJob:
         return launched(
             launch,
             progress=lambda _: nullcontext(lambda _: None),  # the submitter reads the ranks' own heartbeats
-            prediction=lambda: foretold_run(kept, launch, predicts=predicts),
+            prediction=lambda: predicting_run(kept, launch, predicts=predicts),
             parents=self.parents,
             amended=self._amended,
         ).record
 
     def _amended(self, record: RunRecord) -> RunRecord:
-        """With the job's number, and with Slurm's reason where it ended the run."""
+        """Add the job's id to the record, and Slurm's reason if Slurm ended the run."""
         place = self.place
         task = f", task {place.task}" if self.job.num_tasks > 1 else ""
         known: dict[str, object] = {"notes": (*record.notes, f"Slurm job {place.job_id}{task} on {place.nodes}")}
         image = self.job.slurm.container_image
         if image is not None:
             known["provenance"] = record.provenance.model_copy(update={"container": image})
-        # An agent that Slurm's signal met before it could handle it fails by itself, and the signal came here as well.
+        # An agent that gets Slurm's signal before its handler is set fails; this process got the signal too.
         ended = record.status == "interrupted" or (record.status == "failed" and self.caught.signal is not None)
         why = why_slurm_ended_it(self.job, place, self.host) if ended else ""
         if why:
@@ -200,5 +204,5 @@ class NodeOfJob:
 
 
 def _on_one_line(error: BadRequestError) -> str:
-    """Rules add lines of their own to what should be done."""
+    """Join the message of an error, because rules add lines to the remedy."""
     return " ".join(line.strip() for line in in_one_sentence(error).splitlines())

@@ -1,4 +1,4 @@
-"""Rounds of a batch on a cluster: one Slurm job per entry with all its runs, submitted at once, waited for, collected."""
+"""Rounds of a batch on a cluster: submits one Slurm job per entry with all its runs, waits for the jobs, collects them."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -26,11 +26,11 @@ _CANCEL_PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class JobPerEntry(Generic[Entry]):
-    """A `Runner` on a cluster. ``results``: where jobs are kept, absolute.
+    """A `Runner` on a cluster. ``results``: the absolute folder of jobs.
 
-    It waits for jobs of this batch that are still at work, e.g. after a kill of the process that submitted them, and does
-    not submit them again. A signal cancels the jobs; a resumed batch submits them anew. Where someone else cancels the job
-    of an entry, or Slurm does not say whether the job is queued, the entry stays due and this process leaves it alone.
+    It waits for jobs of this batch that still run, e.g. after the process that submitted them was killed, and does not
+    submit them again. A signal cancels the jobs; a resumed batch submits them anew. If someone else cancels the job of an
+    entry, or Slurm does not report whether the job is queued, the entry stays due and this process does not start it.
     The folder of its runs identifies an entry.
     """
 
@@ -41,7 +41,7 @@ class JobPerEntry(Generic[Entry]):
     _left_alone: set[Path] = field(default_factory=set)
 
     def run(self, due: Sequence[DueRun[Entry]]) -> Round:
-        """All entries at once; a signal ends the round."""
+        """Submit all entries at once. A signal ends the round."""
         controller, watching = Slurm(self.batch.host.shell), list[Watched]()
         at_work = self._jobs_at_work()
         was_over = {
@@ -69,13 +69,13 @@ class JobPerEntry(Generic[Entry]):
         return self.batch.planned(due).run_dir.parent
 
     def _submitted(self, due: Sequence[DueRun[Entry]], controller: Slurm, *, is_first: bool) -> Path | None:
-        """The folder of the job; None where Slurm refuses the job, cannot be reached, or does not say whether it is queued.
+        """Return the job's folder. None if Slurm refuses it, is unreachable, or does not report whether the job is queued.
 
-        In the first two cases the first run is recorded as failed. BadRequestError where Slurm refuses the very first job
-        for an option that all jobs share.
+        In the first two cases the first run is recorded as failed. BadRequestError if Slurm refuses the very first job
+        because of an option that all jobs share.
         """
-        for one in due:
-            self.batch.make_folder(one)
+        for run in due:
+            self.batch.make_folder(run)
         asked = entry_job(self.batch, due, self.options, self.results)
         record = asked.record(new_job_dir(self.results, asked.label))
         self.batch.starts(due[0])
@@ -98,16 +98,16 @@ class JobPerEntry(Generic[Entry]):
 
     def _leave_alone(self, due: DueRun[Entry], why: str) -> None:
         self._left_alone.add(self._folder(due))
-        self.display.says(f"{due.entry.name}: {why}")
+        self.display.narrate(f"{due.entry.name}: {why}")
 
     def _unstarted(self, job: JobRecord, error: HarnessError) -> None:
         run = job.runs[0]
         write_record(Path(run.run_dir), unstarted_record(run, error.message, self.batch.host))
         drop_unstarted(job.runs[1:])
-        self.display.says(f"{run.run_id}: {error}")
+        self.display.narrate(f"{run.run_id}: {error}")
 
     def _jobs_at_work(self) -> dict[Path, Path]:
-        """By entry, the newest submitted job of this batch that still has a run to commit."""
+        """The newest submitted job of each entry that still has a run to commit."""
         found = dict[Path, Path | None]()
         for job_dir in job_dirs(self.results):
             job = read_job(job_dir)
@@ -120,61 +120,61 @@ class JobPerEntry(Generic[Entry]):
         return {folder: job_dir for folder, job_dir in found.items() if job_dir is not None}
 
     def _taken_up(self, job: JobRecord, folder: Path) -> bool:
-        """Whether Slurm took the job without confirming it. Leaves the entry alone where Slurm does not answer now."""
-        if not (Path(job.job_dir) / SCRIPT).exists() or all(one.due is None for one in task_runs(job)):
+        """Whether Slurm accepted the job without confirming it. Leaves the entry alone if Slurm does not answer now."""
+        if not (Path(job.job_dir) / SCRIPT).exists() or all(task.due is None for task in task_runs(job)):
             return False
         host = self.batch.host
         try:
             return found_again(slurm_job(job, host), Slurm(host.shell)) is not None
         except RunFailedError as error:
             self._left_alone.add(folder)
-            self.display.says(f"{folder.name}: {error}")
+            self.display.narrate(f"{folder.name}: {error}")
             return False
 
     def _cancel(self, watching: Sequence[Watched], controller: Slurm) -> None:
-        """End the jobs and collect what they leave; the wait for that is bounded."""
-        open_jobs = [one for one in watching if _is_open(one)]
-        for one in open_jobs:
-            controller.cancel(one.submitted)
-            one.asked_s = None  # ask anew at once
+        """Cancel the jobs and collect their runs. The wait is bounded."""
+        still_open = [watch for watch in watching if _is_open(watch)]
+        for watch in still_open:
+            controller.cancel(watch.submitted)
+            watch.asked_s = None  # ask again at once
         deadline = time.monotonic() + _CANCEL_PATIENCE_S
-        while open_jobs and time.monotonic() < deadline:
-            wait_for(open_jobs, controller, self.display, timeout_s=0.0)
-            open_jobs = [one for one in open_jobs if _is_open(one)]
+        while still_open and time.monotonic() < deadline:
+            wait_for(still_open, controller, self.display, timeout_s=0.0)
+            still_open = [watch for watch in still_open if _is_open(watch)]
             time.sleep(0.5)
 
     def _note_committed(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched]) -> None:
         """Note the later runs of a job once they are committed, because the job decides whether they start."""
-        done = {run.run_dir for one in watching for run, _ in committed_runs(one.job)}
-        for one in due:
-            if str(self.batch.planned(one).run_dir) in done:
-                self.batch.starts(one)
+        done = {run.run_dir for watch in watching for run, _ in committed_runs(watch.job)}
+        for item in due:
+            if str(self.batch.planned(item).run_dir) in done:
+                self.batch.starts(item)
 
     def _note_cancelled(self, due: Sequence[DueRun[Entry]], watching: Sequence[Watched], was_over: set[Path]) -> None:
         """Note jobs that someone cancelled from outside; this process does not start them again.
 
-        ``was_over``: entries whose job had ended before this process began, which was started to run them again.
+        ``was_over``: entries whose job ended before this process began. This process was started to run them again.
         """
         ended = {
-            run.run_dir: (one, record)
-            for one in watching
-            for run, record in committed_runs(one.job)
+            run.run_dir: (watch, record)
+            for watch in watching
+            for run, record in committed_runs(watch.job)
             if record.status == "interrupted"
         }
-        for one in due:
-            run_dir = str(self.batch.planned(one).run_dir)
+        for item in due:
+            run_dir = str(self.batch.planned(item).run_dir)
             if run_dir in ended:
                 reason = _by_hand(*ended[run_dir])
-                self.batch.cancelled(one, reason)
-                if self._folder(one) not in was_over:
-                    again = f"mbr-perf {self.batch.command} --resume {self.batch.folder} runs it again"
-                    self._leave_alone(one, f"{reason}; {again}")
+                self.batch.cancelled(item, reason)
+                if self._folder(item) not in was_over:
+                    again = f"run it again with mbr-perf {self.batch.command} --resume {self.batch.folder}"
+                    self._leave_alone(item, f"{reason}; {again}")
 
 
 def by_entry(due: Sequence[DueRun[Entry]]) -> Iterator[Sequence[DueRun[Entry]]]:
     """The due runs of each entry, in the order of their first runs."""
-    for name in dict.fromkeys(one.entry.name for one in due):
-        yield [one for one in due if one.entry.name == name]
+    for name in dict.fromkeys(run.entry.name for run in due):
+        yield [run for run in due if run.entry.name == name]
 
 
 def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: SlurmOptions, results: Path) -> JobRequest:
@@ -185,19 +185,19 @@ def entry_job(batch: Batch[Entry], due: Sequence[DueRun[Entry]], options: SlurmO
         subject=batch.folder,
         label=entry.name,
         specs=(entry.spec,),
-        runs=tuple(batch.job_run(one) for one in due),
+        runs=tuple(batch.job_run(run) for run in due),
         launch=batch.planned(due[0]).launch.model_copy(update={"nnodes": num_nodes(entry.spec)}),
         options=options,
         results=results,
     )
 
 
-def _by_hand(one: Watched, record: RunRecord) -> str:
-    """That the job was cancelled by hand, with the user where Slurm names one."""
-    told = record.failure or ""
-    detail = told.removeprefix("Slurm: CANCELLED") if told.startswith("Slurm: CANCELLED") else ""
-    return f"Slurm: CANCELLED by hand (job {one.submitted.job_id}{f':{detail}' if detail else ''})"
+def _by_hand(watch: Watched, record: RunRecord) -> str:
+    """The reason of a job that was cancelled by hand, with the user if Slurm names one."""
+    failure = record.failure or ""
+    detail = failure.removeprefix("Slurm: CANCELLED") if failure.startswith("Slurm: CANCELLED") else ""
+    return f"Slurm: CANCELLED by hand (job {watch.submitted.job_id}{f':{detail}' if detail else ''})"
 
 
-def _is_open(one: Watched) -> bool:
-    return any(task.due is not None for task in task_runs(one.job))
+def _is_open(watch: Watched) -> bool:
+    return any(task.due is not None for task in task_runs(watch.job))

@@ -1,4 +1,4 @@
-"""What a person sees of a job: submitted, queued, its steps, how to go on. stdout is the answer, stderr the narration."""
+"""Shows a job: its submission, its state, its steps, and what to do next. The report goes to stdout, messages to stderr."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from harness.showing.terminal import narrate, narration, show_blocks
 
 @dataclass
 class JobDisplay:
-    """Where the answer and the narration go; ``run`` shows what is the same for runs that are launched here."""
+    """Where the report and the messages go. ``run`` shows what also applies to runs on this machine."""
 
     run: Display
     _steps: ExitStack = field(default_factory=ExitStack)
@@ -33,25 +33,27 @@ class JobDisplay:
         """Whether the answer is one JSON document."""
         return self.run.as_json
 
-    def plan(self, understood: Understood, foretold: RunPrediction, job: SlurmJob) -> None:
-        """The dry run: the batch file that would be submitted, and the command that would do it."""
-        self.run.plan(understood, foretold, job)
+    def plan(self, understood: Understood, prediction: RunPrediction, job: SlurmJob) -> None:
+        """Show a dry run: the batch file and the command that would submit it."""
+        self.run.plan(understood, prediction, job)
 
     def understood(self, understood: Understood) -> None:
-        """Before anything is submitted: what was understood, and every warning."""
+        """Before anything is submitted, show the resolved request and every warning."""
         self.run.understood(understood)
 
     def ignored(self, names: Sequence[str]) -> None:
-        """Variables of the shell that would change what the batch file says."""
+        """Name the variables of the shell that would change the batch file's options."""
         if names:
-            self.says(f"Note: {', '.join(names)} of your shell do not count: the batch file says all; give the options")
+            self.narrate(
+                f"Note: mbr-perf ignores {', '.join(names)} of your shell. Use the options of mbr-perf instead"
+            )
 
-    def says(self, line: Block) -> None:
-        """One line of narration."""
+    def narrate(self, line: Block) -> None:
+        """Show one message."""
         narrate(line)
 
     def prepared(self, job: SlurmJob) -> None:
-        """Written, and not submitted."""
+        """Show a job that was written but not submitted."""
         record = job.record
         if self.as_json:
             from harness.run.document import PreparedDocument
@@ -61,11 +63,11 @@ class JobDisplay:
             self._answer([f"prepared {job.script_path}", f"submit it: mbr-perf jobs submit {record.job_dir}"])
 
     def submitted(self, job: JobRecord, submitted: SubmittedRecord) -> None:
-        """In the queue."""
-        self.says(f"job {submitted.job_id} submitted: {job.job_dir}")
+        """Show that the job is in the queue."""
+        self.narrate(f"job {submitted.job_id} submitted: {job.job_dir}")
 
     def detached(self, job: JobRecord, submitted: SubmittedRecord) -> None:
-        """The ids, and how to collect."""
+        """Show the ids and the command that collects the job."""
         if self.as_json:
             from harness.run.document import SubmittedDocument
 
@@ -78,19 +80,19 @@ class JobDisplay:
         ])  # fmt: skip
 
     def left_alone(self, job: JobRecord, submitted: SubmittedRecord, signal: int | None) -> None:
-        """Waiting has ended and the job has not."""
+        """Show that the wait ended before the job."""
         self.close()
-        why = "no longer waited for" if signal is not None else "not finished yet"
-        self.says(f"job {submitted.job_id} is {why}; it goes on")
-        self.says(Line(f"  collect it: mbr-perf jobs wait {job.job_dir}", whole=True))
-        self.says(Line(f"  cancel it:  mbr-perf jobs cancel {job.job_dir}", whole=True))
+        why = "mbr-perf stopped waiting" if signal is not None else "it has not finished yet"
+        self.narrate(f"job {submitted.job_id} continues: {why}")
+        self.narrate(Line(f"  collect it: mbr-perf jobs wait {job.job_dir}", whole=True))
+        self.narrate(Line(f"  cancel it:  mbr-perf jobs cancel {job.job_dir}", whole=True))
         if self.as_json:
             from harness.run.document import WaitingDocument
 
             json.answer(WaitingDocument.of_job(job, submitted))
 
     def step(self, run_id: str, progress: Progress, *, alone: bool) -> None:
-        """A live bar on a terminal, a line now and then elsewhere; lines that name their run where it is not ``alone``."""
+        """Show a live bar on a terminal, lines elsewhere. Lines name their run if it is not ``alone``."""
         show = self._bar(run_id, progress) if alone else self._line(run_id, progress)
         show(str(progress.phase or "start"), progress.step, progress.last_step_s, progress.eta_s)
 
@@ -107,7 +109,7 @@ class JobDisplay:
         return self._lines[run_id].show
 
     def of_a_night(self, job: JobRecord, records: Sequence[RunRecord]) -> None:
-        """The job of a case of a night has ended: how its runs did, and who judges them."""
+        """Show how the runs of a night's case ended, and the command that judges them."""
         statuses = [record.status for record in records]
         if self.as_json:
             from harness.run.document import CaseJobDocument
@@ -117,7 +119,7 @@ class JobDisplay:
             self._answer([f"runs: {', '.join(statuses)}", f"judge them: mbr-perf nightly --resume {job.subject}"])
 
     def close(self) -> None:
-        """Take the bar off the terminal."""
+        """Remove the bar from the terminal."""
         self._steps.close()
         self._shown, self._show = "", None
 

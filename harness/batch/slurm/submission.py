@@ -1,4 +1,4 @@
-"""A job from value to queue: its files written first, then sbatch, then what sbatch answered."""
+"""Submits a job: writes its files, calls sbatch, and records the answer of sbatch."""
 
 import sys
 from collections.abc import Callable
@@ -38,10 +38,10 @@ from harness.records.store import write_bytes_atomically
 
 @dataclass(frozen=True, kw_only=True)
 class JobRequest:
-    """A job without a folder. ``label``: what folder and job are called by; ``subject`` None: the job's own folder.
+    """A job without a folder. ``label``: names folder and job; ``subject`` None: the job's own folder.
 
-    ``specs``: what its runs need of the nodes. ``resumes``: the folder of a whole sweep, in place of ``runs``. ``results``:
-    where jobs are kept, absolute, because nodes read it.
+    ``specs``: the experiments, for the needed nodes. ``resumes``: the folder of a whole sweep, in place of ``runs``.
+    ``results``: the folder of jobs, absolute because nodes read it.
     """
 
     what: Literal["run", "sweep", "nightly"]
@@ -79,12 +79,12 @@ class JobRequest:
         )
 
     def checked(self, host: Host) -> SlurmJob:
-        """The job as a value, in a folder that is not there. BadRequestError for what no batch file can hold."""
+        """The job in a folder that does not exist yet. BadRequestError for values that a batch file cannot hold."""
         return require_submittable(self.record(self.results / JOBS / "JOB"), host)
 
 
 def _job_name(label: str) -> str:
-    """What Slurm calls the job: only what a batch file can hold, the rest as ``-``."""
+    """The job's name in Slurm. Characters that a batch file cannot hold become ``-``."""
     safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in label)
     return f"mbr-perf.{safe}"[:64]
 
@@ -97,9 +97,9 @@ def hand_over(
     judge: Callable[[JobRecord], ExitCode],
     refused: Callable[[JobRecord, BadRequestError], BadRequestError],
 ) -> ExitCode:
-    """Make the job's folder and files, submit it and, unless it is to be left alone, wait for it and judge it.
+    """Make the job's folder and files and submit it. Wait for it and judge it, unless the request says not to.
 
-    ``refused``: the error to raise where Slurm refuses the job.
+    ``refused``: makes the error to raise if Slurm refuses the job.
     """
     controller = Slurm(host.shell)
     display.ignored(controller.ignored)
@@ -119,32 +119,32 @@ def hand_over(
 
 
 def require_gpu_named(gpu: str) -> None:
-    """BadRequestError where the request leaves the GPU to the machine that it is asked on."""
+    """Raise BadRequestError if the request names no GPU type."""
     if not gpu:
         raise BadRequestError(
-            "--launcher slurm cannot see from here which GPUs the nodes have",
-            remedy="name them with --gpu, or --gpu cpu",
+            "--launcher slurm: mbr-perf cannot see from here which GPUs the nodes have",
+            remedy="name the GPU type with --gpu, or use --gpu cpu",
         )
 
 
 def require_submittable(record: JobRecord, host: Host) -> SlurmJob:
-    """The job as a value. BadRequestError, everything at once, for what no batch file or ``job.json`` can hold."""
+    """Return the job. One BadRequestError for all values that the batch file or ``job.json`` cannot hold."""
     job = slurm_job(record, host)
     job_text(record)
     return job
 
 
 def prepare(record: JobRecord, host: Host) -> SlurmJob:
-    """Write ``job.json`` and the batch file into the job's folder, which is there; nothing is submitted."""
+    """Write ``job.json`` and the batch file into the job's existing folder. Submits nothing."""
     job = require_submittable(record, host)
     write_job(record)
-    # Variables of the shell may hold bytes that are no UTF-8; they arrive as they are.
+    # Variables of the shell may hold bytes that are not UTF-8. They stay as they are.
     write_bytes_atomically(job.script_path, job.render().encode("utf-8", "surrogateescape"))
     return job
 
 
 def submit(job: SlurmJob, slurm: Slurm) -> SubmittedRecord:
-    """Hand the job to Slurm. BadRequestError where it was before, or where Slurm refuses it."""
+    """Submit the job. BadRequestError if it was submitted before or if Slurm refuses it."""
     job_dir = Path(job.record.job_dir)
     if (job_dir / SUBMITTED).exists():
         raise _twice(job_dir)
@@ -152,14 +152,14 @@ def submit(job: SlurmJob, slurm: Slurm) -> SubmittedRecord:
 
 
 def found_again(job: SlurmJob, slurm: Slurm) -> SubmittedRecord | None:
-    """A job that Slurm took without saying so, as submitted from now on; None where it knows none.
+    """Find a job that Slurm accepted without confirming it, and record it as submitted. None if there is no such job.
 
-    RunFailedError where it does not answer.
+    RunFailedError if Slurm does not answer.
     """
     found = slurm.find(job, now())
     if isinstance(found, Said):
-        told = f"Slurm does not say whether the job is queued: {found.err.strip()}"
-        raise RunFailedError(told, remedy=f"squeue --name={job.record.name} tells")
+        problem = f"Slurm does not report whether the job is queued: {found.err.strip()}"
+        raise RunFailedError(problem, remedy=f"check with squeue --name={job.record.name}")
     return None if found is None else _noted(job, found, slurm)
 
 
@@ -167,21 +167,21 @@ def _noted(job: SlurmJob, submitted: SubmittedRecord, slurm: Slurm) -> Submitted
     job_dir = Path(job.record.job_dir)
     try:
         write_submitted(job_dir, submitted)
-    except FileExistsError as error:  # two submitted it in the same instant: one job writes these folders, not two
+    except FileExistsError as error:  # two processes submitted at the same time; only one job may write these folders
         slurm.cancel(submitted)
         raise _twice(job_dir) from error
     return submitted
 
 
 def submit_prepared(job_dir: Path, host: Host, slurm: Slurm) -> SubmittedRecord:
-    """Submit the files of a folder as they lie there; a job of theirs that is queued already is taken up."""
+    """Submit the files of a folder unchanged. Takes up their job if it is queued already."""
     record = read_job(job_dir)
     if Path(record.job_dir).resolve() != job_dir.resolve():
         raise BadRequestError(
-            f"{job_dir}: was prepared as {record.job_dir}, where its runs and logs would go",
-            remedy="move it back, or prepare the job anew",
+            f"{job_dir}: this job was prepared as {record.job_dir} and would write its runs and logs there",
+            remedy="move the folder back, or prepare the job again",
         )
-    for run in record.runs:  # those of a job that Slurm refused before are gone
+    for run in record.runs:  # Slurm refused the job before, so its folders were removed
         make_folder(Path(run.run_dir))
     job = slurm_job(record, host)
     is_new = not (job_dir / SUBMITTED).exists()
@@ -189,4 +189,4 @@ def submit_prepared(job_dir: Path, host: Host, slurm: Slurm) -> SubmittedRecord:
 
 
 def _twice(job_dir: Path) -> BadRequestError:
-    return BadRequestError(f"{job_dir}: was submitted before", remedy=f"mbr-perf jobs status {job_dir}")
+    return BadRequestError(f"{job_dir}: this job was submitted before", remedy=f"mbr-perf jobs status {job_dir}")

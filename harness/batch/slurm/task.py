@@ -1,4 +1,4 @@
-"""What srun starts once on every node of a Slurm job: the runs of this task, one after the other."""
+"""srun starts this once on every node of a Slurm job. It does the runs of this task, one after the other."""
 
 import signal
 import sys
@@ -28,12 +28,12 @@ Part = Callable[["NodeOfJob", JobAttempt], ExitCode]
 
 
 def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
-    """Do this node's part of the job; its exit code is Slurm's. ``part`` None: the runs of this task."""
+    """Do this node's part of the job. Slurm takes the exit code. ``part`` None: the runs of this task."""
     parser = ArgumentParser(prog="slurm_task", description=__doc__)
     parser.add_argument("--job_dir", type=Path, required=True)
     parser.add_argument("--master_addr", required=True, help="the first node of the job")
     asked = parser.parse_args(argv)
-    # Once this node is done, srun may end it for the code of another; that must not become the code of the job.
+    # When this node is done, srun may kill it because of another node's code. That must not become the job's exit code.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with closed_to_others():
@@ -44,14 +44,14 @@ def main(argv: Sequence[str] | None = None, part: Part | None = None) -> int:
 
 
 def run_task(job_dir: Path, master_addr: str, part: Part) -> ExitCode:
-    """The part of this node in the job of ``job_dir``. RunFailedError where the attempt is refused."""
+    """Do the part of this node in the job of ``job_dir``. RunFailedError if the attempt is refused."""
     host = this_host()
     job, place = read_job(job_dir), slurm_place(host.shell)
     with interruption() as caught:
         node = NodeOfJob(job, place, master_addr, host, caught)
         attempt = _begin(node) if place.node_rank == 0 else _await_attempt(node)
         if attempt.refused:
-            raise RunFailedError("; ".join(attempt.refused), remedy="nothing was run, and nothing was written over")
+            raise RunFailedError("; ".join(attempt.refused), remedy="nothing was run or overwritten; submit a new job")
         wrong_nodes = node_count_problem(job, place)
         runs = _runs_of(job, place)
         if wrong_nodes and place.node_rank == 0 and runs:
@@ -62,7 +62,7 @@ def run_task(job_dir: Path, master_addr: str, part: Part) -> ExitCode:
 
 
 def _begin(node: NodeOfJob) -> JobAttempt:
-    """Write down on the first node that this attempt starts, or why it runs nothing."""
+    """On the first node, record that this attempt starts, or why it runs nothing."""
     job, place = node.job, node.place
     attempt = JobAttempt(
         job_id=place.job_id,
@@ -81,17 +81,17 @@ def _begin(node: NodeOfJob) -> JobAttempt:
 
 
 def _reasons_to_refuse(job: JobRecord, place: SlurmPlace) -> tuple[str, ...]:
-    """A run is measured once, whole, in a folder of its own; a second attempt is a new job's."""
+    """A run is measured once, whole, in its own folder. A second attempt needs a new job."""
     reasons = []
     if place.restart_count:
         reasons.append(
-            f"Slurm requeued job {place.job_id} ({place.restart_count} times): half a run is not gone on with"
+            f"Slurm requeued job {place.job_id} ({place.restart_count} times): mbr-perf does not continue half a run"
         )
     before = Path(job.job_dir) / ATTEMPTS
     for path in sorted(before.glob("*.json")):
         attempt = read_document(path, JobAttempt)
         if attempt.task == place.task and not attempt.refused:
-            reasons.append(f"job {attempt.job_id} has run it at {attempt.started_at} on {attempt.nodes}")
+            reasons.append(f"job {attempt.job_id} already ran it at {attempt.started_at} on {attempt.nodes}")
     for run in _runs_of(job, place):
         if (Path(run.run_dir) / RECORD).exists() or any(Path(run.run_dir, "ranks").glob("*")):
             reasons.append(f"{run.run_dir} already holds a run")
@@ -110,7 +110,7 @@ def _runs_of(job: JobRecord, place: SlurmPlace) -> tuple[JobRun, ...]:
 
 
 def _runs(node: NodeOfJob, _: JobAttempt) -> ExitCode:
-    """One after the other, until one ends badly or a signal comes. The exit code is the first node's to give."""
+    """Do the runs until one fails or a signal comes. Only the first node returns their exit code."""
     runs, leads = _runs_of(node.job, node.place), node.place.node_rank == 0
     code = ExitCode.OK
     with ExitStack() as stack:
@@ -134,7 +134,7 @@ def _run(node: NodeOfJob, run: JobRun) -> ExitCode:
 
 
 def _received(node: NodeOfJob) -> int:
-    """The signal that ends the job, 0 as long as there is none."""
+    """The signal that ends the job; 0 if none came."""
     return int(node.caught.signal or 0)
 
 

@@ -49,7 +49,7 @@ def make_job(tmp_path, make_spec):
     return make
 
 
-def said(name):
+def slurm_states(name):
     return from_scontrol((SAID / f"{name}.scontrol").read_text())
 
 
@@ -68,11 +68,11 @@ def collected(job, states, why=""):
 @pytest.mark.parametrize(
     ("states", "status", "failure"),
     [
-        (said("timeout"), "failed", "Slurm: TIMEOUT after 30 min on n1"),
-        (said("nodefail"), "failed", "Slurm: NODE_FAIL (NodeDown) on n2"),
-        (said("cancelled"), "interrupted", "Slurm: CANCELLED"),
-        (said("failed"), "failed", "Slurm: FAILED (NonZeroExitCode, exit code 7:0)"),
-        (said("nolog"), "failed", "Slurm: LAUNCH_FAILED (JobLaunchFailure) on n2"),
+        (slurm_states("timeout"), "failed", "Slurm: TIMEOUT after 30 min on n1"),
+        (slurm_states("nodefail"), "failed", "Slurm: NODE_FAIL (NodeDown) on n2"),
+        (slurm_states("cancelled"), "interrupted", "Slurm: CANCELLED"),
+        (slurm_states("failed"), "failed", "Slurm: FAILED (NonZeroExitCode, exit code 7:0)"),
+        (slurm_states("nolog"), "failed", "Slurm: LAUNCH_FAILED (JobLaunchFailure) on n2"),
         ((TaskState("finished", "COMPLETED"),), "failed", "Slurm: COMPLETED, but the run left no record"),
         ((TaskState("out_of_memory", "OUT_OF_MEMORY", "OutOfMemory"),), "failed", "Slurm: OUT_OF_MEMORY (OutOfMemory)"),
         ((TaskState("cancelled", "CANCELLED", detail="by 1000"),), "interrupted", "Slurm: CANCELLED by 1000"),
@@ -80,7 +80,7 @@ def collected(job, states, why=""):
         (
             (TaskState("purged", "UNKNOWN"),),
             "failed",
-            "Slurm: UNKNOWN: it knows the job no more, and the run left no record",
+            "Slurm: UNKNOWN: Slurm no longer knows the job, and the run left no record",
         ),
         (
             (TaskState("failed", "FAILED", "NonZeroExitCode", exit_code="3:0", restarts=1),),
@@ -101,14 +101,14 @@ def test_a_run_without_a_record_is_committed_with_what_slurm_says(make_job, stat
     [("nodefail", "node failed"), ("nolog", "job failed to start"), ("timeout", None), ("failed", None)],
 )
 def test_only_faults_of_the_machines_are_infrastructure(make_job, name, fault):
-    found = infrastructure_fault(collected(make_job(), said(name)))
+    found = infrastructure_fault(collected(make_job(), slurm_states(name)))
     assert (found.name if found else None) == fault
 
 
 def test_what_the_ranks_left_is_in_the_record(make_job):
     job = make_job()
     leave_ranks(job, "killed")
-    record = collected(job, said("nodefail"))
+    record = collected(job, slurm_states("nodefail"))
     assert record.failure == "Slurm: NODE_FAIL (NodeDown) on n2"
     assert [len(rank.steps) > 0 for rank in record.ranks] == [True, True]
 
@@ -116,7 +116,7 @@ def test_what_the_ranks_left_is_in_the_record(make_job):
 def test_a_rank_that_said_why_it_failed_knows_better_than_a_failed_job(make_job):
     job = make_job()
     leave_ranks(job, "non_finite_loss")
-    record = collected(job, said("failed"))
+    record = collected(job, slurm_states("failed"))
     assert record.failure.startswith("rank ")
     assert "Slurm: FAILED (NonZeroExitCode, exit code 7:0)" in record.notes
 
@@ -124,7 +124,7 @@ def test_a_rank_that_said_why_it_failed_knows_better_than_a_failed_job(make_job)
 def test_a_rank_out_of_memory_makes_the_run_so(make_job):
     job = make_job()
     leave_ranks(job, "oom")
-    assert collected(job, said("failed")).status == "oom"
+    assert collected(job, slurm_states("failed")).status == "oom"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_rank_out_of_memory_makes_the_run_so(make_job):
 def test_host_memory_that_ran_out_is_read_from_the_log_of_the_job(make_job, word):
     job = make_job()
     (Path(job.job_dir) / "logs" / "slurm-7.out").write_text(f"srun: error: n1: {word}\n")
-    record = collected(job, said("failed"))
+    record = collected(job, slurm_states("failed"))
     assert (record.status, record.failure.split(" (")[0]) == ("failed", "Slurm: OUT_OF_MEMORY of a node's host memory")
 
 
@@ -149,7 +149,7 @@ def test_a_job_that_ends_before_python_starts_tells_what_its_log_ends_with(make_
     leave_log(
         job, f"up\n\n\x1b[31m{NOT_FOUND}\x1b[0m\nHF_TOKEN=hf_abcdefghijkl\nsrun: Terminating StepId=7.0\n" + "x" * 999
     )
-    record = collected(job, said("failed"))
+    record = collected(job, slurm_states("failed"))
     assert record.failure == (
         "Slurm: FAILED (NonZeroExitCode, exit code 7:0): mbr-perf did not start on the nodes; the job's log ends: "
         f"{NOT_FOUND} | HF_TOKEN=*** | {'x' * 200} (mbr-perf jobs logs 7)"
@@ -163,7 +163,7 @@ def test_a_job_whose_node_started_is_not_explained_by_its_log(make_job):
     path = attempt_path(Path(job.job_dir), "7", 0)
     path.parent.mkdir()
     path.write_text(attempt.model_dump_json())
-    assert collected(job, said("failed")).failure == "Slurm: FAILED (NonZeroExitCode, exit code 7:0)"
+    assert collected(job, slurm_states("failed")).failure == "Slurm: FAILED (NonZeroExitCode, exit code 7:0)"
 
 
 def test_a_job_that_this_program_gave_up_says_so(make_job):
@@ -177,19 +177,19 @@ def test_a_committed_record_is_the_truth_whatever_slurm_says(make_job, make_reco
     kept = make_record(job.runs[0].spec, run_id=job.runs[0].run_id)
     path = Path(job.runs[0].run_dir) / "record.json"
     path.write_text(kept.model_dump_json())
-    assert collected(job, said("nodefail")) == kept
+    assert collected(job, slurm_states("nodefail")) == kept
 
 
 def test_runs_after_a_bad_one_leave_no_folder(make_job):
     job = make_job(repeats=3)
-    collect_ended(job, SUBMITTED, said("timeout"))
+    collect_ended(job, SUBMITTED, slurm_states("timeout"))
     assert [Path(run.run_dir).exists() for run in job.runs] == [True, False, False]
 
 
 def test_a_run_that_was_begun_keeps_its_folder(make_job):
     job = make_job(repeats=2)
     (Path(job.runs[1].run_dir) / "spec.json").write_text(json.dumps({}))
-    collect_ended(job, SUBMITTED, said("timeout"))
+    collect_ended(job, SUBMITTED, slurm_states("timeout"))
     assert Path(job.runs[1].run_dir).exists()
 
 
@@ -201,15 +201,15 @@ def test_tasks_of_an_array_end_each_in_its_own_way(make_job, make_record):
         TaskState("running", "RUNNING", tasks=(2,)),
     )
     collect_ended(job, SUBMITTED, states)
-    told = [task.committed[0][1].failure if task.committed else None for task in task_runs(job)]
-    assert told == ["Slurm: FAILED (NonZeroExitCode, exit code 3:0)", "Slurm: TIMEOUT after 30 min", None]
+    failures = [task.committed[0][1].failure if task.committed else None for task in task_runs(job)]
+    assert failures == ["Slurm: FAILED (NonZeroExitCode, exit code 3:0)", "Slurm: TIMEOUT after 30 min", None]
     assert task_runs(job)[2].due == job.runs[2]
 
 
 def test_collecting_twice_changes_nothing(make_job):
     job = make_job()
-    first = collected(job, said("timeout"))
-    assert collected(job, said("nodefail")) == first
+    first = collected(job, slurm_states("timeout"))
+    assert collected(job, slurm_states("nodefail")) == first
 
 
 def of_job(make_record, job, job_id, **changes):

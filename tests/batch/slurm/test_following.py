@@ -1,4 +1,4 @@
-"""Waiting for jobs: when it ends, what is said meanwhile, and when a job is given up; Slurm's commands are scripts."""
+"""Waiting for jobs: when it ends, what it shows, and when it gives up. Slurm's commands are scripts."""
 
 from pathlib import Path
 
@@ -81,91 +81,91 @@ def make_job(tmp_path, make_spec):
 
 @pytest.fixture
 def wait(clock):
-    def run(one, slurm, **limits):
-        return wait_for([one], slurm, JobDisplay(Display()), clock=clock, sleep=clock.sleep, **limits)
+    def run(job, slurm, **limits):
+        return wait_for([job], slurm, JobDisplay(Display()), clock=clock, sleep=clock.sleep, **limits)
 
     return run
 
 
-def commit(one, make_record):
-    run = one.job.runs[0]
+def commit(job, make_record):
+    run = job.job.runs[0]
     record = make_record(run.spec, run_id=run.run_id)
     (Path(run.run_dir) / "record.json").write_text(record.model_dump_json())
 
 
-def failure_of(one):
-    return read_run(one.job.runs[0].run_dir).failure
+def failure_of(job):
+    return read_run(job.job.runs[0].run_dir).failure
 
 
 def test_a_record_ends_the_waiting_although_slurm_still_says_that_it_runs(wait, slurm, make_job, clock, make_record):
-    one = make_job()
-    clock.at(3, lambda: commit(one, make_record))
-    assert wait(one, slurm.says("array")).is_done
+    job = make_job()
+    clock.at(3, lambda: commit(job, make_record))
+    assert wait(job, slurm.says("array")).is_done
     assert clock.now == 1003.0
 
 
 def test_a_record_that_comes_a_little_after_the_end_of_the_job_counts(wait, slurm, make_job, clock, make_record):
-    one = make_job()
-    clock.at(3, lambda: commit(one, make_record))
-    assert wait(one, slurm.says("nodefail")).is_done
-    assert failure_of(one) is None
+    job = make_job()
+    clock.at(3, lambda: commit(job, make_record))
+    assert wait(job, slurm.says("nodefail")).is_done
+    assert failure_of(job) is None
 
 
 def test_a_controller_that_is_away_for_a_while_ends_nothing(wait, slurm, make_job, clock, capsys):
-    one = make_job()
+    job = make_job()
     clock.at(600, lambda: slurm.says("timeout"))
-    assert wait(one, slurm(DOWN)).is_done
-    assert failure_of(one) == "Slurm: TIMEOUT after 30 min on n1"
+    assert wait(job, slurm(DOWN)).is_done
+    assert failure_of(job) == "Slurm: TIMEOUT after 30 min on n1"
     assert "job 7: unknown: slurm_load_jobs error: Unable to contact" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_controller_that_never_comes_back_leaves_the_run_uncommitted(wait, slurm, make_job, clock):
-    one = make_job()
+    job = make_job()
     with pytest.raises(RunFailedError, match="it must have ended by now"):
-        wait(one, slurm(DOWN))
+        wait(job, slurm(DOWN))
     assert clock.now > 1000 + 30 * 60
-    assert not (Path(one.job.runs[0].run_dir) / "record.json").exists()
+    assert not (Path(job.job.runs[0].run_dir) / "record.json").exists()
 
 
 def test_a_job_that_can_never_start_is_cancelled_after_a_minute(wait, slurm, make_job, clock):
-    one = make_job()
-    assert wait(one, slurm.says("never")).is_done
-    assert failure_of(one) == "Slurm: never started: PartitionNodeLimit; cancelled by mbr-perf"
+    job = make_job()
+    assert wait(job, slurm.says("never")).is_done
+    assert failure_of(job) == "Slurm: never started: PartitionNodeLimit; cancelled by mbr-perf"
     assert (slurm.cancelled(), 1060 < clock.now < 1080) == (True, True)
 
 
 @pytest.mark.slow
 def test_a_held_job_is_waited_for(wait, slurm, make_job, clock):
-    one = make_job()
-    assert not wait(one, slurm.says("held"), timeout_s=3600).is_done
+    job = make_job()
+    assert not wait(job, slurm.says("held"), timeout_s=3600).is_done
     assert not slurm.cancelled()
 
 
 def test_a_job_that_does_not_start_in_time_is_cancelled(wait, slurm, make_job, clock):
-    one = make_job(pending_timeout_minutes=20)
-    assert wait(one, slurm.says("held")).is_done
-    assert failure_of(one) == "Slurm: never started within 20 min: JobHeldUser; cancelled by mbr-perf"
+    job = make_job(pending_timeout_minutes=20)
+    assert wait(job, slurm.says("held")).is_done
+    assert failure_of(job) == "Slurm: never started within 20 min: JobHeldUser; cancelled by mbr-perf"
     assert 1000 + 20 * 60 < clock.now < 1000 + 21 * 60
 
 
 def test_time_in_the_queue_counts_from_submission(wait, slurm, make_job, clock):
-    one = make_job(queued_before_s=1190.0, pending_timeout_minutes=20)
-    assert wait(one, slurm.says("held")).is_done
+    job = make_job(queued_before_s=1190.0, pending_timeout_minutes=20)
+    assert wait(job, slurm.says("held")).is_done
     assert clock.now < 1030
 
 
 def test_what_is_requeued_and_held_is_given_up(wait, slurm, make_job):
     line = "JobId=7 JobState=PENDING Reason=launch_failed_requeued_held Restarts=1 ExitCode=0:0"
-    one = make_job()
-    assert wait(one, slurm(f"echo '{line}'")).is_done
-    assert failure_of(one).startswith("Slurm: REQUEUED and held: launch_failed_requeued_held")
+    job = make_job()
+    assert wait(job, slurm(f"echo '{line}'")).is_done
+    assert failure_of(job).startswith("Slurm: REQUEUED and held: launch_failed_requeued_held")
 
 
-def test_a_state_is_said_once(wait, slurm, make_job, clock, capsys):
-    one = make_job()
+def test_a_state_is_shown_once(wait, slurm, make_job, clock, capsys):
+    job = make_job()
     clock.at(100, lambda: slurm.says("timeout"))
-    wait(one, slurm.says("held"))
+    wait(job, slurm.says("held"))
     lines = capsys.readouterr().err.splitlines()
     assert lines == [
         "job 7: PENDING (JobHeldUser); it waits for a person, scontrol release lets it go",

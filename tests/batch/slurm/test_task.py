@@ -143,14 +143,14 @@ def test_the_same_job_folder_is_not_run_by_a_second_job(make_job, in_job):
     run_task(job)
     in_job(JOB_ID=12)
     assert run_task(job) == 3
-    assert attempt(job, "12").refused[0].startswith("job 7 has run it at ")
+    assert attempt(job, "12").refused[0].startswith("job 7 already ran it at ")
 
 
 def test_another_number_of_nodes_than_planned_is_a_failed_run_that_says_so(make_job, in_job):
     job = make_job(nnodes=2)
     assert (run_task(job), status(job)) == (3, ["failed", None])
     record = read_run(job.runs[0].run_dir)
-    assert record.failure == "Slurm gave 1 nodes (n1), the job was planned for 2"
+    assert record.failure == "Slurm gave 1 nodes (n1), but the job was planned for 2"
 
 
 def test_what_a_rule_forbids_on_the_node_is_a_failed_run_that_says_so(make_job, in_job):
@@ -177,8 +177,8 @@ def test_a_folder_without_a_job_is_a_wrong_request(tmp_path, in_job, capsys):
 def test_outside_a_job_every_missing_variable_is_named_at_once():
     with pytest.raises(BadRequestError) as error:
         slurm_place({"SLURM_NNODES": "two"})
-    for told in ("SLURM_JOB_ID is not set", "SLURM_NODEID is not set", "SLURM_NNODES='two' is no number"):
-        assert told in str(error.value)
+    for message in ("SLURM_JOB_ID is not set", "SLURM_NODEID is not set", "SLURM_NNODES='two' is not a number"):
+        assert message in str(error.value)
 
 
 def test_attempts_are_json_that_others_can_read(make_job, in_job):
