@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -78,10 +78,13 @@ class Stored:
         return self.state in ("ok", "oom", "failed", "interrupted", "finished")
 
 
-def inventory(results: Path) -> tuple[Stored, ...]:
-    """Runs, sweeps and nights under ``results``, oldest first; nothing where there is no such folder."""
-    found = [stored(path) for folder in FOLDERS for path in folders(results / folder) if is_ours(path)]
-    return tuple(sorted(found, key=lambda entry: (entry.when, entry.id)))
+def inventory(results: Path, count: Callable[[Sequence[Path]], Iterable[Path]] = iter) -> tuple[Stored, ...]:
+    """Runs, sweeps and nights under ``results``, oldest first; nothing where there is no such folder.
+
+    ``count`` yields the folders that it gets, and may show how far the reading is.
+    """
+    found = [path for folder in FOLDERS for path in folders(results / folder) if is_ours(path)]
+    return tuple(sorted(map(stored, count(found)), key=lambda entry: (entry.when, entry.id)))
 
 
 def is_ours(path: Path) -> bool:

@@ -1,6 +1,6 @@
 """A run, a sweep or a night named where one of the others is asked for: what it is, and what to name instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +10,7 @@ from harness.records.folders import folder_named
 from harness.records.night import CASES
 from harness.records.run import RunRecord
 from harness.records.store import RECORD, read_record, read_run, results_dir
-from harness.records.sweep import CELLS, SweepData, read_sweep
+from harness.records.sweep import CELLS, Cell, SweepData, read_sweep
 
 Kind = Literal["run", "sweep", "night"]
 
@@ -24,10 +24,12 @@ def read_only_run(reference: str, results: Path | None = None) -> RunRecord:
         raise
 
 
-def read_only_sweep(reference: str, results: Path | None = None) -> SweepData:
+def read_only_sweep(
+    reference: str, results: Path | None = None, count: Callable[[Sequence[Cell]], Iterable[Cell]] = iter
+) -> SweepData:
     """As :func:`read_sweep`; BadRequestError says of a run or a night that it is one."""
     try:
-        return read_sweep(reference, results)
+        return read_sweep(reference, results, count)
     except BadRequestError:
         refuse_other_kinds(reference, ("sweep",), results)
         raise

@@ -5,7 +5,7 @@ became of a cell is derived from these files on reading, so that a sweep that wa
 that was not.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -184,14 +184,17 @@ def run_id_of(sweep_id: str, cell_index: int, repeat: int) -> str:
     return f"{sweep_id}.{cell_index:03d}.{repeat}"
 
 
-def read_sweep(reference: str | Path, results: Path | None = None) -> SweepData:
+def read_sweep(
+    reference: str | Path, results: Path | None = None, count: Callable[[Sequence[Cell]], Iterable[Cell]] = iter
+) -> SweepData:
     """Plan, committed runs and events of a sweep. Touches nothing on disk.
 
+    ``count`` yields the cells that it gets, and may show how far the reading is.
     BadRequestError as for :meth:`BatchFolders.folder_of`, and for a file that is corrupt or newer than this program.
     """
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results)
     plan, events = read_document(sweep_dir / SWEEP, SweepPlan), read_events(sweep_dir, SweepEvent)
-    return SweepData(sweep_dir, plan, tuple(_cell(sweep_dir, plan, cell, events) for cell in plan.cells), events)
+    return SweepData(sweep_dir, plan, tuple(_cell(sweep_dir, plan, cell, events) for cell in count(plan.cells)), events)
 
 
 def _cell(sweep_dir: Path, plan: SweepPlan, planned: Cell, events: Iterable[SweepEvent]) -> CellData:

@@ -54,12 +54,16 @@ Reference = Annotated[
 @app.command("list")
 def list_results(results_dir: Results = None, as_json: Json = False) -> None:
     """Every run, sweep and night: id, start, outcome, size. Incomplete and damaged ones too."""
+    from functools import partial
+
     from harness.records import store
     from harness.records.inventory import inventory
     from harness.results.show import inventory_page, observed
+    from harness.showing.progress import counted_off
+    from harness.showing.terminal import narration
 
     results = store.results_dir(results_dir)
-    entries = [observed(entry) for entry in inventory(results)]
+    entries = [observed(entry) for entry in inventory(results, partial(counted_off, narration(), "Reading results"))]
     if as_json:
         from harness.results.document import InventoryDocument
         from harness.showing import json

@@ -17,7 +17,7 @@ from harness.showing.terminal import Console
 from harness.units import format_seconds
 
 EVERY_S = 10.0
-_FEWEST_COUNTED = 3
+_PATIENCE_S = 0.5
 _Item = TypeVar("_Item")
 
 Show = Callable[[str, int | None, float | None, float | None], None]
@@ -84,14 +84,21 @@ def counting(console: Console, title: str) -> Iterator[Callable[[int, int], None
         yield lambda done, of: bar.update(task, completed=done, total=of)
 
 
-def counted_off(console: Console, title: str, items: Sequence[_Item]) -> Iterator[_Item]:
-    """The items one by one; on a terminal a bar counts them, where there are several."""
-    if len(items) < _FEWEST_COUNTED:
-        yield from items
+def counted_off(
+    console: Console, title: str, items: Sequence[_Item], *, clock: Callable[[], float] = time.monotonic
+) -> Iterator[_Item]:
+    """Yield the items. On a terminal, a bar counts them from the moment when they have taken ``_PATIENCE_S``."""
+    waiting, began, num_done = iter(items), clock(), 0
+    for item in waiting:
+        yield item
+        num_done += 1
+        if console.is_terminal and clock() - began > _PATIENCE_S:
+            break
+    if num_done == len(items):
         return
     with counting(console, title) as show:
-        for place, item in enumerate(items):
-            show(place, len(items))
+        for done, item in enumerate(waiting, num_done):
+            show(done, len(items))
             yield item
 
 

@@ -1,6 +1,6 @@
 """Judges a sweep: Pareto set, reference and recommendation."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from harness.judging.gate import default_thresholds
 from harness.judging.saving import first_run
 from harness.judging.statistics import half_width
 from harness.records.goldens import GateOptions
-from harness.records.sweep import SweepData
+from harness.records.sweep import CellData, SweepData
 from harness.sweep.cell import Frame, MeasuredCell, control_ended, judged, measured
 from harness.sweep.values import CellVerdict, Recommendation, SweepVerdict
 from harness.units import format_bytes, format_percent
@@ -183,16 +183,21 @@ def _nothing(cells: Sequence[CellVerdict], able: Sequence[CellVerdict], margin: 
 _DEFAULT_GATE = GateOptions()
 
 
-def judge_sweep(data: SweepData, gate: GateOptions = _DEFAULT_GATE) -> SweepVerdict:
+def judge_sweep(
+    data: SweepData,
+    gate: GateOptions = _DEFAULT_GATE,
+    count: Callable[[Sequence[CellData]], Iterable[CellData]] = iter,
+) -> SweepVerdict:
     """Every cell against the control, its prediction and its stored golden. Also of a sweep that is not finished.
 
+    ``count`` yields the cells that it gets, and may show how far the work is.
     BadRequestError where ``gate`` names a golden that cannot be read.
     """
     plan = data.plan
     planned = (data.control.planned, *plan.cells)
     reference = next((cell.spec for cell in planned if cell.spec), None)
     first = first_run(data)
-    found = [measured(cell, reference, first) for cell in data.cells]
+    found = [measured(cell, reference, first) for cell in count(data.cells)]
     control = next(cell for cell in found if cell.name == plan.control)
     instead = stand_in(found, control)
     frame = Frame(control, instead, plan.margin, gate)

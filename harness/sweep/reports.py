@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from signal import SIGTERM
 
@@ -16,7 +17,8 @@ from harness.showing.charts.drawing import obstacle, png
 from harness.showing.html import html
 from harness.showing.markup import markdown
 from harness.showing.page import Picture
-from harness.showing.terminal import narrate
+from harness.showing.progress import counted_off
+from harness.showing.terminal import narrate, narration
 from harness.sweep.batch import SweepBatch
 from harness.sweep.judge import judge_sweep
 from harness.sweep.page import Origin, origin_of, sweep_page
@@ -138,7 +140,7 @@ def _reports(verdict: SweepVerdict, data: SweepData, display: SweepDisplay, sign
     try:
         if signal is None:
             return write_reports(verdict, data, data.sweep_dir / REPORT)
-        if display.as_json:
+        if not obstacle():
             display.narrate(f"interrupted: the PNG pictures are left out; mbr-perf report {data.sweep_dir} makes them")
         return write_at_once(verdict, data, data.sweep_dir / REPORT)
     except (BadRequestError, ValueError, RuntimeError) as error:  # ValueError: what the chart renderer raises
@@ -185,8 +187,8 @@ class ReportRequest:
 
 def report_sweep(request: ReportRequest) -> None:
     """Write the files, show the table. BadRequestError for no such sweep or format, and where nothing can be written."""
-    data = read_only_sweep(request.sweep, request.results_dir)
-    verdict = judge_sweep(data, data.plan.gate)
+    data = read_only_sweep(request.sweep, request.results_dir, partial(counted_off, narration(), "Reading cells"))
+    verdict = judge_sweep(data, data.plan.gate, partial(counted_off, narration(), "Judging cells"))
     paths = write_reports(verdict, data, request.out or data.sweep_dir / REPORT, request.formats)
     if request.as_json:
         from harness.sweep.document import SweepDocument

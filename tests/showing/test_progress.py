@@ -61,7 +61,17 @@ def test_counting_draws_on_a_terminal_and_is_silent_on_a_pipe():
     terminal, pipe = (io.StringIO(), io.StringIO())
     for out, is_terminal in ((terminal, True), (pipe, False)):
         console = Console(file=out, force_terminal=is_terminal, width=80)
-        assert list(counted_off(console, "Reading logs", ["a", "b", "c"])) == ["a", "b", "c"]
+        items = counted_off(console, "Reading logs", ["a", "b", "c"], clock=itertools.count(step=1.0).__next__)
+        assert list(items) == ["a", "b", "c"]
     assert "Reading logs" in terminal.getvalue()
     assert "2/3" in terminal.getvalue()
     assert pipe.getvalue() == ""
+
+
+def test_counting_draws_nothing_for_work_that_is_done_at_once():
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=80)
+    assert list(counted_off(console, "Reading logs", range(1000), clock=itertools.count(step=0.0001).__next__)) == [
+        *range(1000)
+    ]
+    assert out.getvalue() == ""

@@ -142,36 +142,50 @@ class Tracing:
         its cases are refused with the reason, which is not kept.
         """
         experts = tuple(case for case in cases if case.layer_kind == "moe") if uneven else ()
-        even, lost = self._all(cases, implementation, 1.0)
-        found = even
-        if experts:
-            unevenly, also_lost = self._all(experts, implementation, IMBALANCE)
-            found, lost = even | unevenly, lost | also_lost
+        even, unevenly = self._cached(cases, 1.0), self._cached(experts, IMBALANCE)
+        due, also_due = self._due(cases, even), self._due(experts, unevenly)
+        num_due = len(due) + len(also_due)
+        lost = self._add(even, due, implementation, 1.0, lambda done: self._show(done, num_due))
+        lost |= self._add(
+            unevenly, also_due, implementation, IMBALANCE, lambda done: self._show(len(due) + done, num_due)
+        )
+        found = even | unevenly
         refused = {key: trace.refused for key, trace in found.items() if trace.refused}
         return Traces(_chunks(even), _chunks(found) if experts else None, refused | lost)
 
-    def _all(
-        self, cases: tuple[TraceCase, ...], implementation: Implementation, imbalance: float
-    ) -> tuple[dict[str, CachedTrace], dict[str, str]]:
-        """What was answered, and why tracers died that should have answered the rest; both by key."""
+    def _show(self, num_done: int, num_due: int) -> None:
+        if self.progress:
+            self.progress(num_done, num_due)
+
+    def _cached(self, cases: tuple[TraceCase, ...], imbalance: float) -> dict[str, CachedTrace]:
         found = {case.key: self.cache.read(case.key, imbalance) for case in cases} if self.cache else {}
-        have = {key: trace for key, trace in found.items() if trace is not None}
-        missing = [case for case in cases if case.key not in have]
-        if not missing or self.cached_only:
-            return have, {}
+        return {key: trace for key, trace in found.items() if trace is not None}
+
+    def _due(self, cases: tuple[TraceCase, ...], have: Mapping[str, CachedTrace]) -> tuple[TraceCase, ...]:
+        return () if self.cached_only else tuple(case for case in cases if case.key not in have)
+
+    def _add(
+        self,
+        have: dict[str, CachedTrace],
+        due: tuple[TraceCase, ...],
+        implementation: Implementation,
+        imbalance: float,
+        progress: Callable[[int], None],
+    ) -> dict[str, str]:
+        """Trace the cases that are due and add them to ``have``. Return by key why tracers died that should have answered the rest."""
+        if not due:
+            return {}
         require_megatron(self.host)
-        num = max(1, min(self.host.num_cores, len(missing) // _CASES_PER_PROCESS))
+        num = max(1, min(self.host.num_cores, len(due) // _CASES_PER_PROCESS))
         requests = [
-            TraceRequest(cases=tuple(missing[i::num]), implementation=implementation, imbalance=imbalance)
-            for i in range(num)
+            TraceRequest(cases=due[i::num], implementation=implementation, imbalance=imbalance) for i in range(num)
         ]
         done = [0] * num
 
         def run(place: int) -> TraceFile | RunFailedError:
             def count(num_done: int) -> None:
                 done[place] = num_done
-                if self.progress:
-                    self.progress(sum(done), len(missing))
+                progress(sum(done))
 
             return self._run(requests[place], count)
 
@@ -185,7 +199,7 @@ class Tracing:
                 have |= self._kept(answer, imbalance)
         if died and (len(died) == num or self.stop.is_set()):
             raise died[0]
-        return have, lost
+        return lost
 
     def _kept(self, answer: TraceFile, imbalance: float) -> dict[str, CachedTrace]:
         about = CachedTrace(megatron_core=answer.megatron_core, torch=answer.torch, stand_in=answer.stand_in)

@@ -76,7 +76,7 @@ def test_an_answer_of_another_version_is_no_answer(tracing, cases):
 
 
 @pytest.mark.train
-def test_tracers_say_how_many_cases_are_done(tracing, cases):
+def test_tracers_say_how_many_cases_are_done(tracing, cases, make_spec):
     """Each of the two notes its twelve cases, and goes on for longer than the harness waits before it looks."""
     python = Path(tracing().host.python)
     noted = 'open(sys.argv[sys.argv.index("--out") + 1].replace(".json", ".done"), "w").write("." * len(cases)); import time; time.sleep(0.5)'
@@ -87,6 +87,14 @@ def test_tracers_say_how_many_cases_are_done(tracing, cases):
     )
     told.traces(cases, "local", uneven=False)
     assert seen[-1] == (24, 24)
+    seen.clear()
+    spec = make_spec()
+    experts = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
+    spec = make_spec(model=spec.model.model_dump() | {"moe": experts})
+    with_experts = tuple(case.model_copy(update={"spec": spec, "layer_kind": "moe"}) for case in cases)
+    told.traces(with_experts, "local", uneven=True)
+    assert {num_due for _, num_due in seen} == {48}
+    assert seen[-1] == (48, 48)
 
 
 STARTER = """
