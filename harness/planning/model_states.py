@@ -61,11 +61,16 @@ class ModelStates:
 
 @dataclass(frozen=True)
 class StateBytes:
-    """Bytes per parameter: gradient buffer (never sharded), optimizer state and step transient (sharded)."""
+    """Bytes per parameter: gradient buffer (never sharded), optimizer state and what its step adds (sharded).
+
+    ``cast``: gradients in fp32, of all parameters before any optimizer steps. ``widened``: states in fp32, of the parameters
+    that are stepped at once.
+    """
 
     gradient: int
     optimizer: int
-    step_transient: int
+    cast: int
+    widened: int
 
 
 def state_bytes(spec: ExperimentSpec) -> StateBytes:
@@ -73,7 +78,7 @@ def state_bytes(spec: ExperimentSpec) -> StateBytes:
 
     transformer-engine's FusedAdam, used with ``use_precision_aware_optimizer``, stores only the lower 16 bits beside a
     bf16 weight where its own fp32 master weight is asked for (`store_param_remainders`), and reads gradients where they
-    are; moments below fp32 are widened to fp32 for the step. With quantised weights megatron-core keeps the fp32 master
+    are; moments and master weights below fp32 are widened to fp32 for the step, group by group of each optimizer. With quantised weights megatron-core keeps the fp32 master
     itself, except under delayed scaling (`OptimizerConfig.__post_init__`).
     """
     optimizer, widened = spec.optimizer, 0
@@ -88,8 +93,9 @@ def state_bytes(spec: ExperimentSpec) -> StateBytes:
         widened = sum(4 for dtype in dtypes if dtype != "fp32")
         if _adam_owns_master(spec):
             master = 2 if optimizer.main_params_dtype == "fp32" else _SIZE[optimizer.main_params_dtype]
+            widened += 4 * (optimizer.main_params_dtype != "fp32")
             cast = 0
-    return StateBytes(gradient, master + moments, cast + widened)
+    return StateBytes(gradient, master + moments, cast, widened)
 
 
 def _adam_owns_master(spec: ExperimentSpec) -> bool:
@@ -105,13 +111,13 @@ def model_states(spec: ExperimentSpec, parameters: Parameters, *, torch_adam: bo
     per = state_bytes(spec)
     owned = _owned(spec, parameters)
     sharded, total = sum(owned), parameters.dense + parameters.expert
-    root = _SIZE["fp32"] * _stepped_at_once(spec, owned) if torch_adam else 0.0
+    widened = per.widened + (_SIZE["fp32"] if torch_adam and not spec.ddp.use_megatron_fsdp else 0)
     kept = sharded / total if spec.ddp.use_megatron_fsdp and total else 1.0
     return ModelStates(
         weights=round(parameters.stored_bytes * kept),
         gradients=round(per.gradient * total * kept),
         optimizer=round(per.optimizer * sharded),
-        step_transient=round(per.step_transient * sharded + root),
+        step_transient=round(per.cast * sharded + widened * _stepped_at_once(spec, owned)),
         gathered=gathered_bytes(spec, parameters, per.gradient) if spec.ddp.use_megatron_fsdp else 0,
     )
 
@@ -152,12 +158,10 @@ def steps_with_torch_adam(spec: ExperimentSpec, software: Software | None) -> bo
 
 
 def _stepped_at_once(spec: ExperimentSpec, owned: tuple[float, float]) -> float:
-    """Parameters of which torch's AdamW holds a temporary each, the root of the second moment in fp32.
+    """Parameters whose temporaries are alive together: those of one optimizer.
 
-    On CUDA it steps all of an optimizer at once (`foreach`, torch/optim/adam.py `_multi_tensor_adam`: `_foreach_sqrt`).
-    Experts that are spread over ranks have an optimizer of their own, which steps after the other. Under Megatron-FSDP
-    parameters are DTensors, which `foreach` leaves out.
+    transformer-engine's FusedAdam widens the states of one group of parameters at a time. torch's AdamW on CUDA holds the
+    root of the second moment, in fp32, of all parameters (`foreach`, torch/optim/adam.py `_multi_tensor_adam`), but not of the
+    DTensors of Megatron-FSDP. Experts that are spread over ranks have an optimizer of their own, which steps after the other.
     """
-    if spec.ddp.use_megatron_fsdp:
-        return 0.0
     return max(owned) if spec.parallelism.expert_model_parallel_size > 1 else sum(owned)

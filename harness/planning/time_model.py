@@ -295,6 +295,6 @@ class _Clock:
         """Adam reads and writes its state, reads gradients, writes weights: bound by memory."""
         per = state_bytes(self.spec)
         moved = owned_parameters(self.spec, parameters) * (
-            2 * per.optimizer + 2 * per.step_transient + per.gradient + 2
+            2 * per.optimizer + 2 * (per.cast + per.widened) + per.gradient + 2
         )
         return moved / self._bytes_per_s

@@ -46,7 +46,22 @@ def test_optimizer_state_follows_its_dtypes(spec_of, optimizer, dtype, expected)
 
 def test_bf16_moments_are_widened_inside_the_step(spec_of):
     optimizer = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
-    assert state_bytes(spec_of(optimizer=optimizer)).step_transient == 8
+    assert state_bytes(spec_of(optimizer=optimizer)).widened == 8
+
+
+def test_states_are_widened_for_one_optimizer_at_a_time(spec_of, moe_spec):
+    optimizer = {"use_precision_aware_optimizer": True, "exp_avg_dtype": "bf16", "exp_avg_sq_dtype": "bf16"}
+    moe_spec = moe_spec.model_copy(update={"optimizer": moe_spec.optimizer.model_copy(update=optimizer)})
+    spread = model_states(moe_spec, Parameters(dense=400, expert=1200))
+    # Experts over EP 8 have an optimizer of their own: two copies of every expert, four data-parallel ranks.
+    assert spread.step_transient == 8 * 1200 / 2
+    dense = model_states(spec_of(optimizer=optimizer), Parameters(dense=400))
+    assert dense.step_transient == 8 * 400 / spec_of().data_parallel_size
+
+
+def test_master_weights_below_fp32_are_widened_too(spec_of):
+    optimizer = {"use_precision_aware_optimizer": True, "main_params_dtype": "fp16"}
+    assert state_bytes(spec_of(optimizer=optimizer)).widened == 4
 
 
 def test_context_parallel_ranks_share_optimizer_state_too(spec_of):

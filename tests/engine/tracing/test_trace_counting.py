@@ -144,6 +144,6 @@ def test_who_starts_a_collective_waits_for_it_or_goes_on(fake_group, goes_on):
 
 
 def test_a_collective_without_a_known_cost_is_named_and_receiving_costs_nothing(fake_group):
-    with pytest.raises(UnknownCollectiveError, match="c10d.gather_"):
+    with pytest.raises(UnknownCollectiveError, match=r"c10d\.gather_"):
         cost_of(torch.ops.c10d.gather_.default, (), {})
     assert cost_of(torch.ops.c10d.recv_.default, (), {}) is None
