@@ -15,30 +15,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnoseOptions:
-    """What failed."""
+    """The job that failed."""
 
     paths: Annotated[
         list[str],
         typer.Argument(
             metavar="PATH...",
             autocompletion=completion.stored,
-            help="A run or sweep of ours (folder or id), logs of one job (files, folders, - for stdin), or memory snapshots.",
+            help="A run or sweep of mbr-perf (folder or id), logs of one job (files, folders, - for stdin), or memory snapshots.",
         ),
     ]
     against: Annotated[
         list[str] | None,
         typer.Option(
-            "--against", metavar="PATH", help="Another job to hold it against: a run, or its logs. Repeatable."
+            "--against", metavar="PATH", help="Compare the job with this one: a run, or its logs. Repeatable."
         ),
     ] = None
-    no_plan: Annotated[bool, typer.Option("--no_plan", help="Do not ask the planner: a second or two less.")] = False
+    no_plan: Annotated[bool, typer.Option("--no_plan", help="Skip the prediction. Saves a second or two.")] = False
     results_dir: Results = None
     as_json: Json = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedOptions(ExperimentOptions):
-    """What the job was whose logs are given, so that the planner can say what was to be expected."""
+    """The settings of a job of which there are only logs. The planner predicts its memory from them."""
 
     model_recipe_name: Annotated[
         str,
@@ -48,17 +48,17 @@ class LoggedOptions(ExperimentOptions):
             metavar="RECIPE",
             rich_help_panel=MODEL,
             autocompletion=completion.recipes,
-            help="The recipe of a job that left logs only; with the other options, its settings. Runs say them themselves.",
+            help="The recipe of a job that left only logs. Add the other options for its settings. A run records its own.",
         ),
     ] = ""
 
 
 @takes(DiagnoseOptions, LoggedOptions)
 def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
-    """Say why a job failed: the kind of failure, on which rank and when, how sure that is, and the next experiment.
+    """Say why a job failed: the kind of failure, the rank, the time, how sure that is, and the next experiment.
 
-    Exits 0 with a diagnosis, also that memory was not it; 2 for a wrong request; 6 where nothing can be concluded; 130
-    after Ctrl-C while logs were read, with an answer by what was read.
+    Exit codes: 0 a diagnosis, also if memory is not the cause; 2 a wrong request; 6 no conclusion; 130 after Ctrl-C,
+    with an answer from the logs read so far.
     """
     from harness.diagnose.run import as_one_failure, sweep_of, sweep_overview
 
@@ -66,14 +66,14 @@ def diagnose(what: DiagnoseOptions, asked: LoggedOptions) -> None:
     sweep, overview = sweep_of(request), None
     if sweep is not None:
         overview = sweep_overview(sweep)
-        one = as_one_failure(request, sweep, overview)
-        if one is None:
-            raise typer.Exit(_tell_overview(overview, as_json=what.as_json))
-        request = one
-    raise typer.Exit(_tell(request, overview, as_json=what.as_json))
+        single = as_one_failure(request, sweep, overview)
+        if single is None:
+            raise typer.Exit(_show_overview(overview, as_json=what.as_json))
+        request = single
+    raise typer.Exit(_show(request, overview, as_json=what.as_json))
 
 
-def _tell_overview(overview: "SweepOverview", *, as_json: bool) -> int:
+def _show_overview(overview: "SweepOverview", *, as_json: bool) -> int:
     from harness.diagnose.run import exit_code_of_overview
 
     code = exit_code_of_overview(overview)
@@ -90,8 +90,8 @@ def _tell_overview(overview: "SweepOverview", *, as_json: bool) -> int:
     return int(code)
 
 
-def _tell(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_json: bool) -> int:
-    """The answer on one job; of an A/B also how A and B ended."""
+def _show(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_json: bool) -> int:
+    """Show the diagnosis of one job. For an A/B it also says how A and B ended."""
     from dataclasses import replace
 
     from harness.diagnose.run import diagnosed, exit_code_of
@@ -100,8 +100,8 @@ def _tell(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
 
     answer = diagnosed(request, this_host())
     if overview is not None and overview.ab is not None:
-        told = [line for line in overview.ab.lines if line not in answer.evidence]
-        answer = replace(answer, evidence=(*told, *answer.evidence))
+        endings = [line for line in overview.ab.lines if line not in answer.evidence]
+        answer = replace(answer, evidence=(*endings, *answer.evidence))
     answer = replace(answer, evidence=(*request.passage.notes, *answer.evidence))
     code = ExitCode.INTERRUPTED if request.passage.is_stopped else exit_code_of(answer)
     if as_json:
@@ -118,7 +118,7 @@ def _tell(request: "DiagnoseRequest", overview: "SweepOverview | None", *, as_js
 
 
 def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
-    """The options as one value. BadRequestError for settings without a recipe, and for a recipe without a GPU."""
+    """Return the options as one value. BadRequestError: settings without a recipe, or a recipe without a GPU."""
     from harness.asking.requests import experiment_request, given_options
     from harness.diagnose.request import DiagnoseRequest
     from harness.errors import BadRequestError
@@ -129,8 +129,8 @@ def _request(what: DiagnoseOptions, asked: LoggedOptions) -> "DiagnoseRequest":
     if given and not asked.model_recipe_name:
         raise BadRequestError(f"{', '.join(given)} without a recipe", remedy="name it with -mr RECIPE")
     if asked.model_recipe_name and not asked.gpu:
-        told = f"-mr {asked.model_recipe_name}: on which GPUs the job ran is not told by this machine"
-        raise BadRequestError(told, remedy="name them, e.g. -g h100, or -g cpu")
+        problem = f"-mr {asked.model_recipe_name}: the GPU type of the job is missing"
+        raise BadRequestError(problem, remedy="add it, e.g. -g h100, or -g cpu")
     return DiagnoseRequest(
         paths=tuple(what.paths),
         against=tuple(what.against or ()),

@@ -1,4 +1,4 @@
-"""Command lines to paste: the job again, with one thing changed."""
+"""Builds command lines to paste: the same job with one change."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _MEASURED = frozenset(
     f"measure.{name}" for name in ("max_steps", "skip_first_percent_time", "eval_time_start_step", "eval_time_end_step")
 )
 _STDIN = "-"
-_MOST_PATHS = 4  # more than these make no line to paste
+_MOST_PATHS = 4  # a command with more paths is too long to paste
 _SELECTING = ("point_gpu", "variant", "recipes_dir")
 _HANDLED = frozenset({"recipe", "family", "task", "gpu", "num_gpus", "compute_dtype", "recompute", *_SELECTING})
 
@@ -33,9 +33,9 @@ def command(
     graphs: str | None = None,
     paths: Sequence[str] = (),
 ) -> str:
-    """``mbr-perf <verb> <paths>`` with the settings of the job; ``recompute`` and ``graphs`` replace its own.
+    """Return ``mbr-perf <verb> <paths>`` with the settings of the job; ``recompute`` and ``graphs`` replace its own.
 
-    "" without a spec.
+    Empty without a spec.
     """
     spec, sources = case.spec, dict(case.sources)
     if spec is None:
@@ -44,7 +44,7 @@ def command(
     words += ["-c", spec.compute_dtype, "-ng", str(spec.num_gpus)]
     for name in _SELECTING:
         words += sources.get(name, "").split(" ", 1) if name in sources else []
-    if verb == "plan":  # measures nothing, and takes no window
+    if verb == "plan":  # a plan measures nothing and has no window options
         sources = {path: source for path, source in sources.items() if path not in _MEASURED}
     given = _given(spec, sources)
     if graphs is not None:
@@ -58,18 +58,18 @@ def command(
 
 
 def can_be_named(case: Case) -> bool:
-    """Whether a line to paste can give the job's logs again."""
+    """Whether a command can name the job's logs again."""
     return 0 < len(case.paths) <= _MOST_PATHS and _STDIN not in case.paths
 
 
 def ask_again(case: Case) -> str:
-    """The diagnosis again, with words in capitals for the settings that were not told."""
+    """Return the same command with capitals in place of the missing settings."""
     asked = ("-mr", "RECIPE", "-g", "GPU", "-c", "DTYPE", "-ng", "GPUS", "--recompute", "SETTING")
     return shlex.join(["mbr-perf", "diagnose", *case.paths, *asked, *case.asked_with])
 
 
 def trial_command(case: Case) -> str:
-    """The A/B that shows whether fragmentation was the cause."""
+    """Return the A/B that shows whether fragmentation was the cause."""
     if case.spec is None:
         return ""
     register = ("-E", "NCCL_GRAPH_REGISTER=0") if _must_unregister(case.spec) else ()
@@ -77,7 +77,7 @@ def trial_command(case: Case) -> str:
 
 
 def trial_specs(spec: ExperimentSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
-    """The settings of A and B of that trial."""
+    """Return the settings of A and B of that trial."""
     env = spec.env | ({"NCCL_GRAPH_REGISTER": "0"} if _must_unregister(spec) else {})
     values = ("", "expandable_segments:True")
     a, b = (spec.model_copy(update={"env": env | {"PYTORCH_CUDA_ALLOC_CONF": value}}) for value in values)
@@ -85,7 +85,7 @@ def trial_specs(spec: ExperimentSpec) -> tuple[ExperimentSpec, ExperimentSpec]:
 
 
 def changed(spec: ExperimentSpec, *, recompute: str | None = None, graphs: str | None = None) -> ExperimentSpec:
-    """The settings that `command` asks for with the same arguments."""
+    """Return the settings that `command` requests with the same arguments."""
     update: dict[str, object] = {}
     if recompute is not None:
         update["recompute"] = parse_recompute(recompute)
@@ -99,7 +99,7 @@ def _must_unregister(spec: ExperimentSpec) -> bool:
 
 
 def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> str:
-    """The name of a recipe of the recipes' folder, the path of another."""
+    """Return the recipe's name; its path if it is outside the recipes folder."""
     file = sources.get("recipe", "").rpartition(":")[0]
     folder = PurePath(sources.get("recipes_dir", "recipes")).name
     is_named = file == f"{folder}/{spec.family}/{spec.recipe}.yaml"
@@ -107,7 +107,7 @@ def _recipe(spec: ExperimentSpec, sources: Mapping[str, str]) -> str:
 
 
 def _given(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, list[str]]:
-    """What came from the command line, or was varied, as options with their values."""
+    """Return the options and values that the command line or a sweep set."""
     found: dict[str, list[str]] = {}
     for path, source in sources.items():
         if path in _HANDLED or not source.startswith("--"):

@@ -16,7 +16,7 @@ from harness.showing.json import Document, Shown, Text, at
 
 
 class VerdictPart(Shown):
-    """What can be said of the failure; ``class`` and ``confidence`` are null where that is nothing."""
+    """The kind of failure; ``class`` and ``confidence`` are null if it is unknown."""
 
     oom_class: str | None = at("oom_class", serialization_alias="class")
     confidence: Confidence | None
@@ -33,14 +33,14 @@ class VerdictPart(Shown):
 
 
 class FixRow(Shown):
-    """What to do next, and the command to paste."""
+    """The next step, and the command to paste."""
 
     text: str
     command: Text
 
 
 class JobPart(Shown):
-    """The job, as far as anything tells."""
+    """The job, as far as it is known."""
 
     name: str
     origin: Literal["run", "log", "snapshot"]
@@ -54,7 +54,7 @@ class JobPart(Shown):
 
 
 class ExpectedPart(Shown):
-    """What the prediction says of the pipeline stage that failed, or why it says nothing."""
+    """The prediction for the pipeline stage that failed, or why there is none."""
 
     stage: StagePrediction | None
     needed_bytes: int | None
@@ -63,7 +63,7 @@ class ExpectedPart(Shown):
 
     @classmethod
     def of_case(cls, case: Case) -> Self:
-        """Null throughout where nothing was predicted."""
+        """Return the part; all keys are null without a prediction."""
         stage = stage_of_failure(case)
         return cls.of(
             stage=stage, needed_bytes=needed_bytes(case), unexplained_bytes=unexplained_bytes(case),
@@ -85,7 +85,7 @@ class DiagnosisDocument(Document):
 
     @classmethod
     def of_answer(cls, answer: Diagnosis, exit_code: ExitCode) -> Self:
-        """Everything that the text says."""
+        """Return everything that the text shows."""
         certain = {} if answer.is_conclusive else {"oom_class": None, "confidence": None}
         verdict, expected = VerdictPart.of(answer, **certain), ExpectedPart.of_case(answer.case)
         return cls.of(answer, verdict=verdict, expected=expected, exit_code=exit_code)
@@ -109,7 +109,7 @@ class FailedRunRow(Shown):
     oom_class: str | None = at("oom_class", serialization_alias="class")
     confidence: str | None
     rank: int | None
-    told: str
+    told: str = at("summary")
 
 
 class OverviewDocument(Document):
@@ -124,13 +124,13 @@ class OverviewDocument(Document):
 
     @classmethod
     def of_sweep(cls, found: SweepOverview, exit_code: ExitCode) -> Self:
-        """Every failed run with the command that diagnoses it."""
-        told = f"{len(found.failed)} of {sum(count for _, count in found.counts)} runs did not end well"
+        """Return every failed run with the command that diagnoses it."""
+        reason = f"{len(found.failed)} of {sum(count for _, count in found.counts)} runs did not end well"
         fixes = [
             FixRow(text=f"Diagnose run {run.run_dir.name} of {run.cell}.", command=run.command) for run in found.failed
         ]
         evidence = [*(found.ab.lines if found.ab else ()), *(run.line for run in found.failed)]
-        verdict = OverviewVerdict(reason=told, confirmed=found.ab.confirmed if found.ab else None)
+        verdict = OverviewVerdict(reason=reason, confirmed=found.ab.confirmed if found.ab else None)
         return cls.of(found, verdict=verdict, evidence=evidence, fixes=fixes, exit_code=exit_code)
 
 
@@ -145,7 +145,7 @@ class OomPart(Shown):
 
 
 class SnapshotDocument(Document):
-    """``mbr-perf snapshot FILE --json``. ``device``: the one that ``verdict`` is about, which is null where nothing failed."""
+    """``mbr-perf snapshot FILE --json``. ``device``: the device of ``verdict``, which is null if nothing failed."""
 
     file: str
     file_bytes: int
@@ -155,7 +155,7 @@ class SnapshotDocument(Document):
 
 
 class HeldMoreRow(Shown):
-    """What the second snapshot holds more of one module or site; ``site`` is empty for a module as a whole."""
+    """How much more of one module or site the second snapshot holds; ``site`` is empty for a whole module."""
 
     module: str
     site: str

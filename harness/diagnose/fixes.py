@@ -1,4 +1,4 @@
-"""Fixes in the order in which they are offered."""
+"""Offers fixes, the first to try first."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -8,27 +8,27 @@ from harness.diagnose.commands import ask_again, can_be_named, changed, command,
 from harness.diagnose.plan import Outlook
 from harness.diagnose.seen import is_device_oom
 from harness.diagnose.stages import Trial, unexplained_bytes
-from harness.diagnose.values import Case, Fix, Recognised, Rulings, is_doubted, told
+from harness.diagnose.values import Case, Fix, Recognised, Rulings, findings_text, is_doubted
 from harness.judging.oom.verdict import threshold
 from harness.units import GIB, format_bytes, format_percent
 
-_ALLOCATOR_FIRST = "rank_out_of_memory_beside_headroom"  # its fix is the A/B, which comes first anyway
+_ALLOCATOR_FIRST = "rank_out_of_memory_beside_headroom"  # its fix is the A/B, which is offered first anyway
 _EXPORT = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-# Their fixes ask for recompute, of which the planner says more where it was asked.
+# Their fixes ask for recompute; the planner's answer, if there is one, is more precise.
 _ANSWERED_BY_PLAN = {
     "out_of_memory_with_expandable_segments",
     "predicted_too_large",
     "layernorm_and_still_out_of_memory",
     "recompute_and_still_out_of_memory",
 }
-_NAN = "With FP8 and recompute: recompute core_attn only; if it stays, try bf16."
+_NAN = "With FP8 and recompute: recompute core_attn only. If the loss is still not finite, try bf16."
 
 
 @dataclass(frozen=True)
 class Situation:
-    """All that fixes depend on. ``told``: the job with its settings as told; ``outlook``: what would fit."""
+    """Everything that fixes depend on. ``given``: the job with its settings as given; ``outlook``: what would fit."""
 
-    told: Case
+    given: Case
     oom_class: str
     symptoms: tuple[Recognised, ...]
     outlook: Outlook | None
@@ -37,38 +37,38 @@ class Situation:
 
     @cached_property
     def case(self) -> Case:
-        """The job, without settings that cannot be its own."""
-        return replace(self.told, spec=None) if is_doubted(self.told, self.rulings) else self.told
+        """The job; without its settings if the rules show that they are wrong."""
+        return replace(self.given, spec=None) if is_doubted(self.given, self.rulings) else self.given
 
 
 def fixes(known: Situation) -> tuple[Fix, ...]:
-    """Every fix that applies, in the order of the table; a last resort where none does."""
+    """Return every fix that applies, in the order of the table; if there is none, the next experiment of the class."""
     found = [fix for offer in _OFFERS for fix in offer(known)]
     return tuple(dict.fromkeys(found or _last_resort(known)))
 
 
 def _settings(known: Situation) -> list[Fix]:
-    """What is to be told of the job, where it is refused or missing."""
-    case = known.told
+    """Ask for the job's settings if they are missing or the rules refuse them."""
+    case = known.given
     if is_doubted(case, known.rulings):
         return [] if case.status == "ok" else [_other_settings(case, known.rulings)]
     if known.oom_class == "capacity" and case.spec is None and can_be_named(case):
-        text = "With the job's settings in place of the capitals the planner names the cheapest that fits:"
+        text = "Replace the capitals with the job's settings. The planner then names the cheapest setting that fits:"
         return [Fix(text, ask_again(case))]
     return []
 
 
 def _other_settings(case: Case, rulings: Rulings) -> Fix:
-    text = f"These cannot be the job's settings as given: {told(rulings.job)}. Pass those that it ran with"
+    text = f"The job cannot have run with the settings as given: {findings_text(rulings.job)}. Pass the settings that it ran with"
     if not _is_legal_without_graphs(case, rulings):
         return Fix(f"{text}.")
     if not can_be_named(case):
-        return Fix(f"{text}; with --cuda_graph_impl none they are legal.")
-    return Fix(f"{text}; legal would be, without CUDA graphs:", legal_line(case, rulings))
+        return Fix(f"{text}. With --cuda_graph_impl none they are legal.")
+    return Fix(f"{text}. Without CUDA graphs they are legal:", legal_line(case, rulings))
 
 
 def legal_line(case: Case, rulings: Rulings) -> str:
-    """The diagnosis again, with settings that the rules accept; "" where no one change makes them."""
+    """Return the same command without CUDA graphs; "" if that does not make the settings legal."""
     if not can_be_named(case) or not _is_legal_without_graphs(case, rulings):
         return ""
     return command(case, "diagnose", *case.asked_with, graphs="none", paths=case.paths)
@@ -80,10 +80,10 @@ def _is_legal_without_graphs(case: Case, rulings: Rulings) -> bool:
 
 
 def _allocator(known: Situation) -> list[Fix]:
-    """The allocator first, because it costs no time."""
+    """Offer the allocator's setting first, because it costs no time."""
     case = known.case
     if known.trial is not None and known.trial.confirmed:
-        return [Fix("Keep expandable segments on; nothing else has to change.", _EXPORT)]
+        return [Fix("Keep expandable segments on. No other change is needed.", _EXPORT)]
     if known.oom_class != "fragmentation" or case.is_on_cpu:
         return []
     return [_try_allocator(case, known.rulings), *_without_graphs(case, known.rulings)]
@@ -91,16 +91,18 @@ def _allocator(known: Situation) -> list[Fix]:
 
 def _try_allocator(case: Case, rulings: Rulings) -> Fix:
     if case.expandable_segments:
-        text = "Expandable segments were on already: a snapshot of the allocator shows what keeps the pieces apart."
+        text = (
+            "Expandable segments were already on. A snapshot of the allocator shows which tensors fragment the memory."
+        )
         refusal = rulings.refusal(case.spec) if case.spec else ""
         return _unless_refused(text, command(case, "run", "--snapshot_on_oom"), refusal, "the job's settings")
-    text = "Only an A/B proves it: the same job without and with expandable segments, nothing else changed."
+    text = "Only an A/B proves it: run the same job without and with expandable segments, and change nothing else."
     if case.spec is not None:
         return _unless_refused(text, trial_command(case), rulings.refusal(*trial_specs(case.spec)))
-    then = "Then diagnose its logs, with those of this job behind --against."
+    then = "Then diagnose its logs, and name the logs of this job with --against."
     if can_be_named(case):
-        then = f"Then diagnose its logs with {' '.join(f'--against {path}' for path in case.paths)} behind them."
-    return Fix(f"{text} With CUDA graphs also NCCL_GRAPH_REGISTER=0. {then}", _EXPORT)
+        then = f"Then diagnose its logs and add {' '.join(f'--against {path}' for path in case.paths)}."
+    return Fix(f"{text} With CUDA graphs, also set NCCL_GRAPH_REGISTER=0. {then}", _EXPORT)
 
 
 def _unless_refused(text: str, line: str, refusal: str, what: str = "it") -> Fix:
@@ -108,30 +110,30 @@ def _unless_refused(text: str, line: str, refusal: str, what: str = "it") -> Fix
 
 
 def _without_graphs(case: Case, rulings: Rulings) -> list[Fix]:
-    """Where private pools hold much beside the remainders, the experiment that shows their part."""
+    """Offer a run without CUDA graphs if private pools hold much memory."""
     figures = case.verdict.figures
     pools, there = (figures.private_pool_bytes, figures.total_bytes) if figures else (None, None)
     if not pools or not there or pools < threshold("pool_share") * there:
         return []
     share = f"{format_bytes(pools)} ({pools / there:.0%} of the device)"
-    text = f"Private pools hold {share}: the same job without CUDA graphs shows their part."
+    text = f"Private pools hold {share}. The same job without CUDA graphs shows how much of that graphs cause."
     return [Fix(text, command(case, "run", graphs="none") if _is_legal_without_graphs(case, rulings) else "")]
 
 
 def _own_limit(known: Situation) -> list[Fix]:
-    """The job's own `--memory_limit`, which is nearer than any other layout."""
+    """Offer to raise the job's own `--memory_limit`, which is easier than another layout."""
     limit = known.case.spec.measure.memory_limit_bytes if known.case.spec else None
     if limit is None or known.oom_class != "self_imposed_limit" or _is_confirmed(known):
         return []
     size = f"{limit / GIB:.6g}"
-    text = f"The limit is the job's own (--memory_limit {size}): raise it, or see what is predicted to fit into it:"
+    text = f"The limit is the job's own (--memory_limit {size}): raise it, or see which settings are predicted to fit:"
     return [Fix(text, command(known.case, "plan", "--fit_into", size))]
 
 
 def _planned(known: Situation) -> list[Fix]:
-    """The cheapest change that is predicted to fit; where none does, a model that is spread further."""
+    """Offer the cheapest change that is predicted to fit; if none does, offer to spread the model over more GPUs."""
     case, outlook = known.case, known.outlook
-    if outlook is None or outlook.fits_already or is_doubted(known.told, known.rulings):
+    if outlook is None or outlook.fits_already or is_doubted(known.given, known.rulings):
         return []
     if not is_device_oom(case) or _is_confirmed(known):
         return []
@@ -144,18 +146,22 @@ def _change(case: Case, outlook: Outlook, rulings: Rulings) -> Fix | None:
     change = outlook.change
     if change is None:
         return None
-    cost = "" if change.overhead is None else f", {format_percent(change.overhead)} {change.cost} against no recompute"
+    cost = (
+        ""
+        if change.overhead is None
+        else f", {format_percent(change.overhead)} {change.cost} compared with no recompute"
+    )
     graphs = dict(change.changes).get("cuda_graph_impl")
     what = f"recompute {change.text}{' without CUDA graphs' if graphs else ''}, peak {format_bytes(change.peak_bytes)}{cost}"
     text = f"Cheapest change predicted to fit into {format_bytes(outlook.budget_bytes or 0)}: {what}."
     if (unexplained_bytes(case) or 0) > 0:
-        text += " What is unexplained is taken off."
+        text += " The memory that the prediction does not explain is already subtracted."
     refusal = rulings.refusal(changed(case.spec, recompute=change.text, graphs=graphs)) if case.spec else ""
     return _unless_refused(text, command(case, "run", recompute=change.text, graphs=graphs), refusal)
 
 
 def _spread(case: Case, budget_bytes: int, rulings: Rulings) -> Fix:
-    """No recompute setting is enough: more pipeline stages, as far as the rules accept them."""
+    """Offer more pipeline stages, as far as the rules accept them."""
     start = f"No recompute setting is predicted to fit into {format_bytes(budget_bytes)}"
     text = f"{start}: spread the model (PP before TP: it costs less time)"
     spec = case.spec
@@ -173,12 +179,12 @@ def _spread(case: Case, budget_bytes: int, rulings: Rulings) -> Fix:
                 text, command(case, "plan", "--fit_into", into, "--margin", "0", "--over", f"pp={stages},{more}")
             )
     return Fix(
-        f"{text} PP {2 * stages} is not legal with these sizes as they are: more GPUs, or other sizes of TP and VPP."
+        f"{text} PP {2 * stages} is not legal with the other sizes as they are. Use more GPUs, or other sizes of TP and VPP."
     )
 
 
 def _next_of_class(known: Situation) -> list[Fix]:
-    """The next experiment of the class, where that is not a change of settings, or where nothing known ended the job."""
+    """Offer the next experiment of the class if no change of settings helps, or if the cause is unknown."""
     case = known.case
     of_class = known.oom_class in ("killed", "cuda_graph_pools", "outside_allocator")
     is_other_oom = case.has_oom and not is_device_oom(case)
@@ -188,8 +194,8 @@ def _next_of_class(known: Situation) -> list[Fix]:
 
 
 def _of_symptoms(known: Situation) -> list[Fix]:
-    """What the symptoms say, but for those whose fix is among the others in other words."""
-    outlook = None if is_doubted(known.told, known.rulings) else known.outlook
+    """Offer the fixes of the symptoms, except those that another fix already covers."""
+    outlook = None if is_doubted(known.given, known.rulings) else known.outlook
     left_out = {_ALLOCATOR_FIRST} if known.oom_class == "fragmentation" else set()
     if outlook is not None and not outlook.problem and not outlook.fits_already:
         left_out |= _ANSWERED_BY_PLAN
@@ -197,9 +203,9 @@ def _of_symptoms(known: Situation) -> list[Fix]:
 
 
 def _of_refusals(known: Situation) -> list[Fix]:
-    """Of settings that somebody told and that may be the job's, what the rules refuse in them."""
+    """Offer the fixes of the rules that refuse the given settings, if those may be the job's own."""
     case = known.case
-    if case.spec is None or case.has_oom or not case.is_told:
+    if case.spec is None or case.has_oom or not case.has_given_settings:
         return []
     return [Fix(_sentence(f"{finding.id}: {finding.fix}")) for finding in known.rulings.job]
 

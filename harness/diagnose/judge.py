@@ -9,28 +9,30 @@ from harness.diagnose.plan import Outlook
 from harness.diagnose.seen import NOTICEABLE, Facts, is_device_oom, loss_of_speed
 from harness.diagnose.stages import Trial, stage_evidence, unexplained_bytes
 from harness.diagnose.symptoms import recognised
-from harness.diagnose.values import NO_RULINGS, Case, Diagnosis, Fix, Recognised, Rulings, is_doubted, told
+from harness.diagnose.values import NO_RULINGS, Case, Diagnosis, Fix, Recognised, Rulings, findings_text, is_doubted
 from harness.judging.oom.verdict import Confidence
 from harness.units import format_bytes, format_percent
 
 
 def of_speed(facts: Facts, case: Case, symptoms: Sequence[Recognised], rulings: Rulings) -> tuple[Fix, ...]:
-    """``case``: the job with its settings as told, also where ``facts`` leaves them out of account."""
+    """Offer fixes for a slow job. ``case`` has the settings as given, even if ``facts`` ignores them."""
     lost = loss_of_speed(facts)
     if lost is None or lost <= NOTICEABLE or case.status != "ok" or case.has_nan or symptoms:
         return ()
     assert facts.reference is not None
-    line, text = "", "-mr RECIPE -g GPU --recompute SETTING, as it ran, tell why."
+    line, text = "", "pass its settings with -mr RECIPE -g GPU --recompute SETTING to see why."
     if is_doubted(case, rulings):
-        line, text = legal_line(case, rulings), "pass the settings that it ran with, which tell why."
+        line, text = legal_line(case, rulings), "pass the settings that it ran with to see why."
         if line:
-            text = "pass the settings that it ran with; legal would be, without CUDA graphs:"
+            text = "pass the settings that it ran with. Without CUDA graphs they are legal:"
     elif case.spec is None and can_be_named(case):
-        line, text = ask_again(case), "its settings, in place of the capitals, tell why:"
+        line, text = ask_again(case), "replace the capitals with its settings to see why:"
     slower = f"{case.name} is {lost:.1%} slower than {facts.reference.name}"
     if case.spec is not None and not is_doubted(case, rulings):
         return (
-            Fix(f"{slower}, and no known setting explains it: see what else differs (sizes, software, GPUs, nodes)."),
+            Fix(
+                f"{slower}, and no known setting explains it. Look for other differences (sizes, software, GPUs, nodes)."
+            ),
         )
     return (Fix(f"{slower}: {text}", line),)
 
@@ -42,9 +44,9 @@ def diagnose(
     trial: Trial | None = None,
     rulings: Rulings = NO_RULINGS,
 ) -> Diagnosis:
-    """The answer on ``case``; ``reference`` is another job to hold it against.
+    """Diagnose ``case``, compared with another job, ``reference``, if there is one.
 
-    Settings that cannot be the job's are shown and left out of account.
+    The answer shows settings that cannot be the job's own, and ignores them.
     """
     doubted = is_doubted(case, rulings)
     facts = Facts(replace(case, spec=None) if doubted else case, reference)
@@ -77,10 +79,10 @@ def diagnose(
 
 
 def _doubt(rulings: Rulings) -> str:
-    """Of a job that ended well: that its software or settings are not as told."""
+    """Say that a job that ended well had other software or settings than given."""
     return (
-        f"The rules refuse the settings as told: {told(rulings.job)}. The job ran all the same: it had another release of "
-        "the software, another graph scope or other settings. They are left out of account."
+        f"The rules refuse the settings as given: {findings_text(rulings.job)}. The job ran all the same, so it had another "
+        "release of the software, another graph scope or other settings. mbr-perf ignores the settings as given."
     )
 
 
@@ -89,10 +91,10 @@ def _class(case: Case, trial: Trial | None, symptoms: tuple[Recognised, ...]) ->
     if trial is not None and trial.confirmed is True:
         return "fragmentation", "high", f"{verdict.reason}; an A/B confirmed it"
     if trial is not None and trial.confirmed is False and verdict.oom_class == "fragmentation":
-        return "capacity", "medium", f"it is no fragmentation, as an A/B showed: {verdict.reason}"
-    said = next((row for row in symptoms if row.is_said or (case.has_nan and case.failed is None)), None)
-    if verdict.oom_class == "not_oom" and case.status not in ("ok", "oom") and said is not None:
-        return "not_oom", "high" if case.failed else "medium", said.cause
+        return "capacity", "medium", f"an A/B ruled out fragmentation: {verdict.reason}"
+    known = next((row for row in symptoms if row.is_said or (case.has_nan and case.failed is None)), None)
+    if verdict.oom_class == "not_oom" and case.status not in ("ok", "oom") and known is not None:
+        return "not_oom", "high" if case.failed else "medium", known.cause
     if verdict.oom_class == "not_oom" and case.failed is None and case.has_nan:
         return "not_oom", "high", "the loss is not finite"
     return verdict.oom_class, verdict.confidence, verdict.reason
@@ -100,35 +102,38 @@ def _class(case: Case, trial: Trial | None, symptoms: tuple[Recognised, ...]) ->
 
 def _evidence(facts: Facts, trial: Trial | None, outlook: Outlook | None, rulings: Rulings) -> tuple[str, ...]:
     case = facts.case
-    found = [trial.told] if trial else []
+    found = [trial.text] if trial else []
     if rulings.job and case.spec is not None and not case.forced:
-        found.append(f"The rules refuse the job's settings: {told(rulings.job)}.")
+        found.append(f"The rules refuse the job's settings: {findings_text(rulings.job)}.")
     if facts.reference is not None:
         found += _against(facts)
     if case.has_oom or case.status == "ok":
         found += stage_evidence(case)
     if outlook and outlook.fits_already and is_device_oom(case):
         more = unexplained_bytes(case) or 0
-        beside = f", and {format_bytes(more)} unexplained beside them" if more > 0 else ""
-        found.append(f"The settings are predicted to fit as they are{beside}.")
+        found.append("The settings are predicted to fit as they are.")
+        if more > 0:
+            found.append(f"The prediction does not account for {format_bytes(more)}.")
     if case.retried and is_device_oom(case):
-        found.append("The allocator had to give back cached blocks and try again before (num_alloc_retries above 0).")
+        found.append(
+            "Before it failed, the allocator had already freed cached blocks to retry a request (num_alloc_retries above 0)."
+        )
     return tuple(found)
 
 
 def _against(facts: Facts) -> list[str]:
     case, reference, lost = facts.case, facts.reference, loss_of_speed(facts)
     assert reference is not None
-    told = []
+    lines = []
     if lost is not None:
-        told.append(
-            f"{case.tflops_per_gpu:.1f} TFLOP/s/GPU against {reference.tflops_per_gpu:.1f} of {reference.name} "
+        lines.append(
+            f"{case.tflops_per_gpu:.1f} TFLOP/s/GPU, {reference.name} {reference.tflops_per_gpu:.1f} "
             f"({format_percent(-lost)})."
         )
     if case.peak_bytes is not None and reference.peak_bytes is not None:
         change = format_percent(case.peak_bytes / reference.peak_bytes - 1)
-        told.append(
-            f"Peak {format_bytes(case.peak_bytes)} against {format_bytes(reference.peak_bytes)} ({change})"
-            f"{', cut short where memory ran out' if case.has_oom or reference.has_oom else ''}."
+        lines.append(
+            f"Peak {format_bytes(case.peak_bytes)}, {reference.name} {format_bytes(reference.peak_bytes)} ({change})"
+            f"{': a job that runs out of memory may end before its peak' if case.has_oom or reference.has_oom else ''}."
         )
-    return told
+    return lines

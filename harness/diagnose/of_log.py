@@ -1,11 +1,11 @@
-"""Training logs of any origin as a case: what failed first, and what was said of speed and memory before."""
+"""Makes a case of training logs: the first failure, and the speed and memory before it."""
 
 import math
 import re
 from collections.abc import Iterable, Iterator
 
-from harness.diagnose.symptoms import is_telling
-from harness.diagnose.values import Case, FailedRank, RankFigures, Saying, Status
+from harness.diagnose.symptoms import names_symptom
+from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
 from harness.experiment.experiment import ExperimentSpec
 from harness.judging.oom.failure_scan import expandable_segments_in
 from harness.judging.oom.first_failure import FirstFailure, RankFailure
@@ -16,7 +16,7 @@ from harness.records.foreign.log import ForeignLog
 from harness.records.logs.lines import LogLine
 from harness.records.redact import redact
 
-_MOST_SAYINGS = 200
+_MOST_MESSAGES = 200
 _MOST_NAMED = 8
 _LONGEST = 2000
 _LOCAL_RANK = re.compile(r"\blocal_rank: {0,3}(\d{1,4})\b")
@@ -25,28 +25,28 @@ _WARM_UP_SHARE = 0.5
 
 
 class Listener:
-    """Passes lines on and keeps the few that symptoms are known by."""
+    """Passes lines on and keeps the few that name a symptom."""
 
     def __init__(self) -> None:
-        self.sayings: list[Saying] = []
+        self.messages: list[Message] = []
         self.expandable_segments: bool | None = None
         self.num_lines = 0
 
     def over(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
-        """The same lines."""
+        """Yield the same lines."""
         for line in lines:
             self.num_lines += 1
-            told = expandable_segments_in(line.text)
-            self.expandable_segments = self.expandable_segments if told is None else told
-            if len(self.sayings) < _MOST_SAYINGS and is_telling(line.text):
-                self.sayings.append(Saying(redact(line.text[:_LONGEST]), line.where))
+            setting = expandable_segments_in(line.text)
+            self.expandable_segments = self.expandable_segments if setting is None else setting
+            if len(self.messages) < _MOST_MESSAGES and names_symptom(line.text):
+                self.messages.append(Message(redact(line.text[:_LONGEST]), line.where))
             yield line
 
 
 def case_of_log(
-    name: str, log: ForeignLog, first: FirstFailure | None, heard: Listener, spec: ExperimentSpec | None = None
+    name: str, log: ForeignLog, first: FirstFailure | None, listener: Listener, spec: ExperimentSpec | None = None
 ) -> Case:
-    """What the lines told, with the settings if they are known."""
+    """Return the job that the lines describe, with its settings if they are known."""
     return Case(
         name=name,
         origin="log",
@@ -55,27 +55,31 @@ def case_of_log(
         failed=_failed(first) if first else None,
         spec=spec,
         ranks=_ranks(log, first, spec),
-        tflops_per_gpu=_late([one.tflops_per_gpu for one in log.iterations]),
-        step_time_s=_late([one.step_time_s for one in log.iterations]),
-        has_nan=any(one.is_loss_broken for one in log.iterations)
+        tflops_per_gpu=_late([iteration.tflops_per_gpu for iteration in log.iterations]),
+        step_time_s=_late([iteration.step_time_s for iteration in log.iterations]),
+        has_nan=any(iteration.is_loss_broken for iteration in log.iterations)
         or (first is not None and is_non_finite(first.failure.text)),
-        expandable_segments=heard.expandable_segments,
-        sayings=tuple(heard.sayings),
+        expandable_segments=listener.expandable_segments,
+        messages=tuple(listener.messages),
         notes=(*_others(first), *log.notes),
     )
 
 
 def _others(first: FirstFailure | None) -> list[str]:
-    """How many more ranks failed: in the same way, and because of the first."""
+    """Return how many other ranks failed, in the same way or because of the first."""
     rows = (
-        ("in the same way", first.also if first else ()),
-        ("by weaker evidence, likely as a consequence", first.victims if first else ()),
+        ("failed in the same way", first.also if first else ()),
+        ("also failed, probably because of this failure", first.victims if first else ()),
     )
-    return [f"{len(failures)} more failed {how}: {_named(failures)}" for how, failures in rows if failures]
+    return [
+        f"{len(failures)} other rank{'s' if len(failures) > 1 else ''} {how}: {_named(failures)}"
+        for how, failures in rows
+        if failures
+    ]
 
 
 def _named(failures: Iterable[RankFailure]) -> str:
-    names = [f"rank {one.rank}" if one.rank is not None else one.where for one in failures]
+    names = [f"rank {failure.rank}" if failure.rank is not None else failure.where for failure in failures]
     return ", ".join(names[:_MOST_NAMED]) + (" ..." if len(names) > _MOST_NAMED else "")
 
 
@@ -93,7 +97,7 @@ def _failed(first: FirstFailure) -> FailedRank:
 
 
 def _place(first: FirstFailure) -> str:
-    """``GPU 3 of node07``; the GPU as the process counts those it sees."""
+    """Return ``GPU 3 of node07``, with the GPU's number as the process counts the GPUs that it sees."""
     failure, figures = first.failure, first.verdict.figures
     texts = (failure.text, *(line.text for line in failure.evidence))
     local = next((match[1] for match in map(_LOCAL_RANK.search, texts) if match), None)
@@ -104,30 +108,30 @@ def _place(first: FirstFailure) -> str:
 
 
 def _ranks(log: ForeignLog, first: FirstFailure | None, spec: ExperimentSpec | None) -> tuple[RankFigures, ...]:
-    """Peaks of the ranks that reported memory, and the ranks that ran out of it."""
+    """Return the peaks of ranks that reported memory, and the ranks that ran out of it."""
     full = set()
     if first is not None and first.failure.kind == "oom":
         full = {failure.rank for failure in (first.failure, *first.also) if failure.rank is not None}
-    told = {one.rank for one in log.memory}
+    reported = {figures.rank for figures in log.memory}
     allocated, reserved = (
-        log.highest(lambda one: one.max_allocated_bytes),
-        log.highest(lambda one: one.max_reserved_bytes),
+        log.highest(lambda figures: figures.max_allocated_bytes),
+        log.highest(lambda figures: figures.max_reserved_bytes),
     )
     return tuple(
         RankFigures(rank, stage_of(rank, spec), allocated.get(rank), reserved.get(rank), has_oom=rank in full)
-        for rank in sorted(full | told)
+        for rank in sorted(full | reported)
     )
 
 
 def stage_of(rank: int, spec: ExperimentSpec | None) -> int | None:
-    """The pipeline stage of a rank in megatron-core's default order, in which stages vary slowest."""
+    """Return the pipeline stage of a rank in megatron-core's default order, in which stages vary slowest."""
     if spec is None or rank >= spec.num_gpus:
         return None
     return rank * spec.parallelism.pipeline_model_parallel_size // spec.num_gpus
 
 
 def _late(values: list[float | None]) -> float | None:
-    """The median of the second half, where warming up is over."""
+    """Return the median of the second half, after the warm-up."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     late = known[int(len(known) * _WARM_UP_SHARE) :]
     return median(late) if late else None

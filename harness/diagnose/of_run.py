@@ -1,4 +1,4 @@
-"""A run as a case: which rank really failed, and what all of them held; without a record, how far it came."""
+"""Makes a case of a run: the rank that failed first, and the memory of all ranks; without a record, its progress."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from harness.diagnose.values import Case, FailedRank, RankFigures, Saying, Status
+from harness.diagnose.values import Case, FailedRank, Message, RankFigures, Status
 from harness.errors import BadRequestError
 from harness.experiment.effective import effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
@@ -26,19 +26,19 @@ from harness.run.machine import software_for
 from harness.run.provenance import Clock, provenance
 from harness.run.ranks import status_of
 
-# Strongest evidence first; a hang, a lost rank or a lost connection is mostly another rank's doing.
+# Strongest evidence first; another rank usually causes a hang, a lost rank or a lost connection.
 _KINDS = ("oom", "non_finite_loss", "signal", "error", "hang", "timeout", "lost")
-_OWN_WORDS = ("oom", "non_finite_loss", "error")
+_OWN_FAILURES = ("oom", "non_finite_loss", "error")
 _SLURM = "Slurm: "
 _MOST_GROUPS = 8
-_UNSPOKEN = ("lost", "hang", "timeout")
+_SILENT = ("lost", "hang", "timeout")
 
 
 def case_of_run(record: RunRecord) -> Case:
-    """All that the record says of its end."""
+    """Return the run and how it ended, as its record says."""
     rank = min((rank for rank in record.ranks if rank.failure), key=_order, default=None)
     metrics = derive(record) if record.status == "ok" else None
-    # What a recipe sets is not known of an imported job, which others started.
+    # An imported job was started elsewhere: the recipe's environment may not be its own.
     environment = record.provenance.environment | ({} if record.imported else record.spec.env)
     expandable = expandable_segments(environment)
     if expandable is None and environment:
@@ -47,7 +47,7 @@ def case_of_run(record: RunRecord) -> Case:
         name=record.run_id,
         origin="run",
         status=record.status,
-        verdict=_slurms_word(record, rank) or _verdict(record, rank, expandable_segments=expandable),
+        verdict=_slurm_verdict(record, rank) or _verdict(record, rank, expandable_segments=expandable),
         failed=_failed(rank) if rank else None,
         spec=record.spec,
         ranks=tuple(_figures(rank) for rank in record.ranks),
@@ -57,17 +57,17 @@ def case_of_run(record: RunRecord) -> Case:
         step_time_s=metrics.step_time_s.median if metrics and metrics.step_time_s else None,
         has_nan=_has_nan(record),
         expandable_segments=expandable,
-        sayings=tuple(_sayings(record)),
+        messages=tuple(_messages(record)),
         sources=tuple(record.sources.items()),
         notes=record.suspect,
         retried=any(rank.memory and rank.memory.num_alloc_retries for rank in record.ranks),
-        is_told=record.imported is not None,
+        has_given_settings=record.imported is not None,
         forced=tuple(finding.id for finding in record.findings if finding.overridden),
     )
 
 
 def _order(rank: RankRecord) -> tuple[bool, int, float, int]:
-    """The rank whose failure explains the others' comes first: by kind, then by step."""
+    """Sort by kind, then by step: the failure that explains the others comes first."""
     failure = rank.failure
     assert failure is not None
     step = failure.step if failure.step is not None else math.inf
@@ -83,13 +83,12 @@ def _failed(rank: RankRecord) -> FailedRank:
 
 
 def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments: bool | None) -> OomVerdict:
-    """The class of the failure's text; a rank that says "oom" in words nobody knows ran out of memory all the same."""
+    """Return the class of the failure's text. A failure of kind "oom" is one even if its text is unknown."""
     failure = rank.failure if rank else None
     if failure is None:
-        told = record.failure or ""
         if record.status == "ok":
             return OomVerdict("not_oom", "high", "the run ended well")
-        return classify(told, Ending(expandable_segments=expandable_segments))
+        return classify(record.failure or "", Ending(expandable_segments=expandable_segments))
     gpu = record.spec.gpu_type
     is_kill = failure.kind == "signal" and ("SIGKILL" in failure.message or "-9" in failure.message)
     ending = Ending(
@@ -106,15 +105,17 @@ def _verdict(record: RunRecord, rank: RankRecord | None, *, expandable_segments:
         return OomVerdict("self_imposed_limit", "high", _line(failure), failure.request_bytes, found.figures)
     if found.oom_class != "not_oom":
         return found
-    return OomVerdict("capacity", "low", f"the rank says no more than: {_line(failure)}", failure.request_bytes)
+    return OomVerdict(
+        "capacity", "low", f"out of memory, by the rank's record: {_line(failure)}", failure.request_bytes
+    )
 
 
-def _slurms_word(record: RunRecord, rank: RankRecord | None) -> OomVerdict | None:
-    """What Slurm said where it ended the run; None where a rank failed by itself before, or where Slurm had no part in it."""
+def _slurm_verdict(record: RunRecord, rank: RankRecord | None) -> OomVerdict | None:
+    """Return Slurm's reason for ending the run; None if a rank failed before, or Slurm did not end it."""
     if not (record.failure or "").startswith(_SLURM):
         return None
     failure = rank.failure if rank else None
-    if failure is not None and failure.kind in _OWN_WORDS and not is_victim(failure):
+    if failure is not None and failure.kind in _OWN_FAILURES and not is_victim(failure):
         return None
     found = classify(record.failure or "")
     if found.oom_class == "not_oom" and not found.advice:
@@ -123,7 +124,7 @@ def _slurms_word(record: RunRecord, rank: RankRecord | None) -> OomVerdict | Non
 
 
 def _line(failure: Failure) -> str:
-    return (failure.message.splitlines() or ["nothing was said"])[0][:300]
+    return (failure.message.splitlines() or ["no message"])[0][:300]
 
 
 def _figures(rank: RankRecord) -> RankFigures:
@@ -139,49 +140,49 @@ def _figures(rank: RankRecord) -> RankFigures:
 
 def _has_nan(record: RunRecord) -> bool:
     steps = (step for rank in record.ranks for step in rank.steps)
-    told = any(rank.failure and rank.failure.kind == "non_finite_loss" for rank in record.ranks)
-    return told or any(step.loss is not None and not math.isfinite(step.loss) for step in steps)
+    has_failed = any(rank.failure and rank.failure.kind == "non_finite_loss" for rank in record.ranks)
+    return has_failed or any(step.loss is not None and not math.isfinite(step.loss) for step in steps)
 
 
-def _sayings(record: RunRecord) -> list[Saying]:
-    """The last lines of what failed ranks said."""
-    found = [Saying(record.failure, record.run_id)] if record.failure else []
+def _messages(record: RunRecord) -> list[Message]:
+    """Return the last lines that failed ranks wrote."""
+    found = [Message(record.failure, record.run_id)] if record.failure else []
     for rank in record.ranks:
         if rank.failure:
             texts = [*rank.failure.message.splitlines(), *(rank.failure.traceback or "").splitlines()[-3:]]
-            found += [Saying(text, f"rank {rank.rank}") for text in dict.fromkeys(texts) if text.strip()]
+            found += [Message(text, f"rank {rank.rank}") for text in dict.fromkeys(texts) if text.strip()]
     return found
 
 
-def case_of_unfinished(folder: Path, spec: ExperimentSpec, heard: Case | None, host: Host) -> Case:
-    """The run as far as it came; ``heard``: what its logs say. BadRequestError where nothing of it has begun.
+def case_of_unfinished(folder: Path, spec: ExperimentSpec, logged: Case | None, host: Host) -> Case:
+    """Return an unfinished run; ``logged`` is the case of its logs. BadRequestError: the run has not begun.
 
-    Strongest first: a rank's own words, an error in the logs, the end of mbr-perf itself.
+    The strongest evidence counts: a rank's own failure, then an error in the logs, then the end of mbr-perf itself.
     """
     has_begun = (folder / OWNER).is_file() or any((folder / "ranks").glob("rank_*"))
-    if not has_begun and heard is None:
-        raise BadRequestError(f"{folder}: neither a record nor logs", remedy="the run has not begun, or was not run")
-    if not has_begun and heard is not None:
-        return replace(heard, name=folder.name)
+    if not has_begun and logged is None:
+        raise BadRequestError(f"{folder}: neither a record nor logs", remedy="wait until the run has begun")
+    if not has_begun and logged is not None:
+        return replace(logged, name=folder.name)
     collected = collect(folder, spec.num_gpus)
     ranks = placed(collected.ranks, spec)
     case = case_of_run(_record(folder, spec, ranks, collected, host))
     life = life_of(folder)
     notes = (_how_far(folder, ranks, spec), *_agents(folder))
     failures = [rank.failure for rank in ranks if rank.failure]
-    if any(failure.kind not in _UNSPOKEN and not is_victim(failure) for failure in failures):
+    if any(failure.kind not in _SILENT and not is_victim(failure) for failure in failures):
         return replace(case, notes=(f"No record was committed: {life.reason}.", *notes))
-    if heard is not None and (heard.has_oom or (heard.failed and heard.failed.kind != "peer")):
-        return replace(heard, name=folder.name, notes=(*notes, *heard.notes))
+    if logged is not None and (logged.has_oom or (logged.failed and logged.failed.kind != "peer")):
+        return replace(logged, name=folder.name, notes=(*notes, *logged.notes))
     status: Status = "failed" if life.state == "dead" else "unknown"
-    return replace(case, status=status, verdict=_by_life(folder, life), failed=None, sayings=(), notes=notes)
+    return replace(case, status=status, verdict=_by_life(folder, life), failed=None, messages=(), notes=notes)
 
 
 def _by_life(folder: Path, life: Life) -> OomVerdict:
     if life.state == "alive":
-        return OomVerdict("not_oom", "low", f"the run is still going: {life.reason}")
+        return OomVerdict("not_oom", "low", f"the run has not ended: {life.reason}")
     if life.state == "unknown":
-        return OomVerdict("not_oom", "low", f"no record, and whether mbr-perf still runs is not known: {life.reason}")
+        return OomVerdict("not_oom", "low", f"no record, and mbr-perf may still be running: {life.reason}")
     owner = owner_of(folder)
     assert owner is not None
     since = started_at(owner)
@@ -192,23 +193,23 @@ def _by_life(folder: Path, life: Life) -> OomVerdict:
 
 
 def _how_far(folder: Path, ranks: Sequence[RankRecord], spec: ExperimentSpec) -> str:
-    """Every rank, those that came equally far together: ``ranks 0, 1: step 3 of 40 ended, then nothing``."""
+    """Return the progress of all ranks, grouped: ``ranks 0, 1: finished step 3 of 40, then silent``."""
     groups: dict[str, list[int]] = {}
     for rank in ranks:
         groups.setdefault(_end(rank, spec), []).append(rank.rank)
-    told = [f"{_names(numbers)}: {end}" for end, numbers in groups.items()]
-    more = f"; and {len(told) - _MOST_GROUPS} more" if len(told) > _MOST_GROUPS else ""
+    progress = [f"{_names(numbers)}: {end}" for end, numbers in groups.items()]
+    more = f"; and {len(progress) - _MOST_GROUPS} more" if len(progress) > _MOST_GROUPS else ""
     files = [folder / "ranks" / f"rank_{rank.rank:03d}.progress.jsonl" for rank in ranks]
     last = max((beat.time_s for file in files for beat in read_heartbeats(file)[0][-1:]), default=None)
     sign = f". Last sign of life: {_clock(last)}" if last is not None else ""
-    return f"{'; '.join(told[:_MOST_GROUPS])}{more}{sign}."
+    return f"{'; '.join(progress[:_MOST_GROUPS])}{more}{sign}."
 
 
 def _end(rank: RankRecord, spec: ExperimentSpec) -> str:
     came = f"step {rank.steps[-1].step + 1} of {spec.measure.max_steps}" if rank.steps else ""
     if rank.failure is None:
-        return f"{came or 'no step'}, and ended well"
-    if rank.failure.kind in _UNSPOKEN:
+        return f"{came or 'no step'}, then ended well"
+    if rank.failure.kind in _SILENT:
         phase = f"began {rank.failure.phase}" if rank.failure.phase else "no sign of life"
         return f"finished {came}, then silent" if came else f"{phase}, no step" if rank.failure.phase else phase
     return f"{came or 'no step'}, then {rank.failure.kind}"
@@ -224,13 +225,13 @@ def _names(numbers: Sequence[int]) -> str:
 
 
 def _agents(folder: Path) -> list[str]:
-    """What torchrun's agents wrote when mbr-perf was gone: they end, and their ranks with them."""
-    told = []
+    """Return how torchrun's agents ended, and their ranks with them, after mbr-perf was gone."""
+    endings = []
     for path in sorted((folder / "ranks").glob("launch*.json")):
         agent = read_document(path, AgentRecord)
         by = f" by {signal_name(agent.signal)}, and its ranks with it," if agent.signal else ""
-        told.append(f"torchrun on node {agent.node_rank} ended{by} after {agent.seconds:.0f} s (ranks/{path.name}).")
-    return told
+        endings.append(f"torchrun on node {agent.node_rank} ended{by} after {agent.seconds:.0f} s (ranks/{path.name}).")
+    return endings
 
 
 def _clock(time_s: float) -> str:
@@ -240,7 +241,7 @@ def _clock(time_s: float) -> str:
 def _record(
     folder: Path, spec: ExperimentSpec, ranks: tuple[RankRecord, ...], collected: Collected, host: Host
 ) -> RunRecord:
-    """As the run would have been committed now; nothing is written."""
+    """Return the record that a commit would write now; writes nothing."""
     status, failure = status_of(LaunchOutcome(status="failed", reason="no record was committed"), ranks)
     effective = effective_recompute(spec, settled_implementation(spec), software_for(spec.gpu, host)[0])
     return RunRecord(

@@ -1,4 +1,4 @@
-"""Diagnoses a sweep and an A/B comparison."""
+"""Diagnoses a sweep or an A/B comparison."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -21,22 +21,22 @@ from harness.units import format_bytes, format_percent, format_seconds
 _REPEAT = f"--repeats {MIN_RUNS} gives an interval"
 
 
-def change_told(a: CellVerdict, b: CellVerdict, gpu: GpuType) -> str:
-    """Time and memory of B against A, the control, each with what is noise; empty where nothing is known of them."""
+def change_text(a: CellVerdict, b: CellVerdict, gpu: GpuType) -> str:
+    """Compare time and memory of B with A, the control, and with the noise; empty if neither is known."""
     versus = b.vs_control
     if versus is None:
         return b.no_comparison and f"not compared: {b.no_comparison}"
-    told = []
+    parts = []
     if versus.time is not None:
-        told.append(
+        parts.append(
             f"{format_percent(versus.time.fraction)} step time ({_time(versus.time, (_spread(a), _spread(b)), gpu)})"
         )
     if versus.memory is not None:
         noise = f" (within the noise: equal runs differ by {format_bytes(versus.memory.noise_bytes)})"
         saved = versus.memory.saved_bytes
         more = f"{format_bytes(abs(saved))} {'less' if saved > 0 else 'more'} peak memory" if saved else "the same peak"
-        told.append(f"{more}{noise if saved and versus.memory.is_noise else ''}")
-    return ", ".join(told)
+        parts.append(f"{more}{noise if saved and versus.memory.is_noise else ''}")
+    return ", ".join(parts)
 
 
 def _time(change: TimeChange, spreads: Iterable[float | None], gpu: GpuType) -> str:
@@ -44,18 +44,18 @@ def _time(change: TimeChange, spreads: Iterable[float | None], gpu: GpuType) -> 
         low, high = (format_percent(end) for end in change.interval)
         side = "beyond the noise" if change.is_settled else "within the noise"
         return f"{side}: the 95 % interval is {low} to {high}"
-    known = [(spread, "steps or runs of one side spread by") for spread in spreads if spread is not None]
+    known = [(spread, "steps or runs of A or B vary by") for spread in spreads if spread is not None]
     known += [(gpu.timing_threshold, "equal runs on a CPU differ by up to")] if gpu.is_cpu else []
     if not known:
-        return f"too few runs to tell it from noise: {_REPEAT}"
+        return f"too few runs to separate it from noise: {_REPEAT}"
     noise, basis = max(known)
     if abs(change.fraction) <= noise:
         return f"within the noise: {basis} {noise * 100:.1f} %; {_REPEAT}"
-    return f"more than the noise that is known: {basis} {noise * 100:.1f} %; {_REPEAT}"
+    return f"more than the known noise: {basis} {noise * 100:.1f} %; {_REPEAT}"
 
 
 def _spread(cell: CellVerdict) -> float | None:
-    """Relative spread over steps; where there are several runs, over their medians."""
+    """Return the relative spread over steps; with several runs, over their medians."""
     summary = cell.metrics.step_time_s if cell.metrics else None
     return summary.stdev / summary.mean if summary and summary.stdev is not None and summary.mean else None
 
@@ -67,7 +67,7 @@ _LONGEST = 160
 
 @dataclass(frozen=True, slots=True)
 class AbOutcome:
-    """``differs``: whether A and B ended differently; None where one of them did not run. ``confirmed``: as in a trial."""
+    """``differs``: whether A and B ended differently; None if one of them did not run. ``confirmed``: as in `Trial`."""
 
     differs: bool | None
     confirmed: bool | None
@@ -75,41 +75,41 @@ class AbOutcome:
 
 
 def ab_outcome(data: SweepData) -> AbOutcome:
-    """From the runs on disk; A is the control."""
+    """Return how A, the control, and B ended, by the runs on disk."""
     cells = sorted(data.cells, key=lambda cell: cell.planned.name != data.plan.control)[:2]
     ended = [[case_of_run(run) for run in cell.runs] for cell in cells]
     if len(ended) < 2 or not all(ended):
-        return AbOutcome(None, None, ("A/B: not both have run, so nothing can be said.",))
-    told = [
+        return AbOutcome(None, None, ("A/B: no conclusion, because A or B has not run.",))
+    lines = [
         f"{letter} ({cell.planned.name}): {_summary(cases)}"
         for letter, cell, cases in zip("AB", cells, ended, strict=True)
     ]
     endings = [frozenset(case.status for case in cases) for cases in ended]
     differs = endings[0] != endings[1]
-    told.append(f"A and B ended {'differently' if differs else 'alike'}.")
+    lines.append(f"A and B ended {'differently' if differs else 'in the same way'}.")
     if endings == [{"ok"}, {"ok"}]:
         verdict = judge_sweep(data)
         a, b = (verdict.cell(cell.planned.name) for cell in cells)
-        change = change_told(a, b, GPUS[data.plan.gpu])
-        told += [f"B against A: {change}."] if change else []
+        change = change_text(a, b, GPUS[data.plan.gpu])
+        lines += [f"B compared with A: {change}."] if change else []
     trial = allocator_trial([case for cases in ended for case in cases])
-    told += [trial.told] if trial else []
-    return AbOutcome(differs, trial.confirmed if trial else None, tuple(told))
+    lines += [trial.text] if trial else []
+    return AbOutcome(differs, trial.confirmed if trial else None, tuple(lines))
 
 
 def _summary(cases: Sequence[Case]) -> str:
     counts: Counter[str] = Counter(case.status for case in cases)
-    told = [f"{counts[status]} of {len(cases)} {text}" for status, text in _AB_ENDED.items() if counts[status]]
+    parts = [f"{counts[status]} of {len(cases)} {text}" for status, text in _AB_ENDED.items() if counts[status]]
     times = [case.step_time_s for case in cases if case.step_time_s is not None]
     peaks = [case.peak_bytes for case in cases if case.peak_bytes is not None]
-    told += [f"{format_seconds(median(times))} a step"] if times else []
-    told += [f"peak {format_bytes(max(peaks))}"] if peaks else []
-    return ", ".join(told)
+    parts += [f"{format_seconds(median(times))} a step"] if times else []
+    parts += [f"peak {format_bytes(max(peaks))}"] if peaks else []
+    return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRun:
-    """``oom_class`` and ``confidence``: by the record alone; None where memory was not it. ``told``: one line."""
+    """``oom_class`` and ``confidence``: from the record alone; None if memory was not the cause. ``summary``: one line."""
 
     run_dir: Path
     cell: str
@@ -117,23 +117,23 @@ class FailedRun:
     oom_class: str | None
     confidence: str | None
     rank: int | None
-    told: str
+    summary: str
 
     @property
     def command(self) -> str:
-        """Diagnoses it; to paste."""
+        """The command that diagnoses it, to paste."""
         return f"mbr-perf diagnose {quote(str(self.run_dir))}"
 
     @property
     def line(self) -> str:
-        """Its cell, how it ended and what is told."""
+        """Its cell, how it ended and the summary."""
         rank = f" on rank {self.rank}" if self.rank is not None else ""
-        return f"{self.cell}: {self.status}{rank}: {self.told}"
+        return f"{self.cell}: {self.status}{rank}: {self.summary}"
 
 
 @dataclass(frozen=True, slots=True)
 class SweepOverview:
-    """``failed``: all runs that did not end well. ``ab``: of two cells that differ in one thing."""
+    """``failed``: all runs that did not end well. ``ab``: set for two cells that differ in one setting."""
 
     sweep_dir: Path
     title: str
@@ -143,12 +143,12 @@ class SweepOverview:
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether anything can be said: an A/B of which one side did not run says nothing."""
+        """False for an A/B of which one side has not run."""
         return bool(self.failed) or self.ab is None or self.ab.differs is not None
 
 
 def overview_of(data: SweepData, killed: Sequence[tuple[Path, str, str]] = ()) -> SweepOverview:
-    """From the records on disk. ``killed``: runs without a record, as folder, cell and what became of them."""
+    """Return how the runs ended. ``killed``: runs without a record, as folder, cell and how they ended."""
     failed, counts = [], Counter[str]()
     for cell in data.cells:
         folders = (run_dir_of(data.sweep_dir, cell.planned.index, repeat) for repeat in range(data.plan.repeats))
@@ -158,20 +158,20 @@ def overview_of(data: SweepData, killed: Sequence[tuple[Path, str, str]] = ()) -
             if record.status != "ok":
                 failed.append(_failed(run_dir, cell.planned.name, record))
     counts["without a record"] += len(killed)
-    failed += [FailedRun(run_dir, cell, "no record", None, None, None, told) for run_dir, cell, told in killed]
-    told_counts = tuple((name, count) for name, count in counts.items() if count)
-    # Two cells that were to run and differ in one thing are an A/B, however they were asked for.
+    failed += [FailedRun(run_dir, cell, "no record", None, None, None, end) for run_dir, cell, end in killed]
+    known_counts = tuple((name, count) for name, count in counts.items() if count)
+    # Two planned cells that differ in one setting are an A/B, also without --ab.
     asked = [cell for cell in data.cells if isinstance(cell.planned, PlannedCell)]
     is_ab = len(asked) == len(data.cells) == 2 and len(data.plan.axes) == 1
     return SweepOverview(
-        data.sweep_dir, data.plan.title, told_counts, tuple(failed), ab_outcome(data) if is_ab else None
+        data.sweep_dir, data.plan.title, known_counts, tuple(failed), ab_outcome(data) if is_ab else None
     )
 
 
 def _failed(run_dir: Path, cell: str, record: RunRecord) -> FailedRun:
     case = case_of_run(record)
     oom = case.verdict if case.has_oom else None
-    told = f"{oom.oom_class} ({oom.confidence})" if oom else record.failure or "no word of it"
+    summary = f"{oom.oom_class} ({oom.confidence})" if oom else record.failure or "no message"
     return FailedRun(
         run_dir=run_dir,
         cell=cell,
@@ -179,5 +179,5 @@ def _failed(run_dir: Path, cell: str, record: RunRecord) -> FailedRun:
         oom_class=oom.oom_class if oom else None,
         confidence=oom.confidence if oom else None,
         rank=case.failed.rank if case.failed else None,
-        told=told.splitlines()[0][:_LONGEST],
+        summary=summary.splitlines()[0][:_LONGEST],
     )

@@ -22,9 +22,9 @@ from harness.run.predicting.tracer import Tracing, trace_cache
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """``change`` None: nothing fits, or the job as it is does (``fits_already``), or nothing was planned (``problem``).
+    """``change`` is None if nothing fits, the job already fits (``fits_already``), or planning failed (``problem``).
 
-    ``budget_bytes``: what was to be fitted into.
+    ``budget_bytes``: the memory that a setting may use.
     """
 
     change: Change | None = None
@@ -34,12 +34,12 @@ class Outlook:
 
 
 def outlook_of(plan: Plan) -> Outlook:
-    """The recommended setting that fits; without CUDA graphs where only so one does. None that is merely tight."""
+    """Return the recommended setting if its verdict is FITS; try without CUDA graphs if none fits with them."""
     budget = plan.limits.budget_bytes
     asked = asked_row(plan)
     if asked is None or asked.prediction is None:
         reason = asked.reason if asked else "the planner does not know its recompute setting"
-        return Outlook(budget_bytes=budget, problem=f"what the job needs as it is cannot be predicted ({reason})")
+        return Outlook(budget_bytes=budget, problem=f"the memory of the job as it is cannot be predicted ({reason})")
     if asked.verdict == "FITS":
         return Outlook(fits_already=True, budget_bytes=budget)
     if plan.recommended is not None and plan.recommended.verdict == "FITS":
@@ -51,7 +51,7 @@ def outlook_of(plan: Plan) -> Outlook:
 
 
 def asked_row(plan: Plan) -> Row | None:
-    """The row of the job's own setting."""
+    """Return the row of the job's own setting."""
     own = canonical_text(plan.spec.recompute)
     return next((row for row in plan.rows if canonical_text(row.candidate.spec.recompute) == own), None)
 
@@ -66,9 +66,9 @@ _PATIENCE_S = 300.0
 
 
 def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
-    """The case with a prediction, kept or made now, and what would fit. Without a spec both are as they were.
+    """Return the case with a prediction, kept or made now, and the outlook. Without a spec there is neither.
 
-    Never raises for what the planner cannot do: that is told in the case and in the outlook.
+    Planning problems do not raise: they are in the case and in the outlook.
     """
     spec = case.spec
     if spec is None:
@@ -77,21 +77,21 @@ def planned(case: Case, host: Host) -> tuple[Case, Outlook | None]:
         made = _plan(spec, host, capacity_bytes=_capacity(case))
         asked = asked_row(made)
         if case.prediction is None and asked is not None:
-            made_one = asked.prediction.record() if asked.prediction else None
-            case = replace(case, prediction=made_one, no_prediction="" if made_one else asked.reason)
+            prediction = asked.prediction.record() if asked.prediction else None
+            case = replace(case, prediction=prediction, no_prediction="" if prediction else asked.reason)
         more, capacity = unexplained_bytes(case) or 0, _capacity(case)
         if more > 0 and capacity is not None and case.has_oom:
             made = _plan(spec, host, capacity_bytes=max(0, capacity - more))
-    except (HarnessError, OSError, LayoutError) as problem:
-        told = str(problem).splitlines()[0]
-        return replace(case, no_prediction=case.no_prediction or told), Outlook(problem=told)
+    except (HarnessError, OSError, LayoutError) as error:
+        problem = str(error).splitlines()[0]
+        return replace(case, no_prediction=case.no_prediction or problem), Outlook(problem=problem)
     return case, outlook_of(made) if made.limits.capacity_bytes is not None else None
 
 
 def _capacity(case: Case) -> int | None:
-    """What the device has, by the failure's own text where it says so."""
-    told = case.verdict.figures.total_bytes if case.verdict.figures else None
-    known = [size for size in (told, case.spec.capacity_bytes if case.spec else None) if size]
+    """Return the size of the device, from the failure's own text if it has it."""
+    stated = case.verdict.figures.total_bytes if case.verdict.figures else None
+    known = [size for size in (stated, case.spec.capacity_bytes if case.spec else None) if size]
     return min(known, default=None)
 
 
@@ -114,7 +114,7 @@ def _plan_as_asked(spec: ExperimentSpec, host: Host, capacity_bytes: int | None)
 
 
 def rulings_on(case: Case, host: Host) -> Rulings:
-    """By the software that a run on the job's GPUs would find, as `run` judges it. Without a spec nothing is refused."""
+    """Return what the rules refuse with the software that a run on the job's GPUs would find. Without a spec: nothing."""
     spec = case.spec
     if spec is None:
         return Rulings()
@@ -128,12 +128,12 @@ def rulings_on(case: Case, host: Host) -> Rulings:
         env, problems = _environment(asked, host)
         return (*problems, *refused(asked, env))
 
-    known = spec.model_copy(update={"env": env_as_told(spec, dict(case.sources))}) if case.is_told else spec
+    known = spec.model_copy(update={"env": given_env(spec, dict(case.sources))}) if case.has_given_settings else spec
     return Rulings(refused(known, None), start)
 
 
-def env_as_told(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, str]:
-    """The variables that somebody named. What a recipe sets is not known of a job of others."""
+def given_env(spec: ExperimentSpec, sources: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables given as options. A job of others may not have those of the recipe."""
     return {name: value for name, value in spec.env.items() if sources.get(f"env.{name}", "").startswith("--")}
 
 
@@ -146,6 +146,8 @@ def _environment(spec: ExperimentSpec, host: Host) -> tuple[dict[str, str] | Non
         )
     except BadRequestError as error:
         problems = error.problems if isinstance(error, ManyProblemsError) else [error]
-        findings = (Finding(id="LAUNCH", severity="error", message=one.message, fix=one.remedy) for one in problems)
+        findings = (
+            Finding(id="LAUNCH", severity="error", message=problem.message, fix=problem.remedy) for problem in problems
+        )
         return None, tuple(findings)
     return {variable.name: variable.value for variable in found}, ()

@@ -1,4 +1,4 @@
-"""What `diagnose` is asked, with its paths sorted: runs and sweeps of ours, training logs, snapshots of memory."""
+"""The request of `diagnose`, with its paths sorted into runs, sweeps, training logs and memory snapshots."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ _SPEC, _PICKLE = "spec.json", ".pickle"
 
 @dataclass(frozen=True)
 class DiagnoseRequest:
-    """``asked``: the settings of a job that left logs only. ``against``: another job. ``plans``: whether to ask the planner.
+    """``asked``: the settings of a job that left only logs. ``against``: another job. ``plans``: whether to ask the planner.
 
-    ``passage``: how far the reading of logs is, and whether to stop it.
+    ``passage``: how far logs have been read, and whether to stop.
     """
 
     paths: tuple[str, ...]
@@ -34,7 +34,7 @@ class DiagnoseRequest:
 
 @dataclass(frozen=True)
 class Committed:
-    """A run with its record; ``folder`` is None where only the record was given."""
+    """A run with its record; ``folder`` is None if only the record was given."""
 
     record: RunRecord
     folder: Path | None
@@ -42,7 +42,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Inputs:
-    """``unfinished``: run folders without a record. ``logs`` are all of one job."""
+    """``unfinished``: run folders without a record. All ``logs`` belong to one job."""
 
     runs: tuple[Committed, ...] = ()
     unfinished: tuple[Path, ...] = ()
@@ -51,12 +51,12 @@ class Inputs:
 
     @property
     def num_jobs(self) -> int:
-        """Runs, and the logs as one more."""
+        """The number of runs, plus one if there are logs."""
         return len(self.runs) + len(self.unfinished) + bool(self.logs)
 
 
 def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inputs:
-    """Paths, ids of runs and sweeps, ``-`` for standard input. BadRequestError names all that are none of them."""
+    """Sort paths, ids of runs and sweeps, and ``-`` for standard input. BadRequestError names all unknown ones."""
     runs: list[Committed] = []
     unfinished: list[Path] = []
     logs: list[str] = []
@@ -85,7 +85,7 @@ def sorted_inputs(references: Iterable[str], results: Path | None = None) -> Inp
 
 
 def located(reference: str, results: Path | None) -> Path:
-    """The path, or the folder of results whose id begins or ends so. BadRequestError for neither."""
+    """Return the path, or the result whose id begins or ends with ``reference``. BadRequestError: neither exists."""
     path = Path(reference)
     if path.exists():
         return path
@@ -97,10 +97,12 @@ def located(reference: str, results: Path | None) -> Path:
         return found[0]
     if found:
         listed = ", ".join(folder.name for folder in found[-5:])
-        raise BadRequestError(f"{reference!r} is ambiguous: {len(found)} runs and sweeps", remedy=f"one of: {listed}")
+        raise BadRequestError(
+            f"{reference!r} is ambiguous: {len(found)} runs and sweeps match", remedy=f"name one of: {listed}"
+        )
     refuse_other_kinds(reference, _TAKEN, results, failed=True)
     raise BadRequestError(
-        f"{reference}: no such file or folder, and no run or sweep of that id in {root}",
+        f"{reference}: no such file or folder, and no run or sweep with that id in {root}",
         remedy="name a run, a sweep, a log, a folder of logs, a snapshot, or - for standard input",
     )
 
@@ -110,5 +112,7 @@ def _of_sweep(folder: Path) -> list[Committed]:
     begun = (run_dir_of(folder, cell.planned.index, n) for cell in data.cells for n in range(data.plan.repeats))
     found = [Committed(read_run(run_dir), run_dir) for run_dir in begun if (run_dir / RECORD).is_file()]
     if not found:
-        raise BadRequestError(f"{folder}: none of its runs is there yet", remedy=f"mbr-perf sweep --resume {folder}")
+        raise BadRequestError(
+            f"{folder}: this sweep has no finished run yet", remedy=f"mbr-perf sweep --resume {folder}"
+        )
     return found

@@ -12,7 +12,7 @@ from harness.diagnose.judge import diagnose
 from harness.diagnose.of_log import Listener, case_of_log
 from harness.diagnose.of_run import case_of_run, case_of_unfinished
 from harness.diagnose.of_sweep import SweepOverview, overview_of
-from harness.diagnose.plan import env_as_told, planned, rulings_on
+from harness.diagnose.plan import given_env, planned, rulings_on
 from harness.diagnose.request import Committed, DiagnoseRequest, Inputs, located, sorted_inputs
 from harness.diagnose.seen import Facts, loss_of_speed
 from harness.diagnose.snapshots.judge import of_snapshots_alone, told_beside
@@ -35,7 +35,7 @@ from harness.run.understanding import RunRequest, Settled, settle
 
 @contextmanager
 def stopped_by_ctrl_c(passage: Passage) -> Iterator[None]:
-    """The first Ctrl-C stops ``passage``, the second ends the program; outside of the block both do as before."""
+    """Inside the block, the first Ctrl-C stops ``passage`` and the second ends the program."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -43,10 +43,10 @@ def stopped_by_ctrl_c(passage: Passage) -> Iterator[None]:
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         passage.is_stopped = True
-        passage.notes.append(f"Interrupted: this is by the first {passage.num_bytes / 1e6:.1f} MB of the logs.")
+        passage.notes.append(f"Interrupted: this answer uses the first {passage.num_bytes / 1e6:.1f} MB of the logs.")
         signal.signal(signal.SIGINT, before)
 
-    if not callable(before):  # ignored, as by a shell that starts us in the background
+    if not callable(before):  # a shell that starts mbr-perf in the background ignores Ctrl-C
         yield
         return
     signal.signal(signal.SIGINT, stop)
@@ -57,12 +57,14 @@ def stopped_by_ctrl_c(passage: Passage) -> Iterator[None]:
 
 
 def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
-    """The answer. BadRequestError for what cannot be read, and for more jobs than one and another to hold it against."""
+    """Diagnose the request. BadRequestError: a path cannot be read, or there are too many jobs."""
     inputs = sorted_inputs(request.paths, request.results_dir)
     other = sorted_inputs(request.against, request.results_dir)
     given = _given(request, inputs, host)
     if not inputs.num_jobs and other.num_jobs:
-        raise BadRequestError("--against names a job, and there are only snapshots", remedy="name the job first")
+        raise BadRequestError(
+            "--against names a job, but PATH names only snapshots", remedy="name a job first: a run, or its logs"
+        )
     if not inputs.num_jobs:
         return of_snapshots_alone((*inputs.snapshots, *other.snapshots))
     cases = _cases(inputs, given, request.passage, host)
@@ -83,7 +85,7 @@ def diagnosed(request: DiagnoseRequest, host: Host) -> Diagnosis:
 
 
 def _asked_with(request: DiagnoseRequest, case: Case) -> tuple[str, ...]:
-    """All of the request beside the case's logs and the settings that a command spells."""
+    """Return the arguments of the request that a command must repeat, besides the case's logs and settings."""
     is_main = set(case.paths) <= set(request.paths)
     beside = [path for path in request.paths if path not in case.paths] if is_main else []
     against = request.against if is_main else (*request.paths, *request.against)
@@ -96,8 +98,8 @@ def _asked_with(request: DiagnoseRequest, case: Case) -> tuple[str, ...]:
 
 
 def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:
-    """What the failed rank of a run of ours left with `--snapshot_on_oom`."""
-    folder = next((one.folder for one in inputs.runs if one.record.run_id == case.name), None)
+    """Return the snapshot that the failed rank of a run left with `--snapshot_on_oom`."""
+    folder = next((run.folder for run in inputs.runs if run.record.run_id == case.name), None)
     if folder is None or not case.has_oom or case.failed is None or case.failed.rank is None:
         return ()
     path = folder / "ranks" / f"snapshot_{case.failed.rank:03d}.pickle"
@@ -105,26 +107,26 @@ def _own_snapshot(case: Case, inputs: Inputs) -> tuple[Path, ...]:
 
 
 def exit_code_of(answer: Diagnosis) -> ExitCode:
-    """0 where something can be said, also that memory was not it; 6 where not."""
+    """Return 0 for a conclusive diagnosis, also if memory is not the cause; else 6."""
     return ExitCode.OK if answer.is_conclusive else ExitCode.INCONCLUSIVE
 
 
 def _given(request: DiagnoseRequest, inputs: Inputs, host: Host) -> Settled | None:
-    """The settings of the options. BadRequestError where runs say themselves what they were."""
+    """Return the settings of the options. BadRequestError: there are only runs, which record their own."""
     if request.asked is None:
         return None
     if not inputs.logs:
-        told = "-mr and its options are for logs: a run says itself what it was"
-        raise BadRequestError(told, remedy="leave them out")
+        problem = "-mr and its options are for logs: a run records its own settings"
+        raise BadRequestError(problem, remedy="leave them out")
     return settle(RunRequest(asked=request.asked), host)
 
 
 def _cases(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) -> list[Case]:
-    found = [_of_run(one, passage) for one in inputs.runs]
+    found = [_of_run(run, passage) for run in inputs.runs]
     for folder in inputs.unfinished:
         spec, logs = read_document(folder / "spec.json", ExperimentSpec), folder / "logs"
-        heard = _of_logs((str(logs),), spec, passage) if _has_files(logs) else None
-        found.append(case_of_unfinished(folder, spec, heard, host))
+        logged = _of_logs((str(logs),), spec, passage) if _has_files(logs) else None
+        found.append(case_of_unfinished(folder, spec, logged, host))
     if inputs.logs:
         case = _of_logs(inputs.logs, given.spec if given else None, passage)
         found.append(_with_settings(case, given) if given else case)
@@ -132,23 +134,23 @@ def _cases(inputs: Inputs, given: Settled | None, passage: Passage, host: Host) 
 
 
 def _with_settings(case: Case, given: Settled) -> Case:
-    """The case with what the options say. What a recipe sets in the environment is not known of a job of others."""
+    """Return the case with the settings of the options, but without the recipe's environment."""
     expandable = case.expandable_segments
     if expandable is None:
-        expandable = expandable_segments(env_as_told(given.spec, given.sources))
-    return replace(case, sources=tuple(given.sources.items()), expandable_segments=expandable, is_told=True)
+        expandable = expandable_segments(given_env(given.spec, given.sources))
+    return replace(case, sources=tuple(given.sources.items()), expandable_segments=expandable, has_given_settings=True)
 
 
 def _of_run(run: Committed, passage: Passage) -> Case:
-    """A run's record; where it does not speak of memory, its logs may."""
+    """Return the case of a run's record; if that names no out-of-memory error, look for one in its logs."""
     case = case_of_run(run.record)
     logs = run.folder / "logs" if run.folder else None
     if case.status not in ("failed", "oom") or case.has_oom or logs is None or not _has_files(logs):
         return case
-    heard = _of_logs((str(logs),), case.spec, passage)
-    if not heard.has_oom:
+    logged = _of_logs((str(logs),), case.spec, passage)
+    if not logged.has_oom:
         return case
-    return replace(case, verdict=heard.verdict, failed=heard.failed, sayings=(*case.sayings, *heard.sayings))
+    return replace(case, verdict=logged.verdict, failed=logged.failed, messages=(*case.messages, *logged.messages))
 
 
 def _has_files(folder: Path) -> bool:
@@ -156,7 +158,7 @@ def _has_files(folder: Path) -> bool:
 
 
 def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage) -> Case:
-    """One pass over the lines, which may be gigabytes or a pipe."""
+    """Read the lines once: they may be gigabytes, or a pipe."""
     reader, listener = LogReader(), Listener()
 
     def lines() -> Iterator[LogLine]:
@@ -172,24 +174,24 @@ def _of_logs(paths: Sequence[str], spec: ExperimentSpec | None, passage: Passage
 
 
 def _chosen(cases: Sequence[Case], trial: Trial | None) -> tuple[Case, Case | None]:
-    """The job to speak of, and the other: the one that failed, else the slower one."""
+    """Return the job to diagnose, and the other: the failed job first, else the slower one."""
     if trial is not None and (trial.confirmed is not None or len(cases) > 2):
         failed = [case for case in cases if case.has_oom] or list(cases)
-        # After a refuted trial the run with expandable segments tells more: nothing is fragmented in it.
+        # After a refuted trial the run with expandable segments shows more: its memory is not fragmented.
         best = max(failed, key=lambda case: bool(case.expandable_segments)) if trial.confirmed is False else failed[0]
         return best, None
     if len(cases) > 2:
         raise BadRequestError(
-            f"{len(cases)} jobs: one is diagnosed at a time, against one other at most",
-            remedy="name one or two runs; all logs together are those of one job, --against LOG... of another",
+            f"{len(cases)} jobs: diagnose takes one job, and at most one other to compare it with",
+            remedy="name one or two runs; PATH... takes all logs of one job, --against LOG the logs of another",
         )
     if len(cases) == 1:
         return cases[0], None
-    one, other = cases
-    if _has_failed(one) != _has_failed(other):
-        return (one, other) if _has_failed(one) else (other, one)
-    lost = loss_of_speed(Facts(one, other))
-    return (other, one) if lost is not None and lost < 0 else (one, other)
+    first, second = cases
+    if _has_failed(first) != _has_failed(second):
+        return (first, second) if _has_failed(first) else (second, first)
+    lost = loss_of_speed(Facts(first, second))
+    return (second, first) if lost is not None and lost < 0 else (first, second)
 
 
 def _has_failed(case: Case) -> bool:
@@ -197,7 +199,7 @@ def _has_failed(case: Case) -> bool:
 
 
 def sweep_of(request: DiagnoseRequest) -> SweepData | None:
-    """The sweep where the request names one and nothing beside it. BadRequestError for what is nowhere."""
+    """Return the sweep if the request names only a sweep. BadRequestError: the path does not exist."""
     if len(request.paths) != 1 or request.against or request.asked is not None or request.paths[0] == "-":
         return None
     folder = located(request.paths[0], request.results_dir)
@@ -205,16 +207,16 @@ def sweep_of(request: DiagnoseRequest) -> SweepData | None:
 
 
 def sweep_overview(data: SweepData) -> SweepOverview:
-    """How all of its runs ended. BadRequestError where none was started."""
+    """Return how all runs ended. BadRequestError: none has started."""
     found = overview_of(data, _killed(data))
     if not found.counts:
-        told = f"{data.sweep_dir}: none of its runs is there yet"
-        raise BadRequestError(told, remedy=f"mbr-perf sweep --resume {data.sweep_dir}")
+        problem = f"{data.sweep_dir}: no run of this sweep has started"
+        raise BadRequestError(problem, remedy=f"mbr-perf sweep --resume {data.sweep_dir}")
     return found
 
 
 def as_one_failure(request: DiagnoseRequest, data: SweepData, found: SweepOverview) -> DiagnoseRequest | None:
-    """What to diagnose instead: the one run that failed, or a trial of the allocator whole; None where it is listed."""
+    """Return the only failed run, or a whole trial of the allocator, to diagnose; None if the runs are to be listed."""
     if found.ab is not None:
         trial = allocator_trial([case_of_run(run) for cell in data.cells for run in cell.runs])
         return request if trial is not None and found.failed else None
@@ -222,12 +224,12 @@ def as_one_failure(request: DiagnoseRequest, data: SweepData, found: SweepOvervi
 
 
 def exit_code_of_overview(found: SweepOverview) -> ExitCode:
-    """0 where something can be said, 6 where not."""
+    """Return 0 for a conclusive overview, else 6."""
     return ExitCode.OK if found.is_conclusive else ExitCode.INCONCLUSIVE
 
 
 def _killed(data: SweepData) -> list[tuple[Path, str, str]]:
-    """Runs that were begun and never committed, and by whom."""
+    """Return the runs without a record, and why there is none."""
     found = []
     for cell in data.cells:
         for repeat in range(data.plan.repeats):

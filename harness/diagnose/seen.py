@@ -1,10 +1,10 @@
-"""A symptom, and those that memory, speed and settings show."""
+"""Recognises symptoms by memory, speed and settings."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.diagnose.values import Case, Recognised, Saying
+from harness.diagnose.values import Case, Message, Recognised
 from harness.experiment.effective import captures_iteration
 from harness.experiment.recompute import FullRecompute
 from harness.judging.oom.classify import expandable_segments
@@ -13,22 +13,22 @@ from harness.units import format_bytes, format_percent
 
 @dataclass(frozen=True)
 class Facts:
-    """One job, and a second one to hold it against where there are two."""
+    """One job, and a second one to compare it with if there is one."""
 
     case: Case
     reference: Case | None = None
 
-    def said(self, pattern: re.Pattern[str]) -> Saying | None:
-        """The first line that says so."""
-        return next((saying for saying in self.case.sayings if pattern.search(saying.text)), None)
+    def first_match(self, pattern: re.Pattern[str]) -> Message | None:
+        """Return the first message that matches."""
+        return next((message for message in self.case.messages if pattern.search(message.text)), None)
 
 
 @dataclass(frozen=True)
 class Symptom:
-    """One row. ``seen``: what was seen in the settings and figures, empty where nothing was.
+    """One row. ``seen`` returns the evidence in the settings and figures, or "".
 
-    ``text``: how megatron-core or its launcher says it, where it does; a match in a log is enough. ``confirm``: how to
-    be sure. ``most``: how that line tells the largest value that is accepted, for the fix.
+    ``text``: the message of megatron-core or its launcher, if there is one; a match in a log is enough. ``confirm``: how
+    to be sure. ``most``: matches the largest accepted value in that message, for the fix.
     """
 
     id: str
@@ -41,34 +41,33 @@ class Symptom:
     most: re.Pattern[str] | None = None
 
     def recognised(self, facts: Facts) -> Recognised | None:
-        """The row with its evidence, or None."""
-        said = facts.said(self.text) if self.text else None
-        seen = self.seen(facts)
-        told = f"{said.where} says: {_short(said.text)}" if said else ""
-        evidence = "; ".join(part for part in (told, seen) if part)
+        """Return the row with its evidence, or None."""
+        message = facts.first_match(self.text) if self.text else None
+        quoted = f"{message.where}: {_short(message.text)}" if message else ""
+        evidence = "; ".join(part for part in (quoted, self.seen(facts)) if part)
         if not evidence:
             return None
-        most = self.most.search(said.text) if self.most and said else None
+        most = self.most.search(message.text) if self.most and message else None
         fix = f"{self.fix}, here {most[1]}" if most else self.fix
-        return Recognised(self.id, self.symptom, self.cause, self.confirm, fix, evidence, said is not None)
+        return Recognised(self.id, self.symptom, self.cause, self.confirm, fix, evidence, message is not None)
 
 
 def _short(text: str, limit: int = 160) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-_HEADROOM = 0.05  # of the device: less room on another rank tells nothing
+_HEADROOM = 0.05  # of the device: less free memory on another rank is no evidence
 _ON_THE_DEVICE = frozenset({"fragmentation", "capacity", "cuda_graph_pools", "outside_allocator"})
 
 
 def is_device_oom(case: Case) -> bool:
-    """Whether the device, or what was asked to stand for a smaller one, was full of this job alone."""
+    """Whether this job alone filled the device, or the memory limit that stands for a smaller device."""
     is_stand_in = case.spec is not None and case.spec.measure.memory_limit_bytes is not None
     return case.verdict.oom_class in _ON_THE_DEVICE or (case.verdict.oom_class == "self_imposed_limit" and is_stand_in)
 
 
 def one_rank_beside_headroom(facts: Facts) -> str:
-    """Exactly one rank is out of memory, the others are known to hold less; expandable segments are not known to be on."""
+    """Exactly one rank is out of memory, and the others hold less; expandable segments are off or unknown."""
     case = facts.case
     full = [rank for rank in case.ranks if rank.has_oom]
     if len(full) != 1 or not is_device_oom(case) or case.expandable_segments or case.is_on_cpu:
@@ -78,11 +77,11 @@ def one_rank_beside_headroom(facts: Facts) -> str:
     total = case.spec.capacity_bytes if total is None and case.spec else total
     if not held or total is None or max(held) > total * (1 - _HEADROOM):
         return ""
-    allocator = "expandable segments are not known to be on"
+    allocator = "whether expandable segments were on is not known"
     if case.expandable_segments is False:
         allocator = "no expandable segments"
     elif case.spec is not None and expandable_segments(case.spec.env):
-        allocator = "the recipe sets expandable segments; whether the job had them is not in its logs"
+        allocator = "the recipe sets expandable segments, but the logs do not show whether the job had them"
     rest = f"the other {len(held)} held at most {format_bytes(max(held))} of {format_bytes(total)}"
     return f"only rank {full[0].rank}; {rest}; {allocator}"
 
@@ -96,7 +95,7 @@ def with_expandable_segments(facts: Facts) -> str:
 
 
 def predicted_too_large(facts: Facts) -> str:
-    """The likely peak does not fit; the largest part of the worst stage is named. A job that ran shows the contrary."""
+    """The predicted peak does not fit; names the largest part of the worst stage. Empty for a job that ended well."""
     case = facts.case
     capacity = case.spec.capacity_bytes if case.spec else None
     if case.prediction is None or capacity is None or case.status == "ok":
@@ -105,8 +104,8 @@ def predicted_too_large(facts: Facts) -> str:
         return ""
     stage = case.prediction.worst_stage
     largest, size = max(stage.parts.items(), key=lambda part: part[1])
-    told = f"{format_bytes(case.prediction.peak_bytes)} of {format_bytes(capacity)} on stage {stage.pp_rank}"
-    return f"{told}, most of it {largest} ({format_bytes(size)})"
+    peak = f"{format_bytes(case.prediction.peak_bytes)} of {format_bytes(capacity)} on stage {stage.pp_rank}"
+    return f"{peak}, most of it {largest} ({format_bytes(size)})"
 
 
 def layernorm_still_oom(facts: Facts) -> str:
@@ -114,15 +113,15 @@ def layernorm_still_oom(facts: Facts) -> str:
     case = facts.case
     if not is_device_oom(case) or "layernorm" not in case.modules or case.modules & {"mlp", "moe"}:
         return ""
-    told = f"recompute_modules are {','.join(sorted(case.modules))}"
+    text = f"recompute_modules are {','.join(sorted(case.modules))}"
     reference = facts.reference
     if reference is not None and "layernorm" not in reference.modules and reference.peak_bytes and case.peak_bytes:
-        told += f"; the peak moved from {format_bytes(reference.peak_bytes)} to {format_bytes(case.peak_bytes)}"
-    return told
+        text += f"; the peak moved from {format_bytes(reference.peak_bytes)} to {format_bytes(case.peak_bytes)}"
+    return text
 
 
 def recompute_still_oom(facts: Facts) -> str:
-    """Out of memory for want of capacity, with recompute in place."""
+    """Out of memory for lack of capacity, although recompute is on."""
     case = facts.case
     if case.spec is None or case.spec.recompute.text == "none" or not is_device_oom(case):
         return ""
@@ -132,12 +131,12 @@ def recompute_still_oom(facts: Facts) -> str:
     return f"recompute is {case.spec.recompute.text}{optimizer}"
 
 
-_DROP = 0.15  # of the utilization, from which mlp is named as its cause
-NOTICEABLE = 0.02  # below it runs differ anyway
+_DROP = 0.15  # of the utilization; above it mlp is named as the cause
+NOTICEABLE = 0.02  # equal runs differ by less
 
 
 def loss_of_speed(facts: Facts) -> float | None:
-    """By how much less TFLOP/s/GPU the job reaches than the other; None where either is not known."""
+    """Return by which fraction the job's TFLOP/s/GPU is below the other's; None if either is unknown."""
     reference = facts.reference
     if reference is None or not facts.case.tflops_per_gpu or not reference.tflops_per_gpu:
         return None
@@ -145,7 +144,7 @@ def loss_of_speed(facts: Facts) -> float | None:
 
 
 def drop_with_mlp(facts: Facts) -> str:
-    """Measured against a job without mlp; alone, the FLOPs that recompute adds are too many."""
+    """Slower than a job without mlp; without such a job, recompute adds too many FLOPs."""
     case, reference = facts.case, facts.reference
     if "mlp" not in case.modules or case.has_oom:
         return ""
@@ -156,16 +155,16 @@ def drop_with_mlp(facts: Facts) -> str:
 
 
 def _by_flops(case: Case) -> str:
-    """Recompute's share of all that is computed; only where nothing was measured to hold the job against."""
+    """Recompute's share of the FLOPs; only without a measured job to compare with."""
     if case.prediction is None or not case.prediction.model_flops or case.status != "ok":
         return ""
     executed = case.prediction.model_flops + case.prediction.recompute_flops
     share = case.prediction.recompute_flops / executed
-    return f"{share:.0%} of the FLOPs are recomputed ones, by the prediction" if share > _DROP else ""
+    return f"{share:.0%} of the predicted FLOPs are recompute" if share > _DROP else ""
 
 
 def core_attn_beside_mlp(facts: Facts) -> str:
-    """Both modules; against mlp alone where there is such a job."""
+    """Both modules are recomputed; compared with mlp alone if there is such a job."""
     case, reference = facts.case, facts.reference
     if not {"mlp", "core_attn"} <= case.modules or case.has_oom:
         return ""
@@ -176,7 +175,7 @@ def core_attn_beside_mlp(facts: Facts) -> str:
 
 
 def slow_with_full(facts: Facts) -> str:
-    """Against a job without full recompute; alone, by the FLOPs."""
+    """Slower than a job without full recompute; without such a job, by the FLOPs."""
     case, reference = facts.case, facts.reference
     if case.spec is None or not isinstance(case.spec.recompute, FullRecompute) or case.has_oom:
         return ""
@@ -194,34 +193,34 @@ def more_tensor_parallelism(facts: Facts) -> str:
         return ""
     if lost is None or lost <= _DROP:
         return ""
-    ours, theirs = (one.parallelism.tensor_model_parallel_size for one in (case.spec, reference.spec))
-    return f"TP {ours} against {theirs}: {_versus(case, reference)}" if ours > theirs else ""
+    ours, theirs = (spec.parallelism.tensor_model_parallel_size for spec in (case.spec, reference.spec))
+    return f"TP {ours} compared with {theirs}: {_versus(case, reference)}" if ours > theirs else ""
 
 
 def virtual_stages(facts: Facts) -> str:
-    """Two jobs that differ in interleaving, one of which ran out of memory."""
+    """Two jobs differ in interleaving, and only one ran out of memory."""
     case, reference = facts.case, facts.reference
     if case.spec is None or reference is None or reference.spec is None or case.has_oom == reference.has_oom:
         return ""
-    ours, theirs = (one.parallelism.virtual_pipeline_model_parallel_size for one in (case.spec, reference.spec))
+    ours, theirs = (spec.parallelism.virtual_pipeline_model_parallel_size for spec in (case.spec, reference.spec))
     if ours == theirs:
         return ""
-    told = f"VPP {ours} here, {theirs} there"
+    text = f"VPP {ours} here, {theirs} in {reference.name}"
     if case.peak_bytes is not None and reference.peak_bytes is not None:
-        told += f"; peaks {format_bytes(case.peak_bytes)} and {format_bytes(reference.peak_bytes)}"
+        text += f"; peaks {format_bytes(case.peak_bytes)} and {format_bytes(reference.peak_bytes)}"
     if case.expandable_segments != reference.expandable_segments:
-        told += "; expandable segments differ too"
-    return told
+        text += "; expandable segments differ too"
+    return text
 
 
 def _versus(case: Case, reference: Case) -> str:
     ours, theirs = case.tflops_per_gpu, reference.tflops_per_gpu
     assert ours is not None and theirs is not None
-    return f"{ours:.1f} TFLOP/s/GPU against {theirs:.1f} of {reference.name} ({format_percent(ours / theirs - 1)})"
+    return f"{ours:.1f} TFLOP/s/GPU, {reference.name} {theirs:.1f} ({format_percent(ours / theirs - 1)})"
 
 
 def full_recompute_with_graphs(facts: Facts) -> str:
-    """Whole layers, and graphs of less than the iteration."""
+    """Whole layers are recomputed, with graphs of parts of the iteration."""
     spec = facts.case.spec
     if spec is None or not isinstance(spec.recompute, FullRecompute) or spec.cuda_graph.impl == "none":
         return ""
@@ -232,7 +231,7 @@ def full_recompute_with_graphs(facts: Facts) -> str:
 
 
 def pipeline_with_offloading(facts: Facts) -> str:
-    """Whole layers offloaded over several stages."""
+    """Whole layers are offloaded with several pipeline stages."""
     spec = facts.case.spec
     if spec is None or not spec.offload.cpu_offloading_num_layers:
         return ""
@@ -241,7 +240,7 @@ def pipeline_with_offloading(facts: Facts) -> str:
 
 
 def user_buffers_with_expandable_segments(facts: Facts) -> str:
-    """Both asked for."""
+    """Both are on."""
     spec = facts.case.spec
     if spec is None or not spec.ddp.nccl_ub or not facts.case.expandable_segments:
         return ""
@@ -249,12 +248,12 @@ def user_buffers_with_expandable_segments(facts: Facts) -> str:
 
 
 def nan_with_fp8(facts: Facts) -> str:
-    """A loss or a gradient that is not finite, FP8 and recompute."""
+    """A loss or a gradient is not finite, with FP8 and recompute."""
     case = facts.case
     if case.spec is None or not case.has_nan or case.spec.recompute.text == "none":
         return ""
     if "fp8" not in case.spec.compute_dtype:
         return ""
     norm = f"layernorm is {'' if 'layernorm' in case.modules else 'not '}among the modules"
-    told = f"a loss or a gradient is not finite with {case.spec.compute_dtype} and recompute"
-    return f"{told} {case.spec.recompute.text}; {norm}"
+    text = f"a loss or a gradient is not finite with {case.spec.compute_dtype} and recompute"
+    return f"{text} {case.spec.recompute.text}; {norm}"

@@ -1,4 +1,4 @@
-"""`mbr-perf diagnose` for people: the kind of failure, where, the numbers, what is known, and what to try next."""
+"""Shows a diagnosis: the kind of failure, the rank, the numbers, known symptoms, and what to try next."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ _VERDICTS = {True: "confirmed by an A/B", False: "an A/B refuted fragmentation"}
 
 
 def diagnosis_page(answer: Diagnosis) -> Page:
-    """The whole answer, the most important first."""
+    """Return the whole answer, the most important first."""
     return Page(
         tuple(
             row if isinstance(row, Line) else Facts((row,), _LABEL, "strong" if row[0] == "Failure" else "plain")
@@ -25,7 +25,7 @@ def diagnosis_page(answer: Diagnosis) -> Page:
 
 
 def _lines(answer: Diagnosis) -> Iterator[tuple[str, str] | Line]:
-    """Facts, and commands to copy, which no terminal may break."""
+    """Yield facts, and commands to copy, which must stay on one line."""
     yield "Job", _title(answer.case)
     if answer.reference is not None:
         yield "Against", _title(answer.reference)
@@ -35,7 +35,7 @@ def _lines(answer: Diagnosis) -> Iterator[tuple[str, str] | Line]:
             yield label if number == 0 else "", text
     for number, row in enumerate(answer.symptoms):
         yield "Known" if number == 0 else "", f"{row.symptom[:1].upper()}{row.symptom[1:]}: {row.evidence.rstrip('.')}."
-        yield "", f"  cause: {row.cause}; to be sure: {row.confirm}"
+        yield "", f"  cause: {row.cause}; to confirm: {row.confirm}"
     for number, fix in enumerate(answer.fixes, start=1):
         yield "Next" if number == 1 else "", f"{number}. {fix.text}"
         if fix.command:
@@ -55,23 +55,23 @@ def _failure(answer: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "Failure", f"{answer.oom_class} ({answer.confidence}{proved}): {answer.reason}"
     if case.failed is not None:
         failed = case.failed
-        unnamed = "the whole job" if answer.oom_class in ("time_limit", "node_failure") else "a rank that no line names"
+        unnamed = "the whole job" if answer.oom_class in ("time_limit", "node_failure") else "unknown rank"
         rank = unnamed if failed.rank is None else f"rank {failed.rank}"
         known = ", ".join(part for part in (rank, failed.place, failed.when) if part)
         yield "Where", f"{known} ({failed.where})"
         yield "", _short(case.failed.message)
-    if case.verdict.figures is not None and (told := numbers(case.verdict.figures)):
-        yield "Numbers", told
+    if case.verdict.figures is not None and (text := numbers(case.verdict.figures)):
+        yield "Numbers", text
 
 
 def numbers(figures: AllocatorFigures) -> str:
-    """The message's own figures in a fixed order; those that it does not have are left out."""
+    """Return the figures that the message contains, in a fixed order."""
     outside = None
     if figures.this_process_bytes is not None and figures.reserved_bytes is not None:
         outside = max(0, figures.this_process_bytes - figures.reserved_bytes)
     rows = (
-        ("asked for", figures.tried_bytes), ("device", figures.total_bytes), ("free", figures.free_bytes),
-        ("allocated", figures.allocated_bytes), ("of it in private pools", figures.private_pool_bytes),
+        ("requested", figures.tried_bytes), ("device", figures.total_bytes), ("free", figures.free_bytes),
+        ("allocated", figures.allocated_bytes), ("in private pools", figures.private_pool_bytes),
         ("reserved but unallocated", figures.unallocated_bytes), ("outside torch's allocator", outside),
         ("allowed", figures.allowed_bytes),
     )  # fmt: skip
@@ -89,8 +89,8 @@ def _title(case: Case) -> str:
 def _nothing(answer: Diagnosis) -> str:
     if not answer.is_conclusive:
         if answer.case.origin == "run":
-            return "diagnose it again when it has ended; what its ranks say meanwhile is in its logs folder"
-        return "give the logs of all ranks, from the start to the end of the job"
+            return "diagnose the run again when it has ended; until then, see the logs folder of the run"
+        return "pass the logs of all ranks, from the start to the end of the job"
     return "nothing to do" if answer.case.status == "ok" else answer.case.verdict.next_experiment
 
 
@@ -99,7 +99,7 @@ def _short(text: str) -> str:
 
 
 def overview_page(found: SweepOverview) -> Page:
-    """How the runs ended, what an A/B came to, and each failed run with the command that diagnoses it."""
+    """Return how the runs ended, the outcome of an A/B, and the command that diagnoses each failed run."""
     counts = ", ".join(f"{count} {name}" for name, count in found.counts)
     lines = [f"Sweep {found.sweep_dir.name} ({found.title}): {counts}"]
     lines += list(found.ab.lines) if found.ab else []

@@ -1,4 +1,4 @@
-"""Memory by pipeline stage, and a trial of a layout with other stages."""
+"""Compares memory with the prediction per pipeline stage, and judges trials of the allocator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,55 +15,55 @@ _UNEVEN = 0.10  # of the fullest stage, below which stages count as equal
 
 
 def needed_bytes(case: Case) -> int | None:
-    """What the failed rank held in tensors, with the request that failed; its recorded peak where no text says more."""
+    """Return the tensors of the failed rank plus the failed request; without a message, its recorded peak."""
     figures = case.verdict.figures
     if figures and figures.allocated_bytes is not None:
         return figures.allocated_bytes + (figures.tried_bytes or 0)
     rank = case.failed.rank if case.failed else None
     held = case.peak_bytes
     if rank is not None:
-        held = next((one.allocated_bytes for one in case.ranks if one.rank == rank), None)
+        held = next((figures.allocated_bytes for figures in case.ranks if figures.rank == rank), None)
     return None if held is None else held + (case.verdict.request_bytes or 0 if case.has_oom else 0)
 
 
 def stage_of_failure(case: Case) -> StagePrediction | None:
-    """The prediction for the failed rank's stage; for the worst stage where no rank is known."""
+    """Return the prediction for the failed rank's stage; for the worst stage if the rank is unknown."""
     if case.prediction is None:
         return None
     rank = case.failed.rank if case.failed else None
-    told = next((one.pp_rank for one in case.ranks if one.rank == rank and one.pp_rank is not None), None)
-    stage = told if told is not None else stage_of(rank, case.spec) if rank is not None else None
-    found = next((one for one in case.prediction.stages if one.pp_rank == stage), None)
+    recorded = next((ours.pp_rank for ours in case.ranks if ours.rank == rank and ours.pp_rank is not None), None)
+    pp_rank = recorded if recorded is not None else stage_of(rank, case.spec) if rank is not None else None
+    found = next((stage for stage in case.prediction.stages if stage.pp_rank == pp_rank), None)
     return found or case.prediction.worst_stage
 
 
 def unexplained_bytes(case: Case) -> int | None:
-    """What the failed rank needed beyond its prediction; None where either is not known."""
+    """Return what the failed rank needed beyond its prediction; None if either is unknown."""
     needed, stage = needed_bytes(case), stage_of_failure(case)
     return None if needed is None or stage is None else needed - stage.total
 
 
 def stage_evidence(case: Case) -> tuple[str, ...]:
-    """At most three sentences: predicted, there and unexplained; the stages."""
+    """Return at most three sentences: the prediction, the memory needed, uneven stages."""
     stage = stage_of_failure(case)
     if stage is None or case.prediction is None:
         return (f"No prediction: {case.no_prediction}.",) if case.no_prediction and case.spec else ()
     parts = sorted(stage.parts.items(), key=lambda part: -part[1])[:_MOST_PARTS]
     listed = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts if size)
     predicted = f"Predicted for pipeline stage {stage.pp_rank}: {format_bytes(stage.total)} ({listed})."
-    return tuple(filter(None, (predicted, _there(case, stage), _imbalance(case))))
+    return tuple(filter(None, (predicted, _needed(case, stage), _imbalance(case))))
 
 
-def _there(case: Case, stage: StagePrediction) -> str:
+def _needed(case: Case, stage: StagePrediction) -> str:
     needed = needed_bytes(case)
     if needed is None:
         return ""
     more = needed - stage.total
-    told = f"{'It needed' if case.has_oom else 'It held'} {format_bytes(needed)}"
+    text = f"The rank {'needed' if case.has_oom else 'held'} {format_bytes(needed)}"
     if more < 0:
-        why = " (it ended before its peak)" if case.has_oom else ""
-        return f"{told}, {format_bytes(-more)} less than predicted{why}."
-    return f"{told}: {format_bytes(more)} are unexplained by the prediction."
+        why = " (it failed before its peak)" if case.has_oom else ""
+        return f"{text}, {format_bytes(-more)} less than predicted{why}."
+    return f"{text}: {format_bytes(more)} more than predicted."
 
 
 def _imbalance(case: Case) -> str:
@@ -73,8 +73,8 @@ def _imbalance(case: Case) -> str:
     for rank in case.ranks:
         if rank.pp_rank is not None and rank.allocated_bytes is not None:
             measured[rank.pp_rank] = max(measured.get(rank.pp_rank, 0), rank.allocated_bytes)
-    told = [_unevenness("predicted", predicted), _unevenness("measured", measured) if not case.has_oom else ""]
-    listed = "; ".join(filter(None, told))
+    parts = [_unevenness("predicted", predicted), _unevenness("measured", measured) if not case.has_oom else ""]
+    listed = "; ".join(filter(None, parts))
     return f"Stages are uneven: {listed}." if listed else ""
 
 
@@ -91,38 +91,38 @@ def _unevenness(kind: str, stages: dict[int, int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """``confirmed``: whether fragmentation was the cause; None where the runs do not show it. ``told``: why, in one sentence."""
+    """``confirmed``: whether fragmentation was the cause; None if the runs do not show it. ``text``: why, in one sentence."""
 
     confirmed: bool | None
-    told: str
+    text: str
 
 
 def allocator_trial(cases: Sequence[Case]) -> Trial | None:
-    """Judge runs of one job, some without and some with expandable segments; None where they are no such trial."""
+    """Judge runs of one job, some without and some with expandable segments; None if they are not such a trial."""
     without = [case for case in cases if case.expandable_segments is False]
     with_them = [case for case in cases if case.expandable_segments is True]
     if not without or not with_them or len(without) + len(with_them) != len(cases):
         return None
     if not _are_alike(cases):
-        return Trial(None, "The runs differ in more than the allocator: nothing is proved about fragmentation.")
+        return Trial(None, "The runs differ in more than the allocator, so they prove nothing about fragmentation.")
     full = [case for case in without if is_device_oom(case)]
     still = [case for case in with_them if is_device_oom(case)]
     well = [case for case in with_them if case.status == "ok"]
     before, after = f"{len(full)} of {len(without)} runs without", f"{len(still)} of {len(with_them)} with"
     counts = f"{before} expandable segments ran out of memory, {after} them"
     if not full:
-        return Trial(None, f"{counts}: without a failure nothing is shown.")
+        return Trial(None, f"{counts}: without a failure the runs prove nothing.")
     if len(full) == len(without) and len(well) == len(with_them):
         return Trial(True, f"{counts}: fragmentation is confirmed.")
     if len(still) == len(with_them):
         return Trial(False, f"{counts}: fragmentation is refuted.")
-    return Trial(None, f"{counts}: too mixed to tell; repeat it with --repeats 3.")
+    return Trial(None, f"{counts}: no clear result; repeat the trial with --repeats 3.")
 
 
 def _are_alike(cases: Sequence[Case]) -> bool:
-    """Whether all known settings but the allocator's variables agree."""
+    """Whether all known settings agree, except the allocator's variables."""
     known = [_but_allocator(case.spec) for case in cases if case.spec]
-    return len(known) in (0, len(cases)) and all(one == known[0] for one in known)
+    return len(known) in (0, len(cases)) and all(settings == known[0] for settings in known)
 
 
 def _but_allocator(spec: ExperimentSpec) -> dict[str, object]:

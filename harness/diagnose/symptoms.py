@@ -1,4 +1,4 @@
-"""The known symptoms of failed and slow jobs with recompute, in the order in which they are told; megatron-core's refusals."""
+"""The known symptoms of failed and slow jobs with recompute, in the order of output, and megatron-core's own errors."""
 
 import re
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ _CHECK = "`mbr-perf check` with the job's settings, which costs no GPU"
 
 @dataclass(frozen=True, slots=True)
 class MegatronText:
-    """``rule``: the rule of ours that refuses it beforehand. ``text``: a part of the message that no value changes.
+    """``rule``: our rule that refuses it before the start. ``text``: a part of the message without values.
 
-    ``file``: where megatron-core 0.16.1 has it; "" for its launcher and for later releases. ``what`` is refused.
-    ``most``: how the message tells the largest value that is accepted, where it does.
+    ``file``: the file of megatron-core 0.16.1 with it; "" for the launcher and later releases. ``what`` is refused.
+    ``most``: matches the largest accepted value in the message, if it has one.
     """
 
     rule: str
@@ -28,7 +28,7 @@ class MegatronText:
 
     @property
     def symptom(self) -> Symptom:
-        """The row as a symptom that is known by its words."""
+        """The row as a symptom, recognised by its text."""
         return Symptom(
             self.rule,
             f"megatron-core refuses {self.what}",
@@ -41,25 +41,25 @@ class MegatronText:
 
 
 CONFIG, _RANDOM = "transformer/transformer_config.py", "tensor_parallel/random.py"
-_ONE_OR_OTHER = "one of the two"
+_EITHER = "choose one of the two"
 
 # fmt: off
 MEGATRON_TEXTS: tuple[MegatronText, ...] = (
     MegatronText("R01", CONFIG, "When using recompute_granuarlity: ", "the recompute granularity",
-        "there are two: selective and full", "--recompute_granularity selective or full, or none of it"),
+        "there are two: selective and full", "--recompute_granularity selective or full, or no recompute"),
     MegatronText("R02", CONFIG, 'must be "block" or "uniform".', "the recompute method",
         "there are two: block and uniform", "--recompute_method block or uniform"),
     MegatronText("R03", CONFIG, 'recompute_method must be "block" or "uniform"', "full recompute without a method",
         "full recompute is by uniform units or for a block of layers", "add --recompute_method block or uniform"),
     MegatronText("R04", CONFIG, "recompute_num_layers must be between", "the number of layers of full recompute",
-        "full recompute counts layers, per unit (uniform) or per pipeline chunk (block): no number was given, or one that is "
-        "larger than a pipeline rank has layers", "give --recompute_num_layers N, from 1 to the layers of a pipeline rank",
+        "full recompute counts layers, per unit (uniform) or per pipeline chunk (block); the number is missing, or larger than "
+        "the layers of a pipeline rank", "give --recompute_num_layers N, from 1 to the layers of a pipeline rank",
         r"num_layers_per_pipeline_rank: (\d{1,6})"),
     MegatronText("R05", CONFIG, "recompute_num_layers must be None.", "a number of layers with selective recompute",
         "recompute_num_layers belongs to full recompute; selective recompute names modules",
         "drop --recompute_num_layers, or ask for full recompute with --recompute_method block"),
     MegatronText("R07", CONFIG, "Invalid choices for recompute_modules", "a recompute module",
-        "this release does not know it; a text where a list is expected counts as its letters",
+        "this release does not know the module; a string instead of a list is read letter by letter",
         "a list of core_attn, moe_act, layernorm, mla_up_proj, mlp, moe, shared_experts"),
     MegatronText("R08", CONFIG, "moe_act in recompute_modules is only supported with moe_grouped_gemm",
         "moe_act without grouped GEMM", "only the grouped experts can recompute their activation",
@@ -67,9 +67,9 @@ MEGATRON_TEXTS: tuple[MegatronText, ...] = (
     MegatronText("R09", CONFIG, "mla_up_proj in recompute_modules is only supported with", "mla_up_proj without MLA",
         "the module is part of multi-latent attention", "drop mla_up_proj"),
     MegatronText("R11", CONFIG, "shared_experts recompute cannot work with", "shared_experts beside their overlap",
-        "the overlapped path never calls what would be recomputed", "turn moe_shared_expert_overlap off, or drop shared_experts"),
+        "the overlapped path never calls the module to recompute", "turn moe_shared_expert_overlap off, or drop shared_experts"),
     MegatronText("R12", CONFIG, "Delayed scaling does not support moe_act and layernorm recompute",
-        "moe_act and layernorm with delayed FP8 scaling", "they save inputs in a form that delayed scaling does not read",
+        "moe_act and layernorm with delayed FP8 scaling", "they save inputs in a format that delayed scaling cannot read",
         "another FP8 recipe (-c fp8_cs or fp8_mx), or drop the two modules"),
     MegatronText("R13", CONFIG, "moe_act and layernorm recompute for fp8 needs", "moe_act and layernorm with this transformer-engine",
         "transformer-engine before 2.6 cannot save their inputs for FP8", "transformer-engine 2.6 or newer, or drop the two modules"),
@@ -82,21 +82,21 @@ MEGATRON_TEXTS: tuple[MegatronText, ...] = (
     MegatronText("R19", "transformer/transformer_block.py", "CPU Offloading is enabled when TE is not present",
         "CPU offloading without transformer-engine", "transformer-engine does the offloading", "install transformer-engine"),
     MegatronText("R21", CONFIG, "disable full recomputation when enabling overlap_moe_expert_parallel_comm",
-        "full recompute beside overlapped expert communication", "the overlap runs a layer in pieces of its own",
+        "full recompute beside overlapped expert communication", "the overlap splits a layer into its own pieces",
         "selective recompute, or no overlap_moe_expert_parallel_comm"),
     MegatronText("R21", CONFIG, "disable recomputation method when enabling overlap_moe_expert_parallel_comm",
-        "a recompute method beside overlapped expert communication", "the overlap runs a layer in pieces of its own",
+        "a recompute method beside overlapped expert communication", "the overlap splits a layer into its own pieces",
         "drop --recompute_method, or overlap_moe_expert_parallel_comm"),
     MegatronText("R21", CONFIG, "recompute_num_layers must be None when enabling overlap_moe_expert_parallel_comm",
-        "a number of layers beside overlapped expert communication", "the overlap runs a layer in pieces of its own",
+        "a number of layers beside overlapped expert communication", "the overlap splits a layer into its own pieces",
         "drop --recompute_num_layers, or overlap_moe_expert_parallel_comm"),
     MegatronText("R22", "", "disable moe in recompute_modules when enabling overlap_moe_expert_parallel_comm",
-        "moe beside overlapped expert communication", "the overlap does not call the layer that would be recomputed",
+        "moe beside overlapped expert communication", "the overlap does not call the layer to recompute",
         "drop moe from the modules, or overlap_moe_expert_parallel_comm"),
     MegatronText("T16", "transformer/multi_token_prediction.py", "recompute_num_layers must be 1 for MTP recompute",
-        "units of several layers with multi-token prediction", "its layer is recomputed alone", "full:uniform:1, or full:block:N"),
+        "units of several layers with multi-token prediction", "the layer of multi-token prediction is recomputed alone", "full:uniform:1, or full:block:N"),
     MegatronText("F01", CONFIG, "fine_grained_activation_offloading cannot be enabled with cpu_offloading",
-        "two ways of offloading at once", "either modules or whole layers are offloaded", _ONE_OR_OTHER),
+        "two ways of offloading at once", "either modules or whole layers are offloaded", _EITHER),
     MegatronText("F03", CONFIG, "Invalid choices for offload_modules", "a module to offload", "this release does not know it",
         "core_attn, attn_proj, expert_fc1, moe_act, attn_norm, mlp_norm, qkv_linear"),
     MegatronText("F04", CONFIG, "attn_proj cannot be set to offload_modules alone", "attn_proj offloaded without core_attn",
@@ -106,9 +106,9 @@ MEGATRON_TEXTS: tuple[MegatronText, ...] = (
     MegatronText("F06", "", "NVTE_CPU_OFFLOAD_V1 should be set to 1", "offloading of modules with this environment",
         "transformer-engine 2.10 and newer would move weights too", "NVTE_CPU_OFFLOAD_V1=1"),
     MegatronText("F09", "", "while recomputing the entire MoE layer", "offloading inside a recomputed MoE layer",
-        "what is recomputed is not kept, so there is nothing to offload", "drop moe from the modules, or the offloading in it"),
+        "recomputed activations are not kept, so there is nothing to offload", "drop moe from the modules, or the offloading in it"),
     MegatronText("G03", CONFIG, "full scope cannot be used with other scopes", "the scope full beside others",
-        "full means whole layers", "no scope at all for whole layers, or only the parts"),
+        "full means whole layers", "an empty scope for whole layers, or only the parts"),
     MegatronText("G04", CONFIG, "Invalid cuda graph implementation", "the implementation of CUDA graphs",
         "this release does not know it", "--cuda_graph_impl none, local or transformer_engine"),
     MegatronText("G05", CONFIG, "CUDA graphs not supported with CPU offloading", "CUDA graphs beside CPU offloading",
@@ -116,7 +116,7 @@ MEGATRON_TEXTS: tuple[MegatronText, ...] = (
     MegatronText("G06", CONFIG, "To use full iteration cuda graph, please use", "a graph of the iteration by transformer-engine",
         "only megatron-core's own graphs capture an iteration", "--cuda_graph_impl local --cuda_graph_scope full_iteration"),
     MegatronText("G07", CONFIG, "must not contain both moe and moe_router", "the scopes moe and moe_router at once",
-        "one holds the other", _ONE_OR_OTHER),
+        "moe already contains moe_router", _EITHER),
     MegatronText("G08", CONFIG, "moe_preprocess cuda graph is only supported with moe_router", "moe_preprocess without moe_router",
         "they are captured together", "add moe_router to the scope"),
     MegatronText("G09", CONFIG, "moe cuda graph is only supported for MoE.", "MoE scopes in a dense model",
@@ -128,7 +128,7 @@ MEGATRON_TEXTS: tuple[MegatronText, ...] = (
     MegatronText("G12", CONFIG, "moe_preprocess cuda graph is not supported when there are", "the scope moe_preprocess here",
         "its sizes are copied to the host, which cannot be captured", "drop moe_preprocess from the scope, or pad to capacity"),
     MegatronText("G14", CONFIG, "moe recompute is not supported with moe_router CUDA graph", "recompute of moe around a captured router",
-        "a graph inside what is recomputed cannot run twice", "recompute moe_act instead of moe, or drop moe_router from the scope"),
+        "a graph inside a recomputed layer cannot run twice", "recompute moe_act instead of moe, or drop moe_router from the scope"),
     MegatronText("G15", CONFIG, "attention dropout is not supported with graphed attention recomputation", "core_attn in a graph with dropout",
         "random numbers cannot be drawn again inside a graph", "attention_dropout 0, or drop core_attn"),
     MegatronText("G16", CONFIG, "hidden dropout is not supported with graphed MLP/MoE recomputation", "mlp or moe in a graph with dropout",
@@ -136,14 +136,14 @@ MEGATRON_TEXTS: tuple[MegatronText, ...] = (
     MegatronText("G17", CONFIG, "moe_input_jitter_eps is not supported with graphed moe recomputation", "moe in a graph with jitter",
         "random numbers cannot be drawn again inside a graph", "no moe_input_jitter_eps, or drop moe"),
     MegatronText("G18", CONFIG, "CUDA graph scope on moe and mlp is not", "graphs of moe and mlp beside overlapped expert communication",
-        "the overlap runs them in pieces of its own", "drop moe and mlp from the scope"),
+        "the overlap splits them into its own pieces", "drop moe and mlp from the scope"),
     MegatronText("G20", "", 'cuda_graph_modules must be empty when cuda_graph_impl="full_iteration"', "modules of a captured iteration",
-        "the whole iteration is captured", "drop --cuda_graph_scope"),
+        "the graph already contains the whole iteration", "drop --cuda_graph_scope"),
     MegatronText("G22", _RANDOM, "Checkpointing is not compatible with .grad()", "recompute inside a captured layer",
-        "capture warms up by autograd.grad, under which nothing can be recomputed (local graphs in 0.16 and 0.17, "
+        "capture warms up with autograd.grad, which does not support recompute (local graphs in 0.16 and 0.17, "
         "transformer-engine before 2.12)", "--cuda_graph_impl none, or a --cuda_graph_scope without the recomputed modules"),
     MegatronText("G24", "", "te_checkpoint requires .backward()", "FP8 recompute inside a local graph",
-        "capture warms up by autograd.grad, under which nothing can be recomputed",
+        "capture warms up with autograd.grad, which does not support recompute",
         "--cuda_graph_impl none, or a --cuda_graph_scope without the recomputed modules"),
     MegatronText("V03", "transformer/cuda_graphs.py", "Setting NCCL_GRAPH_REGISTER=0 to avoid illegal memory access",
         "CUDA graphs with expandable segments", "NCCL may register buffers of a graph that expandable segments move",
@@ -155,9 +155,13 @@ _BLOCK = "transformer/transformer_block.py"
 _UNEVEN = "layers per pipeline stage"
 _VIRTUAL = "every pipeline stage is cut into virtual stages of equal numbers of layers"
 _FIT_VIRTUAL = "a --virtual_pipeline_model_parallel_size that divides the layers of every stage, or none"
-_SPREAD = "what the first and the last stage leave is spread evenly over the stages between them"
-_FIT_SPREAD = "num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage so that the rest divides"
-_COUNTED = "embedding and loss count as a layer each, and the sum does not divide over pipeline or virtual stages"
+_SPREAD = "the layers between the first and the last stage are spread evenly over the stages between them"
+_FIT_SPREAD = (
+    "num_layers_in_first_pipeline_stage and num_layers_in_last_pipeline_stage so that the other layers divide evenly"
+)
+_COUNTED = (
+    "embedding and loss count as a layer each, and the sum does not divide evenly over pipeline or virtual stages"
+)
 _FIT_COUNTED = "a -pp and a -vp that divide the sum, or drop account_for_*_in_pipeline_split"
 
 # fmt: off
@@ -175,7 +179,7 @@ LAYOUT_TEXTS: tuple[MegatronText, ...] = (
         "every pipeline stage has the same number of layers", "a -pp that divides the layers, or pipeline_model_parallel_layout"),
     MegatronText("P09", _BLOCK, "should be divisible by vp_size", _UNEVEN, _VIRTUAL, _FIT_VIRTUAL),
     MegatronText("P12", "transformer/pipeline_parallel_layer_layout.py", "pipeline_model_parallel_layout must be divisible",
-        "the pipeline layout", "it must have PP x VP stages", "a layout of PP x VP stages, each ended by '|' but the last"),
+        "the pipeline layout", "it must have PP x VP stages", "a layout of PP x VP stages, with '|' after each but the last"),
     MegatronText("P03", CONFIG, ") must be a multiple of tensor_model_parallel_size", "the attention heads",
         "heads are split evenly over TP", "a -tp that divides num_attention_heads"),
     MegatronText("P04", CONFIG, ") must be a multiple or divisor of tensor_model_parallel_size", "the query groups",
@@ -184,17 +188,17 @@ LAYOUT_TEXTS: tuple[MegatronText, ...] = (
         "every data-parallel copy runs the same number of micro-batches", "a -gb that is a multiple of -mb times DP"),
 )
 # fmt: on
-# Its text has a value in the middle.
+# Its text contains a value.
 RANKS = Symptom(
     "A01",
     "megatron-core refuses the number of ranks",
-    "the ranks are no multiple of TP x PP x CP, or with experts of ETP x EP x PP",
+    "the number of ranks is not a multiple of TP x PP x CP, or of ETP x EP x PP with experts",
     "`mbr-perf rules show A01` and A03; `mbr-perf check` with the job's settings, which costs no GPU",
-    "more or fewer GPUs (-ng), or smaller -tp, -pp, -cp, -ep, so that they divide",
+    "more or fewer GPUs (-ng), or smaller -tp, -pp, -cp, -ep, so that the number of ranks is a multiple",
     text=re.compile(r"world_size \(\d{1,7}\) is not divisible by"),
 )
 
-# Every text has one of them, in small letters; looking for them first is what makes gigabytes bearable.
+# Every text contains one of these, in lower case. Searching for them first keeps gigabytes of logs fast.
 _WORDS = (
     "recomput", "offload", "expandable", "saved_activations", "cuda graph", "cuda_graph", "nccl_graph", "scope", '"uniform"',
     "moe_router", ".grad()", ".backward()", "divisible", "multiple o", "number of layers", "middle layers",
@@ -209,7 +213,7 @@ def _text(pattern: str) -> re.Pattern[str]:
 SYMPTOMS: tuple[Symptom, ...] = (
     Symptom("full_recompute_with_graphs",
         "megatron-core refuses full recompute with CUDA graphs",
-        "whole layers are recomputed while CUDA graphs of parts of a layer are captured",
+        "whole layers are recomputed, but CUDA graphs capture parts of a layer",
         _CHECK,
         "recompute modules instead of layers, or --cuda_graph_impl none, or graphs of the full iteration "
         "(--cuda_graph_impl local --cuda_graph_scope full_iteration)",
@@ -245,9 +249,9 @@ SYMPTOMS: tuple[Symptom, ...] = (
         text=_text(r"distribute_saved_activations.{0,80}sequence.parallel|Can distribute recomputed activations only")),
     Symptom("nan_with_fp8",
         "a loss or a gradient is NaN or infinite with FP8 and recompute",
-        "norms that are recomputed around FP8 layers, and FP8 itself, can lose the numbers",
+        "norms recomputed around FP8 layers, and FP8 itself, can overflow",
         "the same job with --recompute_modules core_attn, then with -c bf16",
-        "recompute core_attn only, not layernorm; if it stays, train the first steps in bf16",
+        "recompute core_attn only, not layernorm; if that does not help, train the first steps in bf16",
         seen.nan_with_fp8),
     Symptom("rank_out_of_memory_beside_headroom",
         "one rank runs out of memory while others have room",
@@ -257,7 +261,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         seen.one_rank_beside_headroom),
     Symptom("out_of_memory_with_expandable_segments",
         "out of memory although expandable segments are on",
-        "the device is too small for what the job keeps: not fragmentation",
+        "the job needs more memory than the device has; fragmentation is not the cause",
         "the predicted parts of the stage: weights, optimizer, activations",
         "more recompute, the distributed optimizer, or more pipeline stages",
         seen.with_expandable_segments),
@@ -269,25 +273,25 @@ SYMPTOMS: tuple[Symptom, ...] = (
         seen.predicted_too_large),
     Symptom("layernorm_and_still_out_of_memory",
         "still out of memory with layernorm recomputed",
-        "the norms' activations are too small to move the peak",
+        "the activations of the norms are too small to lower the peak",
         "the peak with and without layernorm",
-        "a module that frees more (mlp, moe), or whole layers; layernorm is no remedy by itself",
+        "a module that frees more (mlp, moe), or whole layers; layernorm alone does not help",
         seen.layernorm_still_oom),
     Symptom("recompute_and_still_out_of_memory",
         "still out of memory with recompute",
-        "activations are not all: weights, gradients and optimizer state stay, whatever is recomputed",
+        "recompute frees activations only; weights, gradients and optimizer state stay",
         "the predicted parts of the stage",
-        "recompute more (`mbr-perf plan` says what fits), shard the optimizer (use_distributed_optimizer), FP8, or a smaller micro-batch",
+        "recompute more (`mbr-perf plan` shows what fits), shard the optimizer (use_distributed_optimizer), FP8, or a smaller micro-batch",
         seen.recompute_still_oom),
     Symptom("utilization_drop_with_mlp",
         "more than 15 % of the utilization is lost with mlp recomputed",
         "the feed-forward block is most of the layer's FLOPs, and all of them run again",
         "the same job without mlp among recompute_modules",
-        "drop mlp; if it then does not fit, a smaller micro-batch, or CPU offloading where PP is 1",
+        "drop mlp; if the job then does not fit, use a smaller micro-batch, or CPU offloading if PP is 1",
         seen.drop_with_mlp),
     Symptom("core_attn_beside_mlp",
         "core_attn recomputed beside mlp",
-        "flash attention recomputes its scores anyway: core_attn costs time again and frees almost nothing",
+        "flash attention already recomputes its scores; core_attn costs extra time and frees almost nothing",
         "the same job with --recompute_modules mlp",
         "recompute mlp alone",
         seen.core_attn_beside_mlp),
@@ -295,17 +299,17 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "slow with full recompute",
         "every layer runs forward twice",
         "the same job with --recompute_modules core_attn",
-        "recompute modules instead of layers, as far as it fits: `mbr-perf plan` says which",
+        "recompute modules instead of layers, if they fit: `mbr-perf plan` shows which",
         seen.slow_with_full),
     Symptom("more_tensor_parallelism",
         "much slower with more tensor parallelism",
-        "every layer exchanges its activations over TP, and fewer data-parallel copies hide less of it",
+        "every layer exchanges its activations over TP, and fewer data-parallel copies hide less of that time",
         "the same job with the smaller TP",
         "go back to the smaller TP; more pipeline stages or recompute cost less for the same memory",
         seen.more_tensor_parallelism),
     Symptom("virtual_stages_against_out_of_memory",
-        "the number of virtual stages was changed against running out of memory",
-        "interleaving shortens the pipeline's bubble; what a GPU keeps hardly changes",
+        "the number of virtual stages was changed to avoid running out of memory",
+        "interleaving shortens the pipeline's bubble; the memory of a GPU hardly changes",
         "the peaks of both jobs",
         "keep the interleaving that is fastest; look for the other difference between the two jobs first",
         seen.virtual_stages),
@@ -316,11 +320,11 @@ SYMPTOMS: tuple[Symptom, ...] = (
 
 
 def recognised(facts: Facts) -> tuple[Recognised, ...]:
-    """Every row that holds."""
+    """Return every row that applies."""
     return tuple(found for row in SYMPTOMS if (found := row.recognised(facts)) is not None)
 
 
-def is_telling(text: str) -> bool:
-    """Whether a line of a log says something that a row is known by."""
+def names_symptom(text: str) -> bool:
+    """Whether a line of a log matches the text of a row."""
     lowered = text.lower()
     return any(word in lowered for word in _WORDS) and any(row.text and row.text.search(text) for row in SYMPTOMS)

@@ -13,8 +13,8 @@ Status = Literal["ok", "oom", "failed", "interrupted", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
-    """A line of a log or of a failure, and where it stands."""
+class Message:
+    """A line of a log or of a failure, and its place."""
 
     text: str
     where: str
@@ -22,7 +22,7 @@ class Saying:
 
 @dataclass(frozen=True, slots=True)
 class RankFigures:
-    """Peaks of one rank in bytes; None where nobody recorded them. ``has_oom``: it ran out of memory itself."""
+    """Peaks of one rank in bytes; None if not recorded. ``has_oom``: this rank itself ran out of memory."""
 
     rank: int
     pp_rank: int | None = None
@@ -32,15 +32,15 @@ class RankFigures:
 
     @property
     def held_bytes(self) -> int | None:
-        """All that the allocator held, as far as that is known."""
+        """The allocator's reserved peak; its allocated peak if that is unknown."""
         return self.reserved_bytes if self.reserved_bytes is not None else self.allocated_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FailedRank:
-    """The rank that really failed. ``rank`` is None where nothing tells; ``when`` such as ``in step of step 2``.
+    """The rank that failed first. ``rank`` is None if unknown; ``when`` is such as ``in step of step 2``.
 
-    ``place``: its GPU or local rank and its node, as far as they are known.
+    ``place``: its GPU or local rank and its node, as far as known.
     """
 
     rank: int | None
@@ -53,11 +53,11 @@ class FailedRank:
 
 @dataclass(frozen=True)
 class Case:
-    """One job. ``expandable_segments``: None where nobody knows; ``is_complete``: what ran is known to its end.
+    """One job. ``expandable_segments``: None if unknown. ``messages``: lines that may name a symptom.
 
-    ``sayings``: lines that a symptom may be known by. ``sources``: where each setting comes from. ``paths``: what it was
-    read from; ``asked_with``: the other words of the request that a line to diagnose it again needs. ``is_told``: its settings are what somebody says of it, not what it said itself. ``forced``: ids of the
-    rules that it was made to go past.
+    ``sources``: the source of each setting. ``paths``: the files read; ``asked_with``: the other arguments of a command
+    that diagnoses it again. ``has_given_settings``: its settings come from the user, not from its own record. ``forced``:
+    ids of the rules that the user overrode.
     """
 
     name: str
@@ -73,28 +73,28 @@ class Case:
     step_time_s: float | None = None
     has_nan: bool = False
     expandable_segments: bool | None = None
-    sayings: tuple[Saying, ...] = ()
+    messages: tuple[Message, ...] = ()
     sources: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     retried: bool = False
     paths: tuple[str, ...] = ()
     asked_with: tuple[str, ...] = ()
-    is_told: bool = False
+    has_given_settings: bool = False
     forced: tuple[str, ...] = ()
 
     @property
     def modules(self) -> frozenset[str]:
-        """Modules of selective recompute; none without a spec."""
+        """Modules of selective recompute; empty without a spec."""
         return frozenset(getattr(self.spec.recompute, "modules", ())) if self.spec else frozenset()
 
     @property
     def is_on_cpu(self) -> bool:
-        """Whether its ranks are known to have run on the host processor."""
+        """Whether its ranks ran on the CPU."""
         return self.spec is not None and self.spec.gpu_type.is_cpu
 
     @property
     def has_oom(self) -> bool:
-        """Whether memory ran out on it."""
+        """Whether it ran out of memory."""
         return self.verdict.is_oom
 
     @property
@@ -105,7 +105,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """A known symptom that was seen: its row, and ``evidence``, what was seen where. ``is_said``: in the job's own words."""
+    """A symptom that applies: its row and the ``evidence``. ``is_said``: a message of the job names it."""
 
     id: str
     symptom: str
@@ -118,7 +118,7 @@ class Recognised:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A setting that is predicted to fit. ``overhead``: of ``cost``, against no recompute; None: not predicted."""
+    """A setting that is predicted to fit. ``overhead``: of ``cost``, compared with no recompute; None: not predicted."""
 
     text: str
     changes: tuple[tuple[str, str], ...]
@@ -129,7 +129,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """What to do next. ``command``: to paste; empty where there is none."""
+    """The next step. ``command``: to paste, or empty."""
 
     text: str
     command: str = ""
@@ -137,9 +137,9 @@ class Fix:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The answer. ``confirmed``: what an A/B of the allocator showed; None where there was none.
+    """The answer. ``confirmed``: the result of an A/B of the allocator; None without one.
 
-    ``is_conclusive``: something can be said of the failure. ``evidence`` and ``fixes``: the most important first.
+    ``is_conclusive``: the kind of failure is known. ``evidence`` and ``fixes``: the most important first.
     """
 
     case: Case
@@ -159,25 +159,25 @@ Judge = Callable[[ExperimentSpec], tuple[Finding, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Rulings:
-    """``job``: the rules that refuse the job's own settings. ``start``: those that would refuse others, started here."""
+    """``job``: the rules that refuse the job's own settings. ``start``: returns the rules that refuse a start here."""
 
     job: tuple[Finding, ...] = ()
     start: Judge = lambda _: ()
 
     def refusal(self, *specs: ExperimentSpec) -> str:
-        """Why not all of ``specs`` could be started: rule, message and fix of each; empty where they could."""
-        return told({finding.id: finding for spec in specs for finding in self.start(spec)}.values())
+        """Return why not all of ``specs`` can start: rule, message and fix; empty if they can."""
+        return findings_text({finding.id: finding for spec in specs for finding in self.start(spec)}.values())
 
 
 NO_RULINGS = Rulings()
 
 
-def told(findings: Iterable[Finding]) -> str:
-    """Rules with what they say and their fix, in one line."""
+def findings_text(findings: Iterable[Finding]) -> str:
+    """Return the rules with their messages and fixes, in one line."""
     return "; ".join(f"{finding.id}: {finding.message} (fix: {finding.fix})" for finding in findings)
 
 
 def is_doubted(case: Case, rulings: Rulings) -> bool:
-    """Whether the settings were told by somebody, are refused by the rules, and the job trained all the same."""
+    """Whether the rules refuse settings that the user gave for a job that trained all the same."""
     has_trained = case.has_oom or case.step_time_s is not None or case.status == "ok"
-    return case.is_told and bool(rulings.job) and has_trained
+    return case.has_given_settings and bool(rulings.job) and has_trained

@@ -1,10 +1,10 @@
-"""Cases of failed jobs, built of real specs and of messages as torch writes them."""
+"""Cases of failed jobs, built from real specs and torch's own messages."""
 
 from typing import Any
 
 import pytest
 
-from harness.diagnose.values import Case, RankFigures, Saying
+from harness.diagnose.values import Case, Message, RankFigures
 from harness.judging.oom.classify import Ending, classify
 from harness.records.run import PredictionRecord, StagePrediction
 from harness.units import GIB
@@ -23,7 +23,7 @@ FULL = (
 
 @pytest.fixture
 def case(make_spec):
-    """A job of Llama 3 70B on 32 H100; ``text`` is how it failed, ``settings`` change its spec."""
+    """A job of Llama 3 70B on 32 H100; ``text`` is its failure message, ``settings`` change its spec."""
 
     def build(text: str = "", settings: dict[str, Any] | None = None, **changes: Any) -> Case:
         expandable = changes.get("expandable_segments")
@@ -34,7 +34,7 @@ def case(make_spec):
             "status": "oom" if verdict.is_oom else "failed" if text else "ok",
             "verdict": verdict,
             "spec": make_spec(**settings or {}),
-            "sayings": tuple(Saying(line, f"rank.log:{n}") for n, line in enumerate(text.splitlines(), 1)),
+            "messages": tuple(Message(line, f"rank.log:{n}") for n, line in enumerate(text.splitlines(), 1)),
         }
         return Case(**fields | changes)
 

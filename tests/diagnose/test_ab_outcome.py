@@ -1,4 +1,4 @@
-"""How an A/B ended, from the runs of its two cells."""
+"""The outcome of an A/B, from the runs of its two cells."""
 
 import pytest
 
@@ -39,23 +39,23 @@ def test_both_well_differ_by_time_and_memory(trial):
     assert (found.differs, found.confirmed) == (False, None)
     assert found.lines[0] == f"A ({A}): 3 of 3 ended well, 2.000 s a step, peak 54.02 GiB"
     assert found.lines[2:] == (
-        "A and B ended alike.",
-        "B against A: +19.4 % step time (beyond the noise: the 95 % interval is +7.7 % to +31.0 %), the same peak.",
-        "0 of 3 runs without expandable segments ran out of memory, 0 of 3 with them: without a failure nothing is shown.",
+        "A and B ended in the same way.",
+        "B compared with A: +19.4 % step time (beyond the noise: the 95 % interval is +7.7 % to +31.0 %), the same peak.",
+        "0 of 3 runs without expandable segments ran out of memory, 0 of 3 with them: without a failure the runs prove nothing.",
     )
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "told"),
+    ("a", "b", "text"),
     [
         ([2.0, 2.2, 2.4], [2.3, 2.1, 2.3], "within the noise: the 95 % interval is"),
-        ([[1.0, 1.2] * 25], [[1.0, 1.19] * 25], "within the noise: steps or runs of one side spread by"),
-        ([2.0], [3.0], "more than the noise that is known: steps or runs of one side spread by 0.0 %; --repeats 3"),
+        ([[1.0, 1.2] * 25], [[1.0, 1.19] * 25], "within the noise: steps or runs of A or B vary by"),
+        ([2.0], [3.0], "more than the known noise: steps or runs of A or B vary by 0.0 %; --repeats 3"),
     ],
 )
-def test_a_difference_is_held_against_what_equal_runs_differ_by(trial, a, b, told):
-    assert told in trial(a, b).lines[3]
+def test_a_difference_is_compared_with_the_difference_of_equal_runs(trial, a, b, text):
+    assert text in trial(a, b).lines[3]
 
 
-def test_a_cell_that_did_not_run_leaves_nothing_to_say(trial):
+def test_a_cell_that_did_not_run_leaves_no_conclusion(trial):
     assert trial([2.0], []).differs is None

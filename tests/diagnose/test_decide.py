@@ -1,4 +1,4 @@
-"""From facts to the answer: class, evidence, and what to try, in order."""
+"""From facts to the answer: class, evidence, and fixes in order."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ A_B = "--ab env.PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 MLP = Outlook(Change("mlp", (("recompute", "mlp"),), 60 * GIB, 0.16), budget_bytes=74 * GIB)
 
 
-def test_fragmentation_is_first_to_be_proved_by_an_a_b(case):
+def test_for_fragmentation_the_first_fix_is_an_a_b(case):
     answer = diagnose(case(FRAGMENTED, expandable_segments=False), outlook=MLP)
     assert (answer.oom_class, answer.confidence, answer.confirmed) == ("fragmentation", "high", None)
     first, second = answer.fixes[:2]
@@ -41,26 +41,26 @@ def test_fragmentation_beside_private_pools_is_also_tried_without_graphs(case):
     graphs = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
     answer = diagnose(case(text, graphs, expandable_segments=False))
     assert "20.57 GiB (26%) lie in private pools" in answer.reason
-    assert answer.fixes[1].text.startswith("Private pools hold 20.57 GiB (26% of the device): the same job without")
+    assert answer.fixes[1].text.startswith("Private pools hold 20.57 GiB (26% of the device). The same job without")
     assert answer.fixes[1].command.endswith("--cuda_graph_impl none --recompute core_attn")
 
 
-def test_without_settings_the_a_b_is_a_variable_to_set(case):
+def test_without_settings_the_fix_is_a_variable_to_set(case):
     answer = diagnose(case(FRAGMENTED, spec=None, paths=("a.log", "b.log")))
     assert answer.fixes[0].command == "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-    assert answer.fixes[0].text.endswith("Then diagnose its logs with --against a.log --against b.log behind them.")
+    assert answer.fixes[0].text.endswith("Then diagnose its logs and add --against a.log --against b.log.")
 
 
-def test_logs_that_cannot_be_named_again_are_named_in_words(case):
+def test_logs_that_no_command_can_name_are_described(case):
     answer = diagnose(case(FRAGMENTED, spec=None, paths=("-",)))
-    assert answer.fixes[0].text.endswith("Then diagnose its logs, with those of this job behind --against.")
+    assert answer.fixes[0].text.endswith("Then diagnose its logs, and name the logs of this job with --against.")
 
 
 def test_a_confirmed_trial_asks_for_nothing_more(case):
     runs = [case(FRAGMENTED, expandable_segments=False), case("", expandable_segments=True)]
     answer = diagnose(runs[0], outlook=MLP, trial=allocator_trial(runs))
     assert (answer.oom_class, answer.confirmed) == ("fragmentation", True)
-    assert answer.fixes[0].text == "Keep expandable segments on; nothing else has to change."
+    assert answer.fixes[0].text == "Keep expandable segments on. No other change is needed."
     assert all("recompute mlp," not in fix.text for fix in answer.fixes)
 
 
@@ -85,24 +85,27 @@ def test_where_nothing_fits_more_stages_are_planned(case):
     assert "--fit_into" in answer.fixes[0].command
 
 
-def test_what_the_planner_could_not_do_is_told(case):
+def test_a_problem_of_the_planner_is_shown(case):
     answer = diagnose(case(FULL), outlook=Outlook(problem="megatron-core is not installed"))
     assert answer.fixes[0].text == "No change was planned: megatron-core is not installed"
 
 
-def test_expected_found_and_unexplained_are_told_in_this_order(case, predicted, figures):
+def test_the_evidence_is_the_prediction_then_the_memory_needed_then_the_stages(case, predicted, figures):
     failed = FailedRank(0, "oom", "out of memory", "in forward_backward of step 2", "ranks/rank_000.json")
     full = case(FULL, failed=failed, ranks=figures((0, 70, True)), prediction=predicted(63, 50, 50, 52))
-    told = diagnose(full).evidence
-    assert told[0].startswith("Predicted for pipeline stage 0: 63.00 GiB (activations 47.00 GiB, optimizer 8.00 GiB")
-    assert told[1] == "It needed 77.39 GiB: 14.39 GiB are unexplained by the prediction."
-    assert told[2] == "Stages are uneven: predicted 63.00 GiB on stage 0, 50.00 GiB on stage 1 (-20.6 %)."
+    evidence = diagnose(full).evidence
+    assert evidence[0].startswith(
+        "Predicted for pipeline stage 0: 63.00 GiB (activations 47.00 GiB, optimizer 8.00 GiB"
+    )
+    assert evidence[1] == "The rank needed 77.39 GiB: 14.39 GiB more than predicted."
+    assert evidence[2] == "Stages are uneven: predicted 63.00 GiB on stage 0, 50.00 GiB on stage 1 (-20.6 %)."
 
 
-def test_a_rank_that_ended_before_its_peak_explains_itself(case, predicted):
+def test_a_rank_that_failed_before_its_peak_needed_less_than_predicted(case, predicted):
     early = case(FRAGMENTED, prediction=predicted(63))
     assert (
-        diagnose(early).evidence[1] == "It needed 56.33 GiB, 6.67 GiB less than predicted (it ended before its peak)."
+        diagnose(early).evidence[1]
+        == "The rank needed 56.33 GiB, 6.67 GiB less than predicted (it failed before its peak)."
     )
 
 
@@ -127,13 +130,12 @@ def test_a_refused_setting_is_no_out_of_memory_and_says_why(case):
 
 
 def test_settings_explain_no_crash(case):
-    told = case("Fatal Python error: Segmentation fault", {"recompute": "mlp,core_attn"})
-    answer = diagnose(told)
+    answer = diagnose(case("Fatal Python error: Segmentation fault", {"recompute": "mlp,core_attn"}))
     assert (answer.oom_class, answer.reason) == ("not_oom", "native code crashed (SIGSEGV)")
     assert "PYTHONFAULTHANDLER" in answer.fixes[0].text
 
 
-def test_a_job_of_which_nothing_is_known_is_inconclusive(case):
+def test_a_job_without_evidence_is_inconclusive(case):
     unknown = replace(case("", spec=None), status="unknown")
     assert not diagnose(unknown).is_conclusive
     assert diagnose(case("")).is_conclusive
@@ -145,7 +147,7 @@ def test_a_loss_that_is_not_finite_is_a_failure_also_without_settings(case):
     assert answer.fixes[0].text.startswith("With FP8 and recompute: recompute core_attn only")
 
 
-def test_a_cause_that_settings_suggest_is_less_sure_than_one_in_the_failures_words(case):
+def test_a_cause_suggested_by_settings_is_less_certain_than_a_cause_in_the_message(case):
     words = "AssertionError: full recompute is only supported with full iteration CUDA graph."
     failed = FailedRank(0, "error", words, where="rank.log:1")
     assert diagnose(case(words, failed=failed)).confidence == "high"
@@ -153,21 +155,21 @@ def test_a_cause_that_settings_suggest_is_less_sure_than_one_in_the_failures_wor
 
 
 @pytest.mark.parametrize("settings", [{}, {"recompute": "layernorm"}])
-def test_recompute_is_not_asked_for_where_none_is_predicted_to_fit(case, settings):
+def test_recompute_is_not_recommended_if_no_setting_is_predicted_to_fit(case, settings):
     answer = diagnose(case(FULL, settings), outlook=Outlook(budget_bytes=74 * GIB))
     assert answer.symptoms
     assert len(answer.fixes) == 1
     assert any("Recompute more" in fix.text for fix in diagnose(case(FULL)).fixes)
 
 
-def test_a_full_device_without_settings_ends_in_the_same_line_with_words_for_them(case):
+def test_without_settings_the_fix_is_the_same_command_with_capitals_in_their_place(case):
     answer = diagnose(case(FULL, spec=None, paths=("a.log",), asked_with=("--against", "b.log")))
     assert [fix.command for fix in answer.fixes] == [
         "mbr-perf diagnose a.log -mr RECIPE -g GPU -c DTYPE -ng GPUS --recompute SETTING --against b.log"
     ]
 
 
-def test_the_jobs_own_limit_is_the_first_to_be_changed(case):
+def test_the_first_fix_is_to_raise_the_jobs_own_limit(case):
     words = "harness.MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1024 bytes"
     verdict = OomVerdict("self_imposed_limit", "high", words)
     first, second = diagnose(
@@ -181,6 +183,6 @@ def test_the_jobs_own_limit_is_the_first_to_be_changed(case):
 def test_a_slower_job_without_settings_is_asked_for_them(case):
     slow, fast = (case("", spec=None, name=name, paths=(name,), tflops_per_gpu=speed) for name, speed in JOBS)
     (fix,) = diagnose(replace(slow, asked_with=("--against", "fast.log")), fast).fixes
-    assert fix.text.startswith("slow.log is 15.7% slower than fast.log: its settings")
+    assert fix.text.startswith("slow.log is 15.7% slower than fast.log: replace the capitals with its settings")
     assert fix.command.endswith("slow.log -mr RECIPE -g GPU -c DTYPE -ng GPUS --recompute SETTING --against fast.log")
     assert diagnose(slow, slow).fixes == ()

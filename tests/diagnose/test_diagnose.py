@@ -1,4 +1,4 @@
-"""`mbr-perf diagnose` as people call it: runs, sweeps, logs, standard input, snapshots."""
+"""`mbr-perf diagnose` from the command line: runs, sweeps, logs, standard input, snapshots."""
 
 import io
 import json
@@ -85,7 +85,7 @@ def test_a_folder_of_logs_names_the_rank_that_really_failed(mbr_perf, logs):
     assert lines[1].startswith("Failure   fragmentation (high): 20.41 GiB (26% of the device)")
     assert lines[2] == f"Where     rank 0, GPU 0, in forward_backward after iteration 2 ({folder}/rank_000.log:6)"
     assert "             export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in lines
-    assert "Notes     1 more failed by weaker evidence, likely as a consequence: rank 1" in lines
+    assert "Notes     1 other rank also failed, probably because of this failure: rank 1" in lines
     assert len(lines) <= 25
 
 
@@ -98,12 +98,12 @@ def test_a_message_without_figures_has_no_line_of_numbers(mbr_perf, logs):
 
 
 def test_a_gradient_that_is_not_finite_with_fp8_and_layernorm_has_its_cause_and_fix(mbr_perf, logs):
-    said = (
+    message = (
         f"{iteration(11)}\nUnexpected result nan on rank 0 at iteration #12 invocation #1 (message='found NaN in local grad "
         "norm for bucket #0 in backward pass before data-parallel communication collective')"
     )
     settings = (*OPTIONS[:-1], "core_attn,layernorm", "--no_plan")
-    lines = mbr_perf("diagnose", logs(said), *settings).out.splitlines()
+    lines = mbr_perf("diagnose", logs(message), *settings).out.splitlines()
     assert lines[1] == "Failure   not_oom (high): a gradient was not finite (nan) on rank 0 at iteration 12"
     assert lines[2].startswith("Where     rank 0, after iteration 11")
     assert lines[-1].startswith("Next      1. Recompute core_attn only, not layernorm")
@@ -167,7 +167,7 @@ def test_the_id_of_a_run_is_enough(mbr_perf, run, tmp_path):
     assert (answer.code, verdict_of(answer)["class"]) == (0, "capacity")
 
 
-def test_a_rank_that_died_without_a_record_is_heard_in_its_log(mbr_perf, run):
+def test_a_rank_that_died_without_a_record_is_diagnosed_by_its_log(mbr_perf, run):
     folder = run("a", Failure(kind="lost", message="no sign of life"))
     (folder / "logs").mkdir()
     (folder / "logs" / "rank_003.log").write_text(traceback(FULL) + "\n")
@@ -185,14 +185,14 @@ def test_a_run_that_was_never_committed_is_read_from_its_logs(mbr_perf, tmp_path
     )  # fmt: skip
 
 
-def test_a_log_of_a_refused_configuration_is_diagnosed_by_its_words(mbr_perf, logs):
+def test_a_log_of_a_refused_configuration_is_diagnosed_by_its_message(mbr_perf, logs):
     words = "ValueError: Currently there is no support for Pipeline parallelism with CPU offloading"
     document = json.loads(mbr_perf("diagnose", logs(traceback(words)), "--json").out)
     assert document["verdict"]["class"] == "not_oom"
     assert [row["id"] for row in document["symptoms"]] == ["pipeline_with_cpu_offloading"]
 
 
-def test_a_job_that_ended_well_is_said_to_have(mbr_perf, run):
+def test_a_job_that_ended_well_has_no_failure(mbr_perf, run):
     answer = mbr_perf("diagnose", run("a", settings={"recompute": "none"}), "--no_plan")
     assert answer.code == 0
     assert answer.out.splitlines()[1] == "Failure   none: the job ended well"
@@ -205,30 +205,30 @@ def test_logs_that_stop_without_a_word_are_inconclusive(mbr_perf, logs):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
-        (("nowhere",), "no such file or folder, and no run or sweep of that id"),
+        (("nowhere",), "no such file or folder, and no run or sweep with that id"),
         (("nowhere", "elsewhere"), "elsewhere: no such file"),
         (("-", "--recompute", "mlp"), "--recompute without a recipe"),
-        (("job.log", "-mr", "llama3_8b"), "on which GPUs the job ran is not told by this machine"),
+        (("job.log", "-mr", "llama3_8b"), "the GPU type of the job is missing"),
     ],
 )
-def test_wrong_requests_exit_2_and_start_nothing(mbr_perf, tmp_path, arguments, told):
+def test_wrong_requests_exit_2_and_start_nothing(mbr_perf, tmp_path, arguments, message):
     answer = mbr_perf("diagnose", *arguments, "--results_dir", tmp_path)
     assert answer.code == 2
-    assert told in answer.err
+    assert message in answer.err
 
 
 def test_a_run_needs_no_recipe(mbr_perf, run):
     answer = mbr_perf("diagnose", run("a", oom(FULL)), *OPTIONS)
     assert answer.code == 2
-    assert "a run says itself what it was" in answer.err
+    assert "a run records its own settings" in answer.err
 
 
 def test_three_jobs_are_too_many(mbr_perf, run):
     answer = mbr_perf("diagnose", *(run(name, oom(FULL)) for name in "abc"), "--no_plan")
     assert answer.code == 2
-    assert "3 jobs: one is diagnosed at a time" in answer.err
+    assert "3 jobs: diagnose takes one job" in answer.err
 
 
 def test_a_snapshot_is_diagnosed_by_its_failed_request(mbr_perf, tmp_path):
@@ -247,19 +247,19 @@ def test_snapshots_without_a_failed_request_have_no_verdict(mbr_perf, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (FULL, "oom.pickle is of another moment or rank than the job's words (asked for 2.00 GiB against "),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", ""),
     ],
 )
-def test_a_snapshot_of_another_moment_is_told_from_the_logs_own(mbr_perf, tmp_path, logs, text, told):
+def test_a_snapshot_of_another_moment_is_marked_as_one(mbr_perf, tmp_path, logs, text, expected):
     path = written(tmp_path / "oom.pickle", fragmented().snapshot())
     evidence = json.loads(mbr_perf("diagnose", logs(text), path, "--json").out)["evidence"]
     assert any("the class and the numbers above are those of the job's own words" in text for text in evidence) is bool(
-        told
+        expected
     )
-    assert evidence[0].startswith(told or "oom.pickle: ")
+    assert evidence[0].startswith(expected or "oom.pickle: ")
 
 
 def test_a_pipe_is_read_once_and_whole(mbr_perf, tmp_path):
@@ -279,7 +279,7 @@ def test_the_failed_ranks_own_snapshot_is_read_with_its_run(mbr_perf, run):
 
 
 @pytest.mark.train
-def test_the_planner_joins_in_with_what_was_to_be_expected(mbr_perf, replay, tmp_path):
+def test_the_answer_contains_the_planners_prediction(mbr_perf, replay, tmp_path):
     replay("oom")
     (run_dir,) = (tmp_path / "results" / "runs").iterdir()
     document = json.loads(mbr_perf("diagnose", run_dir, "--json").out)
@@ -290,7 +290,7 @@ def test_the_planner_joins_in_with_what_was_to_be_expected(mbr_perf, replay, tmp
 
 
 @pytest.mark.train
-def test_settings_of_a_log_bring_the_cheapest_change_that_fits(mbr_perf, logs):
+def test_with_settings_of_a_log_the_fix_is_the_cheapest_change_that_fits(mbr_perf, logs):
     words = (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 79.11 GiB of "
         "which 20.00 MiB is free. Including non-PyTorch memory, this process has 79.00 GiB memory in use. Of the allocated "
@@ -324,7 +324,7 @@ def test_settings_that_cannot_be_the_jobs_are_answered_with_a_line_that_the_rule
     folder = logs(traceback(FULL))
     answer = mbr_perf("diagnose", folder, *OPTIONS[:-1], "mlp", "--json")
     first = json.loads(answer.out)["fixes"][0]
-    assert first["text"].startswith("These cannot be the job's settings as given: G22: ")
+    assert first["text"].startswith("The job cannot have run with the settings as given: G22: ")
     words = first["command"].split()
     assert words[:3] == ["mbr-perf", "diagnose", str(folder)]
     assert mbr_perf("check", *OPTIONS[:-1], "mlp", "--no_megatron").code == 2
@@ -336,23 +336,23 @@ def test_the_line_keeps_the_other_job_and_the_options(mbr_perf, logs, tmp_path):
     slow, fast = (
         logs(*(iteration(n, tflops=speed) for n in (1, 2)), folder=name) for name, speed in (("a", 500.0), ("b", 700.0))
     )
-    told = ("--against", str(fast), "--no_plan", "--results_dir", str(tmp_path))
-    line = json.loads(mbr_perf("diagnose", slow, *OPTIONS[:-1], "mlp", *told, "--json").out)["fixes"][0]["command"]
+    options = ("--against", str(fast), "--no_plan", "--results_dir", str(tmp_path))
+    line = json.loads(mbr_perf("diagnose", slow, *OPTIONS[:-1], "mlp", *options, "--json").out)["fixes"][0]["command"]
     words = line.split()
     assert all(
-        [name, value] in [words[i : i + 2] for i in range(len(words))] for name, value in ((told[0], told[1]), told[3:])
+        [name, value] in [words[i : i + 2] for i in range(len(words))] for name, value in (options[:2], options[3:])
     )
     again = json.loads(mbr_perf(*words[1:], "--json").out)
     assert [row["id"] for row in again["symptoms"]] == ["utilization_drop_with_mlp"]
 
 
-def test_what_is_known_of_an_unnamed_rank_is_told(mbr_perf, tmp_path):
+def test_an_unknown_rank_is_shown_with_its_gpu(mbr_perf, tmp_path):
     agent = "E0821 14:03:30.0 77 torch/distributed/elastic/api.py:882] failed (exitcode: -11) local_rank: 3 (pid: 5) of binary"
     (tmp_path / "agent.log").write_text(agent + "\n")
     (tmp_path / "oom.log").write_text(FULL + "\n")
-    for name, told in (("agent.log", "local rank 3"), ("oom.log", "GPU 3")):
+    for name, place in (("agent.log", "local rank 3"), ("oom.log", "GPU 3")):
         lines = mbr_perf("diagnose", tmp_path / name).out.splitlines()
-        assert lines[2] == f"Where     a rank that no line names, {told} ({tmp_path}/{name}:1)"
+        assert lines[2] == f"Where     unknown rank, {place} ({tmp_path}/{name}:1)"
 
 
 def test_slurms_time_limit_is_the_end_of_the_whole_job(mbr_perf, run):
@@ -363,7 +363,7 @@ def test_slurms_time_limit_is_the_end_of_the_whole_job(mbr_perf, run):
 
 
 @pytest.mark.slow
-def test_a_request_is_held_against_the_gpus_that_the_job_is_said_to_have_run_on(mbr_perf, tmp_path):
+def test_a_failed_request_is_compared_with_the_memory_of_the_given_gpu(mbr_perf, tmp_path):
     log = tmp_path / "job.log"
     log.write_text("RuntimeError: CUDA out of memory. Tried to allocate 200.00 GiB.\n")
     assert verdict_of(mbr_perf("diagnose", log, "--json"))["class"] == "capacity"

@@ -1,4 +1,4 @@
-"""`mbr-perf diagnose SWEEP`: what an A/B came to, and the runs that failed."""
+"""`mbr-perf diagnose SWEEP`: the outcome of an A/B, and the runs that failed."""
 
 import json
 
@@ -37,15 +37,15 @@ def _sweep(tmp_path, make_cell, make_sweep, make_record, make_rank, make_spec):
     return write
 
 
-def test_an_a_b_that_ended_alike_is_told_by_its_conclusion(mbr_perf, sweep):
+def test_an_a_b_whose_sides_ended_in_the_same_way_shows_its_conclusion(mbr_perf, sweep):
     folder = sweep({"": [2.0], "expandable_segments:True": [2.0]})
     answer = mbr_perf("diagnose", folder, "--no_plan")
     assert answer.code == 0
     lines = answer.out.splitlines()
     assert lines[0].endswith(": 2 ended well")
-    assert "A and B ended alike." in lines
-    assert lines[-1].endswith("without a failure nothing is shown.")
-    assert "TFLOP/s/GPU against" not in answer.out
+    assert "A and B ended in the same way." in lines
+    assert lines[-1].endswith("without a failure the runs prove nothing.")
+    assert "TFLOP/s/GPU," not in answer.out
 
 
 def test_an_a_b_that_confirms_fragmentation_is_diagnosed_with_its_conclusion(mbr_perf, sweep):
@@ -55,9 +55,9 @@ def test_an_a_b_that_confirms_fragmentation_is_diagnosed_with_its_conclusion(mbr
     assert "A and B ended differently." in document["evidence"]
 
 
-def test_an_a_b_of_which_one_side_did_not_run_is_inconclusive(mbr_perf, sweep):
+def test_an_a_b_is_inconclusive_if_one_side_did_not_run(mbr_perf, sweep):
     answer = mbr_perf("diagnose", sweep({"": [2.0], "expandable_segments:True": []}))
-    assert (answer.code, answer.out.splitlines()[1:]) == (6, ["A/B: not both have run, so nothing can be said."])
+    assert (answer.code, answer.out.splitlines()[1:]) == (6, ["A/B: no conclusion, because A or B has not run."])
 
 
 def test_failed_runs_of_a_sweep_are_listed_with_the_command_for_each(mbr_perf, sweep):

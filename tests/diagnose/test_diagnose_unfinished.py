@@ -1,4 +1,4 @@
-"""`mbr-perf diagnose` on runs that nobody committed: what their ranks left, and what became of mbr-perf itself."""
+"""`mbr-perf diagnose` on runs without a record: what their ranks left, and how mbr-perf itself ended."""
 
 import json
 import signal
@@ -16,7 +16,7 @@ CLAIM = "import sys, time; from pathlib import Path; from harness.launch.process
 
 @pytest.fixture(name="begun")
 def _begun(tmp_path, make_spec):
-    """A run folder on two CPU ranks; rank 0 finished two steps of ten, rank 1 one."""
+    """A run folder on two CPU ranks; rank 0 finished two steps of ten, rank 1 one step."""
 
     def build(**ranks):
         folder = tmp_path / "a"
@@ -35,7 +35,7 @@ def _begun(tmp_path, make_spec):
 
 @pytest.fixture(name="killed")
 def _killed():
-    """Somebody claims the folder, and is killed."""
+    """A process claims the folder and is killed."""
 
     def kill(folder):
         with subprocess.Popen([sys.executable, "-c", CLAIM, folder]) as process:
@@ -47,7 +47,7 @@ def _killed():
     return kill
 
 
-def test_a_killed_mbr_perf_is_named_with_what_became_of_its_ranks(mbr_perf, begun, killed):
+def test_a_killed_mbr_perf_is_named_with_the_progress_of_its_ranks(mbr_perf, begun, killed):
     folder = begun()
     pid = killed(folder)
     answer = mbr_perf("diagnose", folder, "--no_plan")
@@ -58,21 +58,21 @@ def test_a_killed_mbr_perf_is_named_with_what_became_of_its_ranks(mbr_perf, begu
         "Notes     rank 0: finished step 2 of 10, then silent; rank 1: finished step 1 of 10, then silent. "
         "Last sign of life: 2025-10-09T08:53:21Z."
     )
-    assert "give the logs" not in answer.out
+    assert "pass the logs" not in answer.out
     assert json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)["job"]["status"] == "failed"
 
 
-def test_a_run_that_still_goes_on_is_said_to(mbr_perf, begun):
+def test_a_run_that_has_not_ended_is_inconclusive(mbr_perf, begun):
     folder = begun()
     claim(folder)
     answer = mbr_perf("diagnose", folder, "--no_plan")
     assert answer.code == 6
-    assert answer.out.splitlines()[1].startswith("Failure   unknown: the run is still going: process ")
+    assert answer.out.splitlines()[1].startswith("Failure   unknown: the run has not ended: process ")
     document = json.loads(mbr_perf("diagnose", folder, "--no_plan", "--json").out)
     assert (document["verdict"]["class"], document["job"]["status"]) == (None, "unknown")
 
 
-def test_ranks_of_a_run_that_nobody_claimed_tell_what_happened(mbr_perf, begun, make_rank, make_spec):
+def test_a_run_that_no_process_claimed_is_diagnosed_by_its_ranks(mbr_perf, begun, make_rank, make_spec):
     oom = Failure(kind="oom", message=FULL, phase="forward_backward", step=2)
     rank = make_rank(make_spec(gpu="cpu"), 1, steps=(), failure=oom, finished=False)
     document = json.loads(mbr_perf("diagnose", begun(rank_001=rank), "--no_plan", "--json").out)
@@ -85,10 +85,10 @@ def test_a_folder_in_which_nothing_has_begun_is_refused(mbr_perf, tmp_path, make
     (tmp_path / "spec.json").write_text(make_spec(gpu="cpu").model_dump_json())
     answer = mbr_perf("diagnose", tmp_path, "--no_plan")
     assert answer.code == 2
-    assert "the run has not begun" in answer.err
+    assert "neither a record nor logs" in answer.err
 
 
-def test_ctrl_c_answers_by_what_was_read():
+def test_after_ctrl_c_the_answer_uses_the_logs_read_so_far():
     command = [sys.executable, "-m", "harness.app", "diagnose", "-", "--json"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdin.write(f"{FULL}\n".encode())

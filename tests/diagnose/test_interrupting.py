@@ -1,4 +1,4 @@
-"""Ctrl-C while logs are read: the first is an answer by what was read, the second ends the program."""
+"""Ctrl-C while logs are read: the first stops the reading, the second ends the program."""
 
 import signal
 import threading
@@ -10,7 +10,7 @@ from harness.records.logs.sources import Passage
 
 
 class EndedError(Exception):
-    """In place of KeyboardInterrupt, which would end the other tests too."""
+    """Stands in for KeyboardInterrupt, which would end the other tests too."""
 
 
 def end(_number, _frame):
@@ -23,7 +23,7 @@ def ctrl_c():
 
 @pytest.fixture(autouse=True)
 def _handler():
-    """What Ctrl-C does outside of the reading: it ends the program."""
+    """Make Ctrl-C end the program, as outside of the reading."""
     before = signal.signal(signal.SIGINT, end)
     yield
     signal.signal(signal.SIGINT, before)
@@ -34,7 +34,7 @@ def test_the_first_ctrl_c_stops_the_reading_and_is_noted():
     with stopped_by_ctrl_c(passage):
         ctrl_c()
     assert passage.is_stopped
-    assert passage.notes == ["Interrupted: this is by the first 2.5 MB of the logs."]
+    assert passage.notes == ["Interrupted: this answer uses the first 2.5 MB of the logs."]
 
 
 def test_the_second_ctrl_c_ends_the_program():

@@ -1,4 +1,4 @@
-"""megatron-core's own refusals: every text is in its source, and names its cause and fix."""
+"""megatron-core's own errors: every text is in its source, and names its cause and fix."""
 
 import ast
 from functools import cache
@@ -9,7 +9,7 @@ import pytest
 
 from harness.diagnose.judge import diagnose
 from harness.diagnose.seen import Facts
-from harness.diagnose.symptoms import LAYOUT_TEXTS, MEGATRON_TEXTS, RANKS, is_telling, recognised
+from harness.diagnose.symptoms import LAYOUT_TEXTS, MEGATRON_TEXTS, RANKS, names_symptom, recognised
 from harness.diagnose.values import FailedRank
 from harness.experiment.rules.rulebook import entries
 
@@ -31,14 +31,14 @@ def texts_of(file):
 
 
 @pytest.mark.parametrize("row", IN_SOURCE, ids=[f"{row.rule}: {row.text[:40]}" for row in IN_SOURCE])
-def test_megatron_core_still_says_it_so(row):
+def test_the_text_is_in_megatron_cores_source(row):
     assert any(row.text in text for text in texts_of(row.file))
 
 
 @pytest.mark.parametrize("row", TEXTS, ids=[f"{row.rule}: {row.text[:40]}" for row in TEXTS])
-def test_a_refusal_names_its_cause_and_fix_and_no_other(case, row):
+def test_an_error_names_its_own_cause_and_fix_only(case, row):
     line = f"[rank0]: ValueError: {row.text}"
-    assert is_telling(line)
+    assert names_symptom(line)
     (found,) = recognised(Facts(case(line, spec=None)))
     assert (found.id, found.cause, found.fix) == (row.rule, row.cause, row.fix)
 
@@ -47,7 +47,7 @@ def test_every_row_belongs_to_a_rule():
     assert {row.rule for row in TEXTS} | {RANKS.id} <= {entry.id for entry in (*entries(), *entries("closed"))}
 
 
-def test_a_number_of_layers_with_selective_recompute_is_diagnosed_by_its_words(case):
+def test_a_number_of_layers_with_selective_recompute_is_diagnosed_by_its_message(case):
     words = "ValueError: When using recompute_granularity: selective recompute_num_layers must be None."
     answer = diagnose(case(words, spec=None, failed=FailedRank(0, "error", words, where="rank.log:1")))
     assert (answer.oom_class, answer.confidence) == ("not_oom", "high")
@@ -61,6 +61,6 @@ def test_a_number_of_layers_out_of_range_is_answered_with_the_largest(case):
     assert row.fix.endswith("from 1 to the layers of a pipeline rank, here 20")
 
 
-def test_ranks_that_do_not_divide_are_known_by_their_words(case):
+def test_a_wrong_number_of_ranks_is_known_by_its_message(case):
     (row,) = recognised(Facts(case("RuntimeError: world_size (32) is not divisible by 48", spec=None)))
     assert (row.id, row.cause) == ("A01", RANKS.cause)

@@ -1,4 +1,4 @@
-"""Which rank of a recorded run really failed, and what is known of its end."""
+"""The rank of a recorded run that failed first, and how the run ended."""
 
 import pytest
 
@@ -18,7 +18,7 @@ ERROR = Failure(kind="error", message="ValueError: no", phase="step", step=3)
 
 @pytest.fixture(name="failed_run")
 def _failed_run(make_spec, make_rank, make_record):
-    """A run on CPU-sized worlds whose ranks failed so."""
+    """A run whose first ranks have these failures."""
 
     def build(*failures, status="failed", **changes):
         spec = make_spec(num_gpus=32)
@@ -39,7 +39,7 @@ def _failed_run(make_spec, make_rank, make_record):
         ((ERROR, ERROR), 0),
     ],
 )
-def test_the_rank_that_explains_the_others_is_named(failed_run, failures, rank):
+def test_the_rank_whose_failure_explains_the_others_is_named(failed_run, failures, rank):
     assert case_of_run(failed_run(*failures)).failed.rank == rank
 
 
@@ -55,11 +55,11 @@ def test_a_run_out_of_memory_has_its_class_place_and_stage(failed_run):
     [({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, True), ({"PYTORCH_CUDA_ALLOC_CONF": ""}, False),
      ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:64, expandable_segments:True"}, True), ({"A": "b"}, False), ({}, None)],
 )  # fmt: skip
-def test_what_is_known_of_expandable_segments(failed_run, environment, expected):
+def test_the_environment_shows_whether_expandable_segments_are_on(failed_run, environment, expected):
     assert case_of_run(failed_run(provenance={"environment": environment})).expandable_segments is expected
 
 
-def test_a_limit_of_ones_own_is_not_the_devices(make_spec, make_rank, make_record):
+def test_a_self_imposed_limit_is_not_the_limit_of_the_device(make_spec, make_rank, make_record):
     spec = make_spec(gpu="cpu", measure={"max_steps": 10, "memory_limit_bytes": 10**9})
     words = Failure(kind="oom", message="MemoryLimitError: out of memory under --memory_limit")
     ranks = (make_rank(spec, 0, failure=words), make_rank(spec, 1))
@@ -67,7 +67,7 @@ def test_a_limit_of_ones_own_is_not_the_devices(make_spec, make_rank, make_recor
     assert (case.verdict.oom_class, case.verdict.confidence) == ("self_imposed_limit", "high")
 
 
-def test_words_that_nobody_knows_are_out_of_memory_all_the_same(failed_run):
+def test_an_oom_failure_with_an_unknown_message_is_out_of_memory(failed_run):
     case = case_of_run(failed_run(Failure(kind="oom", message="no room"), status="oom"))
     assert (case.verdict.oom_class, case.verdict.confidence) == ("capacity", "low")
 
@@ -92,7 +92,7 @@ def test_the_recipes_environment_is_not_that_of_an_imported_job(make_spec, make_
 
 
 @pytest.mark.parametrize(
-    ("said", "oom_class", "advice"),
+    ("reason", "oom_class", "advice"),
     [
         ("Slurm: TIMEOUT after 30 min", "time_limit", "--time_limit"),
         ("Slurm: NODE_FAIL (NodeDown) on n2", "node_failure", "--exclude"),
@@ -101,9 +101,9 @@ def test_the_recipes_environment_is_not_that_of_an_imported_job(make_spec, make_
         ("Slurm: CANCELLED by 1000", "not_oom", "scancel"),
     ],
 )  # fmt: skip
-def test_what_slurm_said_of_the_end_explains_ranks_that_it_ended(failed_run, said, oom_class, advice):
-    case = case_of_run(failed_run(SIGTERM, PEER, failure=said))
-    assert (case.verdict.oom_class, case.verdict.confidence, case.verdict.reason) == (oom_class, "high", said)
+def test_slurms_reason_explains_the_ranks_that_it_ended(failed_run, reason, oom_class, advice):
+    case = case_of_run(failed_run(SIGTERM, PEER, failure=reason))
+    assert (case.verdict.oom_class, case.verdict.confidence, case.verdict.reason) == (oom_class, "high", reason)
     assert advice in case.verdict.next_experiment
     assert not case.has_oom or oom_class == "host_memory"
 
@@ -113,7 +113,7 @@ def test_a_rank_that_ran_out_of_memory_explains_the_time_limit_that_the_others_r
     assert case.verdict.oom_class == "fragmentation"
 
 
-def test_a_hang_is_told_with_its_own_advice(failed_run):
+def test_a_hang_has_its_own_advice(failed_run):
     words = Failure(
         kind="hang", message="rank 1 gave no sign of life for 61.0 s (patience 60.0 s) in phase step after step 3"
     )
@@ -124,9 +124,9 @@ def test_a_hang_is_told_with_its_own_advice(failed_run):
 
 @pytest.fixture(name="note")
 def _note(tmp_path, make_spec):
-    """How far ranks came of a run that nobody committed, each after so many of its ten steps."""
+    """The progress of the ranks of a run without a record, each after a number of its ten steps."""
 
-    def told(*num_steps):
+    def progress(*num_steps):
         (tmp_path / "ranks").mkdir()
         for rank, steps in enumerate(num_steps):
             beats = [Heartbeat(time_s=1.76e9 + step, phase="step", step=step, seconds=1.0) for step in range(steps)]
@@ -135,7 +135,7 @@ def _note(tmp_path, make_spec):
         spec = make_spec(gpu="cpu", num_gpus=len(num_steps))
         return case_of_unfinished(tmp_path, spec, None, this_host()).notes[0].partition(". Last sign")[0]
 
-    return told
+    return progress
 
 
 @pytest.mark.parametrize(
@@ -151,55 +151,55 @@ def _note(tmp_path, make_spec):
                              "ranks 1, 3, 5, 7, 9, 11, 13, 15: finished step 1 of 10, then silent"]),
     ],
 )  # fmt: skip
-def test_ranks_that_came_equally_far_are_told_together(note, num_steps, groups):
+def test_ranks_with_equal_progress_are_grouped(note, num_steps, groups):
     assert note(*num_steps).split("; ") == groups
 
 
 @pytest.mark.parametrize(("num_groups", "more"), [(8, []), (9, ["and 1 more"])])
-def test_of_many_groups_the_first_eight_are_told(note, num_groups, more):
-    told = note(*range(1, num_groups + 1)).split("; ")
-    assert told == [*(f"rank {rank}: finished step {rank + 1} of 10, then silent" for rank in range(8)), *more]
+def test_the_first_eight_groups_are_listed(note, num_groups, more):
+    groups = note(*range(1, num_groups + 1)).split("; ")
+    assert groups == [*(f"rank {rank}: finished step {rank + 1} of 10, then silent" for rank in range(8)), *more]
 
 
 @pytest.mark.parametrize(
     ("message", "oom_class"),
     [("Signal 9 (SIGKILL) received by PID 4", "killed"), ("exitcode -9", "killed"), ("Signal 11 (SIGSEGV)", "not_oom")],
 )
-def test_a_rank_that_was_killed_is_not_taken_for_one_that_crashed(failed_run, message, oom_class):
+def test_a_killed_rank_is_not_confused_with_a_crashed_rank(failed_run, message, oom_class):
     assert case_of_run(failed_run(Failure(kind="signal", message=message))).verdict.oom_class == oom_class
     assert case_of_run(failed_run(Failure(kind="error", message=message))).verdict.oom_class == "not_oom"
 
 
 def test_a_hang_before_slurm_ended_the_run_is_explained_by_slurm(failed_run):
-    said = "Slurm: TIMEOUT after 30 min"
+
     words = Failure(kind="hang", message="rank 0 gave no sign of life")
-    assert case_of_run(failed_run(words, failure=said)).verdict.oom_class == "time_limit"
+    assert case_of_run(failed_run(words, failure="Slurm: TIMEOUT after 30 min")).verdict.oom_class == "time_limit"
 
 
 @pytest.mark.parametrize(("hostname", "place"), [("node7", "node7"), ("unknown", "")])
-def test_the_node_of_the_failed_rank_is_told_where_it_is_known(make_spec, make_rank, make_record, hostname, place):
+def test_the_node_of_the_failed_rank_is_shown_if_known(make_spec, make_rank, make_record, hostname, place):
     spec = make_spec(gpu="cpu")
     ranks = (make_rank(spec, 0, failure=ERROR, hostname=hostname), make_rank(spec, 1))
     assert case_of_run(make_record(spec, ranks=ranks, status="failed")).failed.place == place
 
 
 @pytest.mark.parametrize(("kind", "is_believed"), [("error", True), ("peer", False)])
-def test_an_error_in_the_logs_of_an_unfinished_run_counts_unless_it_is_of_a_lost_peer(
+def test_an_error_in_the_logs_of_an_unfinished_run_counts_unless_a_peer_was_lost(
     tmp_path, make_spec, case, kind, is_believed
 ):
     (tmp_path / "ranks" / "rank_000").mkdir(parents=True)
-    heard = case("ValueError: no", failed=FailedRank(0, kind, "ValueError: no"))
-    found = case_of_unfinished(tmp_path, make_spec(gpu="cpu"), heard, this_host())
+    logged = case("ValueError: no", failed=FailedRank(0, kind, "ValueError: no"))
+    found = case_of_unfinished(tmp_path, make_spec(gpu="cpu"), logged, this_host())
     assert (found.failed is not None, found.status) == (is_believed, "failed" if is_believed else "unknown")
 
 
 @pytest.mark.parametrize(
-    ("signal", "told"), [(15, "ended by SIGTERM, and its ranks with it, after 7 s"), (None, "ended after 7 s")]
+    ("signal", "end"), [(15, "ended by SIGTERM, and its ranks with it, after 7 s"), (None, "ended after 7 s")]
 )
-def test_the_end_of_torchruns_agents_is_told(tmp_path, make_spec, signal, told):
+def test_the_notes_say_how_torchruns_agents_ended(tmp_path, make_spec, signal, end):
     (tmp_path / "ranks").mkdir()
     (tmp_path / "ranks" / "rank_000.log").touch()
     agent = AgentRecord(status="signalled" if signal else "failed", signal=signal, seconds=7.0)
     (tmp_path / "ranks" / "launch.json").write_text(agent.model_dump_json())
     notes = case_of_unfinished(tmp_path, make_spec(gpu="cpu"), None, this_host()).notes
-    assert f"torchrun on node 0 {told} (ranks/launch.json)." in notes
+    assert f"torchrun on node 0 {end} (ranks/launch.json)." in notes

@@ -1,4 +1,4 @@
-"""Settings that the rules refuse: told to be those of a job they cannot be its own, and no command asks for them."""
+"""Settings that the rules refuse: they cannot be the settings of a job that ran, and no command contains them."""
 
 from dataclasses import replace
 
@@ -27,38 +27,40 @@ def _answer():
     return build
 
 
-def test_settings_that_the_rules_refuse_are_not_those_of_a_job_that_ran_out_of_memory(case, answer):
-    told = case(FULL, CAPTURED, is_told=True, paths=("job.log",))
-    first, *others = answer(told).fixes
-    assert first.text.startswith("These cannot be the job's settings as given: G22: mlp: checkpoint inside a layer")
+def test_a_job_that_ran_out_of_memory_cannot_have_settings_that_the_rules_refuse(case, answer):
+    first, *others = answer(case(FULL, CAPTURED, has_given_settings=True, paths=("job.log",))).fixes
+    assert first.text.startswith(
+        "The job cannot have run with the settings as given: G22: mlp: checkpoint inside a layer"
+    )
     assert first.command.startswith("mbr-perf diagnose job.log -mr llama3_70b")
     assert first.command.endswith("--cuda_graph_impl none --recompute mlp")
     assert not [fix for fix in others if fix.command.startswith("mbr-perf")]
 
 
 def test_the_line_that_the_rules_accept_keeps_all_that_was_given(case, answer):
-    told = case(FULL, CAPTURED, is_told=True, paths=("job.log",), asked_with=("--against", "fast.log", "--no_plan"))
-    assert answer(told).fixes[0].command.endswith("--recompute mlp --against fast.log --no_plan")
+    options = ("--against", "fast.log", "--no_plan")
+    job = case(FULL, CAPTURED, has_given_settings=True, paths=("job.log",), asked_with=options)
+    assert answer(job).fixes[0].command.endswith("--recompute mlp --against fast.log --no_plan")
 
 
 def test_refused_settings_of_a_job_that_ended_well_are_noted(case, answer):
-    told = answer(case("", CAPTURED, is_told=True, paths=("job.log",)))
-    assert told.fixes == ()
-    assert told.evidence[0].startswith("The rules refuse the settings as told: G22: ")
-    assert "it had another release of the software, another graph scope or other settings" in told.evidence[0]
+    diagnosis = answer(case("", CAPTURED, has_given_settings=True, paths=("job.log",)))
+    assert diagnosis.fixes == ()
+    assert diagnosis.evidence[0].startswith("The rules refuse the settings as given: G22: ")
+    assert "so it had another release of the software, another graph scope or other settings" in diagnosis.evidence[0]
 
 
-def test_symptoms_of_such_settings_are_not_told(case, answer):
-    assert answer(case(FULL, CAPTURED, is_told=True)).symptoms == ()
+def test_such_settings_show_no_symptoms(case, answer):
+    assert answer(case(FULL, CAPTURED, has_given_settings=True)).symptoms == ()
 
 
 def test_a_job_that_failed_by_its_settings_is_shown_the_rule(case, answer):
-    told = case("ValueError: no", CAPTURED, is_told=True)
-    assert answer(told).evidence[0].startswith("The rules refuse the job's settings: G22: ")
-    assert any(fix.text.startswith("G22: use transformer-engine 2.12") for fix in answer(told).fixes)
+    job = case("ValueError: no", CAPTURED, has_given_settings=True)
+    assert answer(job).evidence[0].startswith("The rules refuse the job's settings: G22: ")
+    assert any(fix.text.startswith("G22: use transformer-engine 2.12") for fix in answer(job).fixes)
 
 
-def test_no_trial_is_printed_that_would_be_refused(case, answer):
+def test_no_trial_that_the_rules_refuse_is_printed(case, answer):
     with_user_buffers = answer(case(FRAGMENTED, UNREGISTERED, expandable_segments=False)).fixes[0]
     assert "The rules refuse it here" in with_user_buffers.text
     assert "V07: nccl_ub with expandable segments" in with_user_buffers.text
@@ -67,7 +69,7 @@ def test_no_trial_is_printed_that_would_be_refused(case, answer):
     assert "--ab" in answer(case(FRAGMENTED, plain, expandable_segments=False)).fixes[0].command
 
 
-def test_no_change_is_printed_that_would_be_refused(case, answer):
+def test_no_change_that_the_rules_refuse_is_printed(case, answer):
     change = Change("mlp", (("recompute", "mlp"),), 60 * GIB, 0.16)
     graphs = CAPTURED | {"recompute": "core_attn"}
     fix = answer(case(FULL, graphs), Outlook(change, budget_bytes=74 * GIB)).fixes[0]
@@ -84,7 +86,7 @@ def test_more_stages_are_planned_only_where_they_are_legal(case, answer):
     assert (none.command, "PP 8 is not legal" in none.text) == ("", True)
 
 
-def test_a_rule_that_a_run_went_past_is_gone_past_again(case, answer):
+def test_the_command_overrides_the_same_rules_as_the_run(case, answer):
     forced = replace(case(FRAGMENTED, CAPTURED, expandable_segments=False), forced=("G22",))
     assert "--force G22" in answer(forced).fixes[0].command
     assert rulings_on(forced, this_host()).job == ()

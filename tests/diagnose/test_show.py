@@ -1,4 +1,4 @@
-"""How a diagnosis reads on a terminal."""
+"""A diagnosis on a terminal."""
 
 import io
 

@@ -1,9 +1,9 @@
-"""Every known symptom: what is seen in, its cause and fix out; and what looks like it and is not."""
+"""Every known symptom: its evidence, cause and fix, and jobs that only look like it."""
 
 import pytest
 
 from harness.diagnose.seen import Facts
-from harness.diagnose.symptoms import SYMPTOMS, is_telling, recognised
+from harness.diagnose.symptoms import SYMPTOMS, names_symptom, recognised
 from tests.diagnose.conftest import FRAGMENTED, FULL
 
 GRAPHS = {"cuda_graph": {"impl": "transformer_engine", "scope": ("mlp",)}}
@@ -19,7 +19,7 @@ def found(case, reference=None):
         ("AssertionError: full recompute is only supported with full iteration CUDA graph.",
          "full_recompute_with_graphs", "whole layers are recomputed", "--cuda_graph_impl none"),
         ("AssertionError: recompute_granularity must not be full when CUDA Graphs are enabled.",
-         "full_recompute_with_graphs", "CUDA graphs of parts of a layer", "recompute modules instead of layers"),
+         "full_recompute_with_graphs", "CUDA graphs capture parts of a layer", "recompute modules instead of layers"),
         ("ValueError: Currently there is no support for Pipeline parallelism with CPU offloading",
          "pipeline_with_cpu_offloading", "PP is above 1", "-pp 1"),
         ("AssertionError: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True is currently not supported with nccl_ub due to x",
@@ -28,11 +28,11 @@ def found(case, reference=None):
          "method_with_selective", "belong to full recompute", "drop --recompute_method"),
     ],
 )  # fmt: skip
-def test_megatron_cores_own_words_name_the_symptom_without_any_settings(case, text, symptom, cause, fix):
+def test_megatron_cores_own_message_names_the_symptom_without_any_settings(case, text, symptom, cause, fix):
     row = found(case(text, spec=None))[symptom]
     assert cause in row.cause
     assert fix in row.fix
-    assert row.evidence == f"rank.log:1 says: {text}"
+    assert row.evidence == f"rank.log:1: {text}"
 
 
 def test_full_recompute_with_graphs_is_seen_in_settings(case):
@@ -66,11 +66,11 @@ def test_user_buffers_beside_expandable_segments_are_seen_in_settings(case):
     ],
 )
 def test_nan_is_a_symptom_with_fp8_and_recompute_only(case, dtype, recompute, has_nan, expected):
-    told = found(case("", {"compute_dtype": dtype, "recompute": recompute}, has_nan=has_nan))
-    assert ("nan_with_fp8" in told) == expected
+    rows = found(case("", {"compute_dtype": dtype, "recompute": recompute}, has_nan=has_nan))
+    assert ("nan_with_fp8" in rows) == expected
 
 
-def test_nan_with_fp8_says_to_recompute_core_attn_only(case):
+def test_the_fix_for_nan_with_fp8_is_to_recompute_core_attn_only(case):
     row = found(case("", {"recompute": "core_attn,layernorm"}, has_nan=True))["nan_with_fp8"]
     assert row.fix.startswith("recompute core_attn only, not layernorm")
     assert "layernorm is among the modules" in row.evidence
@@ -83,28 +83,28 @@ def test_one_rank_out_of_memory_beside_headroom_points_at_the_allocator(case, fi
     assert row.evidence == "only rank 0; the other 2 held at most 60.00 GiB of 79.11 GiB; no expandable segments"
 
 
-def test_a_recipe_that_sets_expandable_segments_is_told_apart_from_what_the_job_had(case, figures):
+def test_expandable_segments_of_the_recipe_are_not_taken_for_those_of_the_job(case, figures):
     setting = {"env": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}}
     ranks = figures((0, 74, True), (1, 60, False))
-    for settings, told in (
-        (setting, "the recipe sets expandable segments; whether the job had"),
-        ({}, "are not known"),
+    for settings, evidence in (
+        (setting, "the recipe sets expandable segments, but the logs do not show whether the job had"),
+        ({}, "is not known"),
     ):
         row = found(case(FRAGMENTED, settings, ranks=ranks))["rank_out_of_memory_beside_headroom"]
-        assert told in row.evidence
+        assert evidence in row.evidence
 
 
-def test_on_a_processor_no_allocator_is_to_blame(case, figures):
+def test_on_a_cpu_the_allocator_is_not_the_cause(case, figures):
     limited = {"gpu": "cpu", "measure": {"max_steps": 10, "memory_limit_bytes": 2 * 10**9}}
     text = (
         "MemoryLimitError: out of memory under --memory_limit. Tried to allocate 1835008 bytes (1.75 MiB) in aten.silu"
     )
-    told = case(text, limited, ranks=figures((0, 1.8, True), (1, 1.0, False)), expandable_segments=False)
-    assert told.has_oom
-    assert "rank_out_of_memory_beside_headroom" not in found(told)
+    job = case(text, limited, ranks=figures((0, 1.8, True), (1, 1.0, False)), expandable_segments=False)
+    assert job.has_oom
+    assert "rank_out_of_memory_beside_headroom" not in found(job)
 
 
-def test_a_job_out_of_memory_is_not_told_to_win_speed_back_by_keeping_more(case):
+def test_a_job_out_of_memory_gets_no_advice_that_needs_more_memory(case):
     fast = case("", {"recompute": "none"}, tflops_per_gpu=800.0, name="fast")
     for recompute in ("mlp,core_attn", "full:uniform:1"):
         full = case(FULL, {"recompute": recompute}, tflops_per_gpu=500.0)
@@ -113,7 +113,7 @@ def test_a_job_out_of_memory_is_not_told_to_win_speed_back_by_keeping_more(case)
         )
 
 
-def test_ranks_that_are_all_full_are_not_one_beside_headroom(case, figures):
+def test_without_headroom_on_other_ranks_the_allocator_is_not_the_cause(case, figures):
     both = figures((0, 74, True), (1, 74, True))
     near = figures((0, 74, True), (1, 78, False))
     for ranks in (both, near):
@@ -122,7 +122,7 @@ def test_ranks_that_are_all_full_are_not_one_beside_headroom(case, figures):
 
 def test_out_of_memory_with_expandable_segments_is_capacity(case):
     row = found(case(FULL, expandable_segments=True))["out_of_memory_with_expandable_segments"]
-    assert "too small" in row.cause
+    assert "more memory than the device has" in row.cause
     assert "distributed optimizer" in row.fix
     assert "out_of_memory_with_expandable_segments" not in found(case(FULL, expandable_segments=False))
 
@@ -138,16 +138,16 @@ def test_layernorm_and_still_out_of_memory(case, figures):
     with_norm = case(FULL, {"recompute": "core_attn,layernorm"}, ranks=figures((0, 59.6, True)))
     before = case(FULL, {"recompute": "core_attn"}, ranks=figures((0, 58.8, True)))
     row = found(with_norm, before)["layernorm_and_still_out_of_memory"]
-    assert row.cause == "the norms' activations are too small to move the peak"
+    assert row.cause == "the activations of the norms are too small to lower the peak"
     assert row.fix.startswith("a module that frees more (mlp, moe), or whole layers")
     assert row.evidence.endswith("the peak moved from 58.80 GiB to 59.60 GiB")
 
 
-def test_layernorm_beside_mlp_is_not_what_failed_to_help(case):
+def test_layernorm_with_mlp_is_not_the_symptom(case):
     assert "layernorm_and_still_out_of_memory" not in found(case(FULL, {"recompute": "mlp,layernorm"}))
 
 
-def test_recompute_and_still_out_of_memory_says_what_recompute_leaves(case):
+def test_recompute_and_still_out_of_memory_names_the_memory_that_stays(case):
     row = found(case(FULL, {"optimizer": {"use_distributed_optimizer": False}}))["recompute_and_still_out_of_memory"]
     assert "optimizer state stay" in row.cause
     assert row.evidence == "recompute is core_attn; the optimizer is not distributed"
@@ -157,72 +157,74 @@ def test_recompute_and_still_out_of_memory_says_what_recompute_leaves(case):
 @pytest.mark.parametrize(("tflops", "expected"), [(593.6, True), (610.0, False)])
 def test_a_drop_of_more_than_fifteen_percent_with_mlp(case, tflops, expected):
     golden = case("", {"recompute": "core_attn"}, tflops_per_gpu=709.93, name="golden")
-    told = found(case("", {"recompute": "mlp"}, tflops_per_gpu=tflops), golden)
-    assert ("utilization_drop_with_mlp" in told) == expected
+    rows = found(case("", {"recompute": "mlp"}, tflops_per_gpu=tflops), golden)
+    assert ("utilization_drop_with_mlp" in rows) == expected
 
 
-def test_the_drop_with_mlp_is_told_in_numbers(case):
+def test_the_evidence_of_a_drop_with_mlp_is_in_numbers(case):
     golden = case("", {"recompute": "core_attn"}, tflops_per_gpu=709.93, name="golden")
     row = found(case("", {"recompute": "mlp"}, tflops_per_gpu=593.6), golden)["utilization_drop_with_mlp"]
-    assert row.evidence == "593.6 TFLOP/s/GPU against 709.9 of golden (-16.4 %)"
-    assert "CPU offloading where PP is 1" in row.fix
+    assert row.evidence == "593.6 TFLOP/s/GPU, golden 709.9 (-16.4 %)"
+    assert "CPU offloading if PP is 1" in row.fix
 
 
 def test_a_job_alone_shows_the_cost_of_mlp_by_its_flops(case, predicted):
     dear = case("", {"recompute": "mlp"}, prediction=predicted(60, recompute_flops=22))
-    assert found(dear)["utilization_drop_with_mlp"].evidence.startswith("18% of the FLOPs")
+    assert found(dear)["utilization_drop_with_mlp"].evidence.startswith("18% of the predicted FLOPs")
     cheap = case("", {"recompute": "mlp"}, prediction=predicted(60, recompute_flops=10))
     assert "utilization_drop_with_mlp" not in found(cheap)
 
 
-def test_core_attn_beside_mlp_is_held_against_mlp_alone(case):
+def test_core_attn_beside_mlp_is_compared_with_mlp_alone(case):
     both = case("", {"recompute": "mlp,core_attn"}, tflops_per_gpu=586.8)
     alone = case("", {"recompute": "mlp"}, tflops_per_gpu=593.6, name="mlp")
     row = found(both, alone)["core_attn_beside_mlp"]
-    assert row.evidence == "586.8 TFLOP/s/GPU against 593.6 of mlp (-1.1 %)"
+    assert row.evidence == "586.8 TFLOP/s/GPU, mlp 593.6 (-1.1 %)"
     assert row.fix == "recompute mlp alone"
     faster = case("", {"recompute": "mlp"}, tflops_per_gpu=580.0)
     assert "core_attn_beside_mlp" not in found(both, faster)
 
 
-def test_full_recompute_is_named_where_the_job_is_slower_than_another(case):
+def test_full_recompute_is_named_if_the_job_is_slower_than_another(case):
     full = case("", {"recompute": "full:uniform:1"}, tflops_per_gpu=500.0)
     other = case("", {"recompute": "core_attn"}, tflops_per_gpu=700.0)
     assert "recompute modules instead of layers" in found(full, other)["slow_with_full_recompute"].fix
     assert "slow_with_full_recompute" not in found(full, case("", tflops_per_gpu=501.0))
 
 
-def test_more_tensor_parallelism_is_named_where_it_costs_much(case):
+def test_more_tensor_parallelism_is_named_if_the_job_is_much_slower(case):
     wide = {"parallelism": {"tensor_model_parallel_size": 8, "pipeline_model_parallel_size": 4}}
     row = found(case("", wide, tflops_per_gpu=508.7), case("", tflops_per_gpu=709.93))["more_tensor_parallelism"]
-    assert row.evidence.startswith("TP 8 against 4: 508.7 TFLOP/s/GPU against 709.9")
+    assert row.evidence.startswith("TP 8 compared with 4: 508.7 TFLOP/s/GPU, job 709.9")
 
 
-def test_virtual_stages_are_not_what_cured_an_out_of_memory(case, figures):
+def test_virtual_stages_did_not_prevent_running_out_of_memory(case, figures):
     finer = {"parallelism": {"tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 4,
                              "virtual_pipeline_model_parallel_size": 10}}  # fmt: skip
     failed = case(FRAGMENTED, ranks=figures((0, 58.8, True)), expandable_segments=False)
     passed = case("", finer, ranks=figures((0, 60.2, False)), expandable_segments=True)
     row = found(failed, passed)["virtual_stages_against_out_of_memory"]
-    assert row.evidence == "VPP 5 here, 10 there; peaks 58.80 GiB and 60.20 GiB; expandable segments differ too"
+    assert row.evidence == "VPP 5 here, 10 in job; peaks 58.80 GiB and 60.20 GiB; expandable segments differ too"
 
 
-def test_a_sound_job_shows_no_symptom(case, predicted):
+def test_a_healthy_job_shows_no_symptom(case, predicted):
     assert found(case("", prediction=predicted(60, 58))) == {}
 
 
-def test_every_symptom_has_its_own_id_and_says_what_to_do():
+def test_every_symptom_has_its_own_id_and_a_fix():
     assert len({row.id for row in SYMPTOMS[:16]}) == 16  # the others are megatron-core's texts, several of one rule
     assert all(row.cause and row.confirm and row.fix for row in SYMPTOMS)
 
 
-def test_lines_of_ordinary_training_are_not_telling():
-    assert not is_telling(" [2026-01-02 03:04:05] iteration 5/ 50 | lm loss: 1.1E+01 | number of nan iterations: 0 |")
+def test_lines_of_ordinary_training_name_no_symptom():
+    assert not names_symptom(
+        " [2026-01-02 03:04:05] iteration 5/ 50 | lm loss: 1.1E+01 | number of nan iterations: 0 |"
+    )
 
 
 @pytest.mark.parametrize("text", ["recompute_granularity ........ selective", "cpu_offloading ........ False"])
-def test_a_line_that_only_names_recompute_or_offloading_is_not_telling(text):
-    assert not is_telling(text)
+def test_a_line_that_only_names_recompute_or_offloading_names_no_symptom(text):
+    assert not names_symptom(text)
 
 
 @pytest.mark.parametrize(
@@ -236,5 +238,5 @@ def test_a_line_that_only_names_recompute_or_offloading_is_not_telling(text):
         "AssertionError: recompute method is not yet supported for selective activation checkpointing",
     ],
 )
-def test_lines_that_symptoms_are_known_by_are_heard(text):
-    assert is_telling(text)
+def test_lines_that_name_a_symptom_are_kept(text):
+    assert names_symptom(text)
