@@ -1,4 +1,4 @@
-"""`mbr-perf explain`: why a run is not like its golden, a published number, or another run."""
+"""`mbr-perf explain`: why a run differs from its golden, a published number, or another run."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,7 +11,7 @@ from harness.asking.options import GoldenDir, Json, Results, takes
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
-    """What to hold against what."""
+    """The two sides to compare."""
 
     run: Annotated[
         str,
@@ -38,8 +38,8 @@ class ExplainOptions:
 def explain(what: ExplainOptions) -> None:
     """Say why a run differs from its golden, a published number or another run.
 
-    Everything that both recorded is compared; what differs is listed by how much it usually moves, each with whether it
-    can explain the sign and the size of the change. Exits 0 whatever is found; compare gives the verdict.
+    Compares everything that both sides recorded. Lists the differences, the likeliest effect first, and whether each can
+    explain the sign and the size of the change. Exits 0 whatever it finds; compare gives the verdict.
     """
     from harness.errors import BadRequestError, Problems
     from harness.explain.judge import explain as explained
@@ -51,9 +51,11 @@ def explain(what: ExplainOptions) -> None:
     with problems.collecting():
         theirs = named(what.golden, what.results_dir, what.golden_dir) if what.golden is not None else None
     problems.raise_if_any()
-    assert ours is not None  # else it is a problem
+    assert ours is not None  # otherwise a problem was raised
     if ours.run is None:
-        raise BadRequestError(f"{what.run}: a golden, not a run", remedy="the run first: mbr-perf explain RUN GOLDEN")
+        raise BadRequestError(
+            f"{what.run}: a golden, not a run", remedy="name the run first: mbr-perf explain RUN GOLDEN"
+        )
     theirs = theirs or stored_golden(ours.run, what.golden_dir)
     found = explained(with_history(ours.side(), ours.run, what.results_dir), theirs.side(ours.run.spec))
     if what.as_json:
@@ -67,6 +69,6 @@ def explain(what: ExplainOptions) -> None:
         from harness.run.predicting.prediction import prediction_line, whole_run
         from harness.showing.terminal import show_page
 
-        runs = [one.run for one in (ours, theirs) if one.run is not None]
-        told = [prediction_line(run.prediction, run.no_prediction, whole_run(run, derive(run))) for run in runs]
-        show_page(explanation_page(found, told))
+        runs = [side.run for side in (ours, theirs) if side.run is not None]
+        predictions = [prediction_line(run.prediction, run.no_prediction, whole_run(run, derive(run))) for run in runs]
+        show_page(explanation_page(found, predictions))

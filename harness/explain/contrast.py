@@ -1,4 +1,4 @@
-"""Facts of two sides, side by side."""
+"""Compares the facts of two sides."""
 
 import re
 from collections import Counter
@@ -14,11 +14,11 @@ from harness.planning import flops
 from harness.planning.flops import FORMULA_VERSION
 from harness.records.golden import GoldenRecord, leaves, spec_like
 
-# Readings of which no two are ever equal: relative differences up to this are the same.
+# Two readings are never exactly equal: relative differences up to these count as equal.
 _TOLERANCES = {"sm_clock_min_mhz": 0.01, "sm_clock_max_mhz": 0.01, "max_power_w": 0.05, "spread_of_steps": 0.5}
-_STEADY_PERCENT = 2.0  # steps that spread by less are steady, whatever the other side's spread by
+_STEADY_PERCENT = 2.0  # steps that vary by less are steady, whatever the other side's spread
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
-# Worth telling even where the other side recorded nothing of the kind.
+# Shown even if the other side did not record it.
 _EVIDENCE: frozenset[Key] = frozenset(
     {
         ("clocks", "throttling"),
@@ -30,7 +30,7 @@ _EVIDENCE: frozenset[Key] = frozenset(
 
 
 def contrast(ours: Side, theirs: Side) -> Contrast:
-    """Every fact of either side, once: as a departure, as the same, or as recorded on one side only."""
+    """Sort every fact of either side: a departure, the same, or recorded on one side only."""
     departures: list[Departure] = []
     same: Counter[Group] = Counter()
     missing: tuple[list[Key], list[Key]] = ([], [])
@@ -52,28 +52,28 @@ def contrast(ours: Side, theirs: Side) -> Contrast:
 
 
 def _is_evidence(key: Key, theirs: Side) -> bool:
-    """A module that is inert here may have acted where the published figure was measured; our goldens would agree."""
+    """Whether to show a fact of one side. An inert module counts against published figures: it may have acted there."""
     group, name = key
     return key in _EVIDENCE or (group == "recompute" and name.startswith("inert.") and theirs.kind == "published")
 
 
 def _variables_once(departures: list[Departure]) -> tuple[Departure, ...]:
-    """A variable that was asked for is told as one of the environment, and only there where both sides recorded that."""
+    """Show a variable once, in the environment, not also as a setting."""
     seen = {each.name for each in departures if each.group == "environment"}
-    told = []
+    unique = []
     for each in departures:
         name = each.name.removeprefix("env.")
         if each.group != "settings" or name == each.name:
-            told.append(each)
+            unique.append(each)
         elif name not in seen:
-            told.append(replace(each, group="environment", name=name))
-    return tuple(told)
+            unique.append(replace(each, group="environment", name=name))
+    return tuple(unique)
 
 
 def _value(side: Side, key: Key) -> str | None:
-    """Return the recorded text; None where the side did not record the group whole.
+    """Return the recorded text; None if the side recorded neither the fact nor its whole group.
 
-    What such a group lacks is ``none``. A setting from before the field was there has its former value.
+    A fact missing from a whole group is ``none``. A setting older than its field has its former value.
     """
     group, name = key
     if key in side.facts or group not in side.closed:
@@ -89,22 +89,22 @@ def _departure(ours: Side, key: Key, here: str | None, there: str | None) -> Dep
 
 def _alike(key: Key, here: str, there: str) -> bool:
     tolerance = _TOLERANCES.get(key[1])
-    one, other = _NUMBER.match(here), _NUMBER.match(there)
-    if tolerance is None or one is None or other is None:
+    ours, theirs = _NUMBER.match(here), _NUMBER.match(there)
+    if tolerance is None or ours is None or theirs is None:
         return here == there
-    if key[1] == "spread_of_steps" and max(float(one[0]), float(other[0])) < _STEADY_PERCENT:
+    if key[1] == "spread_of_steps" and max(float(ours[0]), float(theirs[0])) < _STEADY_PERCENT:
         return True
-    return abs(float(one[0]) - float(other[0])) <= tolerance * max(abs(float(one[0])), abs(float(other[0])))
+    return abs(float(ours[0]) - float(theirs[0])) <= tolerance * max(abs(float(ours[0])), abs(float(theirs[0])))
 
 
-_BORROWED = "for arithmetic, settings that its source does not state are taken to be the run's"
+_BORROWED = "the source does not state all settings; calculations use the run's settings for the missing ones"
 _LABELS = ("recipe", "task", "compute_dtype", "num_gpus")
 
 
 def golden_side(name: str, golden: GoldenRecord, like: ExperimentSpec | None = None) -> Side:
-    """The golden; ``like`` lends a published one the settings that its source does not state.
+    """Return the golden as a side; ``like`` supplies the settings that a published source does not state.
 
-    A step time that is not stored is worked out from the throughput where the formula is ours or not stated.
+    A missing step time is calculated from the throughput, unless that uses another formula.
     """
     spec, clock = spec_like(golden, like), golden.measured_on.sm_clock_mhz
     stored = {name: metric.value for name, metric in golden.metrics.items()}
@@ -176,7 +176,7 @@ def _facts(golden: GoldenRecord) -> dict[Key, str]:
 
 
 def _health(golden: GoldenRecord) -> dict[Group, dict[str, str | None]]:
-    """No run that was seen to be throttled or to share its GPU is ever promoted; it was looked at where clocks were read."""
+    """Return the health of a promoted run: promotion refuses throttled and shared GPUs, if clocks were read."""
     clock = golden.measured_on.sm_clock_mhz
     if clock is None:
         return {}

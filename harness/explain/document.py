@@ -1,4 +1,4 @@
-"""JSON of an explanation: everything that the text says, and the differences that it shortens."""
+"""JSON of an explanation: everything in the text, and all differences in full."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -23,7 +23,7 @@ Unrecorded = Annotated[Names, BeforeValidator(_by_group)]
 
 
 class SideRow(Shown):
-    """Which run or golden it is, and how far to trust it."""
+    """The run or golden, and how far to trust it."""
 
     name: str
     kind: Literal["run", "golden", "published"]
@@ -45,7 +45,7 @@ class ChangeRow(Shown):
 
 
 class DifferenceRow(Shown):
-    """One recorded thing that is not the same."""
+    """One recorded value that differs."""
 
     group: Group
     name: str
@@ -54,8 +54,8 @@ class DifferenceRow(Shown):
     source: Text
 
 
-class SaysRow(Shown):
-    """What a cause has to say about the change of one metric."""
+class MetricFitRow(Shown):
+    """Whether a cause can explain the change of one metric."""
 
     metric: str
     fit: Fit
@@ -64,19 +64,19 @@ class SaysRow(Shown):
 
 
 class CauseRow(Shown):
-    """Differences that act alike, and what they can have moved."""
+    """Differences with the same effect, and the metrics that they can have changed."""
 
     rank: int
     name: str
     can_explain: bool
     differences: tuple[DifferenceRow, ...] = at("departures")
-    says: tuple[SaysRow, ...]
+    says: tuple[MetricFitRow, ...] = at("fits")
     size: str
     why: str
 
 
 class NotRecorded(Shown):
-    """What only the other side recorded, or neither did."""
+    """Facts that only the other side, or neither side, recorded."""
 
     run: Unrecorded = at("unrecorded_ours")
     reference: Unrecorded = at("unrecorded_theirs")

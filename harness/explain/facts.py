@@ -1,4 +1,4 @@
-"""All that a run recorded, as one side of a comparison."""
+"""Makes a side of a comparison from all that a run recorded."""
 
 import math
 from collections import Counter
@@ -26,19 +26,19 @@ _OF_THE_IMPORT: frozenset[Key] = frozenset(
         *(("software", name) for name in (*SOFTWARE, IMAGE)),
     }
 )
-SLOW_RANK = 0.02  # a rank whose own steps take this much longer than the middle rank's is worth a line
+SLOW_RANK = 0.02  # show a rank whose own steps take this much longer than those of the median rank
 
 
 def run_side(record: RunRecord, name: str = "") -> Side:
-    """The run with everything that its ranks, its sampler and its harness wrote down. Figures only of one that ended well."""
+    """Return the run with everything that its ranks, sampler and harness recorded; metrics only if it ended well."""
     metrics = derive(record)
     numbers, steps = _numbers(record), metrics.step_time_s
     if steps and steps.stdev is not None:
         numbers["spread_of_steps"] = steps.stdev / steps.mean
     found = _facts(record, metrics, numbers)
-    facts: dict[Key, str] = {(group, key): value for group, told in found.items() for key, value in told.items()}
+    facts: dict[Key, str] = {(group, key): value for group, texts in found.items() for key, value in texts.items()}
     closed = {*_ALWAYS, *(("environment",) if record.provenance.environment else ())}
-    if record.imported is not None:  # whose log says nothing of the machine and its software
+    if record.imported is not None:  # its log does not describe the machine or its software
         facts = {key: value for key, value in facts.items() if key not in _OF_THE_IMPORT}
         closed -= {"software"}
     return Side(
@@ -105,7 +105,7 @@ def _facts(record: RunRecord, metrics: Metrics, numbers: dict[str, float]) -> di
 
 
 def _recompute(record: RunRecord) -> dict[str, str]:
-    """What the layers do, as reckoned and, where ranks read it back, as built on the first copy of every stage."""
+    """Return what the layers recompute: the calculation and, if ranks read it back, the built model of every stage."""
     effect = record.effective
     acting = {f"acts.{name}": f"{count} of {effect.num_layers} layers" for name, count in effect.modules.items()}
     inert = {f"inert.{name}": reason for name, reason in effect.inert_modules.items()}
@@ -169,8 +169,8 @@ def _processes(record: RunRecord) -> dict[str, str]:
         if device.foreign_processes
     ]
     unknown = sum(device.num_unidentified_processes for _, device in devices)
-    untold = {"unidentified_processes": str(unknown)} if unknown else {}
-    return {"foreign_processes": "; ".join(foreign) or NONE_SEEN, **untold}
+    unidentified = {"unidentified_processes": str(unknown)} if unknown else {}
+    return {"foreign_processes": "; ".join(foreign) or NONE_SEEN, **unidentified}
 
 
 def _memory(record: RunRecord, metrics: Metrics) -> dict[str, str]:
@@ -184,13 +184,13 @@ def _memory(record: RunRecord, metrics: Metrics) -> dict[str, str]:
 
 
 def _ranks(record: RunRecord, numbers: dict[str, float]) -> dict[str, str]:
-    """The rank whose own steps take longest; waiting for the others is part of every rank's steps, so it shows little."""
+    """Return the rank with the longest own steps. Every rank's steps include waiting, so differences look small."""
     if "imbalance" not in numbers:
         return {}
     if numbers["imbalance"] < SLOW_RANK:
         return {"slow_rank": NONE_SEEN}
     start, end = record.spec.measure.window
     own = [(rank, [s.seconds for s in rank.steps if start <= s.step < end]) for rank in record.ranks]
-    slowest, _ = max(((rank, times) for rank, times in own if times), key=lambda one: median(one[1]))
+    slowest, _ = max(((rank, times) for rank, times in own if times), key=lambda timed: median(timed[1]))
     who = f"rank {slowest.rank} (stage {slowest.coordinates.pp}, {slowest.hostname})"
-    return {"slow_rank": f"{who}: {numbers['imbalance'] * 100:.1f} % longer than the middle rank"}
+    return {"slow_rank": f"{who}: {numbers['imbalance'] * 100:.1f} % longer than the median rank"}

@@ -1,4 +1,4 @@
-"""Finds the two sides of an explanation and explains their difference."""
+"""Finds the two sides of an explanation."""
 
 import math
 import subprocess
@@ -29,7 +29,7 @@ _GIT_TIMEOUT_S = 30
 
 @dataclass(frozen=True)
 class Named:
-    """What a reference means: exactly one of ``run`` and ``golden``, under the ``name`` that reports give it."""
+    """The run or the golden that a reference names; ``name`` is its name in reports."""
 
     name: str
     run: RunRecord | None = None
@@ -41,7 +41,7 @@ class Named:
         return self.run.spec if self.run is not None else spec_like(self.golden) if self.golden is not None else None
 
     def side(self, like: ExperimentSpec | None = None) -> Side:
-        """As one side of a comparison; ``like`` lends a published golden what it does not state."""
+        """Return it as a side; ``like`` supplies the settings that a published golden does not state."""
         if self.run is not None:
             return run_side(self.run)
         assert self.golden is not None
@@ -49,9 +49,9 @@ class Named:
 
 
 def named(reference: str, results: Path | None = None, goldens: Path | None = None) -> Named:
-    """A run (folder, record or id), a golden (file or name), or ``REVISION:NAME``, a golden as git has it there.
+    """Return a run (folder, record or id), a golden (file or name), or ``REVISION:NAME``, a golden of a git revision.
 
-    BadRequestError for a reference that means none of these; a run's folder goes before a golden of the same name.
+    A run's folder goes before a golden of the same name. BadRequestError: the reference is none of these.
     """
     path = Path(reference)
     if path.name == RECORD or (path / RECORD).is_file():
@@ -76,7 +76,7 @@ def named(reference: str, results: Path | None = None, goldens: Path | None = No
 
 
 def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:
-    """The golden of the run's own settings; BadRequestError says why there is none."""
+    """Return the golden of the run's own settings. BadRequestError: there is none."""
     search = find_golden(run.spec, goldens, run.sources)
     if search.golden is None:
         raise BadRequestError(search.note, remedy="name a golden or another run: mbr-perf explain RUN GOLDEN")
@@ -85,12 +85,12 @@ def stored_golden(run: RunRecord, goldens: Path | None = None) -> Named:
 
 
 def _short(path: Path, folder: Path) -> str:
-    """The name that `golden list` prints, without .json, for a file below the folder; else the path."""
+    """Return the name that `golden list` prints, without .json; for a file outside the folder its path."""
     return str(path.relative_to(folder).with_suffix("")) if path.is_relative_to(folder) else str(path)
 
 
 def _at_revision(reference: str, folder: Path) -> Named:
-    """``HEAD~1:h100/<slug>``: the file below the folder of goldens, as git has it at that revision."""
+    """Return ``HEAD~1:h100/<slug>``: the golden's file at that git revision."""
     revision, _, name = reference.partition(":")
     if not revision or revision.startswith("-") or not name:
         raise BadRequestError(f"{reference!r}: neither a golden, a run, nor REVISION:NAME of a golden")
@@ -104,23 +104,23 @@ def _at_revision(reference: str, folder: Path) -> Named:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BadRequestError(f"{reference}: git cannot be asked: {error}") from error
+        raise BadRequestError(f"{reference}: git failed: {error}") from error
     if done.returncode != 0:
-        told = done.stderr.strip().splitlines()
+        lines = done.stderr.strip().splitlines()
         raise BadRequestError(
-            f"{reference}: git has no such file below {folder}: {told[0] if told else 'no reason given'}",
+            f"{reference}: git has no such file in {folder}: {lines[0] if lines else 'git gave no reason'}",
             remedy=f"git -C {folder} log --oneline -- . lists the commits that touched goldens",
         )
     try:
         return Named(reference, golden=GoldenRecord.model_validate_json(done.stdout))
     except ValidationError as error:
         raise BadRequestError(
-            f"{reference}: no golden that this version reads: {error.error_count()} problems"
+            f"{reference}: this version cannot read this golden: {error.error_count()} problems"
         ) from error
 
 
 def with_history(side: Side, record: RunRecord, results: Path | None = None) -> Side:
-    """The run's side with the spread of one run as nights of its settings, device and software show it, where they do."""
+    """Return the side with the spread of one run, if earlier nights of the same case show it."""
     history = read_history(results_dir(results), case=case_of(record.spec), fingerprint=record.fingerprint)
     start = record.provenance.started_at
     known = {m.name: noise_of(history, m.name, record, since=start, before=start) for m in METRICS}
@@ -129,9 +129,9 @@ def with_history(side: Side, record: RunRecord, results: Path | None = None) -> 
         return side
     runs = max(round((noise.night_df + 1) * noise.runs_per_night) for noise in found.values())
     basis = f"about {counted(runs, 'run')} of earlier nights"
-    return replace(side, spreads={name: spread_of_one(noise) for name, noise in found.items()}, spread_basis=basis)
+    return replace(side, spreads={name: spread_of_run(noise) for name, noise in found.items()}, spread_basis=basis)
 
 
-def spread_of_one(noise: KnownNoise) -> float:
-    """Relative standard deviation of one run of any night: that of means of nights, plus what their runs averaged out."""
+def spread_of_run(noise: KnownNoise) -> float:
+    """Return the relative standard deviation of one run of any night, from the spread between and within nights."""
     return math.sqrt(noise.night_sd**2 + noise.within_sd**2 * (1 - 1 / noise.runs_per_night))

@@ -1,4 +1,4 @@
-"""`mbr-perf explain` for people: what changed, whether it is noise, and the causes in the order of their likely effect."""
+"""Shows an explanation: what changed, whether it is noise, and the causes, the likeliest first."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,15 +13,15 @@ _KINDS = {"run": "run", "golden": "golden", "published": "golden, published else
 
 
 def explanation_page(found: Explanation, predictions: Sequence[str]) -> Page:
-    """The whole answer. ``predictions``: lines on what was predicted of either side."""
+    """Return the whole answer. ``predictions``: a line on the prediction for either side."""
     likely = [cause for cause in found.causes if cause.can_explain]
     rest = [cause for cause in found.causes if not cause.can_explain]
     has_moved = any(moved(change) for change in found.changes)
-    likely_first = f"What differs{' and can have changed that' * has_moved}, the likeliest effect first:"
+    likely_first = f"Differences{' that can explain the change' * has_moved}, the likeliest first:"
     sides = (found.ours, found.theirs)
     return Page(
         (
-            Facts((("Run", title(found.ours)), ("Against", title(found.theirs))), 10),
+            Facts((("Run", title(found.ours)), ("Reference", title(found.theirs))), 10),
             GAP,
             *change_blocks(found.changes, found.theirs),
             GAP,
@@ -29,7 +29,7 @@ def explanation_page(found: Explanation, predictions: Sequence[str]) -> Page:
             *_causes(likely_first, likely),
             *_causes(_rest(has_moved=has_moved, is_all=not likely), rest),
             GAP,
-            *([] if found.causes else ["Nothing that both sides recorded differs."]),
+            *([] if found.causes else ["Everything that both sides recorded is equal."]),
             GAP,
             listing(coverage(found.contrast)),
             listing(f"Caveat, {side.kind}: {text}" for side in sides for text in side.caveats),
@@ -41,32 +41,32 @@ def explanation_page(found: Explanation, predictions: Sequence[str]) -> Page:
 
 def _rest(*, has_moved: bool, is_all: bool) -> str:
     if not is_all:
-        return "What differs too:"
-    return "What differs, and cannot have changed that:" if has_moved else "What differs, and has moved no figure:"
+        return "Other differences:"
+    return "Differences that cannot explain the change:" if has_moved else "Differences that changed no metric:"
 
 
 def title(side: Side) -> str:
-    """Name, kind, and how many runs stand behind it."""
+    """Return the name, the kind, and the number of runs."""
     runs = f" of {side.num_runs} runs" if side.num_runs > 1 else ""
     return f"{side.name} ({_KINDS[side.kind]}{runs})"
 
 
 def change_blocks(changes: Sequence[Change], theirs: Side) -> Iterator[Block]:
-    """Every metric of either side, with what equal runs differ by where that is known."""
+    """Yield every metric of either side, with the noise if it is known."""
     if not changes:
         return
-    columns = ("Run", "Against", "Change", "Equal runs differ by")
+    columns = ("Run", "Reference", "Change", "Equal runs differ by")
     yield table(("Metric", *columns), (_change(change, theirs) for change in changes), right=columns)
     if theirs.derived:
-        yield "* worked out from the throughput by our formula; not stored"
+        yield "* calculated from the throughput with mbr-perf's formula; not stored"
 
 
 def _change(change: Change, theirs: Side) -> tuple[str, ...]:
-    metric, worked_out = figures.BY_NAME[change.metric], " *" if change.metric in theirs.derived else ""
+    metric, mark = figures.BY_NAME[change.metric], " *" if change.metric in theirs.derived else ""
     return (
         metric.title,
         figures.figure(metric, change.ours),
-        figures.figure(metric, change.theirs) + worked_out,
+        figures.figure(metric, change.theirs) + mark,
         figures.ABSENT if change.change is None else format_percent(change.change),
         figures.ABSENT if change.noise is None else f"±{change.noise * 100:.1f} %",
     )
@@ -76,13 +76,13 @@ def _causes(heading: str, causes: Sequence[Cause]) -> list[Section]:
     blocks: list[Block] = []
     for cause in causes:
         blocks.append(Line(f"{cause.rank:2}. {cause.name}", hang=4))
-        blocks.append(listing((f"    {line}" for line in (*_departures(cause.departures), *_says(cause))), hang=6))
+        blocks.append(listing((f"    {line}" for line in (*_departures(cause.departures), *_fits(cause))), hang=6))
         blocks.append(Line(f"    Why: {cause.why}", "dim", hang=6))
     return [Section(heading, tuple(blocks))] if causes else []
 
 
 def _departures(departures: Sequence[Departure]) -> list[str]:
-    """One line each; of very many only the first, with their number."""
+    """Return one line each, up to a limit, and the number of the others."""
     lines = [_departure(each) for each in departures[:_MOST_LISTED]]
     left = len(departures) - len(lines)
     return [*lines, *([f"and {left} more; --json lists them"] if left > 0 else [])]
@@ -95,27 +95,27 @@ def _departure(departure: Departure) -> str:
     return f"{departure.name}: {here} here{source}, {there} there"
 
 
-def _says(cause: Cause) -> list[str]:
-    """One line per thing said, with all the metrics that it is said of."""
+def _fits(cause: Cause) -> list[str]:
+    """Return one line per statement, with all metrics that it holds for."""
     metrics: dict[str, list[str]] = {}
-    for one in cause.says:
-        if one.fit != "nothing" and (one.fit != "unmeasured" or one.expected is not None):
-            metrics.setdefault(one.text, []).append(figures.BY_NAME[one.metric].title)
+    for fit in cause.fits:
+        if fit.fit != "nothing" and (fit.fit != "unmeasured" or fit.expected is not None):
+            metrics.setdefault(fit.text, []).append(figures.BY_NAME[fit.metric].title)
     lines = [f"{', '.join(names)}: {text}" for text, names in metrics.items()]
-    moves = ", ".join(_within(figures.BY_NAME[one.metric].title) for one in cause.says)
-    return [*lines, *([f"Usually: {cause.size}; moves {moves}"] if moves else [])]
+    moves = ", ".join(_within(figures.BY_NAME[fit.metric].title) for fit in cause.fits)
+    return [*lines, *([f"Usual effect: {cause.size}; changes {moves}"] if moves else [])]
 
 
 def _within(title: str) -> str:
-    """The title inside a sentence; a unit stays as it is."""
+    """Return the title for use inside a sentence; a unit stays as it is."""
     return title[0].lower() + title[1:] if title[1:2].islower() else title
 
 
-def coverage(contrast: Contrast, *, ours: str = "the run", theirs: str = "what it is held against") -> list[str]:
-    """What agrees in one line, and what only one side or neither wrote down."""
+def coverage(contrast: Contrast, *, ours: str = "the run", theirs: str = "the reference") -> list[str]:
+    """Return what agrees, and what only one side or neither side recorded."""
     same = ", ".join(f"{GROUPS[group]} ({count})" for group, count in contrast.same.items())
     return [
-        f"The same on both sides: {same or 'nothing'}.",
+        f"Equal on both sides: {same or 'nothing'}.",
         *_unrecorded(f"Not recorded by {theirs}", contrast.unrecorded_theirs),
         *_unrecorded(f"Not recorded by {ours}", contrast.unrecorded_ours),
         *(
@@ -126,7 +126,7 @@ def coverage(contrast: Contrast, *, ours: str = "the run", theirs: str = "what i
     ]
 
 
-def _unrecorded(told: str, keys: Iterable[Key]) -> list[str]:
+def _unrecorded(heading: str, keys: Iterable[Key]) -> list[str]:
     counted: dict[str, list[str]] = {}
     for group, name in keys:
         counted.setdefault(GROUPS[group], []).append(name)
@@ -135,4 +135,4 @@ def _unrecorded(told: str, keys: Iterable[Key]) -> list[str]:
     listed = ", ".join(
         f"{group} ({', '.join(names) if len(names) <= 3 else len(names)})" for group, names in counted.items()
     )
-    return [f"{told}: {listed}."]
+    return [f"{heading}: {listed}."]

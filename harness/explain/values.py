@@ -1,4 +1,4 @@
-"""What an explanation is made of."""
+"""The values of an explanation: sides, departures, changes and causes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,19 +30,19 @@ GROUPS: Mapping[Group, str] = {
 Key = tuple[Group, str]
 Fit = Literal["all", "part", "direction", "possible", "unmeasured", "nothing", "no"]
 
-NONE_SEEN = "none seen"  # looked for, and not there
+NONE_SEEN = "none seen"  # checked for and not found
 IMAGE = "container"
-ABSENT = "none"  # recorded, and not set or not installed
+ABSENT = "none"  # recorded as not set or not installed
 
 
 @dataclass(frozen=True)
 class Side:
-    """All that is recorded of a run or a golden. ``facts`` are texts; one that is missing was not recorded.
+    """Everything recorded for a run or a golden. ``facts`` are texts; a missing fact was not recorded.
 
-    ``closed``: groups that are recorded whole, where what is missing was not there. ``metrics``: usable figures by name,
-    none of a run that ended badly; ``derived``: those that are worked out from others. ``spreads``: relative standard
-    deviation of one run, over ``num_runs`` or as ``spread_basis`` says. ``numbers``: facts for arithmetic: ``sm_clock_min_mhz``, ``sm_clock_max_mhz``, ``imbalance``,
-    ``spread_of_steps`` (fractions).
+    ``closed``: groups recorded whole, in which a missing fact was absent. ``metrics``: usable values by name, none for a
+    run that did not end well; ``derived``: the calculated ones. ``spreads``: relative standard deviation of one run, from
+    ``num_runs`` or the source in ``spread_basis``. ``numbers``: facts for estimates: ``sm_clock_min_mhz``,
+    ``sm_clock_max_mhz``, ``imbalance``, ``spread_of_steps`` (fractions).
     """
 
     name: str
@@ -63,9 +63,9 @@ class Side:
 
 @dataclass(frozen=True)
 class Departure:
-    """One recorded thing that is not the same. ``theirs`` (or ``ours``) None: that side did not record it.
+    """One recorded value that differs. ``theirs`` (or ``ours``) None: that side did not record it.
 
-    ``source``: where our value comes from, for a setting.
+    ``source``: where our value of a setting comes from.
     """
 
     group: Group
@@ -77,7 +77,7 @@ class Departure:
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two sides laid side by side. ``same``: how many facts agree, by group; ``unrecorded_*``: what only one side has."""
+    """Two sides compared. ``same``: how many facts agree, by group; ``unrecorded_*``: facts of one side only."""
 
     departures: tuple[Departure, ...]
     same: Mapping[Group, int]
@@ -88,10 +88,10 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Change:
-    """One metric on both sides. ``change`` is (ours - theirs) / theirs, None without two figures.
+    """One metric on both sides. ``change`` is (ours - theirs) / theirs, None without two values.
 
-    ``noise``: what equal runs may differ by (two standard deviations of such a difference), ``basis`` where that is
-    known from; None where it is not.
+    ``noise``: how much equal runs may differ (two standard deviations of the difference), None if unknown; ``basis``: its
+    source.
     """
 
     metric: str
@@ -103,13 +103,13 @@ class Change:
 
     @property
     def is_noise(self) -> bool:
-        """Whether equal runs would differ by as much."""
+        """Whether equal runs may differ by as much."""
         return self.change is not None and abs(self.change) <= (self.noise or 0)
 
 
 @dataclass(frozen=True)
-class Says:
-    """What a cause has to say about the change of one metric. ``expected``: the relative change it would make."""
+class MetricFit:
+    """Whether a cause can explain the change of one metric. ``expected``: the relative change that it would make."""
 
     metric: str
     fit: Fit
@@ -119,24 +119,24 @@ class Says:
 
 @dataclass(frozen=True)
 class Cause:
-    """Departures that act alike, and what they can have moved. ``rank`` counts from 1."""
+    """Departures with the same effect, and the metrics that they can have changed. ``rank`` counts from 1."""
 
     rank: int
     name: str
     departures: tuple[Departure, ...]
-    says: tuple[Says, ...]
+    fits: tuple[MetricFit, ...]
     size: str
     why: str
 
     @property
     def can_explain(self) -> bool:
-        """Whether it can have moved anything that did move."""
-        return any(one.fit in ("all", "part", "direction", "possible", "unmeasured") for one in self.says)
+        """Whether it can explain the change of any metric."""
+        return any(each.fit in ("all", "part", "direction", "possible", "unmeasured") for each in self.fits)
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a run is not like what it is held against. ``verdict``: the first thing to know; ``advice``: what to do next."""
+    """Why a run differs from its reference. ``verdict``: the summary; ``advice``: what to do next."""
 
     ours: Side
     theirs: Side

@@ -12,16 +12,16 @@ def lines_of(answer):
 
 
 @pytest.mark.slow
-def test_a_run_is_explained_against_the_stored_golden_of_its_settings(mbr_perf, run):
+def test_a_run_is_compared_with_the_stored_golden_of_its_settings(mbr_perf, run):
     done = mbr_perf("explain", run("a", seconds=2.51))
     assert done.code == 0
-    assert f"Against   {PUBLISHED} (golden, published elsewhere)" in lines_of(done)
-    assert "* worked out from the throughput by our formula; not stored" in lines_of(done)
+    assert f"Reference {PUBLISHED} (golden, published elsewhere)" in lines_of(done)
+    assert "* calculated from the throughput with mbr-perf's formula; not stored" in lines_of(done)
     assert done.out.count("Caveat, published: ") == 6
     assert "Next: promote a golden of your own runs" in done.out
 
 
-def test_a_run_is_explained_against_another(mbr_perf, run, tmp_path):
+def test_a_run_is_compared_with_another_run(mbr_perf, run, tmp_path):
     ours = run("a", seconds=3.0, provenance={"driver_version": "570.1"})
     run("20260102T030405Z-b", seconds=2.5)
     done = mbr_perf("explain", ours, "20260102T030405Z-b", "--results_dir", tmp_path / "results")
@@ -58,11 +58,11 @@ def test_the_run_comes_first(mbr_perf, run):
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["nothing", PUBLISHED]])
-def test_what_does_not_exist_is_a_bad_request(mbr_perf, tmp_path, arguments):
+def test_a_missing_run_or_golden_is_a_bad_request(mbr_perf, tmp_path, arguments):
     done = mbr_perf("explain", *arguments, "--results_dir", tmp_path)
     assert (done.code, "is neither a golden nor a run" in done.err) == (2, True)
 
 
-def test_a_run_without_a_golden_is_told_where_there_is_none(mbr_perf, run, tmp_path):
+def test_without_a_golden_the_message_names_the_settings(mbr_perf, run, tmp_path):
     done = mbr_perf("explain", run("a"), "--golden_dir", tmp_path)
     assert (done.code, "no golden for these settings" in done.err) == (2, True)

@@ -1,4 +1,4 @@
-"""Earlier nights say by how much equal runs of a case differ."""
+"""Earlier nights show how much equal runs of a case differ."""
 
 import pytest
 
@@ -38,16 +38,16 @@ def test_a_change_that_nights_show_too_is_called_noise(history, make_record):
     (step,) = [change for change in found.changes if change.metric == "step_time_s"]
     assert 0.02 < step.noise < 0.05
     assert step.is_noise
-    assert "about 6 runs of earlier nights spread by" in found.verdict[0]
+    assert "about 6 runs of earlier nights vary by" in found.verdict[0]
 
 
-def test_nights_on_another_driver_say_nothing(history, make_record):
+def test_nights_on_another_driver_do_not_count(history, make_record):
     record = later(make_record, 2.54, driver_version="570.1")
     side = run_side(record)
     assert with_history(side, record, history) == side
 
 
-def test_without_history_nothing_is_known(tmp_path, make_record):
+def test_without_history_the_noise_is_unknown(tmp_path, make_record):
     record = later(make_record, 2.54)
     side = run_side(record)
     assert with_history(side, record, tmp_path) == side

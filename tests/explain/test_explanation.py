@@ -1,4 +1,4 @@
-"""Why a run differs from its golden: every recorded difference, by what it can have moved."""
+"""Why a run differs from its golden: every recorded difference, with the metrics that it can have changed."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -57,11 +57,11 @@ def runs(ours, theirs):
 
 
 def cause(found, name):
-    return next(one for one in found.causes if one.name == name)
+    return next(cause for cause in found.causes if cause.name == name)
 
 
-def says(found, name, metric="step_time_s"):
-    return next(one for one in cause(found, name).says if one.metric == metric)
+def fit_of(found, name, metric="step_time_s"):
+    return next(fit for fit in cause(found, name).fits if fit.metric == metric)
 
 
 def test_equal_runs_differ_in_nothing(make_record):
@@ -73,30 +73,35 @@ def test_equal_runs_differ_in_nothing(make_record):
 
 def test_a_throttled_gpu_explains_what_its_clock_can_explain(sampled):
     slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_thermal_slowdown",))
-    told = says(runs(slow, sampled()), "throttling or other clocks")
-    assert told.fit == "all"
-    assert told.expected == pytest.approx(1980 / 1500 - 1)
-    assert told.text == "slowest SM clock 1500 MHz here, 1980 MHz there: up to +32.0 %, enough for the measured +20.0 %"
+    fit = fit_of(runs(slow, sampled()), "throttling or other clocks")
+    assert fit.fit == "all"
+    assert fit.expected == pytest.approx(1980 / 1500 - 1)
+    assert (
+        fit.text
+        == "slowest SM clock 1500 MHz here, 1980 MHz there: up to +32.0 %, enough to explain the measured +20.0 %"
+    )
 
 
 def test_a_clock_ratio_smaller_than_the_change_explains_a_part_of_it(sampled):
-    told = says(runs(sampled(seconds=3.0, clock=1880.0), sampled()), "throttling or other clocks")
-    assert (told.fit, told.text.rpartition(": ")[2]) == ("part", "up to +5.3 %, a part of the measured +20.0 %")
+    fit = fit_of(runs(sampled(seconds=3.0, clock=1880.0), sampled()), "throttling or other clocks")
+    assert (fit.fit, fit.text.rpartition(": ")[2]) == ("part", "up to +5.3 %, a part of the measured +20.0 %")
 
 
 def test_a_cause_of_the_wrong_sign_cannot_explain_and_is_listed_last(sampled, make_spec):
     lighter = make_spec(recompute="none")
     slow = sampled(seconds=3.0, spec=lighter, provenance={"driver_version": "570.1"})
     found = runs(slow, sampled())
-    assert says(found, "another recompute setting").fit == "no"
-    assert [one.name for one in found.causes] == ["another driver", "another recompute setting"]
-    assert [one.rank for one in found.causes] == [1, 2]
+    assert fit_of(found, "another recompute setting").fit == "no"
+    assert [cause.name for cause in found.causes] == ["another driver", "another recompute setting"]
+    assert [cause.rank for cause in found.causes] == [1, 2]
 
 
 def test_only_a_disturbance_that_can_explain_the_change_is_to_be_removed_first(sampled):
     hot, cool = {"clock": 1500.0, "throttled": ("hw_thermal_slowdown",)}, {}
     here, there = (runs(sampled(seconds=3.0, **ours), sampled(**theirs)) for ours, theirs in ((hot, cool), (cool, hot)))
-    assert [any("before looking at anything else" in line for line in found.advice) for found in (here, there)] == [
+    assert [
+        any("first repeat the run on another node" in line for line in found.advice) for found in (here, there)
+    ] == [
         True,
         False,
     ]
@@ -105,11 +110,11 @@ def test_only_a_disturbance_that_can_explain_the_change_is_to_be_removed_first(s
 def test_recompute_explains_time_by_flops_and_memory_by_direction(sampled, make_spec):
     full = sampled(seconds=3.0, spec=make_spec(recompute="full:uniform:1"))
     found = runs(full, sampled())
-    told = says(found, "another recompute setting")
-    assert told.fit == "all"
-    assert 0.29 < told.expected < 0.33
+    fit = fit_of(found, "another recompute setting")
+    assert fit.fit == "all"
+    assert 0.29 < fit.expected < 0.33
     assert {d.group for d in cause(found, "another recompute setting").departures} == {"settings", "recompute"}
-    assert says(found, "another recompute setting", "peak_allocated_bytes").fit == "nothing"
+    assert fit_of(found, "another recompute setting", "peak_allocated_bytes").fit == "nothing"
 
 
 def test_the_likeliest_effect_is_first(sampled):
@@ -120,8 +125,8 @@ def test_the_likeliest_effect_is_first(sampled):
                     "versions": {"torch": "2.10.0", "megatron-core": "0.17.0", "transformer-engine": "2.12"}},
     )  # fmt: skip
     theirs = sampled(provenance={"environment": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}})
-    assert [one.name for one in runs(ours, theirs).causes] == [
-        "another GPU or processor", "throttling or other clocks", "other processes on the GPU",
+    assert [cause.name for cause in runs(ours, theirs).causes] == [
+        "another GPU or CPU", "throttling or other clocks", "other processes on the GPU",
         "another number of hardware queues", "another transformer-engine", "another torch", "another megatron-core",
         "another driver",
     ]  # fmt: skip
@@ -133,21 +138,20 @@ def test_a_change_within_the_known_spread_is_called_noise_before_anything_else(m
     golden = make_golden(record, {}).model_copy(update={"metrics": metrics, "num_runs": 3})
     found = explain(run_side(record), golden_side("golden", golden))
     assert found.verdict[0] == (
-        "There may be nothing to explain, equal runs differ by ±1.4 % (the 3 runs of the golden spread by 0.60 %): "
-        "Step time +0.4 %."
+        "Step time +0.4 %: may be noise. Equal runs differ by ±1.4 % (the 3 runs of the golden vary by 0.60 %)."
     )
 
 
-def test_a_change_beyond_the_spread_that_nothing_explains_is_said_to_be_so(make_record, make_golden):
+def test_a_change_beyond_the_spread_without_a_cause_is_marked(make_record, make_golden):
     record = make_record(seconds=3.0)
     metrics = {"step_time_s": GoldenMetric(value=2.5, relative_spread=0.006)}
     golden = make_golden(record, {}).model_copy(update={"metrics": metrics, "num_runs": 3})
     found = explain(run_side(record), golden_side("golden", golden))
-    assert "Nothing that both sides recorded explains the change." in found.verdict
-    assert found.advice[-1].startswith("repeat it on another node")
+    assert "No recorded difference explains the change." in found.verdict
+    assert found.advice[-1].startswith("repeat the run on another node")
 
 
-def test_what_only_one_side_recorded_is_told_and_is_no_difference(make_record, make_golden):
+def test_a_fact_of_one_side_only_is_listed_but_is_no_difference(make_record, make_golden):
     record = make_record(provenance={"environment": {"NCCL_NVLS_ENABLE": "0"}})
     found = explain(run_side(record), golden_side("golden", make_golden(record, {"step_time_s": 1.0})))
     assert ("environment", "NCCL_NVLS_ENABLE") in found.contrast.unrecorded_theirs
@@ -155,7 +159,7 @@ def test_what_only_one_side_recorded_is_told_and_is_no_difference(make_record, m
     assert set(found.contrast.neither) == {"clocks", "processes"}
 
 
-def test_a_variable_that_one_of_two_recorded_environments_lacks_is_a_difference(make_record):
+def test_a_variable_missing_from_a_recorded_environment_is_a_difference(make_record):
     ours = make_record(provenance={"environment": {"A": "1", "NCCL_ALGO": "Ring"}})
     found = runs(ours, make_record(provenance={"environment": {"A": "1"}}))
     (departure,) = cause(found, "other communication settings").departures
@@ -165,10 +169,8 @@ def test_a_variable_that_one_of_two_recorded_environments_lacks_is_a_difference(
 def test_throttling_counts_although_the_other_side_recorded_no_clocks(sampled):
     slow = sampled(seconds=3.0, clock=1500.0, throttled=("hw_slowdown",))
     found = explain(run_side(slow), golden_side("published", published(), slow.spec))
-    told = says(found, "throttling or other clocks")
-    assert told.text.startswith(
-        "slowest SM clock 1500 MHz here, 1980 MHz on the fastest GPU of this run: up to +32.0 %"
-    )
+    fit = fit_of(found, "throttling or other clocks")
+    assert fit.text.startswith("slowest SM clock 1500 MHz here, 1980 MHz on the fastest GPU of this run: up to +32.0 %")
     assert cause(found, "throttling or other clocks").departures[0].theirs is None
 
 
@@ -185,7 +187,7 @@ def test_another_formula_explains_throughput_and_no_time(make_record, make_golde
     record = make_record(seconds=2.5)
     golden = make_golden(record, {"step_time_s": 2.5, "tflops_per_gpu": 650.0}, formula_version="model-flops-0")
     found = explain(run_side(record), golden_side("golden", golden))
-    assert [one.metric for one in cause(found, "another formula").says] == ["tflops_per_gpu"]
+    assert [fit.metric for fit in cause(found, "another formula").fits] == ["tflops_per_gpu"]
     assert cause(found, "another formula").can_explain
 
 
@@ -201,16 +203,16 @@ def test_a_slow_rank_is_named_with_its_excess(make_spec, make_rank, make_record)
     found = runs(make_record(spec, ranks=ranks), make_record(spec))
     (departure,) = cause(found, "a slow rank").departures
     assert departure.ours.startswith("rank 2 (stage 0, node0): 10.0 % longer")
-    assert says(found, "a slow rank").expected == pytest.approx(0.1)
+    assert fit_of(found, "a slow rank").expected == pytest.approx(0.1)
 
 
-def test_another_product_and_another_precision_are_reckoned_apart(sampled, make_spec):
+def test_another_product_and_another_precision_are_estimated_separately(sampled, make_spec):
     here = sampled(seconds=3.0)
     there = sampled(spec=make_spec(gpu="b200", compute_dtype="bf16"), provenance={"device_name": "NVIDIA B200"})
     found = runs(here, there)
-    assert says(found, "another GPU or processor").expected == pytest.approx(4500 / 1978.9 - 1)
-    assert says(found, "another precision").expected == pytest.approx(989.4 / 1978.9 - 1)
-    assert says(found, "another precision").fit == "no"
+    assert fit_of(found, "another GPU or CPU").expected == pytest.approx(4500 / 1978.9 - 1)
+    assert fit_of(found, "another precision").expected == pytest.approx(989.4 / 1978.9 - 1)
+    assert fit_of(found, "another precision").fit == "no"
 
 
 def test_a_golden_whose_clocks_were_read_is_known_to_be_undisturbed(sampled):
@@ -219,10 +221,10 @@ def test_a_golden_whose_clocks_were_read_is_known_to_be_undisturbed(sampled):
     found = explain(run_side(slow), golden_side("golden", golden))
     throttling = next(d for d in found.causes[0].departures if d.name == "throttling")
     assert throttling.theirs == "none seen"
-    assert says(found, "throttling or other clocks").fit == "all"
+    assert fit_of(found, "throttling or other clocks").fit == "all"
 
 
-def test_a_variable_that_was_asked_for_is_told_once(make_record, make_spec, make_golden):
+def test_a_requested_variable_is_listed_once(make_record, make_spec, make_golden):
     asked = make_record(make_spec(env={"NCCL_ALGO": "Ring"}), provenance={"environment": {"NCCL_ALGO": "Ring"}})
     bare = make_record(provenance={"environment": {"A": "1"}})
     assert len(cause(runs(asked, bare), "other communication settings").departures) == 1
@@ -231,13 +233,13 @@ def test_a_variable_that_was_asked_for_is_told_once(make_record, make_spec, make
     assert (departure.group, departure.name, departure.theirs) == ("environment", "NCCL_ALGO", "none")
 
 
-def test_a_setting_from_before_its_field_was_there_has_its_former_value(make_record, make_spec):
+def test_a_setting_older_than_its_field_has_its_former_value(make_record, make_spec):
     found = runs(make_record(make_spec(train={"manual_gc": True})), make_record())
-    (departure,) = (d for one in found.causes for d in one.departures if d.name == "train.manual_gc")
+    (departure,) = (d for each in found.causes for d in each.departures if d.name == "train.manual_gc")
     assert (departure.ours, departure.theirs) == ("True", "False")
 
 
-def test_an_inert_module_is_told_against_a_published_figure_only(make_record, make_spec, make_golden):
+def test_an_inert_module_is_listed_only_if_the_reference_is_a_published_figure(make_record, make_spec, make_golden):
     record = make_record(make_spec(recompute="layernorm"))
     assert record.effective.inert_modules
     found = explain(run_side(record), golden_side("published", published(recompute="layernorm"), record.spec))
@@ -250,7 +252,7 @@ def test_steady_steps_are_no_difference_and_unsteady_ones_are(make_record):
     unsteady = make_record(seconds=[2.5 + 0.3 * (i % 2) for i in range(50)])
     assert cause(runs(unsteady, steady), "less steady steps").departures[0].ours == "5.8 %"
     flat = make_record(seconds=2.505)
-    assert "less steady steps" not in [one.name for one in runs(steady, flat).causes]
+    assert "less steady steps" not in [cause.name for cause in runs(steady, flat).causes]
 
 
 def test_every_group_of_facts_has_a_row_for_whatever_it_holds():
@@ -260,7 +262,7 @@ def test_every_group_of_facts_has_a_row_for_whatever_it_holds():
     assert len({effect.name for effect in EFFECTS}) == len(EFFECTS)
 
 
-def test_the_spec_of_a_golden_is_the_one_it_was_measured_with(make_spec, make_record, make_golden):
+def test_the_spec_of_a_golden_is_that_of_its_measurement(make_spec, make_record, make_golden):
     spec = make_spec(recompute="full:block:4", env={"NCCL_ALGO": "Ring"})
     golden = make_golden(make_record(spec), {"step_time_s": 1.0})
     assert spec_like(golden).fingerprint == spec.fingerprint
@@ -269,22 +271,22 @@ def test_the_spec_of_a_golden_is_the_one_it_was_measured_with(make_spec, make_re
     assert spec_like(published(), make_spec(recompute="mlp")).recompute.text == "core_attn"
 
 
-def test_where_only_throughput_is_known_on_both_sides_causes_are_told_of_it(make_record, make_spec):
+def test_if_only_throughput_is_known_on_both_sides_causes_are_judged_by_it(make_record, make_spec):
     theirs = golden_side("published", published(formula_version="another formula"), make_spec())
     found = explain(run_side(make_record()), theirs)
     assert "step_time_s" not in theirs.metrics
-    told = [
-        cause for cause in found.causes if cause.can_explain and "tflops_per_gpu" in {one.metric for one in cause.says}
+    likely = [
+        cause for cause in found.causes if cause.can_explain and "tflops_per_gpu" in {fit.metric for fit in cause.fits}
     ]
-    assert told
-    assert "Nothing that both sides recorded explains the change." not in found.verdict
+    assert likely
+    assert "No recorded difference explains the change." not in found.verdict
 
 
 def changes_of(found):
     return {change.metric: change for change in found.changes}
 
 
-def test_a_metric_that_one_side_lacks_is_listed_and_one_that_both_lack_is_not(make_record, make_spec, make_golden):
+def test_a_metric_is_listed_if_either_side_has_it(make_record, make_spec, make_golden):
     record = make_record(make_spec(gpu="cpu"))
     golden = golden_side("golden", make_golden(record, {"step_time_s": 2.5, "peak_device_bytes": 60e9}))
     found = changes_of(explain(run_side(record), golden))
@@ -294,15 +296,15 @@ def test_a_metric_that_one_side_lacks_is_listed_and_one_that_both_lack_is_not(ma
     assert "peak_device_bytes" not in changes_of(runs(record, record))
 
 
-def test_single_runs_differ_by_what_equal_cpu_runs_were_measured_to_differ_by(make_record, make_spec):
+def test_the_noise_of_single_cpu_runs_is_the_measured_difference_of_equal_runs(make_record, make_spec):
     spec = make_spec(gpu="cpu")
     found = changes_of(runs(make_record(spec, seconds=1.1), make_record(spec, seconds=1.0)))
-    known = (spec.gpu_type.timing_threshold, "what equal CPU runs were measured to differ by")
+    known = (spec.gpu_type.timing_threshold, "measured difference of equal CPU runs")
     assert (found["step_time_s"].noise, found["step_time_s"].basis) == known
     assert found["peak_allocated_bytes"].noise == spec.gpu_type.memory_threshold != known[0]
 
 
-def test_by_how_much_single_runs_on_a_gpu_or_without_settings_would_differ_is_not_known(make_record):
+def test_the_noise_of_single_runs_on_a_gpu_or_without_settings_is_unknown(make_record):
     here, there = run_side(make_record(seconds=2.75)), run_side(make_record(seconds=2.5))
     for ours in (here, replace(here, spec=None)):
         change = changes_of(explain(ours, there))["step_time_s"]

@@ -1,4 +1,4 @@
-"""The answer of `mbr-perf explain` as text."""
+"""The text of `mbr-perf explain`."""
 
 import pytest
 
@@ -26,14 +26,14 @@ CHANGES = (
 )
 
 
-def test_every_metric_is_a_row_with_its_noise_and_what_was_worked_out():
+def test_every_metric_is_a_row_with_its_noise_and_a_mark_if_calculated():
     lines = lines_of(*change_blocks(CHANGES, side(derived=frozenset({"tflops_per_gpu"}))))
     rows = {line.split("  ")[0]: line.split()[-5:] for line in lines}
     assert lines[0].split("  ")[0] == "Metric"
     assert rows["TFLOP/s/GPU"] == ["550", "*", "-9.1", "%", "-"]
     assert [line for line in lines if line.endswith("±2.1 %") and "+10.0 %" in line]
     assert sum("*" in line for line in lines) == 2
-    assert lines[-1] == "* worked out from the throughput by our formula; not stored"
+    assert lines[-1] == "* calculated from the throughput with mbr-perf's formula; not stored"
 
 
 def test_without_metrics_there_is_no_table():
@@ -45,23 +45,23 @@ def test_causes_come_in_two_parts_after_the_verdict(make_record):
     found = explain(ours, run_side(make_record(), name="b"))
     lines = piped(explanation_page(found, ["the planner says so", ""]))
     text = " ".join(" ".join(lines).split())
-    assert all(" ".join(told.split()) in text for told in found.verdict)
+    assert all(" ".join(line.split()) in text for line in found.verdict)
     assert "the planner says so" in lines
-    headings = [line for line in lines if line.startswith("What differs")]
+    headings = [line for line in lines if line.startswith("Differences ") or line == "Other differences:"]
     likely = [cause.name for cause in found.causes if cause.can_explain]
     rest = [cause.name for cause in found.causes if not cause.can_explain]
     assert likely
-    assert headings[0] == "What differs and can have changed that, the likeliest effect first:"
+    assert headings[0] == "Differences that can explain the change, the likeliest first:"
     assert len(headings) == (2 if rest else 1)
     for name in likely + rest:
         assert sum(line.endswith(f". {name}") for line in lines) == 1
 
 
-@pytest.mark.parametrize(("num", "told"), [(3, "(a0, a1, a2)"), (4, "(4)")])
-def test_up_to_three_things_that_one_side_did_not_record_are_named(num, told):
+@pytest.mark.parametrize(("num", "text"), [(3, "(a0, a1, a2)"), (4, "(4)")])
+def test_up_to_three_facts_that_one_side_did_not_record_are_named(num, text):
     keys = tuple(("environment", f"a{number}") for number in range(num))
-    (line,) = (one for one in coverage(contrast(keys)) if one.startswith("Not recorded by what"))
-    assert line.endswith(f"{told}.")
+    (line,) = (row for row in coverage(contrast(keys)) if row.startswith("Not recorded by the reference"))
+    assert line.endswith(f"{text}.")
 
 
 def contrast(unrecorded):
