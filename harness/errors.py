@@ -1,4 +1,4 @@
-"""Errors a person can act on; each kind carries its exit code."""
+"""Errors that a user can act on. Each kind carries its exit code."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a caller may rely on; the table is part of the command-line contract."""
+    """Exit codes of mbr-perf. They are part of the command-line contract."""
 
     OK = 0
     BUG = 1
@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
 
 
 class HarnessError(Exception):
-    """A failure with a message for people, what to do about it, and an exit code."""
+    """A failure: a message for the user, a remedy, and an exit code."""
 
     exit_code = ExitCode.RUN_FAILED
 
@@ -36,13 +36,13 @@ class HarnessError(Exception):
 
 
 class BadRequestError(HarnessError):
-    """The request is wrong; nothing was started."""
+    """The request is wrong. Nothing was started."""
 
     exit_code = ExitCode.BAD_REQUEST
 
 
 class ManyProblemsError(BadRequestError):
-    """Several problems of one request, reported together."""
+    """One request has several problems. All are reported together."""
 
     def __init__(self, problems: list[BadRequestError]) -> None:
         super().__init__("\n".join(str(p) for p in problems))
@@ -54,7 +54,7 @@ class RunFailedError(HarnessError):
 
 
 def raise_all(problems: list[BadRequestError]) -> None:
-    """Raise nothing, the one problem, or all of them as one error."""
+    """Raise the problems: nothing for none, the problem itself for one, a ManyProblemsError for several."""
     if len(problems) == 1:
         raise problems[0]
     if problems:
@@ -62,14 +62,14 @@ def raise_all(problems: list[BadRequestError]) -> None:
 
 
 def nearest(name: str, known: Iterable[str], count: int = 1) -> str:
-    """A remedy for an unknown ``name``: at most ``count`` close known ones, else all of them."""
+    """Suggest at most ``count`` known names close to the unknown ``name``, or list all of them."""
     known = list(known)
     close = closest(name, known, count)
     return f"did you mean {' or '.join(repr(match) for match in close)}?" if close else f"known: {', '.join(known)}"
 
 
 def closest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
-    """At most ``count`` of the ``known`` that look like ``name``, the nearest first.
+    """Return at most ``count`` of the ``known`` names that look like ``name``, nearest first.
 
     Names that differ in their numbers alone come first, nearest number first: for ``llama3_7b``, ``llama3_8b`` comes before
     ``llama3_70b``, which has more letters in common.
@@ -80,12 +80,12 @@ def closest(name: str, known: Iterable[str], count: int = 1, cutoff: float = 0.6
     return sorted(close, key=lambda match: _numbers_apart(name, match))[:count]
 
 
-def _numbers_apart(one: str, other: str) -> float:
-    """How far apart the numbers of two names are, as powers of e; infinite where more than the numbers differs."""
+def _numbers_apart(name: str, other: str) -> float:
+    """Return the distance of the numbers in two names, as powers of e; infinite if the words differ too."""
     import math
     import re
 
-    parts, others = re.split(r"(\d+)", one), re.split(r"(\d+)", other)
+    parts, others = re.split(r"(\d+)", name), re.split(r"(\d+)", other)
     if parts[::2] != others[::2]:
         return math.inf
     return sum(abs(math.log((int(a) + 1) / (int(b) + 1))) for a, b in zip(parts[1::2], others[1::2], strict=True))
@@ -93,7 +93,7 @@ def _numbers_apart(one: str, other: str) -> float:
 
 @dataclass
 class Problems:
-    """Problems found so far. Equal ones count once: a fault in a shared section would otherwise show at every point."""
+    """Problems found so far. Equal problems count once: a fault in a shared section would show at every point."""
 
     found: list[BadRequestError] = field(default_factory=list)
 
@@ -104,7 +104,7 @@ class Problems:
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Keep what the block raises as wrong request, and go on."""
+        """Collect the BadRequestErrors that the block raises, and continue."""
         try:
             yield
         except ManyProblemsError as many:
@@ -114,5 +114,5 @@ class Problems:
             self.add(problem.message, problem.remedy)
 
     def raise_if_any(self) -> None:
-        """Raise one BadRequestError, or all of them as one ManyProblemsError."""
+        """Raise the problems found so far, if any."""
         raise_all(self.found)

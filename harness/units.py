@@ -1,4 +1,4 @@
-"""Conversions and formatting; inside the program everything is bytes, seconds, FLOP and UTC."""
+"""Conversions and formatting. Inside the program, values are bytes, seconds, FLOP and UTC."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -10,12 +10,12 @@ TERA = 10**12
 
 
 def counted(number: int, noun: str, ending: str = "s") -> str:
-    """``1 case``, ``2 cases``; ``ending`` is that of several."""
+    """Return ``1 case`` or ``2 cases``; ``ending`` is the plural ending."""
     return f"{number} {noun}{ending * (number != 1)}"
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """``rank 4``, ``ranks 0-3, 7`` from ranks in ascending order."""
+    """Return ``rank 4`` or ``ranks 0-3, 7`` for ranks in ascending order."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -27,7 +27,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def format_bytes(value: float) -> str:
-    """Bytes as the largest binary unit that keeps at least one digit before the point, e.g. ``1.50 GiB``."""
+    """Format bytes in the largest binary unit that keeps a digit before the point, e.g. ``1.50 GiB``."""
     for unit, size in (("GiB", GIB), ("MiB", MIB), ("KiB", 1024)):
         if abs(value) >= size:
             return f"{value / size:.2f} {unit}"
@@ -35,7 +35,7 @@ def format_bytes(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Seconds for people: ``12.3 ms``, ``1.234 s``, ``2 min 05 s``."""
+    """Format seconds: ``12.3 ms``, ``1.234 s``, ``2 min 05 s``."""
     if value < 1:
         return f"{value * 1000:.1f} ms"
     if value < 120:
@@ -45,23 +45,23 @@ def format_seconds(value: float) -> str:
 
 
 def format_percent(fraction: float) -> str:
-    """A signed fraction as percent: ``-3.1 %``."""
+    """Format a signed fraction as percent: ``-3.1 %``."""
     return f"{fraction * 100:+.1f} %"
 
 
 def format_share(fraction: float) -> str:
-    """A fraction of at least 0 as percent, to two figures: ``0.21 %``, ``3.5 %``, ``104 %``."""
+    """Format a fraction of at least 0 as percent, to two figures: ``0.21 %``, ``3.5 %``, ``104 %``."""
     percent = fraction * 100
     return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
 def four_figures(value: float) -> str:
-    """Four significant figures and never an exponent: ``12.35``, ``-164,400``."""
+    """Format four significant figures without an exponent: ``12.35``, ``-164,400``."""
     return f"{float(f'{value:.4g}'):,.12g}"
 
 
 def utc_time(text: str) -> datetime:
-    """An ISO-8601 date or time in UTC, which it is in where it names no zone. ValueError for what is none."""
+    """Parse an ISO-8601 date or time; without a zone it is UTC. ValueError if the text is not a time."""
     when = datetime.fromisoformat(text)
     try:
         return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC)

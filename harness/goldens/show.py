@@ -9,7 +9,7 @@ from harness.explain.contrast import contrast, golden_side
 from harness.explain.judge import changes
 from harness.explain.show import coverage, title
 from harness.explain.values import ABSENT, Change, Departure, Side
-from harness.records.golden import GoldenMetric, GoldenRecord, told_of
+from harness.records.golden import GoldenMetric, GoldenRecord, retirement_text
 from harness.records.goldens import MEND_GOLDEN
 from harness.showing import figures
 from harness.showing.page import GAP, Block, Column, Facts, Line, Only, Page, Section, Table, listing, table, tabled
@@ -52,7 +52,7 @@ def golden_page(path: Path, golden: GoldenRecord) -> Page:
         (
             str(path),
             _origin(golden),
-            *([Line(f"Not in force: it {told_of(golden)}", "doubt")] if golden.retired_at else []),
+            *([Line(f"Not in force: it {retirement_text(golden)}", "doubt")] if golden.retired_at else []),
             table(
                 ("Metric", "Value", "Spread", "Note"), map(_stored, golden.metrics.items()), right=("Value", "Spread")
             ),

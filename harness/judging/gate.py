@@ -12,7 +12,7 @@ from harness.judging.metrics import METRICS, GateKind, Metric, Metrics
 from harness.records.golden import GoldenRecord
 from harness.records.goldens import require_fractions
 from harness.records.run import Status
-from harness.records.strict_json import Told
+from harness.records.strict_json import OptionalText
 
 # A change that equals the threshold passes, whatever binary rounding makes of it (709.93 * 0.95).
 _ROUNDING = 1e-9
@@ -57,7 +57,7 @@ class Finding:
     change: float | None
     threshold: float | None
     verdict: Verdict
-    reason: Told = ""
+    reason: OptionalText = ""
 
 
 @dataclass(frozen=True)

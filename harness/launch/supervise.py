@@ -256,7 +256,7 @@ def _write_outcome(plan: LaunchPlan, outcome: LaunchOutcome) -> LaunchOutcome:
     try:
         write_atomically(plan.outcome_file, outcome.model_dump_json(indent=1) + "\n")
     except OSError as error:
-        if not folders.says_full(error):
+        if not folders.is_full_error(error):
             raise
         told = outcome.reason if outcome.disk_full else f"disk full; {outcome.reason or 'the outcome is not on disk'}"
         return outcome.model_copy(update={"disk_full": True, "reason": told})

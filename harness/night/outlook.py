@@ -100,7 +100,7 @@ def _absent(cases: tuple[CaseOutlook, ...]) -> list[str]:
     """
     without = [one for one in cases if _golden(one) == "no"]
     lacking = [one for one in without if one.case.is_golden_required]
-    told = [one for one in lacking if not one.no_golden.endswith("is not there")]
+    told = [one for one in lacking if not one.no_golden.endswith("does not exist")]
     if not lacking:
         return []
     count = "1 case has" if len(without) == 1 else f"{len(without)} cases have"

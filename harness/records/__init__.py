@@ -1,1 +1,1 @@
-"""What happened: schemas of rank, run and golden records, and the store that keeps them."""
+"""Schemas of rank, run and golden records, and the store that keeps them."""

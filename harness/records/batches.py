@@ -1,4 +1,4 @@
-"""What lies in a folder of many runs: its plan, its events and its entries."""
+"""The folder of a sweep or a night: its plan, its events and its entries."""
 
 import math
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ Event = TypeVar("Event", bound=Frozen)
 
 @dataclass(frozen=True)
 class BatchFolders:
-    """One kind of batch. ``what``: its name; ``parent``: its folder under the results; ``mark``: the file of its plan.
+    """One kind of batch. ``what``: its name. ``parent``: its folder under the results. ``mark``: the file of its plan.
 
-    ``entries``: what its plan lists, and the folder that holds their runs.
+    ``entries``: the noun for the items of its plan, and the name of the folder that holds their runs.
     """
 
     what: str
@@ -37,25 +37,25 @@ class BatchFolders:
     def new_dir(self, results: Path, label: str, *, now: datetime | None = None) -> Path:
         """Make ``<parent>/<UTC time>-<label>-<8 hex>`` with the folder of its runs; the name is the batch's id.
 
-        Two batches of one label in one second get two folders. BadRequestError where the folder cannot be made.
+        Two batches with the same label and second get two folders. BadRequestError if the folder cannot be made.
         """
         return new_folder(results / self.parent, label, (self.entries,), now=now)
 
     def write_plan(self, folder: Path, plan: Frozen) -> Path:
-        """The plan, whole and once: FileExistsError where there is one already."""
+        """Write the plan atomically. FileExistsError if the folder already has a plan."""
         path = folder / self.mark
         write_once(path, plan.model_dump_json(indent=1) + "\n")
         return path
 
     def home(self, folder: Path, results: Path | None) -> Path:
-        """The results folder that a batch lies in, absolute; ``results``, or the usual one, where it was copied elsewhere."""
+        """Return the absolute results folder of a batch; for a copied batch, ``results`` or the default folder."""
         named = folder.absolute()
         return named.parents[1] if named.parent.name == self.parent else results_dir(results).absolute()
 
     def folder_of(self, reference: str | Path, results: Path | None = None) -> Path:
-        """The folder that ``reference`` means: itself, that of its plan, or the start of an id under ``results``.
+        """Find the batch's folder. ``reference``: a folder, its plan file, or the start of an id under ``results``.
 
-        BadRequestError for a reference that names none or several, or something else, and for a folder without a plan.
+        BadRequestError if no batch or several batches match, if it is of another kind, or if the folder has no plan.
         """
         folder = folder_meant(reference, results_dir(results) / self.parent, self.what, self.mark)
         if (folder / self.mark).is_file():
@@ -64,9 +64,9 @@ class BatchFolders:
         if other:
             raise BadRequestError(f"{folder}: {other}, not a {self.what}", remedy=f"mbr-perf results show {folder}")
         raise BadRequestError(
-            f"{folder}: no {self.mark}: not the folder of a {self.what}, or the {self.what} was killed before it had "
-            f"decided on its {self.entries}",
-            remedy=f"nothing of it had started; start the {self.what} again",
+            f"{folder}: no {self.mark}: this is not the folder of a {self.what}, or the {self.what} was killed before it "
+            f"had planned its {self.entries}",
+            remedy=f"no run had started; start the {self.what} again",
         )
 
 
@@ -76,7 +76,7 @@ _MARKS = {SWEEP_FOLDERS.mark: "a sweep", NIGHT_FOLDERS.mark: "a night", RECORD: 
 
 
 def append_event(folder: Path, event: Frozen) -> None:
-    """One more line of ``events.jsonl``; a line that a kill left half-written is closed first, so that it hurts none."""
+    """Append a line to ``events.jsonl``. First end a line that a kill left half-written."""
     with (folder / EVENTS).open("ab+") as stream:
         if stream.tell():
             stream.seek(-1, 2)
@@ -86,7 +86,7 @@ def append_event(folder: Path, event: Frozen) -> None:
 
 
 def read_events(folder: Path, schema: type[Event]) -> tuple[Event, ...]:
-    """The events in order; none where there is no file. Skips a line that is no event: a kill cuts the last one short."""
+    """Read the events in order; none without a file. Skip invalid lines: a kill cuts the last line short."""
     events = []
     path = folder / EVENTS
     for line in path.read_bytes().splitlines() if path.is_file() else ():
@@ -98,11 +98,11 @@ def read_events(folder: Path, schema: type[Event]) -> tuple[Event, ...]:
 
 
 Purpose = Literal["repeat", "retry", "confirm", "aa"]
-"""What a run of an entry is for."""
+"""Why a run of an entry was started."""
 
 
 class EntryWords(Frozen):
-    """What a plan says of every entry, whether it may run or not. ``sources`` and ``notes`` are those of its runs."""
+    """The fields that every entry of a plan has. ``sources`` and ``notes`` go into its runs."""
 
     name: str
     spec: ExperimentSpec | None = None
@@ -114,22 +114,22 @@ class EntryWords(Frozen):
 
 
 class PlannedEntry(EntryWords):
-    """An entry that may run: no rule forbids it, and its experiment is known."""
+    """An entry that can run: no rule forbids it, and its experiment is known."""
 
     spec: ExperimentSpec
 
     @property
     def force(self) -> tuple[str, ...]:
-        """The rules that were overridden for it."""
+        """The ids of the rules that were overridden for this entry."""
         return tuple(finding.id for finding in self.findings if finding.overridden)
 
 
 class LaunchSettings(Frozen, allow_inf_nan=True):
-    """How a run is launched, in the words of `mbr-perf run`; ``pass_env`` holds names, never values.
+    """How to launch a run, named as the options of `mbr-perf run`. ``pass_env`` holds names, never values.
 
-    ``replay_from``: the recorded run folder of the replay launcher. ``timeout_s`` None: as long as it takes.
-    ``hang_timeout_s`` is the floor of the watchdog's patience. ``sample_interval_ms`` 0: no GPU memory sampler, and no
-    figure of the memory in use on the device.
+    ``replay_from``: the recorded run folder for the replay launcher. ``timeout_s`` None: no limit.
+    ``hang_timeout_s``: the watchdog never waits less than this. ``sample_interval_ms`` 0: no GPU memory sampler, so
+    ``device_used`` is not measured.
     """
 
     launcher: str = "torchrun"
@@ -141,7 +141,7 @@ class LaunchSettings(Frozen, allow_inf_nan=True):
 
     @property
     def problems(self) -> list[BadRequestError]:
-        """Limits of a run that are none."""
+        """Return a problem for each limit out of range."""
         limits = (
             ("--timeout", self.timeout_s, "seconds above 0, or leave it out"),
             ("--hang_timeout", self.hang_timeout_s, "seconds above 0"),
@@ -154,15 +154,15 @@ class LaunchSettings(Frozen, allow_inf_nan=True):
             if value is not None and not (value > 0 and math.isfinite(value))
         ]
         if self.sample_interval_ms < 0:
-            told = f"--sample_interval_ms {self.sample_interval_ms} must not be below 0"
-            problems.append(BadRequestError(told, remedy="20 to 200 is sensible; 0 switches the sampler off"))
+            message = f"--sample_interval_ms {self.sample_interval_ms} must not be below 0"
+            problems.append(BadRequestError(message, remedy="20 to 200 is sensible; 0 switches the sampler off"))
         return problems
 
 
 class BatchLaunch(LaunchSettings):
-    """How the runs of a batch are launched.
+    """How to launch the runs of a batch.
 
-    With several nodes the others follow the first through the shared folder; address and port are where they meet.
+    With several nodes, the other nodes follow the first through the shared folder; ranks meet at the address and port.
     """
 
     nnodes: int = 1

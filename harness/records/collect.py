@@ -1,4 +1,4 @@
-"""Collects what ranks left, and how the launch ended."""
+"""Collects the records of the ranks and how the launch ended."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ LaunchStatus = Literal["ok", "failed", "hang", "timeout", "interrupted"]
 
 
 class RankExit(Frozen):
-    """A rank that ended badly. ``exit_code`` is negative for a signal, whose name is ``signal``; text is redacted."""
+    """A rank that failed. ``exit_code`` is negative for a signal, and ``signal`` names it. Text is redacted."""
 
     rank: int
     local_rank: int
@@ -27,10 +27,10 @@ class RankExit(Frozen):
 
 
 class AgentRecord(Frozen):
-    """``ranks/launch.json``: the agent of one node, written whole when it ends by itself or by SIGTERM, SIGINT, SIGHUP.
+    """``ranks/launch.json``: written by the agent of one node when it exits or gets SIGTERM, SIGINT or SIGHUP.
 
-    ``error``: the agent could not start ranks at all (port in use, rendezvous timeout), in words. ``unforkable``: a
-    forked agent found before anything started that ranks forked from it would not be like fresh ones; ``error`` says why.
+    ``error``: why the agent could not start ranks (port in use, rendezvous timeout). ``unforkable``: a forked agent
+    found, before any start, that ranks forked from it would differ from fresh processes; ``error`` says why.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -44,13 +44,13 @@ class AgentRecord(Frozen):
 
 
 class LaunchOutcome(Frozen):
-    """``ranks/outcome.json``: how the launch ended, as the harness that supervised it saw it.
+    """``ranks/outcome.json``: how the launch ended, written by the harness that supervised it.
 
-    ``exit_code`` is the agent's, negative for a signal, None when none was started. ``signal`` is the one that
-    interrupted the harness. ``rank`` is the rank that died first or hung. ``reason`` says the rest in one sentence.
-    ``warm``: agent and ranks were forked from a process that had imported everything, so that no import is in their times.
-    ``notes``: how it was started, where that is not the ordinary way or not as asked. ``unwatched``: why the NVML sampler
-    did not see the end of it.
+    ``exit_code``: of the agent; negative for a signal, None if no agent was started. ``signal``: the signal that
+    interrupted the harness. ``rank``: the rank that died first or hung. ``reason``: a sentence of explanation.
+    ``warm``: agent and ranks were forked from a process with all imports done, so their times contain no imports.
+    ``notes``: how the launch differed from the usual or the requested way. ``unwatched``: why the NVML sampler stopped
+    before the end.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -73,9 +73,9 @@ FailureKind = Literal["error", "signal", "lost", "hang", "timeout"]
 
 @dataclass(frozen=True)
 class Collected:
-    """One record per rank in rank order, what the NVML samplers saw, and what could not be read.
+    """One record per rank in rank order, the NVML samples, and notes on unreadable files.
 
-    ``unwatched``: why a sampler did not see the end of the run.
+    ``unwatched``: why a sampler stopped before the end of the run.
     """
 
     ranks: tuple[RankRecord, ...]
@@ -86,16 +86,16 @@ class Collected:
 
 @dataclass(frozen=True)
 class _Launch:
-    """How the launch ended, as far as it was written down."""
+    """How the launch ended, from the files that exist."""
 
     exits: dict[int, RankExit]
     outcomes: tuple[LaunchOutcome, ...]
 
 
 def collect(run_dir: Path, world_size: int) -> Collected:
-    """Every rank's record; one that was killed is rebuilt from its heartbeats, so that its steps are not lost.
+    """Read the record of every rank. Rebuild the record of a killed rank from its heartbeats, to keep its steps.
 
-    A file that cannot be read becomes a note. Touches nothing on disk.
+    An unreadable file becomes a note. Changes nothing on disk.
     """
     folder, notes = run_dir / "ranks", list[str]()
     launch = _launch(folder, notes)
@@ -110,14 +110,14 @@ def collect(run_dir: Path, world_size: int) -> Collected:
 
 
 def _snapshots(folder: Path) -> list[str]:
-    """Where the ranks' memory snapshots are, if they left some; nothing is read."""
+    """Name the ranks' memory snapshots, if any, without reading them."""
     found = sorted(path.name for path in folder.glob("snapshot_*.pickle"))
     count = "a memory snapshot" if len(found) == 1 else f"memory snapshots of {len(found)} ranks"
     return [f"{count}: mbr-perf snapshot <run folder>/ranks/{found[0]}"] if found else []
 
 
 def read_heartbeats(path: Path) -> tuple[tuple[Heartbeat, ...], int]:
-    """The heartbeats of one rank in order, and how many lines are no heartbeat (a kill cuts the last one short)."""
+    """Read one rank's heartbeats in order, and count the invalid lines (a kill cuts the last line short)."""
     if not path.is_file():
         return (), 0
     beats, bad = [], 0
@@ -149,7 +149,7 @@ def _launch(folder: Path, notes: list[str]) -> _Launch:
 def _rebuilt(folder: Path, rank: int, world_size: int, launch: _Launch, notes: list[str]) -> RankRecord:
     beats, bad = read_heartbeats(folder / f"rank_{rank:03d}.progress.jsonl")
     if bad > 1:
-        notes.append(f"rank {rank}: {bad} lines of its progress file are unreadable")
+        notes.append(f"rank {rank}: {bad} lines of its progress file cannot be read")
     ended = launch.exits.get(rank)
     steps = tuple(
         StepRecord(step=beat.step, seconds=beat.seconds, loss=beat.loss, grad_norm=beat.grad_norm, ended_s=beat.ended_s)
@@ -175,7 +175,7 @@ def _failure(rank: int, launch: _Launch, beats: tuple[Heartbeat, ...]) -> Failur
 
 
 def _end(rank: int, launch: _Launch) -> tuple[FailureKind, str]:
-    """How a rank without a record ended. A hang is the fault of the rank that is named; a timeout of all."""
+    """Return how a rank without a record ended. A hang is charged to the named rank, a timeout to all ranks."""
     for outcome in launch.outcomes:
         if outcome.status == "timeout" or (outcome.status == "hang" and outcome.rank in (rank, None)):
             return ("timeout" if outcome.status == "timeout" else "hang"), outcome.reason or outcome.status
@@ -188,9 +188,9 @@ def _end(rank: int, launch: _Launch) -> tuple[FailureKind, str]:
 
 
 class WarmRequest(Frozen):
-    """One agent to be forked. ``arguments``: those of `harness.engine.agent`; ``num_ranks``: those of this node.
+    """One agent to fork. ``arguments``: for `harness.engine.agent`. ``num_ranks``: ranks of this node.
 
-    ``environment`` is all that the agent gets, ``log`` its standard output and error, ``folder`` where it stands.
+    ``environment``: the agent's whole environment. ``log``: its standard output and error. ``folder``: its working folder.
     """
 
     arguments: tuple[str, ...]
@@ -201,7 +201,7 @@ class WarmRequest(Frozen):
 
 
 class WarmAnswer(Frozen):
-    """``ready``: everything is imported. ``started``: the agent runs as ``pid``. ``refused``: it does not, ``reason``."""
+    """``ready``: all imports are done. ``started``: the agent runs as ``pid``. ``refused``: see ``reason``."""
 
     kind: Literal["ready", "started", "refused"]
     pid: int | None = None

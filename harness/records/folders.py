@@ -1,4 +1,4 @@
-"""Folders of results: made under a name that says when and what, found again by a part of it, and the room they have."""
+"""Folders of results: their names, how to find them by a part of the name, and their free disk space."""
 
 import errno
 import os
@@ -15,9 +15,9 @@ from harness.units import MIB, format_bytes
 
 
 def new_folder(parent: Path, label: str, inner: Iterable[str] = (), *, now: datetime | None = None) -> Path:
-    """Make ``<parent>/<UTC time>-<label>-<8 hex>`` with the folders ``inner``; the name is the id of what it will hold.
+    """Make ``<parent>/<UTC time>-<label>-<8 hex>`` with the folders ``inner``; the name is the id of its content.
 
-    Two of one label in one second get two folders. BadRequestError where one cannot be made.
+    Two calls with the same label and second get two folders. BadRequestError if a folder cannot be made.
     """
     time = (now or datetime.now(UTC)).astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = re.sub(r"[^A-Za-z0-9._]+", "-", label).strip("-.") or parent.name.removesuffix("s")
@@ -35,7 +35,7 @@ def new_folder(parent: Path, label: str, inner: Iterable[str] = (), *, now: date
 
 
 def why_unwritable(path: Path) -> str:
-    """Why neither a file nor a folder can be written at ``path``; empty where one can. Leaves nothing behind."""
+    """Return why nothing can be written at ``path``; empty if it can. Leaves no file behind."""
     try:
         if path.exists() and not path.is_dir():
             return "" if os.access(path, os.W_OK) else "no permission"
@@ -47,21 +47,21 @@ def why_unwritable(path: Path) -> str:
 
 
 def folders(parent: Path) -> tuple[Path, ...]:
-    """Folders inside, links left out, by name; none where there is no ``parent``."""
+    """List the folders in ``parent`` by name, without links; empty if ``parent`` does not exist."""
     if not parent.is_dir():
         return ()
     return tuple(sorted(path for path in parent.iterdir() if path.is_dir() and not path.is_symlink()))
 
 
 def named(start: str, among: Iterable[Path]) -> tuple[Path, ...]:
-    """Those whose name starts with ``start`` or ends with it (the eight hex digits); none for an empty one."""
+    """Return the paths whose name starts or ends with ``start``; none if ``start`` is empty."""
     return tuple(path for path in among if start and (path.name.startswith(start) or path.name.endswith(f"-{start}")))
 
 
 def folder_meant(reference: str | Path, parent: Path, kind: str, mark: str) -> Path:
-    """The folder that ``reference`` means: itself, that of a file ``mark``, or one of ``parent`` as :func:`folder_named`.
+    """Find the folder that ``reference`` names: a folder, its file ``mark``, or an id for :func:`folder_named`.
 
-    Whether it holds a ``mark`` is for the caller to look at.
+    The caller checks whether the folder holds a ``mark``.
     """
     path = Path(reference)
     if path.is_file() and path.name == mark:
@@ -70,7 +70,7 @@ def folder_meant(reference: str | Path, parent: Path, kind: str, mark: str) -> P
 
 
 def folder_named(start: str, parent: Path, kind: str) -> Path:
-    """The one of ``parent`` that is :func:`named` so. BadRequestError, in the word ``kind``, for none or several."""
+    """Return the only folder of ``parent`` that :func:`named` finds. BadRequestError for none or several."""
     every = folders(parent)
     found = named(start, every)
     if len(found) == 1:
@@ -78,12 +78,12 @@ def folder_named(start: str, parent: Path, kind: str) -> Path:
     if found:
         listed = ", ".join(path.name for path in found[-5:])
         raise BadRequestError(
-            f"{kind} {start!r} is ambiguous: {len(found)} {kind}s in {parent}", remedy=f"one of: {listed}"
+            f"{kind} {start!r} matches {len(found)} {kind}s in {parent}", remedy=f"name one of: {listed}"
         )
     newest = ", ".join(path.name for path in every[-3:])
     raise BadRequestError(
-        f"no {kind} {start!r}: neither a path nor the start of a {kind}'s id in {parent}",
-        remedy=f"newest there: {newest}" if newest else f"there are no {kind}s there yet",
+        f"no {kind} {start!r}: it is neither a path nor the start of a {kind}'s id in {parent}",
+        remedy=f"the newest {kind}s are: {newest}" if newest else f"this folder has no {kind}s yet",
     )
 
 
@@ -92,7 +92,7 @@ FULL_BYTES = 1 * MIB
 
 
 def require_room(folder: Path, free_bytes: int) -> None:
-    """RunFailedError when less than 64 MiB is free: a run without room for its log dies without a word."""
+    """Raise RunFailedError if less than 64 MiB is free: a run that cannot write its log dies without an error."""
     if free_bytes < NEEDED_BYTES:
         raise RunFailedError(
             f"disk full: {format_bytes(free_bytes)} free for {folder}, {format_bytes(NEEDED_BYTES)} needed",
@@ -101,30 +101,30 @@ def require_room(folder: Path, free_bytes: int) -> None:
 
 
 def is_full(free_bytes: int) -> bool:
-    """Whether writes are failing, or about to."""
+    """Return whether the disk is full or nearly full."""
     return free_bytes < FULL_BYTES
 
 
-def says_full(error: OSError) -> bool:
-    """Whether the error means that the file system, or this user's share of it, is full."""
+def is_full_error(error: OSError) -> bool:
+    """Return whether the error means that the file system or the user's quota is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def full_disk_reported(folder: Path) -> Iterator[None]:
-    """RunFailedError where the block finds the disk full; other errors pass."""
+    """Raise RunFailedError if the disk is full inside the block; other errors pass."""
     try:
         yield
     except OSError as error:
-        if not says_full(error):
+        if not is_full_error(error):
             raise
         raise RunFailedError(
-            f"disk full: nothing more can be written in {folder}", remedy="free some space; what was written is kept"
+            f"disk full: cannot write in {folder}", remedy="free some space; the files written so far are kept"
         ) from error
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes that this user can still write in ``folder``; 0 when there is no inode left."""
+    """Return the bytes that this user can still write in ``folder``; 0 if no inode is left."""
     status = os.statvfs(folder)
     out_of_inodes = status.f_files > 0 and status.f_favail == 0
     return 0 if out_of_inodes else status.f_bavail * status.f_frsize

@@ -1,4 +1,4 @@
-"""A golden value file: its settings, its text on disk, and its way into the folder of retired goldens."""
+"""A golden value file: its settings, its text on disk, and how it is retired."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from harness.records.strict_json import read_document, read_each
 
 
 class GoldenMetric(Frozen):
-    """One value with the spread over the runs it comes from (relative standard deviation; None from one run)."""
+    """One value, with the relative standard deviation over its runs; None for a single run."""
 
     value: int | float = Field(gt=0)
     relative_spread: float | None = None
@@ -28,11 +28,12 @@ class GoldenMetric(Frozen):
 
 
 class MeasuredOn(Frozen):
-    """Hardware and software of the golden; None where the source does not say.
+    """Hardware and software of the golden; None if unknown.
 
-    ``environment``: variables of the ranks that were the same in all runs. ``container``: their image; None beside an
-    ``environment``: none was named. ``sm_clock_mhz``: the median SM clock of each run's slowest GPU over the window, and
-    ``power_cap_share`` the time under the power cap of each run's most limited GPU (0 to 1); medians over the runs.
+    ``environment``: variables of the ranks that were the same in all runs. ``container``: their image; None next to an
+    ``environment`` means that no image was named. ``sm_clock_mhz``: the median SM clock of each run's slowest GPU in the
+    window. ``power_cap_share``: the share of time (0 to 1) under the power cap of each run's most limited GPU. Both are
+    medians over the runs.
     """
 
     gpu: str
@@ -49,9 +50,9 @@ class MeasuredOn(Frozen):
 class GoldenRecord(Frozen):
     """``results/golden/<gpu>/<slug>.json``. ``kind`` external: published elsewhere, with ``caveats``.
 
-    ``window``: the steps [start, end) of ``max_steps`` that counted. ``overridden``: what a promotion is refused for and
-    somebody accepted. ``retired_at`` and its companions: set once it lies in the retired folder, where nothing is
-    compared with it.
+    ``window``: the steps [start, end) of ``max_steps`` that count. ``overridden``: reasons against the promotion that the
+    author accepted. ``retired_at``, ``retired_by``, ``retired_reason``: set for a golden in the retired folder, with which
+    nothing is compared.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -88,7 +89,7 @@ LABELS = ("recipe", "task", "gpu", "compute_dtype", "num_gpus", "recompute")
 
 
 def leaves(value: object, path: str = "") -> dict[str, str]:
-    """A nested mapping as dotted path to text; lists are leaves.
+    """Flatten a nested mapping to text by dotted path; lists are leaves.
 
     >>> leaves({"parallelism": {"context_parallel_size": 2}})
     {'parallelism.context_parallel_size': '2'}
@@ -104,10 +105,10 @@ def leaves(value: object, path: str = "") -> dict[str, str]:
 def setting_differences(
     golden: GoldenRecord, spec: ExperimentSpec, fingerprint: str
 ) -> dict[str, tuple[str | None, str | None]]:
-    """Dotted paths of the spec with the golden's and our value where they differ; empty when the golden is for us.
+    """Return the golden's and the run's value by dotted path where they differ; empty if the golden applies.
 
-    Without a fingerprint (external goldens) only what the golden says is compared: its labels and its partial spec.
-    With one, a field that either side leaves out has its former value there.
+    Without a fingerprint (external goldens), compare only the golden's labels and its partial spec. With a fingerprint,
+    a field that one side leaves out has its former default.
     """
     if golden.fingerprint == fingerprint:
         return {}
@@ -127,7 +128,7 @@ def setting_differences(
 
 
 def unstated_options(golden: GoldenRecord, spec: ExperimentSpec, sources: Mapping[str, str]) -> list[str]:
-    """Settings of ``spec`` that an option set and that a golden without a fingerprint does not state, by dotted path."""
+    """Return settings, by dotted path, that an option set and a golden without a fingerprint does not state."""
     if golden.fingerprint is not None:
         return []
     stated, ours = {*LABELS, *_NO_SETTINGS, *leaves(golden.spec)}, leaves(spec.identity())
@@ -136,25 +137,25 @@ def unstated_options(golden: GoldenRecord, spec: ExperimentSpec, sources: Mappin
 
 
 def difference_text(name: str, golden: str | None, current: str | None) -> str:
-    """Say one difference in words: ``train.manual_gc: golden False, here True``."""
+    """Describe one difference: ``train.manual_gc: golden False, here True``."""
     return f"{name}: golden {golden or 'none'}, here {current or 'none'}"
 
 
 def differences_text(different: Mapping[str, tuple[str | None, str | None]]) -> str:
-    """Say all differences of :func:`setting_differences` in one line."""
+    """Describe all differences of :func:`setting_differences` in one line."""
     return "; ".join(difference_text(name, *values) for name, values in different.items())
 
 
 def spec_like(golden: GoldenRecord, like: ExperimentSpec | None = None) -> ExperimentSpec | None:
-    """The experiment that the golden was measured with; what it does not state is taken from ``like``.
+    """Rebuild the experiment that the golden was measured with. Take settings that it does not state from ``like``.
 
-    None where that is no experiment: a published golden of another recipe or without ``like``, or settings that this
-    version does not know.
+    None if that is impossible: a published golden of another recipe or without ``like``, or settings that this version
+    does not know.
     """
     if golden.fingerprint is None and (like is None or like.recipe != golden.recipe):
         return None
     base = like.model_dump(mode="json") if like else {}
-    if golden.fingerprint is not None:  # states everything but where the ranks lay and how long was measured
+    if golden.fingerprint is not None:  # such a golden states everything except rank placement and number of steps
         row = GPUS.get(golden.gpu)
         base = {"family": golden.recipe, "gpus_per_node": row.gpus_per_node if row else 8, "measure": {}} | {
             name: base[name] for name in ("family", "gpus_per_node", "measure") if name in base
@@ -168,7 +169,7 @@ def spec_like(golden: GoldenRecord, like: ExperimentSpec | None = None) -> Exper
 
 
 def _over(base: Mapping[str, object], stated: Mapping[str, object]) -> dict[str, object]:
-    """``stated`` over ``base``, nested values one by one."""
+    """Merge ``stated`` into ``base``, nested values one by one."""
     merged = dict(base)
     for name, value in stated.items():
         there = merged.get(name)
@@ -176,7 +177,7 @@ def _over(base: Mapping[str, object], stated: Mapping[str, object]) -> dict[str,
     return merged
 
 
-# Younger than the first goldens: left out where they say nothing, so that a file does not change by being read.
+# Fields added after the first goldens. Left out when empty, so that rewriting a golden does not change its text.
 _YOUNG = frozenset({
     "environment", "container", "hostnames", "sm_clock_mhz", "power_cap_share", "max_steps", "window",
     "night_id", "overridden", "retired_at", "retired_by", "retired_reason",
@@ -184,7 +185,7 @@ _YOUNG = frozenset({
 
 
 def golden_text(golden: GoldenRecord) -> str:
-    """The golden as it lies on disk: fields in schema order; spec, versions and environment by name."""
+    """Return the golden as text: fields in schema order; spec, versions and environment sorted by name."""
     fields = _spoken(golden.model_dump(mode="json"))
     where = _spoken(fields["measured_on"])
     for name in where.keys() & {"versions", "environment"}:
@@ -214,14 +215,14 @@ def retire(folder: Path, path: Path, golden: GoldenRecord, *, reason: str, autho
     empty reason or author, a golden that is not at a place below ``folder``, and a folder that cannot be written.
     """
     _check(folder, path, reason, author)
-    told = {
+    fields = {
         "retired_at": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "retired_by": redact(author.strip()),
         "retired_reason": redact(reason.strip()),
     }
     try:
         target = _write(
-            folder / RETIRED / path.parent.name, path.stem, golden_text(golden.model_copy(update=told)), now
+            folder / RETIRED / path.parent.name, path.stem, golden_text(golden.model_copy(update=fields)), now
         )
         path.unlink()
     except OSError as error:
@@ -241,28 +242,28 @@ def _write(folder: Path, stem: str, text: str, now: datetime) -> Path:
         except FileExistsError:
             continue
         return target
-    raise BadRequestError(f"{folder / stem}: was retired {_MOST_A_DAY} times on {day}", remedy="that is no golden")
+    raise BadRequestError(f"{folder / stem}: already retired {_MOST_A_DAY} times on {day}", remedy="retire it tomorrow")
 
 
 def _check(folder: Path, path: Path, reason: str, author: str) -> None:
     if not reason.strip():
-        raise BadRequestError("--reason is empty", remedy="say why nothing is to be compared with it any more")
+        raise BadRequestError("--reason is empty", remedy="say why this golden must not be used any more")
     if not author.strip():
         raise BadRequestError("--author is empty", remedy="pass --author, or set git config user.name")
     if path.resolve().parent.parent != folder.resolve():
         raise BadRequestError(
-            f"{path}: not a golden in force below {folder}",
-            remedy="mbr-perf golden list prints those; --golden_dir names others",
+            f"{path}: not an active golden below {folder}",
+            remedy="mbr-perf golden list prints the active goldens; --golden_dir names another folder",
         )
 
 
 def list_retired(folder: Path) -> tuple[dict[Path, GoldenRecord], dict[Path, BadRequestError]]:
-    """Every retired golden below ``folder`` by path, oldest first for one place, and why others cannot be read."""
+    """Read the retired goldens below ``folder`` by path, oldest first for each name; also return read errors."""
     return read_each(sorted(folder.glob(f"{RETIRED}/*/*.json")), GoldenRecord)
 
 
 def retired_in_place_of(path: Path) -> GoldenRecord | None:
-    """The golden that was last retired from ``path``; None where none ever was."""
+    """Return the golden last retired from ``path``; None if none was."""
     folder = path.parent.parent / RETIRED / path.parent.name
     mine = re.compile(re.escape(path.stem) + r"\.\d{8}(-\d+)?\.json")
     found = [read_document(each, GoldenRecord) for each in _files(folder) if mine.fullmatch(each.name)]
@@ -273,6 +274,6 @@ def _files(folder: Path) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def told_of(golden: GoldenRecord) -> str:
-    """``was retired 2026-03-04 by somebody: the cluster is gone``."""
+def retirement_text(golden: GoldenRecord) -> str:
+    """Return text such as ``was retired 2026-03-04 by somebody: the cluster is gone``."""
     return f"was retired {(golden.retired_at or '')[:10]} by {golden.retired_by}: {golden.retired_reason}"

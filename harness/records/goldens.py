@@ -1,4 +1,4 @@
-"""The golden values on disk: found by settings, written for review."""
+"""Finds golden values by settings, and writes them for review."""
 
 import math
 from collections.abc import Mapping
@@ -17,22 +17,22 @@ from harness.records.golden import (
     differences_text,
     golden_text,
     retired_in_place_of,
+    retirement_text,
     setting_differences,
-    told_of,
 )
 from harness.records.redact import redact_shapes
 from harness.records.store import checkout_dir, write_atomically
 from harness.records.strict_json import read_document, read_each
 
-MEND_GOLDEN = "put it back as git has it, or make it anew with mbr-perf golden promote RUN --reason ..."
+MEND_GOLDEN = "restore the file from git, or write it again with mbr-perf golden promote RUN --reason ..."
 _SHIPPED = Path(harness.__file__).parent / "_data" / "golden"
 
 
 class GateOptions(Frozen, allow_inf_nan=True):
-    """How strictly to judge. Thresholds None: the GPU row's. ``require_golden``: no golden is inconclusive, not fine.
+    """How strictly to judge. Thresholds None: those of the GPU. ``require_golden``: without a golden, inconclusive.
 
-    ``golden_values_path``: a golden file, or a folder of them; naming it requires a golden. BadRequestError for thresholds
-    that are no fractions, also where no golden will be found to apply them to.
+    ``golden_values_path``: a golden file or a folder of goldens; it implies ``require_golden``. BadRequestError if a
+    threshold is not a fraction, even if there is no golden to compare with.
     """
 
     golden_values_path: Path | None = None
@@ -49,18 +49,18 @@ class GateOptions(Frozen, allow_inf_nan=True):
 
     @property
     def names_one_golden(self) -> bool:
-        """Whether ``golden_values_path`` is a file, which is for one cell of a sweep at most."""
+        """Whether ``golden_values_path`` is a file. A file applies to at most one cell of a sweep."""
         return self.golden_values_path is not None and self.golden_values_path.is_file()
 
     @property
     def from_root(self) -> "GateOptions":
-        """The same for a plan on disk, which names its golden from the root."""
+        """Return the options for a plan on disk, with an absolute golden path."""
         path = self.golden_values_path
         return self.model_copy(update={"golden_values_path": path.absolute()}) if path else self
 
 
 def require_fractions(*, timing: float | None, memory: float | None) -> None:
-    """BadRequestError for a threshold of the command line that is negative or not a number."""
+    """Raise BadRequestError if a threshold of the command line is negative or not a number."""
     options = (("--timing_threshold", timing), ("--memory_threshold", memory))
     raise_all(
         [
@@ -73,10 +73,10 @@ def require_fractions(*, timing: float | None, memory: float | None) -> None:
 
 @dataclass(frozen=True)
 class GoldenSearch:
-    """The golden for some settings, or why there is none: ``note`` names the place that was looked at.
+    """The golden for some settings; without a golden, ``note`` says why and which path was searched.
 
-    Beside a golden, ``note`` says that its recipe point has changed since; a comparison with it is inconclusive.
-    ``is_damaged``: there is a file, and it cannot be read; nothing passes by it.
+    With a golden, ``note`` says that its recipe point has changed since; a comparison is then inconclusive.
+    ``is_damaged``: the golden file exists but cannot be read, so that the run cannot pass.
     """
 
     golden: GoldenRecord | None
@@ -95,7 +95,7 @@ class GoldenChange:
 
 
 def golden_dir(override: Path | None = None) -> Path:
-    """Where goldens are read: ``override``, else the checkout's ``results/golden``, else those shipped in the wheel."""
+    """Return the folder to read goldens from: ``override``, the checkout's ``results/golden``, or the wheel's."""
     if override is not None:
         return override
     checkout = checkout_dir()
@@ -103,7 +103,7 @@ def golden_dir(override: Path | None = None) -> Path:
 
 
 def writable_golden_dir(override: Path | None = None) -> Path:
-    """Where goldens are promoted to: ``override``, else the checkout's, else ``./results/golden``; never the wheel's."""
+    """Return the folder to write goldens to: ``override``, the checkout's, or ``./results/golden``."""
     if override is not None:
         return override
     return (checkout_dir() or Path()) / "results" / "golden"
@@ -117,11 +117,11 @@ def golden_path(folder: Path, spec: ExperimentSpec) -> Path:
 def find_golden(
     spec: ExperimentSpec, override: Path | None = None, sources: Mapping[str, str] | None = None
 ) -> GoldenSearch:
-    """The golden for these settings in :func:`golden_dir`; with ``override`` a file, that one whatever it is for.
+    """Find the golden for these settings in :func:`golden_dir`. If ``override`` is a file, return it for any settings.
 
-    ``sources`` says who set each value of ``spec``. With it the search also gives the golden of the same name whose recipe
-    point has changed since, but not where an option set a differing value: the user then asked for another experiment.
-    BadRequestError when ``override`` does not exist, or a file is no golden or a retired one.
+    ``sources``: what set each value of ``spec``. With it, also return the golden of the same name whose recipe point has
+    changed since. But if an option set the differing value, the user asked for another experiment: return no golden.
+    BadRequestError if ``override`` does not exist, or if a file is not a golden or is a retired golden.
     """
     if override is not None and not override.exists():
         raise BadRequestError(f"--golden_values_path {override}: no such file or folder")
@@ -137,11 +137,13 @@ def find_golden(
     listed = differences_text(different)
     if sources and not any(_is_option(sources, name) for name in (*different, "variant")):
         return GoldenSearch(golden, path, redact_shapes(f"the recipe point has changed since {path}: {listed}"))
-    return GoldenSearch(None, None, redact_shapes(f"no golden for these settings: {path} is for others: {listed}"))
+    return GoldenSearch(
+        None, None, redact_shapes(f"no golden for these settings: {path} is for other settings: {listed}")
+    )
 
 
 def _is_option(sources: Mapping[str, str], name: str) -> bool:
-    """Whether an option set the value at this dotted path, or the section that it is in."""
+    """Return whether an option set the value at this dotted path, or its section."""
     while name not in sources and "." in name:
         name = name.rpartition(".")[0]
     return sources.get(name, "").startswith("-")
@@ -151,20 +153,20 @@ def _in_force(path: Path, golden: GoldenRecord) -> GoldenRecord:
     if golden.retired_at is None:
         return golden
     raise BadRequestError(
-        f"{path}: {told_of(golden)}; nothing is compared with it",
-        remedy="mbr-perf explain and golden diff still read it",
+        f"{path}: {retirement_text(golden)}; nothing is compared with it",
+        remedy="to read a retired golden, use mbr-perf explain or golden diff",
     )
 
 
 def _absence(path: Path, spec: ExperimentSpec) -> str:
     retired = retired_in_place_of(path)
     if retired is None or setting_differences(retired, spec, spec.fingerprint):
-        return f"{path} is not there"
-    return f"{path} {told_of(retired)}"
+        return f"{path} does not exist"
+    return f"{path} {retirement_text(retired)}"
 
 
 def read_golden(path: Path) -> GoldenRecord:
-    """One golden file; BadRequestError names the file, the key, and what to do."""
+    """Read a golden file. BadRequestError names the file, the key, and a remedy."""
     try:
         return read_document(path, GoldenRecord)
     except BadRequestError as error:
@@ -174,25 +176,26 @@ def read_golden(path: Path) -> GoldenRecord:
 
 
 def named_golden(name: str, override: Path | None = None) -> tuple[Path, GoldenRecord]:
-    """A golden by file, or by its path below :func:`golden_dir` with or without ``.json``."""
+    """Read a golden by its file, or by its path below :func:`golden_dir` with or without ``.json``."""
     folder = golden_dir(override)
     for path in (Path(name), folder / name, folder / f"{name}.json"):
         if path.is_file():
             return path, read_golden(path)
     raise BadRequestError(
-        f"no golden {name!r}: neither a file nor a name below {folder}", remedy="mbr-perf golden list prints the names"
+        f"no golden {name!r}: it is neither a file nor a name below {folder}",
+        remedy="mbr-perf golden list prints the names",
     )
 
 
 def list_goldens(folder: Path) -> tuple[dict[Path, GoldenRecord], dict[Path, BadRequestError]]:
-    """Every golden below ``folder`` by path, and why others cannot be read; empty when there is no such folder."""
+    """Read the goldens below ``folder`` by path; also return read errors. Empty if the folder does not exist."""
     return read_each(sorted(folder.glob("*/*.json")), GoldenRecord)
 
 
 def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord) -> Path:
-    """Write the golden at its place, replacing what is there; keys in a fixed order, one per line, for review.
+    """Write the golden to its path, replacing an old file. Keys have a fixed order, one per line, for review.
 
-    BadRequestError where it cannot be written; what was there is kept.
+    BadRequestError if the file cannot be written; an old file is then kept.
     """
     path = golden_path(folder, spec)
     try:
@@ -206,7 +209,7 @@ def write_golden(folder: Path, spec: ExperimentSpec, golden: GoldenRecord) -> Pa
 
 
 def golden_changes(before: GoldenRecord | None, after: GoldenRecord) -> tuple[GoldenChange, ...]:
-    """What a promotion changes: metric by metric, then settings and machine."""
+    """List the changes of a promotion: metric by metric, then settings and machine."""
     old, new = _flat(before) if before else {}, _flat(after)
     names = [*new, *(name for name in old if name not in new)]
     return tuple(GoldenChange(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n))

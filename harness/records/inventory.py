@@ -1,4 +1,4 @@
-"""What lies in a results folder: every run, sweep and night, whole or not, without changing anything."""
+"""Lists the runs, sweeps and nights of a results folder, complete or not. Changes nothing."""
 
 import re
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Literal
 
 from harness.errors import BadRequestError
 from harness.records.folders import folders, named
-from harness.records.night import NIGHT, NIGHTS, NightCase, read_night, told_verdict
+from harness.records.night import NIGHT, NIGHTS, NightCase, read_night, verdict_text
 from harness.records.rank import OWNER
 from harness.records.run import RunRecord
 from harness.records.store import RECORD
@@ -40,7 +40,7 @@ _ID = re.compile(r"(?P<when>\d{8}T\d{6}Z)-(?P<recipe>.+)-[0-9a-f]{8}")
 
 @dataclass(frozen=True)
 class _Read:
-    """What the files of a folder say. ``job_start``: of what was imported, UTC ISO-8601."""
+    """The content of a folder's files. ``job_start``: when an imported job started, UTC ISO-8601."""
 
     state: State
     detail: str
@@ -50,12 +50,13 @@ class _Read:
 
 @dataclass(frozen=True)
 class Stored:
-    """A run, a sweep or a night, whose ``recipe`` is its suite. ``when``: UTC ISO-8601 of its start, empty where its name does not say; size in bytes.
+    """A run, a sweep or a night. ``recipe``: for a night, its suite. Size in bytes.
 
-    What was imported started when its job did; ``is_start_known`` False: nobody tells, and ``when`` is of the import.
-    ``state`` of a committed run is its record's; ``incomplete``: nothing was committed; ``damaged``: what was cannot be
-    read; ``newer``: it can, by another version of this program; ``rejected``: it is whole, with values that are not
-    accepted. ``detail`` says more in words.
+    ``when``: start as UTC ISO-8601, empty if the folder's name does not have it. An imported run started when its job
+    started; ``is_start_known`` False: that time is unknown, and ``when`` is the time of the import.
+    ``state``: for a committed run, the state in its record. ``incomplete``: nothing was committed. ``damaged``: the file
+    cannot be read. ``newer``: another version of mbr-perf can read it. ``rejected``: the file is whole, but has values
+    that are not accepted. ``detail``: a further explanation.
     """
 
     kind: Literal["run", "sweep", "night"]
@@ -69,31 +70,31 @@ class Stored:
 
     @property
     def id(self) -> str:
-        """The name of its folder."""
+        """The name of the folder."""
         return self.path.name
 
     @property
     def is_committed(self) -> bool:
-        """Whether nothing more is coming, so that the process that filled it is of no interest."""
+        """Whether the entry is complete, so that no process is still writing it."""
         return self.state in ("ok", "oom", "failed", "interrupted", "finished")
 
 
 def inventory(results: Path, count: Callable[[Sequence[Path]], Iterable[Path]] = iter) -> tuple[Stored, ...]:
-    """Runs, sweeps and nights under ``results``, oldest first; nothing where there is no such folder.
+    """List runs, sweeps and nights under ``results``, oldest first; empty if the folder does not exist.
 
-    ``count`` yields the folders that it gets, and may show how far the reading is.
+    ``count`` yields the folders that it gets, and may show the progress.
     """
     found = [path for folder in FOLDERS for path in folders(results / folder) if is_ours(path)]
     return tuple(sorted(map(stored, count(found)), key=lambda entry: (entry.when, entry.id)))
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a folder is a run's, a sweep's or a night's, by its name or by what it holds."""
+    """Return whether the folder belongs to a run, a sweep or a night, by its name or its files."""
     return _ID.fullmatch(path.name) is not None or any((path / name).exists() for name in _MARKS)
 
 
 def stored(path: Path) -> Stored:
-    """The entry of one folder; that of a sweep holds ``sweep.json`` or lies where sweeps do, so with a night's."""
+    """Return the entry of a folder. A sweep's folder holds ``sweep.json`` or is in ``sweeps``; likewise for a night."""
     name, kind = _ID.fullmatch(path.name), _kind(path)
     read = _STATES[kind](path)
     return Stored(
@@ -115,16 +116,16 @@ def _kind(path: Path) -> Literal["run", "sweep", "night"]:
 
 
 def _iso(stamp: str) -> str:
-    """``20260102T030405Z`` as ``2026-01-02T03:04:05Z``."""
+    """Convert ``20260102T030405Z`` to ``2026-01-02T03:04:05Z``."""
     return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:11]}:{stamp[11:13]}:{stamp[13:]}"
 
 
 def _utc(file: Path, time: str) -> str:
-    """``2026-01-02T04:04:05+01:00`` as ``2026-01-02T03:04:05Z``. BadRequestError for what is no time."""
+    """Convert ``2026-01-02T04:04:05+01:00`` to ``2026-01-02T03:04:05Z``. BadRequestError if it is not a time."""
     try:
         return utc_time(time).strftime("%Y-%m-%dT%H:%M:%SZ")
     except ValueError as error:
-        raise BadRequestError(f"{file}: started_at: {time!r} is no time") from error
+        raise BadRequestError(f"{file}: started_at: {time!r} is not a time") from error
 
 
 def _run_state(path: Path) -> _Read:
@@ -141,7 +142,7 @@ def _run_state(path: Path) -> _Read:
 
 
 def _state(file: Path, read: Callable[[], _Read]) -> _Read:
-    """What ``read`` says, or why the folder whose last or first file this is cannot be read."""
+    """Return the result of ``read``, or a state that says why ``file`` cannot be read."""
     if not file.is_file():
         return _Read("incomplete", f"no {file.name}")
     try:
@@ -158,7 +159,7 @@ def _sweep_state(path: Path) -> _Read:
     def read() -> _Read:
         data = read_sweep(path)
         state: State = "unfinished" if data.num_due else "finished"
-        detail = _told("cell", map(outcome_of, data.cells))
+        detail = _states_text("cell", map(outcome_of, data.cells))
         if not data.plan.is_imported:
             return _Read(state, detail)
         sources = [run.imported.start_source for cell in data.cells for run in cell.runs if run.imported]
@@ -171,8 +172,8 @@ def _night_state(path: Path) -> _Read:
     def read() -> _Read:
         data = read_night(path)
         state: State = "finished" if data.is_finished else "unfinished"
-        told = told_verdict(path) if data.is_finished else ""
-        return _Read(state, "; ".join(filter(None, (_told("case", map(case_state, data.cases)), told))))
+        verdict = verdict_text(path) if data.is_finished else ""
+        return _Read(state, "; ".join(filter(None, (_states_text("case", map(case_state, data.cases)), verdict))))
 
     return _state(path / NIGHT, read)
 
@@ -180,15 +181,15 @@ def _night_state(path: Path) -> _Read:
 _STATES = {"run": _run_state, "sweep": _sweep_state, "night": _night_state}
 
 
-def _told(noun: str, states: Iterable[str]) -> str:
-    """``3 cases: 2 ok, 1 oom``."""
+def _states_text(noun: str, states: Iterable[str]) -> str:
+    """Return text such as ``3 cases: 2 ok, 1 oom``."""
     counts = Counter(states)
-    told = ", ".join(f"{count} {name}" for name, count in counts.items())
-    return f"{counted(counts.total(), noun)}: {told}" if told else f"no {noun}s"
+    listed = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"{counted(counts.total(), noun)}: {listed}" if listed else f"no {noun}s"
 
 
 def case_state(case: NightCase) -> str:
-    """How the case's runs ended, unjudged; a failed run that was tried again does not count."""
+    """Return how the case's runs ended, before any verdict. A failed run that was retried does not count."""
     if case.planned.refused:
         return "refused"
     done = [run.record.status for run in case.runs if run.record]
@@ -199,19 +200,19 @@ def case_state(case: NightCase) -> str:
 
 
 def outcome_of(cell: CellData) -> str:
-    """How the cell's runs ended, the worst of them, or why there are none."""
+    """Return the worst outcome of the cell's runs, or why there are none."""
     if cell.fate != "run":
         return cell.fate
     return next((run.status for run in cell.runs if run.status != "ok"), "ok")
 
 
 def folder_bytes(path: Path) -> int:
-    """Bytes of the files below."""
+    """Return the total bytes of the files in a folder."""
     return sum(size for _, size in file_sizes(path))
 
 
 def file_sizes(path: Path) -> tuple[tuple[str, int], ...]:
-    """Regular files below, by name, with their bytes; links are left out, and files may vanish meanwhile."""
+    """List regular files below ``path`` by name with their bytes, without links; files may vanish meanwhile."""
     found = ((str(file.relative_to(path)), _size(file)) for file in sorted(path.rglob("*")) if not file.is_symlink())
     return tuple((name, size) for name, size in found if size is not None)
 
@@ -224,14 +225,16 @@ def _size(path: Path) -> int | None:
 
 
 def find_stored(reference: str | Path, results: Path) -> Stored:
-    """The run, sweep or night that ``reference`` means: a folder, or the start or the last eight digits of an id.
+    """Find a run, sweep or night. ``reference``: a folder, or the start or the last eight digits of an id.
 
-    BadRequestError for one that means none or several, and for a folder that is none of them.
+    BadRequestError if nothing or several entries match, or if the folder is none of these.
     """
     path = Path(reference)
     if path.is_dir():
         if not is_ours(path.absolute()):
-            raise BadRequestError(f"{path}: no run, sweep or night", remedy=f"there is none of {', '.join(_MARKS)}")
+            raise BadRequestError(
+                f"{path}: not a run, sweep or night", remedy=f"the folder has none of {', '.join(_MARKS)}"
+            )
         return stored(path.absolute())
     name = str(reference)
     every = [path for folder in FOLDERS for path in folders(results / folder)]
@@ -240,7 +243,7 @@ def find_stored(reference: str | Path, results: Path) -> Stored:
         return stored(found[0])
     if found:
         names = ", ".join(path.name for path in found[-5:])
-        raise BadRequestError(f"{name!r} is ambiguous: {len(found)} folders in {results}", remedy=f"one of: {names}")
+        raise BadRequestError(f"{name!r} matches {len(found)} folders in {results}", remedy=f"name one of: {names}")
     raise BadRequestError(
-        f"no run, sweep or night {name!r} in {results}", remedy="`mbr-perf results list` shows what there is"
+        f"no run, sweep or night {name!r} in {results}", remedy="`mbr-perf results list` prints all of them"
     )

@@ -1,4 +1,4 @@
-"""Slurm jobs: what is submitted, and where jobs are kept."""
+"""Slurm jobs: their records and folders."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,15 +24,15 @@ ATTEMPTS, MEETING = "attempts", "meeting.json"
 
 
 def time_limit_note(job_dir: Path, task: int = 0) -> Path:
-    """A file that the job's script makes when Slurm warns it of the time limit, before it ends the ranks."""
+    """Return the file that the job's script makes when Slurm warns it of the time limit, before the ranks end."""
     return job_dir / f"time_limit_{task}"
 
 
 class SlurmOptions(Frozen):
-    """What Slurm is asked for beyond nodes. ``time_limit_minutes`` is mandatory: a job without one may hold nodes for ever.
+    """What a job asks Slurm for, beyond nodes. ``time_limit_minutes`` is required: a job without it can hold nodes for ever.
 
-    ``gpus``: how GPUs are asked for; ``none`` where the cluster gives whole nodes and knows no GPUs. ``segment``: nodes
-    per NVLink domain. ``python``: what runs the harness on the nodes, in the container where there is one.
+    ``gpus``: how to ask for GPUs; ``none`` if the cluster allocates whole nodes without counting GPUs. ``segment``: nodes
+    per NVLink domain. ``python``: the interpreter on the nodes, inside the container if there is one.
     """
 
     time_limit_minutes: int = Field(ge=1)
@@ -52,9 +52,9 @@ class SlurmOptions(Frozen):
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmRequest:
-    """What `--launcher slurm` asks for beyond a run. ``submit`` False: prepare the job and stop.
+    """The options of `--launcher slurm` beyond those of a run. ``submit`` False: prepare the job and stop.
 
-    ``detach``: submit it and do not wait. ``array``: a task per cell.
+    ``detach``: submit the job and do not wait. ``array``: one task per cell.
     """
 
     options: SlurmOptions
@@ -64,9 +64,9 @@ class SlurmRequest:
 
 
 class JobRun(Frozen):
-    """One run of a job: ``run_dir`` is absolute and holds no run yet; ``task`` is its index in the array, else 0.
+    """One run of a job. ``run_dir``: absolute, without a run. ``task``: its index in the array, else 0.
 
-    ``prediction``, or why there is none: of a run that was predicted as it was planned; else the node predicts.
+    ``prediction`` and ``no_prediction``: set if the run was predicted when it was planned; otherwise the node predicts.
     """
 
     run_dir: str
@@ -81,10 +81,10 @@ class JobRun(Frozen):
 
 
 class JobRecord(Frozen):
-    """``job.json``. ``what``: run, sweep or nightly case, with ``subject``, the folder that the runs belong to.
+    """``job.json``. ``what``: run, sweep or nightly case. ``subject``: the folder that the runs belong to.
 
-    ``sweep_dir``: a whole sweep that the job resumes on its nodes; then there are no ``runs``. ``gpus_per_node``: asked of
-    Slurm, 0 for a run on the CPU. ``gate``: how whoever collects the runs judges them; ``results_dir`` is where they lie.
+    ``sweep_dir``: a whole sweep that the job resumes on its nodes; ``runs`` is then empty. ``gpus_per_node``: asked of
+    Slurm, 0 for a run on the CPU. ``gate``: how to judge the collected runs. ``results_dir``: where the runs are.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -107,7 +107,7 @@ class JobRecord(Frozen):
 
 
 class SubmittedRecord(Frozen):
-    """``submitted.json``: what sbatch answered. ``cluster`` where several are served."""
+    """``submitted.json``: the answer of sbatch. ``cluster``: set if Slurm serves several clusters."""
 
     schema_version: int = SCHEMA_VERSION
     job_id: str
@@ -119,7 +119,7 @@ class SubmittedRecord(Frozen):
 class JobAttempt(Frozen):
     """``attempts/<job id>.<restart>.json``: written by the first node of a job, or of a task of an array, as it starts.
 
-    ``refused``: why this attempt runs nothing; empty where it runs. ``master_port``: where the nodes of a sweep meet.
+    ``refused``: why this attempt runs nothing, or empty. ``master_port``: where the nodes of a sweep meet.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -134,7 +134,7 @@ class JobAttempt(Frozen):
 
 
 class Meeting(Frozen):
-    """``meeting.json`` of a run over several nodes: the first node has begun it, and its ranks meet there."""
+    """``meeting.json`` of a run on several nodes: the first node has begun, and this is where its ranks meet."""
 
     schema_version: int = SCHEMA_VERSION
     master_addr: str
@@ -142,7 +142,7 @@ class Meeting(Frozen):
 
 
 def attempt_path(job_dir: Path, job_id: str, restart_count: int) -> Path:
-    """Where that attempt is written down."""
+    """Return the path of the attempt's record."""
     return job_dir / ATTEMPTS / f"{job_id}.{restart_count}.json"
 
 
@@ -155,53 +155,55 @@ def new_job_dir(results: Path, name: str, *, now: datetime | None = None) -> Pat
 
 
 def write_job(record: JobRecord) -> Path:
-    """``job.json``, whole and once. BadRequestError for text that JSON cannot hold; FileExistsError where there is one."""
+    """Write ``job.json`` atomically. BadRequestError for text that JSON cannot hold; FileExistsError if it exists."""
     path = Path(record.job_dir) / JOB
     write_once(path, job_text(record))
     return path
 
 
 def job_text(record: JobRecord) -> str:
-    """The record as ``job.json`` holds it. BadRequestError where a value is no UTF-8 text, so that it would not arrive."""
+    """Return the text of ``job.json``. BadRequestError if a value is not valid UTF-8."""
     try:
         text = record.model_dump_json(indent=1) + "\n"
         text.encode("utf-8")
-    except ValueError as error:  # pydantic's error for lone surrogates, and Python's, are both one
+    except ValueError as error:  # the base of pydantic's and of Python's error for lone surrogates
         raise BadRequestError(
-            "a value of the request is not UTF-8 text, and cannot be handed to a job", remedy="spell it in UTF-8"
+            "a value of the request is not UTF-8 text, so a job cannot receive it", remedy="use UTF-8"
         ) from error
     return text
 
 
 def write_submitted(job_dir: Path, submitted: SubmittedRecord) -> Path:
-    """``submitted.json``, whole and once: FileExistsError where the job was submitted before."""
+    """Write ``submitted.json`` atomically. FileExistsError if the job was submitted before."""
     path = job_dir / SUBMITTED
     write_once(path, submitted.model_dump_json(indent=1) + "\n")
     return path
 
 
 def read_job(job_dir: Path) -> JobRecord:
-    """What the job is to run. BadRequestError for a folder without ``job.json``, or one that cannot be read."""
+    """Read ``job.json``. BadRequestError if the folder has none or it cannot be read."""
     if not (job_dir / JOB).is_file():
-        raise BadRequestError(f"{job_dir}: no {JOB}: no job's folder", remedy="mbr-perf jobs list")
+        raise BadRequestError(
+            f"{job_dir}: no {JOB}: not the folder of a job", remedy="mbr-perf jobs list prints the jobs"
+        )
     return read_document(job_dir / JOB, JobRecord)
 
 
 def read_submitted(job_dir: Path) -> SubmittedRecord | None:
-    """What sbatch answered; None where the job was not submitted."""
+    """Read the answer of sbatch; None if the job was not submitted."""
     path = job_dir / SUBMITTED
     return read_document(path, SubmittedRecord) if path.is_file() else None
 
 
 def job_dirs(results: Path) -> tuple[Path, ...]:
-    """Every job's folder, oldest first."""
+    """List the folders of all jobs, oldest first."""
     return tuple(folder for folder in folders(results / JOBS) if (folder / JOB).is_file())
 
 
 def unsubmitted_job_of(run_dir: Path) -> Path | None:
-    """The folder of the job that is to fill a run's folder in ``results/runs`` and was not submitted; None without one."""
+    """Return the folder of the unsubmitted job that would fill a run's folder in ``results/runs``; None without one."""
     for job_dir in job_dirs(run_dir.absolute().parents[1]):
-        with suppress(BadRequestError):  # what cannot be read is another command's to tell
+        with suppress(BadRequestError):  # another command reports unreadable jobs
             runs = read_job(job_dir).runs if read_submitted(job_dir) is None else ()
             if any(Path(run.run_dir).resolve() == run_dir.resolve() for run in runs):
                 return job_dir
@@ -209,9 +211,9 @@ def unsubmitted_job_of(run_dir: Path) -> Path | None:
 
 
 def job_dir_of(reference: str, results: Path | None = None) -> Path:
-    """The folder that ``reference`` means: itself, the job that has this number in Slurm, or the start of an id.
+    """Find the folder of a job. ``reference``: a folder, the job's number in Slurm, or the start of an id.
 
-    BadRequestError for a reference that names none or several.
+    BadRequestError if no job or several jobs match.
     """
     if Path(reference).is_dir():
         return Path(reference)

@@ -1,8 +1,7 @@
-"""What a nightly job leaves behind: ``night.json``, its cases before the first run, and events as they happen.
+"""The files of a nightly job: ``night.json``, its cases, and its events.
 
-A case's runs are ordinary run folders under ``cases/<case>/<number>``; their ``record.json`` is what commits them. Why a
-run was started (a repeat, a retry, a confirmation) is an event, written before it starts. What became of a case is
-derived from these files on reading.
+A case's runs are ordinary run folders under ``cases/<case>/<number>``; ``record.json`` commits a run. Before a run
+starts, an event records why (a repeat, a retry, a confirmation). How a case ended is derived from these files.
 """
 
 import json
@@ -25,7 +24,7 @@ from harness.records.strict_json import read_document
 
 
 class ExpectedFailureRecord(Frozen):
-    """As the suite says it; ``until`` is ISO-8601, the last day on which it counts."""
+    """An expected failure of the suite. ``until``: ISO-8601, the last day on which it counts."""
 
     outcome: Literal["oom", "failed", "regression", "inconclusive"]
     until: str
@@ -33,7 +32,7 @@ class ExpectedFailureRecord(Frozen):
 
 
 class _CaseWords(EntryWords):
-    """How often a case runs and how it is judged, as the suite says it."""
+    """How often the suite runs a case, and how it is judged."""
 
     repeats: int
     thresholds: dict[str, float] = Field(default_factory=dict)
@@ -44,19 +43,19 @@ class _CaseWords(EntryWords):
 
 
 class PlannedCase(PlannedEntry, _CaseWords):
-    """A case that is to run."""
+    """A case that can run."""
 
     refused: Literal[""] = ""
 
 
 class RefusedCase(_CaseWords):
-    """A case that cannot run at all, and why: a rule, a recipe, the machine. ``spec`` is None if it was not resolved."""
+    """A case that cannot run, and why: a rule, a recipe or the machine. ``spec`` is None if it was not resolved."""
 
     refused: str = Field(min_length=1)
 
 
 def _kind(case: object) -> str:
-    """Which of the two a case is: files have no other mark than the reason."""
+    """Return the kind of a case. In files, only a refused case has a reason."""
     refused = case.get("refused") if isinstance(case, dict) else getattr(case, "refused", "")
     return "refused" if refused else "planned"
 
@@ -65,10 +64,10 @@ Case = Annotated[Annotated[PlannedCase, Tag("planned")] | Annotated[RefusedCase,
 
 
 class AaPlan(Frozen):
-    """The A/A of a night: one case, run under two labels of the same setting beside its own runs.
+    """The A/A test of a night: extra runs of one case under two labels with the same settings.
 
-    The labels take turns as A A' A' A, so that a drift of the machine falls on both alike; by an odd number of pairs all
-    but what it is over one pair.
+    The labels alternate as A A' A' A, so that a drift of the machine affects both equally. With an odd number of pairs,
+    the drift over one pair remains.
     """
 
     case: str
@@ -76,17 +75,17 @@ class AaPlan(Frozen):
 
 
 def aa_label(place: int) -> str:
-    """Which of the two the A/A run at ``place`` is, counted from 0."""
+    """Return the label of the A/A run at ``place``, counted from 0."""
     return "A" if place % 4 in (0, 3) else "A'"
 
 
 class NightPlan(Frozen):
-    """``night.json``: all that was decided before the first run. Times are UTC ISO-8601.
+    """``night.json``: everything decided before the first run. Times are UTC ISO-8601.
 
-    ``confirm``: further runs of a case that looks like a regression; ``retries``: most runs of a case that are started
-    again after a named infrastructure fault. ``shard``: ``i/n`` where this night runs a part of the suite only.
-    ``slurm``: what Slurm is asked for, where every case is a job of it. ``software``: by GPU type, what the cases were
-    judged for and are to run with. ``aa``: the A/A that the night must hold before its times are judged; None: none.
+    ``confirm``: further runs of a case that looks like a regression. ``retries``: the maximum number of restarts of a
+    case after a named infrastructure fault. ``shard``: ``i/n`` if this night runs a part of the suite. ``slurm``: the
+    request to Slurm, if every case is a Slurm job. ``software``: by GPU type, the software that the rules assumed and the
+    cases must run with. ``aa``: the A/A test that must pass before times are judged, or None.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -112,20 +111,20 @@ class NightPlan(Frozen):
 
     @property
     def planned(self) -> tuple[PlannedCase, ...]:
-        """The cases that are to run."""
+        """The cases that can run."""
         return tuple(case for case in self.cases if isinstance(case, PlannedCase))
 
     def aa_numbers(self, case: Case) -> range:
-        """Numbers of the A/A runs of ``case``, in their order, after those of its repeats; none where it has no A/A."""
+        """Return the numbers of the A/A runs of ``case``, after those of its repeats; empty without an A/A test."""
         num_runs = 2 * self.aa.num_pairs if self.aa and self.aa.case == case.name else 0
         return range(case.repeats, case.repeats + num_runs)
 
 
 class NightEvent(Frozen):
-    """A line of ``events.jsonl``. ``started``: run ``number`` of ``case`` is about to start, for ``purpose``, because.
+    """A line of ``events.jsonl``. ``started``: run ``number`` of ``case`` is about to start for ``purpose``.
 
-    ``interrupted``: a signal ended the night while it ran. ``cancelled``: someone else ended its job, which fails the
-    case as long as it is not resumed. ``finished``: every case has what it needs.
+    ``interrupted``: a signal ended the night during this run. ``cancelled``: a user ended its job; the case fails until
+    the night is resumed. ``finished``: all runs of every case are done.
     """
 
     time: str
@@ -137,7 +136,7 @@ class NightEvent(Frozen):
 
 
 REPORT, JUDGED = "report", "night.json"
-"""The folder of a night's reports, and the report among them that is JSON."""
+"""The folder of a night's reports, and its JSON report."""
 
 NIGHTS, NIGHT, CASES = NIGHT_FOLDERS.parent, NIGHT_FOLDERS.mark, NIGHT_FOLDERS.entries
 
@@ -146,9 +145,9 @@ NIGHTS, NIGHT, CASES = NIGHT_FOLDERS.parent, NIGHT_FOLDERS.mark, NIGHT_FOLDERS.e
 class NightRun:
     """A run of a case that was started at least once. ``record`` None: it was never committed.
 
-    ``cancelled``: why it does not count: someone ended its job by hand, and it was not started again since.
+    ``cancelled``: why the run does not count: a user ended its job, and it was not started again.
 
-    A run that a signal cut short has a record whose status is ``interrupted``, and is started again when the night is resumed.
+    A run that a signal interrupted has the status ``interrupted`` in its record. A resumed night starts it again.
     """
 
     number: int
@@ -161,7 +160,7 @@ class NightRun:
 
 @dataclass(frozen=True)
 class NightCase:
-    """A case and its runs so far, by number. ``aa_runs``: those of the night's A/A, which are no runs of the case."""
+    """A case and its runs so far, by number. ``aa_runs``: runs of the A/A test, which do not count as runs of the case."""
 
     planned: Case
     runs: tuple[NightRun, ...]
@@ -170,7 +169,7 @@ class NightCase:
 
 @dataclass(frozen=True)
 class NightData:
-    """A night as it lies on disk, finished or not; cases in the plan's order, events as they were written."""
+    """A night read from disk, finished or not. Cases are in the plan's order, events in the order of writing."""
 
     night_dir: Path
     plan: NightPlan
@@ -179,25 +178,25 @@ class NightData:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every case got what it needs."""
+        """Whether all runs of every case are done."""
         return any(event.kind == "finished" for event in self.events)
 
 
 def run_dir_of(night_dir: Path, case: str, number: int) -> Path:
-    """Where a case's run lies; runs are counted from 0."""
+    """Return the folder of a case's run; runs are counted from 0."""
     return night_dir / CASES / case / str(number)
 
 
 def run_id_of(night_id: str, case: str, number: int) -> str:
-    """The id in the record of a case's run, fit for a file's name: what is not (a comma, say) becomes its hex code."""
+    """Return the run's id, safe as a file name: other characters, such as a comma, become their hex code."""
     name = re.sub(r"[^A-Za-z0-9._-]", lambda found: f"-{ord(found[0]):x}-", case)
     return f"{night_id}.{name}.{number}"
 
 
 def read_night(reference: str | Path, results: Path | None = None) -> NightData:
-    """Plan, runs and events of a night. Touches nothing on disk.
+    """Read the plan, runs and events of a night. Changes nothing on disk.
 
-    BadRequestError as for :meth:`BatchFolders.folder_of`, and for a file that is corrupt or newer than this program.
+    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged or newer than this program.
     """
     night_dir = NIGHT_FOLDERS.folder_of(reference, results)
     plan, events = read_document(night_dir / NIGHT, NightPlan), read_events(night_dir, NightEvent)
@@ -215,7 +214,7 @@ def _case(night_dir: Path, planned: Case, events: Iterable[NightEvent]) -> Night
 
 
 def _runs(night_dir: Path, case: str, events: Iterable[NightEvent]) -> tuple[NightRun, ...]:
-    """A run that was started again counts for the reason of its first start."""
+    """Return the runs of a case. A restarted run keeps the purpose of its first start."""
     started: dict[int, NightEvent] = {}
     cancelled: dict[int, str] = {}
     for event in events:
@@ -237,10 +236,10 @@ def _run(night_dir: Path, case: str, number: int, event: NightEvent, cancelled: 
     return NightRun(number, event.purpose or "repeat", event.reason, run_dir, record, cancelled)
 
 
-def told_verdict(night_dir: Path) -> str:
-    """``judged inconclusive: tonight's own A/A differs: ...``: the outcome, and what its A/A leaves in doubt, if anything.
+def verdict_text(night_dir: Path) -> str:
+    """Return the outcome and the first doubt of its A/A test: ``judged inconclusive: tonight's own A/A differs: ...``.
 
-    Empty where there is no report yet; one that cannot be read is said to be so.
+    Empty if there is no report yet. For an unreadable report, the text says so.
     """
     path = night_dir / REPORT / JUDGED
     try:
@@ -250,5 +249,5 @@ def told_verdict(night_dir: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"judged, but {path} cannot be read: mbr-perf nightly --resume {night_dir} writes it anew"
+        return f"judged, but {path} cannot be read: mbr-perf nightly --resume {night_dir} writes it again"
     return ": ".join((f"judged {outcome}", *map(str, doubts[:1])))

@@ -1,4 +1,4 @@
-"""A run, a sweep or a night named where one of the others is asked for: what it is, and what to name instead."""
+"""Refuses a run, a sweep or a night where a command needs another kind, and says what to name instead."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ Kind = Literal["run", "sweep", "night"]
 
 
 def read_only_run(reference: str, results: Path | None = None) -> RunRecord:
-    """As :func:`read_run`; BadRequestError says of a sweep or a night that it is one."""
+    """As :func:`read_run`; for a sweep or a night, BadRequestError says so."""
     try:
         return read_run(reference, results)
     except BadRequestError:
@@ -27,7 +27,7 @@ def read_only_run(reference: str, results: Path | None = None) -> RunRecord:
 def read_only_sweep(
     reference: str, results: Path | None = None, count: Callable[[Sequence[Cell]], Iterable[Cell]] = iter
 ) -> SweepData:
-    """As :func:`read_sweep`; BadRequestError says of a run or a night that it is one."""
+    """As :func:`read_sweep`; for a run or a night, BadRequestError says so."""
     try:
         return read_sweep(reference, results, count)
     except BadRequestError:
@@ -38,9 +38,9 @@ def read_only_sweep(
 def refuse_other_kinds(
     reference: str | Path, wanted: tuple[Kind, ...], results: Path | None = None, *, failed: bool = False
 ) -> None:
-    """BadRequestError for what is none of the kinds ``wanted``, with what to name instead; nothing for what is unknown.
+    """Raise BadRequestError if the reference is not of a kind in ``wanted``, with a remedy. An unknown reference passes.
 
-    Where a run is wanted, one in the folder is named that ended well, or, with ``failed``, one that did not, if there is one.
+    If a run is wanted, the remedy names a run of the folder: a successful run, or a failed run with ``failed``.
     """
     for kind, folder_of in _FOLDERS.items():
         if kind in wanted:
@@ -67,7 +67,7 @@ _FOLDERS: dict[Kind, Callable[[str | Path, Path | None], Path]] = {
     "night": NIGHT_FOLDERS.folder_of, "sweep": SWEEP_FOLDERS.folder_of, "run": _run_dir_of,
 }  # fmt: skip
 _INSTEAD: dict[Kind, str] = {
-    "night": "its reports are in its folder report; mbr-perf nightly --resume {0} writes them anew",
+    "night": "its reports are in its folder report; mbr-perf nightly --resume {0} writes them again",
     "sweep": "mbr-perf report {0}",
     "run": "mbr-perf results show {0}",
 }
@@ -81,7 +81,7 @@ def _run_in(folder: Path, *, failed: bool) -> str:
 
 
 def _ended_well(record: Path) -> bool | None:
-    """None where the record cannot be read, which whoever names it will be told."""
+    """Return whether the run succeeded; None if its record cannot be read."""
     try:
         return read_record(record).status == "ok"
     except BadRequestError:

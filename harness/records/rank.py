@@ -1,4 +1,4 @@
-"""What one rank leaves: its record, its time line, the clocks of its GPU, and who holds its folder."""
+"""Records of one rank: its result, heartbeats, GPU clocks and memory, and the owner of its folder."""
 
 import platform
 from pathlib import Path
@@ -8,7 +8,7 @@ from pydantic import Field
 
 from harness.experiment.gpu import Frozen
 
-# NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, set clocks and display do not disturb a run.
+# NVML's bits for a lowered clock (nvml.h, nvmlClocksEventReasons). Idle, user-set clocks and display do not disturb a run.
 POWER_CAP = 0x04
 CLOCK_REASONS = {
     POWER_CAP: "sw_power_cap",
@@ -25,8 +25,8 @@ SLOWDOWNS = tuple(name for bit, name in CLOCK_REASONS.items() if bit != POWER_CA
 class ClockSamples(Frozen):
     """Every sample of one GPU's clock, in columns of equal length, in order of time.
 
-    ``times_s`` are of the node's monotonic clock, which ranks use for their steps as well. ``sm_clocks_mhz`` and
-    ``reasons`` (NVML's bits) are None where NVML refused to answer.
+    ``times_s``: the node's monotonic clock, as in the ranks' steps. ``sm_clocks_mhz`` and ``reasons`` (NVML's bits) are
+    None if NVML did not answer.
     """
 
     times_s: tuple[float, ...]
@@ -37,10 +37,10 @@ class ClockSamples(Frozen):
 class RankClocks(Frozen):
     """The clocks of one rank's GPU over the window of steps.
 
-    ``sm_clock_mhz`` is the median and ``power_cap_share`` the part under the power cap (0 to 1), both over samples at
-    which the GPU was busy. ``over`` is ``run`` where the times of steps or samples were not recorded: the figures then
-    cover the whole run. ``longest_gap_s``: the longest stretch of the window without a sample; ``interval_s``: the usual
-    time between two samples.
+    ``sm_clock_mhz``: the median. ``power_cap_share``: the share under the power cap (0 to 1). Both use samples at which
+    the GPU was busy. ``over`` is ``run`` if the times of steps or samples were not recorded: the figures then cover the
+    whole run. ``longest_gap_s``: the longest time in the window without a sample. ``interval_s``: the usual time between
+    two samples.
     """
 
     over: Literal["window", "run"]
@@ -58,7 +58,7 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 def processor_name() -> str:
-    """The kernel's model name, else the architecture."""
+    """Return the processor's model name, or its architecture."""
     if not _CPUINFO.is_file():
         return platform.machine()
     names = [
@@ -71,9 +71,9 @@ MAX_POINTS = 240  # the width of a picture; a rank's record grows by a few KiB
 
 
 class MemorySeries(Frozen):
-    """The highest bytes within each of consecutive intervals of ``interval_s`` seconds, at most ``MAX_POINTS`` of them.
+    """The highest bytes in each interval of ``interval_s`` seconds, at most ``MAX_POINTS`` intervals.
 
-    ``what`` says what was watched and for how long. The highest point is the exact peak of what was watched.
+    ``what``: what was measured and for how long. The highest point is the exact peak.
     """
 
     what: str
@@ -90,9 +90,9 @@ Phase = Literal[
 
 
 class StepRecord(Frozen):
-    """One training step. Seconds are wall time between device synchronisations; loss is None off the last stage.
+    """One training step. Seconds are wall time between device synchronisations. Only the last stage has a loss.
 
-    ``ended_s`` is of the node's monotonic clock, as the times of the NVML samples are; None in older records.
+    ``ended_s``: the node's monotonic clock, as for the NVML samples; None in older records.
     """
 
     step: int
@@ -103,11 +103,11 @@ class StepRecord(Frozen):
 
 
 class MemoryRecord(Frozen):
-    """Peak bytes of one rank. ``meter`` says how they were read; None means this meter cannot say.
+    """Peak bytes of one rank. ``meter``: how they were measured. None: this meter cannot measure the value.
 
     ``allocated``: bytes in live tensors. ``reserved``: bytes held by the caching allocator. ``device_used``: bytes in
-    use on the device by anyone (NVML), joined by GPU UUID from the sampler. ``static``: parameters, gradients and
-    optimizer state after the first step. ``limit``: what the rank was held to, where a limit was asked for.
+    use on the device by all processes (NVML), joined by GPU UUID from the sampler. ``static``: parameters, gradients and
+    optimizer state after the first step. ``limit``: the memory limit of the rank, if one was set.
     """
 
     meter: str
@@ -125,7 +125,7 @@ class MemoryRecord(Frozen):
 
 
 class LayerRecompute(Frozen):
-    """Read back from built layers: how many layers of this rank carry each active recompute flag."""
+    """How many built layers of this rank have each recompute flag active."""
 
     num_layers: int
     modules: dict[str, int] = Field(default_factory=dict)
@@ -133,7 +133,7 @@ class LayerRecompute(Frozen):
 
 
 class Failure(Frozen):
-    """How a rank ended badly. ``request_bytes`` is the allocation that failed, where the text says so."""
+    """How a rank failed. ``request_bytes``: the allocation that failed, if the text names it."""
 
     kind: Literal["oom", "error", "non_finite_loss", "signal", "lost", "hang", "timeout"]
     message: str
@@ -144,7 +144,7 @@ class Failure(Frozen):
 
     @property
     def when(self) -> str:
-        """``in forward_backward of step 2``; a heartbeat of phase ``step`` is written when that step has ended."""
+        """Return text such as ``in forward_backward of step 2``. Phase ``step`` means that the step has ended."""
         if self.phase == "step":
             return "in the first step" if self.step is None else f"after step {self.step}"
         parts = (f"in {self.phase}" if self.phase else "", f"of step {self.step}" if self.step is not None else "")
@@ -172,9 +172,9 @@ class Device(Frozen):
 
 
 class RankRecord(Frozen):
-    """``ranks/rank_NNN.json``: written whole on every way out of a rank.
+    """``ranks/rank_NNN.json``: written whole, whether the rank finishes, fails or gets a signal.
 
-    ``clocks`` is None in the rank's own file: the harness adds it to the run's record, from the NVML samples.
+    ``clocks`` is None in the rank's file. The harness adds it to the run's record from the NVML samples.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -199,7 +199,7 @@ class RankRecord(Frozen):
 
 
 class Heartbeat(Frozen):
-    """One line of ``ranks/rank_NNN.progress.jsonl``: where a rank is, written as it goes, so it outlives a kill."""
+    """One line of ``ranks/rank_NNN.progress.jsonl``: the progress of a rank, which a kill does not lose."""
 
     time_s: float
     phase: Phase
@@ -214,7 +214,7 @@ OWNER, RELEASED = "harness.json", "released.json"
 
 
 class Owner(Frozen):
-    """A process of one machine and one boot. ``start_ticks`` is since boot; ids of the kernel's tell boots and containers."""
+    """A process of one machine and one boot. ``start_ticks``: since boot. Kernel ids identify the boot and container."""
 
     schema_version: int = SCHEMA_VERSION
     hostname: str
@@ -225,7 +225,7 @@ class Owner(Frozen):
 
 
 class SeriesRecorder:
-    """Maxima of equal intervals; when there are too many, neighbours become one and the interval doubles.
+    """Records the maxima of equal intervals. When there are too many, it merges neighbours and doubles the interval.
 
     ``first_interval_s`` is the finest resolution. Readings must come in order of time.
     """
@@ -237,7 +237,7 @@ class SeriesRecorder:
         self._maxima: list[int] = []
 
     def add(self, time_s: float, num_bytes: int) -> None:
-        """The level is ``num_bytes`` from ``time_s`` on."""
+        """Record that the level is ``num_bytes`` from ``time_s`` on."""
         if self._start_s is None:
             self._start_s = time_s
         while (place := int((time_s - self._start_s) / self.interval_s)) >= MAX_POINTS:
@@ -248,7 +248,7 @@ class SeriesRecorder:
         self._level = num_bytes
 
     def series(self, what: str) -> MemorySeries | None:
-        """What was recorded so far; None without a reading."""
+        """Return the series so far; None without a reading."""
         if not self._maxima:
             return None
         return MemorySeries(what=what, interval_s=self.interval_s, max_bytes=tuple(self._maxima))

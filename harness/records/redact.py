@@ -10,30 +10,30 @@ MASK = "***"
 
 _WORDS = "TOKENS?|KEYS?|SECRETS?|PASSWORDS?|PASSWD|PASSPHRASES?|CREDENTIALS?"
 
-# Written together, too: PGPASSWORD, MYSQL_PWD, MYPASS, SSH_PRIVATE; alone, pass, pwd and private are words of ordinary text.
+# Also as part of a word: PGPASSWORD, MYSQL_PWD, MYPASS, SSH_PRIVATE. Alone, pass, pwd and private are ordinary words.
 _JOINED = (
     r"[A-Za-z0-9_-]{1,40}(?:PASSWORDS?|PASSWD|PASSPHRASE|PWD|(?-i:PASS))|PASSPHRASE"
     r"|(?-i:[A-Z0-9][A-Z0-9_]{0,40}_PRIVATE)"
 )
 # As JavaScript and connection strings write it: accessToken, AccountKey; but not InvalidTokenError.
 _CAMEL = r"(?-i:[A-Za-z0-9_-]{0,40}[a-z0-9](?:Token|Key|Secret|Password|Credential)s?)"
-# Whole names only, each looked at once: from every part of a long name on, it would take hours for a line of a hostile log.
-# Quotes may be escaped, as where JSON holds JSON; an option is followed by its value, other names by = or a colon.
+# Whole names only, each tried once: trying every part of a long name would take hours for a line of a hostile log.
+# Quotes may be escaped, as in JSON inside JSON. An option is followed by its value, other names by = or a colon.
 _ASSIGNED = re.compile(
     r"(?<![A-Za-z0-9_-])(?P<name>(?P<option>--)?[A-Za-z0-9_-]++)"
     r"(?:\\{0,8}[\"']?\]?\s*[=:]=?\s*+|\s++(?=[\"']?(?i:hf_))|(?(option)[ \t]++(?![-=:])|(?!)))(?P<quote>(?:\\{0,8}[\"'])?)"
 )
 _QUOTED = {quote: re.compile(rf"(?:[^{quote}\\\n]|\\.)+") for quote in "\"'"}
-# To a quote that is no letter of a word, or to where the next name is assigned.
+# Up to a quote that is not inside a word, or up to the next assigned name.
 _UNQUOTED = re.compile(r"(?:[^\s\"'\\,;&]|\\(?![\"'])|[\"'](?=\w)|[,;&](?![A-Za-z0-9_.-]{1,60}[=:]))+(?<![,;&])")
-# The word stands alone between underscores or at an end of the name, so that MONKEY=1 stays legible.
+# The word is alone between underscores or at an end of the name, so that MONKEY=1 stays readable.
 _SECRET_NAME = re.compile(
     rf"(?:^|[_-])(?:{_WORDS}|[A-Z0-9]*API_?KEY)\d*(?:[_-]|$)|(?:{_JOINED}|{_CAMEL}|(?-i:[A-Z0-9]_PAT))\d*$",
     re.IGNORECASE,
 )
-# A scheme of any length would be tried from every letter of a long text to its end.
+# The length is limited, because the search would otherwise run from every letter of a long text to its end.
 _URL_USER = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]{0,30}://)[^\s/@\"']+@", re.IGNORECASE)
-# `Basic` is a word of ordinary text, too; what follows it in a header alone has capitals, digits or `=`.
+# `Basic` is also an ordinary word. Only in a header do capitals, digits or `=` follow it.
 _BEARER = re.compile(
     r"\b(?P<word>Bearer|Authorization[\"']?\s*[:=]\s*[\"']?Basic|(?-i:Basic(?=\s+[A-Za-z0-9._~+/-]*[A-Z0-9=])))"
     r"\s+[A-Za-z0-9._~+/=-]{8,}",
@@ -46,7 +46,7 @@ _WELL_KNOWN = re.compile(
     r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[^\s\"'<>]+)"
 )
 _PEM = re.compile(r"(?P<begin>-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----)(?:(?!-----END)[\s\S])+")
-# `sorted(x, key=...)`, `unknown key: ...`, `json.dumps(x, sort_keys=True)`, `max_tokens=4096`: what tracebacks are full of.
+# Frequent in tracebacks: `sorted(x, key=...)`, `unknown key: ...`, `json.dumps(x, sort_keys=True)`, `max_tokens=4096`.
 _ORDINARY_NAMES = frozenset({"key", "keys", "tokens"})
 _ORDINARY_PASS = re.compile(
     r"(?:BY|COM|SUR|TRES|OVER|UNDER|LOW|HIGH|BAND|ONE|TWO|SINGLE|MULTI|ALL|TEST|PRE|POST|FORWARD|BACKWARD|FWD|BWD|FUSION)"
@@ -63,16 +63,17 @@ _COUNT_NAME = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name holds a secret by its name: ``HF_TOKEN`` yes, ``MONKEY`` and ``MAX_TOKENS`` no."""
+    """Return whether the name is that of a secret: ``HF_TOKEN`` yes, ``MONKEY`` and ``MAX_TOKENS`` no."""
     return not (_COUNT_NAME.match(name) or _ORDINARY_PASS.search(name)) and _SECRET_NAME.search(name) is not None
 
 
 def redact(text: str) -> str:
-    """The text with the values of secrets replaced by ``***``; everything else is kept letter by letter.
+    """Replace the values of secrets by ``***``, and keep everything else unchanged.
 
-    Known by name (``X_TOKEN=...``, ``"password": "..."``, ``--token ...``), by shape (``hf_``, ``sk-``, ``AKIA``, ``ghp_``,
-    ``Bearer``, JWT, PEM) and by place (user and password of a URL, path of a Slack hook). A value in quotes ends where they
-    do, or the line. Numbers after a name of tokens or keys are kept: ``max_tokens=4096``.
+    A secret is found by name (``X_TOKEN=...``, ``"password": "..."``, ``--token ...``), by shape (``hf_``, ``sk-``,
+    ``AKIA``, ``ghp_``, ``Bearer``, JWT, PEM) and by place (user and password of a URL, path of a Slack hook). A quoted
+    value ends at its closing quote or at the end of the line. Numbers after a name of tokens or keys are kept:
+    ``max_tokens=4096``.
     """
     text, at = redact_shapes(text), 0
     kept: list[str] = []
@@ -88,7 +89,7 @@ def redact(text: str) -> str:
 
 
 def _end_of_value(text: str, start: int, quote: str) -> int:
-    if len(quote) > 1:  # escaped, it can only end by its like
+    if len(quote) > 1:  # an escaped quote ends at the same escaped quote
         lasts = [text.find(last, start) for last in (quote, "\n")]
         return min((last for last in lasts if last >= 0), default=len(text))
     value = (_QUOTED[quote] if quote else _UNQUOTED).match(text, start)
@@ -96,7 +97,7 @@ def _end_of_value(text: str, start: int, quote: str) -> int:
 
 
 def redact_shapes(text: str) -> str:
-    """As :func:`redact` by shape and place only: in messages a colon after a name is no assignment."""
+    """As :func:`redact`, by shape and place only: in messages, a colon after a name does not assign a value."""
     text = _URL_USER.sub(rf"\g<scheme>{MASK}@", text)
     text = _PEM.sub(rf"\g<begin>{MASK}", text)
     text = _BEARER.sub(rf"\g<word> {MASK}", text)
@@ -104,7 +105,7 @@ def redact_shapes(text: str) -> str:
 
 
 def _is_assigned_secret(name: str) -> bool:
-    """As :func:`is_secret_name` of text: counts are known by their values, and some whole names are words."""
+    """As :func:`is_secret_name`, for names in text, where some names are ordinary words."""
     ordinary = name.lstrip("-_") in _ORDINARY_NAMES or _ORDINARY_PASS.search(name)
     return not ordinary and _SECRET_NAME.search(name) is not None
 
@@ -115,7 +116,7 @@ def _is_ordinary(name: str, value: str) -> bool:
     return value == MASK or _ORDINARY_VALUE.fullmatch(value) is not None
 
 
-# Homes of other machines too, as records carry them; the name goes, the rest of the path stays.
+# Home folders, also of other machines, as records contain them. The user's name goes, the rest of the path stays.
 _ANY_HOME = re.compile(r"(?<![\w.~-])/(?:home|Users)/[^/\s\"'\\:;,<>|]+|(?<![\w.~/-])/root(?=/|\b)")
 
 _OF_VARIABLES = frozenset({"env", "environment"})
@@ -123,13 +124,13 @@ _OF_VARIABLES = frozenset({"env", "environment"})
 
 @dataclass(frozen=True)
 class Places:
-    """Folders of this machine by the name that stands for them, the most specific first."""
+    """Folders of this machine and their placeholders, the most specific first."""
 
     names: tuple[tuple[str, str], ...]
 
     @classmethod
     def of(cls, folders: Iterable[tuple[Path | None, str]]) -> "Places":
-        """Each as it was given and with its links resolved; None is passed over."""
+        """Take each folder as given and with its links resolved; skip None."""
         known: dict[str, str] = {}
         for folder, name in folders:
             for path in (folder.absolute(), folder.resolve()) if folder else ():
@@ -138,16 +139,16 @@ class Places:
         return cls(tuple(sorted(known.items(), key=lambda item: (-len(item[0]), item[0]))))
 
     def hidden(self, text: str) -> str:
-        """``text`` without the folders and without anybody's home."""
+        """Replace the folders and all home folders in ``text``."""
         for path, name in self.names:
             text = re.sub(rf"(?<![\w.~-]){re.escape(path)}(?![\w.-])", name, text)
         return _ANY_HOME.sub("~", text)
 
 
 def shareable(name: str, text: str, places: Places) -> str:
-    """The text of the file called ``name``: JSON and JSON lines by value, so that they stay what they are; HTML by path only.
+    """Redact the text of the file ``name``: in JSON and JSON lines, only values; in HTML, only paths.
 
-    A page's program would break under masks, and the texts in it come from records that were redacted when written.
+    Masks would break a page's script, and its texts come from records that were redacted when written.
     """
     suffix = Path(name).suffix
     if suffix == ".json":
@@ -161,7 +162,7 @@ def shareable(name: str, text: str, places: Places) -> str:
 
 
 def _json(text: str, places: Places, indent: int | None) -> str:
-    """A document that cannot be read, such as a line that a kill cut short, is treated as plain text."""
+    """Redact a JSON document. Invalid JSON, such as a line that a kill cut short, is treated as plain text."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -170,9 +171,9 @@ def _json(text: str, places: Places, indent: int | None) -> str:
 
 
 def _clean(value: object, places: Places, *, variables: bool = False) -> object:
-    """``variables``: the keys of ``value`` are names of variables; elsewhere only names in capitals are.
+    """Redact a JSON value. ``variables``: all keys of ``value`` name variables; otherwise only keys in capitals do.
 
-    A setting such as moe_token_dispatcher_type is named like a secret and is none.
+    A setting such as moe_token_dispatcher_type looks like the name of a secret, but is not.
     """
     match value:
         case str():
@@ -191,12 +192,12 @@ def _clean(value: object, places: Places, *, variables: bool = False) -> object:
 
 
 MAX_QUOTED = 300  # characters
-SAID_NOTHING = "it said nothing"
+NO_ERROR_TEXT = "no error text"
 
 # torch puts this before every line of a traceback once a process group exists, as the tracer has one.
 _RANK = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 _TRACEBACK = "Traceback (most recent call last):"
-# Python prints these exceptions and goes on: they end no process.
+# Python prints these exceptions and continues: they do not end the process.
 _SURVIVED = re.compile(r"Exception ignored |Exception in thread |--- Logging error ---")
 # Warnings may come at any time. nanobind (torch, triton) counts leaked objects after the error, when Python unloads it.
 _NOISE = re.compile(
@@ -210,14 +211,14 @@ def quoted_error(stderr: bytes | str) -> str:
     """Return one line of at most ``MAX_QUOTED`` characters, without secrets, that says why the process failed.
 
     It is the first of these that ``stderr`` holds: the exception below the last traceback that Python did not survive, the
-    text of a C++ exception, the last line that names an exception or begins with ``error:``, the last line. SAID_NOTHING
+    text of a C++ exception, the last line that names an exception or begins with ``error:``, the last line. NO_ERROR_TEXT
     when it holds no line.
     """
     text = stderr.decode(errors="replace") if isinstance(stderr, bytes) else stderr
     every = [line.rstrip() for line in _RANK.sub("", text).splitlines() if line.strip()]
     lines = _without_noise(every)
     found = _raised(lines) or _cpp(lines) or _named(lines) or " ".join((lines or every)[-1:]).strip()
-    return redact(found or SAID_NOTHING)[:MAX_QUOTED]
+    return redact(found or NO_ERROR_TEXT)[:MAX_QUOTED]
 
 
 def _without_noise(lines: list[str]) -> list[str]:
@@ -248,7 +249,7 @@ def _named(lines: list[str]) -> str:
 
 
 def _whole(lines: list[str], at: int) -> str:
-    """Line ``at``, with the next one where it only announces it."""
+    """Return line ``at``, joined with the next line if it only announces that line."""
     num_lines = 2 if lines[at:] and lines[at].endswith(":") else 1
     return " ".join(line.strip() for line in lines[at : at + num_lines])
 

@@ -1,4 +1,4 @@
-"""The record of a run, with its prediction, and what is known of a run that was imported from a log."""
+"""The record of a run with its prediction, and the log behind an imported run."""
 
 import hashlib
 from collections.abc import Iterable
@@ -14,14 +14,14 @@ from harness.experiment.gpu import Frozen
 from harness.experiment.rules.rule import Finding
 from harness.records.rank import SCHEMA_VERSION, ClockSamples, MemorySeries, RankRecord
 
-StartSource = Literal["log", "told", "unknown"]  # of the time at which the job started
+StartSource = Literal["log", "told", "unknown"]  # the source of the job's start time
 
-IMPORTED = "imported from "  # how the first note of such a run begins
-LAUNCHER = "import"  # how the plan of a sweep says that its runs are such runs
+IMPORTED = "imported from "  # how the first note of an imported run begins
+LAUNCHER = "import"  # the launcher in the plan of an imported sweep
 
 
 class LogFile(Frozen):
-    """One file as it was read; ``sha256`` is of its bytes."""
+    """A log file at the time of reading. ``sha256``: of its bytes."""
 
     name: str
     num_bytes: int
@@ -29,21 +29,20 @@ class LogFile(Frozen):
 
 
 class LoggedThroughput(Frozen):
-    """TFLOP/s/GPU of one step by the log's own formula. Steps count from 0."""
+    """TFLOP/s/GPU of one step, by the trainer's own formula. Steps are counted from 0."""
 
     step: int
     tflops_per_gpu: float
 
 
 class ImportedLog(Frozen):
-    """The log behind a record. ``source_format`` is None where no line tells whose log it is.
+    """The log behind a record. ``source_format`` is None if no line shows which trainer wrote the log.
 
-    ``interval``: iterations from one line to the next; a line's figures are means over them. ``clock_rank``: whose record
-    holds the step times, ``is_clock_told`` False where that is taken from the format's habit. ``first_line`` and
-    ``last_line``: when the first and the last iteration were logged, or any line where none was, as the log writes it.
-    ``start_source``: who tells when the job started; ``unknown`` where the record has the time of the import,
-    ``imported_at``, in its place.
-    ``unsaid``: what a run of our own would know and this one does not.
+    ``interval``: iterations from one line to the next; a line's figures are means over them. ``clock_rank``: the rank
+    whose record holds the step times; ``is_clock_told`` False: mbr-perf assumes the rank from the format.
+    ``first_line`` and ``last_line``: when the first and last iteration (or else any line) were logged, as written.
+    ``start_source``: where the job's start time comes from; ``unknown``: the record has ``imported_at`` instead.
+    ``unsaid``: values that a run by mbr-perf has and this log does not.
     """
 
     source_format: Literal["bridge", "megatron-lm"] | None
@@ -61,7 +60,7 @@ class ImportedLog(Frozen):
 
 
 def log_files(names: Iterable[str]) -> tuple[LogFile, ...]:
-    """Size and checksum of every file. BadRequestError for one that cannot be read."""
+    """Return size and checksum of every file. BadRequestError if a file cannot be read."""
     return tuple(_log_file(Path(name)) for name in names)
 
 
@@ -75,7 +74,7 @@ def _log_file(path: Path) -> LogFile:
 
 
 class StagePrediction(Frozen):
-    """Peak of one pipeline stage in bytes; the parts add up to ``total``. ``peak``: which of the three peaks it is."""
+    """The peak memory of a pipeline stage in bytes. Its parts add up to ``total``. ``peak``: which of the three peaks."""
 
     pp_rank: int
     weights: int
@@ -95,7 +94,7 @@ class StagePrediction(Frozen):
 
 
 class PredictionRecord(Frozen):
-    """A prediction as values. Seconds are None where none are predicted (cpu); ``range_bytes`` is (low, high).
+    """A prediction. Seconds are None if time is not predicted (CPU). ``range_bytes`` is (low, high).
 
     ``recompute_flops`` and ``model_flops`` are per step over all GPUs.
     """
@@ -115,18 +114,18 @@ class PredictionRecord(Frozen):
         return max(self.stages, key=lambda stage: stage.total)
 
 
-REPLAYED = "replayed from "  # how the note of a run begins in which nothing was measured
+REPLAYED = "replayed from "  # how the note of a replayed run begins: nothing was measured
 
 Status = Literal["ok", "oom", "failed", "interrupted"]
 
 
 class DeviceSample(Frozen):
-    """What the NVML sampler of one node saw of one GPU over the run. Bytes, watts, MHz; None where NVML would not say.
+    """The NVML samples of one GPU during the run. Bytes, watts, MHz; None if NVML did not answer.
 
-    ``memory_api`` v1 is that of old drivers: its ``used`` includes what the driver reserves for itself, v2's does not.
-    ``num_unidentified_processes``: seen during the run, but from inside a container not to be told from the ranks.
-    ``throttle_reasons`` and ``median_sm_clock_mhz`` cover the whole run. ``clocks`` has every look with its time; None in
-    records of versions before it.
+    ``memory_api``: v1, of old drivers, counts memory reserved for the driver as ``used``; v2 does not.
+    ``num_unidentified_processes``: seen during the run; inside a container they cannot be distinguished from the ranks.
+    ``throttle_reasons`` and ``median_sm_clock_mhz`` cover the whole run. ``clocks``: every sample with its time; None in
+    older records.
     """
 
     uuid: str
@@ -150,7 +149,7 @@ class DeviceSample(Frozen):
 
 
 class NodeSample(Frozen):
-    """``ranks/nvml_<node>.json``: the sampler's own record; ``error`` says why there are no devices."""
+    """``ranks/nvml_<node>.json``: the sampler's record. ``error``: why there are no devices."""
 
     schema_version: int = SCHEMA_VERSION
     hostname: str
@@ -162,8 +161,8 @@ class NodeSample(Frozen):
 class Provenance(Frozen):
     """Where and with what a run was measured. Times are UTC ISO-8601; versions None where not installed.
 
-    ``git_branch`` is None on a detached head, as in most CI, and in records of older versions. ``container``: the image, as
-    far as anything names it; ``job_id``: of the Slurm job, or of the whole array, that the run was part of.
+    ``git_branch`` is None on a detached head, as in most CI, and in older records. ``container``: the image, if known.
+    ``job_id``: of the run's Slurm job or job array.
     """
 
     started_at: str
@@ -185,10 +184,10 @@ class Provenance(Frozen):
 
 
 class RunRecord(Frozen):
-    """Raw facts of a run; figures such as TFLOP/s are derived from it on reading, under a named formula version.
+    """The raw facts of a run. Readers derive figures such as TFLOP/s from it, with a named formula version.
 
-    ``no_prediction`` says why there is no ``prediction``; records from before there were any have neither.
-    ``imported``: the training log that it was read from; None for a run of our own.
+    ``no_prediction``: why there is no ``prediction``; old records have neither. ``imported``: the training log of an
+    imported run; None for a run by mbr-perf.
     """
 
     schema_version: int = SCHEMA_VERSION

@@ -1,4 +1,4 @@
-"""The results folder: whole writes, run folders, calibrations."""
+"""The results folder: atomic writes and run folders."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ _NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.
 def write_atomically(path: Path, text: str) -> None:
     """Write ``text`` to a temporary file next to ``path``, flush it to disk, rename it over ``path``.
 
-    A file or link planted at the temporary name is refused. OSError (disk full, no permission) leaves ``path`` as it
+    A file or link at the temporary name is an error. OSError (disk full, no permission) leaves ``path`` as it
     was and no temporary file behind.
     """
     with _flushed(path, text) as temporary:
@@ -29,17 +29,17 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
-    """As :func:`write_atomically`, for content that is no text."""
+    """As :func:`write_atomically`, for bytes."""
     with _flushed(path, content) as temporary:
         temporary.replace(path)
     _flush_folder(path.parent)
 
 
 def write_once(path: Path, content: str | bytes) -> None:
-    """As :func:`write_atomically`, but ``path`` must be free: FileExistsError when something is there already.
+    """As :func:`write_atomically`, but FileExistsError if ``path`` exists.
 
-    A hard link claims the name in one step. File systems without hard links get a rename after a look: there, of two
-    writers in the same instant the later one wins.
+    A hard link claims the name in one step. A file system without hard links gets a check and a rename: if two writers
+    do this at the same instant, the later one wins.
     """
     with _flushed(path, content) as temporary:
         try:
@@ -48,14 +48,14 @@ def write_once(path: Path, content: str | bytes) -> None:
             if error.errno not in _NO_HARD_LINKS:
                 raise
             if path.exists():
-                raise FileExistsError(errno.EEXIST, "is there already", str(path)) from error
+                raise FileExistsError(errno.EEXIST, "already exists", str(path)) from error
             temporary.replace(path)
     _flush_folder(path.parent)
 
 
 @contextmanager
 def _flushed(path: Path, content: str | bytes) -> Iterator[Path]:
-    """A temporary file next to ``path`` with ``content`` on disk, text as UTF-8; gone afterwards if it was not renamed."""
+    """Yield a temporary file next to ``path`` with ``content`` on disk. Remove it afterwards if it was not renamed."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o640)
     try:
@@ -69,7 +69,7 @@ def _flushed(path: Path, content: str | bytes) -> Iterator[Path]:
 
 
 def _flush_folder(folder: Path) -> None:
-    """A rename survives a power cut only once its folder is on disk."""
+    """Flush the folder to disk, so that a rename survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -79,17 +79,17 @@ def _flush_folder(folder: Path) -> None:
 
 RECORD = "record.json"
 
-MEND_RECORD = "mbr-perf results doctor says what can be done about it"
+MEND_RECORD = "mbr-perf results doctor shows how to repair it"
 _CHECKOUT = Path(harness.__file__).parents[1]
 
 
 def checkout_dir() -> Path | None:
-    """The source checkout this package runs from; None when it is installed as a wheel."""
+    """Return the source checkout that this package runs from; None for an installed wheel."""
     return _CHECKOUT if (_CHECKOUT / "pyproject.toml").is_file() else None
 
 
 def results_dir(override: Path | None = None) -> Path:
-    """Where runs are kept: ``--results_dir``, else the checkout's ``results``, else ``./results``."""
+    """Return the results folder: ``--results_dir``, the checkout's ``results``, or ``./results``."""
     if override is not None:
         return override
     checkout = checkout_dir()
@@ -99,32 +99,32 @@ def results_dir(override: Path | None = None) -> Path:
 def new_run_dir(results: Path, recipe: str, *, now: datetime | None = None) -> Path:
     """Make ``runs/<UTC time>-<recipe>-<8 hex>`` with its ``ranks`` and ``logs``; the name is the run's id.
 
-    Two runs of one recipe in one second get two folders. BadRequestError where the folder cannot be made.
+    Two runs with the same recipe and second get two folders. BadRequestError if the folder cannot be made.
     """
     return new_folder(results / "runs", recipe, ("ranks", "logs"), now=now)
 
 
 def write_record(run_dir: Path, record: RunRecord) -> Path:
-    """Commit a run: ``record.json`` appears whole. RunFailedError when there is one already; OSError as the disk says."""
+    """Commit a run: write ``record.json`` atomically. RunFailedError if it exists; OSError from the disk."""
     path = run_dir / RECORD
     try:
         write_once(path, record.model_dump_json(indent=1) + "\n")
     except FileExistsError as error:
-        raise RunFailedError(f"{path}: is there already, and a committed run is never overwritten") from error
+        raise RunFailedError(f"{path}: already exists, and mbr-perf never overwrites a committed run") from error
     return path
 
 
 def read_run(reference: str | Path, results: Path | None = None) -> RunRecord:
-    """The committed record of a run folder, a ``record.json``, or the start of a run's id under ``results/runs``.
+    """Read the record of a run. ``reference``: its folder, its ``record.json``, or the start of an id under ``results/runs``.
 
-    BadRequestError for a reference that names none or several, a run that was never committed, or a file that is
-    corrupt or newer than this program.
+    BadRequestError if no run or several runs match, if the run was never committed, or if the file is damaged or newer
+    than this program.
     """
     return read_record(record_path(reference, results))
 
 
 def read_record(path: Path) -> RunRecord:
-    """One ``record.json``; BadRequestError for one that is damaged or newer than this program, with what to do."""
+    """Read a ``record.json``. BadRequestError, with a remedy, if it is damaged or newer than this program."""
     try:
         return read_document(path, RunRecord)
     except (OtherVersionError, RejectedError) as error:
@@ -135,7 +135,7 @@ def read_record(path: Path) -> RunRecord:
 
 
 def record_path(reference: str | Path, results: Path | None = None) -> Path:
-    """The ``record.json`` that ``reference`` means, as for :func:`read_run`."""
+    """Return the path of the ``record.json`` for a ``reference``, as in :func:`read_run`."""
     path = Path(reference)
     if path.is_file():
         return path
@@ -143,7 +143,7 @@ def record_path(reference: str | Path, results: Path | None = None) -> Path:
     record = run_dir / RECORD
     if not record.is_file():
         raise BadRequestError(
-            f"{run_dir}: no {RECORD}: the run is still going, or the harness was killed before it could commit it",
-            remedy="what its ranks measured is in its ranks folder",
+            f"{run_dir}: no {RECORD}: the run is not finished, or mbr-perf was killed before it could commit the run",
+            remedy="its ranks folder holds the measurements so far",
         )
     return record

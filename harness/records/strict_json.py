@@ -1,4 +1,4 @@
-"""Reading our own JSON files: one answer or one error that names the file and the key."""
+"""Reads mbr-perf's JSON files strictly. Errors name the file and the key."""
 
 import json
 import re
@@ -18,30 +18,30 @@ from harness.units import counted
 
 Document = TypeVar("Document", bound=Frozen)
 
-Told = Annotated[str, PlainSerializer(lambda text: text or None, return_type=str | None)]
-"""A text of a verdict; an empty one is null in JSON."""
+OptionalText = Annotated[str, PlainSerializer(lambda text: text or None, return_type=str | None)]
+"""A text that becomes null in JSON when it is empty."""
 
 _MAX_PROBLEMS = 10
 _MAX_SHOWN = 60
-_MAX_DEPTH = 100  # both parsers give up beyond it, at depths of their own
+_MAX_DEPTH = 100  # json and pydantic have other, larger limits
 _KINDS = {list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
-_TOO_DEEP = f"nested deeper than {_MAX_DEPTH} levels, as no such file is"
+_TOO_DEEP = f"nested deeper than {_MAX_DEPTH} levels"
 _STRING_OR_CONSTANT = re.compile(r'"(?:\\.|[^"\\])*"|NaN|-?Infinity')
 
 
 class OtherVersionError(ManyProblemsError):
-    """The file is whole, and of a format that this version does not know: another version may read it."""
+    """The file is whole, but this version does not know its format. Another version may read it."""
 
 
 class RejectedError(ManyProblemsError):
-    """The file is a whole JSON object, and values in it are not accepted, maybe only by the rules of today."""
+    """The file is a whole JSON object, but this version does not accept some of its values."""
 
 
 def read_document(path: Path, schema: type[Document]) -> Document:
-    """The file as ``schema``. BadRequestError for a file that cannot be read, is not strict JSON, or does not fit.
+    """Read the file as ``schema``. BadRequestError if it cannot be read, is not strict JSON, or does not fit.
 
-    Strict: no duplicate keys, no NaN or Infinity, no unknown keys, and no schema version newer than ours; the last two
-    are an OtherVersionError, other values that do not fit a RejectedError.
+    Strict: no duplicate keys, no NaN or Infinity, no unknown keys, no newer schema version. Unknown keys and newer
+    versions raise OtherVersionError; other values that do not fit raise RejectedError.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -60,7 +60,7 @@ def read_document(path: Path, schema: type[Document]) -> Document:
 def read_each(
     paths: Iterable[Path], schema: type[Document]
 ) -> tuple[dict[Path, Document], dict[Path, BadRequestError]]:
-    """The files that :func:`read_document` reads, and why it does not read the others."""
+    """Read every file with :func:`read_document`. Return the documents and the errors by path."""
     read, unread = dict[Path, Document](), dict[Path, BadRequestError]()
     for path in paths:
         try:
@@ -71,27 +71,27 @@ def read_each(
 
 
 def _plain(path: Path, text: str) -> dict[str, object]:
-    """The file as plain values, refused where json alone would pick one reading of several."""
+    """Parse the file to plain values. Refuse text that json would accept although it is ambiguous."""
     try:
         value = json.loads(text, object_pairs_hook=once_each, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise BadRequestError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except _ConstantError as error:
-        raise BadRequestError(_told_of_constant(path, text, error.name)) from error
+        raise BadRequestError(_constant_text(path, text, error.name)) from error
     except (ValueError, RecursionError) as error:
         raise BadRequestError(unreadable(path, text, error)) from error
     return an_object(path, value)
 
 
 def an_object(path: Path, value: object) -> dict[str, object]:
-    """The whole of a file, where it is a JSON object; else BadRequestError."""
+    """Return the value if it is a JSON object; else raise BadRequestError."""
     if isinstance(value, dict):
         return value
-    raise BadRequestError(f"{path}: {_KINDS.get(type(value), 'null')}, where an object is wanted")
+    raise BadRequestError(f"{path}: must be an object, is {_KINDS.get(type(value), 'null')}")
 
 
 def unreadable(path: Path, text: str, error: ValueError | RecursionError) -> str:
-    """What json, or :func:`once_each` in it, raised, for a person: with the place of a key that is there twice."""
+    """Describe an error of json or :func:`once_each`, with the place of a duplicate key."""
     if isinstance(error, RecursionError):
         return f"{path}: {_TOO_DEEP}"
     if isinstance(error, _TwiceError):
@@ -101,17 +101,17 @@ def unreadable(path: Path, text: str, error: ValueError | RecursionError) -> str
 
 
 def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The pairs of a JSON object; ValueError for a key that is there twice."""
+    """Return the pairs of a JSON object as a dict; ValueError for a duplicate key."""
     seen: dict[str, object] = {}
     for key, value in pairs:
         if key in seen:
-            raise _TwiceError(f"the key {key!r} is there twice")
+            raise _TwiceError(f"duplicate key {key!r}")
         seen[key] = value
     return seen
 
 
 class _TwiceError(ValueError):
-    """Of two values for one key, neither is the one that was meant."""
+    """A key has two values, so that the intended value is unknown."""
 
 
 class _Pairs(list[tuple[str, object]]):
@@ -119,14 +119,14 @@ class _Pairs(list[tuple[str, object]]):
 
 
 def _place_of_twice(document: object) -> str:
-    """Dotted keys of the first object in the file that has a key twice; empty for the whole file."""
+    """Return the dotted path of the first object with a duplicate key; empty for the top level."""
     waiting = [("", document)]
     while waiting:
         place, value = waiting.pop()
         if isinstance(value, _Pairs) and len(dict(value)) < len(value):
             return place
         inner = value if isinstance(value, _Pairs) else enumerate(value) if isinstance(value, list) else ()
-        waiting += reversed([(f"{place}.{key}" if place else str(key), one) for key, one in inner])
+        waiting += reversed([(f"{place}.{key}" if place else str(key), value) for key, value in inner])
     return ""
 
 
@@ -142,42 +142,42 @@ def _refuse_constant(name: str) -> NoReturn:
     raise _ConstantError(name)
 
 
-def _told_of_constant(path: Path, text: str, name: str) -> str:
-    """``golden.json:19: metrics.tflops_per_gpu.value: NaN is not a number ...``: the first of them in the file."""
-    first = next(one for one in _STRING_OR_CONSTANT.finditer(text) if not one[0].startswith('"'))
+def _constant_text(path: Path, text: str, name: str) -> str:
+    """Describe the first NaN or Infinity: ``golden.json:19: metrics.tflops_per_gpu.value: NaN is not a number``."""
+    first = next(match for match in _STRING_OR_CONSTANT.finditer(text) if not match[0].startswith('"'))
     places = _constants(json.loads(text, parse_constant=_Constant))
     where = f"{path}:{text.count(chr(10), 0, first.start()) + 1}: {next(places, 'the file')}"
-    return f"{where}: {name} is not a number that anything can be judged by"
+    return f"{where}: {name} is not a number"
 
 
 class _Constant(str):
-    """NaN or Infinity where it stood, for its key."""
+    """Stands for a NaN or Infinity, to find its key."""
 
     __slots__ = ()
 
 
 def _constants(value: object, place: str = "") -> Iterator[str]:
-    """Dotted keys of the constants, in the order of the file."""
+    """Yield the dotted keys of the constants, in the order of the file."""
     if isinstance(value, _Constant):
         yield place or "the file"
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, one in inner:
-        yield from _constants(one, f"{place}.{key}" if place else str(key))
+    for key, item in inner:
+        yield from _constants(item, f"{place}.{key}" if place else str(key))
 
 
 def _check_version(path: Path, document: dict[str, object]) -> None:
     version = document.get("schema_version", SCHEMA_VERSION)
     if isinstance(version, int) and version > SCHEMA_VERSION:
         newer = BadRequestError(
-            f"{path}: schema_version {version} is newer than {SCHEMA_VERSION}, the newest this mbr-perf reads",
+            f"{path}: schema_version {version} is newer than {SCHEMA_VERSION}, the newest that this mbr-perf reads",
             remedy="read it with the mbr-perf that wrote it, or upgrade",
         )
         raise OtherVersionError([newer])
 
 
 def _problems(path: Path, error: ValidationError) -> list[BadRequestError]:
-    told = dict.fromkeys(map(_told, error.errors(include_url=False)))
-    found = [BadRequestError(f"{path}: {line}") for line in told]
+    lines = dict.fromkeys(map(_problem_text, error.errors(include_url=False)))
+    found = [BadRequestError(f"{path}: {line}") for line in lines]
     rest = len(found) - _MAX_PROBLEMS
     return (
         found
@@ -186,18 +186,21 @@ def _problems(path: Path, error: ValidationError) -> list[BadRequestError]:
     )
 
 
-def _told(problem: ErrorDetails) -> str:
-    """Key, what is wrong, and the value; the same for every type that a number may have."""
-    if problem["type"] == "json_invalid":  # of what json itself has read: too deep, or half a surrogate pair
+def _problem_text(problem: ErrorDetails) -> str:
+    """Describe a problem by key, reason and value; the same for every type of number."""
+    if problem["type"] == "json_invalid":  # pydantic rejects what json accepted: too deep, or half a surrogate pair
         return _TOO_DEEP if "recursion" in problem["msg"] else problem["msg"].replace("Invalid", "not", 1)
-    place, said = problem["loc"], problem["msg"].replace("Input should be", "must be", 1).removeprefix("Value error, ")
+    place, reason = (
+        problem["loc"],
+        problem["msg"].replace("Input should be", "must be", 1).removeprefix("Value error, "),
+    )
     if place[-1:] in (("int",), ("float",)):
-        place, said = place[:-1], "must be a number"
+        place, reason = place[:-1], "must be a number"
     if problem["type"] == "extra_forbidden":
         return f"{_key(place)}: no such key in this version of mbr-perf"
     value = problem["input"]
     is_shown = problem["type"] != "missing" and (value is None or isinstance(value, str | int | float))
-    return f"{_key(place)}: {said}{f', is {_shown(value)}' if is_shown else ''}"
+    return f"{_key(place)}: {reason}{f', is {_shown(value)}' if is_shown else ''}"
 
 
 def _key(place: tuple[int | str, ...]) -> str:

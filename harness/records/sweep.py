@@ -1,8 +1,7 @@
-"""What a sweep leaves behind: ``sweep.json``, its cells before the first one started, and events as they happen.
+"""The files of a sweep: ``sweep.json``, its cells, and its events.
 
-A cell's runs are ordinary run folders under ``cells/<NNN>/<repeat>``; their ``record.json`` is what commits them. What
-became of a cell is derived from these files on reading, so that a sweep that was killed and resumed reads like one
-that was not.
+A cell's runs are ordinary run folders under ``cells/<NNN>/<repeat>``; ``record.json`` commits a run. How a cell ended is
+derived from these files, so that a killed and resumed sweep reads like an uninterrupted sweep.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,14 +24,14 @@ from harness.records.strict_json import read_document
 
 
 class Axis(Frozen):
-    """One thing that is varied, e.g. ``recompute`` or ``env.PYTORCH_CUDA_ALLOC_CONF``, and its values as text."""
+    """A varied setting, e.g. ``recompute`` or ``env.PYTORCH_CUDA_ALLOC_CONF``, and its values as text."""
 
     name: str
     values: tuple[str, ...]
 
 
 class _CellWords(EntryWords):
-    """``changes``: the cell's value of every axis; ``name``: those that differ from the control's."""
+    """``changes``: the cell's value on every axis. ``name``: the values that differ from the control's."""
 
     index: int
     changes: dict[str, str]
@@ -40,7 +39,7 @@ class _CellWords(EntryWords):
 
 
 class PlannedCell(PlannedEntry, _CellWords):
-    """A cell that is to run."""
+    """A cell that can run."""
 
     fate: Literal["run"] = "run"
     reason: Literal[""] = ""
@@ -48,7 +47,7 @@ class PlannedCell(PlannedEntry, _CellWords):
 
 
 class RefusedCell(_CellWords):
-    """A cell that does not run, and why. ``skipped_inert``: it equals the cell ``same_as`` in effect.
+    """A cell that does not run, and why. ``skipped_inert``: its settings have the same effect as cell ``same_as``.
 
     ``spec`` is None for an illegal cell that could not be resolved.
     """
@@ -62,10 +61,11 @@ Cell = Annotated[PlannedCell | RefusedCell, Field(discriminator="fate")]
 
 
 class SweepPlan(Frozen):
-    """``sweep.json``: all that was decided before the first cell started. ``control`` is the name of a cell.
+    """``sweep.json``: everything decided before the first cell started. ``control``: the name of a cell.
 
-    ``capacity_bytes``: the control's memory per rank, None where it is not known; where ``memory_limit`` is varied each
-    cell is held to its own. ``margin``: the share of it that is to stay free of tensors. ``software``: what the cells were judged for and are to run with.
+    ``capacity_bytes``: the control's memory per rank, None if unknown; if ``memory_limit`` is varied, each cell has its
+    own capacity. ``margin``: the share of capacity to keep free of tensors. ``software``: the software that the rules
+    assumed and the cells must run with.
     """
 
     schema_version: int = SCHEMA_VERSION
@@ -92,24 +92,24 @@ class SweepPlan(Frozen):
 
     @property
     def planned(self) -> tuple[PlannedCell, ...]:
-        """The cells that are to run."""
+        """The cells that can run."""
         return tuple(cell for cell in self.cells if isinstance(cell, PlannedCell))
 
     @property
     def is_imported(self) -> bool:
-        """Whether its runs were read from training logs, so that none can be started."""
+        """Whether the runs were imported from training logs. An imported sweep starts no runs."""
         return self.launch.launcher == IMPORT
 
     @property
     def capacities(self) -> frozenset[int | None]:
-        """Memory per rank of the cells in bytes: one figure, or several where the limit is varied."""
+        """The cells' memory per rank in bytes: several values if the limit is varied."""
         return frozenset(cell.spec.capacity_bytes for cell in self.cells if cell.spec)
 
 
 class SweepEvent(Frozen):
-    """A line of ``events.jsonl``: something decided while the sweep ran.
+    """A line of ``events.jsonl``: a decision during the sweep.
 
-    ``taught``: an OOM (``by``) showed that ``cell`` cannot fit; ``budget``: it was not started for lack of time;
+    ``taught``: an OOM (``by``) showed that ``cell`` cannot fit. ``budget``: ``cell`` was not started for lack of time.
     ``interrupted``: a signal ended the sweep while ``cell`` ran.
     """
 
@@ -121,7 +121,7 @@ class SweepEvent(Frozen):
 
 
 SWEEP, CELLS = SWEEP_FOLDERS.mark, SWEEP_FOLDERS.entries
-# A run that ended so is a result, and no other run of its cell is started; one that was interrupted is repeated.
+# A run with such a status is final: no other run of its cell is started. An interrupted run is repeated.
 _FINAL = ("oom", "failed")
 
 CellFate = Literal["run", "pruned", "skipped_inert", "illegal", "not_run"]
@@ -129,10 +129,9 @@ CellFate = Literal["run", "pruned", "skipped_inert", "illegal", "not_run"]
 
 @dataclass(frozen=True)
 class CellData:
-    """A cell and what became of it. ``runs``: its committed runs in order of repeat, also bad ones.
+    """A cell and how it ended. ``runs``: its committed runs in order of repeat, also failed runs.
 
-    ``fate`` is ``run`` as soon as there is one run; ``reason`` says why there is none, or why there are fewer than
-    the plan's repeats.
+    ``fate`` is ``run`` if there is a run. ``reason``: why there is no run, or fewer than the plan's repeats.
     """
 
     planned: Cell
@@ -143,7 +142,7 @@ class CellData:
 
 @dataclass(frozen=True)
 class SweepData:
-    """A sweep as it lies on disk, finished or not; cells in the plan's order, events as they were written."""
+    """A sweep read from disk, finished or not. Cells are in the plan's order, events in the order of writing."""
 
     sweep_dir: Path
     plan: SweepPlan
@@ -152,17 +151,17 @@ class SweepData:
 
     @property
     def control(self) -> CellData:
-        """The cell that all others are compared with."""
+        """The cell that all other cells are compared with."""
         return next(cell for cell in self.cells if cell.planned.name == self.plan.control)
 
     @property
     def num_due(self) -> int:
-        """Runs that a resumed sweep would still start; none of an imported one, whose cells have the logs there were."""
+        """The number of runs that a resumed sweep would start; 0 for an imported sweep."""
         return 0 if self.plan.is_imported else sum(num_missing(cell, self.plan.repeats) for cell in self.cells)
 
 
 def made_sweep_dir(sweep_dir: Path) -> Path:
-    """The folder that a person names, with its ``cells``. BadRequestError where it holds a sweep or cannot be made."""
+    """Make the folder that the user names. BadRequestError if it holds a sweep or cannot be made."""
     if (sweep_dir / SWEEP).exists() or any((sweep_dir / CELLS).glob("*")):
         raise BadRequestError(f"{sweep_dir} already holds a sweep", remedy="name a new folder, or --resume this one")
     try:
@@ -175,22 +174,22 @@ def made_sweep_dir(sweep_dir: Path) -> Path:
 
 
 def run_dir_of(sweep_dir: Path, cell_index: int, repeat: int) -> Path:
-    """Where a cell's run lies; both counted from 0."""
+    """Return the folder of a cell's run; both numbers count from 0."""
     return sweep_dir / CELLS / f"{cell_index:03d}" / str(repeat)
 
 
 def run_id_of(sweep_id: str, cell_index: int, repeat: int) -> str:
-    """The id in the record of a cell's run."""
+    """Return the id of a cell's run."""
     return f"{sweep_id}.{cell_index:03d}.{repeat}"
 
 
 def read_sweep(
     reference: str | Path, results: Path | None = None, count: Callable[[Sequence[Cell]], Iterable[Cell]] = iter
 ) -> SweepData:
-    """Plan, committed runs and events of a sweep. Touches nothing on disk.
+    """Read the plan, committed runs and events of a sweep. Changes nothing on disk.
 
-    ``count`` yields the cells that it gets, and may show how far the reading is.
-    BadRequestError as for :meth:`BatchFolders.folder_of`, and for a file that is corrupt or newer than this program.
+    ``count`` yields the cells that it gets, and may show the progress.
+    BadRequestError as for :meth:`BatchFolders.folder_of`, and if a file is damaged or newer than this program.
     """
     sweep_dir = SWEEP_FOLDERS.folder_of(reference, results)
     plan, events = read_document(sweep_dir / SWEEP, SweepPlan), read_events(sweep_dir, SweepEvent)
@@ -212,18 +211,22 @@ def _cell(sweep_dir: Path, plan: SweepPlan, planned: Cell, events: Iterable[Swee
 
 
 def _fewer(runs: tuple[RunRecord, ...], repeats: int, last: SweepEvent | None) -> str:
-    """Why a cell has fewer runs than were asked for; empty where it has them all."""
+    """Return why a cell has fewer runs than the plan's repeats; empty if it has them all."""
     cut = sum(run.status == "interrupted" for run in runs)
     if len(runs) - cut == repeats:
         return ""
     bad = next((run.status for run in runs if run.status in _FINAL), None)
-    told = f"a run that is {bad} is not repeated" if bad else last.reason if last else "the sweep ended before the rest"
-    why = "one was interrupted; --resume repeats it" if cut and not bad else told
+    if bad:
+        why = f"a run that is {bad} is not repeated"
+    elif cut:
+        why = "a run was interrupted; --resume repeats it"
+    else:
+        why = last.reason if last else "the sweep ended before the rest"
     return f"{len(runs) - cut} of {repeats} runs: {why}"
 
 
 def num_missing(cell: CellData, repeats: int) -> int:
-    """How many runs of the cell a resumed sweep would still start: a bad run is a result and is not repeated."""
+    """Return how many runs of the cell a resumed sweep would start. A failed run is final and is not repeated."""
     if cell.fate == "not_run":
         return repeats
     if cell.fate != "run" or any(run.status in _FINAL for run in cell.runs):

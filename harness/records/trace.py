@@ -1,4 +1,4 @@
-"""What the planner reads from disk: traces, with the source that made them, and the calibration of a GPU."""
+"""Files that the planner reads: traces, with stamps of their sources, and the calibration of a GPU."""
 
 import os
 from collections.abc import Iterator
@@ -51,14 +51,14 @@ class TraceCase(Frozen):
 
 
 def progress_file(answer: Path) -> Path:
-    """Beside the answer that a tracer writes: one byte for every case that is done."""
+    """Return the file next to the tracer's answer that grows by one byte per finished case."""
     return answer.with_suffix(".done")
 
 
 class TraceRequest(Frozen):
     """Input of ``python -m harness.engine.trace``.
 
-    ``imbalance``: tokens that the experts of the traced rank receive, over their balanced share. ``device`` cpu runs
+    ``imbalance``: tokens that the traced rank's experts receive, divided by their balanced share. ``device`` cpu runs
     the same trace on real tensors, for small models only; the stand-in transformer-engine computes nothing, so it
     allows meta only.
     """
@@ -82,9 +82,9 @@ class TraceRequest(Frozen):
 class OpCost(Frozen):
     """``count`` executions of operations that cost the same; the figures are totals over all of them.
 
-    ``dtype`` names the peak of ``GpuType.peak_flops`` that bounds them. ``bytes`` are read and written device memory.
-    ``comm_bytes`` are what one rank sends: (n-1)/n of the whole buffer for all-gather, reduce-scatter and all-to-all,
-    twice that for all-reduce (ring). ``overlapped`` communication runs beside GEMMs that do not wait for it.
+    ``dtype`` names the peak of ``GpuType.peak_flops`` that bounds them. ``bytes``: device memory read and written.
+    ``comm_bytes``: sent by one rank: (n-1)/n of the whole buffer for all-gather, reduce-scatter and all-to-all, twice
+    that for all-reduce (ring). ``overlapped``: the communication runs during GEMMs that do not wait for it.
     """
 
     phase: Phase
@@ -101,16 +101,16 @@ class OpCost(Frozen):
 class ChunkTrace(Frozen):
     """Bytes and operations of one micro-batch through one chunk, on one rank.
 
-    ``saved_bytes``: alive between forward and backward, the received hidden states included, the sent ones not where
-    megatron-core deallocates them. ``forward_peak_bytes``: highest above the state before the forward pass.
-    ``backward_peak_bytes``: highest above ``saved_bytes``, the received output gradient included. ``persistent_bytes``:
-    buffers that stay once allocated and belong to no micro-batch (dummy weight gradients, the global memory buffer,
-    rotary tables). ``lingering_bytes``: what the backward pass leaves behind until the same chunk's next forward pass
-    replaces it (token dispatchers hold on to the graph: inputs and their gradients of every MoE layer under full
-    recompute, https://github.com/NVIDIA/Megatron-LM/issues/3221). ``hidden_bytes``: the hidden states that pass between pipeline stages.
-    ``leaving_over_bytes``: the forward peak above what is left after it where the modules of all layers are offloaded.
-    ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes, and the buffers that
-    modules register; main gradients and optimizer state are not in it.
+    ``saved_bytes``: alive between forward and backward, with the received hidden states, and with the sent hidden states
+    unless megatron-core deallocates them. ``forward_peak_bytes``: peak above the state before the forward pass.
+    ``backward_peak_bytes``: peak above ``saved_bytes``, with the received output gradient. ``persistent_bytes``: buffers
+    that stay allocated and belong to no micro-batch (dummy weight gradients, the global memory buffer, rotary tables).
+    ``lingering_bytes``: memory that the backward pass keeps until the chunk's next forward pass replaces it. Token
+    dispatchers hold on to the graph: inputs and their gradients of every MoE layer under full recompute,
+    https://github.com/NVIDIA/Megatron-LM/issues/3221. ``hidden_bytes``: the hidden states that pass between pipeline
+    stages. ``leaving_over_bytes``: the forward peak minus the memory left after it, if the modules of all layers are
+    offloaded. ``parameter_bytes``: parameters as stored for compute, with quantised data and transposes, and registered
+    buffers, but without main gradients and optimizer state.
     """
 
     saved_bytes: int
@@ -129,7 +129,7 @@ class ChunkTrace(Frozen):
 
 
 class TraceFile(Frozen):
-    """Answer of the tracer. ``refused`` holds the cases that could not be traced, each with the reason."""
+    """The tracer's answer. ``refused``: cases that could not be traced, with the reason."""
 
     schema_version: int = SCHEMA_VERSION
     megatron_core: str
@@ -141,7 +141,7 @@ class TraceFile(Frozen):
 
 
 class ExactRequest(Frozen):
-    """Input of ``python -m harness.engine.trace --exact``: a whole job, and the pipeline ranks to trace, in this order."""
+    """Input of ``python -m harness.engine.trace --exact``: a job, and its pipeline ranks to trace, in this order."""
 
     schema_version: int = SCHEMA_VERSION
     spec: ExperimentSpec
@@ -152,7 +152,7 @@ class ExactRequest(Frozen):
 class ExactStage(Frozen):
     """One rank of a pipeline stage through one step of megatron-core's own schedule.
 
-    ``peak_bytes``: highest sum of all tensors but parameters, their quantised copies and gradient buffers.
+    ``peak_bytes``: the highest sum of all tensors except parameters, their quantised copies and gradient buffers.
     """
 
     pp_rank: int
@@ -162,7 +162,7 @@ class ExactStage(Frozen):
 
 
 class ExactFile(Frozen):
-    """The answer, written anew after every rank. ``refused``: megatron-core's or the tracer's reason to decline."""
+    """The answer, written again after every rank. ``refused``: why megatron-core or the tracer declined."""
 
     schema_version: int = SCHEMA_VERSION
     stages: tuple[ExactStage, ...] = ()
@@ -170,7 +170,7 @@ class ExactFile(Frozen):
 
 
 def tree_stamps(root: Path) -> Iterator[str]:
-    """A file, or all files below a folder, each with size and time of change; byte code is no input."""
+    """Yield a stamp for a file, or for every file below a folder except byte code."""
     if not root.is_dir():
         yield file_stamp(root)
         return
@@ -181,7 +181,7 @@ def tree_stamps(root: Path) -> Iterator[str]:
 
 
 def file_stamp(path: str | Path) -> str:
-    """One line that another content changes, ``none`` at its end where there is no file."""
+    """Return path, size and modification time; ``none`` at the end if there is no file."""
     try:
         status = os.stat(path)  # noqa: PTH116 as above
     except OSError:
@@ -190,14 +190,14 @@ def file_stamp(path: str | Path) -> str:
 
 
 def megatron_core_stamps() -> Iterator[str]:
-    """Of the megatron-core that would be imported, which is not: a checkout may change while its version does not."""
+    """Yield stamps of megatron-core without importing it. A checkout may change while its version does not."""
     found = find_spec("megatron")
     for folder in (found.submodule_search_locations or ()) if found else ():
         yield from tree_stamps(Path(folder) / "core")
 
 
 class FittedConstant(Frozen):
-    """One constant. ``value`` None: the runs do not determine it, and ``reason`` says why; ``built_in`` then stays."""
+    """A constant. ``value`` None: the runs do not determine it (``reason``), and the planner uses ``built_in``."""
 
     name: str
     built_in: float
@@ -207,7 +207,7 @@ class FittedConstant(Frozen):
 
 
 class RunErrors(Frozen):
-    """Predicted over measured less one, of one run: built in, fitted, and fitted without this run (three runs or more)."""
+    """Predicted / measured - 1 of a run: with built-in, fitted, and fitted-without-this-run constants (from 3 runs on)."""
 
     run_id: str
     recompute: str
@@ -221,10 +221,10 @@ class RunErrors(Frozen):
 
 
 class Calibration(Frozen):
-    """``results/calibration/<gpu>.json``. ``time_spread``: worst error of step times left out, None below three runs.
+    """``results/calibration/<gpu>.json``. ``time_spread``: worst error of left-out step times, None below three runs.
 
-    ``refused``: runs that took no part, each with the reason. ``planner``: fingerprint of the sources that predicted, None
-    in files of before it was kept; ``traced_with``: versions of what the tracer ran, while ``versions`` are the runs'.
+    ``refused``: runs that were not used, with the reason. ``planner``: fingerprint of the planner's sources, None in old
+    files. ``traced_with``: software versions of the tracer. ``versions``: software versions of the runs.
     """
 
     schema_version: int = RECORD_VERSION
@@ -240,16 +240,16 @@ class Calibration(Frozen):
     versions: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 
     def value_of(self, name: str) -> float | None:
-        """The fitted value; None where the runs did not determine it."""
+        """Return the fitted value; None if the runs did not determine it."""
         return next((constant.value for constant in self.constants if constant.name == name), None)
 
 
 def calibration_path(gpu: str, results: Path | None = None) -> Path:
-    """Where the calibration of a GPU type is kept."""
+    """Return the path of a GPU type's calibration."""
     return results_dir(results) / "calibration" / f"{gpu}.json"
 
 
 def find_calibration(gpu: str, results: Path | None = None) -> Calibration | None:
-    """The kept one; BadRequestError for a file that cannot be read."""
+    """Read the calibration, if there is one. BadRequestError if it cannot be read."""
     path = calibration_path(gpu, results)
     return read_document(path, Calibration) if path.exists() else None

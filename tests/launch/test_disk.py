@@ -1,4 +1,4 @@
-"""A full disk is told as one."""
+"""Commands report a full disk as such."""
 
 import errno
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_room_is_measured_where_the_run_writes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_write_that_finds_no_room_is_a_failed_run(tmp_path: Path, number: int) -> None:
     with (
-        pytest.raises(RunFailedError, match=f"disk full: nothing more can be written in {tmp_path}"),
+        pytest.raises(RunFailedError, match=f"disk full: cannot write in {tmp_path}"),
         full_disk_reported(tmp_path),
     ):
         raise OSError(number, "no room")

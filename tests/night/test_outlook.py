@@ -19,7 +19,7 @@ from harness.units import GIB
 from tests.commands import piped
 
 GOLDEN = Path("golden.json")
-ABSENT = "golden.json is not there"
+ABSENT = "golden.json does not exist"
 
 
 def plan_of(*cases, **changes):

@@ -1,4 +1,4 @@
-"""Entries of plans: what may run and what is refused are two types, on disk told apart by the fate or the reason."""
+"""Entries of plans: a planned and a refused entry are two types. On disk, the fate or the reason distinguishes them."""
 
 import pytest
 from pydantic import ValidationError

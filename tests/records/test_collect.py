@@ -59,13 +59,13 @@ def test_a_killed_rank_keeps_the_steps_it_had_told_of(tmp_path, ranks_dir):
 
 
 @pytest.mark.parametrize(
-    ("exit_code", "message", "told"),
+    ("exit_code", "message", "expected"),
     [(3, None, "exit code 3, and no record"), (1, "ValueError: no", "ValueError: no")],
 )
-def test_a_rank_that_exited_without_a_record_says_how(tmp_path, ranks_dir, exit_code, message, told):
+def test_a_rank_that_exited_without_a_record_says_how(tmp_path, ranks_dir, exit_code, message, expected):
     exited = RankExit(rank=0, local_rank=0, pid=1, exit_code=exit_code, message=message)
     write(ranks_dir, "launch.json", AgentRecord(status="failed", failures=(exited,)))
-    assert collect(tmp_path, 1).ranks[0].failure == Failure(kind="error", message=told)
+    assert collect(tmp_path, 1).ranks[0].failure == Failure(kind="error", message=expected)
 
 
 def test_a_hang_is_the_fault_of_the_rank_that_is_named(tmp_path, ranks_dir):
@@ -101,7 +101,7 @@ def test_unreadable_heartbeats_are_counted_and_skipped(tmp_path, ranks_dir):
     beats(ranks_dir, 0, STARTED, {"time_s": "soon"}, {"phase": "step"}, *STEPS)
     path = ranks_dir / "rank_000.progress.jsonl"
     assert (len(read_heartbeats(path)[0]), read_heartbeats(path)[1]) == (4, 2)
-    assert collect(tmp_path, 1).notes == ("rank 0: 2 lines of its progress file are unreadable",)
+    assert collect(tmp_path, 1).notes == ("rank 0: 2 lines of its progress file cannot be read",)
 
 
 def test_memory_snapshots_are_named_and_not_opened(tmp_path, ranks_dir):

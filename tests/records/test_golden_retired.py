@@ -9,7 +9,7 @@ from harness.records.golden import golden_text, list_retired, retire
 from harness.records.goldens import find_golden, list_goldens, read_golden, write_golden
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
-TOLD = {"reason": "the cluster is gone", "author": "someone", "now": NOW}
+RETIREMENT = {"reason": "the cluster is gone", "author": "someone", "now": NOW}
 
 
 @pytest.fixture(name="stored")
@@ -22,42 +22,42 @@ def _stored(tmp_path, make_record, make_golden):
 
 def test_a_retired_golden_moves_and_says_when_by_whom_and_why(tmp_path, stored):
     path, golden, _ = stored
-    target = retire(tmp_path, path, golden, **TOLD)
+    target = retire(tmp_path, path, golden, **RETIREMENT)
     assert target == tmp_path / "retired/h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.20260304.json"
     assert not path.exists()
-    told = read_golden(target)
-    assert (told.retired_at, told.retired_by, told.retired_reason) == (
+    retired = read_golden(target)
+    assert (retired.retired_at, retired.retired_by, retired.retired_reason) == (
         "2026-03-04T05:06:07Z", "someone", "the cluster is gone",
     )  # fmt: skip
-    assert told.metrics == golden.metrics
+    assert retired.metrics == golden.metrics
     assert list_goldens(tmp_path) == ({}, {})
     assert list(list_retired(tmp_path)[0]) == [target]
 
 
 def test_the_search_for_a_retired_golden_tells_of_it(tmp_path, stored, make_spec):
     path, golden, record = stored
-    retire(tmp_path, path, golden, **TOLD)
+    retire(tmp_path, path, golden, **RETIREMENT)
     found = find_golden(record.spec, tmp_path)
     assert found.golden is None
     assert found.note.endswith("core_attn.json was retired 2026-03-04 by someone: the cluster is gone")
     other = make_spec(batch={"micro_batch_size": 1, "global_batch_size": 32, "seq_length": 8192})
-    assert find_golden(other, tmp_path).note.endswith("is not there")
+    assert find_golden(other, tmp_path).note.endswith("does not exist")
 
 
 def test_nothing_is_compared_with_a_retired_golden_that_is_named(tmp_path, stored):
     path, golden, record = stored
-    target = retire(tmp_path, path, golden, **TOLD)
+    target = retire(tmp_path, path, golden, **RETIREMENT)
     with pytest.raises(BadRequestError, match="nothing is compared with it"):
         find_golden(record.spec, target)
 
 
 def test_a_second_one_of_a_day_overwrites_nothing(tmp_path, stored):
     path, golden, record = stored
-    first = retire(tmp_path, path, golden, **TOLD)
+    first = retire(tmp_path, path, golden, **RETIREMENT)
     text = first.read_text()
     write_golden(tmp_path, record.spec, golden.model_copy(update={"reason": "second"}))
     later = NOW.replace(hour=7)
-    second = retire(tmp_path, path, read_golden(path), **TOLD | {"now": later, "reason": "again"})
+    second = retire(tmp_path, path, read_golden(path), **RETIREMENT | {"now": later, "reason": "again"})
     assert second.name.endswith(".20260304-2.json")
     assert first.read_text() == text
     assert "again" in find_golden(record.spec, tmp_path).note
@@ -66,18 +66,18 @@ def test_a_second_one_of_a_day_overwrites_nothing(tmp_path, stored):
 def test_only_a_golden_in_force_is_retired_and_only_with_a_reason(tmp_path, stored):
     path, golden, _ = stored
     with pytest.raises(BadRequestError, match="--reason is empty"):
-        retire(tmp_path, path, golden, **TOLD | {"reason": " "})
-    target = retire(tmp_path, path, golden, **TOLD)
-    with pytest.raises(BadRequestError, match="not a golden in force"):
-        retire(tmp_path, target, golden, **TOLD)
+        retire(tmp_path, path, golden, **RETIREMENT | {"reason": " "})
+    target = retire(tmp_path, path, golden, **RETIREMENT)
+    with pytest.raises(BadRequestError, match="not an active golden"):
+        retire(tmp_path, target, golden, **RETIREMENT)
     assert target.exists()
 
 
 def test_a_golden_of_a_similar_name_is_not_taken_for_the_retired_one(tmp_path, stored, make_spec):
     path, golden, _ = stored
-    target = retire(tmp_path, path, golden, **TOLD)
+    target = retire(tmp_path, path, golden, **RETIREMENT)
     target.rename(target.with_name(target.name.replace("core_attn.", "core_attn.more.")))
-    assert find_golden(make_spec(), tmp_path).note.endswith("is not there")
+    assert find_golden(make_spec(), tmp_path).note.endswith("does not exist")
 
 
 def test_fields_younger_than_a_file_do_not_change_it(make_record, make_golden):

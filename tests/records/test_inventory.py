@@ -1,4 +1,4 @@
-"""What lies in a results folder is told as it is: whole, incomplete or damaged, and nothing is changed."""
+"""The inventory of a results folder reports whole, incomplete and damaged entries, and changes nothing."""
 
 import pytest
 
@@ -82,5 +82,5 @@ def test_a_reference_to_nothing_is_told(committed, results):
 
 
 def test_a_folder_that_is_neither_run_nor_sweep_is_refused(tmp_path):
-    with pytest.raises(BadRequestError, match="no run, sweep or night"):
+    with pytest.raises(BadRequestError, match="not a run, sweep or night"):
         find_stored(tmp_path, tmp_path)

@@ -64,8 +64,8 @@ def test_a_plan_is_written_once(night):
 
 @pytest.mark.parametrize("reference", ["folder", "file", "digits", "start"])
 def test_a_night_is_found_by_folder_file_or_part_of_its_id(night, tmp_path, reference):
-    said = {"folder": night, "file": night / "night.json", "digits": night.name[-8:], "start": night.name[:20]}
-    assert NIGHT_FOLDERS.folder_of(said[reference], tmp_path) == night
+    references = {"folder": night, "file": night / "night.json", "digits": night.name[-8:], "start": night.name[:20]}
+    assert NIGHT_FOLDERS.folder_of(references[reference], tmp_path) == night
 
 
 def test_a_folder_that_holds_no_night_is_refused(tmp_path):
@@ -81,7 +81,7 @@ def test_the_id_of_a_run_is_a_file_name_for_history_and_never_that_of_another_ca
     assert run_id_of("night", "dense", 0) == "night.dense.0"
     ids = {run_id_of("night", name, 0) for name in ("a,b", "a-b", "a:b", "a b")}
     assert len(ids) == 4
-    assert all(set(one) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-_") for one in ids)
+    assert all(set(folder_id) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-_") for folder_id in ids)
 
 
 def test_a_case_whose_plan_does_not_say_otherwise_must_have_a_golden(night):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from harness.records.redact import MAX_QUOTED, SAID_NOTHING, quoted_error
+from harness.records.redact import MAX_QUOTED, NO_ERROR_TEXT, quoted_error
 
 # What a child does first: on its way out it prints a warning, the leaks of nanobind and an error of a finalizer.
 NOISE = """
@@ -89,7 +89,7 @@ def test_the_text_of_a_cpp_exception_is_quoted_and_not_the_dump_below_it():
 
 @pytest.mark.parametrize("silent", ["", "\n \n", b""])
 def test_a_child_that_wrote_nothing_is_quoted_as_such(silent):
-    assert quoted_error(silent) == SAID_NOTHING
+    assert quoted_error(silent) == NO_ERROR_TEXT
 
 
 def test_where_there_is_nothing_but_noise_its_last_line_is_quoted():

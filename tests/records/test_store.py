@@ -61,7 +61,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path, make_record):
 
 def test_a_committed_run_is_never_overwritten(tmp_path, make_record):
     write_record(tmp_path, make_record())
-    with pytest.raises(RunFailedError, match="never overwritten"):
+    with pytest.raises(RunFailedError, match="never overwrites"):
         write_record(tmp_path, make_record(status="failed"))
     assert read_run(tmp_path).status == "ok"
     assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
@@ -92,7 +92,7 @@ def test_a_run_is_found_by_the_start_of_its_id_or_by_its_digits(tmp_path, make_r
 def test_an_ambiguous_or_unknown_run_names_candidates(tmp_path, make_record):
     stored(tmp_path, make_record, "20260304T050607Z-llama3_8b-0a1b2c3d")
     stored(tmp_path, make_record, "20260305T050607Z-llama3_8b-99999999")
-    with pytest.raises(BadRequestError, match="ambiguous: 2 runs") as ambiguous:
+    with pytest.raises(BadRequestError, match="matches 2 runs") as ambiguous:
         read_run("2026", tmp_path)
     assert "20260305T050607Z-llama3_8b-99999999" in str(ambiguous.value)
     with pytest.raises(BadRequestError, match="neither a path nor the start of a run's id"):
@@ -100,7 +100,7 @@ def test_an_ambiguous_or_unknown_run_names_candidates(tmp_path, make_record):
 
 
 def test_a_run_that_was_never_committed_says_so(tmp_path):
-    with pytest.raises(BadRequestError, match=r"no record\.json: the run is still going"):
+    with pytest.raises(BadRequestError, match=r"no record\.json: the run is not finished"):
         read_run(tmp_path)
 
 
@@ -117,10 +117,10 @@ def edited(tmp_path, make_record, edit):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "expected"),
     [
         ('"schema_version": 1', '"schema_version": 2', "schema_version 2 is newer than 1"),
-        ('"status": "ok"', '"status": "ok", "status": "oom"', "record.json: the key 'status' is there twice"),
+        ('"status": "ok"', '"status": "ok", "status": "oom"', "record.json: duplicate key 'status'"),
         ('"duration_s": 60.0', '"duration_s": NaN', "NaN is not a number"),
         ('"duration_s": 60.0', '"duration_s": 1e999', "provenance.duration_s"),
         ('"duration_s": 60.0', '"duration_s": "60"', "provenance.duration_s"),
@@ -128,8 +128,8 @@ def edited(tmp_path, make_record, edit):
         ('"status": "ok"', '"status": "ok", "colour": "red"', "colour: no such key"),
     ],
 )
-def test_a_record_that_lies_is_refused_by_file_and_key(tmp_path, make_record, old, new, told):
-    assert told in edited(tmp_path, make_record, lambda text: text.replace(old, new, 1))
+def test_a_record_that_lies_is_refused_by_file_and_key(tmp_path, make_record, old, new, expected):
+    assert expected in edited(tmp_path, make_record, lambda text: text.replace(old, new, 1))
 
 
 def test_half_a_record_is_refused_by_line(tmp_path, make_record):
@@ -137,16 +137,16 @@ def test_half_a_record_is_refused_by_line(tmp_path, make_record):
 
 
 def test_something_else_than_an_object_is_refused(tmp_path, make_record):
-    assert ": a list, where an object is wanted" in edited(tmp_path, make_record, lambda _: "[]")
+    assert ": must be an object, is a list" in edited(tmp_path, make_record, lambda _: "[]")
 
 
 def test_all_problems_of_a_record_are_told_together(tmp_path, make_record):
     def twice(text):
         return text.replace('"status": "ok"', '"status": "fine"', 1).replace('"pid": 1003', '"pid": "x"', 1)
 
-    told = edited(tmp_path, make_record, twice)
-    assert "status: " in told
-    assert "ranks.3.pid: " in told
+    expected = edited(tmp_path, make_record, twice)
+    assert "status: " in expected
+    assert "ranks.3.pid: " in expected
 
 
 def test_a_full_disk_keeps_the_old_content_and_leaves_nothing_behind(tmp_path):

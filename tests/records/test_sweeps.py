@@ -95,7 +95,7 @@ def test_the_folder_of_a_run_is_said_to_be_one(sweep, make_record):
 def test_an_interrupted_run_is_said_to_be_repeated(sweep, make_record):
     commit(sweep, 0, 0, make_record())
     commit(sweep, 0, 1, make_record(status="interrupted"))
-    assert fates(sweep)["none"] == (2, "run", "1 of 2 runs: one was interrupted; --resume repeats it")
+    assert fates(sweep)["none"] == (2, "run", "1 of 2 runs: a run was interrupted; --resume repeats it")
     assert [num_missing(cell, 2) for cell in read_sweep(sweep).cells[:3]] == [1, 2, 0]
 
 
@@ -118,7 +118,7 @@ def test_a_reference_that_names_no_sweep_or_several_is_a_bad_request(sweep, tmp_
     with pytest.raises(BadRequestError, match="no sweep 'nothing'"):
         read_sweep("nothing", tmp_path)
     SWEEP_FOLDERS.new_dir(tmp_path, "llama3_8b", now=NOW)
-    with pytest.raises(BadRequestError, match="ambiguous: 2 sweeps"):
+    with pytest.raises(BadRequestError, match="matches 2 sweeps"):
         read_sweep("2026", tmp_path)
     with pytest.raises(BadRequestError, match=r"no sweep\.json"):
         read_sweep(tmp_path)

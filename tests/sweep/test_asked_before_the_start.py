@@ -26,13 +26,13 @@ with open(os.environ["ASKED"], "a") as asked:
         if "mlp" in question["spec"]["recompute"].get("modules", ()):
             print(json.dumps({"accepted": False, "kind": "ValueError", "text": "no mlp", "place": "a.py:1"}))
         elif question["env"].get("A_SETTING") == "2":
-            print(json.dumps({"problem": "ended with exit code -11: it said nothing"}))
+            print(json.dumps({"problem": "ended with exit code -11: no error text"}))
         else:
             print(json.dumps({"accepted": True}))
     asked.write("|")
 """
 UNASKED = (
-    "megatron-core's own configuration was not built: asking megatron-core ended with exit code -11: it said nothing"
+    "megatron-core's own configuration was not built: asking megatron-core ended with exit code -11: no error text"
 )
 
 

@@ -139,7 +139,7 @@ def golden_band(series: Series, metric: Metric, folder: Path | None = None) -> t
     if metric.gate is None:
         return None, f"{metric.name} is not gated"
     if not path.is_file():
-        return None, f"no golden: {path} is not there"
+        return None, f"no golden: {path} does not exist"
     try:
         golden = read_golden(path)
     except BadRequestError as error:

@@ -1,1 +1,1 @@
-"""Training logs and golden values of Megatron-Bridge and Megatron-LM: what they say, as values."""
+"""Reads training logs and golden values of Megatron-Bridge and Megatron-LM."""

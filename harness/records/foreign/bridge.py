@@ -1,4 +1,4 @@
-"""Golden files of Megatron-Bridge: read, and written from what a log or a golden says."""
+"""Reads golden files of Megatron-Bridge, and writes them from a log or a golden."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from harness.units import GB
 LOSS, TIME_MS, THROUGHPUT = "lm loss", "elapsed time per iteration (ms)", "GPU utilization"
 MAY_BE_NAN = (TIME_MS, THROUGHPUT)  # of some steps; a window that holds one is inconclusive
 MEMORY = {"alloc": "allocated_bytes", "max_alloc": "max_allocated_bytes", "max_reserved": "max_reserved_bytes"}
-# A number, as Megatron-Bridge passes over numbers that it does not know.
+# A number, because Megatron-Bridge ignores numbers that it does not know.
 OF_WHOLE_RUN = "mbr_perf_peaks_of_whole_run"
 
 STEP = re.compile(r"[0-9]{1,9}")
@@ -25,12 +25,12 @@ _MAX_KEYS = 8
 
 
 def looks_like_bridge(document: Mapping[str, object]) -> bool:
-    """Whether the keys are those of one of the layouts."""
+    """Return whether the keys are those of a known layout."""
     return any(name in document for name in _WRAPPERS) or _has_steps(document) or bool(_dates(document))
 
 
 def read_bridge(path: Path, document: Mapping[str, object]) -> ForeignGolden:
-    """The golden in ``document``. BadRequestError names the keys of all values that are none."""
+    """Read the golden in ``document``. BadRequestError names the keys of all invalid values."""
     layout, inner, notes = unwrap(path, document)
     found: list[BadRequestError] = []
     steps = {
@@ -50,7 +50,7 @@ def read_bridge(path: Path, document: Mapping[str, object]) -> ForeignGolden:
 
 
 def unwrap(path: Path, document: Mapping[str, object]) -> tuple[str, Mapping[str, object], list[str]]:
-    """The name of the layout, the flat part of the file, and what was passed over."""
+    """Return the name of the layout, the flat part of the file, and notes on the ignored parts."""
     for name in _WRAPPERS:
         if name in document:
             inner = document[name]
@@ -66,7 +66,7 @@ def unwrap(path: Path, document: Mapping[str, object]) -> tuple[str, Mapping[str
     inner = document[newest]
     if not isinstance(inner, dict):
         raise problem(path, (newest,), f"must be an object of steps, is {shown(inner)}")
-    notes = [f"{path} holds {len(dates)} snapshots; the newest, {newest}, is read"] if len(dates) > 1 else []
+    notes = [f"{path} holds {len(dates)} snapshots; mbr-perf reads the newest, {newest}"] if len(dates) > 1 else []
     return f"snapshot {newest}", inner, notes
 
 
@@ -75,7 +75,7 @@ def _has_steps(document: Mapping[str, object]) -> bool:
 
 
 def _dates(document: Mapping[str, object]) -> dict[str, tuple[int, int, int]]:
-    """Keys that are dates, MM.DD.YY or YYYY-MM-DD, with their year, month and day."""
+    """Return the keys that are dates (MM.DD.YY or YYYY-MM-DD) with their year, month and day."""
     found = {}
     for key in document:
         match = _DATE.fullmatch(key)
@@ -100,7 +100,7 @@ def _unknown_layout(path: Path, document: Mapping[str, object]) -> BadRequestErr
     keys = ", ".join(repr(key[:40]) for key in list(document)[:_MAX_KEYS]) or "none"
     more = f" and {len(document) - _MAX_KEYS} more" if len(document) > _MAX_KEYS else ""
     return BadRequestError(
-        f"{path}: no layout of golden values that is known; its keys: {keys}{more}",
+        f"{path}: unknown layout of golden values; its keys: {keys}{more}",
         remedy="Megatron-Bridge: steps '0', '1', ... or baseline, current, MM.DD.YY around them; "
         "Megatron-LM: metrics with start_step and values",
     )
@@ -110,28 +110,28 @@ OF_THE_FIRST_REPORT = ("allocated_bytes", "max_allocated_bytes")
 
 
 def bridge_report(log: ForeignLog, counter: str, *, of_whole_run: bool = False) -> RankMemory | None:
-    """The worst rank's report of ``counter``; None where no rank tells it.
+    """Return the worst rank's report of ``counter``; None if no rank reports it.
 
-    Bridge stores allocated bytes of a log's first report, whichever rank printed first: here all ranks of that iteration
-    are looked at. Of reserved bytes it stores the largest of all, as goldens ``of_whole_run`` do of both.
+    For allocated bytes, Bridge stores the log's first report, from whichever rank prints first. This function takes all
+    ranks of that iteration. For reserved bytes, Bridge stores the largest report; goldens ``of_whole_run`` do so for both.
     """
-    told = [one for one in log.memory if getattr(one, counter) is not None]
+    reports = [report for report in log.memory if getattr(report, counter) is not None]
     if counter in OF_THE_FIRST_REPORT and not of_whole_run:
-        first = min((one.iteration for one in told), default=None)
-        told = [one for one in told if one.iteration == first]
-    return max(told, key=lambda one: (getattr(one, counter), -one.iteration, -one.rank), default=None)
+        first = min((report.iteration for report in reports), default=None)
+        reports = [report for report in reports if report.iteration == first]
+    return max(reports, key=lambda seen: (getattr(seen, counter), -seen.iteration, -seen.rank), default=None)
 
 
 MAX_STEPS = 10_000
-# Steps that are kept whatever the number of steps: the last of a short benchmark among them.
+# Steps that are always kept, such as the last step of a short benchmark.
 _ALWAYS_KEPT = ("0", "49")
 
 Document = dict[str, object]
 
 
 def actuals_of(log: ForeignLog) -> Document:
-    """The log's values under Bridge's keys; what the log does not say, or says is NaN, is left out."""
-    document: Document = {str(one.number - 1): _values_of(one) for one in log.iterations}
+    """Return the log's values under Bridge's keys, without values that are missing or NaN in the log."""
+    document: Document = {str(item.number - 1): _values_of(item) for item in log.iterations}
     for key, counter in MEMORY.items():
         report = bridge_report(log, counter)
         if report is not None:
@@ -140,9 +140,9 @@ def actuals_of(log: ForeignLog) -> Document:
 
 
 def write_actuals(path: Path, log: ForeignLog) -> None:
-    """Write the log's values, added to those of earlier segments that the file holds.
+    """Write the log's values, and keep the values of earlier segments in the file.
 
-    BadRequestError for a file that holds something else, or cannot be written.
+    BadRequestError if the file holds something else or cannot be written.
     """
     prior: Mapping[str, object] | None = None
     if path.exists():
@@ -152,7 +152,7 @@ def write_actuals(path: Path, log: ForeignLog) -> None:
         write_atomically(path, text)
     except OSError as error:
         raise BadRequestError(
-            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that is there"
+            f"{path}: cannot be written: {error.strerror}", remedy="name a file in a folder that exists"
         ) from error
 
 
@@ -163,24 +163,24 @@ def _prior(path: Path) -> Mapping[str, object] | None:
             return None
         read_bridge(path, document)
     except BadRequestError as error:
-        remedy = "it is not added to; name a new file, or one of Megatron-Bridge's golden values, with --actuals"
+        remedy = "with --actuals, name a new file, or a file with golden values of Megatron-Bridge"
         raise BadRequestError(error.message, remedy=remedy) from error
     return {key: value for key, value in unwrap(path, document)[1].items() if key != OF_WHOLE_RUN}
 
 
 def bridge_text(document: Mapping[str, object]) -> str:
-    """As a file holds it."""
+    """Return the document as the text of a file."""
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def merge(prior: Mapping[str, object] | None, segment: Mapping[str, object]) -> Document:
-    """One document of a job that ran in segments: of what both say, the later counts."""
+    """Merge two segments of a job. The later segment wins where both have a value."""
     merged = {**(prior or {}), **{key: value for key, value in segment.items() if value is not None}}
     return {key: merged[key] for key in (*_steps(merged), *(key for key in merged if not STEP.fullmatch(key)))}
 
 
 def downsample(document: Mapping[str, object], max_steps: int = MAX_STEPS) -> Document:
-    """Every n-th step of a document that has more than ``max_steps``, with its first, its last, and step 49."""
+    """Keep every n-th step of a document with more than ``max_steps``, and its first, its last, and step 49."""
     steps = _steps(document)
     if len(steps) <= max_steps:
         return dict(document)
@@ -193,7 +193,7 @@ def _steps(document: Mapping[str, object]) -> list[str]:
     return sorted((key for key in document if STEP.fullmatch(key)), key=int)
 
 
-def _values_of(one: Iteration) -> Document:
-    milliseconds = None if one.step_time_s is None else round(one.step_time_s * 1000, 6)
-    values = {LOSS: one.loss, TIME_MS: milliseconds, THROUGHPUT: one.tflops_per_gpu}
+def _values_of(iteration: Iteration) -> Document:
+    milliseconds = None if iteration.step_time_s is None else round(iteration.step_time_s * 1000, 6)
+    values = {LOSS: iteration.loss, TIME_MS: milliseconds, THROUGHPUT: iteration.tflops_per_gpu}
     return {name: value for name, value in values.items() if value is not None and math.isfinite(value)}

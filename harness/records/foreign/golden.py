@@ -1,4 +1,4 @@
-"""JSON of golden files of others, and the values in them."""
+"""Golden files of Megatron-Bridge and Megatron-LM: their JSON and its values."""
 
 import json
 import math
@@ -21,22 +21,22 @@ Keys = tuple[str, ...]
 
 
 class NotANumber:
-    """Stands where the file says NaN or Infinity, so that its key can be named."""
+    """Stands for a NaN or Infinity in the file, so that an error can name its key."""
 
     def __init__(self, written: str) -> None:
         self.written = written
 
 
 def read_plain(path: Path, may_be_nan: Collection[str] = ()) -> dict[str, object]:
-    """The object in the file. BadRequestError for what is no strict JSON, is too large, or holds NaN or Infinity.
+    """Read the JSON object in the file. BadRequestError if it is not strict JSON, too large, or holds NaN or Infinity.
 
-    Of the keys ``may_be_nan`` they are left for the reader, as :class:`NotANumber`.
+    Values of the keys ``may_be_nan`` may be NaN or Infinity; they become :class:`NotANumber`.
     """
     try:
-        with path.open("rb") as file:  # pipes and devices have no size that could be asked before
+        with path.open("rb") as file:  # pipes and devices have no size
             content = file.read(_MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:
-            raise BadRequestError(f"{path}: over {_MAX_BYTES // 1024**2} MiB, which no golden file is")
+            raise BadRequestError(f"{path}: larger than {_MAX_BYTES // 1024**2} MiB, so it is not a golden file")
         text = content.decode("utf-8")
     except OSError as error:
         raise BadRequestError(f"{path}: cannot be read: {error.strerror}") from error
@@ -54,7 +54,7 @@ def read_plain(path: Path, may_be_nan: Collection[str] = ()) -> dict[str, object
 
 
 def refuse_non_numbers(path: Path, document: Mapping[str, object], may_be_nan: Collection[str] = ()) -> None:
-    """BadRequestError that names the keys of NaN and Infinity, of each metric the first; 1e999 is one too."""
+    """Raise BadRequestError naming the first NaN or Infinity of each metric; 1e999 is an Infinity."""
     found: dict[tuple[str, Keys], list[Keys]] = {}
     waiting: list[tuple[Keys, object]] = [((), document)]
     while waiting:
@@ -64,52 +64,50 @@ def refuse_non_numbers(path: Path, document: Mapping[str, object], may_be_nan: C
         elif isinstance(value, list):
             waiting.extend(((*keys, str(index)), inner) for index, inner in reversed(tuple(enumerate(value))))
         elif isinstance(value, NotANumber) and keys[-1] not in may_be_nan:
-            found.setdefault(
-                (f"{value.written} is not a number that anything can be judged by", _metric(keys)), []
-            ).append(keys)
+            found.setdefault((f"{value.written} is not a number", _metric(keys)), []).append(keys)
         elif isinstance(value, float) and not math.isfinite(value):
-            found.setdefault(("a number that is beyond all measure", _metric(keys)), []).append(keys)
+            found.setdefault(("the number is out of range", _metric(keys)), []).append(keys)
     raise_all([problem(path, alike[0], what + _rest(alike)) for (what, _), alike in found.items()][:_MAX_PROBLEMS])
 
 
 def _metric(keys: Keys) -> Keys:
-    """The keys without the numbers of steps."""
+    """Return the keys without step numbers."""
     return tuple(key for key in keys if not _NUMBER.fullmatch(key))
 
 
 def _rest(alike: Sequence[Keys]) -> str:
-    return f"; so {len(alike) - 1} more of this metric" if len(alike) > 1 else ""
+    return f"; the same at {len(alike) - 1} more steps of this metric" if len(alike) > 1 else ""
 
 
 def number(path: Path, keys: Keys, value: object, found: list[BadRequestError]) -> float | None:
-    """A number, NaN where the file says that there is none; None for null. Anything else is put to ``found``."""
+    """Return the number; NaN for a NaN in the file, None for null. Add anything else to ``found``."""
     if value is None:
         return None
     if isinstance(value, NotANumber):
         return math.nan
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        found.append(problem(path, keys, f"{shown(value)} is no number"))
+        found.append(problem(path, keys, f"{shown(value)} is not a number"))
         return None
     if abs(value) > _LARGEST or 0 < abs(value) < _SMALLEST:
-        found.append(problem(path, keys, "a number that is beyond all measure"))
+        found.append(problem(path, keys, "the number is out of range"))
         return None
     return float(value)
 
 
 def problem(path: Path, keys: Keys, what: str) -> BadRequestError:
-    """``golden.json: 17: lm loss: ...``."""
+    """Build an error such as ``golden.json: 17: lm loss: ...``."""
     return BadRequestError(": ".join((str(path), *keys, what)))
 
 
 def shown(value: object) -> str:
-    """A value for a message, short."""
+    """Shorten a value for a message."""
     text = json.dumps(value, default=repr)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenStep:
-    """What the golden says of one iteration; None where it says nothing, NaN where it says that."""
+    """The golden's values of one iteration. None: not in the file; NaN: the file says NaN."""
 
     step_time_s: float | None = None
     tflops_per_gpu: float | None = None
@@ -118,12 +116,12 @@ class GoldenStep:
 
 @dataclass(frozen=True)
 class ForeignGolden:
-    """A parsed golden file. ``steps`` by iteration, counted from 1 as in logs, in order.
+    """A parsed golden file. ``steps``: by iteration, counted from 1 as in logs, in order.
 
-    ``memory``: bytes by the names of :class:`RankMemory`, as Bridge stores them: allocated and its peak from the first
-    report of a log, the reserved peak from all. ``memory_by_iteration``: the same names, as Megatron-LM stores them: the
-    last rank's, iteration by iteration. ``layout`` says which part of the file was read. ``of_whole_run``: the peaks are
-    those of a whole run, as in files that mbr-perf exports, not of a log's first report.
+    ``memory``: bytes under the names of :class:`RankMemory`, as Bridge stores them: allocated and its peak from the
+    log's first report, the reserved peak from all reports. ``memory_by_iteration``: the same names for each iteration of
+    the last rank, as Megatron-LM stores them. ``layout``: the part of the file that was read. ``of_whole_run``: the
+    peaks cover the whole run, as in files that mbr-perf exports, and not only the log's first report.
     """
 
     path: Path
@@ -137,7 +135,7 @@ class ForeignGolden:
 
     @property
     def timed(self) -> tuple[int, ...]:
-        """The iterations that a window can count. Metrics of Megatron-LM have steps of their own."""
+        """Return the iterations that a window can use. In Megatron-LM, each metric has its own steps."""
         if self.format == "bridge":
             return tuple(self.steps)
         timed = (n for n, step in self.steps.items() if step.step_time_s is not None or step.tflops_per_gpu is not None)

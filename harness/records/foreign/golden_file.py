@@ -1,4 +1,4 @@
-"""Recognises and reads golden files of others."""
+"""Recognises and reads golden files of Megatron-Bridge and Megatron-LM."""
 
 import re
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ Series = dict[int, float]
 
 
 def looks_like_megatron_lm(document: Mapping[str, object]) -> bool:
-    """Whether metrics hold values by step."""
-    return any(isinstance(one, dict) and "values" in one and "start_step" in one for one in document.values())
+    """Return whether the document holds metrics with values by step."""
+    return any(isinstance(part, dict) and {"values", "start_step"} <= part.keys() for part in document.values())
 
 
 def read_megatron_lm(path: Path, document: Mapping[str, object]) -> ForeignGolden:
-    """The golden in ``document``; metrics that logs do not print are left out and named in its notes."""
+    """Read the golden in ``document``. Leave out metrics that logs do not print, and name them in its notes."""
     found: list[BadRequestError] = []
     known = (_TIME, _THROUGHPUT, _LOSS, *_MEMORY)
     series = {name: _series(path, name, document[name], found) for name in known if name in document}
@@ -46,12 +46,12 @@ def read_megatron_lm(path: Path, document: Mapping[str, object]) -> ForeignGolde
         if name in series
     }
     left_out = sorted(set(document) - set(known))
-    notes = (f"not in any log, not compared: {', '.join(left_out)}",) if left_out else ()
+    notes = (f"not compared, because logs do not have them: {', '.join(left_out)}",) if left_out else ()
     return ForeignGolden(path, "megatron-lm", "per metric", steps, memory_by_iteration=memory, notes=notes)
 
 
 def _series(path: Path, name: str, metric: object, found: list[BadRequestError]) -> Series:
-    """Values by step; those that were not recorded are left out."""
+    """Return the values by step, without those that were not recorded."""
     if not isinstance(metric, dict) or "values" not in metric:
         found.append(problem(path, (name,), f"must be an object with values, is {shown(metric)}"))
         return {}
@@ -64,7 +64,7 @@ def _series(path: Path, name: str, metric: object, found: list[BadRequestError])
     read: Series = {}
     for key, value in values.items():
         if not _STEP.fullmatch(key):
-            found.append(problem(path, (name, "values", key), "no step"))
+            found.append(problem(path, (name, "values", key), "not a step number"))
         elif not (isinstance(value, str) and value.lower() in _MISSING):
             parsed = number(path, (name, "values", key), value, found)
             if parsed is not None:
@@ -75,10 +75,10 @@ def _series(path: Path, name: str, metric: object, found: list[BadRequestError])
 def _numbered(
     path: Path, name: str, metric: Mapping[str, object], values: list[object], found: list[BadRequestError]
 ) -> dict[str, object]:
-    """Values in a row, as older files have them, by their steps."""
+    """Number the values of a list, as older files have it, by their steps."""
     start, interval = metric.get("start_step"), metric.get("step_interval")
     if not (isinstance(start, int) and isinstance(interval, int) and start >= 0 and interval > 0):
-        found.append(problem(path, (name,), "values in a row need start_step and step_interval"))
+        found.append(problem(path, (name,), "a list of values needs start_step and step_interval"))
         return {}
     return {str(start + index * interval): value for index, value in enumerate(values)}
 
@@ -87,19 +87,21 @@ Format = Literal["auto", "bridge", "megatron-lm"]
 
 
 def read_foreign_golden(path: Path, form: Format = "auto") -> ForeignGolden:
-    """The golden values in the file. BadRequestError for what cannot be read, naming the file and the key."""
+    """Read the golden values in the file. BadRequestError names the file and the key."""
     document = read_plain(path, MAY_BE_NAN)
     if document.keys() >= {"fingerprint", "promoted_by", "metrics"}:
         raise BadRequestError(
-            f"{path}: a golden of mbr-perf, not of Megatron-Bridge or Megatron-LM",
-            remedy="mbr-perf golden export NAME --format bridge writes one that a log can be held against",
+            f"{path}: this is a golden of mbr-perf, not of Megatron-Bridge or Megatron-LM",
+            remedy="mbr-perf golden export NAME --format bridge writes a golden that you can compare with a log",
         )
     if form == "megatron-lm" or (form == "auto" and looks_like_megatron_lm(document)):
         if form != "auto" and not looks_like_megatron_lm(document) and looks_like_bridge(document):
             raise BadRequestError(
-                f"{path}: looks like Megatron-Bridge's, not like Megatron-LM's", remedy="--format auto"
+                f"{path}: this file is from Megatron-Bridge, not from Megatron-LM", remedy="pass --format auto"
             )
         return read_megatron_lm(path, document)
     if form == "bridge" and looks_like_megatron_lm(document):
-        raise BadRequestError(f"{path}: looks like Megatron-LM's, not like Megatron-Bridge's", remedy="--format auto")
+        raise BadRequestError(
+            f"{path}: this file is from Megatron-LM, not from Megatron-Bridge", remedy="pass --format auto"
+        )
     return read_bridge(path, document)

@@ -1,4 +1,4 @@
-"""The lines of a training log that say something, each as a value; Megatron-Bridge's and Megatron-LM's alike.
+"""Parses the lines of training logs of Megatron-Bridge and Megatron-LM that hold measurements.
 
 Bridge prints ``Step Time`` on rank 0, the line of an iteration on the last rank, and memory in GB of 10**9 bytes, rounded
 to five digits. Megatron-LM prints the throughput within the line of the iteration, and memory in MB of 2**20 bytes.
@@ -38,7 +38,7 @@ _MEMORY_FIELDS = {
 
 @dataclass(frozen=True, slots=True)
 class IterationLine:
-    """``iteration 12/ 50 | ...``: the fields whose closing bar is there; the others were cut off or never written."""
+    """``iteration 12/ 50 | ...``: the fields with a closing bar; a field without it is incomplete."""
 
     number: int
     total: int
@@ -48,7 +48,7 @@ class IterationLine:
 
 @dataclass(frozen=True, slots=True)
 class StepTimeLine:
-    """``Step Time : 8.92s GPU utilization: 744.1MODEL_TFLOP/s/GPU``, which does not say of which iteration."""
+    """``Step Time : 8.92s GPU utilization: 744.1MODEL_TFLOP/s/GPU``. The line does not name its iteration."""
 
     seconds: float
     tflops_per_gpu: float
@@ -73,14 +73,14 @@ class WorldSizeLine:
 
 @dataclass(frozen=True, slots=True)
 class EndLine:
-    """Training came to its end."""
+    """A line that is printed when training ends."""
 
 
 RecordLine = IterationLine | StepTimeLine | MemoryLine | WorldSizeLine | EndLine
 
 
 def records_of(text: str) -> Iterator[RecordLine]:
-    """What a line says; nothing of most lines. Records that share a line come in turn."""
+    """Parse a line. Most lines hold no record; a line may also hold several."""
     if "iteration" in text:
         yield from _iterations(text)
     if "Step Time" in text:
@@ -125,7 +125,7 @@ def _memories(text: str) -> Iterator[MemoryLine]:
 
 
 def _bodies(beginning: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Every beginning of a record with what follows it up to the next."""
+    """Yield each beginning of a record with the text up to the next beginning."""
     starts = list(beginning.finditer(text))
     ends = [*(match.start() for match in starts[1:]), len(text)]
     for match, end in zip(starts, ends[: len(starts)], strict=True):
@@ -133,7 +133,7 @@ def _bodies(beginning: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[st
 
 
 def _number(written: str) -> float | None:
-    """The number, NaN and infinities among them; None for anything else. What nothing can be computed with is infinite."""
+    """Parse a number, also NaN and infinity; None for other text. Numbers out of range become infinite."""
     if not _NUMBER.fullmatch(written):
         return None
     value = float(written)

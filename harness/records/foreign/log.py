@@ -1,4 +1,4 @@
-"""Values read from a log, by attempt."""
+"""Values read from a log, by attempt of the job."""
 
 import math
 from collections import OrderedDict, deque
@@ -14,10 +14,10 @@ LogFormat = Literal["bridge", "megatron-lm"]
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One iteration of the log, counted from 1. Seconds and TFLOP/s/GPU; None where the log does not say.
+    """One iteration of the log, counted from 1. Seconds and TFLOP/s/GPU; None if the log does not have the value.
 
-    ``loss`` and ``grad_norm`` may be NaN or infinite. ``rank`` is the one that printed the line, where a prefix or the
-    file's name tells it. Figures are means over the iterations since the line before.
+    ``loss`` and ``grad_norm`` may be NaN or infinite. ``rank``: the rank that printed the line, from a prefix or the
+    file's name. Figures are means over the iterations since the previous line.
     """
 
     number: int
@@ -35,13 +35,13 @@ class Iteration:
 
     @property
     def is_loss_broken(self) -> bool:
-        """Whether the line says that the loss was no number; trainers also leave such a loss out."""
+        """Whether the loss was not a number. Trainers sometimes leave such a loss out of the line."""
         return bool(self.nan_iterations) or (self.loss is not None and not math.isfinite(self.loss))
 
 
 @dataclass(frozen=True, slots=True)
 class RankMemory:
-    """torch's counters of one rank after ``iteration``, in bytes; peaks since the start. None: not said."""
+    """torch's counters of one rank after ``iteration``, in bytes. Peaks are since the start. None: not reported."""
 
     rank: int
     iteration: int
@@ -55,7 +55,7 @@ class RankMemory:
 
 @dataclass(frozen=True, slots=True)
 class WorstRank:
-    """The largest value that any rank reported, and where."""
+    """The largest value that any rank reported, and its place in the log."""
 
     value: int
     rank: int
@@ -65,12 +65,12 @@ class WorstRank:
 
 @dataclass(frozen=True)
 class ForeignLog:
-    """A parsed log. ``format`` is None where no line tells whose it is.
+    """A parsed log. ``format`` is None if no line shows which trainer wrote it.
 
-    ``iterations`` are in order, each number once: of one that was trained again after a restart, the last. ``total`` is
-    the number of iterations that the job announced. ``ended``: a line says that training came to its end.
-    ``world_size`` is None unless a line tells it. ``first_time`` and ``last_time`` are as the log writes them: of iterations,
-    where those have any. ``notes`` are for people: restarts, lines that fit nowhere.
+    ``iterations``: in order, each number once; if a restart trained it again, the last. ``total``: the number of
+    iterations that the job announced. ``ended``: a line says that training ended. ``world_size``: None unless a line
+    has it. ``first_time`` and ``last_time``: as in the log, of iterations if these have times. ``notes``: for the user,
+    such as restarts and unmatched lines.
     """
 
     format: LogFormat | None
@@ -88,14 +88,14 @@ class ForeignLog:
 
     @property
     def interval(self) -> int:
-        """Iterations from one line to the next, where they are evenly spaced; the usual gap where they are not."""
-        numbers = [one.number for one in self.iterations]
+        """The number of iterations from one line to the next; the most usual number if it varies."""
+        numbers = [iteration.number for iteration in self.iterations]
         gaps = sorted(later - earlier for earlier, later in pairwise(numbers))
         return gaps[len(gaps) // 2] if gaps else 1
 
     @property
     def truncated(self) -> str | None:
-        """Why the log is not of a whole run; None where it is, or announces no end."""
+        """Why the log does not cover the whole run; None if it does, or if it announces no end."""
         if not self.iterations or self.total is None or self.ended:
             return None
         last = self.iterations[-1]
@@ -104,31 +104,31 @@ class ForeignLog:
         return f"the log ends at iteration {last.number} of {self.total} ({last.where})"
 
     def highest(self, read: Callable[[RankMemory], int | None]) -> dict[int, int]:
-        """The highest of a counter over the reports of each rank that says it."""
+        """Return the highest value of a counter for each rank that reports it."""
         found: dict[int, int] = {}
-        for one in self.memory:
-            value = read(one)
+        for report in self.memory:
+            value = read(report)
             if value is not None:
-                found[one.rank] = max(value, found.get(one.rank, value))
+                found[report.rank] = max(value, found.get(report.rank, value))
         return found
 
     def worst(self, field: str) -> WorstRank | None:
-        """The largest ``field`` of :class:`RankMemory` over all ranks and iterations; None where no rank says it."""
-        told = [(value, one) for one in self.memory if (value := getattr(one, field)) is not None]
-        if not told:
+        """Return the largest ``field`` of :class:`RankMemory` over ranks and iterations; None if not reported."""
+        found = [(value, report) for report in self.memory if (value := getattr(report, field)) is not None]
+        if not found:
             return None
-        value, one = max(told, key=lambda pair: (pair[0], -pair[1].iteration, -pair[1].rank))
-        return WorstRank(value, one.rank, one.iteration, one.where)
+        value, report = max(found, key=lambda pair: (pair[0], -pair[1].iteration, -pair[1].rank))
+        return WorstRank(value, report.rank, report.iteration, report.where)
 
 
 _MAX_NOTES = 5
 _MAX_RESTARTS = 1000
-# About 200 MB; of a log of more the first are let go.
+# About 200 MB. From longer logs, the first iterations are dropped.
 MAX_ITERATIONS = 500_000
 
 
 class Attempts:
-    """What the last attempt says of every iteration, and what those before say of the iterations it did not repeat."""
+    """The values of each iteration from the last attempt that trained it."""
 
     def __init__(self, most: int = MAX_ITERATIONS) -> None:
         self._most = most
@@ -139,10 +139,10 @@ class Attempts:
         self.notes: list[str] = []
 
     def add(self, new: Iteration) -> None:
-        """The line of one more iteration.
+        """Add the line of an iteration.
 
-        The same figures again are another rank's print, or another file with the same output. Other figures of an
-        iteration that was there mean that the job went back to a checkpoint: what it had done from there on is gone.
+        A repeated iteration with the same figures comes from another rank or another file. With other figures, the job
+        went back to a checkpoint: drop the iterations that it had done from there on.
         """
         known = self._known.get(new.number)
         if known is not None and _is_the_same(known, new):
@@ -157,12 +157,12 @@ class Attempts:
             self._let_go += 1
 
     def iterations(self) -> tuple[Iteration, ...]:
-        """In order of their numbers."""
+        """Return the iterations in order of their numbers."""
         return tuple(self._known.values())
 
     def all_notes(self) -> list[str]:
-        """Restarts, and how much was let go."""
-        let_go = [f"the first {self._let_go} iterations are left out, for there are very many"] if self._let_go else []
+        """Return notes on restarts and on dropped iterations."""
+        let_go = [f"the log is very long; its first {self._let_go} iterations are left out"] if self._let_go else []
         return [*self.notes, *let_go]
 
     def _restart(self, new: Iteration) -> None:
@@ -175,17 +175,17 @@ class Attempts:
 
 
 def _is_the_same(known: Iteration, new: Iteration) -> bool:
-    """Whether all figures that both lines tell are equal, and there is one."""
+    """Return whether both lines share a figure, and all shared figures are equal."""
     pairs = [
         (getattr(known, name), getattr(new, name))
         for name in ("step_time_s", "loss", "grad_norm", "consumed_samples")
         if getattr(known, name) is not None and getattr(new, name) is not None
     ]
-    return bool(pairs) and all(repr(one) == repr(other) for one, other in pairs)
+    return bool(pairs) and all(repr(left) == repr(right) for left, right in pairs)
 
 
 def _filled(known: Iteration, new: Iteration) -> Iteration:
-    """``known`` with what only ``new`` tells."""
+    """Return ``known`` with the values that only ``new`` has."""
     missing = {f.name: getattr(new, f.name) for f in fields(known) if getattr(known, f.name) is None}
     return replace(known, **missing) if any(value is not None for value in missing.values()) else known
 
@@ -193,30 +193,30 @@ def _filled(known: Iteration, new: Iteration) -> Iteration:
 # Rank 0 and the last rank time the same interval by their own clocks; Step Time has two decimals.
 _ROUNDING_S = 0.006
 _CLOCKS = 0.02
-# A single line directly before is the iteration's unless the times are of different things.
+# A single line directly before belongs to the iteration, unless the two times differ too much.
 _OTHER = 0.25
 _MAX_WAITING = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """One such line and where it stands."""
+    """A Step Time line and its place in the log."""
 
     line: StepTimeLine
     source: str
     number: int
 
     def off_by(self, seconds: float) -> float:
-        """By how much it differs from an iteration's time, as a share of that."""
+        """Return the difference from an iteration's time, as a fraction of that time."""
         return abs(self.line.seconds - seconds) / max(seconds, 1e-9)
 
     def agrees(self, seconds: float) -> bool:
-        """Whether both can be the time of one iteration."""
+        """Return whether both can be the time of the same iteration."""
         return abs(self.line.seconds - seconds) <= _ROUNDING_S + _CLOCKS * seconds
 
 
 class WaitingStepTimes:
-    """Lines of one stream whose iteration has not come yet. ``unbound``: how many never found theirs."""
+    """Step Time lines of one stream that wait for their iteration. ``unbound``: how many never found it."""
 
     def __init__(self) -> None:
         self._waiting: deque[StepTime] = deque()
@@ -224,15 +224,15 @@ class WaitingStepTimes:
         self.first_unbound: StepTime | None = None
 
     def add(self, step: StepTime) -> None:
-        """One more line; the oldest gives up where very many wait."""
+        """Add a line. If very many lines wait, drop the oldest."""
         self._waiting.append(step)
         if len(self._waiting) > _MAX_WAITING:
             self._give_up(self._waiting.popleft())
 
     def take(self, seconds: float | None) -> StepTime | None:
-        """The line of an iteration of that time, the one that agrees best; those before it belong to none.
+        """Take the line that agrees best with an iteration's time; drop the lines before it.
 
-        Where several agree equally, the oldest: rank 0 may be an iteration ahead of the rank that prints the other line.
+        If several agree equally, take the oldest: rank 0 may be an iteration ahead of the rank that prints iterations.
         """
         chosen = self._choose(seconds)
         while self._waiting:
@@ -243,7 +243,7 @@ class WaitingStepTimes:
         return None
 
     def left(self) -> tuple[StepTime, ...]:
-        """What still waits at the end of the log."""
+        """Return the lines that still wait at the end of the log."""
         return tuple(self._waiting)
 
     def _choose(self, seconds: float | None) -> StepTime | None:
@@ -261,7 +261,7 @@ class WaitingStepTimes:
 
 
 def in_order(steps: list[StepTime], seconds: list[float | None]) -> bool:
-    """Whether lines of a stream of their own are the iterations' one by one: as many, and every time agrees."""
+    """Return whether the lines match the iterations one by one: the same number, and every time agrees."""
     return len(steps) == len(seconds) and all(
         time is not None and step.agrees(time) for step, time in zip(steps, seconds, strict=True)
     )

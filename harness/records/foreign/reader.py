@@ -1,4 +1,4 @@
-"""Training logs of Megatron-Bridge and Megatron-LM, read line by line into what they say of each iteration."""
+"""Reads training logs of Megatron-Bridge and Megatron-LM line by line into iterations and memory reports."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -20,15 +20,15 @@ from harness.records.logs.sources import log_sources
 from harness.units import counted
 
 _ALL_RANKS = "allranks"
-# One report per rank and iteration; beyond this the last ones are left out and said to be.
+# One report per rank and iteration. Later reports are left out, with a note.
 _MAX_MEMORY_REPORTS = 200_000
 
 
 def read_logs(paths: Iterable[str | Path]) -> ForeignLog:
-    """The log of one job, from files, folders of them, or ``-``.
+    """Read the log of one job from files, folders of files, or ``-``.
 
-    Where a path holds ``allranks``, as the launcher of Megatron-Bridge names the file that holds every rank's output,
-    only such files are read. BadRequestError for what cannot be read as text.
+    The launcher of Megatron-Bridge writes every rank's output to a file with ``allranks`` in its name. If there are such
+    files, only they are read. BadRequestError if a file is not text.
     """
     reader, lines = opened_logs(paths)
     for _ in lines:
@@ -37,16 +37,16 @@ def read_logs(paths: Iterable[str | Path]) -> ForeignLog:
 
 
 def opened_logs(paths: Iterable[str | Path]) -> "tuple[LogReader, Iterator[LogLine]]":
-    """As :func:`read_logs`, for those who want to see the lines too: the reader takes every line that is drawn."""
+    """As :func:`read_logs`, but also yield the lines; the reader takes each line that you draw."""
     sources = log_sources(paths)
-    chosen = [one for one in sources if _ALL_RANKS in one.name] or list(sources)
+    chosen = [source for source in sources if _ALL_RANKS in source.name] or list(sources)
     reader = LogReader()
-    reader.sources = [one.name for one in chosen]
+    reader.sources = [source.name for source in chosen]
     if len(chosen) < len(sources):
         reader.notes.append(
             f"{counted(len(sources) - len(chosen), 'other file')} left out: {chosen[0].name} holds all ranks"
         )
-    return reader, _fed(reader, log_lines([one.path or "-" for one in chosen]))
+    return reader, _fed(reader, log_lines([source.path or "-" for source in chosen]))
 
 
 def _fed(reader: "LogReader", lines: Iterator[LogLine]) -> Iterator[LogLine]:
@@ -56,7 +56,7 @@ def _fed(reader: "LogReader", lines: Iterator[LogLine]) -> Iterator[LogLine]:
 
 
 class LogReader:
-    """Takes lines in order; :meth:`finish` says what they told. Memory grows with iterations and ranks, not with lines."""
+    """Takes lines in order; :meth:`finish` returns the log. Memory grows with iterations and ranks, not with lines."""
 
     def __init__(self) -> None:
         self.sources: list[str] = []
@@ -74,7 +74,7 @@ class LogReader:
         self._signs: dict[LogFormat, int] = {"bridge": 0, "megatron-lm": 0}
 
     def feed(self, line: LogLine) -> None:
-        """One line of the log."""
+        """Take one line of the log."""
         self._num_lines += 1
         if line.time:
             self._first_time, self._last_time = self._first_time or line.time, line.time
@@ -93,9 +93,9 @@ class LogReader:
                     self._ended = True
 
     def finish(self) -> ForeignLog:
-        """Everything that was read."""
+        """Return everything that was read."""
         iterations = self._with_lone_step_times(self._attempts.iterations())
-        times: list[str | None] = [one.time for one in iterations if one.time]
+        times: list[str | None] = [iteration.time for iteration in iterations if iteration.time]
         times = times or [self._first_time, self._last_time]
         return ForeignLog(
             format=self._format(),
@@ -152,22 +152,23 @@ class LogReader:
         return self._waiting.setdefault(source, WaitingStepTimes())
 
     def _with_lone_step_times(self, iterations: tuple[Iteration, ...]) -> tuple[Iteration, ...]:
-        """Rank 0's lines from a file of its own: bound only where every one agrees with the other rank's times."""
-        if any(one.tflops_per_gpu is not None for one in iterations):
+        """Use rank 0's lines from a separate file only if every time agrees with the other rank's times."""
+        if any(iteration.tflops_per_gpu is not None for iteration in iterations):
             return iterations
         left = [waiting for waiting in self._waiting.values() if waiting.left()]
         if len(left) != 1 or not iterations:
             return iterations
         steps = list(left[0].left())
-        if left[0].unbound or not in_order(steps, [one.step_time_s for one in iterations]):
+        if left[0].unbound or not in_order(steps, [iteration.step_time_s for iteration in iterations]):
             return iterations
         left[0].take(None)
         left[0].unbound = 0
         self.notes.append(
-            f"{counted(len(steps), 'line')} of 'Step Time' in {steps[0].source}, bound in order; every time agrees"
+            f"{counted(len(steps), 'line')} of 'Step Time' in {steps[0].source} matched to iterations in order; every time agrees"
         )
         return tuple(
-            replace(one, tflops_per_gpu=step.line.tflops_per_gpu) for one, step in zip(iterations, steps, strict=True)
+            replace(iteration, tflops_per_gpu=step.line.tflops_per_gpu)
+            for iteration, step in zip(iterations, steps, strict=True)
         )
 
     def _format(self) -> LogFormat | None:
@@ -179,19 +180,19 @@ class LogReader:
     def _notes_at_the_end(self) -> list[str]:
         notes = []
         if self._num_cut:
-            notes.append(f"{counted(self._num_cut, 'line')} of iterations cut short, first {self._first_cut}")
+            notes.append(f"{counted(self._num_cut, 'line')} of iterations cut short, first at {self._first_cut}")
         if len(self._memory) < self._num_memory:
-            notes.append(f"{self._num_memory - len(self._memory)} of {self._num_memory} reports of memory left out")
+            notes.append(f"{self._num_memory - len(self._memory)} of {self._num_memory} memory reports left out")
         lost = [
-            (one.unbound + len(one.left()), one.first_unbound or one.left()[0])
-            for one in self._waiting.values()
-            if one.unbound or one.left()
+            (waiting.unbound + len(waiting.left()), waiting.first_unbound or waiting.left()[0])
+            for waiting in self._waiting.values()
+            if waiting.unbound or waiting.left()
         ]
         if lost:
             first = lost[0][1]
             count = sum(number for number, _ in lost)
             notes.append(
-                f"{counted(count, 'line')} of 'Step Time' without an iteration, first {first.source}:{first.number}"
+                f"{counted(count, 'line')} of 'Step Time' without an iteration, first at {first.source}:{first.number}"
             )
         return notes
 

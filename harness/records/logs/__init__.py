@@ -1,1 +1,1 @@
-"""Logs of any origin as lines: which rank said what, in which file and line, in bounded memory."""
+"""Reads logs of any origin as lines, with rank, file and line number, in bounded memory."""

@@ -1,4 +1,4 @@
-"""Lines of a log: cleaned, taken apart and numbered."""
+"""Cleans, splits and numbers the lines of a log."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ _LATE_CONTROLS = re.compile("[\x80-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\uf
 
 
 def cleaned(raw: bytes) -> str:
-    """The text of a line; a byte that is no UTF-8 becomes U+FFFD. Characters that turn writing round go, too."""
+    """Return the text of a line. Invalid UTF-8 becomes U+FFFD. Remove characters that change the writing direction."""
     if b"\x1b" in raw:
         raw = _ESCAPES.sub(b"", raw)
     raw = raw.translate(None, _CONTROLS)
@@ -27,7 +27,7 @@ def cleaned(raw: bytes) -> str:
     return text if text.isascii() else _LATE_CONTROLS.sub("", text)
 
 
-# How records of training logs begin; a line is cut before each. Inside JSON these are somebody's words.
+# How records of training logs begin. A line is cut before each, except inside JSON, where these are text.
 _BEGINNING = re.compile(
     r"\[(?:rank|default)\d{1,6}\]:"
     r"|\[Rank \d{1,6}\] \(after \d"
@@ -35,13 +35,13 @@ _BEGINNING = re.compile(
     r"|Step Time : "
     r"|Traceback \(most recent call last\):"
 )
-# Without any of these nothing begins inside a line: looking for them is much cheaper.
+# Every record inside a line has one of these. Searching for them is much cheaper.
 _SIGNS = ("[", "Step Time : ", "Traceback (")
 _BETWEEN_OBJECTS = re.compile(r'(?<=\})(?=\{")')
 
 
 def records_in(text: str) -> Iterator[str]:
-    """The records of a line, in order; the line itself where nothing begins inside it."""
+    """Yield the records of a line in order; the line itself if no record begins inside it."""
     if not text.startswith("{") and not any(sign in text[1:] for sign in _SIGNS):
         yield text
         return
@@ -57,9 +57,9 @@ MAX_PIECE_BYTES = 1 << 16
 
 
 def numbered_pieces(stream: BufferedReader) -> Iterator[tuple[int, bytes]]:
-    """Every line with its number, without its end; what a carriage return overwrites comes apart, as do long lines.
+    """Yield every line with its number, without its line end. Split at carriage returns, and split long lines.
 
-    A long line is cut at the last space of its second half, or at the end of a hole in the file, where there is one.
+    A long line is cut at the last space or NUL byte in its second half, if there is one.
     """
     number, rest = 1, b""
     while raw := stream.readline(MAX_PIECE_BYTES - len(rest)):
@@ -79,8 +79,8 @@ def numbered_pieces(stream: BufferedReader) -> Iterator[tuple[int, bytes]]:
 class LogLine:
     """One record of a log. ``number`` counts lines of ``source`` from 1; records that share a line share its number.
 
-    ``text`` is without prefixes, colours and control characters. ``rank`` and ``host`` are None where nothing tells
-    them; ``time`` is the line's own date and time as it was written.
+    ``text`` has no prefixes, colours or control characters. ``rank`` and ``host`` are None if unknown. ``time``: the
+    line's date and time as written.
     """
 
     text: str
@@ -99,11 +99,11 @@ class LogLine:
 def log_lines(
     paths: Iterable[str | Path], stdin: BufferedReader | None = None, passage: Passage | None = None
 ) -> Iterator[LogLine]:
-    """The lines of all ``paths``, file after file: files, folders searched for logs, ``-`` for ``stdin``.
+    """Yield the lines of all ``paths``, file after file. A path: a file, a folder to search for logs, ``-`` for ``stdin``.
 
-    A line longer than ``pieces.MAX_PIECE_BYTES`` comes in pieces; blank lines do not come. Plain text only: for
-    compressed and binary files, and those that are missing or unreadable, BadRequestError names all of them before
-    the first line; what comes through a pipe is looked at in its turn. ``passage`` counts what is read, and ends it.
+    Split lines longer than ``MAX_PIECE_BYTES``, and skip blank lines. Only plain text: before the first line,
+    BadRequestError names all files that are compressed, binary, missing or unreadable. A pipe is checked when it is read.
+    ``passage`` counts the bytes read and can stop the reading.
     """
     return _all_lines(log_sources(paths), stdin, passage or Passage())
 
@@ -124,7 +124,7 @@ def _all_lines(sources: tuple[LogSource, ...], stdin: BufferedReader | None, pas
 
 
 def _total_bytes(sources: Iterable[LogSource]) -> int | None:
-    """None where one of them has no size."""
+    """Return the total size; None if a source has no size."""
     paths = [source.path for source in sources]
     if any(path is None or not path.is_file() for path in paths):
         return None
@@ -132,13 +132,13 @@ def _total_bytes(sources: Iterable[LogSource]) -> int | None:
 
 
 def _standard_input() -> BufferedReader:
-    """What was piped in, or what a caller of this process put in its place."""
+    """Return standard input, or the stream that a caller put in its place."""
     stream = sys.stdin.buffer
     return stream if isinstance(stream, BufferedReader) else BufferedReader(cast(RawIOBase, stream))
 
 
 def lines_of(source: LogSource, stream: BufferedReader) -> Iterator[LogLine]:
-    """The lines of one stream. Its beginning is looked at first: whether it is text, and srun's labels."""
+    """Yield the lines of one stream. First check whether it is text, and look for srun's labels."""
     head = stream.peek(PEEK_BYTES)
     refused = why_refused(head)
     if refused:

@@ -1,9 +1,9 @@
-"""What launchers and loggers put before a line: whose it is and when it was written."""
+"""Parses the prefixes that launchers and loggers put before a line: rank, host and time."""
 
 import re
 from dataclasses import dataclass
 
-# srun --label: the number of the task on every line. Taken as such only where (nearly) every line begins so.
+# srun --label puts the task number on every line. It counts as a label only if (nearly) every line begins so.
 _LABEL = re.compile(r"\s*(\d{1,6}):(?: |$)")
 _MIN_LABELLED_SHARE = 0.9
 # torch's own prefix counts over the whole job; torchrun's [default3]: over the node; Open MPI's [1,3]<stdout>: over the job.
@@ -22,7 +22,7 @@ _MOST_PREFIXES = 8
 
 @dataclass(slots=True)  # not frozen: that doubles the time to make one, and there is one per line
 class Prefixed:
-    """A line's text and what its prefixes told."""
+    """A line's text and the content of its prefixes."""
 
     text: str
     rank: int | None
@@ -31,10 +31,10 @@ class Prefixed:
 
 
 class PrefixReader:
-    """Prefixes of one stream, innermost first: ``1: [default3]:[rank11]: text`` is rank 11's.
+    """Reads the prefixes of one stream. The innermost wins: ``1: [default3]:[rank11]: text`` is from rank 11.
 
-    The task of ``srun --label`` is a rank unless a line shows that it starts several: then it is a node, and torchrun's
-    number of a rank on it tells nothing about any node but the first.
+    A task of ``srun --label`` is a rank, unless a line shows that the task starts several ranks: then it is a node.
+    torchrun's local rank then gives the global rank on the first node only.
     """
 
     def __init__(self, rank: int | None, head: bytes) -> None:
@@ -43,7 +43,7 @@ class PrefixReader:
         self._tasks_are_nodes = False
 
     def read(self, line: str, outer: Prefixed | None = None) -> Prefixed:
-        """The text without its prefixes; ``outer`` is what the line told before a record that is glued to it."""
+        """Remove and parse the prefixes. ``outer``: the prefixes of the line, if this record begins inside it."""
         text, label = line, None
         if self._is_labelled and outer is None and (match := _LABEL.match(line)):
             text, label = line[match.end() :], int(match[1])
@@ -84,14 +84,14 @@ class _Peeled:
 def _peeled(text: str) -> _Peeled:
     found = _Peeled(text)
     for _ in range(_MOST_PREFIXES):
-        if not _peel_one(found):
+        if not _peel(found):
             break
     found.text = found.text.strip()
     return found
 
 
-def _peel_one(found: _Peeled) -> bool:
-    """Take one prefix off; False where there is none. A line's first character rules most of them out."""
+def _peel(found: _Peeled) -> bool:
+    """Remove one prefix; return False if there is none. The first character rules out most prefixes."""
     text = found.text.lstrip()
     first = text[:1]
     if first == "[":
@@ -151,7 +151,7 @@ def _peel_nccl(found: _Peeled, text: str) -> bool:
 
 
 def _is_labelled(head: bytes) -> bool:
-    """Whether the whole lines of the beginning carry a task's number; a list numbered from 1 is somebody's own."""
+    """Return whether the first complete lines have a task's number. A list numbered from 1 is ordinary text."""
     lines = [line for line in head.decode(errors="replace").splitlines(keepends=True) if line.strip()]
     whole = [line for line in lines if line.endswith("\n")]
     labels = [int(match[1]) for line in whole if (match := _LABEL.match(line))]

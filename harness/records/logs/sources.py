@@ -1,4 +1,4 @@
-"""Where a log comes from, how much of it has passed, and what cannot be read as one."""
+"""The sources of a log: files and pipes, progress in bytes, and files that are not logs."""
 
 import os
 import re
@@ -22,35 +22,35 @@ PEEK_BYTES = 8192
 _MAX_ODD_SHARE = 0.3  # of the bytes looked at; text in an old 8-bit encoding stays below, compressed data is near 0.5
 _TEXT_BYTES = bytes((*range(0x20, 0x7F), 0, 7, 8, 9, 10, 12, 13, 27))  # NUL: a log truncated while it is written
 
-# How files begin -> what they are. Nothing is unpacked here: what comes out may be of any size.
+# First bytes of a file -> its kind. mbr-perf unpacks nothing: the result could have any size.
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "compressed (gzip)", "zcat FILE | mbr-perf ... -"),
     (b"(\xb5/\xfd", "compressed (zstd)", "zstdcat FILE | mbr-perf ... -"),
     (b"BZh", "compressed (bzip2)", "bzcat FILE | mbr-perf ... -"),
     (b"\xfd7zXZ", "compressed (xz)", "xzcat FILE | mbr-perf ... -"),
-    (b"PK\x03\x04", "a zip archive or a checkpoint, no log", "unpack it, or name the log"),
-    (b"\x80\x02", "a pickle, no log", "name the log"),
-    (b"\x80\x03", "a pickle, no log", "name the log"),
-    (b"\x80\x04", "a pickle, no log", "name the log"),
-    (b"\x80\x05", "a pickle, no log", "name the log"),
-    (b"\x7fELF", "a program, no log", "name the log"),
-    (b"\x89PNG", "a picture, no log", "name the log"),
-    (b"SQLite format 3", "a database, no log", "name the log"),
+    (b"PK\x03\x04", "a zip archive or a checkpoint, not a log", "unpack it, or name the log"),
+    (b"\x80\x02", "a pickle, not a log", "name the log"),
+    (b"\x80\x03", "a pickle, not a log", "name the log"),
+    (b"\x80\x04", "a pickle, not a log", "name the log"),
+    (b"\x80\x05", "a pickle, not a log", "name the log"),
+    (b"\x7fELF", "a program, not a log", "name the log"),
+    (b"\x89PNG", "a picture, not a log", "name the log"),
+    (b"SQLite format 3", "a database, not a log", "name the log"),
     (b"\xff\xfe", "UTF-16, not UTF-8", "iconv -f UTF-16 -t UTF-8 FILE | mbr-perf ... -"),
     (b"\xfe\xff", "UTF-16, not UTF-8", "iconv -f UTF-16 -t UTF-8 FILE | mbr-perf ... -"),
 )
 
 
 def why_refused(head: bytes) -> tuple[str, str] | None:
-    """What a file that begins with ``head`` is instead of a log, and what to do; None for text, and for an empty file."""
+    """Return what kind of file ``head`` shows, and a remedy; None for text and for an empty file."""
     for magic, what, remedy in _MAGIC:
         if head.startswith(magic):
             return what, remedy
-    return ("binary, no log", "name the log") if _odd_share(head[:PEEK_BYTES]) > _MAX_ODD_SHARE else None
+    return ("binary, not a log", "name the log") if _odd_share(head[:PEEK_BYTES]) > _MAX_ODD_SHARE else None
 
 
 def _odd_share(head: bytes) -> float:
-    """Share of control characters and of bytes that are no UTF-8; a character cut off by the end of ``head`` is one."""
+    """Return the share of control characters and invalid UTF-8 bytes; a character cut at the end counts as invalid."""
     if not head:
         return 0.0
     beyond_ascii = sum(byte > 0x7F for byte in head)
@@ -70,7 +70,7 @@ _STREAM_NAME = re.compile(r"^(?:stdout|stderr)(?:\.log)?$")
 
 @dataclass(frozen=True, slots=True)
 class LogSource:
-    """One stream of lines. ``path`` is None for standard input; ``rank`` is what the file's name says."""
+    """One stream of lines. ``path`` is None for standard input. ``rank``: from the file's name."""
 
     name: str
     path: Path | None
@@ -78,7 +78,7 @@ class LogSource:
 
 
 def log_sources(paths: Iterable[str | Path]) -> tuple[LogSource, ...]:
-    """Every file once, folders in the order of their ranks. BadRequestError names all that cannot be read as logs."""
+    """List every file once, folders in order of ranks. BadRequestError names all files that are not logs."""
     found: dict[Path | None, LogSource] = {}
     problems: list[BadRequestError] = []
     for given in paths:
@@ -96,7 +96,7 @@ def log_sources(paths: Iterable[str | Path]) -> tuple[LogSource, ...]:
 
 
 def rank_in_path(path: Path) -> int | None:
-    """The rank that a file's name or torchrun's folder tells; torchrun counts the ranks of each node from 0."""
+    """Return the rank in a file's name or in torchrun's folder; torchrun counts the ranks of each node from 0."""
     match = _RANK_IN_NAME.search(path.name)
     if match:
         return int(match[1] or match[2])
@@ -115,12 +115,12 @@ def _files(given: Path) -> list[Path]:
     if not files:
         snapshot = next(given.rglob("*.pickle"), None)
         remedy = f"name the snapshot itself: {snapshot}" if snapshot else "name the files themselves"
-        raise BadRequestError(f"{given}: holds no logs (*.log, *.out, *.err, *.txt, stdout, stderr)", remedy=remedy)
+        raise BadRequestError(f"{given}: no logs found (*.log, *.out, *.err, *.txt, stdout, stderr)", remedy=remedy)
     return files
 
 
 def _logs_below(folder: Path, unread: list[BadRequestError]) -> Iterator[Path]:
-    """Regular files whose names are those of logs; links to folders are not followed."""
+    """Yield regular files with names of logs. Do not follow links to folders."""
 
     def refuse(error: OSError) -> None:
         unread.append(BadRequestError(f"{error.filename}: cannot be read: {error.strerror}"))
@@ -133,18 +133,18 @@ def _logs_below(folder: Path, unread: list[BadRequestError]) -> Iterator[Path]:
 
 
 def _natural(path: Path) -> tuple[str | int, ...]:
-    """A sort key that puts ``10`` after ``9``: text and numbers take turns."""
+    """Return a sort key that puts ``10`` after ``9``, by alternating text and numbers."""
     parts = re.split(r"(\d+)", str(path))
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
 
 
 def _problem(source: LogSource) -> BadRequestError | None:
-    """Why a regular file cannot be read; a pipe is looked at when its turn has come, for it can be read only once."""
+    """Return why a file cannot be read as a log. A pipe is checked later, because it can be read only once."""
     assert source.path is not None
     try:
         mode = source.path.stat().st_mode
         if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            return BadRequestError(f"{source.name}: a device, not a log", remedy="name files; - is standard input")
+            return BadRequestError(f"{source.name}: a device, not a log", remedy="name files, or - for standard input")
         if not stat.S_ISREG(mode):
             return None
         with source.path.open("rb") as stream:
@@ -160,10 +160,10 @@ _WAIT_S = 0.5
 
 @dataclass
 class Passage:
-    """Counts bytes over all sources. ``most_pipe_bytes``: of what has no size of its own, no more than this is read.
+    """Counts bytes over all sources. ``most_pipe_bytes``: the limit of what is read from a pipe.
 
-    ``is_stopped``: to be set by whoever wants the reading to end as if the logs did. ``total_bytes``: None where a pipe is
-    among them. ``on_progress`` is called for every chunk, and while a pipe is silent. ``notes``: why not all was read.
+    ``is_stopped``: set it to end the reading as if the logs ended. ``total_bytes``: None if a source is a pipe.
+    ``on_progress`` is called for every chunk, and while a pipe is silent. ``notes``: why something was not read.
     """
 
     most_pipe_bytes: int = 4 * GIB
@@ -173,14 +173,14 @@ class Passage:
     is_stopped: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def tell(self) -> None:
-        """Let those who watch know."""
+    def report(self) -> None:
+        """Call ``on_progress``."""
         if self.on_progress is not None:
             self.on_progress(self)
 
 
 def counted(stream: BufferedReader, name: str, passage: Passage) -> BufferedReader:
-    """The same stream, counted, and ended where ``passage`` says so."""
+    """Wrap the stream: count its bytes in ``passage``, and end it when ``passage`` is stopped."""
     return BufferedReader(_Counted(stream, name, passage), _CHUNK_BYTES)
 
 
@@ -195,7 +195,7 @@ class _Counted(RawIOBase):
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """The next bytes; 0 at the end, be it the stream's or the passage's."""
+        """Read the next bytes; 0 at the end of the stream or of the passage."""
         passage = self._passage
         if self._pipe is not None and not self._has_more(self._pipe):
             return 0
@@ -207,24 +207,24 @@ class _Counted(RawIOBase):
         room[: len(data)] = data
         passage.num_bytes += len(data)
         self._left -= len(data)
-        passage.tell()
+        passage.report()
         return len(data)
 
     def _has_more(self, pipe: IO[bytes]) -> bool:
-        """Wait for the pipe without missing that somebody has seen enough."""
+        """Wait for data in the pipe, and stop waiting if the passage is stopped."""
         if self._left <= 0:
             read = f"{self._passage.most_pipe_bytes / GIB:.3g} GiB"
-            self._passage.notes.append(f"{self._name}: only the first {read} were read, as of every pipe.")
+            self._passage.notes.append(f"{self._name}: only the first {read} were read, the limit for a pipe.")
             return False
         while not self._passage.is_stopped:
             if select.select([pipe], [], [], _WAIT_S)[0]:
                 return True
-            self._passage.tell()
+            self._passage.report()
         return False
 
 
 def _pipe(stream: BufferedReader) -> BufferedReader | None:
-    """The stream where it is a pipe, a socket or a terminal; None for a file, and for what is in memory."""
+    """Return the stream if it is a pipe, a socket or a terminal; None for a file or a stream in memory."""
     try:
         mode = fstat(stream.fileno()).st_mode
     except OSError:  # io.UnsupportedOperation too: a stream in memory has no number

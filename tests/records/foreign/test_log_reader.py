@@ -21,7 +21,7 @@ def _read(tmp_path):
 
 
 def throughputs(log):
-    return {one.number: one.tflops_per_gpu for one in log.iterations}
+    return {item.number: item.tflops_per_gpu for item in log.iterations}
 
 
 def test_bridge_and_megatron_lm_are_told_apart(read):
@@ -66,7 +66,7 @@ def test_a_missing_iteration_does_not_shift_the_others(read):
     ]
     log = read("\n".join(lines))
     assert throughputs(log) == {2: 700.0, 3: 690.0}
-    assert log.notes == (f"1 line of 'Step Time' without an iteration, first {log.sources[0]}:1",)
+    assert log.notes == (f"1 line of 'Step Time' without an iteration, first at {log.sources[0]}:1",)
 
 
 def test_rank_0_may_be_an_iteration_ahead(read):
@@ -80,7 +80,7 @@ def test_step_times_of_a_file_of_their_own_are_bound_where_every_time_agrees(rea
     last = "\n".join(iteration(number, 3, value) for number, value in enumerate(seconds, start=1))
     log = read(rank_0=first, rank_7=last)
     assert list(throughputs(log).values()) == pytest.approx([30.0, 700.0, 663.158], rel=1e-4)
-    assert [one.rank for one in log.iterations] == [7, 7, 7]
+    assert [item.rank for item in log.iterations] == [7, 7, 7]
 
 
 def test_step_times_of_a_file_of_their_own_are_not_zipped_where_one_is_missing(read):
@@ -98,7 +98,7 @@ def test_prefixes_colours_and_glued_lines_do_no_harm(read):
     )
     log = read(text)
     assert throughputs(log) == {1: 700.0, 2: 710.0}
-    assert [(one.rank, one.max_allocated_bytes) for one in log.memory] == [(8, 58_800_000_000)]
+    assert [(item.rank, item.max_allocated_bytes) for item in log.memory] == [(8, 58_800_000_000)]
 
 
 def test_a_field_that_was_cut_off_is_missing_not_smaller(read):
@@ -116,7 +116,7 @@ def test_a_restart_is_told_and_the_later_attempt_counts(read):
     before = [iteration(number, 6, 1.0, loss=10.0) for number in (1, 2, 3, 4)]
     after = [iteration(number, 6, 2.0, loss=9.0) for number in (3, 4, 5, 6)]
     log = read("\n".join(before + after))
-    assert [(one.number, one.step_time_s) for one in log.iterations] == [
+    assert [(item.number, item.step_time_s) for item in log.iterations] == [
         (1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0), (6, 2.0),
     ]  # fmt: skip
     assert log.restarts == (3,)
@@ -125,7 +125,7 @@ def test_a_restart_is_told_and_the_later_attempt_counts(read):
 
 def test_what_the_restarted_job_did_not_reach_again_is_gone(read):
     log = read("\n".join([*(iteration(number, 9, 1.0) for number in range(1, 10)), iteration(5, 9, 2.0)]))
-    assert [one.number for one in log.iterations] == [1, 2, 3, 4, 5]
+    assert [item.number for item in log.iterations] == [1, 2, 3, 4, 5]
     assert log.truncated == f"the log ends at iteration 5 of 9 ({log.sources[0]}:10)"
 
 
@@ -133,8 +133,8 @@ def test_of_very_many_iterations_the_first_are_let_go_and_that_is_told():
     attempts = Attempts(most=3)
     for number in range(1, 11):
         attempts.add(Iteration(number, "run.log:1", loss=float(number)))
-    assert [one.number for one in attempts.iterations()] == [8, 9, 10]
-    assert attempts.all_notes() == ["the first 7 iterations are left out, for there are very many"]
+    assert [item.number for item in attempts.iterations()] == [8, 9, 10]
+    assert attempts.all_notes() == ["the log is very long; its first 7 iterations are left out"]
 
 
 def test_the_same_output_in_two_files_counts_once(read):
@@ -158,7 +158,7 @@ def test_nan_is_kept_as_such(read):
     log = read(
         iteration(1, 2, grad_norm="nan") + "\n" + iteration(2, 2, grad_norm="inf").replace("1.150000E+01", "nan")
     )
-    assert [repr(one.grad_norm) for one in log.iterations] == ["nan", "inf"]
+    assert [repr(item.grad_norm) for item in log.iterations] == ["nan", "inf"]
     assert repr(log.iterations[1].loss) == "nan"
 
 

@@ -221,13 +221,13 @@ def test_all_that_cannot_be_read_is_named_before_the_first_line(tmp_path):
     empty.mkdir()
     with pytest.raises(BadRequestError) as refused:
         log_lines([good, tmp_path / "missing.log", packed, empty])
-    for named in ("missing.log: no such file", "packed.log: compressed", "empty: holds no logs"):
+    for named in ("missing.log: no such file", "packed.log: compressed", "empty: no logs found"):
         assert named in str(refused.value)
 
 
 def test_a_folder_of_snapshots_alone_names_the_snapshot(tmp_path):
     written(tmp_path, "oom.pickle", b"\x80\x04.")
-    with pytest.raises(BadRequestError, match=r"holds no logs .*\n  name the snapshot itself: .*/oom\.pickle"):
+    with pytest.raises(BadRequestError, match=r"no logs found .*\n  name the snapshot itself: .*/oom\.pickle"):
         log_lines([tmp_path])
 
 

@@ -21,7 +21,7 @@ def _endless():
 def test_a_pipe_without_end_is_read_up_to_a_limit_and_that_is_said(endless):
     passage = Passage(most_pipe_bytes=1 << 20)
     assert sum(1 for _ in log_lines(["-"], endless, passage)) == (1 << 20) // 16
-    assert passage.notes == ["<stdin>: only the first 0.000977 GiB were read, as of every pipe."]
+    assert passage.notes == ["<stdin>: only the first 0.000977 GiB were read, the limit for a pipe."]
 
 
 def test_a_file_is_read_whole_whatever_the_limit_of_pipes(tmp_path):
