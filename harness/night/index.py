@@ -1,6 +1,7 @@
 """The index of all nights as a page."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -11,9 +12,10 @@ from harness.night.show import anchor, outcome_style
 from harness.night.words import SPEED, marked
 from harness.records.folders import folders
 from harness.records.store import write_atomically, write_bytes_atomically
+from harness.showing.figures import format_rate
 from harness.showing.html import html
 from harness.showing.page import Line, Listing, Page, Section, Span, Table, Words, table
-from harness.units import counted, format_percent
+from harness.units import counted, format_bytes, format_percent
 
 JUDGED, PAGE, PLAN = Path("report") / "night.json", Path("report") / "night.html", "night.json"
 
@@ -25,10 +27,29 @@ class _Lenient(BaseModel):
 
 
 class IndexFinding(_Lenient):
-    """One metric's change against the golden."""
+    """One metric tonight, and its change against the golden."""
 
     metric: str
+    current: float | None = None
     change: float | None = None
+
+
+class IndexSpeed(_Lenient):
+    """The speed of a case, also of one without a golden."""
+
+    tflops_per_gpu: float | None = None
+
+
+class IndexPeak(_Lenient):
+    """Bytes at the worst rank."""
+
+    value: float | None = None
+
+
+class IndexMetrics(_Lenient):
+    """The peak of a case, also of one without a golden."""
+
+    peak_allocated_bytes: IndexPeak | None = None
 
 
 class IndexCase(_Lenient):
@@ -41,10 +62,25 @@ class IndexCase(_Lenient):
     is_infrastructure: bool = False
     refused: str | None = None
     comparison: tuple[IndexFinding, ...] = ()
+    speed: IndexSpeed | None = None
+    metrics: IndexMetrics | None = None
 
-    def change(self, metric: str) -> float | None:
-        """Of that metric against the golden."""
-        return next((finding.change for finding in self.comparison if finding.metric == metric), None)
+    def finding(self, metric: str) -> IndexFinding:
+        """About that metric; without figures where there is none."""
+        return next((one for one in self.comparison if one.metric == metric), IndexFinding(metric=metric))
+
+    @property
+    def tflops_per_gpu(self) -> float | None:
+        """As the night's own page shows it."""
+        current = self.finding(SPEED).current
+        return current if current is not None else self.speed.tflops_per_gpu if self.speed else None
+
+    @property
+    def peak_bytes(self) -> float | None:
+        """Peak allocated bytes of the worst rank; of a case that ran out of memory nothing, as it wanted more."""
+        if self.outcome == "oom" or self.metrics is None or self.metrics.peak_allocated_bytes is None:
+            return None
+        return self.metrics.peak_allocated_bytes.value
 
 
 class IndexNight(_Lenient):
@@ -122,7 +158,10 @@ def index_html(entries: Sequence[NightEntry]) -> str:
             suites.setdefault(entry.night.suite, []).append((entry, entry.night))
     bad = tuple(_problem(entry) for entry in entries if entry.night is None)
     tables = [Section(suite, (_table(nights),)) for suite, nights in suites.items()]
-    about = f"{counted(len(entries), 'night')}, the newest first; the figure is the change of TFLOP/s/GPU against the golden."
+    about = (
+        f"{counted(len(entries), 'night')}, the newest first. A cell shows TFLOP/s/GPU, its change against the golden, and the "
+        "peak allocated memory of the worst rank. Lines run from the oldest night to the newest."
+    )
     return html(
         Page((*tables, *([Section("Without a verdict", (Listing(bad),))] if bad else [])), title="Nights", about=about)
     )
@@ -133,18 +172,54 @@ def page_name(entry: NightEntry) -> str:
     return f"{entry.folder.name}.html"
 
 
+# Addresses of a night's runs, which do not travel with the page.
+_RUN_LINK = re.compile(rb'<a href="\.\./[^"<>]*">([^<]*)</a>')
+
+
 def _copy_page(entry: NightEntry, folder: Path) -> None:
+    """Without links to runs, which would lead nowhere."""
     if entry.page is None:
         return
-    content, copy = entry.page.read_bytes(), folder / page_name(entry)
+    content, copy = _RUN_LINK.sub(rb"\1", entry.page.read_bytes()), folder / page_name(entry)
     if not copy.is_file() or copy.read_bytes() != content:
         write_bytes_atomically(copy, content)
 
 
 def _table(entries: Sequence[tuple[NightEntry, IndexNight]]) -> Table:
+    """Above the nights a line per case through its figures, where two nights or more have some."""
     names = case_names(entry for entry, _ in entries)
-    made = table(("Night", "Outcome", *names), [_row(entry, night, names) for entry, night in entries])
+    trends = [_trend_row(title, read, unit, entries, names) for title, read, unit in _TRENDS]
+    rows = [row for row in trends if any(isinstance(cell, Span) and cell.trend for cell in row)]
+    made = table(("Night", "Outcome", *names), [*rows, *(_row(entry, night, names) for entry, night in entries)])
     return replace(made, sticks=True)
+
+
+_TRENDS: tuple[tuple[str, Callable[[IndexCase], float | None], Callable[[float], str]], ...] = (
+    ("TFLOP/s/GPU", lambda case: case.tflops_per_gpu, format_rate),
+    ("Peak memory", lambda case: case.peak_bytes, format_bytes),
+)
+
+
+def _trend_row(
+    title: str,
+    read: Callable[[IndexCase], float | None],
+    unit: Callable[[float], str],
+    entries: Sequence[tuple[NightEntry, IndexNight]],
+    names: Sequence[str],
+) -> list[Words]:
+    nights = [{case.name: case for case in night.cases} for _, night in reversed(entries)]
+
+    def cell(name: str) -> Words:
+        values = tuple(read(night[name]) if name in night else None for night in nights)
+        known = [value for value in values if value is not None]
+        if len(known) < 2:
+            return ""
+        low, high = unit(min(known)), unit(max(known))
+        between = low if low == high else f"{low} to {high}"
+        told = f"{title} of {name} in {counted(len(known), 'night')}: {between}, newest {unit(known[-1])}"
+        return Span("", beside=between, trend=values, trend_title=told)
+
+    return [title, f"over {counted(len(nights), 'night')}", *(cell(name) for name in names)]
 
 
 def _row(entry: NightEntry, night: IndexNight, names: Sequence[str]) -> list[Words]:
@@ -167,8 +242,19 @@ def _cell(case: IndexCase | None, link: str) -> Words:
         marked(word, is_infrastructure=case.is_infrastructure, is_expected=case.is_expected),
         outcome_style(case.outcome, is_expected=case.is_expected),
         link=f"{link}#{quote(anchor(case.name))}" if link else "",
-        beside="" if (change := case.change(SPEED)) is None else format_percent(change),
+        beside=_figures(case),
     )
+
+
+def _figures(case: IndexCase) -> str:
+    """``709.93 (-3.4 %), 58.02 GiB``."""
+    change = case.finding(SPEED).change
+    parts = [
+        "" if case.tflops_per_gpu is None else format_rate(case.tflops_per_gpu),
+        "" if change is None else f"({format_percent(change)})",
+    ]
+    memory = "" if case.peak_bytes is None else format_bytes(case.peak_bytes)
+    return ", ".join(filter(None, (" ".join(filter(None, parts)), memory)))
 
 
 def _problem(entry: NightEntry) -> Line:

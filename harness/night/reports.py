@@ -20,6 +20,8 @@ from harness.records.store import write_atomically
 from harness.showing import json
 from harness.showing.html import html
 from harness.showing.markup import as_markdown, markdown
+from harness.showing.page import Code, Only, Section
+from harness.showing.provenance import command_text, machine_facts, run_table
 from harness.units import counted
 
 
@@ -199,8 +201,25 @@ def append_whole(path: Path, text: str) -> None:
 
 
 def night_html(verdict: NightVerdict) -> str:
-    """The page."""
-    return html(night_page(verdict))
+    """The page, with machine, software and command above the cases and links to the runs below."""
+    runs = [
+        (f"{name}, run {run.number + 1} ({run.purpose})", run.run_dir, run.record)
+        for name, found in _all_runs(verdict)
+        for run in found
+    ]
+    facts = machine_facts(record for *_, record in runs if record)
+    head = Only("html", (facts, Code(command_text(verdict.plan.command))))
+    table = run_table("Run", runs, verdict.night_dir / REPORT, with_host=True)
+    page = night_page(verdict)
+    tail = (Section("Runs and logs", (table,), folded=True),) if runs else ()
+    return html(replace(page, blocks=(head, *page.blocks, *tail)))
+
+
+def _all_runs(verdict: NightVerdict) -> Iterable[tuple[str, Sequence[CaseRun]]]:
+    """By the name of their case; those of the A/A last."""
+    yield from ((case.planned.name, case.runs) for case in verdict.cases)
+    if verdict.aa:
+        yield f"A/A of {verdict.aa.case}", verdict.aa.runs
 
 
 def _json(verdict: NightVerdict) -> str:

@@ -66,7 +66,7 @@ def night_page(
         about=about(verdict),
         notes=verdict.plan.notes,
         answer=answer(verdict),
-        footer=f"{verdict.night_dir}: {' '.join(verdict.plan.command)}",
+        footer=f"{verdict.night_dir}",
         blocks=(
             listing(aa_lines(verdict)),
             *([room] if left_out else []),

@@ -37,7 +37,7 @@ _STYLE = """
 * { box-sizing: border-box; }
 body { font: 15px/1.5 system-ui, Arial, Helvetica, sans-serif; color: var(--ink); background: var(--paper); margin: 0;
  padding: 1.2rem clamp(.8rem, 2.5vw, 2.5rem) 2.5rem; overflow-wrap: anywhere; }
-h1 { font-size: 1.6em; line-height: 1.25; margin: .2em 0; } h2 { font-size: 1.25em; margin: 1.8em 0 .5em; } h3 { font-size: 1.05em; margin: 1.3em 0 .3em; }
+h1 { font-size: clamp(1.2rem, 4vw, 1.6rem); line-height: 1.25; margin: .2em 0; } h2 { font-size: 1.25em; margin: 1.8em 0 .5em; } h3 { font-size: 1.05em; margin: 1.3em 0 .3em; }
 p, ul, figcaption, summary { max-width: 60rem; } ul { padding-left: 1.3em; }
 .answer { font-size: 1.07em; border-left: 4px solid var(--mark); padding: .5em .9em; background: var(--band); max-width: 70rem; }
 dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)); gap: .5em 1.6em; margin: 1em 0; }
@@ -45,7 +45,7 @@ dt { font-size: 12px; color: var(--soft); } dd { margin: 0; } dl .full { grid-co
 table { border-collapse: collapse; font-size: 13px; overflow-wrap: normal; } .wide, .chart { overflow-x: auto; max-width: 100%; }
 th, td { padding: 4px 7px; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap; vertical-align: top; }
 thead th { vertical-align: bottom; border-bottom: 2px solid var(--line); } tbody th { font-weight: normal; }
-th.right, td.right { text-align: right; font-variant-numeric: tabular-nums; } td.long { white-space: normal; min-width: 16em; }
+th.right, td.right { text-align: right; font-variant-numeric: tabular-nums; } td.long { white-space: normal; min-width: 16em; overflow-wrap: anywhere; }
 .good { background: var(--good); } .better { background: var(--better); } .doubt { background: var(--doubt); }
 .expected { background: var(--expected); } .worse { background: var(--worse); font-weight: bold; }
 .failed { background: var(--failed); font-weight: bold; } .oom { background: var(--oom); font-weight: bold; }
@@ -55,7 +55,7 @@ th.right, td.right { text-align: right; font-variant-numeric: tabular-nums; } td
 figure { margin: 0; } figcaption { color: var(--soft); font-size: 13.5px; margin-top: .5em; } .chart .vega-embed { display: block; width: 100%; }
 .chart svg { display: block; width: 100%; max-width: calc(var(--wide) * 1.3); min-width: min(38rem, var(--wide)); height: auto; }
 .bars svg { fill: currentColor; } .bars rect { fill: var(--mark); } .bars line { stroke: currentColor; } .chart.bars svg { filter: none; }
-.trend { display: inline-block; vertical-align: middle; margin-right: .5em; } .trend path { fill: none; stroke: var(--mark); stroke-width: 1.5; } .trend circle { fill: var(--mark); }
+.trend { display: inline-block; vertical-align: middle; } .trend path { fill: none; stroke: var(--mark); stroke-width: 1.5; } .trend circle { fill: var(--mark); }
 a { color: inherit; text-decoration-color: var(--mark); } :focus-visible { outline: 2px solid var(--mark); }
 details { margin: .6em 0; } summary { cursor: pointer; } [id] { scroll-margin-top: 3em; }
 footer { color: var(--soft); font-size: 12.5px; margin-top: 2.5em; } pre { white-space: pre-wrap; background: var(--band); padding: .6em .9em; font-size: 13px; }
@@ -149,8 +149,9 @@ def _span(span: Span) -> str:
     text = escape(span.text)
     linked = f'<a href="{escape(span.link)}">{text}</a>' if span.link else text
     styled = linked if span.style == "plain" else f'<span class="{span.style}">{linked}</span>'
-    beside = f"<br><small>{escape(span.beside)}</small>" if span.beside else ""
-    return f"{_trend(span)}{styled}{beside}"
+    trend = _trend(span)
+    beside = f"{'<br>' * bool(span.text or trend)}<small>{escape(span.beside)}</small>" if span.beside else ""
+    return f"{trend}{styled}{beside}"
 
 
 def _list(lines: Sequence[tuple[Words, Style]]) -> str:
@@ -191,8 +192,13 @@ def _html_table(table: Table) -> str:
     )
 
 
+_LONGEST_WHOLE = 48  # characters; a longer text folds, so that the columns after it stay in sight
+
+
 def _cell(words: Words, kind: str) -> str:
     """A cell; one span with a style is tinted and signed as a whole."""
+    if kind == "left" and max((len(span.text) for span in spans(words)), default=0) > _LONGEST_WHOLE:
+        kind = "long"
     if not isinstance(words, Span):
         return f'<td class="{kind}">{_spans(words)}</td>'
     signed = replace(words, text=_SIGNS.get(words.style, "") + words.text, style="plain")

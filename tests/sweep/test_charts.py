@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.records.rank import MemoryRecord, MemorySeries
+from harness.records.run import PredictionRecord, RunRecord
 from harness.records.sweep import SweepData, read_sweep
 from harness.showing.charts.drawing import Placed, Spot, obstacle, place, text_width
 from harness.sweep.judge import judge_sweep
@@ -276,3 +277,37 @@ def test_bars_of_cells_that_save_time_stay_inside_the_picture(make_spec, make_ra
     spec = price_of_memory(judge_sweep(data)).vega_lite
 
     assert json.loads(spec)["layer"][0]["encoding"]["x"]["scale"]["domain"][0] == -50.0
+
+
+@draws
+def test_repeats_have_the_range_of_each_ranks_peaks_and_the_interval_of_the_time(runs, make_cell, make_sweep):
+    from harness.sweep.pictures.gallery import pictures
+
+    steady = runs("none", [9.1, 9.3, 9.2], 74.0)
+    spread = [*runs("mlp", [9.9, 10.1], 56.0), *runs("mlp", [10.0], 55.0)]
+    foretold = [replace_prediction(run, 60 << 30) for run in spread]
+    data = make_sweep(
+        [make_cell("none", [replace_prediction(run, 75 << 30) for run in steady]), make_cell("mlp", foretold)]
+    )
+    verdict = judge_sweep(data)
+    found = {
+        picture.name: rows(json.loads(picture.vega_lite)) for picture in pictures(data, verdict) if picture.vega_lite
+    }
+
+    spans = {(row["cell"], row["rank"]): (row["low"], row["high"]) for row in found["rank_memory"] if "low" in row}
+    assert len(spans) == 8 and spans["mlp", "rank 7 (stage 0)"] == (55.0, 56.0)
+    (measured,) = [row for row in found["predicted_measured"] if "least" in row]
+    interval = verdict.cell("mlp").vs_control.time.interval
+    assert (measured["cell"], measured["kind"]) == ("mlp", "measured")
+    assert (measured["least"], measured["most"]) == pytest.approx((interval[0] * 100, interval[1] * 100))
+
+
+def replace_prediction(run: RunRecord, peak_bytes: int) -> RunRecord:
+    prediction = PredictionRecord(
+        peak_bytes=peak_bytes,
+        range_bytes=(peak_bytes - (1 << 30), peak_bytes + (1 << 30)),
+        stages=(),
+        model_flops=100,
+        recompute_flops=5,
+    )
+    return run.model_copy(update={"prediction": prediction})

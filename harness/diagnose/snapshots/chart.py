@@ -39,7 +39,9 @@ def snapshot_timeline(devices: tuple[tuple[str, DeviceMemory], ...]) -> Picture:
     layers = [*_phase_layers(shown, seconds, is_timed=is_timed), *_line_layers(rows, shown, across, unit)]
     chart = alt.layer(*layers).properties(width=look.WIDTH, height=_HEIGHT)
     left_out = [called for called, device in devices if device.levels is None]
-    return look.picture(name, title, _peaks(shown, scale, unit), chart, _caption(shown, left_out))
+    return look.picture(
+        name, title, _peaks(shown, scale, unit), chart, f"{_caption(shown, left_out)} {_peaks(shown, scale, unit)}."
+    )
 
 
 def _length(one: Levels) -> float:
@@ -114,7 +116,7 @@ def _peaks(shown: list[tuple[str, Levels]], scale: float, unit: str) -> str:
 
 
 def _caption(shown: list[tuple[str, Levels]], left_out: list[str]) -> str:
-    events = ", ".join(f"{one.num_events:,}" for _, one in shown)
+    events = " and ".join(f"{one.num_events:,}" for _, one in shown)
     text = f"Highest level of each interval, from {events} recorded events. Allocated is what was requested, before rounding."
     if len(shown) > 1 and any(one.phases for _, one in shown):
         text += f" Phases are those of {next(called for called, one in shown if one.phases)}."
@@ -126,5 +128,6 @@ def _caption(shown: list[tuple[str, Levels]], left_out: list[str]) -> str:
 def write_timeline(devices: Sequence[tuple[str, DeviceMemory]], about: Sequence[Block], path: Path) -> Path:
     """Write it, replacing what is there; ``about`` is what the page says besides. BadRequestError: no history, no room."""
     drawn = snapshot_timeline(tuple(devices))
-    page = Page((drawn, *about), title=drawn.title)
+    names = " and ".join(called for called, _ in devices)
+    page = Page((drawn, *about), title=f"Memory snapshot{'s' * (len(devices) > 1)} {names}")
     return look.write_chart("--timeline", path, drawn, partial(html, page))

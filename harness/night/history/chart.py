@@ -17,7 +17,7 @@ from harness.showing.charts import drawing as look
 from harness.showing.charts.drawing import memory_unit, time_unit
 from harness.showing.figures import figure
 from harness.showing.html import html
-from harness.showing.page import Page, Picture, listing, plain
+from harness.showing.page import Facts, Page, Picture, Section, listing, plain
 from harness.units import counted, format_percent
 
 _HEIGHT = 340
@@ -199,5 +199,11 @@ def write_trend(history: CaseHistory, path: Path) -> Path:
     """Write it, replacing what is there. BadRequestError where it cannot be written, and for no figures."""
     drawn = trend_picture(history)
     lines = [plain(level_change_text(history, found)) for found in history.level_changes]
-    page = Page((drawn, listing((*lines, *history.series.notes))), title=drawn.title, about=history.series.case)
+    setups = [setup_of(night) for night in history.series.nights[-1:]]
+    newest = [(name, value) for setup in setups for name, value in setup.items() if value and not name.startswith("$")]
+    below = (
+        listing((*lines, *history.series.notes)),
+        Section("The newest night was measured with", (Facts(tuple(newest), 20),)),
+    )
+    page = Page((drawn, *below), title=f"History of {history.series.case}")
     return look.write_chart("--chart", path, drawn, partial(html, page), remedy="name another --metric")

@@ -111,15 +111,21 @@ def library() -> str:
 def embedding(pictures: Sequence[Picture]) -> str:
     """The script that draws each picture beside the page and, once it is whole, puts it in the place of the SVG."""
     drawn = {picture.name: _untitled(picture) for picture in pictures if picture.vega_lite}
-    # The element around the picture has its name, the caption its text: marks without names would be read out as such.
-    options = {"actions": False, "renderer": "svg", "config": {"aria": False}}
+    options = {"actions": False, "renderer": "svg"}
     values = json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c")
     return (
         f"const pictures = {values};\n"
         "for (const [name, spec] of Object.entries(pictures)) {\n"
         " const made = document.createElement('div');\n"
-        f" vegaEmbed(made, spec, {json.dumps(options)})"
-        ".then(() => document.getElementById(name).replaceChildren(made));\n"
+        f" vegaEmbed(made, spec, {json.dumps(options)}).then(() => {{\n"
+        "  const svg = made.querySelector('svg');\n"
+        "  // One image with one description: Vega also gives roles to parts that have no name.\n"
+        "  for (const part of [made, ...made.querySelectorAll('*')])\n"
+        "   for (const name of ['role', 'aria-label', 'aria-roledescription']) part.removeAttribute(name);\n"
+        "  svg.setAttribute('role', 'img');\n"
+        "  svg.setAttribute('aria-label', spec.description);\n"
+        "  document.getElementById(name).replaceChildren(made);\n"
+        " });\n"
         "}"
     )
 

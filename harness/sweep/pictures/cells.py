@@ -61,21 +61,25 @@ def rank_memory(data: SweepData, verdict: SweepVerdict) -> Picture:
     called = labels(verdict)
     unit, scale = memory_unit([verdict.capacity_bytes or 0, *(cell.peak_bytes or 0 for cell in verdict.cells)])
     rows = [row for cell, runs in shown for row in _rows(called[cell], runs, scale)]
-    parts = [part for part in _PARTS if any(row["part"] == part for row in rows)]
+    parts = [part for part in _PARTS if any(row.get("part") == part for row in rows)]
+    base, y = look.frame(rows), alt.Y("rank:N", title=None, sort=alt.SortField("order"))
     bars = (
-        look.frame(rows)
+        look.having(base, "size")
         .mark_bar(stroke="white", strokeWidth=0.5)
         .encode(
-            y=alt.Y("rank:N", title=None, sort=alt.SortField("order")),
+            y=y,
             x=alt.X("size:Q", title=f"{unit}, highest over repeats", stack="zero"),
             color=look.kinds(alt.Color, "part", _PARTS, legend=alt.Legend(orient="top", columns=3, values=parts)),
             order=alt.Order("part_order:Q"),
             tooltip=["cell:N", "rank:N", "part:N", alt.Tooltip("size:Q", title=unit, format=".2f")],
         )
-        .properties(width=330, height=alt.Step(20 if len({row["rank"] for row in rows}) <= 4 else 15))
     )
+    spans = look.having(base, "low").mark_rule(color=look.BLACK, strokeWidth=1.5).encode(y=y, x="low:Q", x2="high:Q")
+    height = alt.Step(20 if len({row["rank"] for row in rows}) <= 4 else 15)
     chart = (
-        bars.facet(facet=alt.Facet("cell:N", title=None, sort=[called[cell] for cell, _ in shown]), columns=2)
+        alt.layer(bars, spans)
+        .properties(width=330, height=height)
+        .facet(facet=alt.Facet("cell:N", title=None, sort=[called[cell] for cell, _ in shown]), columns=2)
         .resolve_scale(y="independent")
         .resolve_axis(x="independent")
     )  # a shared axis would also stand below an empty place
@@ -95,11 +99,13 @@ def _rows(label: str, runs: Sequence[RunRecord], scale: float) -> list[look.Row]
         inside, held = allocated[rank], reserved.get(rank)
         outside = used[rank] - held if rank in used and held is not None else None
         parts = (inside, None if held is None else held - inside, outside)
+        where: look.Row = {"cell": label, "rank": f"rank {rank} (stage {stages.get(rank, 0)})", "order": order}
         for number, (part, size) in enumerate(zip(_PARTS, parts, strict=True)):
             if size is not None:
-                place = f"rank {rank} (stage {stages.get(rank, 0)})"
-                where: look.Row = {"cell": label, "rank": place, "order": order}
                 rows.append({**where, "part": part, "part_order": number, "size": max(0, size) / scale})
+        each = [highest[rank] for run in runs if rank in (highest := highest_per_rank([run], readings.allocated))]
+        if min(each) < max(each):
+            rows.append({**where, "low": min(each) / scale, "high": max(each) / scale})
     return rows
 
 
@@ -117,8 +123,10 @@ def _ranks(allocated: dict[int, int], stages: dict[int, int]) -> list[int]:
 def _caption(
     data: SweepData, verdict: SweepVerdict, rows: Sequence[look.Row], shown: Sequence[tuple[str, Sequence[RunRecord]]]
 ) -> str:
-    parts = {row["part"] for row in rows}
+    parts = {row["part"] for row in rows if "part" in row}
     said = []
+    if any("low" in row for row in rows):
+        said.append("Thin lines reach from the lowest to the highest allocated peak of the repeats.")
     if parts == {_TENSORS}:
         said.append("Only allocated bytes exist: a processor has no caching allocator and no device memory.")
     elif _OUTSIDE not in parts:

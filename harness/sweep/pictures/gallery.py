@@ -36,17 +36,29 @@ def foretelling(verdict: SweepVerdict) -> Picture:
         peaks.append({"cell": label, "kind": "predicted", "value": peak, **span})
         if cell.peak_bytes is not None:
             peaks.append({"cell": label, "kind": "measured", "value": cell.peak_bytes / scale})
-        overheads = zip(_COLOUR, (cell.foretold.overhead, cell.foretold.measured_overhead), strict=True)
-        times += [{"cell": label, "kind": kind, "value": own * 100} for kind, own in overheads if own is not None]
+        times += _changes(cell, label)
     order = [called[cell.name] for cell in told]
     left = _panel(peaks, order, f"Peak of the worst rank ({unit})", names=True)
     right = _panel(times, order, "Step time against the control (%)", names=False)
     chart = alt.hconcat(left, right) if times else left
     caption = (
-        "Lines are the predicted ranges. A cell without a measured mark did not run to its end. Changes of time are "
+        "Wide lines are predicted ranges, thin lines 95 % intervals of the measured change where there are enough repeats. A cell without a measured mark did not run to its end. Changes of time are "
         "predicted from the GPU's speed or, on a processor, from FLOPs alone."
     )
     return look.picture(name, title, verdict.title, chart, caption)
+
+
+def _changes(cell: CellVerdict, label: str) -> list[look.Row]:
+    """Predicted and measured change of the step time in percent, the measured one with its interval."""
+    assert cell.foretold is not None
+    own = zip(_COLOUR, (cell.foretold.overhead, cell.foretold.measured_overhead), strict=True)
+    rows: list[look.Row] = [
+        {"cell": label, "kind": kind, "value": value * 100} for kind, value in own if value is not None
+    ]
+    if (time := cell.vs_control and cell.vs_control.time) and time.interval:
+        for row in rows[-1:] if cell.foretold.measured_overhead is not None else ():
+            row |= {"least": time.interval[0] * 100, "most": time.interval[1] * 100}
+    return rows
 
 
 def _panel(
@@ -65,7 +77,11 @@ def _panel(
         tooltip=["cell:N", "kind:N", alt.Tooltip("value:Q", format=".4g")],
     )
     width = _SIDE if names else 250
-    layers = [ranges, points] if any("low" in row for row in rows) else [points]
+    whiskers = (
+        look.having(base, "least").mark_rule(color=look.BLUE, strokeWidth=1.5).encode(x="least:Q", x2="most:Q", y=y)
+    )
+    layers = [mark for mark, field in ((ranges, "low"), (whiskers, "least")) if any(field in row for row in rows)]
+    layers.append(points)
     return alt.layer(*layers, width=width, height=alt.Step(look.BAR_STEP))
 
 
@@ -101,8 +117,11 @@ def price_of_memory(verdict: SweepVerdict) -> Picture:
     )
     whiskers = look.having(base, "low").mark_rule(color=look.BLACK, strokeWidth=1.5)
     whiskers = whiskers.encode(x="low:Q", x2="high:Q", y=y)
+    zero = look.frame([{"zero": 0}]).mark_rule(color=look.BLACK, strokeWidth=1).encode(x="zero:Q")
     texts = base.mark_text(align="left", dx=5, fontSize=look.LABEL_SIZE).encode(x="end:Q", y=y, text="text:N")
-    chart = alt.layer(bars, whiskers, texts).properties(width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP + 4))
+    chart = alt.layer(bars, zero, whiskers, texts).properties(
+        width=look.WIDTH - 200, height=alt.Step(look.BAR_STEP + 4)
+    )
     return look.picture(name, title, verdict.title, chart, _caption(verdict))
 
 
