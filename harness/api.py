@@ -66,7 +66,9 @@ def check(experiment: Experiment, *, assume: str | None = None, ask_megatron: bo
     from harness.run.understanding import check_request
 
     request = run_request(experiment, Judging(), LaunchOptions())
-    return CheckDocument.of(check_request(request, this_host(), assume=assume, ask_megatron=ask_megatron))
+    return CheckDocument.of(
+        check_request(request, this_host(), assume=assume, ask_megatron=ask_megatron, gpu_point=True)
+    )
 
 
 def compare(

@@ -17,7 +17,7 @@ from harness.catalogue import ask as catalogue
 from harness.catalogue import schema
 from harness.diagnose import ask as diagnose
 from harness.diagnose.snapshots import ask as snapshot
-from harness.errors import BadRequestError, ExitCode, HarnessError
+from harness.errors import BadRequestError, ExitCode, HarnessError, SeveralMatchError
 from harness.explain import ask as explain
 from harness.goldens import ask as golden
 from harness.imports import ask as import_command
@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             refuse_removed(arguments)
             app(args=arguments, prog_name="mbr-perf")
         except HarnessError as error:
-            _tell(error, as_json="--json" in arguments)
+            _tell(error, arguments)
             sys.exit(int(error.exit_code))
         except KeyboardInterrupt:
             sys.exit(int(ExitCode.INTERRUPTED))
@@ -190,11 +190,13 @@ def spelled(arguments: Sequence[str]) -> list[str]:
     return out
 
 
-def _tell(error: HarnessError, *, as_json: bool) -> None:
+def _tell(error: HarnessError, arguments: Sequence[str]) -> None:
     """Messages quote what was typed, which logs of CI keep: without what looks like a secret."""
     from harness.records.redact import redact_shapes
 
-    if as_json:
+    if isinstance(error, SeveralMatchError):
+        error.remedy = "\n  ".join(["copy one of these commands:", *_completed(arguments, error.choices)])
+    if "--json" in arguments:
         import json
 
         document = {"schema_version": 1, "error": redact_shapes(error.message), "remedy": redact_shapes(error.remedy),
@@ -203,6 +205,14 @@ def _tell(error: HarnessError, *, as_json: bool) -> None:
     from harness.showing.page import visible
 
     print(f"error: {visible(redact_shapes(str(error)))}", file=sys.stderr)
+
+
+def _completed(arguments: Sequence[str], choices: Sequence[Sequence[str]]) -> list[str]:
+    """The command as it was typed with the options of each choice, quoted for a shell. They stand before a ``--``."""
+    import shlex
+
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return [shlex.join(["mbr-perf", *arguments[:end], *words, *arguments[end:]]) for words in choices]
 
 
 def _tell_stopped() -> None:

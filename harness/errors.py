@@ -41,6 +41,14 @@ class BadRequestError(HarnessError):
     exit_code = ExitCode.BAD_REQUEST
 
 
+class SeveralMatchError(BadRequestError):
+    """The request fits several things; each of ``choices`` holds the options that choose one of them."""
+
+    def __init__(self, message: str, *, choices: tuple[tuple[str, ...], ...]) -> None:
+        super().__init__(message, remedy="add one of:" + "".join(f"\n  {' '.join(words)}" for words in choices))
+        self.choices = choices
+
+
 class ManyProblemsError(BadRequestError):
     """One request has several problems. All are reported together."""
 

@@ -50,7 +50,8 @@ class ExperimentOptions:
     task: Annotated[str | None, _option("--task", metavar="TASK", panel=MODEL,
         completes=completion.tasks, help=f"{', '.join(completion.TASKS)}; pretrain is the default.")] = None
     gpu: Annotated[str | None, _option("--gpu", "-g", metavar="GPU", panel=MODEL,
-        completes=completion.gpus, help=f"{', '.join(completion.GPUS)}. Default: what this machine has; cpu without a GPU.")] = None
+        completes=completion.gpus, help=f"{', '.join(completion.GPUS)}. Default: what this machine has; without a GPU cpu, "
+        "but plan and check take the recipe's GPU point.")] = None
     point_gpu: Annotated[str | None, _option("--point_gpu", metavar="GPU", panel=MODEL,
         completes=completion.gpus, help="Use the recipe's operating point of another GPU type.")] = None
     compute_dtype: Annotated[str | None, _option("--compute_dtype", "-c", metavar="DTYPE", panel=MODEL,

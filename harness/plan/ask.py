@@ -82,9 +82,9 @@ def plan(asked: ExperimentOptions, how: PlanOptions) -> None:
     first = planned.layouts[0]
     page = Page(())
     if len(layouts) > 1:
-        page = layouts_page(layouts, best)
-    elif first.plan and first.settled:
-        page = plan_page(first.plan, first.settled.notes, show_all=how.show_all or bool(how.only))
+        page = layouts_page(layouts, best, planned.notes)
+    elif first.plan:
+        page = plan_page(first.plan, planned.notes, show_all=how.show_all or bool(how.only))
     more: list[Block] = [exact_section(setting.text, setting.peaks) for setting in planned.exact]
     if how.explain and first.settled:
         more += [GAP, explanation(first.settled.spec, first.settled.sources)]

@@ -118,7 +118,7 @@ class ExactSetting(Shown):
 
 
 class PlanDocument(Document):
-    """``mbr-perf plan --json``."""
+    """``mbr-perf plan --json``. ``notes``: on how the first layout was settled."""
 
     settings: tuple[SettingRow, ...]
     recommended: str | None
@@ -126,6 +126,7 @@ class PlanDocument(Document):
     assumptions: tuple[str, ...]
     layouts: tuple[LayoutRow | UnplannedLayout, ...]
     exact: tuple[ExactSetting, ...]
+    notes: tuple[str, ...]
 
     def rows(self) -> list[Mapping[str, object]]:
         """One for each setting of each layout, without its stages."""
@@ -136,6 +137,7 @@ def plan_document(
     layouts: Sequence[tuple[str, Plan | None, str]],
     best: str | None,
     exact: Mapping[str, tuple[ExactPeak, ...]] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> PlanDocument:
     """``layouts`` are name, plan and problem, ``best`` the name of the recommended one.
 
@@ -153,6 +155,7 @@ def plan_document(
             for name, plan, problem in layouts
         ],
         exact=[ExactSetting.of(recompute=text, stages=peaks) for text, peaks in (exact or {}).items()],
+        notes=notes,
     )
 
 
@@ -160,7 +163,7 @@ def planned_document(planned: Planned) -> PlanDocument:
     """All that one request planned."""
     layouts = [(layout.name, layout.plan, layout.problem) for layout in planned.layouts]
     exact = {setting.text: setting.peaks for setting in planned.exact}
-    return plan_document(layouts, planned.best.name if planned.best else None, exact)
+    return plan_document(layouts, planned.best.name if planned.best else None, exact, planned.notes)
 
 
 class CalibrationDocument(Document):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from harness.errors import BadRequestError, raise_all
+from harness.errors import BadRequestError, SeveralMatchError, raise_all
 from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import CudaGraphSpec
 from harness.experiment.layout import LayoutError
@@ -50,6 +50,11 @@ class Planned:
         """The layout whose recommended setting takes the shortest time per token; of tight ones only where none fits."""
         fitting = [layout for layout in self.layouts if layout.plan and layout.plan.recommended]
         return min(fitting, key=_seconds_per_token, default=None)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """On how the first layout was settled: the operating point, what was scaled, what is assumed."""
+        return next((layout.settled.notes for layout in self.layouts if layout.settled), ())
 
 
 def plan_request(request: PlanRequest, host: Host, progress: Callable[[int, int], None] | None = None) -> Planned:
@@ -113,9 +118,9 @@ def _found(
     options = {SWEPT[key]: value if value is not None else "none" for key, value in values.items()}
     asked = replace(request.asked, **options)  # type: ignore[arg-type]
     try:
-        settled = settle(RunRequest(asked=asked), host, request.assume, known)
+        settled = settle(RunRequest(asked=asked), host, request.assume, known, gpu_point=True)
     except BadRequestError as error:
-        if not values:
+        if not values or isinstance(error, SeveralMatchError):
             raise
         return Layout(name, None, None, f"{error.message}; {error.remedy}" if error.remedy else error.message)
     return _legal(name, settled, request.only)

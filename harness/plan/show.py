@@ -246,7 +246,7 @@ def assumptions(plan: Plan) -> Section:
 Layout = tuple[str, Plan | None, str]
 
 
-def layouts_page(layouts: Sequence[Layout], best: str | None) -> Page:
+def layouts_page(layouts: Sequence[Layout], best: str | None, notes: Sequence[str] = ()) -> Page:
     """One row per layout; those that are illegal, or fit with no setting, say why."""
     unit = size_unit([row for _, plan, _ in layouts if plan for row in plan.rows])
     peak, both = f"Peak {unit}", f"Range {unit}"
@@ -254,7 +254,7 @@ def layouts_page(layouts: Sequence[Layout], best: str | None) -> Page:
     rows = table(("Layout", "Recompute", *right, ""), [_layout(layout, best, unit) for layout in layouts], right=right)
     plans = [plan for _, plan, _ in layouts if plan]
     chosen = next((plan for name, plan, _ in layouts if name == best and plan), None)
-    return Page((*_shared_request(plans), rows, *_about_layouts(plans), *_chosen(layouts, best or "", chosen)))
+    return Page((*_shared_request(plans, notes), rows, *_about_layouts(plans), *_chosen(layouts, best or "", chosen)))
 
 
 def _layout(layout: Layout, best: str | None, unit: str) -> list[Words]:
@@ -304,7 +304,7 @@ def _chosen(layouts: Sequence[Layout], name: str, chosen: Plan | None) -> Iterat
     yield assumptions(chosen)
 
 
-def _shared_request(plans: Sequence[Plan]) -> Iterator[Block]:
+def _shared_request(plans: Sequence[Plan], notes: Sequence[str]) -> Iterator[Block]:
     """What all layouts share, told by the first: the recipe, the batch and the limits."""
     if not plans:
         return
@@ -314,6 +314,7 @@ def _shared_request(plans: Sequence[Plan]) -> Iterator[Block]:
     most = "" if limits.max_overhead is None else f", at most {limits.max_overhead * 100:g} % over no recompute"
     yield Facts((("Limit", f"{limit}{most}"),), VALUES)
     yield "(of the first layout; what --over varies differs)"
+    yield listing(f"Note: {note}" for note in notes)
     yield GAP
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from harness.errors import BadRequestError, Problems, nearest
+from harness.errors import BadRequestError, Problems, SeveralMatchError, nearest
 from harness.experiment.gpu import GPUS, PRECISIONS
 from harness.experiment.model import ParallelismSpec
 from harness.recipes.recipe import TASKS, OperatingPoint, Recipe, Request
@@ -47,6 +47,55 @@ def choose_point(recipe: Recipe, request: Request) -> Choice:
     if request.num_gpus is None:
         return _first_runnable(points, notes)
     return _with_num_gpus(points, request.num_gpus, notes)
+
+
+def only_gpu_point(recipe: Recipe, request: Request) -> OperatingPoint:
+    """The one runnable point on a GPU that fits the options of a request without GPU type.
+
+    SeveralMatchError where several fit, each with the options that choose it; BadRequestError where none does.
+    """
+    task, name = request.task, recipe.header.name
+    found = [p for p in recipe.points if p.key.gpu != "cpu" and not p.key.inconsistent]
+    if task is None and any(p.key.task == "pretrain" for p in found):
+        task = "pretrain"
+    wanted = {
+        "task": task,
+        "gpu": request.point_gpu,
+        "compute_dtype": request.compute_dtype,
+        "variant": request.variant,
+    }
+    matching = [p for p in found if all(getattr(p.key, key) == value for key, value in wanted.items() if value)]
+    if not matching:
+        given = " ".join(f"--{key if key != 'gpu' else 'point_gpu'} {value}" for key, value in wanted.items() if value)
+        cpu = " (-g cpu takes its cpu point)" if any(p.key.gpu == "cpu" for p in recipe.points) else ""
+        listed = f"`mbr-perf recipes show {request.model_recipe_name}` lists its points{cpu}"
+        raise BadRequestError(
+            f"recipe '{name}' has no GPU operating point{f' for {given}' if found else ''}, and no -g was given",
+            remedy=listed if found else f"-g cpu takes its cpu point; or add a point of a GPU to {recipe.label}",
+        )
+    matching = [p for p in matching if p.key.num_gpus == request.num_gpus] or matching
+    choices = dict.fromkeys(_choosing(p, request) for p in matching)
+    if len(choices) > 1:
+        raise SeveralMatchError(
+            f"recipe '{name}' has {len(choices)} GPU operating points that match{f' ({task})' if task else ''}, "
+            "and this machine has no GPU that would choose one",
+            choices=tuple(choices),
+        )
+    return matching[0] if request.num_gpus is None else _with_num_gpus(matching, request.num_gpus, ()).point
+
+
+def _choosing(point: OperatingPoint, request: Request) -> tuple[str, ...]:
+    """The options that choose this point and are not in the request."""
+    key = point.key
+    task = None if key.task == "pretrain" else key.task
+    options = (
+        ("-g", key.gpu, None),
+        ("--task", task, request.task),
+        ("-c", key.compute_dtype, request.compute_dtype),
+        ("-ng", str(key.num_gpus), request.num_gpus),
+        ("-cv", key.variant, request.variant),
+    )
+    return tuple(word for name, value, given in options if value and not given for word in (name, value))
 
 
 def check_names(request: Request) -> None:

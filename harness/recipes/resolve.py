@@ -1,13 +1,20 @@
 """Resolves a recipe and options into an experiment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.errors import Problems
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.gpu import GPUS
 from harness.recipes.find import open_recipe
 from harness.recipes.options import options_layer, with_num_layers
-from harness.recipes.points import Choice, check_names, choose_point, data_parallel_size, weak_scaled
+from harness.recipes.points import (
+    Choice,
+    check_names,
+    choose_point,
+    data_parallel_size,
+    only_gpu_point,
+    weak_scaled,
+)
 from harness.recipes.recipe import OperatingPoint, Recipe, Request
 from harness.recipes.settings import Layer, Setting, build_spec, merge, sources_of
 from harness.units import format_bytes
@@ -45,6 +52,26 @@ def resolve(request: Request) -> Resolved:
         problems.raise_if_any()
     assert recipe is not None  # otherwise there were problems
     return resolve_recipe(recipe, request)
+
+
+def on_gpu_point(request: Request) -> tuple[Request, OperatingPoint]:
+    """A request without GPU type, completed by the options that choose the only GPU point that matches, and the point.
+
+    BadRequestError as :func:`only_gpu_point`, and with all that is wrong with other options.
+    """
+    problems = Problems()
+    options_layer(request, problems)
+    with problems.collecting():
+        check_names(replace(request, gpu="cpu"))
+    recipe: Recipe | None = None
+    with problems.collecting():
+        recipe = open_recipe(request.model_recipe_name, request.recipes_dir, request.model_family_name)
+    problems.raise_if_any()
+    assert recipe is not None  # otherwise there were problems
+    point = only_gpu_point(recipe, request)
+    key = point.key
+    chosen = replace(request, gpu=key.gpu, task=key.task, compute_dtype=key.compute_dtype, variant=key.variant)
+    return chosen, point
 
 
 def resolve_recipe(recipe: Recipe, request: Request) -> Resolved:

@@ -1,10 +1,18 @@
 """Understands a request once (recipe, machine, rules, launch), or checks it without a launch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.errors import BadRequestError, ExitCode, ManyProblemsError, Problems, nearest, raise_all
+from harness.errors import (
+    BadRequestError,
+    ExitCode,
+    ManyProblemsError,
+    Problems,
+    SeveralMatchError,
+    nearest,
+    raise_all,
+)
 from harness.experiment.effective import EffectiveRecompute, effective_recompute, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
@@ -15,7 +23,7 @@ from harness.launch.environment import Host, child_environment, secrets_in, secr
 from harness.launch.plan import LaunchPlan, LaunchRequest, Nodes, node_problems, without_asking
 from harness.launch.replay import LAUNCHERS, Plan
 from harness.recipes.recipe import Request
-from harness.recipes.resolve import Resolved, resolve
+from harness.recipes.resolve import Resolved, on_gpu_point, resolve
 from harness.records.batches import LaunchSettings
 from harness.records.goldens import GateOptions
 from harness.records.redact import redact, redact_shapes
@@ -39,9 +47,13 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Settled(Resolved):
-    """A resolved request in which nothing is left to the machine, and the software it is judged for."""
+    """A resolved request in which nothing is left to the machine, and the software it is judged for.
+
+    ``from_point``: options of `Request` that were not given, where the recipe's only matching GPU point gave them.
+    """
 
     software: Software
+    from_point: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -94,32 +106,52 @@ def understand(request: RunRequest, host: Host, run_dir: Path, *, dryrun: bool =
     return Understood(**vars(settled), findings=findings, effective=effective, launch=launch, plan=plan)
 
 
-def settle(request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None) -> Settled:
+def settle(
+    request: RunRequest,
+    host: Host,
+    assume: str | None = None,
+    known: Settled | None = None,
+    *,
+    gpu_point: bool = False,
+) -> Settled:
     """Resolve, with the GPU type and the layers' implementation settled by this machine or by ``assume``.
 
-    ``known``: what was settled here before for the same GPU type, so that the machine is asked once.
+    ``known``: what was settled here before for the same GPU type, so that the machine is asked once. ``gpu_point``: a
+    machine without a GPU stands for no GPU type; the recipe's only matching GPU point does.
     """
-    settled, secrets = looked_over(request, host, assume, known)
+    settled, secrets = looked_over(request, host, assume, known, gpu_point=gpu_point)
     raise_all(secrets)  # already here, because what is refused later may be recorded
     return settled
 
 
 def looked_over(
-    request: RunRequest, host: Host, assume: str | None = None, known: Settled | None = None
+    request: RunRequest,
+    host: Host,
+    assume: str | None = None,
+    known: Settled | None = None,
+    *,
+    gpu_point: bool = False,
 ) -> tuple[Settled, list[BadRequestError]]:
     """As :func:`settle`, and beside it what may not be recorded, for whoever has more to tell of the request.
 
     BadRequestError, secrets among it, for what cannot be resolved.
     """
     if known is not None:
-        request = replace(request, asked=replace(request.asked, gpu=known.spec.gpu))
+        asked = replace(request.asked, **{"gpu": known.spec.gpu, **known.from_point})  # type: ignore[arg-type]
+        request = replace(request, asked=asked)
     assumed_gpu = parse_assume(assume, Software()).gpu if assume is not None else None
     gpu, why = settled_gpu(request.asked.gpu or assumed_gpu or "", host)
-    resolved, secrets = _resolved(replace(request.asked, gpu=gpu))
+    asked, from_point, point_note = replace(request.asked, gpu=gpu), dict[str, str](), ""
+    if gpu_point and gpu == "cpu" and not (request.asked.gpu or assumed_gpu):
+        asked, from_point, point_note = _on_gpu_point(request.asked, why)
+    resolved, secrets = _resolved(asked)
     spec, notes = resolved.spec, tuple(map(redact, resolved.notes))
     sources = {name: redact(source) for name, source in resolved.sources.items()}  # paths of recipes
     if not request.asked.gpu and assumed_gpu:
         sources["gpu"] = "--assume"
+    elif from_point:
+        sources |= dict.fromkeys(from_point, _POINT_SOURCE)
+        notes = (point_note, *notes)
     elif not request.asked.gpu:
         sources["gpu"] = "this machine"
         notes = (f"running on {gpu}: {why}", *notes)
@@ -135,7 +167,23 @@ def looked_over(
                 *notes,
                 "transformer-engine is not installed: megatron-core's local layers run, not the fused ones",
             )
-    return Settled(spec, sources, notes, software), secrets
+    return Settled(spec, sources, notes, software, from_point=from_point), secrets
+
+
+_POINT_SOURCE = "the only matching GPU point of the recipe"
+
+
+def _on_gpu_point(asked: Request, why: str) -> tuple[Request, dict[str, str], str]:
+    """The request with the options of the recipe's only matching GPU point, these options, and a note that names it."""
+    try:
+        chosen, point = on_gpu_point(asked)
+    except SeveralMatchError:
+        raise_all([*secrets_in_name("-mr", asked.model_recipe_name), *secrets_in(given_env(asked))])
+        raise
+    options = {name: getattr(chosen, name) for name in ("gpu", "task", "compute_dtype", "variant")}
+    given = {name: value for name, value in options.items() if value and not getattr(asked, name)}
+    note = f"no -g, and {why}: {point.title} ({point.place}) is the only GPU point of the recipe that matches"
+    return chosen, given, note
 
 
 def _resolved(asked: Request) -> tuple[Resolved, list[BadRequestError]]:
@@ -190,12 +238,14 @@ class Checked(Settled):
         return ExitCode.BAD_REQUEST if any(finding.blocks for finding in self.findings) else ExitCode.OK
 
 
-def check_request(request: RunRequest, host: Host, *, assume: str | None, ask_megatron: bool) -> Checked:
+def check_request(
+    request: RunRequest, host: Host, *, assume: str | None, ask_megatron: bool, gpu_point: bool = False
+) -> Checked:
     """Resolve, then judge by every rule for the installed software, or for what ``assume`` says will be there.
 
-    The installed megatron-core is asked only where nothing else is assumed: its answer would be about another release.
+    ``gpu_point``: as in :func:`settle`. The installed megatron-core is asked only where nothing else is assumed: its answer would be about another release.
     """
-    settled, secrets = looked_over(request, host, assume)
+    settled, secrets = looked_over(request, host, assume, gpu_point=gpu_point)
     spec, software = settled.spec, settled.software
     implementation = settled_implementation(spec)
     env, findings = _environment(spec, request, host)

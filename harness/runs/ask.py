@@ -152,9 +152,8 @@ def check(asked: ExperimentOptions, judge: JudgeOptions, launch: LaunchOptions, 
     from harness.launch.environment import this_host
     from harness.run.understanding import check_request
 
-    checked = check_request(
-        run_request(asked, judge, launch), this_host(), assume=how.assume, ask_megatron=not how.no_megatron
-    )
+    request = run_request(asked, judge, launch)
+    checked = check_request(request, this_host(), assume=how.assume, ask_megatron=not how.no_megatron, gpu_point=True)
     verdict = (checked.spec, checked.effective, checked.findings, checked.exit_code)
     if how.as_json:
         from harness.run.document import CheckDocument

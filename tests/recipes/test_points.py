@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import BadRequestError
-from harness.recipes.points import choose_point, weak_scaled
+from harness.errors import BadRequestError, SeveralMatchError
+from harness.recipes.points import choose_point, only_gpu_point, weak_scaled
 from harness.recipes.recipe import Recipe, Request
 from harness.recipes.recipe_file import load_recipe
 from harness.recipes.resolve import resolve_recipe
@@ -142,3 +142,46 @@ def test_the_point_of_another_gpu_type_is_used_only_when_asked_for(recipe):
     resolved = resolve_recipe(recipe(point(gpu="gb200", gpus=4)), ask(gpu="h200", point_gpu="gb200"))
     assert (resolved.spec.gpu, resolved.spec.num_gpus, resolved.spec.gpus_per_node) == ("h200", 4, 8)
     assert resolved.notes == ("operating point of gb200 used on h200, as asked by --point_gpu",)
+
+
+CPU = point(gpu="cpu", dtype="fp32", gpus=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        ({"num_gpus": 8}, "pretrain a100 bf16 8 GPUs"),
+        ({"compute_dtype": "fp8_cs"}, "pretrain h100 fp8_cs 16 GPUs"),
+        ({"point_gpu": "a100"}, "pretrain a100 bf16 8 GPUs"),
+        ({"task": "sft"}, "sft h100 bf16 8 GPUs"),
+        ({"variant": "far"}, "pretrain h100 bf16 64 GPUs (variant far)"),
+        ({"compute_dtype": "fp8_cs", "num_gpus": 12}, "pretrain h100 fp8_cs 16 GPUs"),
+    ],
+)
+def test_options_single_out_one_gpu_point_and_never_the_cpu_point(recipe, options, title):
+    many = recipe(CPU, point(gpus=16), point(gpu="a100"), point(dtype="fp8_cs", gpus=16), point(task="sft"),
+                  point(gpus=64, extra="    variant: far\n"), point(gpus=8, dtype="fp8_cs", extra=BROKEN))  # fmt: skip
+    assert only_gpu_point(many, ask(gpu="", **options)).title == title
+
+
+def test_several_gpu_points_are_each_told_with_the_options_that_choose_it(recipe):
+    several = recipe(
+        CPU, point(task="sft", gpus=8), point(task="sft", dtype="fp8_cs", gpus=64, extra="    variant: far\n")
+    )
+    with pytest.raises(SeveralMatchError, match="2 GPU operating points") as error:
+        only_gpu_point(several, ask(gpu=""))
+    first, second = error.value.choices
+    assert first == ("-g", "h100", "--task", "sft", "-c", "bf16", "-ng", "8")
+    assert second == ("-g", "h100", "--task", "sft", "-c", "fp8_cs", "-ng", "64", "-cv", "far")
+    with pytest.raises(SeveralMatchError) as error:
+        only_gpu_point(several, ask(gpu="", task="sft", num_gpus=32))
+    assert error.value.choices == (("-g", "h100", "-c", "bf16"), ("-g", "h100", "-c", "fp8_cs", "-cv", "far"))
+
+
+def test_a_recipe_without_gpu_points_names_the_cpu_point(recipe):
+    with pytest.raises(
+        BadRequestError, match="no GPU operating point, and no -g was given\n  -g cpu takes its cpu point"
+    ):
+        only_gpu_point(recipe(CPU), ask(gpu=""))
+    with pytest.raises(BadRequestError, match="no GPU operating point for --task pretrain --compute_dtype nvfp4,"):
+        only_gpu_point(recipe(CPU, point()), ask(gpu="", compute_dtype="nvfp4"))

@@ -1,6 +1,7 @@
 """From a request to everything that is known before a start."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,22 @@ def test_what_the_machine_decides_is_settled_with_its_source(host):
     settled = settle(request_for(gpu=""), host)
     assert (settled.spec.gpu, settled.sources["gpu"]) == ("cpu", "this machine")
     assert settled.notes[0].startswith("running on cpu: no NVIDIA GPU on this machine")
+
+
+@pytest.mark.parametrize(
+    ("answer", "gpu"),
+    [('{"error": "no driver"}', "h100"), ('{"gpus": [{"index": 0, "name": "NVIDIA H200", "total_bytes": 1}]}', "h200")],
+)
+def test_only_a_machine_without_gpu_leaves_the_gpu_to_the_recipe(host, tmp_path, answer, gpu):
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    script.chmod(0o755)
+    asked = request_for(gpu="", point_gpu="h100")
+    settled = settle(asked, replace(host, python=str(script)), gpu_point=True)
+    assert settled.spec.gpu == gpu
+    assert settled.from_point == ({"gpu": "h100", "task": "pretrain", "compute_dtype": "bf16"} if gpu == "h100" else {})
+    again = settle(request_for(gpu="", point_gpu="h100", num_layers=4), host, known=settled)
+    assert again.spec.gpu == gpu
 
 
 def test_a_gpu_that_was_asked_for_is_not_looked_for(host):

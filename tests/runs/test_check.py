@@ -1,6 +1,7 @@
 """`mbr-perf check`: a verdict for people and programs, with the options of `run`."""
 
 import json
+import shlex
 
 import pytest
 
@@ -103,3 +104,36 @@ def test_the_options_of_run_are_taken_launching_included(mbr_perf):
 def test_nothing_is_written(mbr_perf, tmp_path):
     done = mbr_perf("check", "-mr", "llama3_8b", "--results_dir", tmp_path / "results", *FAST)
     assert (done.code, list(tmp_path.iterdir())) == (0, [])
+
+
+def test_without_a_gpu_the_only_gpu_point_of_the_recipe_is_checked_and_named(mbr_perf):
+    document = json.loads(mbr_perf("check", "-mr", "mixtral_8x7b", "--no_megatron", "--json").out)
+    assert (document["spec"]["gpu"], document["spec"]["num_gpus"]) == ("a100", 64)
+    assert document["sources"]["gpu"] == "the only matching GPU point of the recipe"
+    assert "pretrain a100 bf16 64 GPUs (recipes/mixtral/mixtral_8x7b.yaml:" in document["notes"][0]
+    shown = mbr_perf("check", "-mr", "mixtral_8x7b", "--no_megatron")
+    assert (shown.code, document["notes"][0] in " ".join(shown.out.split())) == (0, True)
+
+
+def test_without_a_gpu_each_of_several_points_is_a_command_to_copy(mbr_perf):
+    asked = ("check", "-mr", "llama3_70b", "--task", "sft", "-c", "fp8_cs", "-E", "A=b c", "--no_megatron")
+    answer = mbr_perf(*asked)
+    said, head, *commands = answer.err.splitlines()
+    assert (answer.code, answer.out, head) == (2, "", "  copy one of these commands:")
+    assert said.startswith("error: recipe 'llama3_70b' has 3 GPU operating points that match (sft), ")
+    assert [shlex.split(line)[:-4] for line in commands] == [["mbr-perf", *asked]] * 3
+    assert {tuple(shlex.split(line)[-4:]) for line in commands} == {
+        ("-g", gpu, "-ng", "32") for gpu in ("h100", "gb200", "gb300")
+    }
+    checked = json.loads(mbr_perf(*shlex.split(commands[0])[1:], "--json").out)
+    assert (checked["spec"]["gpu"], checked["spec"]["env"]["A"], checked["sources"]["gpu"]) == (
+        "h100",
+        "b c",
+        "--gpu",
+    )
+
+
+def test_what_else_is_wrong_comes_before_the_choice_of_a_point(mbr_perf):
+    answer = mbr_perf("check", "-mr", "llama3_70b", "--set", "kernels.nothing=1", "-c", "bf61")
+    assert (answer.code, "kernels.nothing" in answer.err, "bf61" in answer.err) == (2, True, True)
+    assert "copy one of" not in answer.err
