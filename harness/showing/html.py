@@ -1,6 +1,7 @@
 """Writes a page as one HTML file. Texts come from users' data: none of them becomes markup."""
 
 import html as html_entities
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -44,7 +45,7 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 19
 dt { font-size: 12px; color: var(--soft); } dd { margin: 0; } dl .full { grid-column: 1 / -1; }
 table { border-collapse: collapse; font-size: 13px; overflow-wrap: normal; } .wide, .chart { overflow-x: auto; max-width: 100%; }
 th, td { padding: 4px 7px; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap; vertical-align: top; }
-thead th { vertical-align: bottom; border-bottom: 2px solid var(--line); } tbody th { font-weight: normal; }
+thead th, thead td { vertical-align: bottom; border-bottom: 2px solid var(--line); } tbody th { font-weight: normal; }
 th.right, td.right { text-align: right; font-variant-numeric: tabular-nums; } td.long { white-space: normal; min-width: 16em; overflow-wrap: anywhere; }
 .good { background: var(--good); } .better { background: var(--better); } .doubt { background: var(--doubt); }
 .expected { background: var(--expected); } .worse { background: var(--worse); font-weight: bold; }
@@ -58,7 +59,7 @@ figure { margin: 0; } figcaption { color: var(--soft); font-size: 13.5px; margin
 .trend { display: inline-block; vertical-align: middle; } .trend path { fill: none; stroke: var(--mark); stroke-width: 1.5; } .trend circle { fill: var(--mark); }
 a { color: inherit; text-decoration-color: var(--mark); } :focus-visible { outline: 2px solid var(--mark); }
 details { margin: .6em 0; } summary { cursor: pointer; } [id] { scroll-margin-top: 3em; }
-footer { color: var(--soft); font-size: 12.5px; margin-top: 2.5em; } pre { white-space: pre-wrap; background: var(--band); padding: .6em .9em; font-size: 13px; }
+footer { color: var(--soft); font-size: 12.5px; margin-top: 2.5em; } pre { white-space: pre-wrap; background: var(--band); padding: .6em .9em; font-size: 13px; } .word { white-space: nowrap; }
 """
 _SIGNS: dict[Style, str] = {
     "good": "\N{CHECK MARK} ", "better": "\N{BLACK UP-POINTING TRIANGLE} ", "doubt": "? ",
@@ -130,7 +131,7 @@ def _html(block: Block, level: int) -> str:  # noqa: C901, PLR0911 (an arm per k
         case Section():
             return _html_section(block, level)
         case Code():
-            return f"<pre>{escape(block.text)}</pre>"
+            return f"<pre>{_OPTION.sub(_UNBROKEN, escape(block.text))}</pre>"
         case Picture():
             return _figure(block, level)
         case Bars():
@@ -139,6 +140,10 @@ def _html(block: Block, level: int) -> str:  # noqa: C901, PLR0911 (an arm per k
             return "".join(_html(one, level) for one in block.blocks)
         case Only() | Gap():
             return ""
+
+
+# Lines would break after the hyphens of an option.
+_OPTION, _UNBROKEN = re.compile(r"(?<!\S)--?\w[\w-]*"), r'<span class="word">\g<0></span>'
 
 
 def _spans(words: Words) -> str:

@@ -1,6 +1,7 @@
 """One page, written for a terminal, a pipe, Markdown and HTML."""
 
 import io
+import re
 from dataclasses import replace
 
 from harness.showing.html import html
@@ -82,12 +83,43 @@ def test_html_has_the_answer_below_the_title_and_a_sign_beside_a_colour():
     assert "script" not in page
 
 
+def test_bars_stand_on_an_axis_that_begins_at_zero():
+    page = html(Page((Bars("Peak", (("none", 2.0, "2 GiB"), ("mlp", 1.0, "1 GiB"))),), title="A sweep"))
+
+    assert '<svg width="700" height="60" viewBox="0 0 700 60" role="img" font-size="12" aria-label="Peak">' in page
+    assert [float(width) for width in re.findall(r'<rect x="250" y="\d+" width="([0-9.]+)"', page)] == [360, 180]
+    assert '<line x1="250" y1="0" x2="250" y2="44"/>' in page
+    assert '<text x="250" y="56" text-anchor="middle">0</text>' in page
+
+
+def test_a_line_through_values_is_interrupted_where_there_is_none():
+    page = html(Page((Line((Span("", trend=(1.0, 2.0, None, 4.0), trend_title="Peak"),)),), title="A case"))
+
+    assert 'role="img" aria-label="Peak"' in page
+    assert '<path d="M3.0 23.0L41.0 16.3M117.0 3.0"/><circle cx="117.0" cy="3.0" r="2.5"/>' in page
+
+
+def test_facts_without_a_name_belong_to_the_name_before_them():
+    page = html(Page((Facts((("Failure", "no memory"), ("", "fragmentation"), ("Next", "a test")), 10),), title="A"))
+
+    assert (
+        "<div><dt>Failure</dt><dd>no memory</dd><dd>fragmentation</dd></div><div><dt>Next</dt><dd>a test</dd>" in page
+    )
+
+
+def test_a_shell_command_does_not_break_after_the_hyphens_of_an_option():
+    page = html(Page((Code("mbr-perf sweep --no_prune -m 'a --b'"),), title="A"))
+
+    assert '<pre>mbr-perf sweep <span class="word">--no_prune</span> <span class="word">-m</span> &#x27;a ' in page
+
+
 def test_no_text_becomes_markup_or_steers_a_terminal():
     blocks = (
         HOSTILE, Line(HOSTILE), Listing((HOSTILE,)), Facts(((HOSTILE, HOSTILE),), 4), table((HOSTILE,), [(HOSTILE,)]),
         Section(HOSTILE, (HOSTILE,), anchor=HOSTILE), Section(HOSTILE, (), folded=True), Code(HOSTILE),
         replace(PICTURE, title=HOSTILE, missing=HOSTILE), Bars(HOSTILE, ((HOSTILE, 1.0, HOSTILE),)),
         table(("A",), [(Span(HOSTILE, "good", link="x.html", beside=HOSTILE),)]),
+        table(("A",), [(Span("", trend=(1.0, 2.0), trend_title=f'">{HOSTILE}'),)]),
     )  # fmt: skip
     page = Page(blocks, HOSTILE, HOSTILE, HOSTILE, HOSTILE, (HOSTILE,), HOSTILE)
 
