@@ -1,4 +1,4 @@
-"""`mbr-perf import`: somebody's training log as a run, or several of them as a sweep."""
+"""`mbr-perf import`: a training log as a run, or several logs as a sweep."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +20,16 @@ def _option(name: str, metavar: str | None, text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """Which logs, of one job or of several."""
+    """The logs of one job or of several jobs."""
 
     log: Annotated[
         list[str],
         _option(
             "--log",
             "[SETTING=]PATH...",
-            "Logs of Megatron-Bridge or Megatron-LM: files, or folders of them, of one job. With SETTING=, one job of "
-            "several that differ in it: none=a.log, mlp,core_attn=b.log, 'core_attn pp=8'=c.log; they become a sweep. The "
-            "same SETTING again is a repeat. Repeatable.",
+            "Logs of one job of Megatron-Bridge or Megatron-LM: files or folders. With SETTING=, several jobs become a "
+            "sweep: none=a.log, mlp,core_attn=b.log, 'core_attn pp=8'=c.log. The same SETTING again is a repeat. "
+            "Repeatable.",
         ),
     ]
     sweep: Annotated[
@@ -37,7 +37,7 @@ class ImportOptions:
         _option(
             "--sweep",
             "NAME|PATH",
-            "A sweep file: what the jobs have in common, their title and control. The command line wins over it.",
+            "A sweep file with the jobs' common settings, title and control. The command line overrides it.",
         ),
     ] = None
     control: Annotated[
@@ -45,7 +45,7 @@ class ImportOptions:
         _option(
             "--control",
             "SETTING",
-            "The job that the others are held against. Default: that of no recompute, else the first.",
+            "Compare the other jobs with this one. Default: the job without recompute, else the first.",
         ),
     ] = ""
     started_at: Annotated[
@@ -53,21 +53,21 @@ class ImportOptions:
         _option(
             "--started_at",
             "TIME",
-            "When the job started (the first, of several), ISO-8601, in UTC unless it names a zone. Default: the times in "
-            "the log, taken for UTC unless they name a zone. Where it has none the time is unknown; history then has the "
-            "run at the time of its import, marked ?. The age of the file says nothing.",
+            "Start of the job (of several: of the first), ISO-8601, in UTC unless it names a zone. Default: the times in "
+            "the log, in UTC unless they name a zone. Without either the start is unknown, and history shows the run at "
+            "the time of its import, marked ?.",
         ),
     ] = None
     results_dir: Annotated[
         Path | None,
-        _option("--results_dir", "DIR", "Where runs are kept. Default: results of the checkout, else ./results."),
+        _option("--results_dir", "DIR", "The folder of runs. Default: results of the checkout, else ./results."),
     ] = None
     as_json: Annotated[bool, _option("--json", None, "One JSON document on stdout.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions(ExperimentOptions):
-    """What the job trained; the recipe may come from a sweep file."""
+    """The settings of the job; the recipe may come from a sweep file."""
 
     model_recipe_name: Annotated[
         str,
@@ -88,25 +88,25 @@ class JobOptions(ExperimentOptions):
             metavar="GPU",
             rich_help_panel=MODEL,
             autocompletion=completion.gpus,
-            help="What the job ran on: h100, h200, a100, b200, b300, gb200, gb300, l40s or cpu. Needed: no log says it.",
+            help="The GPU type of the job: h100, h200, a100, b200, b300, gb200, gb300, l40s or cpu. Required: no log contains it.",
         ),
     ] = None
 
 
 class LogCommand(WholeShortOptions):
-    """A command on training logs: several files may follow one `--log`."""
+    """A command on training logs, in which several files may follow one `--log`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """`--log a.log b.log` as `--log a.log --log b.log`."""
+        """Parse `--log a.log b.log` as `--log a.log --log b.log`."""
         return super().parse_args(ctx, spread(args, {"--log": None}))
 
 
 @takes(ImportOptions, JobOptions, JudgeOptions)
 def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> None:
-    """Make a run record of a training log, so that history, compare, explain, report and results work on it.
+    """Turn a training log into a run, so that history, compare, explain, report and results work on it.
 
-    The recipe and its options say what the job trained. What the log does not say stays unknown, and a comparison that
-    needs it is inconclusive. Exit codes: those of `run`, or with several jobs those of `sweep`.
+    The recipe and its options describe the job. Facts that the log does not contain stay unknown, and a comparison that
+    needs them is inconclusive. Exit codes: those of `run`, or with several jobs those of `sweep`.
     """
     from harness.imports.request import ImportRequest
 
@@ -125,7 +125,7 @@ def import_log(what: ImportOptions, asked: JobOptions, judge: JudgeOptions) -> N
 def _import_request(
     what: ImportOptions, asked: JobOptions, judge: JudgeOptions
 ) -> "ImportRequest | ImportSweepRequest":
-    """The options as one value. BadRequestError for logs of which only some have a setting, and without a recipe."""
+    """Return the options as one value. BadRequestError: no recipe, or only some of the logs have a setting."""
     from harness.asking.requests import experiment_request, read
     from harness.imports.request import (
         ImportRequest,
@@ -142,7 +142,7 @@ def _import_request(
     request = experiment_request(asked, judge)
     request = laid_over(request_of(file.request), request) if file else request
     if not request.model_recipe_name:
-        raise BadRequestError("a log does not say what was trained", remedy="-mr RECIPE, or --sweep SWEEP_FILE")
+        raise BadRequestError("a log does not contain its settings", remedy="add -mr RECIPE, or --sweep SWEEP_FILE")
     gate, jobs, started_at = read(GateOptions, judge), labelled(what.log), start_of(what.started_at)
     require_logs(jobs)
     if any(not job.label for job in jobs):
@@ -164,12 +164,12 @@ def _import_request(
 def _require_one_job(what: ImportOptions, jobs: "tuple[LabelledLogs, ...]") -> None:
     if len(jobs) > 1:
         raise BadRequestError(
-            f"--log {jobs[0].logs[0]} has no setting, and others have",
-            remedy="give every job its own: --log none=a.log",
+            f"--log {jobs[0].logs[0]} has no setting, but other logs have one",
+            remedy="give every job its setting: --log none=a.log",
         )
     given = [name for name, value in (("--sweep", what.sweep), ("--control", what.control)) if value]
     if given:
         raise BadRequestError(
-            f"{', '.join(given)}: of several jobs, and the logs are of one",
+            f"{', '.join(given)}: for several jobs only, but the logs are of one job",
             remedy="name the job's setting: --log none=a.log",
         )

@@ -1,4 +1,4 @@
-"""What a log says of its job: when it ran, how it ended, what it does not say, where it contradicts its settings."""
+"""Reads from a log when its job ran, how it ended, what is missing, and where it contradicts the settings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,21 +18,22 @@ _MANY_RANKS = 8
 
 
 def disagreements(log: ForeignLog, spec: ExperimentSpec) -> list[BadRequestError]:
-    """What the log says otherwise than the settings: such a record would be of a job that never ran."""
+    """Return where the log contradicts the settings: such a record would describe a job that never ran."""
     found: list[tuple[str, str]] = []
     ranks = counted(spec.num_gpus, "rank")
     if log.world_size not in (None, spec.num_gpus):
-        told = f"the log is of {counted(log.world_size or 0, 'rank')}, the settings of {spec.num_gpus}"
-        found.append((told, f"-ng {log.world_size}"))
-    last = max((one.rank for one in log.memory), default=0)
+        problem = f"the log has {counted(log.world_size or 0, 'rank')}, the settings have {spec.num_gpus}"
+        found.append((problem, f"-ng {log.world_size}"))
+    last = max((report.rank for report in log.memory), default=0)
     if last >= spec.num_gpus and log.world_size is None:
-        found.append((f"the log tells of rank {last}, the settings have {ranks}", "-ng"))
-    sizes = {one.global_batch_size for one in log.iterations if one.global_batch_size is not None}
+        found.append((f"the log contains rank {last}, but the settings have only {ranks}", f"-ng {last + 1} or more"))
+    sizes = {row.global_batch_size for row in log.iterations if row.global_batch_size is not None}
     if sizes and sizes != {spec.batch.global_batch_size}:
         listed = ", ".join(map(str, sorted(sizes)))
-        told = f"the log has a global batch size of {listed}, the settings of {spec.batch.global_batch_size}"
-        found.append((told, f"-gb {listed}" if len(sizes) == 1 else "a batch that grows has no one step time"))
-    return [BadRequestError(told, remedy=remedy) for told, remedy in found]
+        problem = f"the log has a global batch size of {listed}, the settings have {spec.batch.global_batch_size}"
+        remedy = f"-gb {listed}" if len(sizes) == 1 else "mbr-perf cannot import a job whose batch size grows"
+        found.append((problem, remedy))
+    return [BadRequestError(problem, remedy=remedy) for problem, remedy in found]
 
 
 def source_of(
@@ -44,7 +45,7 @@ def source_of(
     start_source: StartSource,
     imported_at: str,
 ) -> ImportedLog:
-    """The log as the record keeps it. ``clock``: the rank that printed the iterations, and whether that is told."""
+    """Return the log for the record. ``clock``: the rank that printed the iterations, and whether the log names it."""
     return ImportedLog(
         source_format=log.format,
         files=files,
@@ -53,53 +54,53 @@ def source_of(
         is_clock_told=clock[1],
         total_iterations=log.total,
         throughput=tuple(
-            LoggedThroughput(step=one.number - 1, tflops_per_gpu=one.tflops_per_gpu)
-            for one in log.iterations
-            if one.tflops_per_gpu is not None and 0 < one.tflops_per_gpu < float("inf")
+            LoggedThroughput(step=row.number - 1, tflops_per_gpu=row.tflops_per_gpu)
+            for row in log.iterations
+            if row.tflops_per_gpu is not None and 0 < row.tflops_per_gpu < float("inf")
         ),
         first_line=log.first_time,
         last_line=log.last_time,
         start_source=start_source,
         imported_at=imported_at,
-        unsaid=_unsaid(ranks, num_ranks),
+        unsaid=_missing_facts(ranks, num_ranks),
     )
 
 
 def notes_on(log: ForeignLog, imported: ImportedLog) -> tuple[str, ...]:
-    """For people: what the record is, what its figures are, what the log does not say."""
+    """Return notes: where the record comes from, what its figures are, what the log does not contain."""
     whose = _TITLES[imported.source_format] if imported.source_format else "unknown origin"
-    clock = f"step times are those that rank {imported.clock_rank} printed; an iteration ends for all ranks at once"
-    taken = "" if imported.is_clock_told else " (the log does not name the rank; the format prints them on the last)"
-    mean = f"a line every {imported.interval} iterations: each time is a mean over them"
+    clock = f"step times: from rank {imported.clock_rank}; an iteration ends for all ranks at once"
+    assumed = "" if imported.is_clock_told else " (the log does not name the rank; the format prints them on the last)"
+    mean = f"the log has a line every {imported.interval} iterations: each time is the mean over them"
     return (
         f"{IMPORTED}a training log ({whose}, {counted(len(imported.files), 'file')}): mbr-perf measured nothing",
-        *([clock + taken] if log.iterations else []),
+        *([clock + assumed] if log.iterations else []),
         *([mean] if imported.interval > 1 else []),
-        *(f"the log does not tell {what}" for what in imported.unsaid),
+        *(f"the log does not contain {what}" for what in imported.unsaid),
         *log.notes,
     )
 
 
-def _unsaid(ranks: Sequence[RankRecord], num_ranks: int) -> tuple[str, ...]:
-    always = "software, driver and device; the settings are those it was imported with"
+def _missing_facts(ranks: Sequence[RankRecord], num_ranks: int) -> tuple[str, ...]:
+    always = "software, driver and device; the settings are those of the import"
     read = [rank.rank for rank in ranks if rank.memory]
     if not read:
         return (always, "the memory of any rank")
     if len(read) == num_ranks:
         return (always,)
     listed = ", ".join(map(str, read[:_MANY_RANKS])) + (" and others" if len(read) > _MANY_RANKS else "")
-    return (always, f"the memory of {num_ranks - len(read)} of {num_ranks} ranks; it has that of rank {listed}")
+    return (always, f"the memory of {num_ranks - len(read)} of {num_ranks} ranks; only that of rank {listed}")
 
 
-# Times of a log mostly name no zone, and no place on earth is further ahead of UTC.
+# Times of a log mostly name no zone. No time zone is further ahead of UTC.
 _MOST_AHEAD = timedelta(hours=14)
-_NO_ZONE = "; they name no time zone and are taken for UTC"
-_TELL = "import --started_at TIME tells it"
+_NO_ZONE = "; they name no time zone, so mbr-perf assumes UTC"
+_SET_START = "set it with import --started_at TIME"
 
 
 @dataclass(frozen=True)
 class JobTimes:
-    """UTC. Where nobody tells, ``started_at`` is the time of the import; ``note`` says for people what the times are."""
+    """Times in UTC. ``started_at`` is the time of the import if the start is unknown; ``note`` describes the times."""
 
     started_at: str
     finished_at: str
@@ -108,23 +109,23 @@ class JobTimes:
     note: str
 
 
-def job_times(log: ForeignLog, told: datetime | None, now: datetime) -> JobTimes:
-    """``told`` goes before the log, whose times are those from the first to the last line of an iteration."""
+def job_times(log: ForeignLog, given: datetime | None, now: datetime) -> JobTimes:
+    """Return the times of the job. A ``given`` start overrides the log's, which has times of iterations only."""
     first, last = _time(log.first_time), _time(log.last_time)
     duration = max(last - first, timedelta()) if first and last else timedelta()
     start, why, note = now, "", ""
     source: StartSource = "unknown"
-    if told is not None:
-        start, source, note = told, "told", f"started at {_text(told)}, as --started_at says"
+    if given is not None:
+        start, source, note = given, "told", f"start time: {_text(given)}, from --started_at"
     elif first is None:
-        why = "the log does not tell when the job ran"
+        why = "the log does not contain the time of the job"
     elif first > now + _MOST_AHEAD:
-        why = f"the log's first time is {log.first_time}, which is yet to come"
+        why = f"the log's first time, {log.first_time}, is in the future"
     else:
         start, source = first, "log"
-        note = f"when it ran is told by the log's lines{'' if _has_zone(log.first_time) else _NO_ZONE}"
+        note = f"start time: from the log's lines{'' if _has_zone(log.first_time) else _NO_ZONE}"
     if why:
-        duration, note = timedelta(), f"{why}: history has it at the time of its import, marked ?; {_TELL}"
+        duration, note = timedelta(), f"{why}: history shows the run at the time of its import, marked ?; {_SET_START}"
     return JobTimes(_text(start), _text(start + duration), duration.total_seconds(), source, note)
 
 
@@ -133,7 +134,7 @@ def _text(when: datetime) -> str:
 
 
 def _time(written: str | None) -> datetime | None:
-    """None for what is no time of a year that a job can have run in."""
+    """Return the time; None if it is no valid time, or not between the years 2000 and 3000."""
     try:
         when = utc_time((written or "").replace(",", "."))
     except ValueError:
@@ -147,9 +148,9 @@ def _has_zone(written: str | None) -> bool:
 
 @dataclass(frozen=True)
 class Ending:
-    """``failure``: one sentence where it ended badly; ``first``: what the log shows of it, None where it ended well.
+    """``failure``: one sentence if the job failed; ``first``: the failure in the log, None if the job ended well.
 
-    ``notes``: what the log shows that did not end the job.
+    ``notes``: failures in the log that did not end the job.
     """
 
     status: Status
@@ -159,32 +160,31 @@ class Ending:
 
 
 def ending(log: ForeignLog, found: FirstFailure | None, num_steps: int) -> Ending:
-    """A job is well when all of its ``num_steps`` iterations are there, and every loss is a number.
+    """Return how the job ended: well if all ``num_steps`` iterations are there and every loss is a number.
 
-    A failure that the job got over, or that came after its last iteration, is a note. A log that stops before its end
-    without a word is of a job that failed: nobody saw it end well.
+    A failure from which the job recovered, or after its last iteration, is a note. A log that stops early without a
+    message counts as failed.
     """
-    notes = (f"the log shows a failure that did not end the job ({_words(found.failure, 200)}",) if found else ()
+    notes = (f"the log shows a failure that did not end the job {_quoted(found.failure, 200)}",) if found else ()
     last = log.iterations[-1] if log.iterations else None
     if last and (log.ended or last.number + log.interval > num_steps):
-        bad = next((one for one in log.iterations if one.is_loss_broken), None)
+        bad = next((row for row in log.iterations if row.is_loss_broken), None)
         if bad is None:
             return Ending("ok", notes=notes)
         return Ending("failed", f"the loss is not a number at iteration {bad.number} ({bad.where})", notes=notes)
     if found is not None:
         return Ending("oom" if found.failure.kind == "oom" else "failed", _sentence(found.failure), found)
     if last is None:
-        return Ending("failed", "the log holds no iteration")
-    told = f"the log ends at iteration {last.number} of {num_steps} ({last.where}), and does not say why"
-    return Ending("failed", told)
+        return Ending("failed", "the log contains no iteration")
+    return Ending("failed", f"the log ends at iteration {last.number} of {num_steps} ({last.where}) without a message")
 
 
-def _sentence(one: RankFailure) -> str:
-    who = "a rank that the log does not name" if one.rank is None else f"rank {one.rank}"
-    when = "" if one.after_step is None else f" after iteration {one.after_step}"
-    what = "ran out of memory" if one.kind == "oom" else "failed"
-    return f"{who} {what}{when} ({_words(one, 300)}"
+def _sentence(failure: RankFailure) -> str:
+    who = "an unknown rank" if failure.rank is None else f"rank {failure.rank}"
+    when = "" if failure.after_step is None else f" after iteration {failure.after_step}"
+    what = "ran out of memory" if failure.kind == "oom" else "failed"
+    return f"{who} {what}{when} {_quoted(failure, 300)}"
 
 
-def _words(one: RankFailure, most: int) -> str:
-    return f"{one.where}): {one.text[:most]}"
+def _quoted(failure: RankFailure, most: int) -> str:
+    return f"({failure.where}): {failure.text[:most]}"

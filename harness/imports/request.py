@@ -1,4 +1,4 @@
-"""What an import is asked for: the logs of one job, or of several that differ in their settings."""
+"""The request of an import: the logs of one job, or of several jobs with different settings."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from harness.units import utc_time
 
 @dataclass(frozen=True, kw_only=True)
 class ImportRequest:
-    """The logs of one job, what it trained, when it ``started_at`` if that is told, and how to judge it."""
+    """The logs of one job, its settings, its start ``started_at`` if given, and how to judge it."""
 
     logs: tuple[str, ...]
     asked: Request
@@ -29,7 +29,7 @@ class ImportRequest:
 
 @dataclass(frozen=True)
 class LabelledLogs:
-    """The logs of one job of several, under the setting that it ran with: ``mlp,core_attn pp=8``."""
+    """The logs of one of several jobs; ``label`` is its setting: ``mlp,core_attn pp=8``."""
 
     label: str
     logs: tuple[str, ...]
@@ -37,7 +37,7 @@ class LabelledLogs:
 
 @dataclass(frozen=True, kw_only=True)
 class ImportSweepRequest:
-    """Jobs that differ in their settings, and what they have in common. ``control``: a label; empty for the default."""
+    """Jobs with different settings, and their common settings. ``control``: a label; empty for the default."""
 
     jobs: tuple[LabelledLogs, ...]
     asked: Request
@@ -49,7 +49,7 @@ class ImportSweepRequest:
 
 
 def sweep_file_named(name: str | None, recipes_dir: Path | None) -> SweepFile | None:
-    """The file of `--sweep`; None without one."""
+    """Return the file of `--sweep`; None without the option."""
     try:
         return None if name is None else read_sweep_file(name, recipes_dir)
     except BadRequestError as error:
@@ -57,12 +57,12 @@ def sweep_file_named(name: str | None, recipes_dir: Path | None) -> SweepFile | 
 
 
 def require_logs(jobs: tuple[LabelledLogs, ...]) -> None:
-    """BadRequestError for a setting without a log, and for a log of two jobs, which would pass for a repeat."""
+    """BadRequestError: a setting without a log, or a log named twice, which would count as a repeat."""
     found, seen = list[BadRequestError](), set[Path]()
     for label, log in ((job.label, log) for job in jobs for log in job.logs):
         path = Path(log).absolute()
         if not log:
-            found.append(BadRequestError(f"--log {label}=: no file", remedy=f"--log '{label}=a.log'"))
+            found.append(BadRequestError(f"--log {label}=: no file", remedy=f"name a file: --log '{label}=a.log'"))
         elif path in seen:
             found.append(BadRequestError(f"--log {log}: is named twice", remedy="name every log once"))
         seen.add(path)
@@ -70,22 +70,23 @@ def require_logs(jobs: tuple[LabelledLogs, ...]) -> None:
 
 
 def start_of(written: str | None) -> datetime | None:
-    """BadRequestError for what is no time, or one that is yet to come."""
+    """Read a start time. BadRequestError: it is no valid time, or it is in the future."""
     if written is None:
         return None
     try:
         when = utc_time(written)
     except ValueError as error:
-        raise BadRequestError(f"--started_at {written!r}: no time", remedy="e.g. 2025-01-31T22:15:00Z") from error
+        raise BadRequestError(f"--started_at {written!r}: not a time", remedy="e.g. 2025-01-31T22:15:00Z") from error
     if when > datetime.now(UTC):
         raise BadRequestError(
-            f"--started_at {written}: yet to come", remedy="UTC is meant, or a zone: 2025-01-31T22:15:00-08:00"
+            f"--started_at {written}: is in the future",
+            remedy="the time is in UTC unless it names a zone: 2025-01-31T22:15:00-08:00",
         )
     return when
 
 
 def labelled(values: Iterable[str]) -> tuple[LabelledLogs, ...]:
-    """``mlp=a.log``, ``b.log``: one job of two files; what has no setting belongs to the job before it."""
+    """Group the values of `--log` by job. A file without a setting belongs to the job before it."""
     jobs: list[LabelledLogs] = []
     for value in values:
         label, path = _split(value)
@@ -97,7 +98,7 @@ def labelled(values: Iterable[str]) -> tuple[LabelledLogs, ...]:
 
 
 def _split(value: str) -> tuple[str, str]:
-    """``core_attn pp=8=runs/c.log``: at the first ``=`` before a file that is there, else at the last."""
+    """Split ``core_attn pp=8=runs/c.log`` at the first ``=`` before an existing file, else at the last."""
     if "=" not in value or Path(value).exists():
         return "", value
     parts = value.split("=")
@@ -109,38 +110,41 @@ Values = Mapping[str, str]
 
 
 def setting_of(label: str) -> dict[str, str]:
-    """``mlp,core_attn pp=8`` as values by axis; a word without ``=`` is the recompute setting."""
+    """Return ``mlp,core_attn pp=8`` as values by axis; a word without ``=`` is the recompute setting."""
     try:
         words = shlex.split(label)
     except ValueError as error:
-        raise BadRequestError(f"--log {label}: {error}", remedy="quote values that hold blanks") from error
+        raise BadRequestError(f"--log {label}: {error}", remedy="quote values that contain blanks") from error
     pairs = [word.partition("=") if "=" in word else (RECOMPUTE, "=", word) for word in words]
     names = [name for name, _, _ in pairs]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice:
-        raise BadRequestError(f"--log {label}: {twice} is given twice", remedy="commas join modules: mlp,core_attn")
+        raise BadRequestError(
+            f"--log {label}: {twice} is given twice", remedy="join modules with commas: mlp,core_attn"
+        )
     return {name: value for name, _, value in pairs}
 
 
 def axes_of(labels: Sequence[Values]) -> tuple[SweptAxis, ...]:
-    """Every axis that a label names, with its values in their order. BadRequestError for what cannot be varied."""
+    """Return every axis in the labels, with its values in order. BadRequestError: a setting cannot be varied."""
     names = dict.fromkeys(name for values in labels for name in values)
     given = [(name, tuple(dict.fromkeys(v[name] for v in labels if name in v))) for name in names]
     try:
         return read_axes(given)
     except BadRequestError as error:
-        found = error.problems if isinstance(error, ManyProblemsError) else [error]
-        told = [BadRequestError(one.message.replace("--over", "--log", 1), remedy=one.remedy) for one in found]
-        raise ManyProblemsError(told) from error
+        problems = error.problems if isinstance(error, ManyProblemsError) else [error]
+        raise ManyProblemsError(
+            [BadRequestError(each.message.replace("--over", "--log", 1), remedy=each.remedy) for each in problems]
+        ) from error
 
 
 def canonical(labels: Sequence[Values], axes: tuple[SweptAxis, ...]) -> list[Values]:
-    """The labels with every name and value in its one spelling, as the axes have them."""
+    """Return the labels with the axes' spelling of every name and value."""
     names = dict.fromkeys(name for values in labels for name in values)
     spelled = dict[tuple[str, str], tuple[str, str]]()
     for name, axis in zip(names, axes, strict=True):
         written = dict.fromkeys(values[name] for values in labels if name in values)
-        spelled |= {(name, value): (axis.name, one) for value, one in zip(written, axis.values, strict=True)}
+        spelled |= {(name, value): (axis.name, spelling) for value, spelling in zip(written, axis.values, strict=True)}
     return [dict(spelled[pair] for pair in values.items()) for values in labels]
 
 
@@ -149,17 +153,17 @@ _ENV = "env."
 
 @dataclass(frozen=True)
 class Labelled:
-    """A job. ``values``: what was typed of it, by axis; ``settled``: all that it means."""
+    """A job. ``values``: its label's values by axis; ``settled``: all its settings."""
 
     label: str
     values: dict[str, str]
     settled: Settled
 
 
-def require_told_apart(jobs: Sequence[Labelled], axes: Sequence[SweptAxis]) -> None:
-    """BadRequestError with every two jobs that differ in what was typed and not in what it means, each pair once.
+def require_distinct(jobs: Sequence[Labelled], axes: Sequence[SweptAxis]) -> None:
+    """BadRequestError: two jobs have different labels but the same settings.
 
-    Jobs of which the same was typed are repeats, and no problem.
+    Jobs with the same label are repeats.
     """
     problems, known = Problems(), dict[tuple[str, ...], Labelled]()
     for job in jobs:
@@ -170,15 +174,17 @@ def require_told_apart(jobs: Sequence[Labelled], axes: Sequence[SweptAxis]) -> N
     problems.raise_if_any()
 
 
-def _problem(one: Labelled, other: Labelled, axes: Sequence[SweptAxis]) -> BadRequestError:
-    differing = [axis for axis in axes if one.values.get(axis.name) != other.values.get(axis.name)]
-    silent = [(axis, job) for axis in differing for job in (one, other) if axis.name not in job.values]
+def _problem(first: Labelled, second: Labelled, axes: Sequence[SweptAxis]) -> BadRequestError:
+    differing = [axis for axis in axes if first.values.get(axis.name) != second.values.get(axis.name)]
+    silent = [(axis, job) for axis in differing for job in (first, second) if axis.name not in job.values]
     why = [f"{job.settled.sources.get(axis.leaf, 'the recipe')} sets {_written(axis, job)}" for axis, job in silent]
-    ways = [f"if the job of {shlex.quote(job.label)} ran otherwise: {_otherwise(axis, job)}" for axis, job in silent]
-    told = f", for {'; '.join(why)}" if why else ""
+    ways = [
+        f"if the job {shlex.quote(job.label)} ran with another value: {_otherwise(axis, job)}" for axis, job in silent
+    ]
+    reason = f": {'; '.join(why)}" if why else ""
     return BadRequestError(
-        f"--log {shlex.quote(one.label)} and --log {shlex.quote(other.label)} are the same settings{told}",
-        remedy="; ".join([*ways, "if they are repeats, write their settings alike"]),
+        f"--log {shlex.quote(first.label)} and --log {shlex.quote(second.label)} are the same settings{reason}",
+        remedy="; ".join([*ways, "if they are repeats, give both the same label"]),
     )
 
 

@@ -1,4 +1,4 @@
-"""Training logs of Megatron-Bridge and Megatron-LM as run records; nothing is measured, and nothing is made up."""
+"""Makes run records from training logs of Megatron-Bridge and Megatron-LM."""
 
 import math
 import sys
@@ -46,23 +46,22 @@ _KINDS: Mapping[FailureKind, Literal["oom", "signal", "error", "lost"]] = {
 
 
 def clock_rank(log: ForeignLog, world_size: int) -> tuple[int, bool]:
-    """Who printed the iterations, and whether the log tells; both formats print them on the last rank."""
-    told = {one.rank for one in log.iterations}
-    rank = told.pop() if len(told) == 1 else None
+    """Return the rank that printed the iterations, and whether the log names it; else it is the last rank."""
+    named = {iteration.rank for iteration in log.iterations}
+    rank = named.pop() if len(named) == 1 else None
     return (world_size - 1, False) if rank is None or rank >= world_size else (rank, True)
 
 
 def rank_records(
     log: ForeignLog, failure: FirstFailure | None, world_size: int, *, ended_well: bool
 ) -> tuple[RankRecord, ...]:
-    """Records of the ranks that the log tells anything about, by number; step times are the clock rank's.
+    """Return the records of the ranks that the log names, by number; the clock rank has the step times.
 
-    ``failure``: None where the job got over what the log shows. One whose rank is not told, or is not one of
-    ``world_size``, belongs to no rank.
+    ``failure``: None if the job recovered. A failure without a rank below ``world_size`` belongs to no rank.
     """
     clock = clock_rank(log, world_size)[0]
     memory, failures = _memory(log), _failures(failure)
-    told = {*memory, *failures, *([clock] if log.iterations else [])}
+    named = {*memory, *failures, *([clock] if log.iterations else [])}
     return tuple(
         RankRecord(
             rank=rank,
@@ -74,19 +73,19 @@ def rank_records(
             steps=step_records(log.iterations) if rank == clock else (),
             memory=_with_figures(memory.get(rank), failures.get(rank), failure),
         )
-        for rank in sorted(told)
+        for rank in sorted(named)
         if 0 <= rank < world_size
     )
 
 
 def step_records(iterations: Iterable[Iteration]) -> tuple[StepRecord, ...]:
-    """Iterations with a time, counted from 0; losses and norms that are no numbers are left out."""
+    """Return the iterations with a time, counted from 0, without losses and norms that are not finite."""
     return tuple(
         StepRecord(
-            step=one.number - 1, seconds=one.step_time_s, loss=_finite(one.loss), grad_norm=_finite(one.grad_norm)
+            step=row.number - 1, seconds=row.step_time_s, loss=_finite(row.loss), grad_norm=_finite(row.grad_norm)
         )
-        for one in iterations
-        if one.step_time_s is not None and math.isfinite(one.step_time_s) and one.step_time_s > 0
+        for row in iterations
+        if row.step_time_s is not None and math.isfinite(row.step_time_s) and row.step_time_s > 0
     )
 
 
@@ -95,13 +94,13 @@ def _finite(value: float | None) -> float | None:
 
 
 def _memory(log: ForeignLog) -> dict[int, MemoryRecord]:
-    """The highest of every counter over a rank's reports."""
+    """Return the highest value of every counter over a rank's reports."""
     allocated, reserved, used = (
         log.highest(read)
         for read in (
-            lambda one: one.max_allocated_bytes,
-            lambda one: one.max_reserved_bytes,
-            lambda one: one.device_used_bytes,
+            lambda report: report.max_allocated_bytes,
+            lambda report: report.max_reserved_bytes,
+            lambda report: report.device_used_bytes,
         )
     )
     return {
@@ -111,7 +110,7 @@ def _memory(log: ForeignLog) -> dict[int, MemoryRecord]:
             max_reserved_bytes=reserved.get(rank),
             max_device_used_bytes=used.get(rank),
         )
-        for rank in {one.rank for one in log.memory}
+        for rank in {report.rank for report in log.memory}
     }
 
 
@@ -120,33 +119,33 @@ def _highest(*values: int | None) -> int | None:
 
 
 def _failures(failure: FirstFailure | None) -> dict[int, RankFailure]:
-    """The first failure of every rank that is told; the one that came first wins."""
+    """Return the first failure of every named rank."""
     found: dict[int, RankFailure] = {}
-    for one in (failure.failure, *failure.also, *failure.victims) if failure else ():
-        if one.rank is not None:
-            found.setdefault(one.rank, one)
+    for each in (failure.failure, *failure.also, *failure.victims) if failure else ():
+        if each.rank is not None:
+            found.setdefault(each.rank, each)
     return found
 
 
-def _failure(one: RankFailure, first: FirstFailure | None) -> Failure:
-    """Steps count from 0: after iteration 2, a phase is that of step 2, and the step that ended is step 1."""
-    step = one.after_step
-    if step is not None and not one.phase:
+def _failure(failure: RankFailure, first: FirstFailure | None) -> Failure:
+    """Return the failure with steps counted from 0: after iteration 2, a phase belongs to step 2; else step 1 ended."""
+    step = failure.after_step
+    if step is not None and not failure.phase:
         step = step - 1 if step else None
     return Failure(
-        kind=_KINDS[one.kind],
-        message=one.text,
-        phase=one.phase or ("step" if one.after_step else None),
+        kind=_KINDS[failure.kind],
+        message=failure.text,
+        phase=failure.phase or ("step" if failure.after_step else None),
         step=step,
-        request_bytes=first.verdict.request_bytes if first and one is first.failure else None,
+        request_bytes=first.verdict.request_bytes if first and failure is first.failure else None,
     )
 
 
 def _with_figures(
-    memory: MemoryRecord | None, one: RankFailure | None, first: FirstFailure | None
+    memory: MemoryRecord | None, failure: RankFailure | None, first: FirstFailure | None
 ) -> MemoryRecord | None:
-    """With what the message of the allocator adds: the size of the device, and what was in use when it gave up."""
-    figures = first.verdict.figures if first and one is first.failure else None
+    """Add the figures of the allocator's message: the size of the device, and the memory in use at the failure."""
+    figures = first.verdict.figures if first and failure is first.failure else None
     if figures is None:
         return memory
     before = memory or MemoryRecord(meter=METER)
@@ -163,7 +162,7 @@ REFUSED = "these settings are refused by rule "
 
 @dataclass(frozen=True)
 class ReadLog:
-    """A job's log with what it shows of the job's end."""
+    """A job's log, and the failure in it."""
 
     log: ForeignLog
     failure: FirstFailure | None
@@ -171,7 +170,7 @@ class ReadLog:
 
 @dataclass(frozen=True)
 class Draft:
-    """A log and the settings of its job, which go together."""
+    """A log with the settings and times of its job."""
 
     read: ReadLog
     settled: Settled
@@ -180,9 +179,9 @@ class Draft:
 
 
 def import_run(request: ImportRequest, display: Display) -> ExitCode:
-    """Make a run folder of a log, judge it as `run` judges its own, print the answer; the exit code is the verdict's.
+    """Make a run folder from a log, judge it like a run, print the answer; the exit code is that of the verdict.
 
-    BadRequestError for a log that says nothing of a training job, or contradicts the settings.
+    BadRequestError: the log is not of a training job, or contradicts the settings.
     """
     draft = drafted(read(request.logs), request.asked, this_host(), request.started_at)
     run_dir = new_run_dir(results_dir(request.results_dir), f"{Path(request.asked.model_recipe_name).stem}-imported")
@@ -191,23 +190,23 @@ def import_run(request: ImportRequest, display: Display) -> ExitCode:
 
 
 def read(logs: Sequence[str]) -> ReadLog:
-    """The log of one job. BadRequestError for what cannot be read, and where no line is of a training job."""
+    """Read the log of one job. BadRequestError: a file cannot be read, or no line is of a training job."""
     if STDIN in logs:
-        told = "a log that is imported is a file: its checksum is kept"
-        raise BadRequestError(told, remedy="save it, and name the file")
+        problem = "import needs a file, not standard input, because the run keeps its checksum"
+        raise BadRequestError(problem, remedy="save the log, and name the file")
     found = ReadLog(read_logs(logs), first_failure(log_lines(logs)))
     if not found.log.iterations and found.failure is None:
         raise BadRequestError(
-            f"{', '.join(logs)}: no line of a training iteration, and none of a failure",
-            remedy="name the log of the rank that prints iterations, which is the last one, or the folder of all",
+            f"{', '.join(logs)}: no line of a training iteration or of a failure",
+            remedy="name the log of the last rank, which prints the iterations, or the folder of all logs",
         )
     return found
 
 
 def drafted(found: ReadLog, asked: Request, host: Host, started_at: datetime | None) -> Draft:
-    """The settings of the job, whose steps are those that the log announces. BadRequestError where the two disagree."""
+    """Settle the job's settings, with the steps that the log announces. BadRequestError: log and settings disagree."""
     if not asked.gpu:
-        raise BadRequestError("a log does not say what it was measured on", remedy="name the GPU with -g, e.g. -g h100")
+        raise BadRequestError("a log does not contain its GPU type", remedy="add it with -g, e.g. -g h100")
     last = found.log.iterations[-1].number if found.log.iterations else None
     steps = asked.max_steps or found.log.total or last
     settled = settle(RunRequest(asked=replace(asked, max_steps=steps)), host)
@@ -220,20 +219,20 @@ def drafted(found: ReadLog, asked: Request, host: Host, started_at: datetime | N
 
 
 def committed(record: RunRecord, run_dir: Path) -> RunRecord:
-    """The record, once it is written into a folder that is there and holds no run."""
+    """Write the record into an existing folder without a run, and return it."""
     write_atomically(run_dir / "spec.json", record.spec.model_dump_json(indent=1) + "\n")
     write_record(run_dir, record)
     return record
 
 
 def recorded(draft: Draft, run_id: str) -> RunRecord:
-    """The log as a run's record. BadRequestError for a model that cannot be cut as asked."""
+    """Return the log as a run's record. BadRequestError: the layers do not fit the pipeline layout."""
     log, failure, spec = draft.read.log, draft.read.failure, draft.settled.spec
     software, implementation = draft.settled.software, settled_implementation(spec)
     try:
         effective = effective_recompute(spec, implementation, software)
     except LayoutError as error:
-        raise BadRequestError(f"the model cannot be cut as asked: {error}") from error
+        raise BadRequestError(f"the layers do not fit the pipeline layout: {error}") from error
     ended = ending(log, failure, spec.measure.max_steps)
     ranks = rank_records(log, ended.first, spec.num_gpus, ended_well=ended.status == "ok")
     clock, now = clock_rank(log, spec.num_gpus), datetime.now(UTC).isoformat(timespec="seconds")
@@ -258,7 +257,7 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
         prediction=prediction.kept.prediction,
         no_prediction=prediction.kept.reason,
         imported=imported,
-        provenance=Provenance(  # nothing of this machine, where the job did not run
+        provenance=Provenance(  # the job did not run on this machine
             started_at=draft.times.started_at,
             finished_at=draft.times.finished_at,
             duration_s=draft.times.duration_s,
@@ -272,10 +271,10 @@ def recorded(draft: Draft, run_id: str) -> RunRecord:
 
 
 def refusals(settled: Settled) -> tuple[str, ...]:
-    """What refuses the settings that a log was given, as notes: the log is there, so that the job ran, maybe otherwise."""
+    """Return the rules that refuse the settings as notes: the job did run, maybe with other settings."""
     found = check(settled.spec, settled.software, implementation=settled_implementation(settled.spec))
     return tuple(
-        f"{REFUSED}{finding.id}: {finding.message} (fix: {finding.fix}); look whether the job ran with them"
+        f"{REFUSED}{finding.id}: {finding.message} (fix: {finding.fix}); check that the job ran with them"
         for finding in found
         if finding.blocks
     )

@@ -1,4 +1,4 @@
-"""Training logs of jobs that differ in their settings, as a sweep that is judged and reported like one of our own."""
+"""Makes a sweep from training logs of jobs with different settings; it is judged and reported like any sweep."""
 
 import sys
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from harness.imports.request import (
     Values,
     axes_of,
     canonical,
-    require_told_apart,
+    require_distinct,
     setting_of,
 )
 from harness.imports.run import REFUSED, Draft, committed, drafted, read, recorded
@@ -37,7 +37,7 @@ from harness.sweep.show import SweepDisplay
 
 @dataclass(frozen=True)
 class _Cell:
-    """One setting: its value of every axis, and the drafts of its jobs, one for each repeat."""
+    """One setting: its value of every axis, and a draft of a job for each repeat."""
 
     changes: dict[str, str]
     drafts: tuple[Draft, ...]
@@ -46,7 +46,7 @@ class _Cell:
 def import_sweep(request: ImportSweepRequest, display: SweepDisplay) -> ExitCode:
     """Make a sweep's folder with a run of every job, judge it, write its reports, print the answer.
 
-    BadRequestError with what is wrong with any of the logs and settings, before anything is written.
+    BadRequestError names all problems of the logs and settings, before anything is written.
     """
     host = this_host()
     axes, cells = _cells(request, host)
@@ -64,7 +64,7 @@ def import_sweep(request: ImportSweepRequest, display: SweepDisplay) -> ExitCode
 
 
 def _cells(request: ImportSweepRequest, host: Host) -> tuple[tuple[SweptAxis, ...], list[_Cell]]:
-    """The axes that the settings name, and the cells in the order of their first logs, the control before all."""
+    """Return the axes of the labels, and the cells in the order of their first logs, the control first."""
     labels = [setting_of(job.label) for job in request.jobs]
     axes = axes_of(labels)
     problems, found, jobs = Problems(), dict[tuple[tuple[str, str], ...], _Cell](), list[Labelled]()
@@ -77,7 +77,7 @@ def _cells(request: ImportSweepRequest, host: Host) -> tuple[tuple[SweptAxis, ..
             found[key] = replace(before, drafts=(*before.drafts, draft))
             jobs.append(Labelled(job.label, dict(values), draft.settled))
     with problems.collecting():
-        require_told_apart(jobs, axes)
+        require_distinct(jobs, axes)
     problems.raise_if_any()
     cells = list(found.values())
     control = _control(request, cells)
@@ -97,7 +97,7 @@ def _drafted(
 
 
 def _control(request: ImportSweepRequest, cells: Sequence[_Cell]) -> int:
-    """The place of the cell that is asked for, or of the first without recompute, or of the first."""
+    """Return the index of the requested cell, else of the first without recompute, else 0."""
     if not request.control:
         plain = [place for place, cell in enumerate(cells) if cell.changes.get(RECOMPUTE) == "none"]
         return plain[0] if plain else 0
@@ -106,7 +106,7 @@ def _control(request: ImportSweepRequest, cells: Sequence[_Cell]) -> int:
     matching = [place for place, cell in enumerate(cells) if wanted.items() <= cell.changes.items()]
     if not matching:
         known = "; ".join(" ".join(cell.changes.values()) for cell in cells)
-        raise BadRequestError(f"--control {request.control}: no log has this setting", remedy=f"one of: {known}")
+        raise BadRequestError(f"--control {request.control}: no log has this setting", remedy=f"name one of: {known}")
     return matching[0]
 
 
@@ -158,18 +158,18 @@ def _plan(
 
 
 def _started(drafts: Sequence[Draft]) -> str:
-    """The start of the first job; the time of the import unless it is known of all."""
+    """Return the start of the first job; the time of the import if any start is unknown."""
     known = [draft.times.started_at for draft in drafts if draft.times.source != "unknown"]
     return min(known) if len(known) == len(drafts) else datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _notes(records: Sequence[RunRecord]) -> tuple[str, ...]:
-    """What the whole report rests on."""
-    unsaid = dict.fromkeys(text for record in records if record.imported for text in record.imported.unsaid)
-    told = [note for record in records for note in record.notes if note.startswith(REFUSED)]
-    refused = [f"{note} ({told.count(note)} of {len(records)} logs)" for note in dict.fromkeys(told)]
+    """Return notes on the whole sweep."""
+    missing = dict.fromkeys(text for record in records if record.imported for text in record.imported.unsaid)
+    noted = [note for record in records for note in record.notes if note.startswith(REFUSED)]
+    refused = [f"{note} ({noted.count(note)} of {len(records)} logs)" for note in dict.fromkeys(noted)]
     return (
         f"{IMPORTED}training logs: mbr-perf measured nothing",
         *refused,
-        *(f"logs do not tell {text}" for text in unsaid),
+        *(f"the logs do not contain {text}" for text in missing),
     )

@@ -158,7 +158,7 @@ def test_a_drop_of_utilization_between_two_runs_is_named_whichever_comes_first(m
         document = json.loads(mbr_perf("diagnose", *pair, "--no_plan", "--json").out)
         assert document["job"]["name"] == "slow"
         assert [row["id"] for row in document["symptoms"]] == ["utilization_drop_with_mlp"]
-        assert document["evidence"][0].endswith("of fast (-16.7 %).")
+        assert document["evidence"][0].endswith("fast 709.6 (-16.7 %).")
 
 
 def test_the_id_of_a_run_is_enough(mbr_perf, run, tmp_path):

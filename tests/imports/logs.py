@@ -1,4 +1,4 @@
-"""Training logs in the words of Megatron-Bridge and Megatron-LM, written for tests."""
+"""Writes training logs in the formats of Megatron-Bridge and Megatron-LM for tests."""
 
 
 def step_time(seconds, tflops):
@@ -28,7 +28,7 @@ def memory_mb(rank, after, allocated, max_allocated, reserved, max_reserved):
 
 
 def bridge_log(tflops, losses=None, memory=()):
-    """A whole log; a throughput of None: the job was dead by then."""
+    """Return a whole log; a throughput of None: the job had ended before."""
     total, lines = len(tflops), []
     for number, value in enumerate(tflops, start=1):
         if value is not None:
@@ -39,7 +39,7 @@ def bridge_log(tflops, losses=None, memory=()):
 
 
 def megatron_lm_log(seconds, tflops=None, memory=(), total=None):
-    """One line per iteration with a time that has fractions, as newer versions print."""
+    """Return one line per iteration; times have fractions, as in newer versions."""
     lines = []
     for number, value in enumerate(seconds, start=1):
         extra = f" throughput per GPU (TFLOP/s/GPU): {tflops[number - 1]} |" if tflops else ""

@@ -1,4 +1,4 @@
-"""Logs and goldens are judged as Megatron-Bridge's evaluator judges them where it is right, and rightly where it is not."""
+"""Verdicts agree with those of Megatron-Bridge's evaluator, except for its known errors."""
 
 import json
 import math
@@ -66,8 +66,8 @@ def test_throughput(case, judged):
 @pytest.mark.parametrize("case", cases("memory"))
 def test_memory(case, judged):
     names = {"alloc": "allocated", "max_alloc": "max_allocated", "max_reserved": "max_reserved"}
-    told = {names[name]: value for name, value in case["current"].items() if value is not None}
-    log = bridge_log([700.0] * 10, memory=[(1, memory_gb(0, 1, **told))])
+    reported = {names[name]: value for name, value in case["current"].items() if value is not None}
+    log = bridge_log([700.0] * 10, memory=[(1, memory_gb(0, 1, **reported))])
     found = judged(
         log, golden_of([700.0] * 10, **case["golden"]), thresholds=ForeignThresholds(memory=case["threshold"])
     )
@@ -87,7 +87,7 @@ def test_loss_curves(case):
         assert points.current * figures["total_points"] == pytest.approx(figures["point_wise_failures"])
         assert abs(final.change) == pytest.approx(figures["final_loss_diff"])
         assert outliers.current == pytest.approx(figures["outlier_ratio"])
-        failed = {one.metric for one in found if one.verdict.value == "regression"}
+        failed = {finding.metric for finding in found if finding.verdict.value == "regression"}
         names = {"correlation": "loss_correlation", "point_wise_tolerance": "loss_points", "final_loss": "loss_final"}
         assert failed == {names[name] for name in case["upstream"]["failed_metrics"]}
 
@@ -104,7 +104,7 @@ def test_from_log_to_outcome(case, judged, tmp_path):
     assert found.comparison.outcome.value == case["outcome"]
 
 
-def test_an_undefined_correlation_says_so_and_does_not_fail():
+def test_an_undefined_correlation_has_a_reason_and_does_not_fail():
     for case in CASES["convergence"]:
         if case["name"] in ("constant_loss_identical", "mock_data_noise_2_points_flipped"):
             found = judge_loss(range(len(case["golden"])), case["current"], case["golden"], LossLimits())[0]
@@ -112,16 +112,18 @@ def test_an_undefined_correlation_says_so_and_does_not_fail():
             assert found.reason.startswith("undefined: ")
 
 
-def test_a_hiccup_that_the_median_passes_over_is_told(judged):
+def test_a_slow_step_that_the_median_hides_is_noted(judged):
     found = judged(bridge_log([700.0] * 47 + [100.0, 700.0, 700.0]), golden_of([700.0] * 50))
     assert found.comparison.outcome.value == "pass"
-    assert [note for note in found.notes if "most of all 48: 100" in note and "the mean is 660" in note]
+    assert [
+        note for note in found.notes if "the farthest is iteration 48 with 100" in note and "the mean is 660" in note
+    ]
 
 
 def test_every_loss_check_names_its_number_and_its_limit():
     golden = [10 * math.exp(-0.04 * step) for step in range(20)]
     found = judge_loss(range(1, 21), [1.12 * loss for loss in golden], golden, LossLimits())
-    assert [(one.metric, one.verdict.value) for one in found] == [
+    assert [(finding.metric, finding.verdict.value) for finding in found] == [
         ("loss_correlation", "pass"), ("loss_points", "regression"), ("loss_final", "regression"),
         ("loss_outliers", "pass"),
     ]  # fmt: skip
@@ -138,7 +140,7 @@ def test_noise_on_a_flat_curve_is_not_correlated():
 
 
 @pytest.mark.parametrize(("points", "verdict"), [(8, "not_gated"), (9, "regression")])
-def test_a_correlation_takes_eight_points_after_the_first_fifth(points, verdict):
+def test_a_correlation_needs_eight_points_after_the_first_fifth(points, verdict):
     golden = [10.0 - 0.2 * step for step in range(points)]
     current = [loss + (0.9 if step % 2 else -0.9) for step, loss in enumerate(golden)]
     found = judge_loss(range(1, points + 1), current, golden, LossLimits())
@@ -150,5 +152,5 @@ def test_tolerances_have_bands(loss, tolerance):
     limits = LossLimits()
     for share, verdict in ((0.99, "pass"), (1.01, "regression")):
         curve = [loss * (1 + share * tolerance)] * 10
-        found = {one.metric: one for one in judge_loss(range(10), curve, [loss] * 10, limits)}
+        found = {finding.metric: finding for finding in judge_loss(range(10), curve, [loss] * 10, limits)}
         assert found["loss_points"].verdict.value == verdict

@@ -1,4 +1,4 @@
-"""Arbitrary logs and golden files: an answer or a refusal in words, never another error, never NaN in an answer."""
+"""Arbitrary logs and golden files: an answer or a clear refusal, never another error, never NaN in an answer."""
 
 import atexit
 import io
@@ -82,7 +82,7 @@ LOG = log_of(bridge_log([700.0] * 5, memory=[(1, WHOLE[10]), (2, WHOLE[13])]) + 
 
 
 def answered(log, golden):
-    """Every way out of a comparison; an answer is strict JSON."""
+    """Compare, and check that the answer is strict JSON."""
     judged = judge_log(log, golden, WindowOptions(), ForeignThresholds(), LossLimits())
     verdict = comparison_outcome(judged.comparison)
     json.loads(report_json.text(foreign_document(ForeignAnswer(log, judged, *verdict))))
@@ -98,7 +98,7 @@ def any_log(text):
 
 @cache
 def golden_path():
-    """One file for all examples, gone with the process."""
+    """Return one file for all examples, deleted with the process."""
     folder = TemporaryDirectory(prefix="mbr-perf-fuzz-")
     atexit.register(folder.cleanup)
     return Path(folder.name) / "g.json"

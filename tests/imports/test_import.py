@@ -21,7 +21,7 @@ def _results(tmp_path):
 
 @pytest.fixture(name="imported")
 def _imported(mbr_perf, tmp_path, results):
-    """Import one log with the published settings; its answer and, where there is one, its record."""
+    """Import one log with the published settings; return the answer and the document."""
 
     def run(text, *options):
         (tmp_path / "job.log").write_text(text)
@@ -31,7 +31,7 @@ def _imported(mbr_perf, tmp_path, results):
     return run
 
 
-def test_a_log_becomes_a_run_that_says_what_it_is(imported, results, tmp_path):
+def test_a_log_becomes_a_run_with_its_origin(imported, results, tmp_path):
     answer, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
     record = read_run(document["run_id"], results)
 
@@ -47,7 +47,7 @@ def test_a_log_becomes_a_run_that_says_what_it_is(imported, results, tmp_path):
     assert record.notes[0].startswith("imported from a training log (Megatron-Bridge, 1 file)")
 
 
-def test_ranks_that_the_log_does_not_tell_are_absent(imported, results):
+def test_ranks_that_the_log_does_not_name_are_absent(imported, results):
     _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
     record = read_run(document["run_id"], results)
     with_memory = [rank.rank for rank in record.ranks if rank.memory]
@@ -58,14 +58,14 @@ def test_ranks_that_the_log_does_not_tell_are_absent(imported, results):
     assert document["metrics"]["peak_device_bytes"] is None
 
 
-def test_copies_of_ranks_that_were_read_are_not_missed(imported):
+def test_data_parallel_copies_of_reported_ranks_are_not_missing(imported):
     _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
 
     assert document["metrics"]["peak_allocated_bytes"]["missing_ranks"] == []
     assert "peak_allocated_bytes" not in document["metrics"]["problems"]
 
 
-def test_memory_of_one_rank_alone_is_no_peak_of_the_job(imported):
+def test_the_memory_of_a_single_rank_is_not_the_peak_of_the_job(imported):
     text = "\n".join(line for line in job_log(TABLE[1]).splitlines() if "[Rank " not in line or "[Rank 0]" in line)
     _, document = imported(text, "--recompute", "mlp")
 
@@ -97,7 +97,7 @@ def test_settings_that_a_rule_refuses_are_imported_and_the_rule_is_named(importe
     assert not any("refused by rule" in note for note in legal["notes"])
 
 
-def test_a_log_that_stops_without_a_word_is_of_a_failed_job(imported):
+def test_a_log_that_stops_early_without_a_message_is_of_a_failed_job(imported):
     text = "\n".join(job_log(TABLE[1]).splitlines()[:-6])
     answer, document = imported(text, "--recompute", "mlp")
 
@@ -105,7 +105,7 @@ def test_a_log_that_stops_without_a_word_is_of_a_failed_job(imported):
     assert "the log ends at iteration 17 of 20" in document["failure"]
 
 
-def test_a_shorter_job_may_be_asked_for(imported):
+def test_a_shorter_job_may_be_requested(imported):
     text = "\n".join(job_log(TABLE[1]).splitlines()[:-6])
     answer, document = imported(text, "--recompute", "mlp", "-ms", "17")
 
@@ -121,7 +121,7 @@ def test_a_loss_that_is_no_number_is_a_failed_job(imported):
     assert "the loss is not a number at iteration 20" in document["failure"]
 
 
-def test_a_line_every_few_iterations_counts_where_all_of_them_lie_in_the_window(imported):
+def test_a_line_for_several_iterations_counts_if_all_are_in_the_window(imported):
     lines = [iteration(number, 3.0, total=100) for number in range(5, 101, 5)]
     _, document = imported("\n".join(lines), "--recompute", "mlp", "--eval_time_start_step", "72")
 
@@ -130,10 +130,10 @@ def test_a_line_every_few_iterations_counts_where_all_of_them_lie_in_the_window(
 
 
 @pytest.mark.slow
-def test_history_has_imported_runs_when_their_jobs_ran_and_marks_those_that_nobody_dates(mbr_perf, imported, results):
+def test_history_shows_imported_runs_at_the_time_of_their_jobs_and_marks_unknown_times(mbr_perf, imported, results):
     logs = {
         "in the log": (job_log(TABLE[1]).replace("2026-08-01", "2024-08-01"), ()),
-        "told": (job_log(TABLE[1]), ("--started_at", "2023-05-05T12:00-08:00")),
+        "given": (job_log(TABLE[1]), ("--started_at", "2023-05-05T12:00-08:00")),
         "unknown": (job_log(TABLE[1]).replace("[2026-08-01 10:00:01] ", ""), ()),
     }
     answers = {which: imported(text, "--recompute", "mlp", *options)[1] for which, (text, options) in logs.items()}
@@ -142,7 +142,7 @@ def test_history_has_imported_runs_when_their_jobs_ran_and_marks_those_that_nobo
     shown = mbr_perf("history", "llama3_70b", "--results_dir", results)
     nights = json.loads(mbr_perf("history", "llama3_70b", "--results_dir", results, "--json").out)["nights"]
 
-    assert [night["id"] for night in nights] == [runs["told"], runs["in the log"], runs["unknown"]]
+    assert [night["id"] for night in nights] == [runs["given"], runs["in the log"], runs["unknown"]]
     assert [night["started_at"] for night in nights[:2]] == ["2023-05-05T20:00:00+00:00", "2024-08-01T10:00:01+00:00"]
     assert [night["is_start_known"] for night in nights] == [True, True, False]
     listed = mbr_perf("results", "list", "--results_dir", results).out.splitlines()
@@ -150,30 +150,32 @@ def test_history_has_imported_runs_when_their_jobs_ran_and_marks_those_that_nobo
     assert listed[3].split()[2].endswith("Z?")
     assert shown.out.count("Z? ") == 1
     assert "?: when 1 of 3 runs were made is not known" in shown.out
-    assert any("--started_at TIME tells it" in note for note in answers["unknown"]["notes"])
-
-
-@pytest.mark.parametrize(("time", "told"), [("last week", "no time"), ("2999-01-01", "yet to come"), ("", "no time")])
-def test_a_start_that_is_no_time_or_yet_to_come_is_refused(imported, results, time, told):
-    answer, document = imported(job_log(TABLE[1]), "--started_at", time)
-
-    assert (answer.code, results.exists()) == (2, False)
-    assert told in document["error"]
+    assert any("set it with import --started_at TIME" in note for note in answers["unknown"]["notes"])
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "told"),
+    ("time", "message"), [("last week", "not a time"), ("2999-01-01", "is in the future"), ("", "not a time")]
+)
+def test_a_start_that_is_invalid_or_in_the_future_is_refused(imported, results, time, message):
+    answer, document = imported(job_log(TABLE[1]), "--started_at", time)
+
+    assert (answer.code, results.exists()) == (2, False)
+    assert message in document["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
     [
-        ("using world size: 64\n" + job_log(TABLE[1]), (), "the log is of 64 ranks, the settings of 32"),
-        (job_log(TABLE[1]), ("-gb", "64"), "the log has a global batch size of 32, the settings of 64"),
+        ("using world size: 64\n" + job_log(TABLE[1]), (), "the log has 64 ranks, the settings have 32"),
+        (job_log(TABLE[1]), ("-gb", "64"), "the log has a global batch size of 32, the settings have 64"),
         ("nothing of interest\n", (), "no line of a training iteration"),
     ],
 )
-def test_a_log_of_another_job_is_refused(imported, results, text, options, told):
+def test_a_log_of_another_job_is_refused(imported, results, text, options, message):
     answer, document = imported(text, *options)
 
     assert answer.code == 2
-    assert told in document["error"]
+    assert message in document["error"]
     assert not results.exists()
 
 
@@ -182,7 +184,7 @@ def test_without_a_gpu_type_nothing_is_assumed(mbr_perf, tmp_path):
     answer = mbr_perf("import", "--log", tmp_path / "a.log", "-mr", "llama3_70b")
 
     assert answer.code == 2
-    assert "does not say what it was measured on" in answer.err
+    assert "a log does not contain its GPU type" in answer.err
 
 
 def test_the_other_commands_read_an_imported_run(mbr_perf, imported, results):
@@ -191,7 +193,7 @@ def test_the_other_commands_read_an_imported_run(mbr_perf, imported, results):
 
     compared = mbr_perf("compare", run, "--results_dir", results, "--json")
     assert compared.code == 0
-    changes = {one["metric"]: one["change"] for one in json.loads(compared.out)["comparison"]}
+    changes = {row["metric"]: row["change"] for row in json.loads(compared.out)["comparison"]}
     assert changes["tflops_per_gpu"] == pytest.approx(704 / 709.93 - 1, abs=1e-4)
     assert mbr_perf("explain", run, "--results_dir", results).code == 0
     assert mbr_perf("results", "show", run, "--results_dir", results).code == 0
@@ -206,23 +208,23 @@ def test_an_imported_run_is_exported_under_the_numbers_of_megatron_bridge(mbr_pe
     golden = read_foreign_golden(tmp_path / "golden.json")
 
     assert answer.code == 0
-    assert "iteration N of the log is step N-1; throughput is its own" in answer.err
+    assert "iteration N of the log is step N-1; throughput is from the log" in answer.err
     assert sorted(golden.steps) == list(range(1, 21))
     assert {step.tflops_per_gpu for step in golden.steps.values()} == {593.6}
     assert mbr_perf("compare", "--log", tmp_path / "job.log", "--golden", tmp_path / "golden.json").code == 0
 
 
-def test_of_a_line_every_few_iterations_those_steps_are_exported_that_the_log_names(mbr_perf, imported, results):
+def test_only_the_steps_that_the_log_names_are_exported(mbr_perf, imported, results):
     lines = [iteration(number, 3.0, total=100) for number in range(5, 101, 5)]
     _, document = imported("\n".join(lines), "--recompute", "mlp")
     answer = mbr_perf("golden", "export", document["run_id"], "--results_dir", results)
 
     assert [key for key in json.loads(answer.out) if key.isdigit()] == [str(number) for number in range(4, 100, 5)]
-    assert "throughput is ours, for it has none" in answer.err
-    assert "20 of 100 steps: those that the log names" in answer.err
+    assert "throughput is calculated by mbr-perf, because the log has none" in answer.err
+    assert "20 of 100 steps: only these are in the log" in answer.err
 
 
-def test_a_failed_imported_run_is_no_golden_and_what_there_is_may_be_had(mbr_perf, imported, results, tmp_path):
+def test_a_failed_imported_run_is_no_golden_but_its_values_can_be_written(mbr_perf, imported, results, tmp_path):
     _, document = imported(job_log(TABLE[0]), "--recompute", "core_attn")
     answer = mbr_perf("golden", "export", document["run_id"], "--results_dir", results)
 
@@ -230,7 +232,7 @@ def test_a_failed_imported_run_is_no_golden_and_what_there_is_may_be_had(mbr_per
     assert f"mbr-perf compare --log {tmp_path / 'job.log'} --actuals FILE" in answer.err
 
 
-def test_a_golden_of_a_log_is_marked_as_one_and_a_measured_one_does_not_judge_it(mbr_perf, imported, results, tmp_path):
+def test_a_golden_from_a_log_is_marked_and_a_measured_golden_does_not_judge_it(mbr_perf, imported, results, tmp_path):
     _, document = imported(job_log(TABLE[1]), "--recompute", "mlp")
     goldens, run = tmp_path / "goldens", document["run_id"]
     promoted = mbr_perf("golden", "promote", run, "--reason", "theirs", "--author", "me", "--golden_dir", goldens,
@@ -259,7 +261,7 @@ def test_the_published_table_is_a_sweep_with_the_same_figures(mbr_perf, tmp_path
 
     assert (imported.code, report.code) == (0, 0)
     assert "8 cells: 2 OOM, 6 ok" in imported.out
-    assert "logs do not tell software, driver and device" in imported.out
+    assert "the logs do not contain software, driver and device" in imported.out
     assert imported.out.count("54.76 GiB (OOM)") == 1
     assert [cell["status"] for cell in cells] == ["oom" if job.is_oom else "ok" for job in TABLE]
     for cell, job in zip(cells, TABLE, strict=True):
@@ -273,18 +275,18 @@ def test_the_published_table_is_a_sweep_with_the_same_figures(mbr_perf, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("settings", "told", "todo"),
+    ("settings", "reason", "remedy"),
     [
         (
             ("core_attn", f"core_attn {EXPANDABLE}"),
-            f"for recipes/llama/llama3_70b.yaml:45 sets {EXPANDABLE}",
-            "if the job of core_attn ran otherwise: -E PYTORCH_CUDA_ALLOC_CONF=",
+            f"recipes/llama/llama3_70b.yaml:45 sets {EXPANDABLE}",
+            "if the job core_attn ran with another value: -E PYTORCH_CUDA_ALLOC_CONF=",
         ),
         (("mlp", "mlp tp=4"), "sets tp=4", "--log 'mlp tp=VALUE'=PATH"),
-        (("mlp c=fp8_cs", "mlp"), "for --compute_dtype sets compute_dtype=fp8_cs", "if the job of mlp ran otherwise"),
+        (("mlp c=fp8_cs", "mlp"), "--compute_dtype sets compute_dtype=fp8_cs", "if the job mlp ran with another value"),
     ],
 )
-def test_settings_that_differ_only_in_what_was_typed_are_refused(mbr_perf, tmp_path, results, settings, told, todo):
+def test_different_labels_of_the_same_settings_are_refused(mbr_perf, tmp_path, results, settings, reason, remedy):
     options = []
     for place, label in enumerate(settings):
         (tmp_path / f"{place}.log").write_text(job_log(TABLE[1]))
@@ -293,8 +295,8 @@ def test_settings_that_differ_only_in_what_was_typed_are_refused(mbr_perf, tmp_p
 
     assert answer.code == 2
     assert "are the same settings" in answer.err
-    assert told in answer.err
-    assert todo in answer.err
+    assert reason in answer.err
+    assert remedy in answer.err
     assert not results.exists()
 
 
@@ -318,7 +320,7 @@ def test_repeats_are_logs_of_the_same_setting(mbr_perf, tmp_path, results):
 
 
 @pytest.mark.slow
-def test_cells_with_the_memory_of_the_same_rank_are_held_against_each_other(mbr_perf, tmp_path, results):
+def test_cells_with_the_memory_of_the_same_rank_are_compared(mbr_perf, tmp_path, results):
     options = []
     for label, tflops, peak in (("none", 700.0, 60.0), ("mlp", 593.6, 55.6)):
         lines = job_log(Job(label, tflops, peak)).splitlines()
@@ -328,7 +330,7 @@ def test_cells_with_the_memory_of_the_same_rank_are_held_against_each_other(mbr_
 
     assert answer.code == 0
     assert "+4.10 GiB" in answer.out
-    assert "logs do not tell the memory of 31 of 32 ranks; it has that of rank 0" in answer.out
+    assert "the logs do not contain the memory of 31 of 32 ranks; only that of rank 0" in answer.out
     assert "none; mlp: allocated: no reading from 31 of 32 ranks (copies of ranks with one: 1)" in answer.out
     assert "leave 6 % of 80.00 GiB free on the ranks whose memory is known" in answer.out
 
@@ -344,7 +346,7 @@ def test_an_imported_sweep_cannot_be_resumed(mbr_perf, tmp_path, results):
 
 
 @pytest.mark.parametrize(
-    ("logs", "told"),
+    ("logs", "messages"),
     [
         (("none=",), ["--log none=: no file"]),
         (("none={log}", "none={log}"), ["is named twice"]),
@@ -352,18 +354,18 @@ def test_an_imported_sweep_cannot_be_resumed(mbr_perf, tmp_path, results):
         (("mlp={log}", "--sweep", "nosuch"), ["--sweep nosuch: no such sweep file"]),
     ],
 )
-def test_options_that_cannot_be_meant_are_refused_in_the_words_of_the_options(mbr_perf, tmp_path, results, logs, told):
+def test_wrong_options_are_refused_by_their_own_names(mbr_perf, tmp_path, results, logs, messages):
     (tmp_path / "a.log").write_text(job_log(TABLE[1]))
     words = [word.format(log=tmp_path / "a.log") for word in logs]
     options = [part for word in words for part in (("--log", word) if "=" in word else (word,))]
     answer = mbr_perf("import", *options, *SFT, "--results_dir", results)
 
     assert (answer.code, results.exists()) == (2, False)
-    assert [text for text in told if text not in answer.err] == []
+    assert [text for text in messages if text not in answer.err] == []
 
 
 @pytest.mark.slow
-def test_a_sweep_file_says_what_the_jobs_have_in_common(mbr_perf, tmp_path, results):
+def test_a_sweep_file_contains_the_common_settings(mbr_perf, tmp_path, results):
     (tmp_path / "a.log").write_text(job_log(TABLE[1]))
     options = ("--sweep", "llama3_70b_modules", "--log", f"mlp={tmp_path / 'a.log'}", "--results_dir", results)
     answer = mbr_perf("import", *options)
@@ -372,7 +374,7 @@ def test_a_sweep_file_says_what_the_jobs_have_in_common(mbr_perf, tmp_path, resu
     assert "Which modules Llama 3 70B should recompute on 32 H100" in answer.out
 
 
-def test_all_that_is_wrong_with_any_job_is_told_before_anything_is_written(mbr_perf, tmp_path, results):
+def test_all_problems_of_all_jobs_are_shown_before_anything_is_written(mbr_perf, tmp_path, results):
     (tmp_path / "a.log").write_text("nothing\n")
     (tmp_path / "b.log").write_text(job_log(TABLE[1]).replace("global batch size:    32", "global batch size:    64"))
     logs = ("--log", f"none={tmp_path / 'a.log'}", "--log", f"mlp={tmp_path / 'b.log'}")

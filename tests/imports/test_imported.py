@@ -1,4 +1,4 @@
-"""What a training log tells of the start and the end of its job."""
+"""The start and the end of a job, as read from its training log."""
 
 from datetime import UTC, datetime
 
@@ -14,7 +14,7 @@ from tests.imported_logs import TABLE, iteration, job_log, out_of_memory
 
 @pytest.fixture(name="read")
 def _read(tmp_path):
-    """A log's text as a parsed log and what it shows of a failure."""
+    """A log's text as a parsed log, and the failure in it."""
 
     def run(text):
         (tmp_path / "job.log").write_text(text)
@@ -27,7 +27,7 @@ def _read(tmp_path):
     return run
 
 
-def test_a_failure_that_the_job_got_over_is_a_note(read):
+def test_a_failure_from_which_the_job_recovered_is_a_note(read):
     whole = [iteration(number, 3.0) for number in range(1, 21)]
     log, found = read("\n".join([*whole[:5], out_of_memory(60.0), *whole]) + "\n")
     ended = ending(log, found, 20)
@@ -36,13 +36,13 @@ def test_a_failure_that_the_job_got_over_is_a_note(read):
     assert "did not end the job" in ended.notes[0]
 
 
-def test_a_failure_of_a_rank_that_is_not_told_belongs_to_no_rank(read):
+def test_a_failure_of_an_unknown_rank_belongs_to_no_rank(read):
     log, found = read(job_log(TABLE[0]).replace("[rank0]: ", ""))
     ended = ending(log, found, 20)
     ranks = rank_records(log, ended.first, 32, ended_well=False)
 
     assert ended.status == "oom"
-    assert ended.failure.startswith("a rank that the log does not name ran out of memory after iteration 2")
+    assert ended.failure.startswith("an unknown rank ran out of memory after iteration 2")
     assert [rank.rank for rank in ranks if rank.failure] == []
 
 
@@ -73,16 +73,16 @@ NOW = datetime(2026, 9, 1, tzinfo=UTC)
         ("iteration 1/ 5 | lm loss: 1 |", "2026-09-01T00:00:00+00:00", "unknown"),
     ],
 )
-def test_a_job_started_when_its_log_says_so_or_nobody_knows_when(read, text, started_at, source):
+def test_the_start_of_a_job_is_read_from_its_log_or_unknown(read, text, started_at, source):
     times = job_times(read(text)[0], None, NOW)
 
     assert (times.started_at, times.source) == (started_at, source)
 
 
-def test_a_job_lasted_from_its_first_iteration_to_its_last(read):
+def test_the_duration_is_from_the_first_iteration_to_the_last(read):
     lines = [f"[2025-03-01 10:0{number}:00] iteration {number}/ 5 | lm loss: 1 |" for number in range(1, 6)]
     log = read("2025-03-01 09:00:00 set-up\n" + "\n".join(lines))[0]
-    told = job_times(log, datetime(2024, 1, 1, tzinfo=UTC), NOW)
+    given = job_times(log, datetime(2024, 1, 1, tzinfo=UTC), NOW)
 
     assert job_times(log, None, NOW).duration_s == 240.0
-    assert (told.started_at, told.finished_at) == ("2024-01-01T00:00:00+00:00", "2024-01-01T00:04:00+00:00")
+    assert (given.started_at, given.finished_at) == ("2024-01-01T00:00:00+00:00", "2024-01-01T00:04:00+00:00")

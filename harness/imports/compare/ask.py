@@ -1,4 +1,4 @@
-"""`mbr-perf compare`: judge a run that was measured earlier, or somebody's training log."""
+"""`mbr-perf compare`: judge a run that was measured earlier, or a training log."""
 
 import shlex
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def _of_losses(name: str, metavar: str, text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """What to compare with what."""
+    """The two sides to compare."""
 
     run: Annotated[
         str | None,
@@ -48,7 +48,11 @@ class CompareOptions:
     ] = None
     repeat: Annotated[
         list[str] | None,
-        typer.Option("--repeat", metavar="RUN", help="A further run of the same settings; their medians are compared."),
+        typer.Option(
+            "--repeat",
+            metavar="RUN",
+            help="Another run of the same settings. mbr-perf compares the median of all runs.",
+        ),
     ] = None
     results_dir: Results = None
     as_json: Json = False
@@ -56,7 +60,7 @@ class CompareOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignOptions:
-    """Which log to hold against which golden file."""
+    """The log and the golden file to compare."""
 
     log: Annotated[
         list[str] | None,
@@ -64,32 +68,32 @@ class ForeignOptions:
     ] = None
     foreign_golden: Annotated[
         Path | None,
-        _of_logs("--golden", "FILE", "Golden values of Megatron-Bridge or Megatron-LM to hold the log against."),
+        _of_logs("--golden", "FILE", "Compare the log with these golden values of Megatron-Bridge or Megatron-LM."),
     ] = None
-    form: Annotated[str, _of_logs("--format", "FORMAT", "Of the golden file: bridge, megatron-lm or auto.")] = "auto"
+    form: Annotated[str, _of_logs("--format", "FORMAT", "Format of the golden file: bridge, megatron-lm or auto.")] = (
+        "auto"
+    )
     actuals: Annotated[
         Path | None,
         _of_logs(
             "--actuals",
             "FILE",
-            "Write what the log says as golden values of Megatron-Bridge; added to the steps that the file has.",
+            "Write the log's values as golden values of Megatron-Bridge. Steps that the file already has stay.",
         ),
     ] = None
-    check_loss: Annotated[bool, _of_logs("--check_loss", None, "Hold the loss curve against the golden's as well.")] = (
-        False
-    )
+    check_loss: Annotated[bool, _of_logs("--check_loss", None, "Also compare the loss curves.")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossOptions:
-    """What a loss curve may differ by; None: the default of the check."""
+    """The accepted differences of loss curves; None: the default of the check."""
 
     correlation_threshold: Annotated[
         float | None,
         _of_losses(
             "--correlation_threshold",
             "R",
-            "Least correlation of the curves. Default 0.95; not taken of few points or a flat curve.",
+            "Lowest accepted correlation of the curves. Default 0.95. Not computed for few points or a flat curve.",
         ),
     ] = None
     high_loss_tolerance: Annotated[
@@ -111,20 +115,22 @@ class LossOptions:
     outlier_threshold: Annotated[
         float | None,
         _of_losses(
-            "--outlier_threshold", "SIGMA", "Standard deviations from which a residual is an outlier. Default 3."
+            "--outlier_threshold", "SIGMA", "A residual beyond this many standard deviations is an outlier. Default 3."
         ),
     ] = None
     skip_first_percent_loss: Annotated[
         float | None,
-        _of_losses("--skip_first_percent_loss", "FRACTION", "Share of the points that does not count. Default 0.20."),
+        _of_losses(
+            "--skip_first_percent_loss", "FRACTION", "Share of the first points that does not count. Default 0.20."
+        ),
     ] = None
 
 
 @takes(CompareOptions, ForeignOptions, JudgeOptions, LossOptions)
 def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, loss: LossOptions) -> None:
-    """Hold a run against golden values, or against another run, and exit with the verdict.
+    """Compare a run with golden values or with another run, and exit with the verdict.
 
-    With --log: a training log of Megatron-Bridge or Megatron-LM against golden values of theirs.
+    With --log: compare a training log of Megatron-Bridge or Megatron-LM with their golden values.
     """
     from harness.asking.requests import given_options
 
@@ -141,11 +147,12 @@ def compare(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, 
 
 
 def _instead(what: CompareOptions, foreign: ForeignOptions) -> str:
-    """A golden that was meant for a run stands behind it."""
+    """Return what to do with options for logs; the golden of a run is the argument after it."""
     log = "name a log with --log FILE"
     if what.run is None or what.golden is not None or foreign.foreign_golden is None:
         return log
-    return f"of a run: mbr-perf compare {shlex.quote(what.run)} {shlex.quote(str(foreign.foreign_golden))}; else {log}"
+    command = f"mbr-perf compare {shlex.quote(what.run)} {shlex.quote(str(foreign.foreign_golden))}"
+    return f"for a run: {command}; for a log: {log}"
 
 
 def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOptions, loss: LossOptions) -> None:
@@ -153,8 +160,8 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
 
     if what.run is not None or what.repeat:
         raise BadRequestError(
-            f"RUN {what.run or what.repeat} and --log are two answers to one question; give one",
-            remedy="further logs of the same job: --log a.log b.log",
+            f"RUN {what.run or what.repeat} and --log: mbr-perf compares either a run or a log",
+            remedy="give only one of them; several logs of one job: --log a.log b.log",
         )
     answer = compare_foreign(_foreign_request(foreign, loss, judge))
     if what.as_json:
@@ -168,7 +175,11 @@ def _compare_log(what: CompareOptions, foreign: ForeignOptions, judge: JudgeOpti
 
         show_page(foreign_page(answer.log, answer.comparison, (answer.outcome, answer.exit_code)))
         if foreign.actuals:
-            print(f"Written: {answer.actuals}" if answer.actuals else f"Not written, no iteration: {foreign.actuals}")
+            print(
+                f"Written: {answer.actuals}"
+                if answer.actuals
+                else f"Not written, because the log has no iteration: {foreign.actuals}"
+            )
     raise typer.Exit(int(answer.exit_code))
 
 
@@ -193,7 +204,7 @@ def _compare_run(what: CompareOptions, run: str, judge: JudgeOptions) -> None:
 
 
 def _foreign_request(given: ForeignOptions, loss: LossOptions, judge: JudgeOptions) -> "ForeignRequest":
-    """The options as one value. BadRequestError names all that do not go together."""
+    """Return the options as one value. BadRequestError names all options that conflict."""
     from harness.asking.requests import read
     from harness.imports.compare.convergence import LossLimits
     from harness.imports.compare.judge import ForeignRequest
@@ -222,24 +233,24 @@ def _foreign_request(given: ForeignOptions, loss: LossOptions, judge: JudgeOptio
 def _problems(given: ForeignOptions, judge: JudgeOptions) -> list[BadRequestError]:
     golden = given.foreign_golden or judge.golden_values_path
     rows = (
-        (given.form not in FORMATS, f"--format {given.form!r}: no such format", "bridge, megatron-lm or auto"),
+        (given.form not in FORMATS, f"--format {given.form!r}: no such format", "use bridge, megatron-lm or auto"),
         (
             given.foreign_golden and judge.golden_values_path,
-            "--golden and --golden_values_path are two answers to one question",
-            "give one",
+            "--golden and --golden_values_path both name the golden values",
+            "give only one of them",
         ),
         (
             not (golden or given.actuals),
-            "--log: nothing to hold it against",
+            "--log: nothing to compare it with",
             "name golden values with --golden FILE",
         ),
         (
             judge.accept_differences,
-            "--accept_difference: a log does not say what it was measured on",
-            "leave it out: nothing is refused for it",
+            "--accept_difference: a log does not contain its hardware and software",
+            "leave the option out: mbr-perf does not check these for a log",
         ),
     )
-    return [BadRequestError(told, remedy=remedy) for is_wrong, told, remedy in rows if is_wrong]
+    return [BadRequestError(problem, remedy=remedy) for is_wrong, problem, remedy in rows if is_wrong]
 
 
 def _limit_problems(limits: dict[str, float], *, checks: bool) -> list[BadRequestError]:
@@ -248,10 +259,10 @@ def _limit_problems(limits: dict[str, float], *, checks: bool) -> list[BadReques
     found = []
     if limits and not checks:
         names = ", ".join(f"--{name}" for name in limits)
-        found.append(BadRequestError(f"{names}: losses are compared with --check_loss only", remedy="add --check_loss"))
+        found.append(BadRequestError(f"{names}: only --check_loss compares losses", remedy="add --check_loss"))
     for name, value in limits.items():
         least, most = _RANGES.get(name, (0.0, math.inf))
         if not (math.isfinite(value) and least <= value <= most):
-            told = f"{least:g} to {most:g}" if math.isfinite(most) else f"{least:g} or more"
-            found.append(BadRequestError(f"--{name} {value}: out of range", remedy=told))
+            accepted = f"{least:g} to {most:g}" if math.isfinite(most) else f"{least:g} or more"
+            found.append(BadRequestError(f"--{name} {value}: out of range", remedy=f"use {accepted}"))
     return found

@@ -1,7 +1,7 @@
-"""A log's loss curve against a golden's: four checks, each with its number and its limit.
+"""Compares a log's loss curve with a golden's in four checks, each with its number and its limit.
 
-The checks and their limits are those of Megatron-Bridge's evaluator, with two corrections: a missing or NaN loss leaves
-nothing to conclude, and a correlation is not taken of few points or of a curve that is flat.
+The checks and their limits are those of Megatron-Bridge's evaluator, with two corrections: a missing or NaN loss is
+inconclusive, and there is no correlation of few points or a flat curve.
 """
 
 import math
@@ -13,16 +13,16 @@ from harness.judging.statistics import mean
 from harness.units import counted
 
 LOSS_CHECKS = ("loss_correlation", "loss_points", "loss_final", "loss_outliers")
-# Deviations of residuals that are rounding, as a share of the loss.
+# Smaller deviations of residuals, as a share of the loss, are rounding.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class LossLimits:
-    """What a curve may differ by. Tolerances are relative, for losses above 2, above 0.5 and below.
+    """The accepted differences. Tolerances are relative, for losses above 2, above 0.5 and below.
 
-    ``min_points`` and ``flat``: with fewer points, or a golden curve whose standard deviation is a smaller share of its
-    mean, no correlation is taken: of noise it is anything from -1 to 1.
+    There is no correlation with fewer points than ``min_points``, or if the golden's standard deviation is a smaller
+    share of its mean than ``flat``: the correlation of noise is anything from -1 to 1.
     """
 
     correlation_threshold: float = 0.95
@@ -37,7 +37,7 @@ class LossLimits:
     flat: float = 0.01
 
     def tolerance(self, golden: float) -> float:
-        """The relative tolerance of one point."""
+        """Return the relative tolerance of one point."""
         if golden > 2.0:
             return self.high_loss_tolerance
         return self.medium_loss_tolerance if golden > 0.5 else self.low_loss_tolerance
@@ -46,13 +46,13 @@ class LossLimits:
 def judge_loss(
     steps: Sequence[int], current: Sequence[float | None], golden: Sequence[float], limits: LossLimits
 ) -> tuple[Finding, ...]:
-    """The findings of all four checks. ``steps`` are the iterations of the points; all three have the same length."""
+    """Return the findings of all four checks. ``steps`` are the iterations of the points; all three have equal length."""
     skipped = int(len(golden) * limits.skip_first_percent_loss)
     kept = list(zip(steps, current, golden, strict=True))[skipped:]
     problem = _problem(kept)
     if problem:
         return tuple(Finding(name, None, None, None, None, Verdict.INCONCLUSIVE, problem) for name in LOSS_CHECKS)
-    ours, theirs = [one for _, one, _ in kept if one is not None], [one for _, _, one in kept]
+    ours, theirs = [loss for _, loss, _ in kept if loss is not None], [loss for _, _, loss in kept]
     return (
         _correlation(ours, theirs, limits),
         _points([step for step, _, _ in kept], ours, theirs, limits),
@@ -66,7 +66,7 @@ def _problem(points: Sequence[tuple[int, float | None, float]]) -> str | None:
         return "no loss to compare"
     missing = [step for step, value, _ in points if value is None]
     if missing:
-        return f"{len(missing)} of {len(points)} losses are not in the log, first of iteration {missing[0]}"
+        return f"{len(missing)} of {len(points)} losses are not in the log, the first at iteration {missing[0]}"
     broken = [(step, value) for step, value, _ in points if value is not None and not math.isfinite(value)]
     return f"the loss of iteration {broken[0][0]} is {broken[0][1]}" if broken else None
 
@@ -74,7 +74,7 @@ def _problem(points: Sequence[tuple[int, float | None, float]]) -> str | None:
 def _correlation(current: Sequence[float], golden: Sequence[float], limits: LossLimits) -> Finding:
     why = ""
     if len(golden) < limits.min_points:
-        why = f"undefined: {counted(len(golden), 'point')}, at least {limits.min_points} are needed"
+        why = f"undefined: {counted(len(golden), 'point')}, but at least {limits.min_points} are needed"
     elif _spread(golden) <= limits.flat * abs(mean(golden)):
         why = f"undefined: the golden's curve is flat, its spread {_spread(golden):.3g} at a mean of {mean(golden):.5g}"
     value = pearson(current, golden) if not why else None
@@ -92,12 +92,12 @@ def _points(steps: Sequence[int], current: Sequence[float], golden: Sequence[flo
         if _difference(ours, theirs) > limits.tolerance(theirs)
     ]
     share = len(off) / len(steps)
-    told = f"{len(off)} of {len(steps)} points out of tolerance"
+    reason = f"{len(off)} of {len(steps)} points out of tolerance"
     if off:
-        step, ours, theirs = max(off, key=lambda one: _difference(one[1], one[2]))
-        told += f", most of all iteration {step}: {ours:.6g}, golden {theirs:.6g}"
+        step, ours, theirs = max(off, key=lambda point: _difference(point[1], point[2]))
+        reason += f"; the largest difference is at iteration {step}: {ours:.6g}, golden {theirs:.6g}"
     verdict = Verdict.REGRESSION if share > limits.max_outlier_ratio else Verdict.PASS
-    return Finding("loss_points", share, None, None, limits.max_outlier_ratio, verdict, told)
+    return Finding("loss_points", share, None, None, limits.max_outlier_ratio, verdict, reason)
 
 
 def _final(current: float, golden: float, limits: LossLimits) -> Finding:
@@ -110,27 +110,27 @@ def _outliers(current: Sequence[float], golden: Sequence[float], limits: LossLim
     residuals = [ours - theirs for ours, theirs in zip(current, golden, strict=True)]
     middle, spread = mean(residuals), _spread(residuals)
     floor = _ROUNDING * max(abs(value) for value in golden)
-    count = sum(abs(one - middle) > max(limits.outlier_threshold * spread, floor) for one in residuals)
+    count = sum(abs(value - middle) > max(limits.outlier_threshold * spread, floor) for value in residuals)
     share = count / len(residuals)
     verdict = Verdict.REGRESSION if share > limits.max_outlier_ratio else Verdict.PASS
-    told = f"{count} of {len(residuals)} residuals beyond {limits.outlier_threshold:g} standard deviations"
-    return Finding("loss_outliers", share, None, None, limits.max_outlier_ratio, verdict, told)
+    reason = f"{count} of {len(residuals)} residuals beyond {limits.outlier_threshold:g} standard deviations"
+    return Finding("loss_outliers", share, None, None, limits.max_outlier_ratio, verdict, reason)
 
 
 def _difference(current: float, golden: float) -> float:
-    """Relative; from a golden of 0, absolute."""
+    """Return the relative difference; for a golden of 0 the absolute difference."""
     return abs(current - golden) / abs(golden) if golden else abs(current)
 
 
 def _spread(values: Sequence[float]) -> float:
-    """Standard deviation of the values themselves, not of a population they stand for."""
+    """Return the standard deviation of the values, not of a population that they sample."""
     middle = mean(values)
     return math.sqrt(mean([(value - middle) ** 2 for value in values]))
 
 
-def pearson(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """Correlation; None where either does not vary."""
-    middle, middle_other = mean(one), mean(other)
-    product = math.fsum((a - middle) * (b - middle_other) for a, b in zip(one, other, strict=True))
-    scale = len(one) * _spread(one) * _spread(other)
+def pearson(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """Return the correlation; None if either does not vary."""
+    middle, middle_theirs = mean(ours), mean(theirs)
+    product = math.fsum((a - middle) * (b - middle_theirs) for a, b in zip(ours, theirs, strict=True))
+    scale = len(ours) * _spread(ours) * _spread(theirs)
     return max(-1.0, min(1.0, product / scale)) if scale > 0 else None

@@ -1,4 +1,4 @@
-"""JSON of a training log of another program, held against golden values."""
+"""JSON of the comparison of a training log with golden values."""
 
 from pathlib import Path
 from typing import Self
@@ -13,7 +13,7 @@ _COUNTERS = ("allocated_bytes", "max_allocated_bytes", "reserved_bytes", "max_re
 
 
 class Log(Shown):
-    """What was read of the log."""
+    """The log as read."""
 
     format: LogFormat | None
     sources: tuple[str, ...]
@@ -28,7 +28,7 @@ class Log(Shown):
 
     @classmethod
     def read_from(cls, log: ForeignLog) -> Self:
-        """``worst_memory``: of the counters that any rank reported."""
+        """Return the log; ``worst_memory`` has the counters that any rank reported."""
         worst = {name: found for name in _COUNTERS if (found := log.worst(name))}
         return cls.of(log, num_iterations=len(log.iterations), worst_memory=worst)
 
@@ -57,7 +57,7 @@ class ForeignDocument(Document):
 
 
 def foreign_document(answer: ForeignAnswer) -> ForeignDocument:
-    """The keys of `compare`, with what was read of the log and the golden."""
+    """Return the keys of `compare`, with the log and the golden as read."""
     log, judged = answer.log, answer.comparison
     if judged is None:
         doubts = [log.truncated] if log.truncated else []

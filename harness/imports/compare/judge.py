@@ -1,4 +1,4 @@
-"""Judges a training log of Megatron-Bridge or Megatron-LM against golden values of theirs."""
+"""Compares a training log of Megatron-Bridge or Megatron-LM with their golden values."""
 
 import math
 from collections.abc import Iterable
@@ -20,24 +20,24 @@ from harness.records.foreign.reader import opened_logs
 from harness.records.logs.sources import log_sources
 
 _NO_MEMORY = "no line '[Rank N] (after N iterations) memory' in the log"
-_EVERY_ONE = "--log-memory-interval 1"
+_EVERY_ITERATION = "--log-memory-interval 1"
 
 
 def judge_memory(log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds) -> Judged:
-    """One finding per counter that either side has."""
-    against = _against_one_value if golden.format == "bridge" else _against_series
-    each = [against(name, counter, log, golden, allowed) for name, counter in COUNTERS.items()]
-    notes = dict.fromkeys(note for _, told in each for note in told)
+    """Return a finding for every counter that either side has."""
+    compare = _compare_value if golden.format == "bridge" else _compare_series
+    each = [compare(name, counter, log, golden, allowed) for name, counter in COUNTERS.items()]
+    notes = dict.fromkeys(note for _, lines in each for note in lines)
     return Judged(tuple(finding for finding, _ in each if finding), tuple(notes))
 
 
 def worst_ranks(log: ForeignLog) -> dict[str, WorstRank]:
-    """The largest report of each counter over all ranks and iterations, by the metric's name."""
+    """Return the largest report of each counter over all ranks and iterations, by the metric's name."""
     found = {name: log.worst(counter) for name, counter in COUNTERS.items()}
     return {name: worst for name, worst in found.items() if worst is not None}
 
 
-def _against_one_value(
+def _compare_value(
     name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds
 ) -> tuple[Finding | None, list[str]]:
     report = bridge_report(log, counter, of_whole_run=golden.of_whole_run)
@@ -52,33 +52,31 @@ def _against_one_value(
     later = []
     if report and worst and worst.value > current * (1 + allowed.memory) and counter in OF_THE_FIRST_REPORT:
         later = [
-            f"{METRIC[name].title}: the golden is of a log's first report; after iteration {worst.iteration} rank "
-            f"{worst.rank} has {worst.value / 1e9:.5g} GB ({worst.where})"
+            f"{METRIC[name].title}: the golden holds a log's first report; rank {worst.rank} has "
+            f"{worst.value / 1e9:.5g} GB after iteration {worst.iteration} ({worst.where})"
         ]
     return finding, later
 
 
-def _against_series(
+def _compare_series(
     name: str, counter: str, log: ForeignLog, golden: ForeignGolden, allowed: ForeignThresholds
 ) -> tuple[Finding | None, list[str]]:
-    """Megatron-LM's goldens are of the last rank; the last that reports is on the same pipeline stage."""
-    series, told = (
-        golden.memory_by_iteration.get(counter),
-        [one for one in log.memory if getattr(one, counter) is not None],
-    )
+    """Compare with a golden of Megatron-LM, which holds the last rank. The last reporting rank is on the same stage."""
+    series = golden.memory_by_iteration.get(counter)
+    reports = [report for report in log.memory if getattr(report, counter) is not None]
     if not series:
-        report = max(told, key=lambda one: _bytes(one, counter), default=None)
-        return _only_current(name, _bytes(report, counter) if report else None), []
-    both = [one for one in told if one.iteration in series]
+        largest = max(reports, key=lambda report: _bytes(report, counter), default=None)
+        return _only_current(name, _bytes(largest, counter) if largest else None), []
+    both = [report for report in reports if report.iteration in series]
     if not both:
         stored = series[max(series)]
-        listed = ", ".join(str(number) for number in sorted({one.iteration for one in told})[:5])
-        why = f"the log reports memory after iterations {listed}; the golden has no value of these ({_EVERY_ONE})"
-        return _missing(name, stored, allowed, why if told else _absent(log)), []
-    report = max(both, key=lambda one: (one.rank, one.iteration))
-    finding = compare_values(METRIC[name], _bytes(report, counter), series[report.iteration], allowed.memory)
-    where = f"rank {report.rank} after iteration {report.iteration} ({report.where})"
-    return finding, [f"Memory: {where}; the golden is of the last rank"]
+        listed = ", ".join(str(number) for number in sorted({report.iteration for report in reports})[:5])
+        why = f"the log reports memory after iterations {listed}; the golden has no value for them ({_EVERY_ITERATION})"
+        return _missing(name, stored, allowed, why if reports else _absent(log)), []
+    last = max(both, key=lambda report: (report.rank, report.iteration))
+    finding = compare_values(METRIC[name], _bytes(last, counter), series[last.iteration], allowed.memory)
+    where = f"rank {last.rank} after iteration {last.iteration} ({last.where})"
+    return finding, [f"Memory: {where}; the golden holds the last rank"]
 
 
 def _bytes(report: RankMemory, counter: str) -> int:
@@ -98,7 +96,7 @@ def _missing(name: str, stored: int, allowed: ForeignThresholds, why: str) -> Fi
 
 
 def _absent(log: ForeignLog) -> str:
-    return "no rank reports it in the log" if log.memory else _NO_MEMORY
+    return "no rank in the log reports it" if log.memory else _NO_MEMORY
 
 
 def judge_log(
@@ -109,10 +107,10 @@ def judge_log(
     loss_limits: LossLimits | None = None,
     failure: str | None = None,
 ) -> ForeignComparison:
-    """All findings and the outcome. ``loss_limits`` None: losses are not held against the golden's.
+    """Return all findings and the outcome. ``loss_limits`` None: losses are not compared.
 
-    A log that is of no whole run, or in which a loss is NaN or missing, leaves nothing to conclude of speed and memory.
-    ``failure``: how the job ended, where the log says that it failed.
+    Speed and memory are inconclusive if the log is not of a whole run, or a loss is NaN or missing. ``failure``: how the
+    job failed, if the log shows it.
     """
     steps = window_of(golden, window)
     speed, memory = judge_speed(log, golden, steps, allowed), judge_memory(log, golden, allowed)
@@ -128,59 +126,61 @@ def judge_log(
 
 
 def _doubted(findings: Iterable[Finding], doubts: tuple[str, ...]) -> list[Finding]:
-    """Findings that were judged say what stands against that; reasons of their own go first."""
+    """Make judged findings inconclusive because of the doubts. Findings that are already inconclusive stay."""
     if not doubts:
         return list(findings)
     return [
-        one
-        if one.verdict in (Verdict.NOT_GATED, Verdict.INCONCLUSIVE)
-        else replace(one, change=None, verdict=Verdict.INCONCLUSIVE, reason="; ".join(doubts))
-        for one in findings
+        finding
+        if finding.verdict in (Verdict.NOT_GATED, Verdict.INCONCLUSIVE)
+        else replace(finding, change=None, verdict=Verdict.INCONCLUSIVE, reason="; ".join(doubts))
+        for finding in findings
     ]
 
 
 def _missing_losses(log: ForeignLog, golden: ForeignGolden) -> str | None:
-    """Both trainers leave the loss out of the line where it is NaN."""
-    due = [one for one in log.iterations if one.skipped_iterations == 0]
-    broken = [one for one in due if one.loss is None or one.is_loss_broken]
-    has_losses = golden.has_loss or any(one.loss is not None for one in due)
+    """Return which losses are missing. Both trainers omit a loss that is NaN."""
+    due = [row for row in log.iterations if row.skipped_iterations == 0]
+    broken = [row for row in due if row.loss is None or row.is_loss_broken]
+    has_losses = golden.has_loss or any(row.loss is not None for row in due)
     if not broken or not has_losses:
         return None
     first = broken[0]
-    what = "missing, as where it is NaN" if first.loss is None else f"{first.loss}"
+    what = "missing, which can mean NaN" if first.loss is None else f"{first.loss}"
     if first.nan_iterations:
         what = f"NaN in {first.nan_iterations} iterations"
-    rest = f" and of {len(broken) - 1} more" if len(broken) > 1 else ""
+    rest = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
     return f"the loss of iteration {first.number}{rest} is {what} ({first.where})"
 
 
 def _gradients(log: ForeignLog) -> tuple[Finding, ...]:
-    """The norm of the gradients must be a number wherever it is printed. The value is how many are none."""
-    told = [one for one in log.iterations if one.grad_norm is not None]
-    if not told:
+    """Check that every printed gradient norm is finite. The value is the number of those that are not."""
+    printed = [row for row in log.iterations if row.grad_norm is not None]
+    if not printed:
         return ()
-    broken = [one for one in told if one.grad_norm is not None and not math.isfinite(one.grad_norm)]
+    broken = [row for row in printed if row.grad_norm is not None and not math.isfinite(row.grad_norm)]
     if not broken:
-        return (Finding("grad_norm_non_finite", 0, None, None, 0, Verdict.PASS, f"{len(told)} iterations"),)
+        return (Finding("grad_norm_non_finite", 0, None, None, 0, Verdict.PASS, f"{len(printed)} iterations"),)
     first = broken[0]
-    reason = f"{len(broken)} of {len(told)}, first {first.grad_norm} in iteration {first.number} ({first.where})"
+    reason = (
+        f"{len(broken)} of {len(printed)}, the first is {first.grad_norm} in iteration {first.number} ({first.where})"
+    )
     return (Finding("grad_norm_non_finite", len(broken), None, None, 0, Verdict.REGRESSION, reason),)
 
 
 def _losses(log: ForeignLog, golden: ForeignGolden, limits: LossLimits) -> tuple[Finding, ...]:
-    """All steps of which the golden has a loss."""
-    known = {one.number: one.loss for one in log.iterations}
+    """Compare all steps for which the golden has a loss."""
+    known = {row.number: row.loss for row in log.iterations}
     steps = [number for number, step in golden.steps.items() if step.loss is not None]
     current = [known.get(number) for number in steps]
     return judge_loss(steps, current, [step.loss for step in golden.steps.values() if step.loss is not None], limits)
 
 
-_NAME_ONE = "name a golden file of Megatron-Bridge or Megatron-LM; --actuals FILE makes one of the log"
+_NAME_GOLDEN = "name a golden file of Megatron-Bridge or Megatron-LM; --actuals FILE makes a golden from the log"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignRequest:
-    """What to hold against what, and how strictly. ``golden`` None: only write ``actuals``."""
+    """The two sides to compare, and how strictly. ``golden`` None: only write ``actuals``."""
 
     logs: tuple[str, ...]
     golden: Path | None
@@ -194,7 +194,7 @@ class ForeignRequest:
 
 @dataclass(frozen=True)
 class ForeignAnswer:
-    """What came of it. ``comparison`` None: there was nothing to compare with. ``actuals``: the file that was written."""
+    """The result. ``comparison`` None: there was no golden. ``actuals``: the written file."""
 
     log: ForeignLog
     comparison: ForeignComparison | None
@@ -204,9 +204,9 @@ class ForeignAnswer:
 
 
 def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
-    """Read, write the actuals, judge; in this order, so that a golden that cannot be read does not lose them.
+    """Read the log, write the actuals, then judge, so that an unreadable golden does not lose the actuals.
 
-    A log without iterations leaves no actuals; one that is not of a whole run is inconclusive also without a golden.
+    A log without iterations leaves no actuals. A log of an unfinished run is inconclusive even without a golden.
     """
     _require_files(request)
     reader, lines = opened_logs(request.logs)
@@ -220,14 +220,14 @@ def compare_foreign(request: ForeignRequest) -> ForeignAnswer:
         code = ExitCode.INCONCLUSIVE if cut else ExitCode.OK
         return ForeignAnswer(log, None, "inconclusive" if cut else "pass", code, written)
     golden = _golden(request.golden, request.form, written)
-    failure = _told(failed.failure) if failed and _is_cut_short(log) else None
+    failure = _sentence(failed.failure) if failed and _is_cut_short(log) else None
     judged = judge_log(log, golden, request.window, request.thresholds, request.loss_limits, failure)
     outcome, exit_code = comparison_outcome(judged.comparison, fail_on_improvement=request.fail_on_improvement)
     return ForeignAnswer(log, judged, outcome, exit_code, written)
 
 
 def _require_files(request: ForeignRequest) -> None:
-    """BadRequestError for logs that are not there; with a golden that is not there either, it names both."""
+    """BadRequestError: logs do not exist; also names a golden that cannot be read."""
     problems = Problems()
     with problems.collecting():
         log_sources(request.logs)
@@ -238,21 +238,20 @@ def _require_files(request: ForeignRequest) -> None:
 
 
 def _golden(path: Path, form: Format, written: Path | None) -> ForeignGolden:
-    """BadRequestError for one that cannot be read; it says what was written before."""
+    """Read the golden. BadRequestError: it cannot be read; names the file that was written before."""
     try:
         return read_foreign_golden(path, form)
     except BadRequestError as error:
-        told = f"; {written} was written" if written else ""
-        remedy = error.remedy or _NAME_ONE
-        raise BadRequestError(error.message, remedy=remedy + told) from error
+        done = f"; {written} was written" if written else ""
+        raise BadRequestError(error.message, remedy=(error.remedy or _NAME_GOLDEN) + done) from error
 
 
 def _is_cut_short(log: ForeignLog) -> bool:
-    """Whether the job did not get to its end; a failure that it got over is no reason to doubt it."""
+    """Whether the job did not reach its end; a failure from which it recovered does not count."""
     return not log.iterations or log.truncated is not None
 
 
-def _told(failure: RankFailure) -> str:
-    who = "a rank" if failure.rank is None else f"rank {failure.rank}"
+def _sentence(failure: RankFailure) -> str:
+    who = "an unknown rank" if failure.rank is None else f"rank {failure.rank}"
     what = "ran out of memory" if failure.kind == "oom" else "failed"
     return f"{who} {what} ({failure.where}): {failure.text.splitlines()[0][:200] if failure.text else ''}"

@@ -1,4 +1,4 @@
-"""Shows a comparison with a golden file of others."""
+"""Shows a comparison with golden values of Megatron-Bridge or Megatron-LM."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from harness.units import counted, format_bytes, format_percent
 
 @dataclass(frozen=True)
 class _Check:
-    """A row that is no metric: how its values and its limit are shown."""
+    """A row that is not a metric: how to show its values and its limit."""
 
     title: str
     value: Callable[[float], str]
@@ -35,12 +35,12 @@ _CHECKS = {
 
 
 def title(name: str) -> str:
-    """What the metric or check is called."""
+    """Return the title of the metric or check."""
     return METRIC[name].title if name in METRIC else _CHECKS[name].title
 
 
 def cells(finding: Finding) -> tuple[str, str, str, str, str]:
-    """Title, the log's value, the golden's, the change, and what is allowed."""
+    """Return the title, the log's value, the golden's value, the change, and the allowed change."""
     if finding.metric in METRIC:
         metric = METRIC[finding.metric]
         return (
@@ -51,7 +51,8 @@ def cells(finding: Finding) -> tuple[str, str, str, str, str]:
             _allowed(finding),
         )
     check = _CHECKS[finding.metric]
-    current, golden = (figures.ABSENT if one is None else check.value(one) for one in (finding.current, finding.golden))
+    values = (finding.current, finding.golden)
+    current, golden = (figures.ABSENT if value is None else check.value(value) for value in values)
     limit = figures.ABSENT if finding.threshold is None else check.allowed(finding.threshold)
     return check.title, current, golden, figures.change(finding), limit
 
@@ -66,14 +67,14 @@ def _allowed(finding: Finding) -> str:
 _NAMES = {
     "bridge": "Megatron-Bridge",
     "megatron-lm": "Megatron-LM",
-    None: "neither Megatron-Bridge nor Megatron-LM for sure",
+    None: "Megatron-Bridge or Megatron-LM",
 }
 _RIGHT = ("Log", "Golden", "Change", "Allowed")
 _MOST_SOURCES = 3
 
 
 def foreign_page(log: ForeignLog, judged: ForeignComparison | None, verdict: tuple[Outcome, ExitCode]) -> Page:
-    """What was read, the findings, the reasons, what is worth knowing, and the verdict last."""
+    """Return what was read, the findings, the reasons, the notes, and the verdict last."""
     if judged is None:
         notes, doubt = (
             listing(f"Note: {note}" for note in log.notes),
@@ -84,8 +85,8 @@ def foreign_page(log: ForeignLog, judged: ForeignComparison | None, verdict: tup
     findings = judged.comparison.findings
     words = [finding.verdict.value.replace("_", " ") for finding in findings]
     rows = [(*cells(finding), Span(word, style_of(word))) for finding, word in zip(findings, words, strict=True)]
-    told = " ".join(finding.reason for finding in findings)
-    renewal = ["the golden may be due for renewal; --actuals FILE writes this log's values as one"]
+    reasons = " ".join(finding.reason for finding in findings)
+    renewal = ["the golden may need an update; --actuals FILE writes this log's values as a golden"]
     notes = listing(f"Note: {note}" for note in (*judged.notes, *renewal * (outcome == "improvement")))
     return Page(
         (
@@ -93,7 +94,7 @@ def foreign_page(log: ForeignLog, judged: ForeignComparison | None, verdict: tup
             _golden_line(judged),
             table(("Metric", *_RIGHT, "Verdict"), rows, right=_RIGHT),
             listing(_reasons(findings)),
-            listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in told), style="doubt"),
+            listing((f"In doubt: {doubt}" for doubt in judged.doubts if doubt not in reasons), style="doubt"),
             listing(_worst(judged)),
             notes,
         ),
@@ -116,27 +117,27 @@ def _golden_line(judged: ForeignComparison) -> str:
     count = len(window.iterations)
     return (
         f"Golden {golden.path}: {_NAMES[golden.format]}, {golden.layout}, {counted(len(golden.steps), 'step')}; "
-        f"window: steps [{window.start}, {window.end}), {count} of them"
+        f"window: {counted(count, 'step')}, [{window.start}, {window.end})"
     )
 
 
 def _reasons(findings: Sequence[Finding]) -> Iterable[str]:
-    """One line per reason with all that share it; what was not judged says so in the table already."""
+    """Return one line per reason, with all metrics that share it. The table already shows metrics without a verdict."""
     shared: dict[str, list[str]] = {}
     for finding in findings:
-        is_told = finding.verdict is not Verdict.NOT_GATED or finding.metric not in METRIC
-        if finding.reason and is_told and not (finding.verdict is Verdict.PASS and not finding.current):
+        is_shown = finding.verdict is not Verdict.NOT_GATED or finding.metric not in METRIC
+        if finding.reason and is_shown and not (finding.verdict is Verdict.PASS and not finding.current):
             shared.setdefault(finding.reason, []).append(title(finding.metric))
     return [f"{', '.join(titles)}: {reason}" for reason, titles in shared.items()]
 
 
 def _worst(judged: ForeignComparison) -> Iterable[str]:
-    """The largest report of every counter, where several ranks tell it."""
-    ranks = len({one.rank for one in judged.log.memory})
+    """Return the largest report of every counter, if several ranks report it."""
+    ranks = len({report.rank for report in judged.log.memory})
     if ranks < 2:
         return []
-    told = [
+    peaks = [
         f"{METRIC[name].title.lower()} {format_bytes(worst.value)} on rank {worst.rank} after iteration {worst.iteration}"
         for name, worst in judged.worst.items()
     ]
-    return [f"Most memory of {ranks} ranks: {'; '.join(told)}"] if told else []
+    return [f"Most memory of {ranks} ranks: {'; '.join(peaks)}"] if peaks else []

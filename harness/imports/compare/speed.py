@@ -1,4 +1,4 @@
-"""Throughput and step time of a log against a golden: medians over the same iterations of both."""
+"""Compares throughput and step time of a log with a golden: medians over the same iterations of both."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,15 +14,15 @@ from harness.records.foreign.golden import ForeignGolden, GoldenStep
 from harness.records.foreign.log import ForeignLog, Iteration
 from harness.units import counted
 
-# Megatron-Bridge's: its help says 0.75, its parser 0.70.
+# The default of Megatron-Bridge's parser; its help text has 0.75.
 SKIP_FIRST_SHARE = 0.70
 _FAR_OFF = 0.10
-_NO_THROUGHPUT, _FOR_READING = "the golden has no throughput", "for reading; throughput is judged"
+_NO_THROUGHPUT, _FOR_READING = "the golden has no throughput", "shown only; mbr-perf judges throughput"
 
 
 @dataclass(frozen=True)
 class _Speed:
-    """A figure of speed. ``absent``: why a log that has none has none; ``key``: what goldens call it."""
+    """A measure of speed. ``absent``: why a log does not have it; ``key``: its name in goldens."""
 
     name: str
     key: str
@@ -34,30 +34,30 @@ _SPEEDS = (
     _Speed(
         "tflops_per_gpu",
         "throughput",
-        lambda one: one.tflops_per_gpu,
+        lambda row: row.tflops_per_gpu,
         "no throughput in the log: neither 'GPU utilization' nor 'throughput per GPU' (--log-throughput)",
     ),
-    _Speed("step_time_s", "time", lambda one: one.step_time_s, "no 'elapsed time per iteration' in the log"),
+    _Speed("step_time_s", "time", lambda row: row.step_time_s, "no 'elapsed time per iteration' in the log"),
 )
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One side's values over the window, and why they are no basis for a verdict."""
+    """One side's values in the window, and the problem that prevents a verdict, if any."""
 
     values: tuple[float, ...]
     problem: str | None = None
 
     @property
     def median(self) -> float | None:
-        """Of those that there are."""
+        """The median of the values; None without values."""
         return median(self.values) if self.values else None
 
 
 def window_of(golden: ForeignGolden, options: WindowOptions) -> Window:
-    """The golden's iterations in the window. Steps are counted from 0; a share is one of the golden's steps.
+    """Return the golden's iterations in the window. Steps count from 0; a share is a share of the golden's steps.
 
-    The first step never counts unless asked for by number, as in Megatron-Bridge. BadRequestError for values out of range.
+    The first step counts only if its number is given, as in Megatron-Bridge. BadRequestError: a value is out of range.
     """
     numbers = golden.timed
     share, start, end = _asked(options)
@@ -70,9 +70,9 @@ def window_of(golden: ForeignGolden, options: WindowOptions) -> Window:
 
 
 def judge_speed(log: ForeignLog, golden: ForeignGolden, window: Window, allowed: ForeignThresholds) -> Judged:
-    """Throughput is judged where the golden has it, else step time; the other is there for reading."""
+    """Judge throughput if the golden has it, else step time; only show the other."""
     judged = "tflops_per_gpu" if golden.has_throughput else "step_time_s"
-    by_number = {one.number: one for one in log.iterations}
+    by_number = {row.number: row for row in log.iterations}
     findings, notes = [], []
     for speed in _SPEEDS:
         current, stored = _current(speed, log, by_number, window), _stored(speed, golden, window)
@@ -93,65 +93,70 @@ def _asked(options: WindowOptions) -> tuple[float, int | None, int | None]:
     share = SKIP_FIRST_SHARE if options.skip_first_percent_time is None else options.skip_first_percent_time
     start, end = options.eval_time_start_step, options.eval_time_end_step
     if not 0 <= share < 1:
-        raise BadRequestError(f"--skip_first_percent_time {share}: a share from 0 to below 1", remedy="0.7 skips 70 %")
+        raise BadRequestError(
+            f"--skip_first_percent_time {share}: not a share from 0 to below 1", remedy="for example, 0.7 skips 70 %"
+        )
     for name, value in (("start", start), ("end", end)):
         if value is not None and value < 0:
-            raise BadRequestError(f"--eval_time_{name}_step {value}: steps are counted from 0")
+            raise BadRequestError(f"--eval_time_{name}_step {value}: steps count from 0", remedy="give 0 or more")
     if start is not None and end is not None and start >= end:
-        raise BadRequestError(f"--eval_time_start_step {start}, --eval_time_end_step {end}: this window holds no step")
+        raise BadRequestError(
+            f"--eval_time_start_step {start}, --eval_time_end_step {end}: this window contains no step",
+            remedy="let the end be larger",
+        )
     return share, start, end
 
 
 def _current(speed: _Speed, log: ForeignLog, by_number: Mapping[int, Iteration], window: Window) -> _Side:
-    present = [one for number in window.iterations if (one := by_number.get(number)) is not None]
-    told = [(one, value) for one in present if (value := speed.read(one)) is not None]
-    return _Side(tuple(value for _, value in told if math.isfinite(value)), _no_basis(speed, log, window, told))
+    present = [row for number in window.iterations if (row := by_number.get(number)) is not None]
+    read = [(row, value) for row in present if (value := speed.read(row)) is not None]
+    return _Side(tuple(value for _, value in read if math.isfinite(value)), _no_basis(speed, log, window, read))
 
 
-def _no_basis(speed: _Speed, log: ForeignLog, window: Window, told: Sequence[tuple[Iteration, float]]) -> str | None:
-    """Why the log's values allow no verdict: there are none at all, some are missing, broken or too few."""
+def _no_basis(speed: _Speed, log: ForeignLog, window: Window, read: Sequence[tuple[Iteration, float]]) -> str | None:
+    """Return why the log's values allow no verdict: they are absent, missing in part, not finite or too few."""
     if not log.iterations:
         return f"no line of an iteration in {', '.join(log.sources)} ({counted(log.num_lines, 'line')})"
-    if all(speed.read(one) is None for one in log.iterations):
+    if all(speed.read(row) is None for row in log.iterations):
         return speed.absent
     if not window.iterations:
-        return f"the window of steps [{window.start}, {window.end}) holds none of the golden's"
-    missing = sorted(set(window.iterations) - {one.number for one, _ in told})
+        return f"the window of steps [{window.start}, {window.end}) contains no step of the golden"
+    missing = sorted(set(window.iterations) - {row.number for row, _ in read})
     if missing:
         every = f"; the log has every {log.interval}th iteration" if log.interval > 1 else ""
         share = f"{len(missing)} of {len(window.iterations)} iterations of the window"
-        return log.truncated or f"{share} are not in the log, first {missing[0]}{every}"
-    broken = next(((one, value) for one, value in told if not math.isfinite(value)), None)
+        return log.truncated or f"{share} are not in the log, the first is {missing[0]}{every}"
+    broken = next(((row, value) for row, value in read if not math.isfinite(value)), None)
     if broken:
-        return f"iteration {broken[0].number} says {broken[1]} ({broken[0].where})"
-    few = f"{counted(len(told), 'step')} in the window, at least {MIN_STEPS} are needed"
-    return few if len(told) < MIN_STEPS else None
+        return f"the value of iteration {broken[0].number} is {broken[1]} ({broken[0].where})"
+    few = f"{counted(len(read), 'step')} in the window, but at least {MIN_STEPS} are needed"
+    return few if len(read) < MIN_STEPS else None
 
 
 def _stored(speed: _Speed, golden: ForeignGolden, window: Window) -> _Side:
-    told = [(number, speed.read(golden.steps[number])) for number in window.iterations]
-    values = tuple(value for _, value in told if value is not None and math.isfinite(value))
-    unusable = [(number, value) for number, value in told if value is None or not math.isfinite(value)]
+    stored = [(number, speed.read(golden.steps[number])) for number in window.iterations]
+    values = tuple(value for _, value in stored if value is not None and math.isfinite(value))
+    unusable = [(number, value) for number, value in stored if value is None or not math.isfinite(value)]
     if not unusable:
         return _Side(values)
-    if all(value is None for _, value in told):
+    if all(value is None for _, value in stored):
         return _Side((), f"{golden.path} has no {speed.key} in the window")
     number, value = unusable[0]
     key = number - 1 if golden.format == "bridge" else number
-    rest = f", and of {len(unusable) - 1} more" if len(unusable) > 1 else ""
+    rest = f", and {len(unusable) - 1} more steps" if len(unusable) > 1 else ""
     what = f"no {speed.key}" if value is None else f"{speed.key} is NaN"
     return _Side(values, f"{golden.path}: step {key}: {what}{rest}")
 
 
 def _far_off(speed: _Speed, side: _Side, iterations: Sequence[Iteration]) -> list[str]:
-    """Steps that a median passes over and a mean would not."""
+    """Note steps that are far from the median; a median hides them, a mean would not."""
     middle = median(side.values)
-    values = {one: value for one in iterations if (value := speed.read(one)) is not None}
-    far = [one for one, value in values.items() if abs(value - middle) > _FAR_OFF * abs(middle)]
+    values = {row: value for row in iterations if (value := speed.read(row)) is not None}
+    far = [row for row, value in values.items() if abs(value - middle) > _FAR_OFF * abs(middle)]
     if not far:
         return []
-    worst = max(far, key=lambda one: abs(values[one] - middle))
+    worst = max(far, key=lambda row: abs(values[row] - middle))
     return [
-        f"{len(far)} of {len(iterations)} iterations are over 10 % off the median {middle:.5g}, most of all "
-        f"{worst.number}: {values[worst]:.5g} ({worst.where}); the mean is {mean(side.values):.5g}"
+        f"{len(far)} of {len(iterations)} iterations differ from the median {middle:.5g} by more than 10 %; the farthest "
+        f"is iteration {worst.number} with {values[worst]:.5g} ({worst.where}); the mean is {mean(side.values):.5g}"
     ]

@@ -1,4 +1,4 @@
-"""The rows of a comparison with foreign golden values, and what it comes to."""
+"""The values of a comparison with golden values of Megatron-Bridge or Megatron-LM."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ def _in_no_run(_metrics: Metrics) -> None:
 
 
 _OWN = {metric.name: metric for metric in METRICS}
-# In the order in which they are reported. The peak's name in a log is that of torch's counter.
+# In the order of the report. A log names a peak after torch's counter.
 FOREIGN_METRICS: tuple[Metric, ...] = (
     _OWN["tflops_per_gpu"],
     _OWN["step_time_s"],
@@ -49,7 +49,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Judged:
-    """Findings of one kind with what a reader should know about them."""
+    """Findings of one kind, with notes."""
 
     findings: tuple[Finding, ...]
     notes: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class ForeignComparison:
-    """A log against a golden. ``worst``: the largest report of each counter over ranks and iterations."""
+    """A log compared with a golden. ``worst``: the largest report of each counter over ranks and iterations."""
 
     log: ForeignLog
     golden: ForeignGolden
@@ -69,5 +69,5 @@ class ForeignComparison:
 
     @property
     def golden_path(self) -> Path:
-        """The file it was held against."""
+        """The golden file."""
         return self.golden.path

@@ -87,7 +87,7 @@ def test_json_is_one_document_and_nothing_else(results, golden):
     assert document["run_ids"] == [RUN_ID]
 
 
-def test_without_a_golden_it_is_fine_unless_one_is_required(results, tmp_path):
+def test_without_a_golden_the_comparison_is_inconclusive(results, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert invoke(results, "--golden_values_path", empty).exit_code == 6
@@ -114,7 +114,7 @@ def test_repeats_are_judged_by_their_median(results, golden, make_record):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("nowhere.json",), "no run 'nowhere.json'"),
         (("--golden_values_path", "nowhere"), "no such file or folder"),
@@ -123,15 +123,15 @@ def test_repeats_are_judged_by_their_median(results, golden, make_record):
         (("--accept_difference", "weather"), "'weather': no such difference"),
     ],
 )
-def test_a_wrong_request_is_an_error_that_says_what(results, golden, arguments, told):
+def test_a_wrong_request_is_an_error_that_names_it(results, golden, arguments, message):
     reference = () if arguments[0] in ("nowhere.json", "--golden_values_path") else (golden(709.93),)
     done = invoke(results, *reference, *arguments)
     assert isinstance(done.exception, BadRequestError)
-    assert told in str(done.exception)
+    assert message in str(done.exception)
     assert int(done.exception.exit_code) == 2
 
 
-def test_two_answers_to_one_question_are_refused(results, golden):
+def test_two_goldens_are_refused(results, golden):
     done = invoke(results, golden(709.93), "--golden_values_path", golden(709.93))
     assert "give one" in str(done.exception)
 
@@ -148,7 +148,7 @@ def test_help_needs_neither_pydantic_nor_rich_tables_of_ours():
 @pytest.mark.parametrize(
     "change", [lambda text: text.replace('"schema_version": 1', '"schema_version": 2', 1), lambda text: text[:999]]
 )
-def test_a_record_of_a_newer_version_or_half_of_one_exits_2_and_is_named(results, golden, change):
+def test_a_newer_or_truncated_record_exits_2_and_is_named(results, golden, change):
     path = results / "runs" / RUN_ID / "record.json"
     text = path.read_text()
     path.unlink()
@@ -164,7 +164,7 @@ def test_a_record_of_a_newer_version_or_half_of_one_exits_2_and_is_named(results
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('"value": 709.93', '"value": 0', "metrics.tflops_per_gpu.value"),
         ('"value": 709.93', '"value": -1.0', "metrics.tflops_per_gpu.value"),
@@ -179,7 +179,7 @@ def test_a_record_of_a_newer_version_or_half_of_one_exits_2_and_is_named(results
         ("{", "\0", "not JSON"),
     ],
 )
-def test_a_golden_that_lies_is_refused_by_file_and_key(results, golden, old, new, told):
+def test_an_invalid_golden_is_refused_by_file_and_key(results, golden, old, new, message):
     path = golden(709.93)
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new, 1))
@@ -187,10 +187,10 @@ def test_a_golden_that_lies_is_refused_by_file_and_key(results, golden, old, new
     assert isinstance(done.exception, BadRequestError), done.exception
     assert int(done.exception.exit_code) == 2
     assert str(path) in str(done.exception)
-    assert told in str(done.exception)
+    assert message in str(done.exception)
 
 
-def test_a_sweep_is_said_to_be_one_and_a_run_in_it_that_ended_well_is_named(mbr_perf):
+def test_for_a_sweep_the_message_names_a_run_in_it_that_ended_well(mbr_perf):
     sweep = Path(__file__).parents[2] / "data" / "sweeps" / "cpu_oom"
 
     answer = mbr_perf("compare", sweep)

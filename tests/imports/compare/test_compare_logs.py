@@ -1,4 +1,4 @@
-"""`mbr-perf compare --log`: training logs of Megatron-Bridge and Megatron-LM against golden values of theirs."""
+"""`mbr-perf compare --log`: training logs of Megatron-Bridge and Megatron-LM compared with their golden values."""
 
 import io
 import json
@@ -50,7 +50,7 @@ def _compare(mbr_perf, tmp_path):
 
 
 def findings(answer):
-    return {one["metric"]: one for one in json.loads(answer.out)["comparison"]}
+    return {finding["metric"]: finding for finding in json.loads(answer.out)["comparison"]}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_memory_is_compared_at_the_moment_of_the_golden_and_the_worst_rank_is_na
     answer = compare(bridge_log(TFLOPS, memory=MEMORY), golden)
     assert answer.code == 0
     assert "peak allocated 54.76 GiB on rank 8 after iteration 2" in answer.out
-    assert "the golden is of a log's first report; after iteration 2 rank 8 has 58.8 GB" in answer.out
+    assert "the golden holds a log's first report; rank 8 has 58.8 GB after iteration 2" in answer.out
 
 
 def test_memory_has_its_own_threshold(compare):
@@ -92,29 +92,29 @@ def test_a_log_that_ends_early_is_inconclusive_and_says_where(compare, tmp_path)
     assert f"the log ends at iteration 40 of 50 ({tmp_path / 'run.log'}:80)" in answer.out
 
 
-def test_a_log_that_ends_early_is_inconclusive_although_the_window_is_whole(compare):
+def test_a_log_that_ends_early_is_inconclusive_even_if_the_window_is_complete(compare):
     window = ("--eval_time_start_step", "5", "--eval_time_end_step", "15")
     assert compare(bridge_log([700.0] * 40 + [None] * 10), bridge_golden(), *window).code == 6
 
 
-def test_the_failure_that_ended_a_log_is_told(compare, tmp_path):
+def test_the_failure_that_ended_a_log_is_shown(compare, tmp_path):
     oom = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     answer = compare(bridge_log([700.0] * 40 + [None] * 10) + oom + "\n", bridge_golden())
     assert answer.code == 6
     assert f"rank 3 ran out of memory ({tmp_path / 'run.log'}:81): torch.OutOfMemoryError: CUDA out of" in answer.out
 
 
-def test_a_nan_loss_leaves_nothing_to_conclude(compare, tmp_path):
+def test_a_nan_loss_is_inconclusive(compare, tmp_path):
     answer = compare(bridge_log(TFLOPS, losses=[11.5] * 30 + [None] * 20), bridge_golden())
     assert answer.code == 6
     where = f"{tmp_path / 'run.log'}:62"
-    assert f"the loss of iteration 31 and of 19 more is missing, as where it is NaN ({where})" in answer.out
+    assert f"the loss of iteration 31 and 19 more is missing, which can mean NaN ({where})" in answer.out
 
 
 def test_a_nan_throughput_is_inconclusive(compare):
     answer = compare(bridge_log([700.0] * 40 + ["nan"] + [700.0] * 9), bridge_golden())
     assert answer.code == 6
-    assert "iteration 41 says nan" in answer.out
+    assert "the value of iteration 41 is nan" in answer.out
 
 
 def test_a_log_without_throughput_does_not_pass_by_its_times(compare):
@@ -123,7 +123,7 @@ def test_a_log_without_throughput_does_not_pass_by_its_times(compare):
     assert "no throughput in the log" in answer.out
 
 
-def test_a_log_that_says_nothing_is_inconclusive(compare):
+def test_a_log_without_iterations_is_inconclusive(compare):
     answer = compare("hello\nworld\n", bridge_golden(alloc=1.0, max_alloc=2.0))
     assert answer.code == 6
     assert "no line of an iteration" in answer.out
@@ -143,23 +143,23 @@ def test_a_golden_step_without_its_throughput_is_named(compare, tmp_path):
     assert f"{tmp_path / 'g.json'}: step 40: no throughput" in answer.out
 
 
-def test_a_nan_throughput_of_the_golden_is_inconclusive_and_told_once(compare, tmp_path):
+def test_a_nan_throughput_of_the_golden_is_inconclusive_and_shown_once(compare, tmp_path):
     answer = compare(bridge_log(TFLOPS), bridge_golden([30.0] + [float("nan")] * 49))
     assert answer.code == 6
-    assert f"{tmp_path / 'g.json'}: step 35: throughput is NaN, and of 14 more" in answer.out
+    assert f"{tmp_path / 'g.json'}: step 35: throughput is NaN, and 14 more steps" in answer.out
     assert answer.out.count("NaN") == 1
     outside = compare(bridge_log(TFLOPS), bridge_golden([float("nan")] + [700.0] * 49))
     assert outside.code == 0
 
 
-def test_a_log_and_a_golden_that_are_not_there_are_both_named(mbr_perf, tmp_path):
+def test_a_missing_log_and_a_missing_golden_are_both_named(mbr_perf, tmp_path):
     answer = mbr_perf("compare", "--log", tmp_path / "none.log", "--golden", tmp_path / "none.json")
     assert answer.code == 2
     assert "none.log: no such file or folder" in answer.err
     assert "none.json: cannot be read" in answer.err
 
 
-def test_losses_are_compared_when_asked(compare):
+def test_losses_are_compared_on_request(compare):
     losses = [12 * 0.99**step for step in range(50)]
     golden = bridge_golden()
     for step, loss in enumerate(losses):
@@ -168,7 +168,7 @@ def test_losses_are_compared_when_asked(compare):
     assert compare(log, golden).code == 0
     answer = compare(log, golden, "--check_loss", "--json")
     assert answer.code == 5
-    verdicts = {name: one["verdict"] for name, one in findings(answer).items() if name.startswith("loss")}
+    verdicts = {name: row["verdict"] for name, row in findings(answer).items() if name.startswith("loss")}
     assert verdicts == {
         "loss_correlation": "pass", "loss_points": "pass", "loss_final": "regression", "loss_outliers": "pass",
     }  # fmt: skip
@@ -188,19 +188,19 @@ def test_megatron_lm_is_judged_by_its_times_and_the_last_rank(compare):
     assert findings(slower)["step_time_s"]["verdict"] == "regression"
 
 
-def test_metrics_of_a_golden_may_have_steps_of_their_own(compare):
+def test_metrics_of_a_golden_may_have_different_steps(compare):
     golden = megatron_lm_golden([0.9] * 50, losses=[11.5] * 50)
     golden["iteration-time"]["values"] = {str(n): 0.9 for n in (1, *range(5, 51, 5))} | {"10": "nan"}
     answer = compare(megatron_lm_log([0.9] * 50), golden, "--json")
     assert (answer.code, json.loads(answer.out)["window"]["iterations"]) == (0, [40, 45, 50])
 
 
-def test_memory_that_the_golden_has_of_other_iterations_is_inconclusive(compare):
+def test_memory_of_other_iterations_is_inconclusive(compare):
     golden = megatron_lm_golden([0.9] * 50, [1e9] * 50)
     golden["mem-max-allocated-bytes"]["values"] = {"5": 1e9, "10": 1e9}
     answer = compare(megatron_lm_log([0.9] * 50, memory=[(2, memory_mb(0, 2, 900.0, 950.0, 1e3, 1e3))]), golden)
     assert answer.code == 6
-    assert "the log reports memory after iterations 2; the golden has no value of these" in answer.out
+    assert "the log reports memory after iterations 2; the golden has no value for them" in answer.out
 
 
 def test_json_is_one_document_with_the_keys_of_compare(compare, tmp_path):
@@ -233,7 +233,7 @@ def test_a_log_comes_from_standard_input(mbr_perf, tmp_path, monkeypatch):
     assert mbr_perf("compare", "--log", "-", "--golden", tmp_path / "g.json").code == 0
 
 
-def test_actuals_are_left_even_where_the_golden_cannot_be_read(mbr_perf, tmp_path):
+def test_actuals_are_written_even_if_the_golden_cannot_be_read(mbr_perf, tmp_path):
     (tmp_path / "run.log").write_text(bridge_log(TFLOPS, memory=MEMORY))
     actuals, log = tmp_path / "actuals.json", tmp_path / "run.log"
     answer = mbr_perf("compare", "--log", log, "--golden", tmp_path / "none.json", "--actuals", actuals)
@@ -254,7 +254,7 @@ def test_actuals_need_no_golden(mbr_perf, tmp_path):
     assert f"Written: {tmp_path / 'actuals.json'}" in answer.out
 
 
-def test_actuals_of_half_a_run_are_written_and_in_doubt(mbr_perf, tmp_path):
+def test_actuals_of_an_unfinished_run_are_written_and_in_doubt(mbr_perf, tmp_path):
     (tmp_path / "run.log").write_text(bridge_log([700.0] * 4 + [None] * 6))
     answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--actuals", tmp_path / "actuals.json")
     assert answer.code == 6
@@ -267,30 +267,30 @@ def test_a_log_without_iterations_leaves_no_actuals(mbr_perf, tmp_path):
     answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--actuals", tmp_path / "actuals.json")
     assert answer.code == 6
     assert not (tmp_path / "actuals.json").exists()
-    assert "Not written, no iteration: " in answer.out
+    assert "Not written, because the log has no iteration: " in answer.out
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        (("--log", "x.log"), "--log: nothing to hold it against"),
-        (("--log", "x.log", "--golden", "g", "--golden_values_path", "h"), "two answers to one question"),
+        (("--log", "x.log"), "--log: nothing to compare it with"),
+        (("--log", "x.log", "--golden", "g", "--golden_values_path", "h"), "both name the golden values"),
         (("--log", "x.log", "--golden", "g", "--format", "yaml"), "--format 'yaml': no such format"),
         (("--log", "x.log", "--golden", "g", "--accept_difference", "torch"), "--accept_difference"),
-        (("--log", "x.log", "--golden", "g", "--final_loss_tolerance", "0.1"), "with --check_loss only"),
+        (("--log", "x.log", "--golden", "g", "--final_loss_tolerance", "0.1"), "only --check_loss compares losses"),
         (("--log", "x.log", "--golden", "g", "--check_loss", "--max_outlier_ratio", "-1"), "out of range"),
         (("--log", "x.log", "--golden", "g", "--timing_threshold", "nan"), "not a fraction"),
         (("RUN", "--golden", "g"), "--golden: for a log only"),
-        (("RUN", "--golden", "g"), "of a run: mbr-perf compare RUN g; else name a log with --log FILE"),
+        (("RUN", "--golden", "g"), "for a run: mbr-perf compare RUN g; for a log: name a log with --log FILE"),
         (("RUN", "--check_loss"), "--check_loss: for a log only"),
-        (("RUN", "--repeat", "OTHER", "--log", "x.log"), "RUN and --log are two answers"),
+        (("RUN", "--repeat", "OTHER", "--log", "x.log"), "RUN and --log: mbr-perf compares either a run or a log"),
         ((), "nothing to compare"),
     ],
 )
-def test_a_wrong_request_is_told(mbr_perf, options, told):
+def test_a_wrong_request_is_refused(mbr_perf, options, message):
     answer = mbr_perf("compare", *options)
     assert answer.code == 2
-    assert told in answer.err
+    assert message in answer.err
 
 
 @pytest.mark.parametrize(

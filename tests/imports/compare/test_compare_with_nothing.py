@@ -1,4 +1,4 @@
-"""`mbr-perf compare` where there is nothing to compare with: never a pass for what was asked to be compared."""
+"""`mbr-perf compare` without a golden: a requested comparison never passes."""
 
 import pytest
 
@@ -19,14 +19,14 @@ def _compare(mbr_perf, tmp_path, make_record):
     return call
 
 
-def test_a_named_place_without_the_golden_is_inconclusive(compare, tmp_path):
+def test_a_named_folder_without_the_golden_is_inconclusive(compare, tmp_path):
     answer = compare(tmp_path / "empty")
     assert answer.code == 6
     assert "Not compared: no golden for these settings" in answer.out
 
 
 @pytest.mark.parametrize("status", ["oom", "failed", "interrupted"])
-def test_a_run_that_ended_badly_does_not_pass_for_want_of_a_golden(compare, tmp_path, status, make_spec):
+def test_a_run_that_ended_badly_does_not_pass_without_a_golden(compare, tmp_path, status, make_spec):
     answer = compare(status=status, failure="rank 3 gave up", spec=make_spec(num_gpus=16, batch={
         "micro_batch_size": 1, "global_batch_size": 16, "seq_length": 4096}))  # fmt: skip
     assert answer.code == 6
