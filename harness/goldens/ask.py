@@ -23,17 +23,15 @@ def export(
         str, typer.Option("--format", metavar="FORMAT", help="bridge: Megatron-Bridge's golden JSON.")
     ] = "bridge",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write it there. Default: stdout.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write to this file. Default: stdout.")
     ] = None,
     golden_dir: GoldenDir = None,
     results_dir: Results = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout, with what to know about it.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, with notes.")] = False,
 ) -> None:
     """Write a golden, or a run, as golden values of Megatron-Bridge.
 
-    A run has its steps and losses; a golden has medians only, which every step then carries.
+    The export of a run has its steps and losses. A golden has medians only, so every exported step carries the median.
     """
     import sys
 
@@ -67,13 +65,13 @@ app.command("export")(export)
 
 @app.command("list")
 def list_goldens(
-    retired: Annotated[bool, typer.Option("--retired", help="Those that were taken out of force instead.")] = False,
+    retired: Annotated[bool, typer.Option("--retired", help="List retired goldens instead.")] = False,
     golden_dir: GoldenDir = None,
     as_json: Json = False,
 ) -> None:
-    """Every golden with its kind, the number of runs behind it, and when it was promoted.
+    """List every golden with its kind, its number of runs, and the time of its promotion.
 
-    Exits 6 when a file cannot be read; the others are listed.
+    Exits 6 if a file cannot be read; still lists the others.
     """
     from harness.errors import ExitCode
     from harness.goldens.show import goldens_page
@@ -105,7 +103,7 @@ def show(
     golden_dir: GoldenDir = None,
     as_json: Json = False,
 ) -> None:
-    """The values of one golden, where they were measured, and who promoted them why."""
+    """Show the values of a golden, where they were measured, and who promoted them and why."""
     from harness.goldens.show import golden_page
     from harness.records.goldens import named_golden
     from harness.showing import json
@@ -131,18 +129,21 @@ def diff(
         ),
     ],
     after: Annotated[
-        str, typer.Argument(metavar="AFTER", autocompletion=completion.runs_and_goldens, help="Likewise.")
+        str,
+        typer.Argument(
+            metavar="AFTER", autocompletion=completion.runs_and_goldens, help="The same for the second side."
+        ),
     ],
     markdown: Annotated[
-        str | None, typer.Option("--markdown", metavar="FILE", help="As Markdown for a pull request; - is stdout.")
+        str | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request; - is stdout.")
     ] = None,
     golden_dir: GoldenDir = None,
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """What is not the same in two goldens: values, settings, machine and software.
+    """Show how two goldens differ: values, settings, machine and software.
 
-    REVISION:NAME is the golden as git has it there, e.g. HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.
+    REVISION:NAME is the golden at a git revision, e.g. HEAD~1:h100/llama3_70b.sft.fp8_cs.32gpu.core_attn.
     """
     from harness.errors import BadRequestError, Problems
     from harness.explain.references import named
@@ -152,7 +153,7 @@ def diff(
     from harness.showing.terminal import show_page
 
     if as_json and markdown == "-":
-        raise BadRequestError("--json and --markdown - both want stdout", remedy="name a file for one of them")
+        raise BadRequestError("--json and --markdown - both write to stdout", remedy="name a file for one of them")
     problems, found = Problems(), []
     for reference in (before, after):
         with problems.collecting():
@@ -180,7 +181,7 @@ def retire(
         ),
     ],
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why nothing is to be compared with it any more.")
+        str, typer.Option("--reason", metavar="TEXT", help="Why runs must no longer be compared with it.")
     ],
     author: Annotated[
         str | None, typer.Option("--author", metavar="NAME", help="Default: git's user.name, else the OS user.")
@@ -188,7 +189,7 @@ def retire(
     golden_dir: GoldenDir = None,
     as_json: Json = False,
 ) -> None:
-    """Take a golden out of force: it moves to the folder `retired`, and runs of its settings have none."""
+    """Retire a golden: move it to the folder `retired`. Runs of its settings then have no golden."""
     from datetime import UTC, datetime
 
     from harness.goldens.promote import author_or_default
@@ -207,4 +208,4 @@ def retire(
 
         json.answer(RetiredDocument(path=target, golden=read_golden(target), retired_from=path))
     else:
-        show_page(Page((f"Retired: {path}", f"It lies at {target} now. It counts once both are committed.")))
+        show_page(Page((f"Retired: {path}", f"It is now {target}. Commit both changes.")))

@@ -1,4 +1,4 @@
-"""JSON of golden values: listed, promoted, compared, retired, exported."""
+"""JSON of the `golden` commands."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -37,7 +37,7 @@ class GoldensDocument(Document):
 
     @classmethod
     def listed(cls, found: Mapping[Path, GoldenRecord], unread: Mapping[Path, BadRequestError]) -> Self:
-        """All goldens of a folder."""
+        """Return all goldens of a folder."""
         damaged = [DamagedRow(path=path, message=error.message) for path, error in unread.items()]
         return cls.of(goldens=[GoldenRow(path=path, golden=golden) for path, golden in found.items()], damaged=damaged)
 
@@ -68,7 +68,7 @@ class RefusedRow(Shown):
 
 
 class LeftOutRow(Shown):
-    """A case that was not looked at, and why."""
+    """A case that was skipped, and why."""
 
     case: str
     reason: str
@@ -85,16 +85,17 @@ class PromotionsDocument(Document):
 
     @classmethod
     def of_night(cls, found: Promotions, *, is_written: bool) -> Self:
-        """What a night's promotion wrote, what it refused, and what it did not look at."""
+        """Return what a night's promotion wrote, refused and skipped."""
         refused = [
-            RefusedRow(case=one.name, problems=tuple(each.message for each in one.problems)) for one in found.refused
+            RefusedRow(case=case.name, problems=tuple(problem.message for problem in case.problems))
+            for case in found.refused
         ]
         left_out = [LeftOutRow(case=name, reason=reason) for name, reason in found.left_out]
         return cls.of(is_written=is_written, promoted=found.prepared, refused=refused, left_out=left_out)
 
 
 class RetiredDocument(GoldenDocument):
-    """``mbr-perf golden retire --json``: where it lies now, and where it lay."""
+    """``mbr-perf golden retire --json``: its new path, and its path before."""
 
     retired_from: Path
 
@@ -120,7 +121,7 @@ class MetricRow(Shown):
 
 
 class DifferenceRow(Shown):
-    """A setting, or a fact about machine and software, that is not the same."""
+    """A setting, or a fact about machine and software, that differs."""
 
     group: Group
     name: str
@@ -129,7 +130,7 @@ class DifferenceRow(Shown):
 
 
 class NotRecorded(Shown):
-    """What only the other golden says, or neither does."""
+    """Facts that only the other golden, or neither golden, recorded."""
 
     after: Unrecorded = at("unrecorded_ours")
     before: Unrecorded = at("unrecorded_theirs")
@@ -149,7 +150,7 @@ class DifferenceDocument(Document):
 
     @classmethod
     def between(cls, before: Side, after: Side) -> Self:
-        """Two goldens, or runs."""
+        """Return the differences of two goldens or runs."""
         found = contrast(after, before)
         rows: Iterable[MetricRow] = (
             MetricRow.of(

@@ -1,4 +1,4 @@
-"""A golden or a run of ours as golden values of Megatron-Bridge."""
+"""Exports a golden or a run as golden values of Megatron-Bridge."""
 
 import math
 import shlex
@@ -19,26 +19,26 @@ from harness.units import GB, counted
 
 _PEAKS = {"max_alloc": "peak_allocated_bytes", "max_reserved": "peak_reserved_bytes"}
 _NO_ALLOC = (
-    "no alloc: Megatron-Bridge checks memory only where a golden has it; its max_alloc is that of a log's first report, "
-    "ours of the whole run"
+    "no alloc, so Megatron-Bridge does not check memory: its max_alloc is that of a log's first report, but ours is that of "
+    "the whole run"
 )
 
 
 @dataclass(frozen=True)
 class Exported:
-    """The document, and what somebody who uses it should know."""
+    """The document, and notes for its users."""
 
     document: Document
     notes: tuple[str, ...]
 
     @property
     def text(self) -> str:
-        """As a file holds it."""
+        """The text of the file."""
         return bridge_text(self.document)
 
 
 def export_bridge(reference: str, results: Path | None = None, goldens: Path | None = None) -> Exported:
-    """The golden or run that ``reference`` names. BadRequestError where it has no time of a step."""
+    """Export the golden or run that ``reference`` names. BadRequestError: it has no step time."""
     found = named(reference, results, goldens)
     if found.run is not None:
         return of_run(found.run)
@@ -47,8 +47,8 @@ def export_bridge(reference: str, results: Path | None = None, goldens: Path | N
 
 
 def of_golden(name: str, golden: GoldenRecord) -> Exported:
-    """Every step carries the golden's medians, for it stores no steps."""
-    stored = {metric: one.value for metric, one in golden.metrics.items()}
+    """Export a golden. It stores no steps, so every step carries its medians."""
+    stored = {name: metric.value for name, metric in golden.metrics.items()}
     step: Document = {}
     if "step_time_s" in stored:
         step[TIME_MS] = stored["step_time_s"] * 1000
@@ -56,24 +56,24 @@ def of_golden(name: str, golden: GoldenRecord) -> Exported:
         step[THROUGHPUT] = stored["tflops_per_gpu"]
     if not step:
         raise BadRequestError(
-            f"{name}: has neither throughput nor step time, and golden values of Megatron-Bridge are steps",
-            remedy="export the run that it comes from: mbr-perf golden export RUN",
+            f"{name}: has neither throughput nor step time, which golden values of Megatron-Bridge need",
+            remedy="export the run that it was promoted from: mbr-perf golden export RUN",
         )
     count = golden.max_steps or MeasureSpec().max_steps
     notes = [
-        f"each of {counted(count, 'step')} carries the median: a golden stores no steps",
-        "no losses: a golden stores none",
+        f"each of {counted(count, 'step')} carries the median, because a golden stores no steps",
+        "no losses, because a golden stores none",
     ]
     if TIME_MS not in step:
-        notes.append(f"no {TIME_MS!r}, without which Megatron-Bridge's evaluator does not read a golden")
+        notes.append(f"no {TIME_MS!r}, so Megatron-Bridge's evaluator cannot read this golden")
     document: Document = {str(number): dict(step) for number in range(count)}
     return _with_memory(document, {key: stored.get(metric) for key, metric in _PEAKS.items()}, notes)
 
 
 def of_run(run: RunRecord) -> Exported:
-    """The steps as they were, and the last stage's loss; of an imported log the steps that it names."""
+    """Export the steps of a run and the loss of its last stage; for an imported log, the steps that it contains."""
     if run.status != "ok":
-        raise BadRequestError(f"{run.run_id}: ended as {run.status}; no golden comes of it", remedy=_remedy(run))
+        raise BadRequestError(f"{run.run_id}: ended as {run.status}, so it cannot become a golden", remedy=_remedy(run))
     losses, notes = _losses(run), list[str]()
     steps = _imported_steps(run, run.imported, notes) if run.imported else _steps(run)
     document: Document = {
@@ -83,11 +83,11 @@ def of_run(run: RunRecord) -> Exported:
     found = {key: getattr(metrics, metric) for key, metric in _PEAKS.items()}
     values = {key: None if peak is None else peak.value for key, peak in found.items()}
     notes += [f"{key}: {metrics.problems[metric]}" for key, metric in _PEAKS.items() if metric in metrics.problems]
-    return _with_memory(document, values, [*notes, *([] if losses else ["no losses: the run recorded none"])])
+    return _with_memory(document, values, [*notes, *([] if losses else ["no losses, because the run recorded none"])])
 
 
 def _steps(run: RunRecord) -> dict[int, Document]:
-    """The slowest rank's time of every step, and the throughput that it means."""
+    """Return the slowest rank's time of every step, and the resulting throughput."""
     window = window_of(run.ranks, run.spec.num_gpus, 0, run.spec.measure.max_steps)
     if window.missing or not window.seconds:
         raise BadRequestError(f"{run.run_id}: {window.problem or 'no step'}", remedy=_remedy(run))
@@ -99,17 +99,18 @@ def _steps(run: RunRecord) -> dict[int, Document]:
 
 
 def _imported_steps(run: RunRecord, imported: ImportedLog, notes: list[str]) -> dict[int, Document]:
-    """Iteration N of the log as step N-1, as Megatron-Bridge counts; throughput is the log's own where it has any."""
+    """Return iteration N of the log as step N-1, as Megatron-Bridge counts, with the log's own throughput if it has one."""
     clock = next((rank for rank in run.ranks if rank.rank == imported.clock_rank), None)
     seconds = {step.step: step.seconds for step in clock.steps} if clock else {}
-    own = {one.step: one.tflops_per_gpu for one in imported.throughput}
+    own = {logged.step: logged.tflops_per_gpu for logged in imported.throughput}
     if not seconds:
         raise BadRequestError(f"{run.run_id}: no iteration of the log has a time", remedy=_remedy(run))
     flops = model_flops_per_step(run.spec)
     ours = {} if own else {n: achieved_tflops(flops, s, run.spec.num_gpus) for n, s in seconds.items()}
-    notes.append(f"iteration N of the log is step N-1; throughput is {'its own' if own else 'ours, for it has none'}")
+    source = "from the log" if own else "calculated by mbr-perf, because the log has none"
+    notes.append(f"iteration N of the log is step N-1; throughput is {source}")
     if len(seconds) < run.spec.measure.max_steps:
-        notes.append(f"{len(seconds)} of {run.spec.measure.max_steps} steps: those that the log names")
+        notes.append(f"{len(seconds)} of {run.spec.measure.max_steps} steps: only these are in the log")
     throughput, found = own or ours, dict[int, Document]()
     for number, value in seconds.items():
         found[number] = {TIME_MS: value * 1000}
@@ -122,11 +123,11 @@ def _remedy(run: RunRecord) -> str:
     if run.imported is None:
         return "name a run that ended well: mbr-perf results list"
     logs = " ".join(shlex.quote(file.name) for file in run.imported.files)
-    return f"mbr-perf compare --log {logs} --actuals FILE writes what there is of the log"
+    return f"mbr-perf compare --log {logs} --actuals FILE writes the values that the log has"
 
 
 def write_export(path: Path, exported: Exported) -> None:
-    """BadRequestError where the file cannot be written; what was there is kept."""
+    """Write the file. BadRequestError: it cannot be written; an existing file stays as it is."""
     try:
         write_atomically(path, exported.text)
     except OSError as error:
@@ -143,6 +144,6 @@ def _with_memory(document: Document, values: dict[str, int | float | None], note
 
 
 def _losses(run: RunRecord) -> dict[int, float]:
-    """By step; the ranks that know a loss know the same."""
-    told = ((step.step, step.loss) for rank in run.ranks for step in rank.steps)
-    return {number: loss for number, loss in told if loss is not None and math.isfinite(loss)}
+    """Return the loss by step. All ranks that know a loss know the same value."""
+    steps = ((step.step, step.loss) for rank in run.ranks for step in rank.steps)
+    return {number: loss for number, loss in steps if loss is not None and math.isfinite(loss)}

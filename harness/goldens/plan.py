@@ -20,9 +20,9 @@ from harness.records.store import record_path
 
 @dataclass(frozen=True)
 class Candidate:
-    """Runs that are to become one golden. ``name``: of the case, empty for runs that somebody named.
+    """Runs to promote to one golden. ``name``: that of the case; empty for runs named by the user.
 
-    ``problems``: reasons against it that the runs themselves do not show.
+    ``problems``: reasons against the promotion that the runs themselves do not show.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Signature:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A golden that only has to be written, and what it replaces."""
+    """A golden that is ready to be written, and the golden that it replaces."""
 
     name: str
     path: Path
@@ -54,7 +54,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Refused:
-    """A case that becomes no golden, with every reason."""
+    """A case that cannot be promoted, with every reason."""
 
     name: str
     problems: tuple[BadRequestError, ...]
@@ -62,20 +62,20 @@ class Refused:
 
 @dataclass(frozen=True)
 class Promotions:
-    """What is to be written, what is refused, and which cases were left out by name with the reason."""
+    """The goldens to write, the refused cases, and the skipped cases with the reason."""
 
     prepared: tuple[Prepared, ...]
     refused: tuple[Refused, ...]
     left_out: tuple[tuple[str, str], ...] = ()
 
     def require(self, *, keep_going: bool) -> None:
-        """BadRequestError with all refusals, unless the others are to be promoted without them, and there are any."""
+        """Raise BadRequestError with all refusals; with ``keep_going`` only if there is nothing to write."""
         if keep_going and self.prepared:
             return
         problems = [
-            BadRequestError(f"{f'{one.name}: ' * bool(one.name)}{problem.message}", remedy=problem.remedy)
-            for one in self.refused
-            for problem in one.problems
+            BadRequestError(f"{f'{case.name}: ' * bool(case.name)}{problem.message}", remedy=problem.remedy)
+            for case in self.refused
+            for problem in case.problems
         ]
         if not self.refused and not self.prepared:
             problems.append(BadRequestError("no case to promote", remedy="mbr-perf results show NIGHT lists them"))
@@ -86,17 +86,17 @@ class Promotions:
 
 
 def prepare(candidates: Sequence[Candidate], folder: Path, signature: Signature) -> Promotions:
-    """Every candidate as a golden or as a refusal; nothing is written. Two of one place are refused, both."""
+    """Make a golden or a refusal of every candidate; writes nothing. Refuses candidates that share a golden."""
     prepared, refused = list[Prepared](), list[Refused]()
     for candidate in candidates:
         try:
             prepared.append(_prepared(candidate, folder, signature))
         except BadRequestError as error:
             refused.append(Refused(candidate.name, tuple(_each(error))))
-    places = [one.path for one in prepared]
-    doubled = [one for one in prepared if places.count(one.path) > 1]
-    refused += [Refused(one.name, (_doubled(one, doubled),)) for one in doubled]
-    return Promotions(tuple(one for one in prepared if one not in doubled), tuple(refused))
+    paths = [golden.path for golden in prepared]
+    doubled = [golden for golden in prepared if paths.count(golden.path) > 1]
+    refused += [Refused(golden.name, (_doubled(golden, doubled),)) for golden in doubled]
+    return Promotions(tuple(golden for golden in prepared if golden not in doubled), tuple(refused))
 
 
 def _prepared(candidate: Candidate, folder: Path, signature: Signature) -> Prepared:
@@ -125,46 +125,45 @@ def _each(error: BadRequestError) -> list[BadRequestError]:
     return error.problems if isinstance(error, ManyProblemsError) else [error]
 
 
-def _doubled(one: Prepared, doubled: Sequence[Prepared]) -> BadRequestError:
-    others = ", ".join(other.name for other in doubled if other.path == one.path and other is not one)
-    return BadRequestError(f"has the same golden as {others}: {one.path}", remedy="promote one of them with --case")
+def _doubled(golden: Prepared, doubled: Sequence[Prepared]) -> BadRequestError:
+    others = ", ".join(other.name for other in doubled if other.path == golden.path and other is not golden)
+    return BadRequestError(f"has the same golden as {others}: {golden.path}", remedy="promote one of them with --case")
 
 
 def write(promotions: Promotions, folder: Path) -> None:
-    """Every prepared golden at its place. BadRequestError says at which file it ended; those before are written."""
-    for one in promotions.prepared:
-        write_golden(folder, one.spec, one.golden)
+    """Write every prepared golden. BadRequestError: a file cannot be written; the files before it are written."""
+    for prepared in promotions.prepared:
+        write_golden(folder, prepared.spec, prepared.golden)
 
 
 def night_candidates(
     night: NightData, names: Sequence[str], options: PromotionOptions, today: date
 ) -> tuple[list[Candidate], list[tuple[str, str]]]:
-    """The named cases, or all of them without names; and with the reason those whose bad end the suite expects.
+    """Return the named cases, or all but those whose failure the suite expects; and these, with the reason.
 
-    Repeats and confirmations count alike; a run whose fault of the machine a retry cured does not. BadRequestError for
-    names that are none.
+    Repeats and confirmations count; a run that a retry replaced does not. BadRequestError: a name is unknown.
     """
     known = {case.planned.name: case for case in night.cases}
     doubts = _doubts(night)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise BadRequestError(
-            f"--case {', '.join(unknown)}: not in {night.plan.night_id}", remedy=f"one of {', '.join(known)}"
+            f"--case {', '.join(unknown)}: not in {night.plan.night_id}", remedy=f"name one of {', '.join(known)}"
         )
-    expected = {name: told for name, case in known.items() if not names and (told := _expected(case, today))}
+    expected = {name: reason for name, case in known.items() if not names and (reason := _expected(case, today))}
     chosen = [known[name] for name in names or known if name not in expected]
     return [_candidate(night, case, options, doubts) for case in chosen], list(expected.items())
 
 
 def doubts_of_nights(references: Sequence[str], results: Path | None) -> tuple[str, ...]:
-    """What stands against runs that are named by themselves and lie in a night: its A/A, as for its cases."""
+    """Return the doubts of the nights that contain the named runs: an A/A that does not agree."""
     records = [record_path(reference, results).resolve() for reference in references]
     folders = dict.fromkeys(record.parents[3] for record in records if _is_in_night(record))
     return tuple(f"{folder}: {doubt}" for folder in folders for doubt in _doubts(read_night(folder)))
 
 
 def _is_in_night(record: Path) -> bool:
-    """Whether it is ``NIGHT/cases/<case>/<number>/record.json``."""
+    """Whether the path is ``NIGHT/cases/<case>/<number>/record.json``."""
     above = record.parents
     return len(above) > 3 and above[2].name == CASES and (above[3] / NIGHT).is_file()
 
@@ -177,7 +176,7 @@ def _candidate(night: NightData, case: NightCase, options: PromotionOptions, dou
 
 
 def _doubts(night: NightData) -> tuple[str, ...]:
-    """Why nothing of a night whose A/A does not hold is a value to hold others against."""
+    """Return why no run of the night can become a golden: its A/A does not agree."""
     for case in night.cases:
         if numbers := night.plan.aa_numbers(case.planned):
             return tuple(judge_aa(case.planned, aa_runs(case), numbers).doubts.values())
@@ -195,7 +194,7 @@ def _problems(case: NightCase, counted: Sequence[CaseRun]) -> list[str]:
 
 
 def _expected(case: NightCase, today: date) -> str:
-    """Why the case is not looked at: it failed as the suite says; empty where it did not."""
+    """Return why the case is skipped: it failed as the suite expects; else empty."""
     ended = bad_end(effective_runs(case_runs(case)))
     if ended is None:
         return ""

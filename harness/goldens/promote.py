@@ -1,4 +1,4 @@
-"""The `golden promote` command: who promotes, and the note left as Markdown."""
+"""The `golden promote` command, and its Markdown for a pull request."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -18,29 +18,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PromoteOptions:
-    """What to promote, by whom and why, and what to say of it."""
+    """What to promote, by whom and why, and what to print."""
 
     what: Annotated[
         list[str],
         typer.Argument(
             metavar="RUN|NIGHT",
             autocompletion=completion.stored,
-            help="Run folders or ids, repeats of one setting; or one night with --case or --every.",
+            help="Folders or ids of runs that repeat one setting; or one night, with --case or --every.",
         ),
     ]
-    reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why this becomes the value to hold others to.")
-    ]
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why these values become the golden.")]
     case: Annotated[
-        list[str] | None, typer.Option("--case", metavar="NAME", help="This case of the night. Repeatable.")
+        list[str] | None, typer.Option("--case", metavar="NAME", help="Promote this case of the night. Repeatable.")
     ] = None
     every: Annotated[
         bool,
-        typer.Option("--every", help="Every case of the night but those that failed as the suite expects."),
+        typer.Option("--every", help="Promote every case of the night, except those that failed as the suite expects."),
     ] = False
-    keep_going: Annotated[
-        bool, typer.Option("--keep_going", help="Write the cases that are fine although others are refused.")
-    ] = False
+    keep_going: Annotated[bool, typer.Option("--keep_going", help="Write the other cases if some are refused.")] = False
     author: Annotated[
         str | None, typer.Option("--author", metavar="NAME", help="Default: git's user.name, else the OS user.")
     ] = None
@@ -50,7 +46,8 @@ class PromoteOptions:
     accept_spread: Annotated[
         bool,
         typer.Option(
-            "--accept_spread", help="Promote although the runs spread by more than half the threshold; recorded."
+            "--accept_spread",
+            help="Promote although the runs vary by more than half the threshold. The golden records this.",
         ),
     ] = False
     only: Annotated[
@@ -59,7 +56,9 @@ class PromoteOptions:
     ] = None
     markdown: Annotated[
         str | None,
-        typer.Option("--markdown", metavar="FILE", help="The change as Markdown for the pull request; - is stdout."),
+        typer.Option(
+            "--markdown", metavar="FILE", help="Write the change as Markdown for the pull request; - is stdout."
+        ),
     ] = None
     dryrun: Annotated[bool, typer.Option("-d", "--dryrun", help="Print what would change; write no golden.")] = False
     golden_dir: GoldenDir = None
@@ -69,18 +68,18 @@ class PromoteOptions:
 
 @takes(PromoteOptions)
 def promote(asked: PromoteOptions) -> None:
-    """Write the golden values of runs, or of a night's cases, and print what changes.
+    """Write golden values from runs, or from a night's cases, and print what changes.
 
-    Refused for failed, suspect, short, unfinished, replayed or mixed runs, and for repeats that spread by more than half
-    the threshold that the golden is to guard; also for runs of a night whose A/A does not hold. Of a night nothing is
-    written unless every case is fine, or --keep_going.
+    Refuses failed, suspect, short, unfinished, replayed or mixed runs, runs of a night whose A/A does not agree, and
+    repeats that vary by more than half the golden's threshold. If a case of a night is refused, writes nothing without
+    --keep_going.
     """
     from harness.errors import BadRequestError
     from harness.goldens.plan import Signature, prepare, write
     from harness.records.goldens import writable_golden_dir
 
     if asked.as_json and asked.markdown == "-":
-        raise BadRequestError("--json and --markdown - both want stdout", remedy="name a file for one of them")
+        raise BadRequestError("--json and --markdown - both write to stdout", remedy="name a file for one of them")
     now, folder = datetime.now(UTC), writable_golden_dir(asked.golden_dir)
     candidates, left_out = _candidates(asked, now)
     signature = Signature(asked.reason, author_or_default(asked.author), now)
@@ -88,7 +87,7 @@ def promote(asked: PromoteOptions) -> None:
     found.require(keep_going=asked.keep_going)
     if not asked.dryrun:
         write(found, folder)
-    _tell(asked, found)
+    _show(asked, found)
 
 
 def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate], list[tuple[str, str]]]":
@@ -104,13 +103,14 @@ def _candidates(asked: PromoteOptions, now: datetime) -> "tuple[list[Candidate],
         runs = _runs(asked)
         return [Candidate("", runs, options, doubts_of_nights(asked.what, asked.results_dir))], []
     if len(asked.what) > 1 or (asked.case and asked.every):
-        raise BadRequestError("--case and --every exclude each other, and are for one night", remedy="name one night")
+        message = "--case and --every exclude each other, and need exactly one night"
+        raise BadRequestError(message, remedy="name one night and one of them")
     night = read_night(asked.what[0], asked.results_dir)
     return night_candidates(night, asked.case or (), options, now.date())
 
 
 def _runs(asked: PromoteOptions) -> "tuple[RunRecord, ...]":
-    """All that are named. BadRequestError with every name that means no run."""
+    """Read all named runs. BadRequestError names every unknown one."""
     from harness.errors import Problems
 
     problems = Problems()
@@ -123,7 +123,7 @@ def _runs(asked: PromoteOptions) -> "tuple[RunRecord, ...]":
 
 
 def _run(reference: str, results: Path | None) -> "RunRecord":
-    """The run; BadRequestError that says so where a night is named, whose cases have to be chosen."""
+    """Read a run. BadRequestError: it is unknown, or a night, of which cases must be chosen."""
     from harness.errors import BadRequestError
     from harness.records.batches import NIGHT_FOLDERS
     from harness.records.store import read_run
@@ -135,11 +135,11 @@ def _run(reference: str, results: Path | None) -> "RunRecord":
             night = NIGHT_FOLDERS.folder_of(reference, results)
         except BadRequestError:
             raise no_run from None
-    raise BadRequestError(f"{night}: a night", remedy="name cases with --case NAME, or take all with --every")
+    raise BadRequestError(f"{night}: a night, not a run", remedy="choose cases with --case NAME, or all with --every")
 
 
-def _tell(asked: PromoteOptions, found: "Promotions") -> None:
-    """The answer on stdout: JSON, Markdown, or tables; Markdown for a file beside either of the others."""
+def _show(asked: PromoteOptions, found: "Promotions") -> None:
+    """Print the answer: JSON, Markdown, or tables. Markdown for a file comes in addition."""
     from harness.goldens.document import PromotedDocument, PromotionsDocument
     from harness.goldens.show import promotions_page
     from harness.showing import json
@@ -160,12 +160,12 @@ def _tell(asked: PromoteOptions, found: "Promotions") -> None:
 
 
 def _refusals(found: "Promotions") -> list[tuple[str, str]]:
-    refused = [(one.name, problem.message) for one in found.refused for problem in one.problems]
-    return [*refused, *((name, f"left out: {why}") for name, why in found.left_out)]
+    refused = [(case.name, problem.message) for case in found.refused for problem in case.problems]
+    return [*refused, *((name, f"skipped: {why}") for name, why in found.left_out)]
 
 
 def author_or_default(author: str | None) -> str:
-    """``author``, else git's user, else the system's; empty, which is refused, where neither has a name."""
+    """Return ``author``, else git's user, else the system's; empty, which promotion refuses, if there is none."""
     import os
     import pwd
     import shutil
@@ -185,7 +185,7 @@ def author_or_default(author: str | None) -> str:
 
 
 def leave_markdown(target: str, page: "Page", *, level: int) -> None:
-    """Print the page as Markdown, or write it whole. BadRequestError where the file cannot be written."""
+    """Print the page as Markdown, or write it to a file. BadRequestError: the file cannot be written."""
     from harness.errors import BadRequestError
     from harness.records.store import write_atomically
     from harness.showing.markup import markdown
@@ -198,5 +198,5 @@ def leave_markdown(target: str, page: "Page", *, level: int) -> None:
         write_atomically(Path(target), text)
     except OSError as error:
         raise BadRequestError(
-            f"--markdown {target}: cannot be written: {error.strerror}", remedy="all else is done"
+            f"--markdown {target}: cannot be written: {error.strerror}", remedy="name a file in a writable folder"
         ) from error

@@ -1,4 +1,4 @@
-"""Shows goldens, and what differs between two of them or changes with a promotion."""
+"""Shows goldens, their differences, and what a promotion changes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ _SPREADS = (Column("Spread before", right=True, optional=True), Column("Spread a
 def goldens_page(
     goldens: Mapping[Path, GoldenRecord], folder: Path, *, retired: bool = False, unread: Mapping[Path, BadRequestError]
 ) -> Page:
-    """A row per golden; of retired ones also who took them out of force, and why. Files that are ``unread`` come last."""
+    """Return a row per golden; for retired ones also who retired them and why. ``unread`` files come last."""
     columns: list[str | Column] = [
         Column("Golden", whole=True), Column("Kind", drop=1), Column("Runs", right=True, drop=2), Column("Values", drop=3), Column("Promoted", drop=1)
     ]  # fmt: skip
@@ -44,7 +44,7 @@ def goldens_page(
 
 
 def golden_page(path: Path, golden: GoldenRecord) -> Page:
-    """One golden: values, machine, and who promoted it why."""
+    """Return a golden: values, machine, and who promoted it and why."""
     where = golden.measured_on
     versions = (f"{name} {version}" for name, version in sorted(where.versions.items()) if version)
     machine = [part for part in (where.device_name, where.driver_version, where.container, *versions) if part]
@@ -52,7 +52,7 @@ def golden_page(path: Path, golden: GoldenRecord) -> Page:
         (
             str(path),
             _origin(golden),
-            *([Line(f"Not in force: it {retirement_text(golden)}", "doubt")] if golden.retired_at else []),
+            *([Line(f"Not in use: it {retirement_text(golden)}", "doubt")] if golden.retired_at else []),
             table(
                 ("Metric", "Value", "Spread", "Note"), map(_stored, golden.metrics.items()), right=("Value", "Spread")
             ),
@@ -79,7 +79,7 @@ def _stored(named: tuple[str, GoldenMetric]) -> tuple[str, ...]:
 
 
 def difference_page(before: Side, after: Side) -> Page:
-    """Two goldens or runs: figures, then whatever else differs."""
+    """Return two goldens or runs: metrics, then all other differences."""
     found = contrast(after, before)
     return Page(
         (
@@ -91,45 +91,44 @@ def difference_page(before: Side, after: Side) -> Page:
             GAP,
             listing(coverage(found, ours="after", theirs="before")),
         ),
-        title=f"{after.name} against {before.name}",
+        title=f"{after.name} compared with {before.name}",
     )
 
 
 def promotions_page(promoted: "Sequence[Prepared]", refused: Sequence[tuple[str, str]], *, is_written: bool) -> Page:
-    """Every promoted golden, before and after; then what was not promoted, with the reason."""
-    sections = (Section(f"{one.path.parent.name}/{one.path.stem}", tuple(_promotion(one))) for one in promoted)
+    """Return every promoted golden, before and after; then what was not promoted, with the reason."""
+    sections = (Section(f"{new.path.parent.name}/{new.path.stem}", tuple(_promotion(new))) for new in promoted)
     written = [
-        f"Written: {one.path}. It counts once it is committed." if is_written else f"Not written: {one.path}"
-        for one in promoted
+        f"Written: {new.path}. Commit the file." if is_written else f"Not written: {new.path}" for new in promoted
     ]
     left = listing((f"Not promoted: {name}: {why}" for name, why in refused), style="doubt")
     return Page((*sections, Only("terminal", (GAP, listing(written))), left))
 
 
-def _promotion(one: "Prepared") -> Iterator[Block]:
-    golden, after = one.golden, golden_side("after", one.golden)
-    before = golden_side("before", one.before, one.spec) if one.before else None
+def _promotion(new: "Prepared") -> Iterator[Block]:
+    golden, after = new.golden, golden_side("after", new.golden)
+    before = golden_side("before", new.before, new.spec) if new.before else None
     night = f", night {golden.night_id}" if golden.night_id else ""
     yield f"Reason: {golden.reason}"
     yield f"Promoted by {golden.promoted_by}, {golden.promoted_at}, from {', '.join(golden.run_ids)}{night}."
     yield GAP
     yield _values(after, before)
-    yield _departures(contrast(after, before).departures) if before else "The first golden in this place."
+    yield _departures(contrast(after, before).departures) if before else "This is the first golden of these settings."
     yield listing(f"Accepted: {why}" for why in golden.overridden)
 
 
 def _values(after: Side, before: Side | None) -> Table:
-    """A row per metric: figures, change, and the spread over the runs behind either; last the number of runs."""
-    nobody = Side(name="", kind="golden", metrics={}, facts={}, closed=frozenset())
+    """Return a row per metric: values, change, and the spread over the runs of either side; last the number of runs."""
+    empty = Side(name="", kind="golden", metrics={}, facts={}, closed=frozenset())
     counts = ("Runs", figures.ABSENT if before is None else str(before.num_runs), str(after.num_runs))
-    rows = [_value(change, after, before) for change in changes(after, before or nobody)]
+    rows = [_value(change, after, before) for change in changes(after, before or empty)]
     return table(("Metric", *(right := ("Before", "After", "Change")), *_SPREADS), [*rows, counts], right=right)
 
 
 def _value(change: Change, after: Side, before: Side | None) -> tuple[str, ...]:
     name, sides = change.metric, (before, after)
     shown = [
-        figures.figure(figures.BY_NAME[name], value) + " (worked out)" * (side is not None and name in side.derived)
+        figures.figure(figures.BY_NAME[name], value) + " (calculated)" * (side is not None and name in side.derived)
         for value, side in zip((change.theirs, change.ours), sides, strict=True)
     ]
     moved = figures.ABSENT if change.change is None else format_percent(change.change)
@@ -146,9 +145,9 @@ def _percent(spread: float | None) -> str:
 
 
 def _departures(departures: Sequence[Departure]) -> Block:
-    """Settings, machine and software that are not the same."""
+    """Return the settings, machine and software that differ."""
     if not departures:
-        return "Nothing else that both recorded differs."
+        return "Everything else that both recorded is equal."
     return tabled(
         departures,
         [

@@ -1,4 +1,4 @@
-"""A golden that cannot be read lets nothing pass, and is named wherever goldens are read."""
+"""With a golden that cannot be read nothing passes; every command that reads goldens names it."""
 
 import json
 
@@ -9,7 +9,7 @@ from tests.night.night_recordings import Stage
 
 @pytest.fixture(name="stage")
 def _stage(tmp_path, mbr_perf):
-    """A suite of one case that needs no golden, measured once and promoted; the night replays it."""
+    """A suite of one case with an optional golden, measured once and promoted; the night replays it."""
     made = Stage(tmp_path, {"dense": "golden: optional"})
     made.record("dense", 0)
     mbr_perf(*made.arguments())
@@ -23,7 +23,7 @@ def golden_of(stage):
 
 
 def value_as(stage, text):
-    """The golden's throughput as that text; its line."""
+    """Replace the golden's throughput with the text; return its line."""
     path = golden_of(stage)
     throughput = json.loads(path.read_text())["metrics"]["tflops_per_gpu"]["value"]
     path.write_text(path.read_text().replace(f'"value": {throughput}', f'"value": {text}'))
@@ -31,12 +31,12 @@ def value_as(stage, text):
 
 
 @pytest.mark.slow
-def test_a_night_against_a_damaged_golden_is_inconclusive_also_where_none_is_required(stage, mbr_perf):
+def test_a_night_with_a_damaged_golden_is_inconclusive_even_if_none_is_required(stage, mbr_perf):
     line = value_as(stage, "NaN")
     answer = mbr_perf(*stage.arguments("--json"))
-    told = json.loads(answer.out)["cases"][0]
-    assert (answer.code, told["outcome"]) == (6, "inconclusive")
-    assert f"{golden_of(stage)}:{line}: metrics.tflops_per_gpu.value: NaN" in told["reason"]
+    case = json.loads(answer.out)["cases"][0]
+    assert (answer.code, case["outcome"]) == (6, "inconclusive")
+    assert f"{golden_of(stage)}:{line}: metrics.tflops_per_gpu.value: NaN" in case["reason"]
     shown = mbr_perf(*stage.arguments())
     assert "golden cannot be read" in shown.out
     assert "no golden" not in shown.out
@@ -62,9 +62,9 @@ def test_the_list_of_goldens_names_the_damaged_one_and_lists_the_others(stage, m
     assert shown.code == 6
     assert f"{whole.parent.name}/{whole.name}" in shown.out
     assert f"Cannot be read: {damaged}:" in shown.out
-    told = json.loads(mbr_perf("golden", "list", "--golden_dir", stage.goldens, "--json").out)
-    assert [one["path"] for one in told["goldens"]] == [str(whole)]
-    assert [one["path"] for one in told["damaged"]] == [str(damaged)]
+    document = json.loads(mbr_perf("golden", "list", "--golden_dir", stage.goldens, "--json").out)
+    assert [row["path"] for row in document["goldens"]] == [str(whole)]
+    assert [row["path"] for row in document["damaged"]] == [str(damaged)]
 
 
 def test_the_doctor_of_results_names_damaged_goldens_and_leaves_them(stage, mbr_perf):

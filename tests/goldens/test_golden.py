@@ -74,7 +74,7 @@ def test_goldens_are_listed(tmp_path, run):
     assert len(json.loads(invoke("list", "--golden_dir", tmp_path / "golden", "--json").stdout)["goldens"]) == 1
 
 
-def test_an_empty_folder_says_so(tmp_path):
+def test_the_list_of_an_empty_folder_names_it(tmp_path):
     assert invoke("list", "--golden_dir", tmp_path).stdout == f"No golden in {tmp_path}\n"
 
 

@@ -1,4 +1,4 @@
-"""`mbr-perf golden export`: ours as golden values of Megatron-Bridge, and back."""
+"""`mbr-perf golden export`: goldens and runs as golden values of Megatron-Bridge, and back."""
 
 import json
 
@@ -39,22 +39,22 @@ def test_a_golden_is_read_back_to_the_same_values(mbr_perf, golden, tmp_path):
     assert read.memory == {"max_allocated_bytes": 58_803_123_456, "max_reserved_bytes": 62_113_999_999}
 
 
-def test_peaks_of_a_whole_run_are_held_against_those_of_the_whole_log(mbr_perf, golden, tmp_path):
+def test_peaks_of_a_whole_run_are_compared_with_those_of_the_whole_log(mbr_perf, golden, tmp_path):
     mbr_perf("golden", "export", golden(VALUES), "-o", tmp_path / "bridge.json")
     reports = [
         (after, memory_gb(0, after, max_allocated=peak, max_reserved=62.1)) for after, peak in ((1, 45.0), (2, 58.8))
     ]
     (tmp_path / "run.log").write_text(bridge_log([709.93] * 50, memory=reports))
     answer = mbr_perf("compare", "--log", tmp_path / "run.log", "--golden", tmp_path / "bridge.json", "--json")
-    found = {one["metric"]: one for one in json.loads(answer.out)["comparison"]}
+    found = {row["metric"]: row for row in json.loads(answer.out)["comparison"]}
     assert (answer.code, found["peak_allocated_bytes"]["current"]) == (0, 58_800_000_000)
     assert found["peak_allocated_bytes"]["verdict"] == "pass"
 
 
-def test_what_the_other_evaluator_will_miss_is_told(mbr_perf, golden):
-    told = mbr_perf("golden", "export", golden({"tflops_per_gpu": 709.93})).err
+def test_the_notes_name_what_the_other_evaluator_will_miss(mbr_perf, golden):
+    notes = mbr_perf("golden", "export", golden({"tflops_per_gpu": 709.93})).err
     for text in ("carries the median", "no losses", "no 'elapsed time per iteration (ms)'", "no memory"):
-        assert text in told
+        assert text in notes
 
 
 def test_a_run_is_exported_step_by_step(mbr_perf, tmp_path, make_record):
@@ -83,13 +83,13 @@ def test_another_format_is_refused(mbr_perf, golden):
     assert "--format 'yaml': no such format" in answer.err
 
 
-def test_a_file_that_cannot_be_written_is_told(mbr_perf, golden, tmp_path):
+def test_a_file_that_cannot_be_written_is_named(mbr_perf, golden, tmp_path):
     answer = mbr_perf("golden", "export", golden(VALUES), "-o", tmp_path / "no" / "bridge.json")
     assert answer.code == 2
     assert "cannot be written: No such file or directory" in answer.err
 
 
-def test_json_holds_the_document_and_what_to_know_about_it(mbr_perf, golden):
+def test_json_contains_the_document_and_the_notes(mbr_perf, golden):
     document = json.loads(mbr_perf("golden", "export", golden(VALUES), "--json").out)
     assert (document["schema_version"], document["format"], document["path"]) == (1, "bridge", None)
     assert document["document"]["49"] == {"elapsed time per iteration (ms)": 8920.0, "GPU utilization": 709.93}

@@ -1,4 +1,4 @@
-"""`mbr-perf golden`: a night's promotion, differences, retirement, and what a pull request shows of them."""
+"""`mbr-perf golden`: a night's promotion, differences, retirement, and their Markdown for a pull request."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ NIGHT = "20260104T000000Z-suite-0a1b2c3d"
 
 @pytest.fixture(name="golden")
 def _golden(mbr_perf, tmp_path):
-    """`mbr-perf golden` on folders of this test."""
+    """Run `mbr-perf golden` on folders of this test."""
 
     def run(command, *arguments):
         where = ["--golden_dir", tmp_path / "golden"]
@@ -31,7 +31,7 @@ def _golden(mbr_perf, tmp_path):
 
 @pytest.fixture(name="night")
 def _night(tmp_path, make_spec, make_record):
-    """A night of two cases, the second of which is given."""
+    """A night of two cases; ``second``: the step times of the second."""
 
     def write(second=(2.6, 2.61, 2.62)):
         specs = {"attention": make_spec(), "mlp": make_spec(recompute="mlp")}
@@ -62,7 +62,7 @@ def test_a_night_is_promoted_in_one_command(golden, night, tmp_path):
     night()
     done = golden("promote", NIGHT, "--every", "--reason", "driver 570", "--json")
     document = json.loads(done.out)
-    assert (done.code, [one["case"] for one in document["promoted"]]) == (0, ["attention", "mlp"])
+    assert (done.code, [row["case"] for row in document["promoted"]]) == (0, ["attention", "mlp"])
     assert len(written(tmp_path)) == 2
     assert document["promoted"][0]["golden"]["night_id"] == NIGHT
 
@@ -73,7 +73,7 @@ def test_one_case_of_a_night_is_promoted_by_name(golden, night, tmp_path):
     assert written(tmp_path) == ["llama3_70b.sft.fp8_cs.32gpu.mlp.json"]
 
 
-def test_a_refused_case_keeps_all_others_from_being_written(golden, night, tmp_path):
+def test_if_a_case_is_refused_nothing_is_written(golden, night, tmp_path):
     folder = night(second=(2.3, 2.6, 2.9))
     done = golden("promote", folder, "--every", "--reason", "new")
     assert (done.code, written(tmp_path)) == (2, [])
@@ -84,10 +84,10 @@ def test_a_refused_case_keeps_all_others_from_being_written(golden, night, tmp_p
 
 
 @pytest.mark.parametrize("by_id", [True, False])
-def test_a_night_without_a_choice_of_cases_is_asked_for_one(golden, night, by_id):
+def test_a_night_without_chosen_cases_is_refused(golden, night, by_id):
     folder = night()
     done = golden("promote", NIGHT if by_id else folder, "--reason", "new")
-    assert (done.code, "name cases with --case NAME, or take all with --every" in done.err) == (2, True)
+    assert (done.code, "choose cases with --case NAME, or all with --every" in done.err) == (2, True)
 
 
 def test_a_dry_run_prints_the_change_and_writes_nothing(golden, run, tmp_path):
@@ -109,12 +109,12 @@ def test_the_markdown_of_a_promotion_shows_before_after_and_what_changed_with_it
     assert (tmp_path / "pr.md").read_text().startswith("### h100/")
 
 
-def test_two_answers_for_stdout_are_refused_before_anything_is_written(golden, run, tmp_path):
+def test_two_documents_for_stdout_are_refused_before_anything_is_written(golden, run, tmp_path):
     done = golden("promote", run("a"), "--reason", "first", "--json", "--markdown", "-")
     assert (done.code, written(tmp_path)) == (2, [])
 
 
-def test_a_golden_is_held_against_itself_at_a_revision(golden, run, tmp_path):
+def test_a_golden_is_compared_with_its_git_revision(golden, run, tmp_path):
     golden("promote", run("a"), "--reason", "first")
     git = ("git", "-C", tmp_path / "golden", "-c", "user.name=someone", "-c", "user.email=a@b")
     for command in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
@@ -129,21 +129,21 @@ def test_a_golden_is_held_against_itself_at_a_revision(golden, run, tmp_path):
     assert "git has no such file" in golden("diff", f"nowhere:{NAME}", NAME).err
 
 
-def test_a_golden_is_held_against_a_run(golden, run):
+def test_a_golden_is_compared_with_a_run(golden, run):
     golden("promote", run("a"), "--reason", "first")
     done = golden("diff", NAME, run("b", seconds=2.6, provenance={"driver_version": "570.1"}))
     (row,) = [line.split() for line in done.out.splitlines() if line.startswith("driver_version")]
     assert (done.code, row) == (0, ["driver_version", "550.54.15", "570.1"])
 
 
-def test_what_a_difference_names_must_exist(golden, run):
+def test_both_sides_of_a_difference_must_exist(golden, run):
     done = golden("diff", "nothing", run("a"))
     assert (done.code, "'nothing' is neither a golden nor a run" in done.err) == (2, True)
     done = golden("diff", "nothing", "nobody")
     assert (done.code, "'nothing' is" in done.err, "'nobody' is" in done.err) == (2, True, True)
 
 
-def test_a_retired_golden_is_listed_apart_and_shown_as_retired(golden, run, tmp_path):
+def test_a_retired_golden_is_listed_separately_and_shown_as_retired(golden, run, tmp_path):
     golden("promote", run("a"), "--reason", "first")
     done = golden("retire", NAME, "--reason", "the cluster is gone")
     assert (done.code, written(tmp_path)) == (0, [])
@@ -151,23 +151,23 @@ def test_a_retired_golden_is_listed_apart_and_shown_as_retired(golden, run, tmp_
     (row,) = [line for line in golden("list", "--retired").out.splitlines() if line.startswith("retired/")]
     assert row.endswith("the cluster is gone")
     name = row.split()[0]
-    assert "Not in force: it was retired" in golden("show", name).out
+    assert "Not in use: it was retired" in golden("show", name).out
 
 
-def test_neither_reason_nor_author_takes_a_secret_into_a_golden(mbr_perf, run, tmp_path):
-    folder, markdown = tmp_path / "golden", tmp_path / "told.md"
-    said = ("--reason", "as in https://me:hunter2@hub/x", "--author", "me hf_hunter2hunter2", "--golden_dir", folder)
-    done = mbr_perf("golden", "promote", run("a"), *said, "--markdown", markdown)
+def test_a_golden_contains_no_secret_of_reason_or_author(mbr_perf, run, tmp_path):
+    folder, markdown = tmp_path / "golden", tmp_path / "change.md"
+    options = ("--reason", "as in https://me:hunter2@hub/x", "--author", "me hf_hunter2hunter2", "--golden_dir", folder)
+    done = mbr_perf("golden", "promote", run("a"), *options, "--markdown", markdown)
     (path,) = folder.rglob("*.json")
     kept = (read_golden(path).reason, read_golden(path).promoted_by, markdown.read_text())
-    retired = mbr_perf("golden", "retire", path, *said, "--json")
+    retired = mbr_perf("golden", "retire", path, *options, "--json")
     (path,) = folder.rglob("*.json")
     assert kept[:2] == ("as in https://***@hub/x", "me ***")
     for text in (done.out, done.err, kept[2], retired.out, path.read_text()):
         assert "hunter2" not in text
 
 
-def test_a_retired_golden_is_no_longer_what_runs_are_judged_by(golden, run, mbr_perf, tmp_path):
+def test_runs_are_no_longer_compared_with_a_retired_golden(golden, run, mbr_perf, tmp_path):
     golden("promote", run("a"), "--reason", "first")
     golden("retire", NAME, "--reason", "the cluster is gone", "--json")
     done = mbr_perf("compare", run("b"), "--golden_values_path", tmp_path / "golden")

@@ -1,4 +1,4 @@
-"""Goldens of a whole night: all of them or none, with every reason."""
+"""Goldens of a whole night: all are written or none, with every reason."""
 
 from datetime import UTC, date, datetime
 
@@ -59,14 +59,14 @@ def promotions(tmp_path, *cases, names=(), options=None):
 
 
 def problems(found):
-    return {one.name: [problem.message for problem in one.problems] for one in found.refused}
+    return {case.name: [problem.message for problem in case.problems] for case in found.refused}
 
 
 def test_every_case_of_a_night_becomes_a_golden_with_one_reason(tmp_path, case):
     found, left_out = promotions(tmp_path, case("one"), case("two", recompute="mlp"))
     found.require(keep_going=False)
     write(found, tmp_path / "golden")
-    goldens = [read_golden(one.path) for one in found.prepared]
+    goldens = [read_golden(prepared.path) for prepared in found.prepared]
     assert [(g.recompute, g.reason, g.num_runs, g.night_id) for g in goldens] == [
         ("core_attn", "driver 570", 3, "20260104T000000Z-suite-0a1b2c3d"),
         ("mlp", "driver 570", 3, "20260104T000000Z-suite-0a1b2c3d"),
@@ -74,7 +74,7 @@ def test_every_case_of_a_night_becomes_a_golden_with_one_reason(tmp_path, case):
     assert left_out == []
 
 
-def test_one_refusal_stops_all_unless_the_others_are_wanted(tmp_path, case):
+def test_one_refusal_stops_all_unless_the_others_are_requested(tmp_path, case):
     wide = case("wide", seconds=(2.3, 2.5, 2.7), recompute="mlp")
     found, _ = promotions(tmp_path, case("one"), wide)
     with pytest.raises(BadRequestError) as caught:
@@ -82,7 +82,7 @@ def test_one_refusal_stops_all_unless_the_others_are_wanted(tmp_path, case):
     assert "wide: tflops_per_gpu: 3 runs spread by 8.0 %" in str(caught.value)
     assert "nothing was written\n  --keep_going writes the other 1 without these" in str(caught.value)
     found.require(keep_going=True)
-    assert [one.name for one in found.prepared] == ["one"]
+    assert [prepared.name for prepared in found.prepared] == ["one"]
 
 
 def test_keep_going_with_nothing_left_is_refused(tmp_path, case):
@@ -91,43 +91,43 @@ def test_keep_going_with_nothing_left_is_refused(tmp_path, case):
         found.require(keep_going=True)
 
 
-def test_the_threshold_of_the_suite_is_the_one_to_guard(tmp_path, case):
+def test_the_threshold_of_the_suite_limits_the_spread(tmp_path, case):
     unsteady = (2.44, 2.5, 2.56)
     assert problems(promotions(tmp_path, case("row", seconds=unsteady))[0]) == {}
     tight = case("tight", seconds=unsteady, thresholds={"tflops_per_gpu": 0.02})
     assert "half the 2 % that it is to guard" in problems(promotions(tmp_path, tight)[0])["tight"][0]
 
 
-def test_a_failure_that_the_suite_expects_is_left_out_of_every_and_refused_by_name(tmp_path, case):
+def test_an_expected_failure_is_skipped_by_every_and_refused_by_name(tmp_path, case):
     expected = ExpectedFailureRecord(outcome="oom", until="2026-12-31", reason="does not fit")
     known = case("known", (1.0,), statuses=("oom",), failures=("rank 0",), expected=expected)
     found, left_out = promotions(tmp_path, case("one"), known)
     assert left_out == [("known", "oom, expected until 2026-12-31: does not fit")]
-    assert [one.name for one in found.prepared] == ["one"]
+    assert [prepared.name for prepared in found.prepared] == ["one"]
     by_name, _ = promotions(tmp_path, known, names=("known",))
     assert "run night.known.0: is oom: rank 0" in problems(by_name)["known"]
 
 
-def test_a_retry_takes_the_place_of_the_run_that_the_machine_spoilt(tmp_path, case):
+def test_a_retry_replaces_the_run_that_a_machine_fault_ended(tmp_path, case):
     cured = case("one", (1.0, *STEADY), purposes=("repeat", "retry", "repeat", "repeat"),
                  statuses=("failed", "ok", "ok", "ok"), failures=("address already in use", None, None, None))  # fmt: skip
     found, _ = promotions(tmp_path, cured)
     assert found.prepared[0].golden.run_ids == ("night.one.1", "night.one.2", "night.one.3")
 
 
-def test_a_run_that_was_never_committed_and_a_case_that_was_refused_are_told(tmp_path, case):
+def test_a_run_without_a_record_and_a_refused_case_are_named(tmp_path, case):
     lost = case("lost", (2.5, 2.5, None))
     refused = case("refused", (), refused="no such GPU", recompute="mlp")
     found, _ = promotions(tmp_path, lost, refused)
     assert problems(found) == {"lost": ["run 2 was never committed"], "refused": ["was refused: no such GPU"]}
 
 
-def test_two_cases_of_one_place_are_both_refused(tmp_path, case):
+def test_two_cases_with_the_same_golden_are_both_refused(tmp_path, case):
     found, _ = promotions(tmp_path, case("one"), case("twin"))
     assert problems(found)["one"][0].startswith("has the same golden as twin:")
     assert found.prepared == ()
 
 
-def test_an_unknown_case_is_told_with_those_there_are(tmp_path, case):
-    with pytest.raises(BadRequestError, match=r"--case other: not in 20260104.*\n  one of one"):
+def test_an_unknown_case_is_refused_with_the_known_ones(tmp_path, case):
+    with pytest.raises(BadRequestError, match=r"--case other: not in 20260104.*\n  name one of one"):
         promotions(tmp_path, case("one"), names=("other",))
