@@ -1,4 +1,4 @@
-"""The commands `recipes` and `rules`: what there is to ask for, and what the rules say."""
+"""The commands `recipes` and `rules`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,7 +19,7 @@ Directory = Annotated[Path | None, typer.Option("--recipes_dir", help="Directory
 
 @recipes.command("list")
 def list_recipes(recipes_dir: Directory = None, as_json: Json = False) -> None:
-    """Every recipe with its size, and the GPUs, precisions and counts that it has operating points for."""
+    """List every recipe with its size, and the GPU types, precisions and GPU counts of its operating points."""
     from harness.recipes.listing import summaries
 
     rows = summaries(recipes_dir)
@@ -42,7 +42,7 @@ def show_recipe(
     recipes_dir: Directory = None,
     as_json: Json = False,
 ) -> None:
-    """The model of a recipe and all its operating points."""
+    """Show the model of a recipe and all its operating points."""
     from harness.recipes.find import open_recipe
 
     recipe = open_recipe(name, recipes_dir)
@@ -59,13 +59,13 @@ def show_recipe(
 
 @recipes.command()
 def validate(
-    paths: Annotated[list[Path] | None, typer.Argument(help="Recipe files; all recipes when none is given.")] = None,
+    paths: Annotated[list[Path] | None, typer.Argument(help="Recipe files. Default: all recipes.")] = None,
     recipes_dir: Directory = None,
     as_json: Json = False,
 ) -> None:
     """Check recipe files: every key, every value, every operating point, and the rules of megatron-core 0.16.1.
 
-    Exits 2 with all problems. A published point that breaks a rule is listed, with the rule; a run of it is refused.
+    Exits 2 with all problems. Lists a published point that breaks a rule, with the rule; `run` refuses that point.
     """
     from harness.errors import raise_all
     from harness.recipes.listing import check_files
@@ -90,13 +90,13 @@ def suites(
     name: Annotated[
         str | None,
         typer.Argument(
-            autocompletion=completion.suites, help="A suite's name or the path of its file; without one, all."
+            autocompletion=completion.suites, help="A suite's name or the path of its file. Default: all suites."
         ),
     ] = None,
     recipes_dir: Directory = None,
     as_json: Json = False,
 ) -> None:
-    """The suites of nightly jobs, or the cases of one. Exits 2 with every fault of the file."""
+    """List the suites of nightly jobs, or the cases of a suite. Exits 2 with all problems of the file."""
     from harness.catalogue.document import SuiteDocument, SuitesDocument
     from harness.catalogue.show import suite_page, suites_page
     from harness.recipes.suite_file import read_suite
@@ -118,11 +118,11 @@ def suites(
 def list_rules(
     severity: Annotated[
         str | None,
-        typer.Option("--severity", help="Only error, warning or note; closed: rules that no request can break."),
+        typer.Option("--severity", help="List only error, warning or note; closed: rules that no request can break."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Every rule: id, severity, what it says."""
+    """List every rule with id, severity and message."""
     from harness.experiment.rules.rulebook import entries
 
     found = entries(severity)
@@ -141,7 +141,7 @@ def list_rules(
 def show_rule(
     rule: Annotated[str, typer.Argument(metavar="ID", help="A rule id, e.g. T08.")], as_json: Json = False
 ) -> None:
-    """One rule: what it means, the fix, megatron-core's words, the versions it holds for, and the evidence."""
+    """Explain a rule: its message, the fix, megatron-core's own message, the versions it applies to, and the evidence."""
     from harness.experiment.rules.rulebook import entries_named
 
     found = entries_named(rule)

@@ -23,7 +23,7 @@ class RecipesDocument(Document):
 
 
 class PointRow(ParallelismSpec, BatchSpec):
-    """What an operating point sets, flat."""
+    """The settings of an operating point, flat."""
 
     task: str
     gpu: str
@@ -52,7 +52,7 @@ class RecipeDocument(Document):
 
 
 def recipe_document(recipe: Recipe) -> RecipeDocument:
-    """The model of a recipe and its operating points, which its reader has checked already."""
+    """Return the model of a recipe and its operating points, which are already checked."""
     build: Callable[..., PointRow] = PointRow.model_construct
     points = [build(**point_row(point)) for point in recipe.points]
     return RecipeDocument.of(
@@ -61,7 +61,7 @@ def recipe_document(recipe: Recipe) -> RecipeDocument:
 
 
 class Problem(Shown):
-    """What is wrong with a file, and what to do."""
+    """A problem of a file, and what to do."""
 
     message: str
     remedy: str

@@ -1,4 +1,4 @@
-"""`mbr-perf schema`: the JSON Schema (draft 2020-12) of what a command prints with `--json`."""
+"""`mbr-perf schema`: the JSON Schema (draft 2020-12) of a command's `--json` output."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -51,11 +51,11 @@ DOCUMENTS: Mapping[str, tuple[str, ...]] = {
     "snapshot": ("diagnose.document:SnapshotDocument", "diagnose.document:SnapshotDifferenceDocument"),
     "sweep": (*_SWEEP, *_JOB),
 }
-"""By command, the types of its documents below `harness`. Each also may print an error."""
+"""By command, the types of its documents below `harness`. Every command may also print an error."""
 
 
 def schema_of(command: str) -> dict[str, Any]:
-    """What one document of the command looks like. KeyError for an unknown command."""
+    """Return the schema of the command's documents. KeyError: the command is unknown."""
     from functools import reduce
     from importlib import import_module
     from operator import or_
@@ -64,8 +64,8 @@ def schema_of(command: str) -> dict[str, Any]:
 
     places = (place.partition(":") for place in DOCUMENTS[command])
     found = [getattr(import_module(f"harness.{module}"), name) for module, _, name in places]
-    told = f"`mbr-perf {command} --json`. Keys only grow: ignore those that you do not know."
-    return schema(reduce(or_, [*found, ErrorDocument]), f"mbr-perf {command}", told)
+    description = f"`mbr-perf {command} --json`. Later releases may add keys: ignore keys that you do not know."
+    return schema(reduce(or_, [*found, ErrorDocument]), f"mbr-perf {command}", description)
 
 
 def schema(
@@ -74,7 +74,7 @@ def schema(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the JSON Schema (draft 2020-12) of what a command prints with --json. Without COMMAND, list the commands."""
+    """Print the JSON Schema (draft 2020-12) of a command's --json output. Without COMMAND, list the commands."""
     from harness.errors import BadRequestError, nearest
 
     name = " ".join(command or ())
@@ -83,9 +83,9 @@ def schema(
 
         print(plain_json.dumps(schema_of(name), indent=2, ensure_ascii=False))
     elif name:
-        group = [one for one in DOCUMENTS if one.startswith(f"{name} ")]
-        remedy = f"one of: {', '.join(group)}" if group else nearest(name, DOCUMENTS)
-        raise BadRequestError(f"schema {name}: no command with --json", remedy=remedy)
+        group = [command for command in DOCUMENTS if command.startswith(f"{name} ")]
+        remedy = f"name one of: {', '.join(group)}" if group else nearest(name, DOCUMENTS)
+        raise BadRequestError(f"schema {name}: no such command with --json", remedy=remedy)
     elif as_json:
         from harness.catalogue.document import CommandsDocument
         from harness.showing import json

@@ -1,4 +1,4 @@
-"""Tables of recipes, suites and rules."""
+"""Shows recipes, suites and rules."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -21,23 +21,23 @@ _POINT = {
     "CUDA graph": "cuda_graph",
 }  # fmt: skip
 
-# Columns that a narrow terminal leaves out, those with the highest number first.
+# A narrow terminal drops these columns, the highest number first.
 _DROPPED = {"VPP": 5, "CUDA graph": 4, "variant": 3, "MBS": 3, "runs": 2, "seq": 2, "GBS": 2, "EP": 1, "CP": 1}
 
 
 def recipes_page(rows: Iterable[RecipeRow]) -> Page:
-    """One row per recipe and GPU type."""
-    told = []
+    """Return one row per recipe and GPU type."""
+    lines = []
     for row in rows:
         cells = [row["recipe"], row["family"], f"{row['parameters_billion']:.1f} B"]
         for gpu, there in row["gpus"].items():
-            told.append([*cells, gpu, " ".join(there["compute_dtypes"]), " ".join(map(str, there["num_gpus"]))])
+            lines.append([*cells, gpu, " ".join(there["compute_dtypes"]), " ".join(map(str, there["num_gpus"]))])
             cells = ["", "", ""]
-    return Page((table(("recipe", "family", "parameters", "GPU", "precisions", "GPUs"), told),))
+    return Page((table(("recipe", "family", "parameters", "GPU", "precisions", "GPUs"), lines),))
 
 
 def recipe_page(recipe: Recipe) -> Page:
-    """Where it is from, the model as the recipe states it, and every operating point."""
+    """Return the recipe's sources, its model settings, and every operating point."""
     header = recipe.header
     settings = [(path, str(value)) for path, value in model_settings(recipe).items()]
     columns = (Column(title, drop=_DROPPED.get(title, 0)) for title in (*_POINT, "runs"))
@@ -56,14 +56,16 @@ def recipe_page(recipe: Recipe) -> Page:
 
 
 def checked_page(checked: Iterable[CheckedFile]) -> Page:
-    """Points that are listed only or refused, and a closing line."""
+    """Return the points that cannot run, and a summary."""
     files, lines = list(checked), []
     for file in files:
         where = file["file"]
         lines += [
-            f"{where}: {title}: listed only, its published arithmetic does not divide" for title in file["inconsistent"]
+            f"{where}: {title}: cannot run, because the published sizes do not divide" for title in file["inconsistent"]
         ]
-        lines += [f"{where}: {one['point']}: refused by {one['rule']}: {one['message']}" for one in file["refused"]]
+        lines += [
+            f"{where}: {row['point']}: refused by rule {row['rule']}: {row['message']}" for row in file["refused"]
+        ]
     points = sum(file["points"] for file in files)
     return Page((listing(lines), f"ok: {counted(len(files), 'recipe file')}, {counted(points, 'operating point')}"))
 
@@ -76,13 +78,13 @@ def _point_cells(recipe: Recipe, point: OperatingPoint) -> list[str]:
 
 
 def suites_page(rows: Iterable[SuiteRow]) -> Page:
-    """One row per suite."""
-    told = [(row["suite"], str(row["num_cases"]), " ".join(row["gpus"]) or ABSENT, row["title"]) for row in rows]
-    return Page((table(("suite", "cases", "GPU", Column("about", long=True)), told, right=("cases",)),))
+    """Return one row per suite."""
+    lines = [(row["suite"], str(row["num_cases"]), " ".join(row["gpus"]) or ABSENT, row["title"]) for row in rows]
+    return Page((table(("suite", "cases", "GPU", Column("about", long=True)), lines, right=("cases",)),))
 
 
 def suite_page(suite: Suite) -> Page:
-    """What it is about, then every case; ``-`` is left to the machine. BadRequestError as :func:`case_rows`."""
+    """Return the title, then every case; ``-``: the machine decides. BadRequestError as :func:`case_rows`."""
     rows = case_rows(suite)
     columns = ("case", "task", "GPU", "precision", "GPUs", "recompute", "repeats", "golden", "owner", "expected")
     shared = shared_golden_lines(
@@ -102,20 +104,20 @@ def suite_page(suite: Suite) -> Page:
 def _cells(row: CaseRow) -> list[str]:
     known = row["expected"]
     expected = f"{known.outcome} until {known.until}: {known.reason}" if known else None
-    said = (row["task"], row["gpu"], row["compute_dtype"], row["num_gpus"], row["recompute"], row["repeats"])
-    cells = (row["case"], *said, row["golden"], row["owner"], expected)
+    request = (row["task"], row["gpu"], row["compute_dtype"], row["num_gpus"], row["recompute"], row["repeats"])
+    cells = (row["case"], *request, row["golden"], row["owner"], expected)
     return [ABSENT if cell in (None, "") else str(cell) for cell in cells]
 
 
 def rules_page(entries: tuple[Entry, ...]) -> Page:
-    """One row a rule; ``<name>`` stands for a value of the request."""
+    """Return one row per rule; ``<name>`` stands for a value of the request."""
     rows = [(entry.id, entry.severity, entry.versions, entry.message) for entry in entries]
-    listed = table(("Rule", "Severity", "megatron-core", Column("Says", long=True)), rows)
+    listed = table(("Rule", "Severity", "megatron-core", Column("Message", long=True)), rows)
     return Page((listed, f"{len(entries)} rules. `mbr-perf rules show ID` explains one."))
 
 
 def rule_page(entries: tuple[Entry, ...]) -> Page:
-    """All that is known of one rule; an id may have a row per release of megatron-core."""
+    """Return all facts of a rule; an id may have a row per release of megatron-core."""
     lines = []
     for entry in entries:
         rows = (

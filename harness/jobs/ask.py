@@ -1,4 +1,4 @@
-"""`mbr-perf jobs`: Slurm jobs of ours: list, submit, ask, wait for, cancel, and read their logs."""
+"""`mbr-perf jobs`: list, submit, inspect, await and cancel Slurm jobs, and read their logs."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.launch.slurm.commands import Slurm
     from harness.records.job import JobRecord
 
-app = App(no_args_is_help=True, help="Slurm jobs: list, submit, ask, wait for, cancel them; their logs.")
+app = App(no_args_is_help=True, help="Slurm jobs: list, submit, show status, wait, cancel, read logs.")
 
 Job = Annotated[
     str,
@@ -28,7 +28,7 @@ Job = Annotated[
 
 @app.command("list")
 def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
-    """Every job: what it is for, its runs, how it stands. Slurm is asked about those that are not done."""
+    """List every job with its purpose, its runs and its state. Asks Slurm about unfinished jobs."""
     from harness.jobs.show import jobs_page, standings
     from harness.records import store
 
@@ -47,7 +47,7 @@ def list_jobs(results_dir: Results = None, as_json: Json = False) -> None:
 
 @app.command()
 def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
-    """Submit a job that --no_submit prepared, as its files lie there."""
+    """Submit the files of a job that --no_submit prepared."""
     from harness.batch.slurm.showing import JobDisplay
     from harness.batch.slurm.submission import submit_prepared
     from harness.launch.environment import this_host
@@ -61,7 +61,7 @@ def submit(job: Job, results_dir: Results = None, as_json: Json = False) -> None
 
 @app.command()
 def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
-    """How a job stands: Slurm's state and reason, and each of its runs."""
+    """Show the state of a job: Slurm's state and reason, and each of its runs."""
     from harness.jobs.show import job_page, standing
     from harness.records.job import job_dir_of
 
@@ -81,12 +81,12 @@ def status(job: Job, results_dir: Results = None, as_json: Json = False) -> None
 def wait(
     job: Job,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", help="Wait no longer; exit 6.")
+        float | None, typer.Option("--timeout", metavar="SECONDS", help="Stop waiting after this time; exit 6.")
     ] = None,
     results_dir: Results = None,
     as_json: Json = False,
 ) -> None:
-    """Wait until a job has ended, collect what it left, and judge it: the answer and exit code of `run`, or of `sweep`."""
+    """Wait until a job has ended, collect its results and judge them, with the answer and exit code of `run` or `sweep`."""
     from harness.batch.repeats import judge_runs
     from harness.batch.slurm.following import wait_and_judge
     from harness.batch.slurm.showing import JobDisplay
@@ -105,7 +105,7 @@ def wait(
 
 @app.command()
 def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None:
-    """Cancel a job. Its ranks are asked to end and leave what they measured; `jobs wait` collects it."""
+    """Cancel a job. Its ranks stop and keep what they measured; `jobs wait` collects it."""
     from harness.jobs.show import cancel as cancel_job
     from harness.records.job import job_dir_of
 
@@ -120,33 +120,33 @@ def cancel(job: Job, results_dir: Results = None, as_json: Json = False) -> None
         from harness.showing.page import Line
         from harness.showing.terminal import show_blocks
 
-        told = f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"
-        show_blocks(Line(told, whole=True))
+        text = f"job {submitted.job_id} is cancelled; collect it: mbr-perf jobs wait {job_dir}"
+        show_blocks(Line(text, whole=True))
 
 
 @app.command()
 def logs(
     job: Job,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep reading until the job has ended.")] = False,
     rank: Annotated[
-        int | None, typer.Option("--rank", min=0, metavar="N", help="Those of this rank, not the job's own.")
+        int | None, typer.Option("--rank", min=0, metavar="N", help="Show the logs of this rank, not those of the job.")
     ] = None,
     results_dir: Results = None,
     as_json: Annotated[bool, typer.Option("--json", help="The files and their sizes as one JSON document.")] = False,
 ) -> None:
-    """The job's own log, or those of one rank. Which file it is goes to stderr."""
+    """Show the job's own log, or the logs of one rank. Prints the file name to stderr."""
     from harness.errors import BadRequestError
     from harness.jobs.show import follow_logs, log_files, require_rank, show_logs
     from harness.records.job import job_dir_of, read_job
 
     if as_json and follow:
-        raise BadRequestError("--json lists the files once, --follow goes on", remedy="leave one of them out")
+        raise BadRequestError("--json lists the files once, but --follow keeps reading", remedy="leave one of them out")
 
     def write(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    def tell(line: str) -> None:
+    def announce(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
     job_dir = job_dir_of(job, results_dir)
@@ -159,9 +159,9 @@ def logs(
         logs = [LogFile(path=path, num_bytes=path.stat().st_size) for path in log_files(record, rank)]
         json.answer(LogsDocument.of(record, rank=rank, logs=logs))
     elif follow:
-        follow_logs(job_dir, record, rank, _slurm(), write, tell)
+        follow_logs(job_dir, record, rank, _slurm(), write, announce)
     else:
-        show_logs(record, rank, write, tell)
+        show_logs(record, rank, write, announce)
 
 
 def _slurm() -> "Slurm":

@@ -1,4 +1,4 @@
-"""JSON of Slurm jobs: how they stand, and where their logs lie."""
+"""JSON of Slurm jobs: their states and logs."""
 
 from pathlib import Path
 from typing import Literal
@@ -9,7 +9,7 @@ from harness.showing.json import Document, Shown, at
 
 
 class SlurmRow(Shown):
-    """What Slurm says of a task of an array, or of the job."""
+    """Slurm's state of an array task, or of the job."""
 
     state: str = at("slurm")
     kind: Kind
@@ -22,7 +22,7 @@ class SlurmRow(Shown):
 
 
 class RunRow(Shown):
-    """One run of a job. ``where``: the phase and steps of its first rank, as long as it is at work."""
+    """One run of a job. ``where``: the phase and steps of its first rank while it runs."""
 
     run_id: str = at("run", "run_id")
     run_dir: str = at("run", "run_dir")
@@ -33,7 +33,7 @@ class RunRow(Shown):
 
 
 class JobRow(Shown):
-    """A job. ``job_id`` is null where it only was prepared; ``slurm`` is empty where Slurm was not asked."""
+    """A job. ``job_id`` is null if the job is not submitted; ``slurm`` is empty if mbr-perf did not ask Slurm."""
 
     job_dir: str = at("job", "job_dir")
     what: Literal["run", "sweep", "nightly"] = at("job", "what")
@@ -68,7 +68,7 @@ class CancelledDocument(Document):
 
 
 class LogFile(Shown):
-    """A log with its bytes so far."""
+    """A log and its current size."""
 
     path: Path
     num_bytes: int

@@ -1,4 +1,4 @@
-"""Jobs for people: a table of all of them, and one with its runs."""
+"""Shows Slurm jobs: a table of all jobs, and one job with its runs and logs."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from harness.showing.page import GAP, Column, Facts, Page, Table, tabled
 
 @dataclass(frozen=True)
 class RunStanding:
-    """One run of a job: committed, at work (``where``: phase and steps of its first rank), or not yet begun."""
+    """One run of a job: committed, running (``where``: phase and steps of its first rank), or not started."""
 
     run: JobRun
     record: RunRecord | None
@@ -26,15 +26,15 @@ class RunStanding:
 
     @property
     def text(self) -> str:
-        """One word, or one sentence."""
+        """The state in one word or sentence."""
         if self.record is None:
-            return self.where or "not begun"
+            return self.where or "not started"
         return self.record.status + (f": {self.record.failure}" if self.record.failure else "")
 
 
 @dataclass(frozen=True)
 class JobStanding:
-    """A job: ``submitted`` None where it only was prepared; ``states`` empty where Slurm was not asked."""
+    """A job: ``submitted`` is None if it is only prepared; ``states`` is empty if mbr-perf did not ask Slurm."""
 
     job: JobRecord
     submitted: SubmittedRecord | None
@@ -43,20 +43,20 @@ class JobStanding:
 
     @property
     def filled_by(self) -> str:
-        """The jobs whose runs lie where those of this one were to lie, if there are any and it left none."""
+        """The jobs whose runs fill this job's run folders, if this job left none."""
         return ", ".join(dict.fromkeys(task.filled_by for task in task_runs(self.job) if task.filled_by))
 
     @property
     def is_settled(self) -> bool:
-        """Whether every run that is to come is committed, so that Slurm has no say in it."""
+        """Whether every expected run is committed, so that Slurm's state does not matter."""
         return bool(self.job.runs) and all(task.due is None for task in task_runs(self.job))
 
     @property
     def text(self) -> str:
-        """One line: not submitted, what became of its runs, or what Slurm says."""
+        """One line: not submitted, how its runs ended, or Slurm's state."""
         if self.filled_by:
-            told = dict.fromkeys(state.text for state in self.states)
-            return f"{'; '.join(told)}; left no run, its folder holds that of job {self.filled_by}"
+            states = dict.fromkeys(state.text for state in self.states)
+            return f"{'; '.join(states)}; it left no run: its folder contains the run of job {self.filled_by}"
         if self.is_settled:
             return ", ".join(dict.fromkeys(run.record.status for run in self.runs if run.record))
         if self.submitted is None:
@@ -68,7 +68,7 @@ class JobStanding:
 
 
 def standing(job_dir: Path, slurm: Slurm) -> JobStanding:
-    """One job. Slurm is asked unless every run is committed."""
+    """Return the state of a job. Asks Slurm unless every run is committed."""
     job, submitted = read_job(job_dir), read_submitted(job_dir)
     runs = tuple(
         stand
@@ -77,7 +77,7 @@ def standing(job_dir: Path, slurm: Slurm) -> JobStanding:
             *(RunStanding(run, record) for run, record in task.committed),
             *((RunStanding(task.due, None, _where(task.due)),) if task.due else ()),
             *(RunStanding(run, None) for run in task.dropped if task.due),
-            *(RunStanding(run, None, "left nothing") for run in _left_nothing(job, task)),
+            *(RunStanding(run, None, "no results") for run in _left_nothing(job, task)),
         )
     )
     found = JobStanding(job, submitted, (), runs)
@@ -87,23 +87,25 @@ def standing(job_dir: Path, slurm: Slurm) -> JobStanding:
 
 
 def _left_nothing(job: JobRecord, task: TaskRuns) -> tuple[JobRun, ...]:
-    """Runs whose folders another job filled."""
+    """Return the runs whose folders another job filled."""
     of_task = [run for run in job.runs if run.task == task.task]
     return tuple(of_task[len(task.committed) :]) if task.filled_by else ()
 
 
 def standings(results: Path, slurm: Slurm) -> tuple[JobStanding, ...]:
-    """Every job, oldest first."""
+    """Return every job, oldest first."""
     return tuple(standing(job_dir, slurm) for job_dir in job_dirs(results))
 
 
 def cancel(job_dir: Path, slurm: Slurm) -> SubmittedRecord:
-    """Ask Slurm to end the job. BadRequestError where there is nothing to end."""
-    one = watched(job_dir)
+    """Ask Slurm to end the job. BadRequestError: it has already ended."""
+    watch = watched(job_dir)
     if standing(job_dir, slurm).is_settled:
-        raise BadRequestError(f"{job_dir}: has ended", remedy=f"mbr-perf jobs wait {job_dir} judges it")
-    slurm.cancel(one.submitted)
-    return one.submitted
+        raise BadRequestError(
+            f"{job_dir}: this job has already ended", remedy=f"mbr-perf jobs wait {job_dir} judges it"
+        )
+    slurm.cancel(watch.submitted)
+    return watch.submitted
 
 
 def _where(run: JobRun) -> str:
@@ -122,37 +124,37 @@ Write = Callable[[str], object]
 
 
 def log_files(job: JobRecord, rank: int | None) -> tuple[Path, ...]:
-    """The job's own logs, or those of one rank in every run that has one, oldest run first. They may not be there yet."""
+    """Return the existing logs: the job's own, or those of one rank in all runs, oldest run first."""
     if rank is None:
         return tuple(sorted((Path(job.job_dir) / LOGS).glob("slurm-*.out")))
     return tuple(log for run in job.runs if (log := Path(run.run_dir) / "logs" / f"rank_{rank:03d}.log").is_file())
 
 
 def require_rank(job: JobRecord, rank: int | None) -> None:
-    """BadRequestError for a rank that no run of the job has."""
+    """BadRequestError: no run of the job has this rank."""
     most = max((run.spec.num_gpus for run in job.runs), default=None)
     if rank is not None and most is not None and rank >= most:
-        ranks = "rank 0 alone" if most == 1 else f"ranks 0 to {most - 1}"
-        raise BadRequestError(f"{job.job_dir}: there is no rank {rank}", remedy=f"it has {ranks}")
+        ranks = "only rank 0" if most == 1 else f"ranks 0 to {most - 1}"
+        raise BadRequestError(f"{job.job_dir}: no run of this job has rank {rank}", remedy=f"the job has {ranks}")
 
 
-def show_logs(job: JobRecord, rank: int | None, write: Write, tell: Write) -> None:
-    """Write every log once. ``tell`` names each file. BadRequestError where there is none."""
+def show_logs(job: JobRecord, rank: int | None, write: Write, announce: Write) -> None:
+    """Write every log once. ``announce`` gets the name of each file. BadRequestError: there is no log."""
     require_rank(job, rank)
     files = log_files(job, rank)
     if not files:
         whose = "of the job itself" if rank is None else f"of rank {rank}"
         raise BadRequestError(f"{job.job_dir}: no log {whose} yet", remedy=f"mbr-perf jobs status {job.job_dir}")
-    reader = _Reader(write, tell)
+    reader = _Reader(write, announce)
     for path in files:
         while reader.read(path):
             pass
 
 
-def follow_logs(job_dir: Path, job: JobRecord, rank: int | None, slurm: Slurm, write: Write, tell: Write) -> None:
-    """Write what is there and what comes, until the job has ended."""
+def follow_logs(job_dir: Path, job: JobRecord, rank: int | None, slurm: Slurm, write: Write, announce: Write) -> None:
+    """Write existing and new text of the logs until the job has ended."""
     require_rank(job, rank)
-    reader, looks, ended = _Reader(write, tell), 0, False
+    reader, looks, ended = _Reader(write, announce), 0, False
     while True:
         for path in log_files(job, rank):
             while reader.read(path):
@@ -168,22 +170,22 @@ def follow_logs(job_dir: Path, job: JobRecord, rank: int | None, slurm: Slurm, w
 
 
 class _Reader:
-    """Reads each file on from where it stopped; names it whenever another one was read before."""
+    """Reads each file from where it stopped; names the file whenever it changes."""
 
-    def __init__(self, write: Write, tell: Write) -> None:
-        self._write, self._tell = write, tell
+    def __init__(self, write: Write, announce: Write) -> None:
+        self._write, self._announce = write, announce
         self._offsets: dict[Path, int] = {}
         self._last: Path | None = None
 
     def read(self, path: Path) -> bool:
-        """Write a piece of what is new; True when there was any."""
+        """Write a piece of new text; True if there was any."""
         with path.open("rb") as stream:
             stream.seek(self._offsets.get(path, 0))
             chunk = stream.read(_READ_BYTES)
         if not chunk:
             return False
         if path != self._last:
-            self._tell(f"==> {path} <==")
+            self._announce(f"==> {path} <==")
             self._last = path
         self._offsets[path] = self._offsets.get(path, 0) + len(chunk)
         self._write(without_steering(chunk.decode(errors="replace")))
@@ -191,21 +193,21 @@ class _Reader:
 
 
 def jobs_page(found: Sequence[JobStanding], results: Path) -> Page:
-    """A row per job."""
+    """Return a row per job."""
     if not found:
-        return Page((f"no jobs in {results}",))
+        return Page((f"No jobs in {results}",))
     columns = [
-        (Column("Job", whole=True), lambda one: Path(one.job.job_dir).name),
-        (Column("Slurm", drop=1, whole=True), lambda one: one.submitted.job_id if one.submitted else "-"),
-        (Column("For", drop=2), lambda one: one.job.what),
-        (Column("Runs", right=True, drop=2), lambda one: str(len(one.job.runs)) if one.job.runs else "-"),
-        (Column("State", long=True), lambda one: one.text),
+        (Column("Job", whole=True), lambda job: Path(job.job.job_dir).name),
+        (Column("Slurm", drop=1, whole=True), lambda job: job.submitted.job_id if job.submitted else "-"),
+        (Column("For", drop=2), lambda job: job.job.what),
+        (Column("Runs", right=True, drop=2), lambda job: str(len(job.job.runs)) if job.job.runs else "-"),
+        (Column("State", long=True), lambda job: job.text),
     ]
     return Page((tabled(found, columns),))
 
 
 def job_page(found: JobStanding) -> Page:
-    """The job and how it stands, and a row per run."""
+    """Return the job, its state, and a row per run."""
     job, submitted = found.job, found.submitted
     facts = [
         ("Job", job.job_dir),
@@ -214,5 +216,5 @@ def job_page(found: JobStanding) -> Page:
         ("State", found.text),
     ]
     columns = (Column("Run", whole=True), Column("State", long=True))
-    runs = Table(columns, tuple((one.run.run_id, one.text) for one in found.runs))
+    runs = Table(columns, tuple((standing.run.run_id, standing.text) for standing in found.runs))
     return Page((Facts(tuple(facts), 7), *((GAP, runs) if found.runs else ())))

@@ -1,11 +1,11 @@
-"""`mbr-perf rules`: the table and one rule of it."""
+"""`mbr-perf rules`: the list, and one rule."""
 
 import json
 
 
 def test_list_has_a_line_for_every_rule_uncut_in_a_pipe(mbr_perf):
     lines = mbr_perf("rules", "list").out.splitlines()
-    assert lines[0].split() == ["Rule", "Severity", "megatron-core", "Says"]
+    assert lines[0].split() == ["Rule", "Severity", "megatron-core", "Message"]
     assert lines[-1] == f"{len(lines) - 2} rules. `mbr-perf rules show ID` explains one."
     assert [line for line in lines if "…" in line or "{" in line or line != line.rstrip()] == []
 
@@ -42,9 +42,9 @@ def test_show_of_an_unknown_rule_exits_2_with_the_nearest(mbr_perf):
 
 def test_both_answer_in_json(mbr_perf):
     every = json.loads(mbr_perf("rules", "list", "--json").out)
-    one = json.loads(mbr_perf("rules", "show", "T08", "--json").out)
-    assert every["schema_version"] == one["schema_version"] == 1
-    assert [rule for rule in every["rules"] if rule["id"] == "T08"] == one["rules"]
-    assert set(one["rules"][0]) == {
+    single = json.loads(mbr_perf("rules", "show", "T08", "--json").out)
+    assert every["schema_version"] == single["schema_version"] == 1
+    assert [rule for rule in every["rules"] if rule["id"] == "T08"] == single["rules"]
+    assert set(single["rules"][0]) == {
         "id", "severity", "message", "fix", "mcore_text", "versions", "evidence", "source",
     }  # fmt: skip

@@ -10,7 +10,7 @@ from tests.pinned_schemas import DOCUMENTS, file_of, keys_of, lost, pinned
 
 
 def commands(group, *above):
-    """Every command that takes --json, as it is typed."""
+    """Yield every command that takes --json, as it is typed."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, *above, name)
@@ -31,11 +31,11 @@ def test_keys_only_grow_and_new_ones_are_pinned(command):
     assert pinned(command) == found, "python -m tests.pinned_schemas pins the new keys"
 
 
-def test_no_file_is_left_of_a_command_that_is_gone():
+def test_every_pinned_file_belongs_to_a_command():
     assert {file.name for file in file_of("run").parent.iterdir()} == {file_of(command).name for command in DOCUMENTS}
 
 
-def test_a_key_that_is_gone_optional_or_narrower_is_told():
+def test_a_key_that_is_gone_optional_or_narrower_is_reported():
     before = {
         "A.cells": {"array"},
         "A.cells[].name": {"string"},
@@ -55,18 +55,19 @@ def test_a_schema_is_printed_as_json(mbr_perf):
     assert schema["$defs"]["GoldensDocument"]["required"] == ["schema_version", "goldens", "damaged"]
 
 
-def test_without_a_command_those_with_a_schema_are_listed(mbr_perf):
+def test_without_a_command_the_commands_with_a_schema_are_listed(mbr_perf):
     assert mbr_perf("schema").out.splitlines() == list(DOCUMENTS)
     assert json.loads(mbr_perf("schema", "--json").out) == {"schema_version": 1, "commands": list(DOCUMENTS)}
 
 
 @pytest.mark.parametrize(
-    ("typed", "hint"), [("runn", "did you mean 'run'?"), ("golden", "one of: golden diff, golden export"), ("help", "")]
+    ("typed", "hint"),
+    [("runn", "did you mean 'run'?"), ("golden", "name one of: golden diff, golden export"), ("help", "")],
 )
 def test_an_unknown_command_is_refused_with_the_nearest_names(mbr_perf, typed, hint):
     answer = mbr_perf("schema", typed)
     assert (answer.code, answer.out) == (2, "")
-    assert f"schema {typed}: no command with --json" in answer.err
+    assert f"schema {typed}: no such command with --json" in answer.err
     assert hint in answer.err
 
 

@@ -76,5 +76,5 @@ def test_the_doctor_of_results_names_damaged_goldens_and_leaves_them(stage, mbr_
     answer = mbr_perf("results", "doctor", "--results_dir", results, "--fix")
     assert answer.code == 6
     assert f"damaged     {golden}" in answer.out
-    assert "put it back as git has it" in answer.out
+    assert "restore the file from git" in answer.out
     assert golden.is_file()

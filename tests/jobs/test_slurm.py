@@ -1,4 +1,4 @@
-"""`run --launcher slurm` and `mbr-perf jobs` with Slurm's commands answered by scripts; real Slurm has its own tests."""
+"""`run --launcher slurm` and `mbr-perf jobs` with scripts in place of Slurm's commands; real Slurm has its own tests."""
 
 import json
 import shutil
@@ -19,8 +19,6 @@ from harness.records.store import read_run
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "data" / "replay" / "replayed.yaml"
-SAID = ROOT / "tests" / "data" / "slurm" / "said"
-NOT_KNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def jobs(mbr_perf, results):
 
 @pytest.fixture
 def job_dir(results):
-    """Of the one job there is."""
+    """Return the folder of the only job."""
 
     def find():
         (found,) = (results / "jobs").iterdir()
@@ -67,12 +65,12 @@ def commit(run, make_record, **changes):
     return record
 
 
-def test_a_dry_run_prints_the_file_and_the_command_and_touches_nothing(on_slurm, slurm, results):
-    told = on_slurm("--dryrun", "--partition", "batch")
-    assert (told.code, told.err) == (0, "")
-    assert "#SBATCH --partition=batch\n" in told.out
-    assert "#SBATCH --nodes=2\n" in told.out
-    assert f"sbatch --parsable --export=NIL {results}/jobs/JOB/job.sbatch\n" in told.out
+def test_a_dry_run_prints_the_file_and_the_command_and_writes_nothing(on_slurm, slurm, results):
+    answer = on_slurm("--dryrun", "--partition", "batch")
+    assert (answer.code, answer.err) == (0, "")
+    assert "#SBATCH --partition=batch\n" in answer.out
+    assert "#SBATCH --nodes=2\n" in answer.out
+    assert f"sbatch --parsable --export=NIL {results}/jobs/JOB/job.sbatch\n" in answer.out
     assert not results.exists()
     assert slurm.calls("sbatch") == []
 
@@ -84,11 +82,11 @@ def test_a_dry_run_in_json_holds_the_file(on_slurm):
     assert plan["sbatch"][0] == "sbatch"
 
 
-def test_a_detached_run_is_submitted_and_says_how_to_collect_it(on_slurm, slurm, job_dir):
-    told = on_slurm("--detach", "--repeats", "2")
+def test_a_detached_run_is_submitted_and_prints_how_to_collect_it(on_slurm, slurm, job_dir):
+    answer = on_slurm("--detach", "--repeats", "2")
     job = read_job(job_dir())
-    assert told.code == 0
-    assert told.out.splitlines() == [
+    assert answer.code == 0
+    assert answer.out.splitlines() == [
         f"job 7: {job_dir()}",
         *(f"run {run.run_id}" for run in job.runs),
         f"collect and judge it: mbr-perf jobs wait {job_dir()}",
@@ -104,15 +102,15 @@ def test_the_file_on_disk_is_the_one_of_the_dry_run(on_slurm, slurm, job_dir):
     assert (job_dir() / "job.sbatch").read_text() == shown.replace("/jobs/JOB", f"/jobs/{job_dir().name}")
 
 
-def test_what_was_committed_is_judged_by_whoever_collects_it(on_slurm, slurm, job_dir, jobs, make_record):
+def test_jobs_wait_judges_the_committed_runs(on_slurm, slurm, job_dir, jobs, make_record):
     on_slurm("--detach", "--repeats", "2")
     job = read_job(job_dir())
     for run in job.runs:
         commit(run, make_record)
-    told = jobs("wait", "7", "--json")
-    answer = json.loads(told.out)
-    assert (told.code, answer["outcome"]) == (0, "pass")
-    assert answer["run_ids"] == [run.run_id for run in job.runs]
+    answer = jobs("wait", "7", "--json")
+    document = json.loads(answer.out)
+    assert (answer.code, document["outcome"]) == (0, "pass")
+    assert document["run_ids"] == [run.run_id for run in job.runs]
     assert slurm.calls("scontrol") == []
 
 
@@ -120,8 +118,8 @@ def test_a_committed_failure_ends_the_waiting_and_drops_the_other_repeats(on_slu
     on_slurm("--detach", "--repeats", "2")
     first, second = read_job(job_dir()).runs
     commit(first, make_record, status="oom", failure="rank 0 (stage 0) ran out of memory")
-    told = jobs("wait", job_dir())
-    assert told.code == 4
+    answer = jobs("wait", job_dir())
+    assert answer.code == 4
     assert not Path(second.run_dir).exists()
 
 
@@ -135,27 +133,27 @@ def test_a_committed_failure_ends_the_waiting_and_drops_the_other_repeats(on_slu
 def test_a_job_that_ended_without_a_record_is_collected(on_slurm, slurm, job_dir, jobs, recorded, code, failure):
     slurm.says(recorded)
     on_slurm("--detach")
-    told = jobs("wait", job_dir())
+    answer = jobs("wait", job_dir())
     record = read_run(read_job(job_dir()).runs[0].run_dir)
-    assert (told.code, record.failure) == (code, failure)
-    assert failure in told.out
+    assert (answer.code, record.failure) == (code, failure)
+    assert failure in answer.out
 
 
-def test_waiting_no_longer_leaves_the_job_and_says_how_to_go_on(on_slurm, slurm, job_dir, jobs):
+def test_after_the_timeout_the_job_continues_and_the_message_names_the_next_step(on_slurm, slurm, job_dir, jobs):
     slurm.says("held")
     on_slurm("--detach")
-    told = jobs("wait", job_dir(), "--timeout", "0")
-    assert told.code == 6
-    assert "job 7: PENDING (JobHeldUser); it waits for a person" in told.err
-    assert f"mbr-perf jobs cancel {job_dir()}" in told.err
+    answer = jobs("wait", job_dir(), "--timeout", "0")
+    assert answer.code == 6
+    assert "job 7: PENDING (JobHeldUser); it waits for a person" in answer.err
+    assert f"mbr-perf jobs cancel {job_dir()}" in answer.err
     assert slurm.calls("scancel") == []
 
 
-def test_slurm_says_no_and_nothing_is_left_of_the_run(on_slurm, slurm, results):
+def test_if_slurm_refuses_the_job_no_run_is_left(on_slurm, slurm, results):
     slurm.answers("sbatch", "echo 'sbatch: error: invalid partition specified: nope' >&2; exit 1")
-    told = on_slurm("--partition", "nope")
-    assert told.code == 2
-    assert "Slurm refused the job: invalid partition specified: nope" in told.err
+    answer = on_slurm("--partition", "nope")
+    assert answer.code == 2
+    assert "Slurm refused the job: invalid partition specified: nope" in answer.err
     assert list((results / "runs").iterdir()) == []
 
 
@@ -170,11 +168,11 @@ def test_a_prepared_job_is_submitted_once(on_slurm, slurm, job_dir, jobs):
 
 def test_an_answer_without_a_number_is_no_refusal(on_slurm, slurm):
     slurm.answers("sbatch", "echo hello")
-    told = on_slurm()
-    assert (told.code, "sbatch answered 'hello', which names no job; it may be queued" in told.err) == (3, True)
+    answer = on_slurm()
+    assert (answer.code, "sbatch answered 'hello', which names no job; it may be queued" in answer.err) == (3, True)
 
 
-def test_a_job_of_another_cluster_is_asked_for_there(on_slurm, slurm, jobs):
+def test_the_state_of_a_job_is_read_from_its_cluster(on_slurm, slurm, jobs):
     slurm.answers("sbatch", "echo 'sbatch: a word from the site'; echo '7;blue'")
     slurm.says("held")
     on_slurm("--detach")
@@ -190,7 +188,7 @@ def test_a_job_that_slurm_refused_can_be_submitted_again(on_slurm, slurm, job_di
     assert (Path(read_job(job_dir()).runs[0].run_dir) / "ranks").is_dir()
 
 
-def test_jobs_are_listed_with_how_they_stand(on_slurm, slurm, job_dir, jobs):
+def test_jobs_are_listed_with_their_states(on_slurm, slurm, job_dir, jobs):
     on_slurm("--no_submit")
     (line,) = jobs("list").out.splitlines()[1:]
     assert line.split() == [job_dir().name, "-", "run", "1", "prepared,", "not", "submitted"]
@@ -220,19 +218,23 @@ def test_a_finished_job_is_not_cancelled(on_slurm, slurm, job_dir, jobs, make_re
     assert slurm.calls("scancel") == []
 
 
-def test_logs_of_a_rank_come_without_what_steers_a_terminal(on_slurm, slurm, job_dir, jobs):
+def test_logs_of_a_rank_are_shown_without_control_characters(on_slurm, slurm, job_dir, jobs):
     on_slurm("--detach")
     log = Path(read_job(job_dir()).runs[0].run_dir) / "logs" / "rank_001.log"
     log.write_bytes(b"\x1b[31mred\x1b[0m \xff\n")
-    told = jobs("logs", "7", "--rank", "1")
-    assert (told.out, told.err) == ("red \ufffd\n", f"==> {log} <==\n")
+    answer = jobs("logs", "7", "--rank", "1")
+    assert (answer.out, answer.err) == ("red \ufffd\n", f"==> {log} <==\n")
 
 
 @pytest.mark.parametrize("more", [(), ("--json",), ("--follow",)])
 def test_logs_of_a_rank_that_the_job_does_not_have_are_refused(on_slurm, slurm, jobs, more):
     on_slurm("--detach")
-    told = jobs("logs", "7", "--rank", "9", *more)
-    assert (told.code, "there is no rank 9" in told.err, "it has ranks 0 to 1" in told.err) == (2, True, True)
+    answer = jobs("logs", "7", "--rank", "9", *more)
+    assert (answer.code, "no run of this job has rank 9" in answer.err, "the job has ranks 0 to 1" in answer.err) == (
+        2,
+        True,
+        True,
+    )
 
 
 def test_logs_are_listed_for_programs(on_slurm, slurm, job_dir, jobs):
@@ -244,23 +246,23 @@ def test_logs_are_listed_for_programs(on_slurm, slurm, job_dir, jobs):
     assert jobs("logs", "7", "--follow", "--json").code == 2
 
 
-def test_logs_that_are_not_there_yet_are_told(on_slurm, slurm, jobs):
+def test_missing_logs_are_an_error(on_slurm, slurm, jobs):
     on_slurm("--detach")
-    told = jobs("logs", "7")
-    assert (told.code, told.out) == (2, "")
-    assert "no log of the job itself yet" in told.err
+    answer = jobs("logs", "7")
+    assert (answer.code, answer.out) == (2, "")
+    assert "no log of the job itself yet" in answer.err
 
 
 def test_logs_are_followed_until_the_job_has_ended(on_slurm, slurm, job_dir, jobs, make_record):
     on_slurm("--detach")
     (job_dir() / "logs" / "slurm-7.out").write_text("0: done\n")
     commit(read_job(job_dir()).runs[0], make_record)
-    told = jobs("logs", "7", "--follow")
-    assert (told.code, told.out) == (0, "0: done\n")
+    answer = jobs("logs", "7", "--follow")
+    assert (answer.code, answer.out) == (0, "0: done\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (("--nnodes", "2", "--master_addr", "n1"), "--nnodes, --master_addr cannot be said with --launcher slurm"),
         (("--segment", "0"), "--segment 0 must be at least 1"),
@@ -278,14 +280,14 @@ def test_logs_are_followed_until_the_job_has_ended(on_slurm, slurm, job_dir, job
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
-def test_options_that_cannot_be_are_refused(on_slurm, slurm, results, arguments, told):
+def test_wrong_options_are_refused(on_slurm, slurm, results, arguments, message):
     answer = on_slurm(*arguments)
     assert answer.code == 2
-    assert told in answer.err
+    assert message in answer.err
     assert not results.exists()
 
 
-def test_every_wrong_option_is_told_at_once(on_slurm, slurm):
+def test_all_wrong_options_are_named_at_once(on_slurm, slurm):
     err = on_slurm("--node_rank", "1", "--segment", "0", "--slurm_gpus", "all", time_limit="").err
     assert [
         text for text in ("--node_rank", "--segment", "--slurm_gpus", "needs a time limit") if text not in err
@@ -293,14 +295,14 @@ def test_every_wrong_option_is_told_at_once(on_slurm, slurm):
 
 
 def test_the_gpus_of_the_nodes_must_be_named(mbr_perf, slurm, results):
-    told = mbr_perf("run", "-mr", RECIPE, "--launcher", "slurm", "--time_limit", "5", "--results_dir", results)
-    assert told.code == 2
-    assert "cannot see from here which GPUs the nodes have" in told.err
+    answer = mbr_perf("run", "-mr", RECIPE, "--launcher", "slurm", "--time_limit", "5", "--results_dir", results)
+    assert answer.code == 2
+    assert "cannot see from here which GPUs the nodes have" in answer.err
 
 
 def test_options_of_slurm_without_its_launcher_are_refused(mbr_perf):
-    told = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--partition", "batch", "--detach")
-    assert (told.code, "--partition, --detach: only with --launcher slurm" in told.err) == (2, True)
+    answer = mbr_perf("run", "-mr", RECIPE, "-g", "cpu", "--partition", "batch", "--detach")
+    assert (answer.code, "--partition, --detach: only with --launcher slurm" in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -311,15 +313,15 @@ def test_a_time_limit_is_whole_minutes(on_slurm, text, minutes):
 
 
 @pytest.mark.parametrize("text", ["0", "-5", "1:30", "1h", "00:00:00", "1:99:00", "30 "])
-def test_what_is_no_time_limit_is_refused(on_slurm, text):
-    told = on_slurm("--dryrun", f"--time_limit={text}", time_limit="")
-    assert (told.code, "is no time of a minute or more" in told.err) == (2, True)
+def test_an_invalid_time_limit_is_refused(on_slurm, text):
+    answer = on_slurm("--dryrun", f"--time_limit={text}", time_limit="")
+    assert (answer.code, "is no time of a minute or more" in answer.err) == (2, True)
 
 
-def test_where_slurm_is_not_installed_the_run_is_refused(on_slurm, tmp_path, monkeypatch):
+def test_without_slurm_the_run_is_refused(on_slurm, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    told = on_slurm()
-    assert (told.code, "sbatch: not installed here, or not on PATH" in told.err) == (2, True)
+    answer = on_slurm()
+    assert (answer.code, "sbatch: not installed here, or not on PATH" in answer.err) == (2, True)
 
 
 @pytest.mark.slow
@@ -335,23 +337,28 @@ def test_the_job_of_a_sweep_is_judged_as_the_sweep(slurm, jobs, results):
     )  # fmt: skip
     write_submitted(job_dir, SubmittedRecord(job_id="9", submitted_at="2026-01-02T03:04:05+00:00", sbatch=("sbatch",)))
     slurm.answers("scontrol", "echo 'JobId=9 JobState=COMPLETED Reason=None ExitCode=0:0 Restarts=0'")
-    told = jobs("wait", "9", "--json")
-    answer = json.loads(told.out)
-    assert (told.code, answer["control"], len(answer["cells"])) == (0, "none", 3)
+    answer = jobs("wait", "9", "--json")
+    document = json.loads(answer.out)
+    assert (answer.code, document["control"], len(document["cells"])) == (0, "none", 3)
 
 
-def test_a_run_of_a_job_that_was_not_submitted_says_how_to_submit_it(on_slurm, slurm, job_dir, jobs, mbr_perf, results):
+def test_for_a_run_of_a_prepared_job_the_message_names_the_submission(
+    on_slurm, slurm, job_dir, jobs, mbr_perf, results
+):
     on_slurm("--no_submit")
     [run_dir] = (results / "runs").iterdir()
-    told = mbr_perf("history", "add", run_dir, "--results_dir", results)
-    assert (told.code, told.err) == (2, f"error: {run_dir}: not submitted yet\n  mbr-perf jobs submit {job_dir()}\n")
+    answer = mbr_perf("history", "add", run_dir, "--results_dir", results)
+    assert (answer.code, answer.err) == (
+        2,
+        f"error: {run_dir}: not submitted yet\n  mbr-perf jobs submit {job_dir()}\n",
+    )
     [ailment] = json.loads(mbr_perf("results", "doctor", "--results_dir", results, "--json").out)["ailments"]
     assert (ailment["message"], ailment["remedy"]) == ("not submitted yet", f"mbr-perf jobs submit {job_dir()}")
     jobs("submit", job_dir())
     assert "not submitted yet" not in mbr_perf("history", "add", run_dir, "--results_dir", results).err
 
 
-def test_a_job_that_left_nothing_where_another_has_run_says_so(on_slurm, slurm, job_dir, jobs, make_record):
+def test_a_job_whose_folder_another_job_filled_names_that_job(on_slurm, slurm, job_dir, jobs, make_record):
     on_slurm("--detach")
     run = read_job(job_dir()).runs[0]
     record = commit(run, make_record)
@@ -359,7 +366,7 @@ def test_a_job_that_left_nothing_where_another_has_run_says_so(on_slurm, slurm, 
     (Path(run.run_dir) / "record.json").write_text(other.model_dump_json())
     slurm.says("cancelled")
     assert json.loads(jobs("status", "7", "--json").out)["state"] == (
-        "CANCELLED; left no run, its folder holds that of job 8"
+        "CANCELLED; it left no run: its folder contains the run of job 8"
     )
     waited = jobs("wait", "7")
     assert (waited.code, "judge that run with mbr-perf jobs wait 8" in waited.err) == (2, True)
