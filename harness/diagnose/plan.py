@@ -14,6 +14,7 @@ from harness.experiment.rules.check import check
 from harness.experiment.rules.rule import Finding
 from harness.launch.environment import Host, child_environment
 from harness.launch.plan import Nodes, without_asking
+from harness.planning.assumptions import imbalance_of
 from harness.planning.search import Limits, Plan, Row, candidates, plan, required_cases
 from harness.run.machine import software_for
 from harness.run.predicting.calibration import constants_for
@@ -108,7 +109,7 @@ def _plan_as_asked(spec: ExperimentSpec, host: Host, capacity_bytes: int | None)
     software, implementation = software_for(spec.gpu, host)[0], settled_implementation(spec)
     found = candidates(spec, software, implementation)
     tracing = Tracing(host, trace_cache(host.shell), timeout_s=_PATIENCE_S)
-    traces = tracing.traces(required_cases(found, implementation), implementation, uneven=spec.is_routed_naturally)
+    traces = tracing.traces(required_cases(found, implementation), implementation, imbalance=imbalance_of(spec))
     limits = Limits(capacity_bytes)
     return plan(spec, found, traces, limits, implementation, software, constants_for(spec.gpu))
 

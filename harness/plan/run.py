@@ -10,6 +10,7 @@ from harness.experiment.layout import LayoutError
 from harness.experiment.recompute import NoRecompute, canonical_text, parse_recompute
 from harness.launch.environment import Host
 from harness.plan.request import PlanRequest, check_plan
+from harness.planning.assumptions import imbalance_of
 from harness.planning.prediction import BUILT_IN
 from harness.planning.search import Candidates, Limits, Plan, Traces, candidates, plan, required_cases
 from harness.recipes.sweep_file import SWEPT
@@ -97,8 +98,8 @@ class _Found:
 
     @property
     def kind(self) -> "_Kind":
-        """Which traces it reads: of which layers, and whether also with uneven routing."""
-        return self.implementation, self.settled.spec.is_routed_naturally
+        """Which traces it reads: of which layers, and with how uneven a routing."""
+        return self.implementation, imbalance_of(self.settled.spec)
 
 
 def _layouts(request: PlanRequest, host: Host) -> Iterator["_Found | Layout"]:
@@ -158,7 +159,7 @@ def _chosen(found: Candidates, only: tuple[str, ...]) -> Candidates:
     return replace(found, rows=tuple(row for key, row in rows.items() if key in keep))
 
 
-_Kind = tuple[Implementation, bool]
+_Kind = tuple[Implementation, float]
 
 
 def _traced(legal: Sequence["_Found"], tracing: Tracing) -> dict[_Kind, Traces]:
@@ -166,7 +167,9 @@ def _traced(legal: Sequence["_Found"], tracing: Tracing) -> dict[_Kind, Traces]:
     cases: dict[_Kind, dict[str, TraceCase]] = {}
     for layout in legal:
         cases.setdefault(layout.kind, {}).update({case.key: case for case in layout.cases})
-    return {kind: tracing.traces(tuple(together.values()), kind[0], uneven=kind[1]) for kind, together in cases.items()}
+    return {
+        kind: tracing.traces(tuple(together.values()), kind[0], imbalance=kind[1]) for kind, together in cases.items()
+    }
 
 
 def _planned(request: PlanRequest, layout: "_Found | Layout", traced: Mapping[_Kind, Traces]) -> Layout:

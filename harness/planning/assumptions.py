@@ -10,9 +10,18 @@ from harness.experiment.experiment import ExperimentSpec
 # of 0.4 GB: results/accuracy/megatron_lm.json and other_published.json.
 EAGER_BAND = 0.03
 
-# Tokens of the busiest expert-parallel rank over the mean, for routing that nothing forces to be even. 1.25 is the usual
-# capacity factor of training that drops what exceeds it (Fedus et al. 2021, arXiv 2101.03961): routers mostly stay below.
-IMBALANCE = 1.25
+# Tokens of the busiest expert-parallel rank over the mean, for routing that nothing forces to be even. With a bias per expert,
+# which follows the load from step to step, published peaks of 100 steps stay below 1.25, the usual capacity factor of training
+# that drops what exceeds it (Fedus et al. 2021, arXiv 2101.03961). With an auxiliary loss alone they rose up to 1.8 times
+# (Megatron-LM's MoE proxies of DeepSeek-V3 and Qwen3, 16 layers, 32 experts, EP 8: a peak of 34.4 GB against 29.5 GB in the second step).
+_BIASED, _UNBIASED = 1.25, 1.8
+
+
+def imbalance_of(spec: ExperimentSpec) -> float:
+    """How many times its share of the tokens a rank may receive, at the upper end of the range; 1 where the share is fixed."""
+    if spec.model.moe is None or not spec.is_routed_naturally:
+        return 1.0
+    return _BIASED if spec.model.moe.moe_router_enable_expert_bias else _UNBIASED
 
 
 @dataclass(frozen=True)
@@ -65,8 +74,8 @@ ASSUMPTIONS = (
         lower=0.05, higher=0.05,
     ),
     Assumption(
-        "overlapped expert-parallel communication: forward and backward of two micro-batches run at once; predicted one "
-        "after the other",
+        "overlapped expert-parallel communication: forward and backward of two micro-batches take turns layer by layer; "
+        "memory counts one layer of each at once, time counts one pass after the other",
         lambda spec, impl: _moe(spec, impl) and spec.kernels.overlap_moe_expert_parallel_comm, higher=0.05,
     ),
     Assumption(
@@ -75,8 +84,13 @@ ASSUMPTIONS = (
     ),
     Assumption(
         "expert routing: every rank receives its share of the tokens, at the upper end of the range "
-        f"{IMBALANCE:g} times as many",
-        lambda spec, impl: _moe(spec, impl) and spec.is_routed_naturally,
+        f"{_BIASED:g} times as many",
+        lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _BIASED,
+    ),
+    Assumption(
+        "expert routing without a bias per expert: every rank receives its share of the tokens, at the upper end of the range "
+        f"{_UNBIASED:g} times as many",
+        lambda spec, impl: _moe(spec, impl) and imbalance_of(spec) == _UNBIASED,
     ),
     Assumption(
         "Megatron-FSDP: shards, and the whole weights and gradients that its queues may hold, by megatron-core's own "

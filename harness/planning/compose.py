@@ -234,6 +234,7 @@ class ChunkCost:
     """One model chunk of a rank. ``sizes`` holds everything, ``body`` leaves the output layer and loss out.
 
     ``persistent`` belongs to the chunk's layers and ends; ``shared`` is kept once per rank by all its chunks.
+    ``largest_unit``: what the largest of its layers saves.
     """
 
     sizes: PassSizes
@@ -244,6 +245,7 @@ class ChunkCost:
     parameters: Parameters
     work: Work
     has_loss: bool
+    largest_unit: int = 0
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,7 @@ def compose(
         parameters=parameters,
         work=work,
         has_loss=ends.last is not None,
+        largest_unit=max((unit.saved for unit in units), default=0),
     )
 
 

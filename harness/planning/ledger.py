@@ -198,7 +198,12 @@ def _bare(moments: tuple[Moment, ...]) -> int:
 def _moments(
     spec: ExperimentSpec, schedule: Schedule, chunks: tuple[ChunkCost, ...], gathered: int
 ) -> tuple[Moment, ...]:
-    """The peak of every instant of a step that may be the fullest. ``gathered``: what Megatron-FSDP adds to each pass."""
+    """The peak of every instant of a step that may be the fullest. ``gathered``: what Megatron-FSDP adds to each pass.
+
+    Where a forward and a backward pass take turns layer by layer, one layer of each is saved at once. Beside the loss no
+    layer runs.
+    """
+    beside = max(chunk.largest_unit for chunk in chunks) if schedule.extra_warmup else 0
     waiting = deferred_bytes(spec) if schedule.num_deferred else 0
     saved, with_loss = [chunk.body.saved for chunk in chunks], [chunk.sizes.saved for chunk in chunks]
     outputs = [int(_keeps_outputs(spec) and not chunk.has_loss) for chunk in chunks]
@@ -211,10 +216,11 @@ def _moments(
         of_loss = sum(map(mul, instant.in_flight, with_loss)) + begins * running.sizes.saved - held
         buffers = event.buffers + sum(map(mul, instant.in_flight, outputs))
         body, sizes = _transient(running.body, event, again=again), _transient(running.sizes, event, again=again)
+        logits = of_loss + max(0, sizes - body) + instant.deferred * waiting
         return Moment(
             activations=held + buffers * running.hidden_bytes + _left_behind(instant, chunks),
-            logits=of_loss + max(0, sizes - body) + instant.deferred * waiting,
-            transient=min(body, sizes) + gathered,
+            logits=logits,
+            transient=min(body, sizes) + gathered + max(0, beside - running.has_loss * logits),
             in_loss=running.has_loss,
             direction=event.direction,
         )

@@ -31,7 +31,8 @@ class Event(NamedTuple):
 class Schedule:
     """What decides the order on one pipeline rank. ``group_size`` is `microbatch_group_size_per_vp_stage`.
 
-    ``extra_warmup`` is 1 where expert-parallel communication overlaps with the next micro-batch. ``num_deferred``:
+    ``extra_warmup`` is 1 where expert-parallel communication overlaps with the next micro-batch: a backward pass and the
+    forward pass beside it then take turns layer by layer (`TransformerModelChunkSchedulePlan.run`). ``num_deferred``:
     micro-batches whose weight gradients of the output layer wait on this rank until all passes are over.
     """
 
@@ -196,11 +197,16 @@ class _Interleaved:
             self._last_of_warmup = self._micro_batch(self._awaited(k)) if received else None
         self._gradients += int(not s.is_last)
         for k in range(num_steady):
+            if s.extra_warmup:
+                # The loss goes backward first, layers are freed as those of the forward pass are saved, and the new logits
+                # come last: as if the backward pass were over before the forward pass began.
+                yield self._backward(k, unsent_output=0)
             forward = self._forward(num_warmup + k)
             yield forward
             self._inputs += k < num_steady - 1 and self._receives(num_warmup + k, forward=True)
-            ends_here = s.is_last and forward.chunk == s.vp_size - 1
-            yield self._backward(k, unsent_output=int(not ends_here))
+            if not s.extra_warmup:
+                ends_here = s.is_last and forward.chunk == s.vp_size - 1
+                yield self._backward(k, unsent_output=int(not ends_here))
             self._gradients += self._receives(k, forward=False)
         for k in range(num_steady, s.num_passes):
             yield self._backward(k, unsent_output=0)

@@ -14,6 +14,7 @@ from harness.experiment.layout import LayoutError
 from harness.experiment.software import Software
 from harness.launch.environment import Host, secrets_in
 from harness.launch.replay import LAUNCHERS
+from harness.planning.assumptions import imbalance_of
 from harness.planning.prediction import predict
 from harness.planning.search import Traces, candidates
 from harness.planning.stages import Composer, MissingTraceError
@@ -141,14 +142,14 @@ def _inert(one: CellDraft) -> str:
 
 def foretell(specs: Sequence[ExperimentSpec], software: Software, host: Host) -> tuple[RunPrediction, ...]:
     """One answer for each of ``specs``, in their order; the reason where there is no prediction. Never raises for that."""
-    kinds = [(settled_implementation(spec), spec.is_routed_naturally) for spec in specs]
+    kinds = [(settled_implementation(spec), imbalance_of(spec)) for spec in specs]
     tracing = Tracing(host, trace_cache(host.shell))
     traced = {
         kind: _traces(
             tracing,
             [spec for spec, own in zip(specs, kinds, strict=True) if own == kind],
             implementation=kind[0],
-            uneven=kind[1],
+            imbalance=kind[1],
         )
         for kind in dict.fromkeys(kinds)
     }
@@ -156,11 +157,11 @@ def foretell(specs: Sequence[ExperimentSpec], software: Software, host: Host) ->
 
 
 def _traces(
-    tracing: Tracing, specs: Sequence[ExperimentSpec], *, implementation: Implementation, uneven: bool
+    tracing: Tracing, specs: Sequence[ExperimentSpec], *, implementation: Implementation, imbalance: float
 ) -> Traces | str:
     cases = {case.key: case for spec in specs for case in Composer(spec, implementation).cases()}
     try:
-        return tracing.traces(tuple(cases.values()), implementation, uneven=uneven)
+        return tracing.traces(tuple(cases.values()), implementation, imbalance=imbalance)
     except (HarnessError, OSError) as error:
         return str(error).splitlines()[0]
 

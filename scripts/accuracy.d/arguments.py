@@ -17,10 +17,55 @@ Row = Mapping[str, Any]
 INEXPRESSIBLE = {
     "optimizer": "an optimizer other than Adam",
     "export-te-mcore-model": "distillation",
-    "fine-grained-activation-offloading": "activations offloaded to the host, module by module",
     "outer-dp-sharding-strategy": "hybrid sharding",
     "no-masked-softmax-fusion": "megatron's own attention without its fused softmax",
 }
+
+
+# Arguments that change neither the memory of a step nor the time that is compared: schedules, seeds, files, logs, figures of
+# losses. What is neither here nor read below leaves its row out by name.
+IRRELEVANT = frozenset({
+    "adam-beta1", "adam-beta2", "async-save", "async-strategy", "ckpt-assume-constant-structure", "ckpt-format", "ckpt-fully-parallel-load", "clip-grad", "data-cache-path", "data-path",
+    "dist-ckpt-strictness", "distributed-backend", "distributed-timeout-minutes", "eval-interval", "eval-iters",
+    "exit-duration-in-mins", "exit-interval", "init-method-std", "load", "log-interval", "log-memory-to-tensorboard",
+    "log-num-zeros-in-grad", "log-params-norm", "log-throughput", "log-timers-to-tensorboard",
+    "log-validation-ppl-to-tensorboard", "logging-level", "lr", "lr-decay-iters", "lr-decay-style", "lr-warmup-fraction",
+    "manual-gc", "manual-gc-interval", "merge-file", "min-lr", "save", "save-interval", "split", "tensorboard-dir",
+    "timing-log-level", "train-iters", "use-checkpoint-opt_param-scheduler", "use-persistent-ckpt-worker", "vocab-file", "weight-decay",
+    "no-check-for-nan-in-loss-and-grad", "norm-epsilon", "rotary-base", "rotary-scaling-factor", "mscale", "mscale-all-dim",
+    "mtp-loss-scaling-factor", "moe-router-topk-scaling-factor", "moe-router-bias-update-rate", "cuda-graph-warmup-steps",
+    "calculate-per-token-loss", "ddp-average-in-collective", "te-rng-tracker", "use-mcore-models", "use-tp-pp-dp-mapping",
+    "muon-extra-scale-factor", "muon-momentum", "muon-scale-mode",
+})  # fmt: skip
+# Arguments whose effect on memory is known and is what every row that was compared has: fusions of small kernels, positions up
+# to the sequence, scores in fp32 (which unfused attention always has here), kernels that are deterministic.
+TAKEN_FOR_GRANTED = frozenset({
+    "apply-query-key-layer-scaling", "attention-softmax-in-fp32", "deterministic-mode", "max-position-embeddings",
+    "moe-router-fusion", "no-bias-gelu-fusion", "no-persist-layer-norm", "no-rope-fusion", "no-use-layer-wise-param-layout",
+    "tp-comm-overlap-cfg",
+})  # fmt: skip
+
+
+class Watched(dict[str, Any]):
+    """Arguments that remember which of them were read."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As of a dict."""
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Any:
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def unread(self) -> list[str]:
+        """Arguments that ask for something and were neither read nor are known to change nothing."""
+        known = self.read | IRRELEVANT | TAKEN_FOR_GRANTED
+        return sorted(name for name, value in self.items() if name not in known and value not in (None, False))
 
 
 # First day of the stacks that replaced older ones, by the days on which their traces first appear in the goldens: the LTS
@@ -84,8 +129,10 @@ def read(row: Row) -> Reading:
     Defaults are those of Megatron-LM's `arguments.py`: FFN of 4 h (with SwiGLU 8/3 h rounded to 64), dropout of 0.1,
     learned positions, biases, tied embeddings, gradients accumulated in FP32 for BF16 runs.
     """
+    arguments = Watched(row["arguments"])
+    row = {**row, "arguments": arguments}
     for name, reason in INEXPRESSIBLE.items():
-        if row["arguments"].get(name) not in (None, False, "no_shard"):
+        if arguments.get(name) not in (None, False, "no_shard"):
             raise InexpressibleError(reason)
     if row["arguments"].get("use-megatron-fsdp") and not sections.shards_all(row["arguments"]):
         raise InexpressibleError("Megatron-FSDP that keeps some of its states whole")
@@ -95,7 +142,10 @@ def read(row: Row) -> Reading:
     samples = spec.batch.micro_batch_size * spec.data_parallel_size
     if not samples or spec.batch.global_batch_size % samples:
         raise InexpressibleError(f"the batch does not divide over the {row['world_size']} GPUs that the test declares")
-    return Reading(spec, tuple(likeness.text for likeness in LIKENESSES if likeness.applies(row)))
+    taken_as = tuple(likeness.text for likeness in LIKENESSES if likeness.applies(row))
+    if unknown := arguments.unread():
+        raise InexpressibleError(f"not understood: {', '.join(f'--{name}' for name in unknown)}")
+    return Reading(spec, taken_as)
 
 
 def _spec(row: Row) -> ExperimentSpec:
@@ -124,7 +174,8 @@ def _spec(row: Row) -> ExperimentSpec:
                     "seq_length": a["seq-length"],
                 },
                 "recompute": sections.recompute(a),
-                "optimizer": {"use_distributed_optimizer": bool(a.get("use-distributed-optimizer"))},
+                "optimizer": sections.optimizer(a),
+                "offload": {"offload_modules": sections.offloaded(a)},
                 "ddp": {
                     "grad_reduce_in_fp32": not a.get("fp16") or bool(a.get("accumulate-allreduce-grads-in-fp32")),
                     "overlap_grad_reduce": bool(a.get("overlap-grad-reduce")),

@@ -63,16 +63,16 @@ class Predictor:
     def prepare(self, specs: Iterable[ExperimentSpec]) -> None:
         """Make all traces at once: every start of a tracer costs seconds."""
         cases = {case.key: case for spec in specs for case in Composer(spec, "local").cases()}
-        self.tracing.traces(tuple(cases.values()), "local", uneven=False)
+        self.tracing.traces(tuple(cases.values()), "local")
 
     def whole(self, spec: ExperimentSpec) -> Prediction:
         """The request as `mbr-perf plan` predicts it."""
-        return predict(spec, "local", self.tracing.traces(Composer(spec, "local").cases(), "local", uneven=False).even)
+        return predict(spec, "local", self.tracing.traces(Composer(spec, "local").cases(), "local").even)
 
     def costs(self, spec: ExperimentSpec) -> Costs:
         """Chunks of the request."""
         composer = Composer(spec, "local")
-        return composer.chunk_costs(self.tracing.traces(composer.cases(), "local", uneven=False).even)
+        return composer.chunk_costs(self.tracing.traces(composer.cases(), "local").even)
 
     def layer_saved_bytes(self, row: Row) -> int:
         """What one more layer keeps for its backward pass."""

@@ -15,6 +15,7 @@ from harness.experiment.effective import Implementation, settled_implementation
 from harness.experiment.experiment import ExperimentSpec
 from harness.experiment.layout import LayoutError
 from harness.launch.environment import Host
+from harness.planning.assumptions import imbalance_of
 from harness.planning.ledger import StageMemory
 from harness.planning.prediction import Prediction, predict
 from harness.planning.stages import Composer, MissingTraceError
@@ -159,8 +160,11 @@ def compare(cases: Iterable[Case], host: Host) -> tuple[list[Compared], dict[str
     left_out: dict[str, str] = {}
     tracing = Tracing(host, trace_cache(host.shell))
     cases = list(cases)
-    for implementation in ("transformer_engine", "local"):
-        group = [case for case in cases if case.implementation == implementation]
+    kinds = dict.fromkeys((case.implementation, imbalance_of(case.spec)) for case in cases)
+    for implementation, imbalance in kinds:
+        group = [
+            case for case in cases if (case.implementation, imbalance_of(case.spec)) == (implementation, imbalance)
+        ]
         required: dict[str, TraceCase] = {}
         for case in list(group):
             try:
@@ -168,8 +172,7 @@ def compare(cases: Iterable[Case], host: Host) -> tuple[list[Compared], dict[str
             except LayoutError as error:
                 left_out |= dict.fromkeys(case.paths, error.message)
                 group.remove(case)
-        uneven = any(case.spec.is_routed_naturally for case in group)
-        traces = tracing.traces(tuple(required.values()), implementation, uneven=uneven)
+        traces = tracing.traces(tuple(required.values()), implementation, imbalance=imbalance)
         for case in group:
             try:
                 done.append(Compared(case, predict(case.spec, implementation, traces.even, traces.uneven)))

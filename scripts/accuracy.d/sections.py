@@ -144,6 +144,22 @@ def recompute(a: Arguments) -> Section:
     return {"granularity": "none"}
 
 
+def optimizer(a: Arguments) -> Section:
+    """Sharding and the precision of states."""
+    own = ("main-params-dtype", "main-grads-dtype", "exp-avg-dtype", "exp-avg-sq-dtype")
+    return {
+        "use_distributed_optimizer": bool(a.get("use-distributed-optimizer")),
+        "use_precision_aware_optimizer": bool(a.get("use-precision-aware-optimizer")),
+        **{name.replace("-", "_"): a.get(name) for name in own if a.get(name)},
+    }
+
+
+def offloaded(a: Arguments) -> tuple[str, ...]:
+    """Modules whose activations go to the host."""
+    modules = names(a.get("offload-modules", ()))
+    return modules if a.get("fine-grained-activation-offloading") else ()
+
+
 def names(text: str | Iterable[str]) -> tuple[str, ...]:
     """`[mlp moe_act]` or a list, as a tuple."""
     return tuple(text.strip("[]").replace(",", " ").split() if isinstance(text, str) else text)
@@ -171,6 +187,8 @@ def kernels(a: Arguments) -> Section:
         "tp_comm_overlap": bool(a.get("tp-comm-overlap")),
         "moe_token_dispatcher_type": a.get("moe-token-dispatcher-type", "allgather"),
         "moe_permute_fusion": bool(a.get("moe-permute-fusion")),
+        "moe_shared_expert_overlap": bool(a.get("moe-shared-expert-overlap")),
+        "overlap_moe_expert_parallel_comm": bool(a.get("overlap-moe-expert-parallel-comm")),
     }
 
 

@@ -104,7 +104,7 @@ def _compared(runs: Runs, group: Group, only: Sequence[str] | None, parents: War
     legal = tuple(row for row in rows if row.is_legal)
     cases = required_cases(replace(found, rows=legal), implementation) if legal else ()
     tracing = Tracing(runs.target.host, trace_cache(runs.target.host.shell))
-    traces = tracing.traces(cases, implementation, uneven=False) if cases else None
+    traces = tracing.traces(cases, implementation) if cases else None
     for candidate in sorted(rows, key=_worth):
         if not candidate.is_legal or traces is None:
             yield Row(candidate.text, refused_by=candidate.rules)

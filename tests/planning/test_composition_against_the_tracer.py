@@ -44,7 +44,7 @@ def traced():
     direct = {(text, n): whole(composer.spec, pre=n == 1, post=n == 1) for (text, n), composer in composers.items()}
     cases = {case.key: case for composer in composers.values() for case in composer.cases()}
     cases |= {case.key: case for case in direct.values()}
-    traces = Tracing(this_host(), None).traces(tuple(cases.values()), "transformer_engine", uneven=False)
+    traces = Tracing(this_host(), None).traces(tuple(cases.values()), "transformer_engine")
     assert not traces.refused
     return {
         key: (composer.chunk_costs(traces.even)[key[1] // 2][0], traces.even[direct[key].key])

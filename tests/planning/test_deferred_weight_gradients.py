@@ -40,7 +40,7 @@ def measured_run(**deferral) -> ExperimentSpec:
 def test_the_measured_peak_of_the_last_stage_is_predicted_with_what_waits_and_not_without_it():
     spec, implementation = measured_run(**DEFERRED), "transformer_engine"
     composer = Composer(spec, implementation)
-    traces = Tracing(this_host(), None).traces(composer.cases(), implementation, uneven=False).even
+    traces = Tracing(this_host(), None).traces(composer.cases(), implementation).even
     with_it, without = (predict(asked, implementation, traces).stages[-1].total for asked in (spec, measured_run()))
     for measured in MEASURED_BYTES:
         assert with_it == pytest.approx(measured, rel=0.002)

@@ -86,7 +86,7 @@ def composed(asked):
     """Chunk costs of every case that is asked for, from one tracer."""
     composers = {name: Composer(CASES[name], IMPLEMENTATION) for name in asked}
     cases = {case.key: case for composer in composers.values() for case in composer.cases()}
-    traces = Tracing(this_host(), None).traces(tuple(cases.values()), IMPLEMENTATION, uneven=False)
+    traces = Tracing(this_host(), None).traces(tuple(cases.values()), IMPLEMENTATION)
     return {name: composer.chunk_costs(traces.even) for name, composer in composers.items()}
 
 

@@ -113,3 +113,12 @@ def test_no_instant_that_is_left_out_holds_more_than_the_fullest_of_its_kind(sch
         return held
 
     assert most(fullest_instants(schedule)) == most(instants(schedule))
+
+
+def test_with_overlapped_expert_communication_a_backward_pass_goes_before_the_forward_pass_beside_it():
+    plain = Schedule(pp_size=2, pp_rank=1, num_microbatches=4, vp_size=2)
+    overlapped = Schedule(pp_size=2, pp_rank=1, num_microbatches=4, vp_size=2, extra_warmup=1)
+
+    assert order(plain).split()[:6] == ["F0", "F0", "F1", "B1", "F1", "B1"]
+    assert order(overlapped).split()[:7] == ["F0", "F0", "F1", "B1", "F1", "B1", "F0"]
+    assert most_in_flight(overlapped) == most_in_flight(plain)

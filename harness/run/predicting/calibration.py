@@ -119,7 +119,7 @@ def _traces(records: Sequence[RunRecord], tracing: Tracing) -> dict[Implementati
             needed = Composer(record.spec, implementation).cases()
             cases.setdefault(implementation, {}).update({case.key: case for case in needed})
     return {
-        implementation: tracing.traces(tuple(together.values()), implementation, uneven=False)
+        implementation: tracing.traces(tuple(together.values()), implementation)
         for implementation, together in cases.items()
     }
 

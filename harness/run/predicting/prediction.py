@@ -14,6 +14,7 @@ from harness.judging.metrics import Metrics
 from harness.launch.environment import Host, this_host
 from harness.launch.plan import Nodes
 from harness.launch.replay import ReplayPlan
+from harness.planning.assumptions import imbalance_of
 from harness.planning.prediction import BUILT_IN, Prediction
 from harness.planning.prediction import predict as predicted
 from harness.planning.stages import Composer, MissingTraceError
@@ -130,7 +131,7 @@ def predict_with(
     try:
         constants = constants_for(spec.gpu) if use_calibration else BUILT_IN
         composer = Composer(spec, implementation)
-        traces = tracing.traces(composer.cases(), implementation, uneven=spec.is_routed_naturally)
+        traces = tracing.traces(composer.cases(), implementation, imbalance=imbalance_of(spec))
         if traces.refused:
             return RunPrediction(None, next(iter(traces.refused.values())))
         return RunPrediction(predicted(spec, implementation, traces.even, traces.uneven, software, constants))

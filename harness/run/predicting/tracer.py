@@ -16,7 +16,6 @@ import harness
 from harness.errors import BadRequestError, RunFailedError
 from harness.experiment.effective import Implementation
 from harness.launch.environment import SAFE_PATH, Host
-from harness.planning.assumptions import IMBALANCE
 from harness.planning.search import Traces
 from harness.planning.trace_cases import CachedTrace, TraceCache, tracer_fingerprint
 from harness.records.launch import PARENT_PID_VARIABLE
@@ -135,19 +134,19 @@ class Tracing:
     stop: Event = field(default_factory=Event)
     progress: Callable[[int, int], None] | None = None
 
-    def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, uneven: bool) -> Traces:
-        """Answers to all ``cases``; with ``uneven`` also under unevenly routed tokens, which only chunks with experts notice.
+    def traces(self, cases: tuple[TraceCase, ...], implementation: Implementation, *, imbalance: float = 1.0) -> Traces:
+        """Answers to all ``cases``; above 1, ``imbalance`` adds traces of ranks with so many times their share of tokens, which chunks with experts notice.
 
         BadRequestError without torch and megatron-core, RunFailedError when all tracers die. Where one of several does,
         its cases are refused with the reason, which is not kept.
         """
-        experts = tuple(case for case in cases if case.layer_kind == "moe") if uneven else ()
-        even, unevenly = self._cached(cases, 1.0), self._cached(experts, IMBALANCE)
+        experts = tuple(case for case in cases if case.layer_kind == "moe" and imbalance > 1)
+        even, unevenly = self._cached(cases, 1.0), self._cached(experts, imbalance)
         due, also_due = self._due(cases, even), self._due(experts, unevenly)
         num_due = len(due) + len(also_due)
         lost = self._add(even, due, implementation, 1.0, lambda done: self._show(done, num_due))
         lost |= self._add(
-            unevenly, also_due, implementation, IMBALANCE, lambda done: self._show(len(due) + done, num_due)
+            unevenly, also_due, implementation, imbalance, lambda done: self._show(len(due) + done, num_due)
         )
         found = even | unevenly
         refused = {key: trace.refused for key, trace in found.items() if trace.refused}

@@ -50,21 +50,21 @@ def tracing(tmp_path):
 
 @pytest.mark.train
 def test_the_answers_of_other_tracers_are_kept_when_one_dies_and_its_own_cases_are_asked_again(tracing, cases):
-    traces = tracing("k0").traces(cases, "local", uneven=False)
+    traces = tracing("k0").traces(cases, "local")
     assert {key for key, why in traces.refused.items() if "killed by the test" in why} == {
         f"k{i}" for i in range(0, 24, 2)
     }
     assert {key for key, why in traces.refused.items() if why == "declined"} == {f"k{i}" for i in range(1, 24, 2)}
-    kept = replace(tracing("k0"), cached_only=True).traces(cases, "local", uneven=False)
+    kept = replace(tracing("k0"), cached_only=True).traces(cases, "local")
     assert set(kept.refused) == {f"k{i}" for i in range(1, 24, 2)}
-    again = tracing().traces(cases, "local", uneven=False)
+    again = tracing().traces(cases, "local")
     assert set(again.refused.values()) == {"declined"}
 
 
 @pytest.mark.train
 def test_when_all_tracers_die_there_is_no_answer(tracing, cases):
     with pytest.raises(RunFailedError, match=r"\(exit 1\): TypeError: killed by the test$"):
-        tracing("k0", "k1").traces(cases, "local", uneven=False)
+        tracing("k0", "k1").traces(cases, "local")
 
 
 @pytest.mark.train
@@ -72,7 +72,7 @@ def test_an_answer_of_another_version_is_no_answer(tracing, cases):
     python = tracing().host.python
     Path(python).write_text(Path(python).read_text().replace('"seconds"', '"written_by_a_later_version"'))
     with pytest.raises(RunFailedError, match="another version"):
-        Tracing(replace(this_host(), python=python, num_cores=1), None).traces(cases, "local", uneven=False)
+        Tracing(replace(this_host(), python=python, num_cores=1), None).traces(cases, "local")
 
 
 @pytest.mark.train
@@ -85,14 +85,14 @@ def test_tracers_say_how_many_cases_are_done(tracing, cases, make_spec):
     told = Tracing(
         replace(this_host(), python=str(python), num_cores=2), None, progress=lambda *counts: seen.append(counts)
     )
-    told.traces(cases, "local", uneven=False)
+    told.traces(cases, "local")
     assert seen[-1] == (24, 24)
     seen.clear()
     spec = make_spec()
     experts = {"num_moe_experts": 8, "moe_router_topk": 2, "moe_ffn_hidden_size": 1024}
     spec = make_spec(model=spec.model.model_dump() | {"moe": experts})
     with_experts = tuple(case.model_copy(update={"spec": spec, "layer_kind": "moe"}) for case in cases)
-    told.traces(with_experts, "local", uneven=True)
+    told.traces(with_experts, "local", imbalance=1.25)
     assert {num_due for _, num_due in seen} == {48}
     assert seen[-1] == (48, 48)
 
